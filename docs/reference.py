@@ -28,16 +28,24 @@ SEEN = (
     ("FTRUN_RUN_DIR", "the run dir"),
     ("FTRUN_BEAT_DIR", "the beat folder; touching `touch` in it is a heartbeat"),
     ("FTRUN_RESTART_REASON", "first, hang, fault, failure, manual or peer"),
-    ("FTRUN_LAST_STEP", "the highest step that the earlier attempt reported; absent if none"),
-    ("FTRUN_LAST_CHECKPOINT", "path of the newest checkpoint reported; absent if none"),
+    (
+        "FTRUN_LAST_STEP",
+        "the highest step that the earlier attempt reported, or with a state dir an earlier schedule; absent if none",
+    ),
+    ("FTRUN_LAST_CHECKPOINT", "path of the newest checkpoint reported, also of an earlier schedule; absent if none"),
     ("FTRUN_EPOCH", "the number of this start of the whole group; absent without a group"),
     ("FTRUN_LAST_SECTION", "the outermost section in which the earlier attempt ended; absent if none"),
+    ("FTRUN_ROUND", "of a rank that was started again alone: the number of the round for which it was started"),
     ("PYTHONPATH", "with automatic heartbeats: a folder of ftrun before the given value"),
     (
         "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_WORLD_SIZE, "
         "ROLE_NAME, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS, "
         "TORCHELASTIC_RUN_ID, TORCHELASTIC_USE_AGENT_STORE",
         "with `--nproc-per-node`: the place of a rank, as torchrun gives it",
+    ),
+    (
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCH_NCCL_RETHROW_CUDA_ERRORS",
+        "in a rank that can recover: 0 if not set, so that NCCL does not end the process that ftrun keeps",
     ),
     ("OMP_NUM_THREADS", "with `--nproc-per-node`: 1 if it is not set and there are several ranks, as with torchrun"),
     (
@@ -86,6 +94,14 @@ READ = (
     ("KUBERNETES_SERVICE_HOST", "`ftctl doctor`: in a pod it shows remedies for a manifest"),
     ("NO_COLOR, TERM", "no colours where the first is set, or the second is `dumb`"),
     ("GLOO_SOCKET_IFNAME", "`fthang collective`: the network interface of its two ranks"),
+)
+AT_EVENT = (
+    ("FTRUN_EVENT, FTRUN_ATTEMPT, FTRUN_RUN_DIR", "the name of the record, its attempt, and the run dir"),
+    ("FTRUN_MESSAGE", "the notification as one sentence; the whole is on stdin"),
+)
+AT_EXIT = (
+    ("FTRUN_VERDICT, FTRUN_EXIT_CODE", "how the job ended: a verdict of the table of exit codes, `succeeded`, ..."),
+    ("FTRUN_RUN_DIR, FTRUN_ATTEMPT", "the run dir, and the number of the last start"),
 )
 HEALS = (
     ("FTRUN_FAULT_DEVICE", "id of the device"),
@@ -140,6 +156,8 @@ def page() -> str:
     lines += ["repeatable take lists.", ""]
     lines += ["## What the command sees", "", *_table(SEEN), ""]
     lines += ["The command of `--heal` also sees these:", "", *_table(HEALS), ""]
+    lines += ["Those of `--on-event` see these:", "", *_table(AT_EVENT), ""]
+    lines += ["The commands of `--on-exit` also see these:", "", *_table(AT_EXIT), ""]
     lines += ["## What ftrun reads", "", *_table(READ), ""]
     lines += LINES.splitlines()
     lines += ["## Rules by which ftrun finds a hang", "", "| rule | what it finds | timeout |", "| --- | --- | --- |"]

@@ -4,20 +4,13 @@ failure or a hang ends with the weights of one without."""
 import importlib.util
 import os
 import subprocess
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from support.runs import FTRUN, HOUSE
+from support.runs import FTRUN
+from support.trained import NEEDED, PROGRAMS, weights
 
-PROGRAMS = HOUSE / "tests" / "support" / "rank_programs"
-NEEDED = {
-    "ddp": ("torch",),
-    "transformers": ("torch", "transformers", "accelerate"),
-    "accelerate": ("torch", "accelerate"),
-    "lightning": ("torch", "lightning"),
-}
 pytestmark = pytest.mark.torch
 
 
@@ -35,14 +28,6 @@ def train(folder: Path, program: str, *options: str, strike: str = "") -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stderr
-
-
-def weights(folder: Path) -> dict[str, bytes]:
-    """Those of the model at the end, without an import of PyTorch."""
-    with zipfile.ZipFile(folder / "final.pt") as archive:
-        found = {name.partition("/")[2]: archive.read(name) for name in archive.namelist() if "/data/" in name}
-    assert len(found) == 2
-    return found
 
 
 @pytest.mark.parametrize(

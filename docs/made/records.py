@@ -1,5 +1,5 @@
 """The page of the records.  Which there are, and their fields, is read from the code: `do.Persist(...)` and
-`_persist(...)` by their syntax, the fields of the core's by playing all transcripts.  Only their meaning is written
+`persist(...)` by their syntax, the fields of the core's by playing all transcripts.  Only their meaning is written
 here, and a test holds the two together."""
 
 import ast
@@ -76,6 +76,31 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "local_rank": "its number on this node",
             "code": "its exit code",
             "signal": "the signal that ended it",
+            "exception": "the last exception that one of its processes left, and where it was raised",
+        },
+    ),
+    "rank_spawned": (
+        "the process of a rank was started in place of one that has ended, while the other ranks go on",
+        {"rank": "its number", "local_rank": "its number on this node", "pid": "of the new process"},
+    ),
+    "recovering": (
+        "the ranks leave their round, or the attempt ends because they cannot recover (`tree`)",
+        {
+            "rung": "`retry`: each rank calls its training function again; `rank`: some ranks are replaced; `tree`: no "
+            "recovery below a restart of all ranks is left",
+            "round": "the number of the round that is prepared",
+            "ranks": "the numbers of the ranks that are replaced",
+            "why": "the fault in a sentence; `tree`: why no other rung is left",
+        },
+    ),
+    "recovered": (
+        "each rank has moved, or has finished, in the new round",
+        {
+            "rung": "`retry` or `rank`",
+            "round": "its number",
+            "ranks": "the numbers of the ranks that were replaced",
+            "step": "the step of the snapshots with which it began; `null`: the checkpoint",
+            "seconds": "from the fault to the first movement of the last rank",
         },
     ),
     "first_beat": ("the first rank has moved", {"rank": "its number", "step": "its step, if it reports steps"}),
@@ -123,6 +148,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "processes": "the number of processes in the tree",
             "evidence": "`none in time`: the evidence did not come in time",
             "waits": "whether its stack shows that it waits for other ranks",
+            "culprits": "with `--nproc-per-node`: the numbers of the ranks that cause the hang, if that is certain",
         },
     ),
     "fault": ("a device reports a fault", FAULT),
@@ -175,10 +201,28 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "ftrun makes no further restart in place",
         {"cause": "hang, fault, failure, or another cause", **END},
     ),
-    "paused": ("an operator suspends verdicts", {"for": "seconds; `null`: until it is resumed"}),
+    "paused": (
+        "an operator suspends verdicts",
+        {"for": "seconds; `null`: until it is resumed", "by": "who; empty: another member"},
+    ),
     "resumed": (
         "verdicts are active again",
         {"stood": "seconds of the pause in which no rank has moved, up to now; `null`: not known"},
+    ),
+    "standby": (
+        "with `--standby`: what has become of the processes that wait for the next start",
+        {
+            "what": "`ready`: they wait; `cold`: the next start is cold; `failed`: one ended, and is replaced; `off`: "
+            "not any more; `start`: the outcome of a restart; `saved`: the time that a warm start has saved",
+            "why": "the reason of a cold start, or of the end of a standby",
+            "ready": "how many wait",
+            "of": "the number of processes of the command",
+            "warm": "how many of these were standbys",
+            "local_rank": "the rank whose standby it was",
+            "seconds": "`ready`: the longest time that one took to import; `saved`: from the start to the first "
+            "heartbeat, against the last cold start",
+            "memory": "bytes of all that wait, pages that they share divided among them (PSS)",
+        },
     ),
     "order": (
         "a request of an operator (`ftctl`), and the answer to it",
@@ -197,6 +241,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "`cut`: rank 0 was not reachable in time; `noted`: what rank 0 observed",
             "epoch": "the number of the start of the whole group",
             "why": "a sentence",
+            "world_size": "with `run`: how many ranks start on all members together, with `--nproc-per-node`",
             "cause": "of the next start: hang, fault, failure, manual or peer; absent while that is open",
             "node": "the node of the first failure",
             "rank": "the rank that stopped first, if it is known",
@@ -241,8 +286,11 @@ TYPES: Final = {
     ("hang", "io"): "int",
     ("paused", "for"): "float, null",
     ("order", "ok"): "bool",
+    **{("standby", name): "int" for name in ("ready", "of", "warm", "local_rank", "memory")},
+    ("standby", "seconds"): "float",
 }
 JSON: Final = {"NoneType": "null"}
+APPENDS: Final = ("self.context.records.append", "self._context.records.append")
 
 
 def _types(record: str, field: str) -> str:
@@ -266,7 +314,7 @@ def named() -> dict[str, set[str]]:
             if _writes(node.func):
                 for name in _strings(node.args[:1]):
                     found.setdefault(name, set()).update(_pairs(node.args[1:]))
-            elif ast.unparse(node.func) == "self.context.records.append" and isinstance(node.args[0], ast.Tuple):
+            elif ast.unparse(node.func) in APPENDS and isinstance(node.args[0], ast.Tuple):
                 for name in _strings(node.args[0].elts[:1]):
                     found.setdefault(name, set()).update(_pairs([scope]))
     return found
@@ -281,11 +329,11 @@ def _scoped(node: ast.AST, scope: ast.AST | None = None) -> Iterator[tuple[ast.A
 
 
 def _writes(called: ast.expr) -> bool:
-    """`do.Persist`, `self._persist`, and the journal's own `record`."""
+    """`do.Persist`, `persist` of the writer of records, and the journal's own `record`."""
     if not isinstance(called, ast.Attribute):
         return False
     on_journal = isinstance(called.value, ast.Attribute) and called.value.attr == "_journal"
-    return called.attr in ("Persist", "_persist") or (called.attr == "record" and on_journal)
+    return called.attr in ("Persist", "persist") or (called.attr == "record" and on_journal)
 
 
 def _tuples(nodes: Sequence[ast.AST]) -> list[ast.Tuple]:

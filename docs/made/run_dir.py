@@ -18,6 +18,7 @@ FILES: Final = (
     File("run.log", "ftrun's own lines with their time, and unexpected output of helpers"),
     File("steps.jsonl", "samples of the steps while ranks step: `mono`, `attempt`, `low`, `high`, `ranks`"),
     File("devices.json", "the accelerators as the probe last saw them, replaced atomically"),
+    File("group.json", "in a group: the rows of all members as this one knows them, for `ftctl status --all`"),
     File("ftctl.sock", "the control channel, for the same user and root"),
     File("records.sock", "the stream of the records, while they are written"),
     File("output.log", "what the command printed, with `--log-dir`"),
@@ -32,6 +33,7 @@ FILES: Final = (
 )
 STATE: Final = (
     File("history.json", "device faults by node, chip, code and time; the result of each schedule"),
+    File("runs/*.json", "each ftrun of the job: its node, end and attempts, for `ftctl history`; the newest 512 files"),
     File("verdict.json", "why ftrun ended, with the node"),
     File("phases.json", "which of several phases are done; `phases-N.json` for task N of several"),
 )

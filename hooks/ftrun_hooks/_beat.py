@@ -9,6 +9,7 @@ from _thread import get_ident
 from time import monotonic_ns
 
 from . import layout as at
+from ._interrupt import deferred
 from ._slot import own_slot
 from .layout import ALIVE_AT, CREDIT, MOVED_AT, SHORT, STEP  # for speed
 
@@ -57,14 +58,15 @@ def checkpoint(step: object, path: object = None) -> None:
         if words is None:
             return
         beat(step)
-        own_slot.write_text(at.CHECKPOINT, None if path is None else os.fsdecode(path))  # type: ignore[arg-type]
-        after = _after(step)
-        now = monotonic_ns()
-        if after > words[at.CHECKPOINT_STEP]:
-            own_slot.moved_at = words[MOVED_AT] = now
-        words[at.CHECKPOINT_STEP] = after
-        words[at.CHECKPOINT_AT] = now
-        own_slot.ring()
+        with deferred:
+            own_slot.write_text(at.CHECKPOINT, None if path is None else os.fsdecode(path))  # type: ignore[arg-type]
+            after = _after(step)
+            now = monotonic_ns()
+            if after > words[at.CHECKPOINT_STEP]:
+                own_slot.moved_at = words[MOVED_AT] = now
+            words[at.CHECKPOINT_STEP] = after
+            words[at.CHECKPOINT_AT] = now
+            own_slot.ring()
     except Exception:
         pass
 
@@ -91,7 +93,7 @@ def _flag(flag: int) -> None:
         words = own_slot.claim()
         if words is None:
             return
-        with own_slot.lock:
+        with deferred, own_slot.lock:
             words[at.FLAGS] |= flag
         own_slot.ring()
     except Exception:

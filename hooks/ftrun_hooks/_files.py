@@ -11,6 +11,7 @@ from time import monotonic_ns
 from typing import Any
 
 from . import layout as at
+from ._interrupt import deferred
 from ._slot import own_slot
 
 MANY = 16  # files of each kind that are kept, the newest
@@ -40,7 +41,7 @@ class Files:
         words = own_slot.words
         if words is None or not words[at.MOVED_AT]:
             return
-        with own_slot.lock:
+        with deferred, own_slot.lock:
             if _keep(self.saved, _path(target), target):
                 own_slot.write_text(at.SAVED, self._text())
                 words[at.SAVED_AT] = now = monotonic_ns()

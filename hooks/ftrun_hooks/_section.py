@@ -8,6 +8,7 @@ from time import monotonic_ns
 from typing import Any, Callable, TypeVar, cast
 
 from . import layout as at
+from ._interrupt import deferred
 from ._slot import own_slot
 
 UNITS = (("ms", 10**6), ("s", 10**9), ("m", 60 * 10**9), ("h", 3600 * 10**9), ("d", 86400 * 10**9))
@@ -39,19 +40,28 @@ class Section:
         self._open: list[Open] = []
 
     def __enter__(self) -> None:
+        opened: list[Open] = []
         try:
-            entered = _table.push(self._entry_name, self._nanoseconds)
-            if entered is not None:
-                self._open.append(entered)
+            _table.push(self._entry_name, self._nanoseconds, opened)
+            self._open += opened
         except Exception:
             pass
+        except BaseException:  # a signal handler raised: the block is not entered, so nothing would close the section
+            _close(opened)
+            self._open = [entry for entry in self._open if entry not in opened]
+            raise
 
     def __exit__(self, *error: object) -> None:
         try:
-            if self._open:
-                _table.remove(self._open.pop(), broken=bool(error and error[0]))
-        except Exception:
-            pass
+            self._leave(bool(error and error[0]))
+        except BaseException:  # a signal handler raised
+            self._leave(bool(error and error[0]))
+            raise
+
+    def _leave(self, broken: bool) -> None:
+        left = self._open[-1:]
+        _close(left, broken)
+        self._open = [entry for entry in self._open if entry not in left]
 
     def __call__(self, function: Function) -> Function:
         from functools import wraps
@@ -117,26 +127,33 @@ class Automatic:
 
     def __init__(self, name: str) -> None:
         self._entry_name = _fitting(name)
-        self._open: Open | None = None
+        self._open: list[Open] = []
 
     def __enter__(self) -> None:
+        opened: list[Open] = []
         try:
             if own_slot.words is not None and get_ident() == own_slot.main:
                 number, longest = _took.get(self._entry_name, (0, 0))
-                self._open = _table.push(self._entry_name, at.AUTOMATIC | (longest if number >= at.EARLIER else 0))
+                _table.push(self._entry_name, at.AUTOMATIC | (longest if number >= at.EARLIER else 0), opened)
+                self._open = opened
         except Exception:
             pass
+        except BaseException:  # as in `Section`
+            _close(opened)
+            raise
 
     def __exit__(self, *error: object) -> None:
+        left, self._open = self._open, []
         try:
-            if self._open is not None:
-                left, self._open = self._open, None
-                _table.remove(left, broken=False)
-                if not any(error) and (left.name in _took or len(_took) < NAMES):
-                    number, longest = _took.get(left.name, (0, 0))
-                    _took[left.name] = number + 1, max(longest, monotonic_ns() - left.started)
+            _close(left)
+            if left and not any(error) and (left[0].name in _took or len(_took) < NAMES):
+                number, longest = _took.get(left[0].name, (0, 0))
+                _took[left[0].name] = number + 1, max(longest, monotonic_ns() - left[0].started)
         except Exception:
             pass
+        except BaseException:
+            _close(left)
+            raise
 
 
 class Table:
@@ -146,18 +163,21 @@ class Table:
         self.open: list[Open] = []
         self.busy_since = 0
 
-    def push(self, name: bytes, timeout: int) -> Open | None:
+    def push(self, name: bytes, timeout: int, opened: list[Open]) -> None:
+        """Open a section; nothing outside ftrun.  It is in `opened` before anybody can see it, so that the caller can
+        close it even if a signal handler raises here."""
         words = own_slot.claim()
         if words is None:
-            return None
-        with own_slot.lock:
+            return
+        with deferred, own_slot.lock:
             self._forget_others(words)
             entered = Open(name, timeout, words)
+            opened.append(entered)
             if not self._replaces_step_timeout():
                 self.busy_since = entered.started
             self.open.append(entered)
             words[at.BROKEN_AT] = 0
-            self._write(words, own_slot.credit)
+            self._write(words, own_slot.credit, self.open)
         header, allowed = own_slot.header, timeout & ~at.AUTOMATIC
         if timeout & at.AUTOMATIC and allowed:
             allowed += at.LONG  # an approximation: the supervisor computes the timeout
@@ -165,19 +185,20 @@ class Table:
             planned = header[at.H_NEXT_LOOK]
             if entered.started + allowed < planned if allowed else planned == at.NO_LOOK:
                 own_slot.ring()
-        return entered
 
     def remove(self, left: Open, broken: bool) -> None:
+        """Close a section.  If a signal handler raises here, the same call completes it; a rank may then be credited
+        with the section twice, but never with less."""
         words = own_slot.words
         if words is None or left.owner is not words:  # entered before a fork: the parent closes it
             return
-        with own_slot.lock:
-            excused = self._replaces_step_timeout()
-            self.open.remove(left)
+        with deferred, own_slot.lock:
+            rest = [entry for entry in self.open if entry is not left]
             credit = own_slot.credit
-            if excused and not self._replaces_step_timeout():
+            if self._replaces_step_timeout() and not any(not entry.side for entry in rest):
                 credit += max(0, monotonic_ns() - max(self.busy_since, words[at.MOVED_AT]))
-            self._write(words, credit, left.name if broken else None)
+            self._write(words, credit, rest, left.name if broken else None)
+            self.open = rest
 
     def _replaces_step_timeout(self) -> bool:
         """Whether a section's timeout applies instead of that of the step."""
@@ -186,20 +207,28 @@ class Table:
     def _forget_others(self, words: memoryview) -> None:
         self.open = [entry for entry in self.open if entry.owner is words]
 
-    def _write(self, words: memoryview, credit: int, broken: bytes | None = None) -> None:
-        entries = [Entry.pack(entry.started, entry.timeout, entry.name) for entry in self.open[: at.SECTIONS]]
-        table = b"".join(entries).ljust(at.SECTIONS * at.SECTION_WORDS * at.WORD, b"\0")
+    def _write(self, words: memoryview, credit: int, entries: list[Open], broken: bytes | None = None) -> None:
+        packed = [Entry.pack(entry.started, entry.timeout, entry.name) for entry in entries[: at.SECTIONS]]
+        table = b"".join(packed).ljust(at.SECTIONS * at.SECTION_WORDS * at.WORD, b"\0")
         changing = words[at.SEQUENCE] | 1
         words[at.SEQUENCE] = changing
         try:
             words[at.SECTION_TABLE :] = _words(table)
-            words[at.DEPTH] = len(self.open)
+            words[at.DEPTH] = len(entries)
             words[at.CREDIT] = own_slot.credit = credit
             if broken is not None:
                 words[at.BROKEN_NAME : at.BROKEN_NAME + at.NAME_BYTES // at.WORD] = _words(broken)
                 words[at.BROKEN_AT] = monotonic_ns()
         finally:
             words[at.SEQUENCE] = changing + 1
+
+
+def _close(entries: list[Open], broken: bool = False) -> None:
+    for entry in entries:
+        try:
+            _table.remove(entry, broken)
+        except Exception:
+            pass
 
 
 def _words(content: bytes) -> memoryview:
@@ -238,6 +267,12 @@ def _split(text: str) -> tuple[float, int]:
 
 def _bad(duration: object) -> ValueError:
     return ValueError(f"not a duration: {duration!r} (a number of seconds, or like '500ms', '90s', '10m', '1h', '1d')")
+
+
+def close_all() -> None:
+    """Close the sections that the training function left open when it was interrupted."""
+    for entered in reversed(_table.open[:]):
+        _table.remove(entered, broken=False)
 
 
 _table = Table()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import sys
 import threading
 from _thread import get_ident
 from time import monotonic_ns
+from types import FrameType
 
 from . import layout as at
+from ._interrupt import deferred
 from ._last import _parents, _remove, _stat
 from ._silences import Silences, awake
 
@@ -19,7 +22,8 @@ TRIES = 256  # slots that a claim tries: more processes than that with the same 
 
 class Slot:
     """`words` is the claimed slot, or None.  `settled`: the claim was tried, which happens once in a process; it is
-    repeated, not before `again`, while the supervisor has not yet given this user access.
+    repeated, not before `again`, while the supervisor has not yet given this user access, and with the next heartbeat
+    if a signal handler raised in the middle of it.
 
     `main` is the main thread, `mover` the one whose steps advance.  `step`, `moved_at` and `credit` are copies of
     the mapped words, which are slower to read.  `long` has the long silences (duration, end) of the current batch; the
@@ -33,7 +37,8 @@ class Slot:
     def _unclaimed(self, main: int) -> None:
         self.words: memoryview | None = None
         self.header: memoryview | None = None
-        self.settled = self.claiming = False
+        self.settled = self.reported = False
+        self.claiming: FrameType | None = None  # the call that claims
         self.again = 0
         self.pause = FIRST_PAUSE
         self.step = self.moved_at = self.credit = 0
@@ -53,24 +58,32 @@ class Slot:
 
     def claim(self, rank: int | None = None) -> memoryview | None:
         """A slot for this rank; always None outside ftrun.  `rank` is used if the environment names none."""
-        if self.settled or (self.again and monotonic_ns() < self.again):
+        if self.settled or self.words is not None or (self.again and monotonic_ns() < self.again):
             return self.words
-        with (
-            self.lock
-        ):  # other threads wait here for the first claim; a signal handler in the middle of it does not claim
-            if not (self.settled or self.claiming or (self.again and monotonic_ns() < self.again)):
-                self.claiming, again = True, False
+        # Other threads wait here for the first claim; a signal handler in the middle of it does not claim.
+        with deferred, self.lock:
+            done = self.settled or self.words is not None  # by another thread meanwhile
+            if not (done or self._is_claiming() or (self.again and monotonic_ns() < self.again)):
+                self.claiming = sys._getframe()
                 try:
                     self._claim(rank)
                 except PermissionError:  # this process changed its user, and has no access yet
-                    again = True
-                except (OSError, ValueError):  # no such file, cannot be mapped
-                    pass
-                finally:
-                    self.claiming, self.settled = False, not again
-                if again:
                     self._request_access()
+                except (OSError, ValueError) as error:  # no such file, cannot be mapped
+                    # Without a number it is not the kernel's: a signal handler raised it, as a TimeoutError.
+                    self.settled = not isinstance(error, OSError) or error.errno is not None
+                else:
+                    self.settled = True
+                self.claiming = None
         return self.words
+
+    def _is_claiming(self) -> bool:
+        """Whether this is called in the middle of a claim, by a signal handler.  A claim that a handler ended by an
+        exception is no longer among the calls."""
+        call: FrameType | None = sys._getframe(1)
+        while call is not None and call is not self.claiming:
+            call = call.f_back
+        return call is not None
 
     def _request_access(self) -> None:
         """Request access from the supervisor, which grants it to the users of the processes of the command."""
@@ -87,7 +100,7 @@ class Slot:
         if words is None:
             return
         look = False
-        with self.lock:
+        with deferred, self.lock:
             if self.left <= 0:  # not if another thread was faster
                 # A freeze that has just ended may not have been recorded by the supervisor yet.
                 early = monotonic_ns() - at.TELLING
@@ -96,8 +109,18 @@ class Slot:
                 self.long = later
                 look = self.digester.digest(words, awake(known, self.header))
                 self.left, self.mover = self.digester.batch, get_ident()
+        if not self.reported:
+            self.reported = True
+            self.report_imports()
         if look:
             self.ring()
+
+    def report_imports(self) -> None:
+        """With the first heartbeat, if the supervisor asks for it: it keeps standbys for the next start."""
+        if os.path.exists(os.path.join(self.folder, at.IMPORTS, at.COMMAND)):
+            from . import _report
+
+            _report.write(self.folder)
 
     def ring(self) -> None:
         """Wake the supervisor, if there is one.  Never blocks."""
@@ -154,9 +177,10 @@ class Slot:
             self.moved_at = _take(slot, rank, flags, ranked)
         finally:
             os.close(file)
-        self.folder, self.rank, self.header, self.words = folder, rank, words[: at.HEADER_WORDS], slot
+        self.folder, self.rank, self.header = folder, rank, words[: at.HEADER_WORDS]
         self.mark = str(rank) if start == at.slot_of(rank) else f"{rank}.{os.getpid()}"  # a second one of this rank
         self.ring()
+        self.words = slot  # last: up to here a claim that is interrupted is made again
 
 
 def _take(slot: memoryview, rank: int, flags: int, ranked: bool) -> int:

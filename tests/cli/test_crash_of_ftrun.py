@@ -163,6 +163,7 @@ CLOCKS = st.builds(Clock, SECONDS, st.text(), SECONDS)
         first_beat=st.none() | SECONDS,
         epoch=st.integers(0, 2**62),
         account=ACCOUNTS,
+        **{name: st.integers(0, 2**62) for name in ("replacements", "retried", "replaced")},
     )
 )
 def test_state_is_read_as_it_was_written(ledger: Ledger) -> None:

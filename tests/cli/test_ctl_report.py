@@ -14,6 +14,11 @@ def report(run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def error(run_dir: Path, *words: str) -> str:
     done = report(run_dir, *words)
+    if "--json" in words:  # a program reads the error where it reads the report
+        assert (done.returncode, done.stderr, done.stdout.count("\n")) == (1, "", 1)
+        found = json.loads(done.stdout)
+        assert found["ok"] is False
+        return f"ftctl: {found['why']}\n"
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     return done.stderr
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,6 @@ def test_status_of_a_running_and_of_a_stopped_run(runs: Runs) -> None:
     text = ftctl("status", "--run-dir", str(run.run_dir)).stdout
     assert text.startswith("running for ")
     assert "\x1b" not in text, "standard output is not a terminal"
-    assert max(map(len, text.splitlines())) <= 80 + len(str(run.run_dir))
     os.kill(run.pid, signal.SIGTERM)
     run.wait()
     after = status(run)
@@ -149,15 +149,16 @@ ctl.main()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
-def test_a_run_dir_of_another_user_is_one_line(tmp_path: Path) -> None:
-    run_dir = tmp_path / "mine"
-    run_dir.mkdir(0o700)
-    (run_dir / "events.jsonl").touch(0o600)
+def test_a_run_dir_of_another_user_is_one_line() -> None:
     path = ":".join(str(HOUSE / part) for part in ("supervisor", "hooks"))
-    for folder in (tmp_path, *tmp_path.parents[:3]):  # xdist has one more
-        folder.chmod(folder.stat().st_mode | 0o055)
-    for verb in ("status", "events", "report"):
-        words = [sys.executable, "-c", AS_NOBODY, path, verb, "--run-dir", str(run_dir)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == f"ftctl: {run_dir}: not permitted: it belongs to user 0\n"
+    # Not below the folders of pytest, which each pytest that starts closes to other users.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        run_dir = Path(folder, "mine")
+        run_dir.mkdir(0o700)
+        (run_dir / "events.jsonl").touch(0o600)
+        for verb in ("status", "events", "report"):
+            words = [sys.executable, "-c", AS_NOBODY, path, verb, "--run-dir", str(run_dir)]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr == f"ftctl: {run_dir}: not permitted: it belongs to user 0\n"

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from support.ports import free_port
 from support.runs import Run, Runs
 
 RANK = """
@@ -22,11 +23,8 @@ def begin(number, port):
     os.environ |= dict(RANK=str(number), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     work(number)
 if __name__ == "__main__":
-    import socket, torch.multiprocessing as mp
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    mp.start_processes(begin, (port,), 2, start_method="{method}")
+    import torch.multiprocessing as mp
+    mp.start_processes(begin, ({port},), 2, start_method="{method}")
 """
 PLAIN = """
 import os, subprocess, sys, time
@@ -52,7 +50,10 @@ DEATHS = {
 
 def program(runs: Runs, code: str, death: str, method: str = "") -> str:
     path = runs.folder / "train.py"
-    path.write_text(code.replace("{death}", DEATHS[death][0]).replace("{method}", method))
+    given = {"{death}": DEATHS[death][0], "{method}": method, "{port}": str(free_port())}
+    for name, value in given.items():
+        code = code.replace(name, value)
+    path.write_text(code)
     return str(path)
 
 

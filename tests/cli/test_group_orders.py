@@ -1,7 +1,6 @@
 """Two ftruns of one group on loopback: a request of the operator and a device fault of one apply to both."""
 
 import json
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from support.device.nvml import SPINNING, FakeNvml
 from support.device.rig import SOON
+from support.ports import free_port
 from support.runs import FTCTL, Run, Runs, python, wait_for
 from support.runs import runs as runs
 
@@ -28,9 +28,7 @@ class Pair:
     def __init__(self, runs: Runs) -> None:
         self.runs, self.folder = runs, runs.folder
         (self.folder / "secret").write_text("x" * 32)
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            self.endpoint = f"127.0.0.1:{one.getsockname()[1]}"
+        self.endpoint = f"127.0.0.1:{free_port()}"
 
     def start(self, rank: int, *options: str, code: str = STEPS, **more: Any) -> Run:
         group = ["--group-size", "2", "--group-rank", str(rank), "--group-endpoint", self.endpoint]

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.ports import free_port
 from support.refusals import refusal
 from support.runs import DEADLINE, FTRUN, Run, Runs, python, wait_for
 
@@ -40,12 +40,6 @@ def failed_before(runs: Runs, *numbers: int) -> None:
     (runs.folder / "state").mkdir()
     content = json.dumps({"schema": 1, "faults": [], "schedules": earlier})
     (runs.folder / "state" / "history.json").write_text(content)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 # --- the fourth in a row ----------------------------------------------------------------------------------------------

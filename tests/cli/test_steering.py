@@ -17,7 +17,15 @@ from ftrun.messages import operator
 from support.runs import FTCTL, HOUSE, PID1, Run, Runs, alive, children, need_pid1, python, wait_for
 
 TRAIN = "import time\nfor step in range(10**6):\n ft.beat(step); time.sleep(0.01)"
-SILENT = "import time\nft.beat(1)\ntime.sleep(3600)"
+# It trains until a pause is on record, however late, and then hangs.
+PAUSED = """
+import os, time
+step = 0
+while '"event": "paused"' not in open(os.environ["FTRUN_RUN_DIR"] + "/events.jsonl").read():
+    ft.beat(step := step + 1)
+    time.sleep(0.01)
+time.sleep(3600)
+"""
 
 
 def ftctl(run: Run, *words: str, prefix: tuple[str, ...] = (), **more: object) -> subprocess.CompletedProcess[str]:
@@ -78,14 +86,14 @@ def test_stop_kills_after_the_grace(runs: Runs) -> None:
 
 
 def test_pause_suspends_verdicts_until_resume(runs: Runs) -> None:
-    run = runs.start("--hang-timeout", "1s", "--max-restarts", "0", *python(SILENT))
+    run = runs.start("--hang-timeout", "3s", "--max-restarts", "0", *python(PAUSED))
     run.until("first_beat")
     assert reply_of(ftctl(run, "pause")) == "no verdicts until it is resumed"
     run.until("paused")
     before = len(run.named("hang"))
     paused_at = run.named("paused")[0]["mono"]
-    assert reply_of(ftctl(run, "pause")).startswith("no verdicts")  # time passes, more than a second of it
-    wait_for(lambda: time.monotonic() > paused_at + 2.5, "more than the limit")
+    assert reply_of(ftctl(run, "pause")).startswith("no verdicts")  # time passes, more than the limit
+    wait_for(lambda: time.monotonic() > paused_at + 4.5, "more than the limit")
     assert len(run.named("hang")) == before == 0
     assert run.process.poll() is None
     assert reply_of(ftctl(run, "resume")) == "verdicts are on again"
@@ -94,7 +102,7 @@ def test_pause_suspends_verdicts_until_resume(runs: Runs) -> None:
 
 
 def test_pause_with_a_duration_ends_by_itself(runs: Runs) -> None:
-    run = runs.start("--hang-timeout", "1s", "--max-restarts", "0", *python(SILENT))
+    run = runs.start("--hang-timeout", "3s", "--max-restarts", "0", *python(PAUSED))
     run.until("first_beat")
     reply_of(ftctl(run, "pause", "--for", "1500ms"))
     assert run.wait() == 195
@@ -133,8 +141,8 @@ def test_requests_to_pid_1_of_a_container(runs: Runs) -> None:
     assert "started again" in reply_of(ftctl(run, "restart", prefix=enter))
     run.until("restart")
     stopped = ftctl(run, "stop", prefix=enter)
-    assert stopped.stdout == "the command is being stopped\n", stopped.stderr
-    assert stopped.returncode in (0, -signal.SIGKILL), "it is of the container that ends, and may end with it"
+    if stopped.returncode != -signal.SIGKILL:  # it is a process of the container that ends, and may end with it
+        assert reply_of(stopped) == "the command is being stopped"
     assert run.wait() == 143
 
 

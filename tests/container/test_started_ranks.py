@@ -11,7 +11,8 @@ import pytest
 
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.snapshot import RankNow
-from support.containers import Starter
+from support.containers import Run, Starter
+from support.ports import free_port
 from support.runs import FTCTL, FTRUN, HOUSE, Mode, wait_for
 
 PRINT = """
@@ -22,6 +23,7 @@ row = json.dumps({k: v for k, v in os.environ.items()
 os.write(1, f"{row}\\n".encode())
 """
 WAIT = "import signal; signal.pause()"
+GROUP_OPTIONS = ("group-size", "group-endpoint", "group-rank")
 
 
 def program(folder: Path, text: str) -> str:
@@ -61,13 +63,42 @@ with socket.create_server(("0.0.0.0", int(os.environ["MASTER_PORT"]))):
     assert len(set(out.split())) == 2
 
 
+def test_a_port_that_is_taken_after_the_start_is_tried_again_with_another(start: Starter, tmp_path: Path) -> None:
+    """Although a failure causes no restart here."""
+    text = f"""
+import os, socket, time
+rank, port = os.environ["RANK"], int(os.environ["MASTER_PORT"])
+first = os.environ["MA_PROC_START_CNT"] == "1"
+if rank == "1" and first:
+    with socket.create_server(("0.0.0.0", port)):
+        open("{tmp_path}/taken", "w").close()
+        while True:
+            time.sleep(1)
+while first and not os.path.exists("{tmp_path}/taken"):
+    time.sleep(0.01)
+if rank == "0":
+    socket.create_server(("0.0.0.0", port)).close()
+"""
+    run = start(program(tmp_path, text), options=["--nproc-per-node", "2"])
+    code, _, err = run.finish()
+    assert code == 0, err
+    assert b"another program took port" in err
+    assert len(run.named("spawned")) == 2
+    wait_for(lambda: not start.living(), "the end of all processes")
+
+
 @pytest.mark.parametrize("failure", ["sys.exit(7)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_the_first_failing_rank_gives_the_exit_code_and_ends_the_others(
     failure: str, start: Starter, mode: Mode, tmp_path: Path
 ) -> None:
     text = f"import os, signal, sys\nif os.environ['RANK'] == '1': {failure}\nsignal.pause()"
     run = start(program(tmp_path, text), mode=mode, options=["--nproc-per-node", "3"])
-    assert run.finish()[0] == (7 if "exit" in failure else 137)
+    code, _, err = run.finish()
+    assert code == (7 if "exit" in failure else 137)
+    named = (b"rank 1 exited with 7", b"signal 9 (SIGKILL) ended rank 1")[code == 137]
+    assert next(line for line in err.splitlines() if b"; ending with %d (failed)" % code in line).startswith(
+        b"[ftrun] " + named
+    )
     exited = {record["rank"]: record for record in run.named("rank_exited")}
     assert exited.keys() == {0, 1, 2}
     assert exited[0]["signal"] == exited[2]["signal"] == signal.SIGTERM
@@ -90,6 +121,35 @@ while os.path.exists(f"/proc/{os.getppid()}"):
     assert code == 1
     assert run.named("exited")[0]["rank"] == 2
     assert "ValueError: the data are broken" in run.named("exited")[0]["why"], err
+
+
+def test_each_rank_that_fails_is_recorded_with_its_own_last_exception(start: Starter, tmp_path: Path) -> None:
+    """Rank 7 fails, and the others because of it; they do not end by the SIGTERM that follows."""
+    text = f"""
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+ready = "{tmp_path}/ready-%d"
+rank = int(os.environ["RANK"])
+with open(ready % rank + ".new", "w") as stream:
+    stream.write(str(os.getpid()))
+os.rename(ready % rank + ".new", ready % rank)
+while not all(os.path.exists(ready % number) for number in range(8)):
+    time.sleep(0.01)
+if rank == 7:
+    raise ValueError("the data of 7 are broken")
+while os.path.exists("/proc/" + open(ready % 7).read()):
+    time.sleep(0.01)
+raise ConnectionResetError(f"rank {{rank}}: connection reset by peer")
+"""
+    run = start(program(tmp_path, text), options=["--nproc-per-node", "8", "--grace", "60s"])
+    code, _, err = run.finish()
+    assert code == 1, err
+    exited = {record["rank"]: record["exception"] for record in run.named("rank_exited")}
+    assert exited.keys() == set(range(8))
+    assert exited[7].startswith("ValueError: the data of 7 are broken (train.py:")
+    assert all(f"ConnectionResetError: rank {rank}: connection reset" in exited[rank] for rank in range(7))
+    assert run.named("exited")[0]["rank"] == 7
+    assert "the data of 7 are broken" in run.named("ended")[0]["why"]
 
 
 def test_a_rank_that_ends_with_0_is_done_while_the_others_work(start: Starter, tmp_path: Path) -> None:
@@ -157,11 +217,85 @@ def test_a_wrong_number_of_ranks_is_one_line(value: str, text: str, start: Start
     assert err.count(b"\n") == 1
 
 
-def test_ranks_in_a_group_are_refused(start: Starter) -> None:
-    group = ["--group-size", "2", "--group-rank", "0", "--group-endpoint", "127.0.0.1:1"]
-    code, _, err = start("true", options=["--nproc-per-node", "2", *group]).finish()
-    assert (code, err.count(b"\n")) == (2, 1)
-    assert b"use torchrun" in err
+def members(start: Starter, program: str, counts: tuple[int, ...], *options: str, torchrun: bool = False) -> list[Run]:
+    """A group on loopback, with so many ranks on each member; member 0 begins last.  `torchrun`: with its options."""
+    endpoint = f"127.0.0.1:{free_port()}"
+    size, where, number = ("nnodes", "rdzv_endpoint", "node-rank") if torchrun else GROUP_OPTIONS
+    group = [f"--{size}", str(len(counts)), f"--{where}", endpoint, "--peer-timeout", "5m", *options]
+    found = dict[int, Run]()
+    for member in reversed(range(len(counts))):
+        own = [f"--{number}", str(member), "--nproc-per-node", str(counts[member])]
+        found[member] = start(program, options=[*group, *own])
+    return [found[member] for member in range(len(counts))]
+
+
+@pytest.mark.parametrize("torchrun", [False, True], ids=["ftrun", "torchrun"])
+def test_ranks_are_numbered_over_all_members_of_a_group(torchrun: bool, start: Starter, tmp_path: Path) -> None:
+    text = f"{PRINT}\nimport sys\nsys.exit(os.environ['RANK'] == '2' and os.environ['MA_PROC_START_CNT'] == '1')"
+    options = ["--restart-on", "failure", "--backoff", "10ms", "--prefix-ranks"]
+    options += ["--rdzv-id" if torchrun else "--group-job", "job"]
+    runs = members(start, program(tmp_path, text), (2, 1), *options, torchrun=torchrun)
+    ends = [run.finish() for run in runs]
+    assert [end[0] for end in ends] == [0, 0], ends
+    lines = [line for _, out, _ in ends for line in out.splitlines()]
+    found = [(int(line[1:2]), json.loads(line[4:])) for line in lines]
+    assert all(row["RANK"] == str(prefix) for prefix, row in found)
+    ports = list[str]()
+    for restarts in ("0", "1"):
+        rows = sorted(
+            (row for _, row in found if row["TORCHELASTIC_RESTART_COUNT"] == restarts), key=lambda r: r["RANK"]
+        )
+        # The first failure may end a rank before it has printed its row.
+        known = {("0", "0", "0", "2"), ("1", "1", "0", "2"), ("2", "0", "1", "1")}
+        assert {(r["RANK"], r["LOCAL_RANK"], r["GROUP_RANK"], r["LOCAL_WORLD_SIZE"]) for r in rows} <= known
+        assert len(rows) == 3 or restarts == "0"
+        same = {"WORLD_SIZE": "3", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "job"}
+        assert all(row.items() >= same.items() for row in rows)
+        ports += {row["MASTER_PORT"] for row in rows}
+    assert len(ports) == len(set(ports)) == 2
+    failed = runs[1].named("exited")[0]
+    assert (failed["rank"], failed["code"]) == (2, 1)
+    wait_for(lambda: not start.living(), "the end of all processes")
+
+
+def test_the_rank_whose_exception_came_first_is_named_by_all_members(start: Starter, tmp_path: Path) -> None:
+    """It needs long to exit: meanwhile a rank of another member has failed, since its connection broke."""
+    text = f"""
+import atexit, os, signal, time
+rank = os.environ["RANK"]
+if rank == "1":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    @atexit.register
+    def leave():
+        open("{tmp_path}/raised", "w").close()
+        while not os.path.exists("{tmp_path}/stopped"):
+            time.sleep(0.01)
+    raise ValueError("the data are broken")
+while not os.path.exists("{tmp_path}/raised"):
+    time.sleep(0.01)
+raise ConnectionResetError("Connection closed by peer")
+"""
+    runs = members(start, program(tmp_path, text), (1, 1))
+    # Member 0 has the order to stop, so member 1 has it too; its rank is still about to exit.
+    wait_for(lambda: any(one["what"] == "stop" for one in runs[0].named("group")), "the end of the epoch")
+    (tmp_path / "stopped").touch()
+    for run in runs:
+        code, _, err = run.finish()
+        assert code == 1
+        assert "rank 1: ValueError: the data are broken" in run.named("ended")[0]["why"], err
+    wait_for(lambda: not start.living(), "the end of all processes")
+
+
+def test_a_member_without_ranks_beside_one_with_ranks_is_one_line(start: Starter) -> None:
+    group = ["--group-size", "2", "--group-endpoint", f"127.0.0.1:{free_port()}"]
+    runs = [start("true", options=[*group, "--group-rank", "0", "--nproc-per-node", "2"])]
+    runs.append(start("true", options=[*group, "--group-rank", "1"]))
+    for run in runs:
+        code, _, err = run.finish()
+        assert code == 2
+        assert b"starts no ranks (--nproc-per-node), but other members do" in err
+        assert not run.named("spawned")
+    wait_for(lambda: not start.living(), "the end of all processes")
 
 
 def test_phases_with_different_commands_are_refused(start: Starter, tmp_path: Path) -> None:
@@ -238,8 +372,9 @@ def test_a_file_for_each_rank_survives_a_restart(tmp_path: Path, start: Starter)
     wait_for(lambda: not start.living(), "the end of all processes")
 
 
-def test_a_wrong_filter_is_one_line(start: Starter) -> None:
-    code, _, err = start("true", options=["--nproc-per-node", "2", "--local-ranks-filter", "0;1"]).finish()
+@pytest.mark.parametrize("shown", ["0;1", "0,2"])
+def test_a_wrong_filter_is_one_line(start: Starter, shown: str) -> None:
+    code, _, err = start("true", options=["--nproc-per-node", "2", "--local-ranks-filter", shown]).finish()
     assert (code, err.count(b"\n")) == (2, 1)
 
 

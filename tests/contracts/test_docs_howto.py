@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,8 @@ import click
 import pytest
 
 from support.console import says
-from support.runs import FTHANG, HOUSE, Run, Runs
+from support.ports import free_port
+from support.runs import FTHANG, HOUSE, Run, Runs, wait_for
 
 DOCS = HOUSE / "docs"
 LONG = 240.0  # s; importing PyTorch several times over, on a machine that is busy
@@ -95,11 +95,6 @@ def test_cpp_program(runs: Runs) -> None:
     assert done.returncode == 0, "outside ftrun it does nothing"
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def test_two_terminals(runs: Runs) -> None:
     """The commands are the page's, but for the port."""
     secret, first, second = blocks("several-nodes.md", "sh")
@@ -130,6 +125,21 @@ def test_ranks(runs: Runs) -> None:
     assert sorted(run.stdout.splitlines()) == block("ranks.md", "text").splitlines(), run.log()
 
 
+def test_warm_standby(runs: Runs) -> None:
+    (runs.folder / "train.py").write_text(block("warm-standby.md", "python"), encoding="utf-8")
+    page = (DOCS / "howto" / "warm-standby.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ftrun (.*) --run-dir run python train\.py$", page, re.M)
+    run = runs.start(*shlex.split(command), sys.executable, "train.py")
+    wait_for(lambda: [one for one in run.named("standby") if one["what"] == "ready"], "the standby")
+    (runs.folder / "fail").touch()
+    wait_for(lambda: not (runs.folder / "fail").exists(), "the failure")
+    (runs.folder / "finish").touch()
+    assert run.wait() == 0, run.log()
+    assert run.stdout == block("warm-standby.md", "text"), run.log()
+    (outcome,) = [one for one in run.named("standby") if one["what"] == "start"]
+    assert (outcome["warm"], outcome["of"]) == (1, 1), run.log()
+
+
 def test_entrypoint_of_the_image_is_a_list() -> None:
     """The one that `docker.md` asks for; a shell in between would swallow the signals."""
     dockerfile = (DOCS / "schedulers" / "kubernetes" / "Dockerfile").read_text(encoding="utf-8")
@@ -150,7 +160,13 @@ def test_named_options_exist(page: Path) -> None:
     }
     assert options - known == set()
     variables = set(re.findall(r"\bFTRUN_[A-Z_]+\b", page.read_text(encoding="utf-8")))
-    told = {"FTRUN_BEAT_DIR", "FTRUN_FAULT_DEVICE", "FTRUN_FAULT_INDEX"} | {o.variable for o in option_table.OPTIONS}
+    told = (
+        {"FTRUN_LAST_CHECKPOINT", "FTRUN_LAST_STEP", "FTRUN_BEAT_DIR", "FTRUN_FAULT_DEVICE", "FTRUN_FAULT_INDEX"}
+        | {
+            *("FTRUN_EVENT", "FTRUN_ATTEMPT", "FTRUN_MESSAGE"),
+        }
+        | {o.variable for o in option_table.OPTIONS}
+    )
     assert variables - told == set()
 
 

@@ -18,7 +18,7 @@ OURS = [*(HOUSE / "supervisor").rglob("*.py"), *(HOUSE / "hooks").rglob("*.py")]
 # Words in capitals that are no variables of an environment, and variables that are nobody's business.
 NO_VARIABLES = (
     *("CLOSE_WAIT", "FIN_WAIT1", "FIN_WAIT2", "LAST_ACK", "SYN_RECV", "SYN_SENT", "TIME_WAIT"),
-    *("FASTEST_FIRST", "PCI_BUS_ID", "SC_CLK_TCK"),
+    *("FASTEST_FIRST", "PCI_BUS_ID", "SC_CLK_TCK", "SC_OPEN_MAX"),
     *(
         "BEAT_DIR",
         "EPOCH",
@@ -30,7 +30,7 @@ NO_VARIABLES = (
         "LAST_SECTION",
     ),
     *("LAST_STEP", "RESTART_REASON", "WATCH_MODE"),
-    *("FTHANG_PEER", "GLOO_SOCKET_IFNAME", "LC_ALL", "LC_CTYPE", "XDG_RUNTIME_DIR"),
+    *("FTHANG_PEER", "GLOO_SOCKET_IFNAME", "LC_ALL", "LC_CTYPE", "XDG_RUNTIME_DIR", "FTRUN_PARKED", "FTRUN_ROUND"),
 )
 
 

@@ -21,8 +21,10 @@ from ftrun.core.group.membership import (
     SendOrder,
     new_coordinator,
 )
-from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Report, State
+from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, State
+from ftrun.core.group.messages import World as Numbers
 from ftrun.core.group.root_cause import MemberLost
+from ftrun.core.group.world import place
 
 DELAY: Final = 4.0  # s; the latest that a message comes: see `coordinator.LATE`
 BEAT: Final = 1.0
@@ -47,11 +49,15 @@ class Body:
         self.cut = False  # its link
         self.mute = self.deaf = False  # its link, one way
         self.moved = False  # another will come in its place
+        self.ranks = 1 + rank % 3  # that it starts
+        self.port = world.new_port()  # reserved for its next start
+        self.numbers: Numbers | None = None  # of the epoch that runs
 
     def report(self) -> Report:
         failure = self.failure and self.failure._replace(age=self.world.now - self.since)
         return Report(self.rank, self.life, self.seq, f"node-{self.boot}", self.boot, self.epoch, self.state, failure,
-                      self.end, progressed=self.epoch % 3 == 1, ran=self.ran)  # fmt: skip
+                      self.end, progressed=self.epoch % 3 == 1, ran=self.ran,
+                      ranks=Ranks(self.ranks, f"host-{self.rank}", self.port))  # fmt: skip
 
     def now_is(self, state: State) -> None:
         self.state, self.seq = state, self.seq + 1
@@ -74,6 +80,18 @@ class Body:
         elif self.state in ("stopping", "running"):
             self.epoch = max(self.epoch, self.over)
             self.now_is("ready")
+            if self.world.rank_dice.random() < 0.3:  # a device fails while it is ready
+                self.world.later(self.world.rank_dice.random() * 4, self.loses_a_device)
+
+    def loses_a_device(self) -> None:
+        if self.alive and self.state == "ready" and self.ranks > 1:
+            self.now_is("stopping")
+            self.world.later(self.world.rank_dice.random() * 4, self.healed)
+
+    def healed(self) -> None:
+        if self.alive and self.state == "stopping" and self.tree is None:
+            self.ranks -= 1
+            self.now_is("ready")
 
     def ordered(self, order: GroupOrder, asked: float) -> None:
         """`asked`: when the report was sent that this answers."""
@@ -92,7 +110,7 @@ class Body:
             self.stopped(order)
         elif order.what == "run" and order.epoch > max(self.epoch, self.over):
             if self.state == "ready":
-                self.start(order.epoch)
+                self.start(order)
             elif self.state == "running":
                 self.over = max(self.over, order.epoch - 1)
                 self.killed_soon()
@@ -108,8 +126,20 @@ class Body:
             self.epoch, self.failure = self.over, None
             self.now_is("ready")
 
-    def start(self, epoch: int) -> None:
+    def start(self, order: GroupOrder) -> None:
+        epoch, where = order.epoch, place(order.world, self.rank)
         assert epoch > self.epoch
+        assert order.world is not None
+        assert where is not None
+        if where.number != self.ranks:
+            self.epoch, self.failure = epoch, None
+            self.now_is("ready")
+            return
+        self.world.numbered(epoch, order.world)
+        self.numbers = order.world
+        if self.rank == 0:
+            assert order.world.port == self.port, f"epoch {epoch} starts with a port that is not reserved"
+            self.port = self.world.new_port()
         for other in self.world.bodies:
             if other.tree is not None:
                 assert other.tree == epoch, f"epoch {epoch} starts at {self.life}, {other.tree} runs at {other.life}"
@@ -152,7 +182,7 @@ class Body:
         def settled() -> None:
             if not self.alive or self.state != "fallen":
                 return
-            self.failure = NodeFailure("failure", "exit code 1")
+            self.failure = NodeFailure("failure", "exit code 1", symptom=self.world.rank_dice.random() < 0.5)
             if ends is None:
                 self.now_is("stopping")
                 self.world.later(self.world.dice.random(), self.dead)
@@ -187,11 +217,11 @@ class World:
     """`heal()` ends all that is bad about the network; nothing else happens from then on either."""
 
     def __init__(self, seed: int, size: int, wait: float = 60.0, drain: float = 5.0, bad: float = 0.3) -> None:
-        self.dice = random.Random(seed)
+        self.dice, self.rank_dice = random.Random(seed), random.Random(seed)
         self.now = 0.0
         self.size, self.wait, self.drain, self.bad = size, wait, drain, bad
         self.queue: list[tuple[float, int, Callable[[], object]]] = []
-        self.number = self.session = self.started = self.lives = 0
+        self.number = self.session = self.started = self.lives = self.ports = 0
         self.verdicts: list[GroupEnd] = []
         self.ordered: list[GroupOrder] = []
         self.bodies: list[Body] = []
@@ -200,6 +230,7 @@ class World:
         self.boots = [f"boot{rank}" for rank in range(size)]
         self.coordinator: Coordinator | None = new_coordinator(0.0, size, wait, drain, silence=SILENCE)
         self.woken: float | None = None
+        self.worlds: dict[int, tuple[int, Numbers]] = {}  # by port
         for rank in range(size):
             self.later(self.dice.random() * 5, lambda rank=rank: self.born(rank))  # type: ignore[misc]
         self.later(BEAT, self.silences)
@@ -218,6 +249,18 @@ class World:
         """The newest life in each place."""
         newest = {body.rank: body for body in self.bodies}
         return [newest[rank] for rank in sorted(newest)]
+
+    def new_port(self) -> int:
+        self.ports += 1
+        return self.ports
+
+    def numbered(self, epoch: int, world: Numbers) -> None:
+        """A member starts its ranks: all members must number them in the same way, on a port of this epoch alone."""
+        running = [body.numbers for body in self.bodies if body.tree is not None]
+        assert running == [world] * len(running), f"two numberings of the ranks in epoch {epoch}"
+        assert self.worlds.setdefault(world.port, (epoch, world)) == (epoch, world), "a port for two starts"
+        assert world.address == "host-0"
+        assert sum(members for members, _ in world.counts) == self.size
 
     def born(self, rank: int) -> Body:
         self.lives += 1

@@ -47,8 +47,8 @@ JOB = (
     Mutation(
         "done_ranks_are_waited_for",
         "rules/liveness.py",
-        "return [rank for rank in attempt.ranks if rank.present and not rank.done]",
-        "return [rank for rank in attempt.ranks if rank.present]",
+        "awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]",
+        "awaited = [rank for rank in attempt.ranks if rank.present]",
     ),
     Mutation(
         "a_freeze_is_a_hang",
@@ -115,7 +115,7 @@ JOB = (
         '    (Stopping, ev.ProcessesSurvived): lambda j, p, e, q: _launch(j, "restart"),\n',
     ),
     Mutation("signals_are_not_128_plus_n", "rules/exit_codes.py", "128 + signal if", "127 + signal if"),
-    Mutation("ctrl_c_is_a_failure", "machine/watching.py", " or event.signal in BY_TERMINAL)", ")"),
+    Mutation("ctrl_c_is_a_failure", "machine/ending.py", " or signal in BY_TERMINAL)", ")"),
     Mutation(
         "critical_fault_restarts",
         "machine/device_faults.py",
@@ -140,6 +140,12 @@ JOB = (
         "machine/stopping.py",
         "if fault is not None and (fault.by_user or in_place):",
         "if fault is not None and fault.by_user:",
+    ),
+    Mutation(
+        "ranks_of_any_number",
+        "machine/restarting.py",
+        "if place is None or place.number != ranks:",
+        "if place is None:",
     ),
 )
 
@@ -169,6 +175,11 @@ COORDINATOR = (
         "return min(came, key=",
         "return max(came, key=",
     ),
+    Mutation("one_rank_a_member", "group/world.py", "before + members * count", "before + members"),
+    Mutation(
+        "the_port_of_the_last_member", "group/world.py", "first, counts = offers[0][1]", "first, counts = offers[-1][1]"
+    ),
+    Mutation("a_symptom_is_the_cause", "group/root_cause.py", "failure.symptom and", "False and"),
     Mutation(
         "one_done_is_all",
         "group/coordinator.py",

@@ -119,6 +119,31 @@ def test_nothing_starts_before_all_are_ready() -> None:
     assert (group.phase, group.did) == (Steady, ("run", 1, "first"))
 
 
+def test_a_broken_connection_yields_to_a_later_failure_that_is_none() -> None:
+    """As with a process that needs long to exit after its exception."""
+    group = running()
+    broken = NodeFailure("failure", "rank 0: ConnectionResetError", rank=0, symptom=True)
+    group.reports(0, "stopping", failure=broken)
+    assert group.did == ("stop", 1, None)
+    group.now += 1.0
+    group.reports(1, "fallen")
+    group.reports(0, "ready", failure=broken._replace(age=1.0))
+    group.reports(2, "stopping", failure=broken._replace(why="rank 2: ConnectionResetError", rank=2))
+    assert group.did == ("stop", 1, None)  # the cause of member 1's end is still open
+    group.now += 1.0
+    group.reports(1, "stopping", failure=NodeFailure("failure", "rank 1: ValueError: broken data", rank=1))
+    assert group.did == ("stop", 1, "failure")
+    assert (group.order.why, group.order.rank) == ("member 1 (node-1): rank 1: ValueError: broken data", 1)
+
+
+def test_the_first_of_several_broken_connections_is_the_cause_where_nothing_else_is_known() -> None:
+    group = running()
+    for rank in (2, 0, 1):
+        group.reports(rank, "stopping", failure=NodeFailure("failure", f"rank {rank} lost it", rank=rank, symptom=True))
+        group.now += 1.0
+    assert (group.order.cause, group.order.rank) == ("failure", 2)
+
+
 def test_an_ordered_start_has_a_deadline() -> None:
     group = Group()
     group.all("ready", 0)

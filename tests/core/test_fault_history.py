@@ -9,9 +9,11 @@ from ftrun.core.rules.fault_history import (
     KEPT,
     Clock,
     Occurrence,
+    Reached,
     Schedule,
     age,
     merge,
+    reached_before,
     schedules_before,
     times_in_a_row,
     vain_schedules,
@@ -108,3 +110,25 @@ def test_earlier_schedules_are_in_order(schedules: list[Schedule]) -> None:
     numbers = [one.number for one in schedules_before(schedules, 5)]
     assert all(number < 5 for number in numbers)
     assert numbers == sorted(set(numbers))
+
+
+def life(number: int, member: int, step: int | None, saved: str = "", at: int | None = None) -> Schedule:
+    return Schedule(
+        f"{number}/{member}", number, "n", 0.0, step, at, last_step=step, last_checkpoint=saved, member=member
+    )
+
+
+@pytest.mark.parametrize(
+    ("lives", "expected"),
+    [
+        ([], Reached()),
+        ([life(1, 1, 40, "/own", 40), life(1, 0, 50, "/other", 50)], Reached(40, "/own")),
+        ([life(1, 2, 40, "/old", 40), life(1, 0, 50, "/newest", 50)], Reached(50, "/newest")),
+        ([life(1, 1, 40, "/first", 40), life(2, 1, 45)], Reached(45, "/first")),
+        ([life(1, 1, 40, "/first", 40), life(2, 1, None)], Reached(40, "/first")),
+        ([life(3, 1, 99, "/present", 99)], Reached()),
+        ([life(2, 1, 90, "/foreign", 90), life(1, 1, 7, "/own", 7), life(2, 1, 8)], Reached(8, "/own")),
+    ],
+)
+def test_next_schedule_begins_where_the_latest_one_was(lives: list[Schedule], expected: Reached) -> None:
+    assert reached_before(lives, 3, member=1) == expected

@@ -22,7 +22,7 @@ SUITES = {
         ("test_scenarios", "test_liveness", "test_policy", "test_rare_turns", "test_limits", "test_fault_history"),
         ("test_exit_codes", "test_adaptive_timeout", "test_table", "test_decide_properties"),
     ),
-    COORDINATOR: (("test_coordinator",), ("test_coordinator_properties",)),
+    COORDINATOR: (("test_coordinator", "test_world"), ("test_coordinator_properties",)),
 }
 ALL = (*JOB, *COORDINATOR)
 CAUGHT = "1"  # pytest: some tests failed; 2 and up would mean that the mutant was not results at all

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from ftrun.core.group.messages import GroupEnd, GroupOrder
+from ftrun.core.group.messages import GroupEnd, GroupOrder, World
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import TABLE, decide
@@ -41,6 +41,7 @@ from ftrun.core.machine.values import (
     Section,
     Standstill,
 )
+from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Member, Rounds, SaidHello, Snapshot
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.idle import TreeSample
 from ftrun.core.rules.policy import Policy
@@ -50,11 +51,12 @@ EMPTY: dict[type[Phase], str] = {
     # No process yet, or none any more: there is nothing to see, to stop or to restart.
     Pending: """CommandSpawned RankExited SpawnFailed BeatsRead EvidenceCollected CommandStopped CommandContinued
         CommandExited TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared
-        Rescheduled Looked""",
+        Rescheduled Looked RankReported RankTreeEnded RankStarted""",
     # The exec answers within milliseconds: until then nothing can be judged.
     Launching: """RankExited DevicesChecked Started DeadlineReached WokeLate BeatsRead EvidenceCollected CommandStopped
     CommandContinued
-        TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared Rescheduled Looked""",
+        TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared Rescheduled Looked
+        RankReported RankTreeEnded RankStarted""",
     # Watched: what belongs to a start, an end or a closer look is late or stray.
     Starting: """DevicesChecked Started CommandSpawned SpawnFailed EvidenceCollected TreeEnded ProcessesSurvived
         HealingFinished DevicesReleased VerdictShared""",
@@ -64,11 +66,11 @@ EMPTY: dict[type[Phase], str] = {
         DevicesReleased VerdictShared Looked""",
     # The tree is being ended: nothing can save it, and nothing more can condemn it.
     Stopping: """Rescheduled DevicesChecked Started CommandSpawned SpawnFailed EvidenceCollected CommandStopped
-        CommandContinued HealingFinished TreeSampled Looked""",
+        CommandContinued HealingFinished TreeSampled Looked RankReported RankTreeEnded RankStarted""",
     # The tree is dead: only the healer, the clock and a stop from outside matter.
     Healing: """RankExited DevicesChecked Started CommandSpawned SpawnFailed BeatsRead EvidenceCollected CommandStopped
         CommandContinued CommandExited TreeEnded ProcessesSurvived TreeSampled DevicesReleased VerdictShared
-        Rescheduled Looked""",
+        Rescheduled Looked RankReported RankTreeEnded RankStarted""",
     # Final, but whoever asks is answered.
     Done: " ".join(kind.__name__ for kind in ev.EVENTS if not kind.__name__.endswith("Requested")),
 }
@@ -84,7 +86,17 @@ RANKS = (
     Rank(3, pid=6, moved_at=9.0, intervals=200, usual=0.5, longest=70.0, slowest_start=9.0, broken="a"),
 )
 LOOK = LookState(Standstill(3, 9.0), 5.0, closed=ClosedLook(4.0, "f", "it waits for itself", 3, 6))
+TWO = (Member(0, 0, "working"), Member(1, 1, "working"))
+MEETING = (Member(0, 0, "leaving", due=9.0), Member(1, 1, "ending", replaced=1, due=70.0))
+ROUNDS = (
+    Rounds(TWO, "working"),
+    Rounds(TWO, "settling", 2, why="a collective failed", since=8.0, settles=8.1),
+    Rounds(MEETING, "meeting", 1, "rank", frozenset({1}), "rank 1 died", since=8.0),
+    Rounds((MEETING[0]._replace(state="waiting", due=None), Member(1, 1, "starting", due=70.0)), "meeting", 1, "rank"),
+    Rounds(TWO, "proving", 2, "rank", frozenset({1}), "rank 1 died", since=5.0, began=6.0),
+)
 ATTEMPTS = (
+    *(Attempt(7, 7, 1.0, RANKS[:2], processes=(LocalRank(0, 0, 7), LocalRank(1, 1, 8)), rounds=one) for one in ROUNDS),
     Attempt(1, pid=7, spawned_at=1.0, processes=(LocalRank(0, 0, 7), LocalRank(1, 1, 8))),
     Attempt(2, pid=7, spawned_at=1.0, ranks=RANKS[:2], aways=((2.0, 3.0),), fault=FAULT._replace(severity="user")),
     Attempt(3, pid=7, spawned_at=1.0, ranks=RANKS, stopped_at=5.0, forwarded=frozenset({10, 15}), progressed=True),
@@ -119,7 +131,25 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
         ev.CommandSpawned(10.0, 7),
         ev.CommandSpawned(10.0, 7, (LocalRank(0, 0, 7), LocalRank(1, 1, 8))),
     ],
-    ev.RankExited: [ev.RankExited(10.0, 1, code=0), ev.RankExited(10.0, 0, signal=9), ev.RankExited(10.0, 5, code=1)],
+    ev.RankExited: [
+        ev.RankExited(10.0, 1, code=0),
+        ev.RankExited(10.0, 0, signal=9),
+        ev.RankExited(10.0, 5, 1, None, "E: e"),
+    ],
+    ev.RankReported: [
+        ev.RankReported(10.0, SaidHello(1, (Snapshot(3, "a"),))),
+        *(
+            ev.RankReported(10.0, AskedRetry(0, number, "why", collective))
+            for number in (1, 2)
+            for collective in (False, True)
+        ),
+        ev.RankReported(10.0, LeftRound(0, 1)),
+        ev.RankReported(10.0, LeftRound(0, 2, (), "its device is lost")),
+        ev.RankReported(10.0, Finished(0, 2)),
+        ev.RankReported(10.0, Finished(5, 2)),
+    ],
+    ev.RankTreeEnded: [ev.RankTreeEnded(10.0, 1, 3), ev.RankTreeEnded(10.0, 0)],
+    ev.RankStarted: [ev.RankStarted(10.0, 1, 9), ev.RankStarted(10.0, 5, 9)],
     ev.SpawnFailed: [ev.SpawnFailed(10.0, code, "no") for code in (125, 126, 127, 1)],
     ev.DeadlineReached: [ev.DeadlineReached(10.0), ev.DeadlineReached(1e6)],
     ev.WokeLate: [ev.WokeLate(1e6, 10.0), ev.WokeLate(10.0, 10.0)],
@@ -137,6 +167,8 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
         ev.CommandExited(10.0, code=3),
         ev.CommandExited(10.0, signal=9),
         ev.CommandExited(10.0, code=7, rank=1),
+        ev.CommandExited(10.0, code=1, rank=1, began=9.0, symptom=True),
+        ev.CommandExited(10.0, code=1, rank=0, began=9.0, taken_port=4000),
         ev.CommandExited(10.0),
     ],
     ev.TreeEnded: [ev.TreeEnded(10.0), ev.TreeEnded(10.0, 4)],
@@ -189,6 +221,7 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
             for epoch in (0, 1, 2)
             for what in ("wait", "run", "stop")
         ),
+        ev.GroupOrderReceived(10.0, GroupOrder(2, "run", world=World("a", 4000, ((1, 2), (1, 1))))),
         ev.GroupOrderReceived(10.0, GroupOrder(1, "run", progressed=True, devices_unchanged=True, paused=60.0)),
         ev.GroupOrderReceived(10.0, GroupOrder(1, "stop", "rank 1 fell", "failure", "b", 1, 5, (0, 0, 1), paused=0.0)),
         ev.GroupOrderReceived(10.0, GroupOrder(1, "end", end=GroupEnd(0, "succeeded", ""))),
@@ -224,6 +257,7 @@ POLICIES = [
     Policy(restart_on=frozenset({"hang", "fault", "failure"}), max_restarts=None, grace=0.0),
     Policy(min_devices=1, shared=True, unconditional=True, device_timeout=60.0, max_restarts=1),
     Policy(group=True),
+    Policy(group=True, member=1, ranks=1),
 ]
 
 

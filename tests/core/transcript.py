@@ -19,19 +19,30 @@ text with the indented lines computed anew, so a test compares two texts and `FT
     at 61 pause-requested request=7 lasting=600    requests of the operator, by the number under which they are answered
     at 62 group-order-received run 2 counts=1/0/0 : why='rank 3 fell' node=b     of the group, with `policy group`
     at 62 processes-survived "7 (sleep) S -" refused command     not permitted to signal it; the command is one of them
+    at 62 group-order-received run 2 world=a/4000/1x4+2x8    where the ranks are: address, port, members x ranks of each
     at 70 group-order-received end 2 : code=195 verdict=hang-limit why='it hung' node=b
 """
 
 import shlex
 from typing import Any
 
-from ftrun.core.group.messages import GroupEnd, GroupOrder
+from ftrun.core.group.messages import GroupEnd, GroupOrder, World
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import GroupMember, report
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Done, Finish, Job, Pending, Restart, Running, Starting, Stopping
-from ftrun.core.machine.values import Device, Fault, LearnedTimeouts, Ledger, Rank, SavedFile, Section, VisibleDevices
+from ftrun.core.machine.values import (
+    Device,
+    Fault,
+    LearnedTimeouts,
+    Ledger,
+    Rank,
+    RankPlace,
+    SavedFile,
+    Section,
+    VisibleDevices,
+)
 from ftrun.core.rules.crash_causes import CommandFailure, ExceptionRecord, Traceback
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.liveness import Limits
@@ -176,6 +187,10 @@ def _order(words: list[str]) -> GroupOrder:
     split = more.index(":") if ":" in more else len(more)
     given: dict[str, Any] = {key: _value(text) for key, text in _pairs(more[:split]).items()}
     rest = {key: _value(text) for key, text in _pairs(more[split + 1 :]).items()}
+    if "world" in given:  # ADDRESS/PORT/MEMBERSxRANKS+...
+        address, port, counts = given["world"].split("/")
+        pairs = tuple(tuple(map(int, pair.split("x"))) for pair in counts.split("+"))
+        given["world"] = World(address, int(port), pairs)  # type: ignore[arg-type]
     if "counts" in given:
         given["counts"] = tuple(map(int, given["counts"].split("/")))
     if what == "end":
@@ -280,10 +295,19 @@ def _effect(effect: do.Effect) -> str:
             return f"write {event}{shown}{'; sync' if durable else ''}"
         case do.LogLine(text):
             return f"say {text!r}"
-        case do.Spawn(number):
-            return f"spawn attempt {number}"
+        case do.Spawn(number, place):
+            return f"spawn attempt {number}" + ("" if place is None else f": {_place(place)}")
         case do.Forward(signal):
             return f"forward signal {signal}"
+        case do.FenceRank(local_rank, number, why):
+            return f"fence local rank {local_rank} out of round {number}: {why}"
+        case do.EndRank(local_rank):
+            return f"end local rank {local_rank}"
+        case do.StartRank(local_rank, number, start_cnt):
+            return f"start local rank {local_rank} for round {number} as start {start_cnt}"
+        case do.BeginRound(local_rank, number, restore, reason):
+            source = f"step {restore.step} of local rank {restore.source}" if restore else "the checkpoint"
+            return f"begin round {number} of local rank {local_rank} ({reason}) with {source}"
         case do.Investigate(finding):
             return f"investigate rule {finding.rule} of rank {_show(finding.rank)}"
         case do.Heal(fault):
@@ -298,6 +322,11 @@ def _effect(effect: do.Effect) -> str:
             return type(effect).__name__.lower()
 
 
+def _place(place: RankPlace) -> str:
+    ranks = f"ranks {place.first} to {place.first + place.number - 1} of {place.size}"
+    return f"{ranks}, member {place.member} of {place.members}, rank 0 at {place.address}:{place.port}"
+
+
 def _reported(job: Job, policy: Policy, now: float) -> str:
     """What this member reports to the group."""
     if not policy.group:
@@ -305,7 +334,9 @@ def _reported(job: Job, policy: Policy, now: float) -> str:
     reported = report(job, GroupMember(0, "life", "a", "boot"), policy, now, False)
     failure = "" if reported.failure is None else f", {reported.failure.cause} {_show(reported.failure.age)} ago"
     end = "" if reported.end is None else f", {reported.end.code}"
-    return f"; reports {reported.state} {reported.epoch}{failure}{end}{', progress' if reported.progressed else ''}"
+    ranks = "" if reported.ranks is None else f", {reported.ranks.number} ranks"
+    progress = ", progress" if reported.progressed else ""
+    return f"; reports {reported.state} {reported.epoch}{failure}{end}{progress}{ranks}"
 
 
 def _state(job: Job) -> str:

@@ -174,6 +174,7 @@ def test_the_reply_is_sent_in_time_without_evidence(job: Job) -> None:
     assert answer.result == {
         "event": "reply",
         "cleared": "the processes could not be observed in time",
+        "culprits": [],
         "why": "",
         "cpu": 0.0,
         "io": 0,

@@ -23,6 +23,7 @@ from ftrun.messages import messenger, peers
 from ftrun.messages.codec import EXACT
 from support.beat_file import BeatDir
 from support.helper_process import DEADLINE, HelperProcess
+from support.ports import free_port
 from support.runs import wait_for
 
 FAST = "import ftrun.messages.peers as p, ftrun.helpers.messenger.transport as t; p.PERIOD = t.RETRY = 0.1"
@@ -105,12 +106,6 @@ def start(nodes: list[Node]) -> None:
     for node in nodes:
         assert node.ordered("run").epoch == 1
         node.report("running", 1)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture

@@ -33,6 +33,8 @@ def full(number: int = 8) -> Snapshot:
     return NEW._replace(
         phase="running",
         version="0.1.0",
+        round=2,
+        recovered={"rank": 1},
         part="train",
         attempt=3,
         wall=1000.5,

@@ -249,6 +249,7 @@ def test_each_attempt_has_last_lines_of_its_own(tmp_path: Path) -> None:
     end, target = os.pipe2(os.O_CLOEXEC)
     reader = Reader(end)
     with forwarding(tmp_path, target) as helper:
+        helper.attempt(0)
         helper.write(b"one\nunended")
         assert helper.tail() == ["one", "unended"]
         helper.attempt(2)

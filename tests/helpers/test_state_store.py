@@ -30,7 +30,8 @@ def fault(number: int = 0, **other: Any) -> Entry:
 
 def schedule(key: str = "job/1", **other: Any) -> Entry:
     made = {"key": key, "count": 1, "node": "n1", "wall": 1.5, "best_step": None, "best_checkpoint": None}
-    return made | {"progressed": False, "faulted": False, "failed": False, "phase": "", "job": ""} | other
+    made |= {"progressed": False, "faulted": False, "failed": False, "phase": "", "job": ""}
+    return made | {"last_step": None, "last_checkpoint": "", "member": 0} | other
 
 
 def verdict(schedule_cnt: int = 1, **other: Any) -> Entry:

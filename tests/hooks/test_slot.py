@@ -198,3 +198,61 @@ def test_a_process_takes_its_slot_again_after_exec(beats: BeatDir) -> None:
     )
     assert ran.returncode == 0
     assert (beats.slot()["step"], beats.slot(1)["magic"]) == (2, 0)
+
+
+# A signal handler that raises once, before the nth line of the hooks that `act` executes, each time in another rank.
+INTERRUPTED = """
+import os, sys, threading
+from ftrun_hooks import _section
+def interrupted(act, after):
+    hooks = os.path.dirname(ft.__file__)
+    for number in range(1000):
+        pid = os.fork()
+        if pid == 0:
+            os.environ["RANK"] = str(number)
+            lines = [0]
+            def trace(frame, event, argument):
+                if not frame.f_code.co_filename.startswith(hooks):
+                    return None
+                code = frame.f_code
+                entered = code.co_name == "__exit__" and frame.f_lineno == code.co_firstlineno + 1
+                if event == "line" and not entered:  # nothing can be made up for before `__exit__` has begun
+                    lines[0] += 1
+                    if lines[0] == number + 1:
+                        sys.settrace(None)
+                        raise KeyboardInterrupt
+                return trace
+            sys.settrace(trace)
+            try:
+                act()
+            except KeyboardInterrupt:
+                pass
+            sys.settrace(None)
+            complete = lines[0] <= number
+            after()
+            os._exit(9 if complete else 0)
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9:
+            print(number)
+            return
+"""
+
+
+def test_a_first_beat_that_a_signal_handler_interrupts_is_made_up_for(beats: BeatDir) -> None:
+    """Whatever the moment: a Ctrl-C that the program survives must not end all heartbeats."""
+    ran = beats.run(f"{INTERRUPTED}interrupted(lambda: ft.beat(1), lambda: ft.beat(2))")
+    assert ran.stderr == ""
+    lines = int(ran.stdout)
+    assert lines > 30, "each line of the first heartbeat"
+    assert [beats.slot(number)["step"] for number in range(lines + 1)] == [3] * (lines + 1)
+
+
+def test_a_section_that_a_signal_handler_interrupts_is_closed(beats: BeatDir) -> None:
+    """Else its timeout would pass, and a healthy program would be taken for hanging."""
+    act = "def act():\n with ft.section('s', '1s'): pass\n"
+    after = "def after():\n with ft.section('t'): pass\n ft.beat(2)\n"
+    ran = beats.run(f"{INTERRUPTED}{act}{after}ft.beat(0)\ninterrupted(act, after)", RANK="900")
+    assert ran.stderr == ""
+    lines = int(ran.stdout)
+    assert lines > 30, "each line of a section"
+    slots = [beats.slot(number) for number in range(lines + 1)]
+    assert [(slot["step"], slot["depth"], slot["sequence"] % 2) for slot in slots] == [(3, 0, 0)] * (lines + 1)

@@ -5,6 +5,8 @@ import mmap
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from ftrun.host import beat_folders, beats
 from ftrun_hooks import layout as at
 from support.hostile import NOBODY, needs_root
-from support.runs import PID1, Run, Runs, need_pid1, python, wait_for
+from support.runs import HOUSE, PID1, Run, Runs, need_pid1, python, wait_for
 
 SHOW = "import os, time\nprint(os.environ['FTRUN_BEAT_DIR'], flush=True)\n"
 # A rank that outlives its ftrun: it is no child of the command that dies with ftrun.
@@ -243,3 +245,29 @@ def inodes(pid: int) -> set[int]:
         except OSError:
             pass
     return found
+
+
+def test_ranks_find_the_compiled_hooks_of_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that start at once would compile them all at once."""
+    hooks, made = tmp_path / "ftrun_hooks", tmp_path / "python"
+    shutil.copytree(HOUSE / "hooks" / "ftrun_hooks", hooks, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(beat_folders, "HOOKS", str(hooks))
+    monkeypatch.setattr(beat_folders, "closed_to_others", lambda *given: None)  # pytest's folders are
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    beat_folders.keep_bytecode()
+    (compiled,) = (hooks / "auto" / "__pycache__").iterdir()
+    before = compiled.read_bytes()
+    beat_folders.make_import_folder(str(made))
+    linked = made / "__pycache__" / compiled.name
+
+    def verbose() -> str:
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(made)}
+        command = [sys.executable, "-v", "-c", ""]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
+
+    assert f"# code object from '{linked}'" in verbose()
+    assert linked.is_symlink()
+    os.utime(hooks / "auto" / "sitecustomize.py", (1, 1))
+    assert f"# code object from '{linked}'" not in verbose()
+    assert not linked.is_symlink(), "Python has replaced the link"
+    assert compiled.read_bytes() == before

@@ -396,3 +396,38 @@ def test_a_start_after_one_that_damaged_its_beat_file_is_watched(runs: Runs, spo
     run = runs.run(*options, "sh", "-c", code, prefix=runs.mounted("mount -t tmpfs -o size=4m tmpfs /dev/shm"))
     assert run.wait() == 0, run.log()
     assert [r["reason"] for r in run.named("restart")] == ["failure", "hang"]
+
+
+def test_a_file_that_is_truncated_all_the_time_is_read_and_written(reader: beats.Beats) -> None:
+    """A mapped file would end this process by SIGBUS."""
+    path = f"{reader.path}/{at.BEATS}"
+    sizes = (0, 8, 5000, 100000, at.FILE_BYTES - 8)
+    text = f"import os\nwhile True:\n    for size in {sizes}: os.truncate({path!r}, size)"
+    with subprocess.Popen([sys.executable, "-c", text]) as command:
+        try:
+            wait_for(lambda: [reader.read(1.0), *reader.problems][1:], "a truncated file")
+            for number in range(3000):
+                assert reader.read(number, number % 2 == 0) == ()
+                reader.publish_next_read(number, [(number, number + 1.0)])
+        finally:
+            command.kill()
+    assert len(reader.problems) == 1
+    reader.reset()
+    writer = Writer(reader.path)
+    writer.claim(7, step=3)
+    assert [(rank.rank, rank.step) for rank in reader.read(time.monotonic())] == [(7, 3)]
+
+
+def test_a_command_that_truncates_the_file_all_the_time_does_not_harm_ftrun(runs: Runs) -> None:
+    text = f"""
+import os
+folder = os.environ["FTRUN_BEAT_DIR"]
+bell = os.open(folder + "/{at.BELL}", os.O_WRONLY)
+for number in range(20000):
+    os.truncate(folder + "/{at.BEATS}", number % 3 * 1000)
+    if number % 100 == 0:
+        os.write(bell, b"!")
+"""
+    run = runs.run(sys.executable, "-c", text)
+    assert run.wait() == 0, run.log()
+    assert len(run.named("problem")) <= 1, "it is said once in an attempt"

@@ -113,6 +113,25 @@ def test_a_helper_that_writes_an_endless_line_is_ended(host: Host) -> None:
     assert host.events() == []
 
 
+@pytest.mark.parametrize("paired", [False, True], ids=["two pipes", "one socket"])
+def test_a_line_for_a_helper_that_has_just_died_raises_no_signal(host: Host, paired: bool) -> None:
+    """PID 1 forwards what it receives to the command, which a SIGPIPE would end."""
+    received: list[int] = []
+    before = signal.signal(signal.SIGPIPE, lambda number, frame: received.append(number))
+    try:
+        host.run("say('up'); time.sleep(3600)", paired=paired)
+        host.wait("up")
+        host.helpers.send("it", line({"never": "read"}))
+        (pid,) = host.helpers.pids
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: state_of(pid) == "Z", "its death, which PID 1 has not noticed yet")
+        host.helpers.send("it", line({"go": "on"}))
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    assert received == []
+    host.until(lambda: host.helpers.problems, "its end")
+
+
 def test_a_large_output_is_read_in_bounded_parts(host: Host) -> None:
     host.run("while True: say('x' * 100)")
     host.until(lambda: len(host.lines) > 5000, "a flood")

@@ -1,6 +1,7 @@
 """Which paths are on a network disk: from the kernel's own list, without touching any that may not answer."""
 
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from ftrun.host import mounts
 from ftrun.host.mounts import Mounts
 from support.network_disk import Disk
 from support.network_disk import disk as disk
-from support.runs import HOUSE
+from support.runs import DEADLINE, HOUSE
 
 # As in a container: the root, a volume, another one in it, one over it, one whose name has a space.
 LIST = """\
@@ -77,6 +78,52 @@ def test_this_machine() -> None:
     assert mounts.network_kind("/dev/shm") is None
     assert mounts.network_kind("/proc/self") is None
     assert Mounts().network_kind("/dev/shm/not/there") is None
+
+
+PACKAGES = [str(HOUSE / folder) for folder in ("supervisor", "hooks")]
+STREAMS = """
+import os, sys
+sys.path[:0] = sys.argv[1:]
+from ftrun.host.console import Console
+from ftrun.host.output_pipes import OutputPipes, RankOutput
+from ftrun.pid1.clients import evidence
+answer = os.dup(1)
+os.write(answer, b"up\\n")
+os.read(0, 1)
+for number in (1, 2):
+    os.dup2(3, number)
+Console()
+OutputPipes(RankOutput(kept=True))
+os.write(answer, repr(evidence._output()).encode())
+os._exit(0)
+"""
+
+
+def test_streams_on_a_dead_disk_are_not_asked(disk: Disk) -> None:
+    """The output of a job is often a file on a network disk, which may die before or after PID 1 looks at it."""
+    path = disk.view / "slurm-1.out"
+    with path.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", STREAMS.replace("dup2(3,", f"dup2({output.fileno()},"), *PACKAGES],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(output.fileno(),),
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        disk.die()
+        try:
+            process.stdin.write(b"x")
+            process.stdin.close()
+            answered = select.select([process.stdout], [], [], DEADLINE)[0]
+        finally:
+            disk.come_back()
+        found = process.stdout.read()  # its exit closes the file, for which the disk has to answer
+        process.wait(DEADLINE)
+        process.stdout.close()
+    assert answered, "PID 1 would be blocked"
+    assert found == repr((str(path), str(path))).encode()
 
 
 def test_a_dead_disk_is_not_accessed(disk: Disk, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ oom.exempt_from_group_kill()
 helper = spawn.spawn_helper(["/bin/sleep", "100"], 2).pid
 command = spawn.spawn(["sleep", "100"], os.environ, signals.Inherited(frozenset(), frozenset())).pid
 print(score(os.getpid()), score(helper), score(command))
-oom._write = lambda value: False
+oom.write = lambda value: False
 try:
     spawn.spawn(["sleep", "100"], os.environ, signals.Inherited(frozenset(), frozenset()))
 except OSError:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Report, State
+from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, State, World
+from ftrun.core.group.world import MOST_RUNS
 from ftrun.core.machine.values import Reason
 from ftrun.messages import peers
 from ftrun.messages.codec import EXACT, LARGEST, Malformed
@@ -22,14 +23,19 @@ paused = st.none() | seconds | st.just(float("inf"))
 ends = st.none() | st.builds(
     GroupEnd, numbers, texts, texts, st.none() | texts, st.none() | texts, st.booleans(), st.booleans()
 )
-failures = st.none() | st.builds(NodeFailure, reasons, texts, seconds, maybe, maybe, st.booleans())
+failures = st.none() | st.builds(NodeFailure, reasons, texts, seconds, maybe, maybe, st.booleans(), st.booleans())
+hosts, ports = st.text("abc.-:0", max_size=40), st.integers(0, 65535)
+local = st.integers(1, peers.MOST_RANKS)
+ranks = st.none() | st.builds(Ranks, local, hosts, ports)
+pairs = st.lists(st.tuples(st.integers(1, 9), local), min_size=1, max_size=9).map(tuple)
+worlds = st.none() | st.builds(World, hosts, ports, pairs)
 reports = st.builds(
     Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), failures, ends, counts,
-    st.booleans(), st.booleans(), paused, numbers,
+    st.booleans(), st.booleans(), paused, numbers, ranks,
 )  # fmt: skip
 orders = st.builds(
     GroupOrder, numbers, st.sampled_from(("wait", "run", "stop", "end")), texts, st.none() | reasons, st.none() | texts,
-    maybe, maybe, counts, st.booleans(), st.booleans(), paused, ends,
+    maybe, maybe, counts, st.booleans(), st.booleans(), paused, ends, worlds,
 )  # fmt: skip
 LOADS = (peers.load_report, peers.load_order, peers.load_pulse, peers.load_ack, peers.load_time)
 HELLO = peers.Hello("1.0", "job", 4, 3, "life", "node")
@@ -96,6 +102,11 @@ def _load(load: Any, content: bytes) -> None:
         ({"failure": {"cause": "hang", "why": "", "age": float("nan")}}, "`failure`: `age`: not a number"),
         ({"counts": [1, 2]}, "`counts`: not 3 values"),
         ({"more": 1}, "unknown field 'more'"),
+        ({"ranks": {"number": 0}}, "`ranks`: not 1 to 1024"),
+        ({"ranks": {"number": 1025}}, "`ranks`: not 1 to 1024"),
+        ({"ranks": {"number": 1, "port": 65536}}, "not an address and a port"),
+        ({"ranks": {"number": 1, "address": "a" * 256}}, "not an address and a port"),
+        ({"ranks": {"number": 1, "address": "a b"}}, "not an address and a port"),
     ],
 )
 def test_an_invalid_report_is_refused_with_the_reason(change: dict[str, Any], why: str) -> None:
@@ -103,8 +114,20 @@ def test_an_invalid_report_is_refused_with_the_reason(change: dict[str, Any], wh
         peers.load_report(json.dumps(EXACT.plain(REPORT) | change).encode())
 
 
+@pytest.mark.parametrize("counts", [[], [[0, 1]], [[1, 0]], [[1, 1025]], [[1, -1]], [[1 << 21, 1]], [[1, 1]] * 2049])
+def test_an_order_with_impossible_ranks_is_refused(counts: list[list[int]]) -> None:
+    world = {"address": "a", "port": 1, "counts": counts}
+    with pytest.raises(Malformed, match="`world`"):
+        peers.load_order(json.dumps(EXACT.plain(GroupOrder(1, "run")) | {"world": world}).encode())
+
+
 def test_a_hello_of_another_version_is_not_checked_further() -> None:
-    for content in ({"schema": 9}, {"schema": 2, "version": "2.0\n\x1b[31m"}, {"schema": 2, "version": ["x"]}):
+    for content in (
+        {"schema": 9},
+        {"schema": 2, "version": "1.0"},
+        {"schema": 4, "version": "2.0\n\x1b[31m"},
+        {"schema": 4, "version": ["x"]},
+    ):
         with pytest.raises(Malformed, match=r"rank 0 is ftrun 1\.0") as why:
             peers.load_hello(json.dumps(content).encode(), "1.0")
         assert str(why.value).isprintable()
@@ -122,3 +145,13 @@ def test_any_text_fits_into_a_frame(some: str, char: str) -> None:
     assert found.failure is not None
     assert found.failure.why.isprintable()
     assert len(found.failure.why) <= peers.TEXT
+
+
+def test_the_largest_order_fits_into_a_message() -> None:
+    largest = tuple((1 << 8, peers.MOST_RANKS - n % 2) for n in range(MOST_RUNS))
+    order = GroupOrder(
+        1 << 30, "run", "w" * 600, "failure", "n" * 600, 1, 1, (9, 9, 9), world=World("a" * 255, 1, largest)
+    )
+    content = peers.dump(order)
+    assert len(content) <= peers.LIMIT
+    assert peers.load_order(content).world == order.world

@@ -26,11 +26,11 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.requests: list[messages.Request | messages.Look] = []
         self.removed = 0
-        helpers = SimpleNamespace(add=self._add, remove=self._remove, pids=[99])
+        helpers = SimpleNamespace(add=self._add, remove=self._remove)
         work_dir = SimpleNamespace(path="/run", given="/run")
         tree = SimpleNamespace(command=None)
         context: Any = SimpleNamespace(
-            tree=tree, policy=Policy(), helpers=helpers, work_dir=work_dir, devices=(), records=[]
+            tree=tree, policy=Policy(), helpers=helpers, work_dir=work_dir, excluded=(99,), devices=(), records=[]
         )
         monkeypatch.setattr("time.monotonic", lambda: NOW)
         self.context, self.client = context, Evidence(context)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from support.ports import free_ports
 from support.runs import DEADLINE, HOUSE, carrying, end_process, wait_for
 
 FILES = HOUSE / "docs" / "schedulers" / "slurm"
@@ -248,15 +249,6 @@ def end(daemon: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         daemon.kill()
         daemon.wait()
-
-
-def free_ports(number: int) -> list[int]:
-    """As many ports that are free at this moment."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def tail(path: Path, lines: int = 40) -> str:

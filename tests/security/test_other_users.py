@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from ftrun.messages import operator
 from support.hostile import needs_root, nobody
 from support.hostile import shared as shared
+from support.ports import free_port
 from support.runs import HOUSE, PID1, Runs, descendants, need_pid1, python, wait_for
 from support.runs import runs as runs
 
@@ -114,10 +114,7 @@ def test_as_pid_1_it_ends_a_tree_with_another_users_processes(runs: Runs) -> Non
 def test_a_secret_is_in_no_command_line_and_no_environment(runs: Runs, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef0123456789abcdef")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    options = ["--group-size", "2", "--group-rank", "0", "--group-endpoint", f"127.0.0.1:{port}"]
+    options = ["--group-size", "2", "--group-rank", "0", "--group-endpoint", f"127.0.0.1:{free_port()}"]
     run = runs.start(*options, "--group-secret-file", str(secret), "true")
     wait_for((runs.run_dir / operator.SOCKET).exists, "the messenger")
     for pid in (run.pid, *descendants(run.pid)):

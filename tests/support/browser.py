@@ -8,11 +8,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from support.runs import DEADLINE
 
 CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 FLAGS = (
@@ -83,7 +86,22 @@ class Page:
 
     def all(self, selector: str) -> list[Any]:
         """The visible elements."""
-        return [found for found in self.driver.find_elements("css selector", selector) if found.is_displayed()]
+        found = self.steadily(
+            lambda: [one for one in self.driver.find_elements("css selector", selector) if one.is_displayed()]
+        )
+        return list(found)
+
+    def steadily(self, look: Callable[[], Any]) -> Any:
+        """What `look` finds; it looks again where the page replaced an element meanwhile."""
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        until = time.monotonic() + DEADLINE
+        while True:
+            try:
+                return look()
+            except StaleElementReferenceException:
+                if time.monotonic() >= until:
+                    raise
 
     def scheme(self, name: str) -> None:
         """Light or dark."""

@@ -26,6 +26,7 @@ import pytest
 
 from support.runs import (
     DEADLINE,
+    DYING,
     FTRUN,
     PID1,
     Mode,
@@ -38,6 +39,7 @@ from support.runs import (
     without_start_line,
 )
 from support.runs import Run as PlainRun
+from support.runs import words as command_line
 
 PYTHON = [sys.executable, "-S", "-E"]  # it starts fast
 NAMESPACE = PID1[:-1]  # without --kill-child, which is a signal to ftrun
@@ -257,14 +259,17 @@ class Starter:
                 os.kill(run.pid, signal.SIGTERM)
         for run in running:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                run.process.wait(5)
-        left = [f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes()!r}" for pid in self.living()]
-        for _ in range(100):
-            if not (pids := self.living()):
-                break
-            for pid in pids:
+                run.process.wait(DYING)
+        until = time.monotonic() + DYING
+        while (left := [f"{pid} {command_line(pid)!r}" for pid in self.living()]) and time.monotonic() < until:
+            time.sleep(0.05)
+
+        def none_left() -> bool:
+            for pid in self.living():
                 end_process(pid)
-            time.sleep(0.02)
+            return not self.living()
+
+        wait_for(none_left, "nothing of the test runs")
         for run in self.runs:
             run.process.wait(DEADLINE)
             for stream in (run.process.stdin, run.process.stdout, run.process.stderr):

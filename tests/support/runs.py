@@ -24,7 +24,7 @@ FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 FTHANG = (sys.executable, str(HOUSE / "bin" / "fthang"))
 TREE = (sys.executable, str(HOUSE / "tests" / "support" / "trees.py"))
 DEADLINE = 90.0  # s; never waited for in full unless something is broken
-DYING = 3.0  # s that a process with a SIGKILL may need to be gone on a busy machine
+DYING = 30.0  # s that a process with a SIGKILL may need to be gone on a busy machine
 PID1 = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 MOUNTS = ("unshare", "--mount", "--propagation", "private")
 START_LINE = re.compile(
@@ -36,17 +36,25 @@ Record = dict[str, Any]
 Mode = Literal["subreaper", "pid1"]
 
 
+# What reading raises while something is not there yet: files, processes and connections (OSError), files that are being
+# written (ValueError, as half a JSON), and fields, records or lines that are still missing (KeyError, IndexError).
+NOT_YET = (OSError, ValueError, LookupError)
+
+
 def wait_for(condition: Callable[[], Any], what: str = "the condition", timeout: float = DEADLINE) -> Any:
-    """The first true value of `condition`; a file or process that it reads and that is not there yet is a wait too."""
+    """The first true value of `condition`.  An error of what it reads is a wait too, and the last one is shown at the
+    deadline; an error of the test itself (AttributeError, TypeError) and a failed assertion are raised at once."""
     until, pause = time.monotonic() + timeout, 0.002
     while True:
+        last: Exception | None = None
         try:
             if found := condition():
                 return found
-        except (FileNotFoundError, ProcessLookupError):
-            if time.monotonic() >= until:
-                raise
-        assert time.monotonic() < until, f"not within {timeout:.0f} s: {what}"
+        except NOT_YET as error:
+            last = error
+        if time.monotonic() >= until:
+            why = "" if last is None else f"; the last look at it: {type(last).__name__}: {last}"
+            raise AssertionError(f"not within {timeout:.0f} s: {what}{why}") from last
         time.sleep(pause)
         pause = min(pause * 1.3, 0.05)
 

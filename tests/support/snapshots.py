@@ -42,6 +42,7 @@ def snapshot(number: int = 8, devices: int = 8, **changed: Any) -> Snapshot:
         checkpoint="/checkpoints/step-800",
         checkpoint_step=800,
         checkpoint_age=250.0,
+        checkpoint_time="2026-11-21T12:00:00.000Z",
         ranks=found,
         slowest=silent,
         stalest=silent,

@@ -26,6 +26,8 @@ def test_each_process_has_a_row_also_without_a_heartbeat() -> None:
         (7, 3, 107, "exited", "signal 9 (SIGKILL)"),
     ]
     assert rows[1].step == 10
+    assert rows[1].called == "rank 5 (local rank 1)"
+    assert rank(5).called == rank(5)._replace(local_rank=5).called == "rank 5"
     assert with_processes([rank(0)], [], 1.0) == (rank(0),)
 
 

@@ -259,3 +259,20 @@ def test_the_files_have_no_foreign_address_and_no_inline_code(name: str) -> None
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|javascript:", text)
     if name == "index.html":
         assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]* src=)", text)
+
+
+@pytest.mark.parametrize(
+    ("changed", "health", "ready"),
+    [
+        ({}, 200, 200),
+        ({"phase": "waiting"}, 200, 503),
+        ({"phase": "done", "alive": False, "exit_code": 0}, 200, 503),
+        ({"phase": "done", "alive": False, "exit_code": 195}, 503, 503),
+        ({"phase": "cut off", "alive": False}, 503, 503),
+    ],
+)
+def test_health_and_readiness_are_true_after_the_end(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], health: int, ready: int
+) -> None:
+    show(monkeypatch, snapshot(**changed))
+    assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (health, ready)

@@ -177,9 +177,9 @@ def test_the_page_is_accessible(page: browser.Page, invented: str) -> None:
     assert [page.count(name) for name in ("body > header", "body > main", "body > footer")] == [1, 1, 1]
     assert page.run("return [...document.querySelectorAll('[aria-live]')].map((e) => e.id)") == ["phase"]
     assert page.count("th:not([scope])") == 0
-    named = page.all("a, button, progress, table, section, svg, [tabindex='0']")
-    assert len(named) > 15
-    assert [found.get_attribute("outerHTML")[:80] for found in named if not found.accessible_name.strip()] == []
+    every = "a, button, progress, table, section, svg, [tabindex='0']"
+    assert len(page.all(every)) > 15
+    assert page.steadily(lambda: [one.tag_name for one in page.all(every) if not one.accessible_name.strip()]) == []
     assert "82 %" in page.text("#bar-text")
     assert "near its limit" in page.text("#rank-rows tr")
 

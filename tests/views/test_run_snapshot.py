@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -336,6 +337,29 @@ def test_ranks_that_run_on_after_ftrun_are_a_problem(run: MadeRun) -> None:
     assert (found.phase, found.step, found.checkpoint_step, found.ranks) == ("cut off", 7, 5, ())
     assert found.checkpoint_age == pytest.approx(25, abs=5)
     assert found.problems == ("1 rank still runs, unsupervised; the rest is as of the end of ftrun",)
+
+
+def test_a_process_that_nobody_has_reaped_does_not_run(run: MadeRun) -> None:
+    child = subprocess.Popen(["true"])
+    try:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        run.rank(0, moved=0.5, PID=child.pid, ALIVE_AT=int((run.now - 0.5) * NS))
+        run.gone()
+        assert seen(run).problems == (), "its heartbeat is fresh, but it is a zombie"
+    finally:
+        child.wait()
+
+
+def test_the_age_of_a_checkpoint_counts_on_after_the_end(run: MadeRun) -> None:
+    run.record("progress", ago=500, by="checkpoint", step=5, checkpoint="/c/5")
+    run.record("suspect", ago=400)
+    run.ledger = run.ledger._replace(last_checkpoint="/c/5", account=Account(wall=59.0, at=run.now - 400))
+    run.gone()
+    found = seen(run)
+    assert found.checkpoint_age is not None
+    assert found.checkpoint_age >= 499
+    assert found.checkpoint_time is not None
+    assert found.ended is not None
 
 
 def test_another_boot_has_another_clock(run: MadeRun) -> None:

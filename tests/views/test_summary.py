@@ -25,7 +25,7 @@ def test_status_shows_the_state_of_the_run() -> None:
         "hang in attempt 1: rank 3 stopped at step 790, 41s ago (limit 38s) report /run/dir/reports/",
         "1 after a hang; consecutive without progress: hang 1 of 3, fault 0 of 3; a failure ends the job",
         "812, 420ms per step, 2.38 steps/s",
-        "step 800, 4m 10s ago: /checkpoints/step-800",
+        "step 800, 2026-11-21 12:00:00 UTC, 4m 10s ago: /checkpoints/step-800",
         "ranks 8: 6 moving, 1 quiet, 1 in a section",
         "slowest rank 3 at step 811, 1 step behind",
         "stalest rank 3, process 4003: 31s of 38s",
@@ -49,7 +49,8 @@ def test_the_status_fits_a_screen(count: int) -> None:
 
 def test_the_headline_begins_with_a_pause() -> None:
     found = headline(RUNNING._replace(paused=720.0, resumes=1080.0))
-    assert found.startswith("PAUSED for 12m: HANGS ARE NOT DETECTED; resumes in 18m")
+    assert found.startswith("PAUSED for 12m: HANGS ARE NOT DETECTED; until ")
+    assert " UTC, in 18m (running" in found
     assert "until `ftctl resume`" in headline(RUNNING._replace(paused=720.0))
 
 

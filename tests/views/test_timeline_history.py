@@ -252,9 +252,8 @@ def test_many_samples_and_checkpoints_are_thinned_out(tmp_path: Path) -> None:
     assert found.checkpoints[-1].step == 11_999
 
 
-def test_of_too_many_records_the_last_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "RECORDS_MOST", 20_000)
-    found = read(long_run(100, 1e5).written(tmp_path / "run"))
+def test_of_too_many_records_the_last_are_shown(tmp_path: Path) -> None:
+    found = history.read(long_run(100, 1e5).written(tmp_path / "run"), most=20_000)
     assert found.verdict == "succeeded"
     assert "only the last" in found.problems[0]
 

@@ -89,8 +89,9 @@ def test_errors_are_one_line(run_dir: str, tmp_path: Path, words: list[str], cod
     before = files(tmp_path)
     done = ftctl(run_dir, *words, folder=tmp_path)
     assert done.returncode == code
-    assert message in done.stderr.decode()
-    assert done.stderr.count(b"\n") == 1
+    shown = done.stdout if "--json" in words else done.stderr
+    assert message in shown.decode()
+    assert shown.count(b"\n") == 1
     assert files(tmp_path) == before
 
 

@@ -72,6 +72,14 @@ def test_the_stalest_rank_is_first_and_the_rest_are_counted() -> None:
     assert moving + section == 1024 - shown
 
 
+def test_a_rank_of_a_group_has_its_local_number_as_well() -> None:
+    rows = ranks(4)
+    shown = snapshot(4, 0)._replace(ranks=tuple(row._replace(local_rank=row.rank % 2) for row in rows))
+    lines = drawn(shown)
+    head = next(i for i, line in enumerate(lines) if line.startswith("rank "))
+    assert {line.split()[0] for line in lines[head + 1 : head + 5]} == {"0", "1", "2/0", "3/1"}
+
+
 def test_processes_without_a_rank_are_named_by_their_pids() -> None:
     some = tuple(one._replace(rank=-1 - one.pid) for one in ranks(3))
     text = "\n".join(drawn(snapshot(3, ranks=some, stalest=some[1], slowest=some[1]), 200, 60))

@@ -15,6 +15,7 @@ class FtrunFinder(object):
 
     def __init__(self, crash_recorder):  # type: (CrashRecorder) -> None
         self.crash_recorder = crash_recorder
+        self.known_path = sys.path[:]  # without what the program's start adds
 
     def find_spec(self, name, path=None, target=None):  # type: (str, object, object) -> object
         try:
@@ -72,12 +73,7 @@ class CrashRecorder(object):
 
     def call(self, function, *arguments):  # type: (str, object) -> None
         try:
-            from importlib.machinery import PathFinder
-
-            spec = PathFinder.find_spec("_last", [os.path.realpath(__file__).rsplit(os.sep, 2)[0]])
-            names = {"__name__": "ftrun_hooks._last"}  # type: dict[str, object]
-            exec(spec.loader.get_code(spec.name), names)  # type: ignore[union-attr]
-            names[function](self.folder, *arguments)  # type: ignore[operator]
+            load("_last")[function](self.folder, *arguments)  # type: ignore[operator]
         except Exception:
             pass
 
@@ -96,6 +92,21 @@ class CrashRecorder(object):
         if not self.children:
             self.children = True
             self.call("in_children")
+
+
+def load(name):  # type: (str) -> dict[str, object]
+    """The names of this file of the hooks, which does not become a module."""
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec(name, [os.path.realpath(__file__).rsplit(os.sep, 2)[0]])
+    names = {"__name__": "ftrun_hooks." + name}  # type: dict[str, object]
+    exec(spec.loader.get_code(spec.name), names)  # type: ignore[union-attr]
+    return names
+
+
+def chain():  # type: () -> None
+    """Run the program's own sitecustomize, if any."""
+    __import__("sitecustomize")
 
 
 def ask(folder):  # type: (str) -> None
@@ -133,4 +144,13 @@ if __name__ == "sitecustomize" and folder in sys.path:  # otherwise the import b
         if sys.dont_write_bytecode and folder.startswith(beats) and not os.path.exists(str(__spec__.cached)):
             keep_compiled()
     # `site` handles its exceptions, and that it does not exist, as it would without this file.
-    __import__(__name__)
+    if beats and "FTRUN_PARKED" in os.environ:
+        before = set(sys.modules)
+        parked = load("_parked")
+        for loaded in set(sys.modules) - before:
+            del sys.modules[loaded]
+        failed = parked["main"](chain)  # type: ignore[operator]
+        if failed is not None:
+            raise failed
+    else:
+        __import__(__name__)

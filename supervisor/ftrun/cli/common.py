@@ -4,9 +4,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import click
+
+WHOLE: Final = 100_000  # columns; no line is that long
 
 
 class UserError(Exception):
@@ -19,12 +21,40 @@ def _folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any
     return [CompletionItem(incomplete, type="dir")]
 
 
+def _of_group(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Also `ftctl --run-dir DIR VERB` is understood."""
+    return value if value is not None or ctx.parent is None else ctx.parent.params.get("run_dir")
+
+
 RUN_DIR = click.option(
     "--run-dir",
     metavar="DIR",
     shell_complete=_folders,
+    callback=_of_group,
     help="The run dir [default: FTRUN_RUN_DIR, else that of your only running ftrun].",
 )
+
+
+class WholeNumber(click.ParamType[int]):
+    """An integer of at least `least`, and at most `most` if given; the error says that in plain words."""
+
+    name = "number"
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number", param, ctx)
+        if number < self._least:
+            self.fail(f"{number} is less than {self._least}", param, ctx)
+        if self._most is not None and number > self._most:
+            self.fail(f"{number} is more than {self._most}", param, ctx)
+        return number
+
+
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -34,11 +64,12 @@ def missing_package(package: str, extra: str, verb: str) -> Callable[[ImportErro
 
 
 def width() -> int:
-    """The width of the terminal, 40 to 80."""
+    """The width of the terminal, 40 to 80.  In a pipe or a file each line stays whole, so that `grep` finds all of
+    it."""
     try:
         return max(40, min(80, os.get_terminal_size(1).columns or 80))
     except OSError:
-        return 80
+        return WHOLE
 
 
 def show(lines: Iterable[str]) -> None:

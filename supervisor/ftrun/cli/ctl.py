@@ -5,6 +5,7 @@ called: `status` must not wait for the packages that `serve` imports.
 """
 
 import importlib
+import json
 import os
 import sys
 from typing import Final
@@ -13,6 +14,7 @@ import click
 
 from ftrun import __version__
 from ftrun.cli.common import UserError
+from ftrun.config.parsers import near
 from ftrun.core.text.sentences import printable
 from ftrun.views.rundir import NoRunDir
 
@@ -20,12 +22,15 @@ VERBS: Final = {
     "status": "Show the present state of the run.",
     "events": "Print the records, oldest first; -f waits for more.",
     "top": "Show a live view.",
+    "logs": "Print the output of the command, where it is kept.",
     "restart": "Stop the command and start it again; uses no restart budget.",
     "stop": "Stop the command and ftrun.",
     "pause": "Suspend hang and fault detection until resume, for a debugger.",
     "resume": "Resume detection.",
     "stacks": "Print the present Python stacks of all processes.",
-    "report": "Print the report of an attempt that hung.",
+    "report": "Print the report of an attempt that hung or failed.",
+    "list": "List all runs that you may see, living and ended.",
+    "history": "List the schedules of the job and their attempts.",
     "timeline": "Draw the run as HTML, SVG or PNG.",
     "serve": "Serve a page with the live view and the timeline.",
     "doctor": "Check what this container permits and lacks.",
@@ -49,14 +54,29 @@ class Verbs(click.Group):
         assert isinstance(found, click.Command)
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A verb that does not exist is answered with the one that was probably meant."""
+        if args and not args[0].startswith("-") and args[0] not in VERBS:
+            raise click.UsageError(f"no such verb: {args[0]}{near(args[0], VERBS, 0.6)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
 
 
-@click.group(cls=Verbs, help="Show and control a run of ftrun.", options_metavar="", subcommand_metavar="VERB ...")
+@click.group(
+    cls=Verbs,
+    help="Show and control a run of ftrun.",
+    options_metavar="",
+    subcommand_metavar="VERB ...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option("--run-dir", metavar="DIR", help="The run dir, as after the verb.")
 @click.version_option(__version__, prog_name="ftctl")
-def cli() -> None:
+def cli(run_dir: str | None) -> None:
     pass
 
 
@@ -71,10 +91,10 @@ def main() -> None:
         click.echo(error.format_message(), err=True)
         code = 2
     except click.ClickException as error:
-        click.echo(f"ftctl: {printable(error.format_message())}", err=True)
+        _refuse(error.format_message())
         code = 2
     except (NoRunDir, UserError) as error:
-        click.echo(f"ftctl: {printable(str(error))}", err=True)
+        _refuse(str(error))
         code = 1
     except OSError as error:  # from stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the unwritten rest is discarded at exit
@@ -84,6 +104,15 @@ def main() -> None:
     except click.Abort:  # Ctrl-C
         code = 130
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse(why: str) -> None:
+    """One line on stderr; with `--json` an object on stdout, so that whoever parses that always finds JSON."""
+    text = printable(why)
+    if "--json" in sys.argv[1:]:
+        click.echo(json.dumps({"ok": False, "why": text}))
+    else:
+        click.echo(f"ftctl: {text}", err=True)
 
 
 if __name__ == "__main__":

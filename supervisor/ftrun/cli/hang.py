@@ -12,6 +12,7 @@ import click
 
 import ftrun_hooks as ft
 from ftrun import __version__
+from ftrun.cli.common import WholeNumber
 from ftrun.workload import kinds
 from ftrun.workload.run import train
 from ftrun.workload.training import BEGINNING, RequirementMissing, Setting, newest, say
@@ -39,27 +40,27 @@ def _kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     help="Run a small training that hangs, crashes or is slow on demand.",
     epilog=f"{listed('Failures:', kinds.FAILURES)}\n\n"
     f"{listed(f'Healthy, though it may look like a hang (DURATION: {kinds.DURATION}):', kinds.HEALTHY)}",
-    context_settings={"max_content_width": 120},
+    context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
 )
 @click.argument("kind", shell_complete=_kinds)
 @click.argument("arg", required=False)
-@click.option("--steps", default=50, show_default=True, type=click.IntRange(1), help="Train up to this step.")
+@click.option("--steps", default=50, show_default=True, type=WholeNumber(1), help="Train up to this step.")
 @click.option("--step-time", default="20ms", show_default=True, callback=seconds, help="How long a step takes.")
 @click.option(
     "--after",
     default=10,
     show_default=True,
-    type=click.IntRange(0),
+    type=WholeNumber(0),
     help="Misbehave after this step; 0: before the first.",
 )
-@click.option("--times", default=1, show_default=True, type=click.IntRange(0), help="Misbehave in this many starts.")
+@click.option("--times", default=1, show_default=True, type=WholeNumber(0), help="Misbehave in this many starts.")
 @click.option("--checkpoint-dir", type=click.Path(path_type=Path, file_okay=False), help="Checkpoint folder.")
 @click.option(
-    "--checkpoint-every", default=5, show_default=True, type=click.IntRange(1), help="Steps between checkpoints."
+    "--checkpoint-every", default=5, show_default=True, type=WholeNumber(1), help="Steps between checkpoints."
 )
 @click.option("--no-hooks", is_flag=True, help="Report no heartbeats.")
 @click.option("--torch", is_flag=True, help="Train with PyTorch and report nothing: ftrun sees the optimizer steps.")
-@click.option("--workers", default=0, show_default=True, type=click.IntRange(0), help="Of the loader, with --torch.")
+@click.option("--workers", default=0, show_default=True, type=WholeNumber(0), help="Of the loader, with --torch.")
 @click.option("--in-worker", is_flag=True, help="Misbehave in a worker of the loader.")
 def command(
     kind: str,

@@ -11,10 +11,38 @@ from ftrun.config import option_table
 from ftrun.config.parsers import CAUSES, UNITS
 from ftrun.core.rules import exit_codes
 
+LISTED: Final = (*CAUSES, "retry", "rank")  # what an option of the kind LIST may take
 NOTES = """Each option is also read from the environment, as FTRUN_<NAME>. Durations: 500ms, 90s, 10m, 1h, 1d; "off"
 disables."""
 FILES: Final = {"FILE": "file", "PATH": "file", "GLOB": "file", "COMMAND": "file", "DIR": "dir"}
 USUAL: Final = ("auto", "off", "10s", "1m", "5m", "30m", "1h")
+
+
+GROUPS: Final = {
+    "What ftrun does": (
+        *("restart-on", "max-restarts", "after-limit", "unconditional-retry", "backoff", "stable-after", "progress"),
+        *("grace", "stop-grace", "recover", "recover-timeout", "standby"),
+    ),
+    "How a hang is found": (
+        *("hang-timeout", "start-timeout", "section-timeout", "idle-timeout", "idle-cpu", "idle-io", "auto-beat"),
+    ),
+    "Devices": (
+        *("probe", "check-devices", "device-timeout", "fault-table", "reset-file", "heal", "heal-timeout"),
+        "min-devices",
+    ),
+    "Ranks that ftrun starts": ("nproc-per-node", "local-ranks-filter", "prefix-ranks"),
+    "Several nodes": (
+        *("group-size", "group-rank", "group-endpoint", "group-secret-file", "group-job", "wait-peer"),
+        "peer-timeout",
+    ),
+    "Files and folders": ("run-dir", "log-dir", "state-dir", "config", "annotations", "termination-log", "node-name"),
+    "Reports and metrics": (
+        *("on-event", "webhook", "webhook-format", "notify-on", "metrics", "metrics-file", "log-format", "quiet"),
+        "verbose",
+    ),
+    "The end": ("on-exit", "unmount"),
+    "This program": ("dry-run", "version", "help"),
+}
 
 
 def command_line() -> click.Command:
@@ -28,16 +56,31 @@ def command_line() -> click.Command:
         given = {name.replace("_", "-"): value for name, value in values.items() if value not in (None, ())}
         return {name: _text(value) for name, value in given.items()}, list(words)
 
-    command = click.Command(
+    command = _Grouped(
         "ftrun",
         params=[*options, words],
         callback=parsed,
         help="Run COMMAND as the first process of a training container: detect hangs and restart the command in place.",
         epilog=f"\b\n{_codes()}\n\n{NOTES}",
         options_metavar="[OPTIONS] [--]",
-        context_settings={"allow_interspersed_args": False, "help_option_names": ["--help"], "max_content_width": 110},
+        context_settings={
+            "allow_interspersed_args": False,
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": 110,
+        },
     )
     return click.version_option(__version__, prog_name="ftrun")(command)
+
+
+class _Grouped(click.Command):
+    """Help with the options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        by_name = {param.opts[-1].lstrip("-"): param.get_help_record(ctx) for param in self.get_params(ctx)}
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                rows = [by_name[name] for name in names]
+                formatter.write_dl([row for row in rows if row is not None])
 
 
 def _option(option: option_table.Option) -> click.Option:
@@ -67,7 +110,8 @@ def _values(option: option_table.Option, ctx: click.Context, param: click.Parame
         return [CompletionItem(text, type=FILES[option.metavar])]
     if option.metavar == "LIST":
         before, _, last = text.rpartition(",")
-        causes = [word for word in (*CAUSES, *([] if before else ["none"])) if word.startswith(last)]
+        causes = [word for word in (*LISTED, *([] if before else ["none"])) if word.startswith(last)]
+        causes = [word for word in causes if _takes(option, word)]
         return [CompletionItem(f"{before},{word}" if before else word) for word in causes]
     if text.isdecimal() and "DUR" in option.metavar:
         return [CompletionItem(text + unit) for unit in UNITS]

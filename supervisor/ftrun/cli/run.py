@@ -42,11 +42,10 @@ def run(arguments: Sequence[str]) -> int:
         _check_min_devices(settings)
         _check_ranks(settings)
         group = _group(settings)
-        if group is not None and settings["nproc-per-node"].value is not None:
-            raise option_table.ConfigError(
-                f"--nproc-per-node: ranks cannot be numbered over the {group.size} members of a group yet; "
-                "use torchrun: ftrun torchrun --nnodes N --node-rank R ..."
-            )
+        if settings["dry-run"].value:
+            from ftrun.cli.explain import show
+
+            return show(settings, [phase.command for phase in phases] or [command])
         if phases:
             return _in_phases(phases, given, command, group)
         if not command:
@@ -85,6 +84,10 @@ def _check_ranks(settings: option_table.Settings) -> None:
         raise option_table.ConfigError("--nproc-per-node gpu: the command may use no accelerator here")
     if count > SLOTS:
         raise option_table.ConfigError(f"--nproc-per-node {asked.text}: {count} ranks are more than {SLOTS} on a node")
+    shown = settings["local-ranks-filter"]
+    if shown.value and max(shown.value) >= count:
+        ranks = f"its ranks are 0 to {count - 1}" if count > 1 else "its only rank is 0"
+        raise option_table.ConfigError(f"--local-ranks-filter {shown.text}: this node has no such rank; {ranks}")
 
 
 def _group(settings: option_table.Settings) -> "Group | None":

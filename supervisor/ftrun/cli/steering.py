@@ -6,7 +6,8 @@ import os
 import socket
 import stat
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,8 +15,11 @@ from ftrun.cli.common import AS_JSON, RUN_DIR, UserError
 from ftrun.config.parsers import duration
 from ftrun.core.text.sentences import printable
 from ftrun.messages import operator
+from ftrun.messages.group_view import FileRequest
 from ftrun.views import rundir
 from ftrun.views.run_snapshot import read_snapshot
+from ftrun.views.snapshot import Snapshot
+from ftrun.views.summary import headline
 
 if TYPE_CHECKING:
     import zmq
@@ -24,21 +28,24 @@ PATIENCE: Final = 15.0  # s for a reply: longer than the messenger waits for PID
 APPEARING: Final = 10.0  # s; the channel is created after the start of the command
 RETRY: Final = 0.05  # s
 POLL: Final = 1  # s
+Awaited = Callable[[Snapshot, Snapshot], str | None]  # of the snapshots before the command and now
 VALID: Final = 0.9  # part of PATIENCE in which a request may still be carried out
 
 
 @click.command(help="Stop the whole process tree and start the command again.  It uses no restart budget.")
 @RUN_DIR
 @AS_JSON
-def restart(run_dir: str | None, as_json: bool) -> None:
-    run_verb("restart", run_dir, as_json)
+@click.option("--wait", "waits", is_flag=True, help="Wait until the command has been started again.")
+def restart(run_dir: str | None, as_json: bool, waits: bool) -> None:
+    run_verb("restart", run_dir, as_json, awaits=_restarted if waits else None)
 
 
 @click.command(help="Stop the command (SIGTERM, the grace period, SIGKILL); ftrun exits with its exit code.")
 @RUN_DIR
 @AS_JSON
-def stop(run_dir: str | None, as_json: bool) -> None:
-    run_verb("stop", run_dir, as_json)
+@click.option("--wait", "waits", is_flag=True, help="Wait until ftrun has ended.")
+def stop(run_dir: str | None, as_json: bool, waits: bool) -> None:
+    run_verb("stop", run_dir, as_json, awaits=_ended if waits else None)
 
 
 def _lasting(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
@@ -65,18 +72,47 @@ def resume(run_dir: str | None, as_json: bool) -> None:
     run_verb("resume", run_dir, as_json)
 
 
-def run_verb(verb: str, given: str | None, as_json: bool, lasting: float | None = None) -> None:
-    """Run a verb and print the reply.  A run dir that was not given is named, as it may not be the intended one."""
-    run_dir = rundir.find(given)
+def run_verb(
+    verb: str, given: str | None, as_json: bool, lasting: float | None = None, awaits: Awaited | None = None
+) -> None:
+    """Run a verb and print the reply.  A run dir that was not given is named, as it may not be the intended one.
+    `awaits` returns what has happened once it has, and is asked until then."""
+    run_dir = rundir.find(given, own=True)
+    before = read_snapshot(run_dir)
     why = send_command(run_dir, verb, lasting)
+    while awaits is not None:
+        if (happened := awaits(before, read_snapshot(run_dir))) is not None:
+            why = happened
+            break
+        time.sleep(RETRY)
     if as_json:
         click.echo(json.dumps({"ok": True, "why": why, "run_dir": run_dir}))
     else:
         click.echo(printable(why if given else f"{run_dir}: {why}"))
 
 
+def _restarted(before: Snapshot, now: Snapshot) -> str | None:
+    if now.alive and now.attempt > before.attempt and now.phase in ("starting", "running"):
+        return f"attempt {now.attempt} was started"
+    if not now.alive:
+        raise UserError(f"{now.run_dir}: {headline(now)}")
+    return None
+
+
+def _ended(before: Snapshot, now: Snapshot) -> str | None:
+    return None if now.alive else headline(now)
+
+
 def send_command(run_dir: str, verb: str, lasting: float | None = None) -> str:
     """The reply of ftrun; UserError if it refuses, or cannot be reached."""
+    found = exchange(run_dir, verb, lasting=lasting)
+    if not found["ok"]:
+        raise UserError(f"{verb} refused: {found['why']}")
+    return str(found["why"])
+
+
+def exchange(run_dir: str, verb: str, read: FileRequest | None = None, lasting: float | None = None) -> dict[str, Any]:
+    """The reply of ftrun as it came; UserError if it cannot be reached."""
     import zmq
 
     folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
@@ -84,7 +120,7 @@ def send_command(run_dir: str, verb: str, lasting: float | None = None) -> str:
         path = f"/proc/self/fd/{folder}/{operator.SOCKET}"  # the path of a socket may have at most 107 bytes
         _await(run_dir, path)
         request = operator.Request(
-            "1", verb, f"{_user()}, process {os.getpid()}", lasting, time.monotonic() + VALID * PATIENCE
+            "1", verb, f"{_user()}, process {os.getpid()}", lasting, time.monotonic() + VALID * PATIENCE, read
         )
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.linger = 0
@@ -92,14 +128,11 @@ def send_command(run_dir: str, verb: str, lasting: float | None = None) -> str:
             dealer.connect(f"ipc://{path}")
             dealer.send(operator.dump_request(request))
             _wait(run_dir, dealer)
-            reply = operator.load_reply(dealer.recv())
+            return operator.load_any_reply(dealer.recv())
     except operator.RequestRefused as error:
         raise UserError(f"{run_dir}/{operator.SOCKET}: {error}") from None
     finally:
         os.close(folder)
-    if not reply.ok:
-        raise UserError(f"{verb} refused: {reply.why}")
-    return reply.why
 
 
 def _wait(run_dir: str, dealer: "zmq.Socket[bytes]") -> None:

@@ -68,7 +68,10 @@ def policy(settings: Settings, phase: str = "") -> Policy:
         phase=phase,
         job=job_name(settings),
         shared=state_dir(settings) is not None,
+        recalls=state_dir(settings) is not None,
         peer_timeout=settings["peer-timeout"].value,
+        recover=settings["recover"].value,
+        recover_timeout=settings["recover-timeout"].value,
     )
 
 

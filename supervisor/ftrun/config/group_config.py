@@ -30,6 +30,12 @@ class Group(NamedTuple):
     job: str  # distinguishes two groups on one port; may be empty
     source: str
 
+    @property
+    def address(self) -> str:
+        """The host of the endpoint, without brackets; empty if that means any interface."""
+        host = self.endpoint.rpartition(":")[0].removeprefix("[").removesuffix("]")
+        return "" if host.strip("0.:") == "" else host
+
 
 def current_group(settings: Settings) -> tuple[Group | None, str]:
     """The result of `group` for this process."""

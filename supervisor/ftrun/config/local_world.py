@@ -4,6 +4,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from ftrun.core.machine.values import RankPlace
 from ftrun.core.named_tuple import NamedTuple
 
 ROLE: Final = "default"  # torchrun's name for the only role
@@ -24,6 +25,23 @@ class LocalWorld(NamedTuple):
     run_id: str = "none"
     restarts: int = 0
     max_restarts: int = 0
+
+    def placed(self, place: RankPlace | None, address: str, run_id: str, epoch: int) -> "LocalWorld":
+        """The same ranks at their place in a group.  `address`: of rank 0, where the order has none.  What every rank
+        of the job must have alike follows from the group: `run_id` from its name, the restarts from the epoch."""
+        if place is None:
+            return self
+        return self._replace(
+            local_size=place.number,
+            first=place.first,
+            size=place.size,
+            group_rank=place.member,
+            group_size=place.members,
+            address=place.address or address or LOOPBACK,
+            port=place.port,
+            run_id=run_id or "none",
+            restarts=max(0, epoch - 1),
+        )
 
     def variables(self, local_rank: int, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment of a rank, with the names and meanings that torchrun gives them."""

@@ -13,6 +13,7 @@ from ftrun.config.parsers import (
     duration,
     endpoint,
     label,
+    notices,
     one_of,
     or_auto,
     or_off,
@@ -20,10 +21,13 @@ from ftrun.config.parsers import (
     path,
     paths,
     ranks,
+    some_of,
     textfile,
     truth,
+    urls,
 )
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks.table import RUNGS
 
 
 class ConfigError(ValueError):
@@ -176,6 +180,29 @@ OPTIONS: Final = (
     Option("unmount", "PATH", "", paths, "Unmount this path at the very end.", many=True),
     Option("on-exit", "COMMAND", "", paths, "Run this command at the very end, before ftrun exits.", many=True),
     Option(
+        "on-event",
+        "COMMAND",
+        "",
+        paths,
+        "Run this command for each event of --notify-on, with the notification as JSON on its stdin.",
+        many=True,
+    ),
+    Option("webhook", "URL", "", urls, "POST each event of --notify-on to this URL, as JSON.", many=True),
+    Option(
+        "webhook-format",
+        "json|slack",
+        "json",
+        one_of("json", "slack"),
+        "The body of a webhook: the whole notification, or its text as Slack takes it.",
+    ),
+    Option(
+        "notify-on",
+        "EVENTS",
+        "hang,restart,fault,straggler,ended",
+        notices,
+        "Which records --on-event and --webhook report.",
+    ),
+    Option(
         "unconditional-retry",
         "",
         "off",
@@ -247,6 +274,21 @@ OPTIONS: Final = (
         "device, cpu: one for each core, auto: gpu, or cpu without a device.",
     ),
     Option(
+        "recover",
+        "LIST",
+        "retry,rank",
+        some_of(*RUNGS),
+        "With --nproc-per-node: what may cure a fault of ranks that use @ft.recoverable, short of a restart of all: "
+        "retry, all call their training function again; rank, the faulty one is started again alone; or none.",
+    ),
+    Option(
+        "recover-timeout",
+        "DUR",
+        "60s",
+        duration,
+        "A rank that has not left its training function this long after such a fault is ended and started again.",
+    ),
+    Option(
         "local-ranks-filter",
         "RANKS",
         "",
@@ -254,7 +296,16 @@ OPTIONS: Final = (
         "With --nproc-per-node: print the output of these local ranks alone, such as 0 or 0,1.",
     ),
     Option("prefix-ranks", "", "off", truth, "Print the number of its rank before each line of a rank.", flag=True),
+    Option(
+        "standby",
+        "off|auto|N",
+        "off",
+        or_off(or_auto(above_zero)),
+        "Processes of the next start that wait with their imports done, so that a restart does not pay for them; auto: "
+        "one for each process of the command, once an attempt is healthy.",
+    ),
     Option("config", "FILE", "", path, "TOML file with these option names as keys."),
+    Option("dry-run", "", "off", truth, "Print each option's value and its source, and start nothing.", flag=True),
     Option("log-format", "text|json", "text", one_of("text", "json"), "Format of ftrun's own lines on stderr."),
     Option("quiet", "", "off", truth, "Print none of ftrun's own lines on stderr.", "q", flag=True),
     Option("verbose", "", "off", truth, "Print every record as a line on stderr.", "v", flag=True),
@@ -262,6 +313,7 @@ OPTIONS: Final = (
 BY_NAME: Final = {option.name: option for option in OPTIONS}
 JOB_OPTIONS: Final = (  # a phase cannot set these
     *("config", "run-dir", "log-dir", "state-dir", "node-name", "annotations", "termination-log", "unmount", "on-exit"),
+    *("on-event", "webhook", "webhook-format", "notify-on", "dry-run"),
     *("log-format", "quiet", "verbose", "metrics", "metrics-file"),
     *("group-size", "group-rank", "group-endpoint", "group-secret-file", "group-job", "wait-peer"),
     "peer-timeout",

@@ -70,16 +70,24 @@ def amount(text: str) -> float:
     return float(text)
 
 
-def causes(text: str) -> frozenset[str]:
-    named = [name.strip() for name in text.split(",") if name.strip()]
-    if named == ["none"]:
-        return frozenset()
-    for name in named:
-        if name not in CAUSES:
-            raise ValueError(f"{name!r} is not one of {', '.join(CAUSES)}, none{near(name, (*CAUSES, 'none'))}")
-    if not named:
-        raise ValueError(f"the value is empty; name some of {', '.join(CAUSES)}, or none")
-    return frozenset(named)
+def some_of(*choices: str) -> Callable[[str], frozenset[str]]:
+    """A list of these, with commas, or `none`."""
+
+    def reader(text: str) -> frozenset[str]:
+        named = [name.strip() for name in text.split(",") if name.strip()]
+        if named == ["none"]:
+            return frozenset()
+        for name in named:
+            if name not in choices:
+                raise ValueError(f"{name!r} is not one of {', '.join(choices)}, none{near(name, (*choices, 'none'))}")
+        if not named:
+            raise ValueError(f"the value is empty; name some of {', '.join(choices)}, or none")
+        return frozenset(named)
+
+    return reader
+
+
+causes: Final = some_of(*CAUSES)
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
@@ -143,6 +151,18 @@ def textfile(text: str) -> str:
     if "\0" in text or not re.fullmatch(r"(.*/)?[^/]+\.prom", text, re.DOTALL):
         raise ValueError(f"{text!r} is not the name of a textfile; it has to end in .prom")
     return text
+
+
+NOTICES: Final = ("hang", "restart", "fault", "straggler", "escalated", "ended", "paused", "resumed", "problem")
+notices: Final = some_of(*NOTICES)
+
+
+def urls(text: str) -> tuple[str, ...]:
+    """A list of HTTP URLs, one per line."""
+    for line in paths(text):
+        if not re.fullmatch(r"https?://[^\s/@:]+[^\s]*", line):
+            raise ValueError("not a URL; write https://HOST/PATH")
+    return paths(text)
 
 
 def path(text: str) -> str:

@@ -29,8 +29,8 @@ def _refused(name: str, alternative: str, value: bool = True) -> Translation:
 TABLE: Final = (
     Translation("nproc-per-node", "`--nproc-per-node`; 1 if only other options of torchrun are given"),
     Translation("nnodes", "`--group-size`; 1: no group; a range is refused"),
-    Translation("node-rank", "`--group-rank`"),
-    Translation("master-addr", "the host of `--group-endpoint`; not needed on one node"),
+    Translation("node-rank", "`--group-rank`; with `--nnodes` of more than 1 it is needed, unless a platform gives it"),
+    Translation("master-addr", "the host of `--group-endpoint`, and so MASTER_ADDR; not needed on one node"),
     Translation("master-port", "the port of `--group-endpoint`; MASTER_PORT itself differs in each attempt"),
     Translation("rdzv-endpoint", "`--group-endpoint`, with port 29400 if it has none"),
     Translation("rdzv-id", "`--group-job`"),

@@ -10,6 +10,7 @@ PYTHONPATH.
 import os
 import struct
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from ftrun.host import procfs
@@ -92,6 +93,8 @@ class Access:
             return
         for name, rights in ((at.BEATS, READ | WRITE), (at.BELL, WRITE), (at.TOUCH, READ | WRITE)):
             os.setxattr(f"{self._path}/{name}", ACCESS, _acl(READ | WRITE, self._users, rights, 0))
+        with suppress(FileNotFoundError):
+            os.setxattr(f"{self._path}/{at.RANKS}", ACCESS, _acl(READ | WRITE, self._users, READ | WRITE, 0))
         everything = READ | WRITE | ENTER
         os.setxattr(self._path, ACCESS, _acl(everything, self._users, everything, ENTER))
         # ftrun can read the files that they create there, even if it is not a fully privileged root.

@@ -11,17 +11,20 @@ import os
 import signal
 import stat as st
 import time
+from _frozen_importlib_external import SourceFileLoader  # importlib.machinery takes longer to load
 from collections.abc import Callable
 from typing import Final
 
 from ftrun.host import procfs
 from ftrun.host.beat_access import READ, closed_to_others
+from ftrun.host.signals import writing
 from ftrun_hooks import layout as at
 
 PREFIX: Final = "ftrun-beats-"
 LOCK: Final = "lock"
 HOOKS: Final = os.path.dirname(os.path.abspath(at.__file__))
 IMPORT_LINK: Final = f"{at.PYTHON}/sitecustomize.py"
+VERSIONS: Final = 64  # files of bytecode that are linked; there is one for each version of Python
 DEPTH: Final = 32  # of nested folders that are removed
 # Limits of one call of `remove_stale`, which runs in PID 1: directory entries, and seconds.
 MAX_ENTRIES: Final = 20_000
@@ -76,7 +79,27 @@ def make_import_folder(path: str) -> None:
             for name in os.listdir(HOOKS + folder):
                 if name.endswith(".py"):
                     _copy(f"{HOOKS}{folder}/{name}", f"{path}/{copy}{folder}/{name}")
+    else:
+        _link_bytecode(f"{path}/__pycache__")
     os.symlink(target, f"{path}/sitecustomize.py")
+
+
+def _link_bytecode(folder: str) -> None:
+    """Let the command's Pythons find the bytecode of ftrun's sitecustomize that an installation has: otherwise ranks
+    that start at once compile it all at once.  Python replaces the link to a file that is out of date."""
+    try:
+        names = os.listdir(f"{HOOKS}/auto/__pycache__")
+    except OSError:
+        return
+    for name in names[:VERSIONS]:
+        if name.startswith("sitecustomize.") and name.endswith(".pyc"):
+            quietly(os.symlink, f"{HOOKS}/auto/__pycache__/{name}", f"{folder}/{name}")
+
+
+def keep_bytecode() -> None:
+    """Compile ftrun's sitecustomize for the next ftrun, as an import would, if its folder has no bytecode of this
+    Python and is writable."""
+    quietly(SourceFileLoader("sitecustomize", f"{HOOKS}/auto/sitecustomize.py").get_code, "sitecustomize")
 
 
 def _make_readable_folder(path: str) -> None:
@@ -90,7 +113,8 @@ def _make_readable_folder(path: str) -> None:
 def _copy(source: str, path: str) -> None:
     file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
-        os.write(file, procfs.read(source, 1 << 20) or b"")
+        with writing():
+            os.write(file, procfs.read(source, 1 << 20) or b"")
         os.fchmod(file, 0o644)
     finally:
         os.close(file)
@@ -113,6 +137,20 @@ def remove(path: str) -> None:
     finally:
         os.close(fd)
     quietly(os.rmdir, path)
+
+
+def empty(path: str) -> None:
+    """Remove what is in a folder of this user; a link is not followed."""
+    try:
+        fd = open_folder(path)
+    except OSError:
+        return
+    try:
+        _empty(fd, float("inf"))
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
 
 
 def remove_stale(beside: str) -> None:

@@ -14,20 +14,6 @@ MAX_STEP: Final = 1 << 63  # as in messages/state.py
 Periods = Sequence[tuple[float, float]]  # start and end, in seconds
 
 
-def write_plan(words: memoryview, deadline: float | None, times: Periods | None) -> None:
-    """Write to the header when the slots are read next, and the last periods that are excluded from all timeouts;
-    `times` None leaves the periods unchanged."""
-    words[at.H_NEXT_LOOK] = at.NO_LOOK if deadline is None else int(deadline * NS)
-    if times is None:
-        return
-    last = [(int(since * NS), int(until * NS)) for since, until in times[-at.FREEZES :]]
-    for number, pair in enumerate([*last, *[(0, 0)] * (at.FREEZES - len(last))]):
-        word = at.H_FREEZES + 2 * number
-        if (words[word], words[word + 1]) != pair:
-            words[word + 1] = 0  # a concurrent reader sees no period
-            words[word], words[word + 1] = pair
-
-
 def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: Callable[[str], str | None]) -> Rank:
     """Convert the words of a slot.  `credit` must be read before the row: a heartbeat moves MOVED_AT, then clears the
     credit.  `text` returns the content of a file of the beat folder, or None."""

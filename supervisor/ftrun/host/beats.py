@@ -2,18 +2,18 @@
 format)."""
 
 import errno
-import mmap
 import os
 import stat as st
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from ftrun.core.machine.values import TOUCH, Rank
 from ftrun.core.rules.ranks import one_each
 from ftrun.host import beat_folders, beat_slots, mounts, safe_files
 from ftrun.host.beat_access import FOLDER_MODE, Access
+from ftrun.host.beat_file import BeatFile
 from ftrun.host.beat_folders import IMPORT_LINK, is_ours, make_import_folder, quietly, remove
-from ftrun.host.signals import writing
 from ftrun_hooks import layout as at
 
 TEXT_LIMIT: Final = 4096
@@ -66,14 +66,17 @@ class Beats:
         self.path = path
         self.problems: list[str] = []
         self.access = Access(path)
-        self.bell = self._file = self._lock = -1
+        self.bell = self._lock = -1
+        self._file: BeatFile | None = None
         self.watch: int | None = None
         try:
             self._make()
         except OSError:
-            for fd in (self.bell, self._file, self._lock):
+            for fd in (self.bell, self._lock):
                 if fd >= 0:
                     os.close(fd)  # removing the folder needs descriptors
+            if self._file is not None:
+                self._file.close()
             raise
         self.reset()
 
@@ -82,17 +85,10 @@ class Beats:
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = lock
-        fd = os.open(f"{self.path}/{at.BEATS}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            _allocate(fd)
-            self._map = mmap.mmap(fd, at.FILE_BYTES)
-        except OSError:
-            os.close(fd)
-            raise
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = fd
-        self._words = memoryview(self._map).cast("Q")
+        file = BeatFile(f"{self.path}/{at.BEATS}")
+        if self._file is not None:
+            self._file.close()
+        self._file = file
         os.mkfifo(f"{self.path}/{at.BELL}", 0o600)
         bell = os.open(f"{self.path}/{at.BELL}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         if self.bell < 0:
@@ -108,6 +104,11 @@ class Beats:
         self.access.grant()
 
     @property
+    def _beats(self) -> BeatFile:
+        assert self._file is not None, "`_make` has opened it"
+        return self._file
+
+    @property
     def is_own(self) -> bool:
         """Whether the folder belongs to this user.  If the command emptied the memory file system, another user may
         have created a folder of the same name."""
@@ -120,7 +121,7 @@ class Beats:
         except OSError:
             return False
         beats, bell, touch = files
-        as_made = beats.st_ino == os.fstat(self._file).st_ino and beats.st_size == at.FILE_BYTES
+        as_made = beats.st_ino == os.fstat(self._beats.fd).st_ino and beats.st_size == at.FILE_BYTES
         return linked and as_made and st.S_ISFIFO(bell.st_mode) and st.S_ISREG(touch.st_mode)
 
     def _mend(self) -> None:
@@ -141,18 +142,17 @@ class Beats:
         damaged the folder."""
         if not self._is_intact():
             self._mend()
-        zero = bytes(at.SLOT_WORDS * at.WORD)
-        for slot in range(at.HEADER_WORDS, at.HEADER_WORDS + at.SLOTS * at.SLOT_WORDS, at.SLOT_WORDS):
-            if self._words[slot + at.MAGIC_WORD] or self._words[slot + at.PID]:
-                self._map[slot * at.WORD : (slot + at.SLOT_WORDS) * at.WORD] = zero
-        self._words[at.H_NEXT_LOOK] = at.NO_LOOK
-        self._words[at.H_MAGIC] = at.MAGIC
+        for slot, _ in self._beats.rows():
+            self._beats.clear(slot)
+        self._beats.write_header()
         try:
             names = os.listdir(self.path)
         except OSError:
             names = []
         for name in names:
-            if name not in FILES:
+            if name == at.SNAPSHOTS:
+                beat_folders.empty(f"{self.path}/{name}")
+            elif name not in FILES:
                 quietly(os.unlink, f"{self.path}/{name}")
         self.drain_bell()
         self._ranks: dict[int, Rank] = {}
@@ -237,37 +237,34 @@ class Beats:
     def publish_next_read(self, deadline: float | None, excluded: beat_slots.Periods | None = None) -> None:
         """Write for the hooks when the slots are read next, and which periods count towards no timeout: nothing is
         learned from them."""
-        if os.fstat(self._file).st_size < at.FILE_BYTES:
+        if self._beats.is_damaged:
             self._extend()
-        beat_slots.write_plan(self._words, deadline, excluded)
+        self._beats.write_plan(deadline, excluded)
 
     def _extend(self) -> None:
-        """The command truncated the file: an access beyond its new end would be a SIGBUS."""
+        """The command truncated the file.  The processes that map it get SIGBUS for what is missing."""
         try:
-            _allocate(self._file)
-            self._words[at.H_MAGIC] = at.MAGIC
+            self._beats.extend()
         except OSError:
-            self._map = mmap.mmap(-1, at.FILE_BYTES)  # private memory: no heartbeats can arrive in it
-            self._words = memoryview(self._map).cast("Q")
-        self.problems.append(f"{self.path}/{at.BEATS} was truncated by the command: its heartbeats so far are lost")
+            pass  # no space is left: no heartbeats can arrive
+        what = f"{self.path}/{at.BEATS} was truncated by the command: its heartbeats so far are lost"
+        self._problem(at.H_MAGIC, what)
 
     def read(self, now: float, ended: bool = False) -> tuple[Rank, ...]:
         """Return all ranks that ever claimed a slot in this attempt, the lowest first.  O(slots), about a
         millisecond.  `ended`: the command has ended, so nobody needs access to the beat folder any more."""
         self.publish_next_read(None)  # before the read: a section that opens meanwhile rings the bell
-        words, magics = self._words, self._words[at.HEADER_WORDS :: at.SLOT_WORDS].tolist()
         ranks_by_slot: dict[int, Rank] = {}
-        for index, magic in enumerate(magics):
-            if not magic:
-                continue
-            slot = at.HEADER_WORDS + index * at.SLOT_WORDS
-            if magic != at.MAGIC:
+        starts: dict[int, int] = {}
+        for slot, row in self._beats.rows():
+            if row[at.MAGIC_WORD] == at.MAGIC:
+                rank = self._rank(slot, row, now)
+                if rank is not None:
+                    ranks_by_slot[slot], starts[slot] = rank, row[at.START_TICKS]
+            elif row[at.MAGIC_WORD]:
+                index = (slot - at.HEADER_WORDS) // at.SLOT_WORDS
                 self._problem(slot, f"beat slot {index} has another layout version; ftrun ignores it")
-                continue
-            rank = self._rank(words, slot, now)
-            if rank is not None:
-                ranks_by_slot[slot] = rank
-        self._ranks = self._mark_rivals(ranks_by_slot)
+        self._ranks = self._mark_rivals(ranks_by_slot, starts)
         key = self._touched()
         if key != self._touch_key:
             self._touch_key = key
@@ -278,33 +275,34 @@ class Beats:
             self._grant_access(now)  # before missing heartbeats of its processes count as a hang
         return ranks if self._touch is None else (*ranks, self._touch)
 
-    def _mark_rivals(self, seen: dict[int, Rank]) -> dict[int, Rank]:
-        """Return the same ranks, with whether processes that share a rank are alive.  A shared rank is a problem only
-        if one of these processes was assigned its rank explicitly."""
+    def _mark_rivals(self, seen: dict[int, Rank], starts: dict[int, int]) -> dict[int, Rank]:
+        """Return the same ranks, with whether processes that share a rank are alive.  `starts`: when each began.  A
+        shared rank is a problem only if one of these processes was assigned its rank explicitly."""
         slots_by_rank: dict[int, list[int]] = {}
         for slot, rank in seen.items():
             slots_by_rank.setdefault(rank.rank, []).append(slot)
         for number, slots in slots_by_rank.items():
             for slot in slots if len(slots) > 1 else ():
-                seen[slot] = rank = seen[slot]._replace(
-                    present=beat_slots.is_alive(seen[slot].pid, self._words[slot + at.START_TICKS])
-                )
+                seen[slot] = rank = seen[slot]._replace(present=beat_slots.is_alive(seen[slot].pid, starts[slot]))
                 if slot != at.slot_of(number) and rank.present and any(seen[s].ranked for s in slots):
                     others = ", ".join(str(seen[s].pid) for s in slots if s != slot)
                     self._problem(slot, f"process {rank.pid} also claims rank {number} of process {others}")
         return seen
 
-    def _rank(self, words: memoryview, slot: int, now: float) -> Rank | None:
-        before = self._ranks.get(slot)
-        credit = words[slot + at.CREDIT]  # read first: a heartbeat moves MOVED_AT, then clears the credit
-        row = words[slot : slot + at.SLOT_WORDS].tolist()
+    def _rank(self, slot: int, earlier: Sequence[int], now: float) -> Rank | None:
+        """The rank of a slot.  `earlier`: its words as they were read before: a heartbeat moves MOVED_AT, then clears
+        the credit, so that the credit has to be of an earlier read."""
+        before, credit = self._ranks.get(slot), earlier[at.CREDIT]
         for _ in range(4):
-            if row[at.SEQUENCE] % 2 == 0 and words[slot + at.SEQUENCE] == row[at.SEQUENCE]:
-                sections = beat_slots.sections(row)
+            row = self._beats.row(slot)
+            if earlier[at.SEQUENCE] % 2 == 0 and row[at.SEQUENCE] == earlier[at.SEQUENCE]:
+                sections = beat_slots.sections(earlier)  # nothing wrote them between the two reads
                 break
-            row = words[slot : slot + at.SLOT_WORDS].tolist()
+            earlier = row
         else:  # its writer was stopped in the middle: the previously read sections are still valid
             sections = before.sections if before else ()
+        if row[at.MAGIC_WORD] != at.MAGIC:
+            return None  # the command truncated the file, or another process claims the slot
         if not beat_slots.has_plausible_times(row, now):
             self._problem(slot, f"beat slot of rank {row[at.RANK]} contains a time in the future; ftrun ignores it")
             return None
@@ -345,23 +343,7 @@ class Beats:
         return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
     def close(self) -> None:
-        for release in (self._words.release, self._map.close, lambda: os.close(self.bell)):
-            quietly(release)
-        for fd in (self.watch, self._file, self._lock):
+        for fd in (self.bell, self.watch, self._beats.fd, self._lock):
             if fd is not None:
                 os.close(fd)  # removing the folder needs descriptors; from here on another ftrun may remove it too
         remove(self.path)
-
-
-def _allocate(fd: int) -> None:
-    """Allocate the complete file, so that no store to it can find the memory file system full.  Raises OSError."""
-    try:
-        os.posix_fallocate(fd, 0, at.FILE_BYTES)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOSYS):
-            raise
-        # A seccomp profile refuses posix_fallocate; writing allocates the space as well.
-        size = os.fstat(fd).st_size
-        with writing():
-            while size < at.FILE_BYTES:
-                size += os.pwrite(fd, bytes(at.FILE_BYTES - size), size)

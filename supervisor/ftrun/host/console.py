@@ -5,12 +5,12 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from ftrun.config.option_table import Settings
 from ftrun.core.text import sentences
-from ftrun.host import clock
+from ftrun.host import clock, mounts
 from ftrun.host.signals import writing
 
 Severity = Literal["debug", "info", "warning", "error"]
@@ -37,14 +37,20 @@ class Console:
 
     A line that stderr cannot take at once is dropped (it is in `run.log`): a full pipe must never block PID 1.  The
     command shares stderr, so its flags cannot be changed; ftrun opens a pipe or a terminal a second time instead.
+
+    `before_line` is called before each line, so that whoever reads the line finds the records that belong to it.
     """
 
     def __init__(self, level: int = 1, as_json: bool = False) -> None:
         # If stderr was closed when ftrun started, descriptor 2 is another file now.
         self.level = level if sys.stderr is not None else -1
         self.attempt: int | None = None
+        self.before_line: Callable[[], None] = _nothing
         self._json = as_json
-        self._fd = 2
+        self._fd, self._colours = 2, False
+        self._asked = not mounts.is_on_network_volume(2)  # a disk that does not answer must not block PID 1
+        if not self._asked:
+            return
         try:
             mode = os.fstat(2).st_mode
             if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
@@ -75,7 +81,7 @@ class Console:
         shown = sentences.printable(text).encode("utf-8", "backslashreplace")
         if len(shown) > TEXT_LIMIT:
             shown = shown[: TEXT_LIMIT - 3].decode("utf-8", "ignore").encode() + b"..."
-        return f"{_new_line()}{start}[ftrun]{between} ".encode() + shown + f"{end}\n".encode()
+        return f"{_new_line() if self._asked else ''}{start}[ftrun]{between} ".encode() + shown + f"{end}\n".encode()
 
     def _object(self, severity: Severity, text: str, **more: object) -> bytes:
         """Return the JSON line.  If it is too long, the fields are left out and the message is shortened."""
@@ -97,6 +103,7 @@ class Console:
         return content
 
     def _write(self, line: bytes) -> None:
+        self.before_line()
         try:
             poll = select.poll()
             poll.register(self._fd, select.POLLOUT)
@@ -107,10 +114,23 @@ class Console:
             pass
 
 
+def print_error(text: str) -> None:
+    """Print why ftrun cannot start, where there is no console yet.  Never raises: nobody may read stderr."""
+    try:
+        with writing():
+            os.write(2, f"ftrun: {text}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
+
+
 def create(settings: Settings) -> Console:
     """Return the console that these options ask for."""
     level = 0 if settings["quiet"].value else 2 if settings["verbose"].value else 1
     return Console(level, settings["log-format"].value == "json")
+
+
+def _nothing() -> None:
+    pass
 
 
 def _shows_colours() -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ftrun.host import spawn
+from ftrun.host.signals import writing
 from ftrun.messages.helpers import LINE_LIMIT
 
 FIRST_DELAY: Final = 1.0  # s before a helper is started again; doubles up to LONGEST_DELAY
@@ -134,7 +135,8 @@ class Helpers:
         for helper in self._all:
             if helper.name == name and helper.pipes is not None:
                 try:
-                    complete = os.write(helper.pipes[1], line) == len(line)
+                    with writing():  # it may have died since: its SIGPIPE is not for the command
+                        complete = os.write(helper.pipes[1], line) == len(line)
                 except OSError:
                     continue
                 if not complete:

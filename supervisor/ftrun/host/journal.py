@@ -53,6 +53,11 @@ class Journal:
         """The descriptor of `run.log`, which also receives the stderr of helpers."""
         return self._log
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether somebody deleted the records while this ftrun works here."""
+        return os.fstat(self._events).st_nlink == 0
+
     def load(self) -> tuple[Ledger, dict[str, object]] | None:
         """Return the state of an earlier ftrun in this run dir.  A state that is corrupt, or that another user may have
         written, is renamed and reported in `problem`: it names processes that ftrun would end."""
@@ -113,7 +118,8 @@ class Journal:
             self._failed("state.json", error)
 
     def log(self, text: str) -> None:
-        """Write a line for the user, with the time, to `run.log`."""
+        """Write a line for the user, with the time, to `run.log`, after the records that belong to it."""
+        self.flush()
         self._write(self._log, f"{clock.timestamp()} {text}\n".encode("utf-8", "backslashreplace"))
 
     def _write(self, fd: int, content: bytes) -> bool:

@@ -135,6 +135,15 @@ def is_network_volume(path: str) -> bool:
     return now.network_kind(path) is not None and not now.on_root(path)
 
 
+def is_on_network_volume(fd: int) -> bool:
+    """Return whether `fd` is a file on such a disk: then fstat and isatty of it, and writes to it, may block."""
+    try:
+        path = os.readlink(f"/proc/self/fd/{fd}")  # the kernel's own name of it; asks no disk
+    except OSError:
+        return False
+    return path.startswith("/") and not path.startswith("/dev/") and is_network_volume(path)
+
+
 def _parse(line: str) -> Mount | None:
     left, _, right = line.partition(" - ")
     try:

@@ -24,8 +24,8 @@ def oom_kills() -> int | None:
 
     With version 2 the number includes descendant groups.
     """
-    for path in files(_text("/proc/self/cgroup"), mounts.listed()):
-        for line in _text(path).splitlines():
+    for path in files(text("/proc/self/cgroup"), mounts.listed()):
+        for line in text(path).splitlines():
             key, _, value = line.partition(" ")
             if key == "oom_kill" and value.isdecimal():
                 return int(value)
@@ -35,10 +35,10 @@ def oom_kills() -> int | None:
 def killed_together(folder: str | None = None) -> bool:
     """Return whether the kernel kills this whole control group, or a visible one above it, when it kills one of its
     processes for memory (version 2, `memory.oom.group`).  `folder`: that of the group, if known."""
-    paths = files(_text("/proc/self/cgroup"), mounts.listed()) if folder is None else [f"{folder}/"]
+    paths = files(text("/proc/self/cgroup"), mounts.listed()) if folder is None else [f"{folder}/"]
     for path in paths:
         inner = os.path.dirname(path)
-        while setting := _text(f"{inner}/memory.oom.group"):  # the root group does not have this file
+        while setting := text(f"{inner}/memory.oom.group"):  # the root group does not have this file
             if setting.strip() == "1":
                 return True
             inner = os.path.dirname(inner)
@@ -70,7 +70,7 @@ def _below(root: str, path: str) -> str:
     return "" if path == "/" or path.startswith("/..") else path.rstrip("/")
 
 
-def _text(path: str) -> str:
+def text(path: str) -> str:
     return os.fsdecode(procfs.read(path, 1 << 20) or b"")
 
 
@@ -82,7 +82,7 @@ def exempt_from_group_kill() -> None:
         return
     before = (procfs.read(PATH, 64) or b"").strip()
     # First check that the value can be written back: otherwise all children would be exempt as well.
-    if before and before != EXEMPT and _write(before) and _write(EXEMPT):
+    if before and before != EXEMPT and write(before) and write(EXEMPT):
         _given = before
 
 
@@ -93,13 +93,18 @@ def original_score() -> Iterator[None]:
     if _given is None:
         yield
         return
-    if not _write(_given):
+    if not write(_given):
         raise OSError("cannot write back the oom_score_adj that ftrun was given")
     try:
         yield
     finally:
-        if not _write(EXEMPT):
+        if not write(EXEMPT):
             _given = None  # it keeps the original value
+
+
+def given_score() -> bytes | None:
+    """Return the value that ftrun was started with; None if it cannot be read."""
+    return _given or (procfs.read(PATH, 64) or b"").strip() or None
 
 
 def can_be_exempted() -> bool:
@@ -107,10 +112,11 @@ def can_be_exempted() -> bool:
     before = (procfs.read(PATH, 64) or b"").strip()
     if before == EXEMPT:
         return True
-    return bool(before) and _write(before) and _write(EXEMPT) and _write(before)
+    return bool(before) and write(before) and write(EXEMPT) and write(before)
 
 
-def _write(value: bytes) -> bool:
+def write(value: bytes) -> bool:
+    """Set the value of this process; return whether the kernel permits it."""
     try:
         with open(PATH, "wb", buffering=0) as file:
             return file.write(value) == len(value)

@@ -12,6 +12,7 @@ from collections.abc import Container, Sequence
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.host import mounts
 
 LOG: Final = "output.log"  # file name in the run dir
 RANK_LOG: Final = "output-{}.log"  # that of a local rank, where ftrun starts the ranks
@@ -111,11 +112,15 @@ def _captured(number: int, output: RankOutput) -> bool:
             fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
         )  # ftrun may have opened that number itself
         writable = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
-        return not opened_by_ftrun and writable and (output.prefixed or not os.isatty(number))
+        terminal = not mounts.is_on_network_volume(number) and os.isatty(number)
+        return not opened_by_ftrun and writable and (output.prefixed or not terminal)
     except OSError:
         return False
 
 
-def _file(number: int) -> tuple[int, int]:
+def _file(number: int) -> object:
+    """Return what is the same for two descriptors of one file."""
+    if mounts.is_on_network_volume(number):
+        return os.readlink(f"/proc/self/fd/{number}")
     status = os.fstat(number)
     return status.st_dev, status.st_ino

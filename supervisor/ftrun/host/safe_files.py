@@ -11,6 +11,8 @@ import stat
 from contextlib import suppress
 from typing import Final
 
+from ftrun.host.signals import writing
+
 OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 OTHERS_WRITE: Final = 0o002  # write permission for others; not for the group: Kubernetes grants that to its fsGroup
 
@@ -39,8 +41,9 @@ def replace(path: str, content: bytes, mode: int = 0o600, fresh: str = "", durab
         try:
             with suppress(OSError):  # some network disks refuse every chmod (NTFS-style volumes, some FUSE mounts)
                 os.fchmod(fd, mode)
-            while content:
-                content = content[os.write(fd, content) :]
+            with writing():
+                while content:
+                    content = content[os.write(fd, content) :]
             if durable:
                 os.fsync(fd)
         finally:

@@ -110,7 +110,7 @@ def blocked(*numbers: int, dropped: Sequence[int] = ()) -> Iterator[None]:
 
 
 def writing() -> AbstractContextManager[None]:
-    """For a write of ftrun itself, which may hit a broken pipe or a file size limit, or be a background write to a
-    terminal: the resulting signal must not be forwarded to the command."""
+    """For every write of ftrun itself to a pipe, socket, file or terminal.  It may hit a broken pipe or a file size
+    limit, or be a background write to a terminal: the resulting signal must not be forwarded to the command."""
     raised = signal.SIGPIPE, signal.SIGXFSZ
     return blocked(signal.SIGTTOU, *raised, dropped=raised)

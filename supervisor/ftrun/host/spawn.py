@@ -34,6 +34,12 @@ def become_subreaper() -> bool:
     return prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
+def report_pipe() -> tuple[int, int]:
+    """The pipe by which children report their execs: an end to read from, and one that the parent closes after the
+    forks.  The first is at its end when all have executed; each that cannot writes its errno and a space."""
+    return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+
 def spawn(
     command: Sequence[str],
     environment: Mapping[str, str],
@@ -42,14 +48,16 @@ def spawn(
     die_with_us: bool = True,
     streams: Mapping[int, int] = MappingProxyType({}),
     group: int = 0,
+    reporting: tuple[int, int] | None = None,
 ) -> Child:
     """Start `command` in the process group `group`, or in one of its own (0), in the foreground of `terminal` if given.
 
     Does not wait for the exec.  The child inherits only the descriptors that ftrun itself inherited: all others are
     close-on-exec.  With `die_with_us` the child gets SIGKILL when ftrun dies (if ftrun is PID 1, the kernel does that
-    anyway).  `streams`: descriptors that replace the standard streams of these numbers in the child.
+    anyway).  `streams`: descriptors that replace the standard streams of these numbers in the child.  `reporting`: a
+    pipe of `report_pipe` that several children share.
     """
-    report, failed = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    report, failed = reporting or report_pipe()
     if die_with_us:
         import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
     parent = os.getpid()
@@ -63,7 +71,8 @@ def spawn(
                 _become(command, environment, inherited, terminal, last, failed, streams, group)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    os.close(failed)
+    if reporting is None:
+        os.close(failed)
     try:
         os.setpgid(pid, group or pid)  # in parent and child, so that neither has to wait for the other
     except OSError:
@@ -99,9 +108,9 @@ def _become(
             raise FileNotFoundError(errno.ENOENT, "an empty command")
         os.execvpe(command[0], list(command), dict(environment))
     except OSError as error:
-        os.write(failed, str(error.errno or errno.EIO).encode())
+        os.write(failed, b"%d " % (error.errno or errno.EIO))
     except BaseException:
-        os.write(failed, str(errno.EINVAL).encode())
+        os.write(failed, b"%d " % errno.EINVAL)
     finally:
         os._exit(127)
 

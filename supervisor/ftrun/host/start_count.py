@@ -20,6 +20,7 @@ from typing import Final
 
 from ftrun.host import procfs, safe_files, work_dir
 from ftrun.host.journal import RunDirError
+from ftrun.host.signals import writing
 from ftrun.platforms.base import number
 
 FIRST_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h: the number of the machine's first one
@@ -48,7 +49,7 @@ class Starts:
             return
         path = f"{self._folder}/{FILE}"
         try:
-            with open(safe_files.create(f"{path}.{os.getpid()}"), "wb") as stream:
+            with writing(), open(safe_files.create(f"{path}.{os.getpid()}"), "wb") as stream:
                 stream.write(b"%d\n" % self.count)
             os.rename(f"{path}.{os.getpid()}", path)
         except OSError:

@@ -51,6 +51,14 @@ class JobControl:
         self.take_back()
         return 0 if self._may_give and not self._shared else None
 
+    def give(self, group: int) -> None:
+        """Put a command that already runs into the foreground that `offer` has promised to it."""
+        try:
+            with _device() as fd:
+                _foreground(fd, group)
+        except OSError:
+            pass  # the terminal hung up
+
     def take_back(self, modes: bool = True) -> None:
         """Return to the foreground, so that signals of the keys come to ftrun; `modes`: restore the modes that a killed
         full-screen program may have changed."""

@@ -18,14 +18,20 @@ from ftrun_hooks import _last as at
 NS: Final = 1e9
 FILES: Final = 64
 ENTRIES: Final = 65536
-NAME: Final = re.compile(rf"{at.RAISED}(\d{{20}})-\d{{1,10}}")
+NAME: Final = re.compile(rf"{at.RAISED}(\d{{20}})-(\d{{1,10}})")
 CHILD: Final = re.compile(r"(\d{1,9}):(\d{1,10}):(-?\d{1,3})", re.ASCII)
 NUMBER: Final = re.compile(r"\d{1,19}", re.ASCII)
 
 
-def read(beat_dir: str, since: float) -> list[Traceback]:
-    """Return the tracebacks from `since` (s, CLOCK_MONOTONIC) on; of many, the first and the last.  Incomplete and
-    malformed files are skipped."""
+def last_of(beat_dir: str, since: float, pid: int) -> Traceback | None:
+    """Return the last traceback of a process, else the last of its descendants."""
+    found = read(beat_dir, since, pid) or [one for one in read(beat_dir, since) if pid in one.parents]
+    return max(found, key=lambda one: one.at, default=None)
+
+
+def read(beat_dir: str, since: float, pid: int | None = None) -> list[Traceback]:
+    """Return the tracebacks from `since` (s, CLOCK_MONOTONIC) on, of the process `pid` if given; of many, the first and
+    the last.  Incomplete and malformed files are skipped."""
     try:
         folder = beat_folders.open_folder(beat_dir)
     except OSError:
@@ -33,7 +39,11 @@ def read(beat_dir: str, since: float) -> list[Traceback]:
     try:
         with os.scandir(folder) as entries:
             matched = ((NAME.fullmatch(entry.name), entry.name) for entry in islice(entries, ENTRIES))
-            names = sorted(name for match, name in matched if match and int(match[1]) >= since * NS)
+            names = sorted(
+                name
+                for match, name in matched
+                if match and int(match[1]) >= since * NS and pid in (None, int(match[2]))
+            )
         if len(names) > FILES:
             names = names[: FILES // 2] + names[-FILES // 2 :]
         parsed = (_parse(safe_files.read_foreign(name, at.SIZE + 1, folder)) for name in names)

@@ -10,6 +10,7 @@ from ftrun.host.procfs import Stat
 from ftrun.host.terminal import JobControl
 
 FREEZE_ROUNDS = 64
+ANCESTORS = 64  # between a process and its rank
 
 
 class Tree:
@@ -44,10 +45,35 @@ class Tree:
         self.group = self.group if self.processes else pid
         self.processes[pid] = local_rank
 
-    def reaped(self, pid: int) -> None:
-        """A process of the command was reaped."""
-        del self.processes[pid]
+    def joinable_group(self) -> int:
+        """Return the process group for another process of the command; 0: one of its own."""
+        return self.group if self.group and any(_group(pid) == self.group for pid in self.processes) else 0
+
+    def is_below(self, pid: int, local_rank: int) -> bool:
+        """Return whether a process is that of this rank, or descends from it."""
+        for _ in range(ANCESTORS):
+            if pid in self.processes:
+                return self.processes[pid] == local_rank
+            found = procfs.stat(pid)
+            if found is None or found.parent <= 1:
+                return False
+            pid = found.parent
+        return False
+
+    def reaped(self, pid: int) -> int:
+        """A process of the command was reaped; return its local rank."""
+        local_rank = self.processes.pop(pid)
         self.group = self.group if self.processes else None
+        return local_rank
+
+    def replaced(self, old: int, new: int) -> None:
+        """Another process was forked in place of one that has ended, or is about to, before it became the command."""
+        self.processes = {new if pid == old else pid: local_rank for pid, local_rank in self.processes.items()}
+        self.group = self.joinable_group() or new
+
+    def include(self, pid: int) -> None:
+        """A process that was excluded becomes a part of the command."""
+        self._excluded = {(excluded, start) for excluded, start in self._excluded if excluded != pid}
 
     def exclude(self, pid: int) -> None:
         """Exclude a helper and its descendants from the command's tree."""
@@ -56,6 +82,23 @@ class Tree:
 
     def members(self) -> list[Stat]:
         """Return all living members, orphans included: as PID 1 or as subreaper, ftrun is their parent."""
+        return self._below_roots(lambda root: True)
+
+    def rank_members(self, local_rank: int) -> list[Stat]:
+        """Return the living members that belong to this rank: the descendants of its process, and orphans that were
+        started with its number in their environment."""
+        entry = f"LOCAL_RANK={local_rank}".encode()
+
+        def belongs(root: Stat) -> bool:
+            if root.pid in self.processes:
+                return self.processes[root.pid] == local_rank
+            environment = procfs.environment(root.pid)
+            return self._marker in environment and entry in environment
+
+        return self._below_roots(belongs)
+
+    def _below_roots(self, chosen: Callable[[Stat], bool]) -> list[Stat]:
+        """Return the living members at and below these children of ftrun."""
         below: dict[int, list[Stat]] = {}
         for process in procfs.all_processes():
             below.setdefault(process.parent, []).append(process)
@@ -63,6 +106,7 @@ class Tree:
             self._foreign_sessions |= {s.session for s in below.get(0, ()) if s.pid != 1}
         members: list[Stat] = []
         roots = [s for s in below.get(self._pid, ()) if (s.pid, s.start) not in self._excluded and not self._foreign(s)]
+        roots = [root for root in roots if chosen(root)]
         while roots:
             process = roots.pop()
             members.append(process)

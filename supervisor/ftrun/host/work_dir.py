@@ -13,7 +13,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import mounts, procfs, safe_files
 from ftrun.host.helpers import Helpers
 from ftrun.host.journal import Journal, RunDirError
-from ftrun.host.signals import Signals
+from ftrun.host.signals import Signals, writing
 from ftrun.messages.codec import Malformed
 from ftrun.messages.helpers import Problem
 
@@ -143,7 +143,7 @@ class PersistentFile:
         if not self.remote:
             return True
         if not os.path.exists(self._unsaved):  # later this tells which side is newer
-            with open(self._unsaved, "wb") as stream:
+            with writing(), open(self._unsaved, "wb") as stream:
                 stream.write(self._known)
         request = ("put", self.path, self.given, *((self.aside,) if self.aside else ()))
         self._unreachable = _ask(request, None, None, SAVING)[0] is None

@@ -101,7 +101,8 @@ class Reply(NamedTuple):
     `cleared`: why the job is not hung, or None.  `why`: where the suspect is, or empty.  `cpu`, `io`: cores and bytes
     per second that the suspect and its descendants use.  `processes`: their number in the tree.  `report`: the
     path, or None where the report could not be written.  `waits`: the suspect's stack shows that it waits for other
-    ranks.  `mechanism`: why the suspect stands still, in one sentence; empty where that is unknown.
+    ranks.  `mechanism`: why the suspect stands still, in one sentence; empty where that is unknown.  `culprits`: the
+    ranks that cause the hang, if that is certain.
     """
 
     cleared: str | None
@@ -112,6 +113,7 @@ class Reply(NamedTuple):
     report: str | None
     waits: bool
     mechanism: str = ""
+    culprits: tuple[int, ...] = ()
 
 
 Event = Reply | Looked | Problem

@@ -9,11 +9,12 @@ from ftrun.messages.helpers import Problem
 
 class Work(NamedTuple):
     """The request that the helper is started with: run the commands, then unmount the paths; wait at most `grace` s, or
-    without a limit if None."""
+    without a limit if None.  The commands get `variables` in their environment."""
 
     commands: tuple[str, ...]
     unmount: tuple[str, ...]
     grace: float | None
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 class Failed(NamedTuple):

@@ -4,14 +4,17 @@ import json
 from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.messages.codec import Malformed, parse_object
+from ftrun.messages.codec import EXACT, Malformed, parse_object
+from ftrun.messages.group_view import FileRequest
 
 SCHEMA: Final = 1
 SOCKET: Final = "ftctl.sock"
 RECORDS: Final = "records.sock"
 ORDERS: Final = ("restart", "stop", "pause", "resume")
 PING: Final = "ping"
+READ: Final = "read"
 LIMIT: Final = 4096  # bytes of a request
+REPLY_LIMIT: Final = 1 << 16  # bytes of a reply
 HANDSHAKE: Final = 2000  # ms that a client has for the handshake of the protocol
 TEXT: Final = 100  # characters of a name in a request
 LONGEST: Final = 366 * 86400.0  # s
@@ -27,13 +30,14 @@ class RequestRefused(ValueError):
 
 class Request(NamedTuple):
     """`by`: the requester, as free text.  `lasting`: duration of a pause in s; None: until it is resumed.  `until`:
-    when the requester gives up, of CLOCK_MONOTONIC; None: it waits without a limit."""
+    when the requester gives up, of CLOCK_MONOTONIC; None: it waits without a limit.  `read`: with the verb READ."""
 
     id: str
     verb: str
     by: str = ""
     lasting: float | None = None
     until: float | None = None
+    read: FileRequest | None = None
 
 
 class Reply(NamedTuple):
@@ -43,7 +47,8 @@ class Reply(NamedTuple):
 
 
 def dump_request(request: Request) -> bytes:
-    return json.dumps({"schema": SCHEMA, **request._asdict()}).encode("ascii")
+    read = {} if request.read is None else {"read": request.read._asdict()}
+    return json.dumps({"schema": SCHEMA, **request._asdict(), **read}).encode("ascii")
 
 
 def load_request(content: bytes) -> Request:
@@ -55,7 +60,7 @@ def load_request(content: bytes) -> Request:
         raise RequestRefused(f"schema {found.get('schema')!r} is not supported, only {SCHEMA}"[:TEXT], id)
     if not isinstance(found.get("id"), str) or len(found["id"]) > TEXT:
         raise RequestRefused(f"`id` is not a text of up to {TEXT} characters", id)
-    if verb not in (*ORDERS, PING):
+    if verb not in (*ORDERS, PING, READ):
         raise RequestRefused(f"no such verb: {verb!r}"[:TEXT], id)
     if by is not None and not isinstance(by, str):
         raise RequestRefused("`by` is not a text", id)
@@ -63,8 +68,12 @@ def load_request(content: bytes) -> Request:
         raise RequestRefused("`lasting` is not a number of seconds", id)
     if until is not None and (type(until) not in (int, float) or not 0 <= until <= 1e12):
         raise RequestRefused("`until` is not a time", id)
-    times = (None if time is None else float(time) for time in (lasting, until))
-    return Request(id, str(verb), (by or "")[:TEXT], *times)
+    lasting, until = (None if time is None else float(time) for time in (lasting, until))
+    try:
+        read = EXACT.value(FileRequest, found.get("read")) if verb == READ else None
+    except Malformed as why:
+        raise RequestRefused(f"`read`: {why}"[:TEXT], id) from None
+    return Request(id, str(verb), (by or "")[:TEXT], lasting, until, read)
 
 
 def dump_reply(reply: Reply, **more: object) -> bytes:
@@ -73,14 +82,20 @@ def dump_reply(reply: Reply, **more: object) -> bytes:
 
 def load_reply(content: bytes) -> Reply:
     """The reply, or RequestRefused."""
-    found = _object(content)
+    found = load_any_reply(content)
+    return Reply(found["id"], found["ok"], found["why"])
+
+
+def load_any_reply(content: bytes) -> dict[str, Any]:
+    """The reply with all its fields, of which `id`, `ok` and `why` are checked; or RequestRefused."""
+    found = _object(content, REPLY_LIMIT)
     if not isinstance(found.get("id"), str) or not isinstance(found.get("ok"), bool):
         raise RequestRefused("the reply is not valid")
-    return Reply(found["id"], found["ok"], str(found.get("why") or "")[:1000])
+    return found | {"why": str(found.get("why") or "")[:1000]}
 
 
-def _object(content: bytes) -> dict[str, Any]:
+def _object(content: bytes, limit: int = LIMIT) -> dict[str, Any]:
     try:
-        return parse_object(content, LIMIT)
+        return parse_object(content, limit)
     except Malformed as why:
         raise RequestRefused(str(why)) from None

@@ -8,10 +8,13 @@ from ftrun.messages.helpers import Problem
 
 
 class Attempt(NamedTuple):
-    """From PID 1 at `mono`, before this attempt starts: the tail covers output from then on."""
+    """From PID 1 at `mono`, before this attempt starts: the tail covers output from then on.  `number`: what the log
+    says of it; 0 for the first, which begins the log.  `first_rank`: the number of local rank 0 in the whole job, which
+    marked lines begin with."""
 
     number: int
     mono: float
+    first_rank: int = 0
 
 
 class GetTail(NamedTuple):

@@ -9,11 +9,12 @@ answer comes, sends RENEW, so that the end of the old connection does not count 
 import json
 from typing import Any, Final
 
-from ftrun.core.group.messages import SILENCE, GroupOrder, Pulse, Report
+from ftrun.core.group.messages import SILENCE, GroupOrder, Pulse, Ranks, Report, World
+from ftrun.core.group.world import MOST_RUNS
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Codec, Malformed, Value, parse_object
 
-SCHEMA: Final = 2
+SCHEMA: Final = 4
 ORDER: Final = b"order"
 REFUSED: Final = b"refused"
 BYE: Final = b"bye"
@@ -24,6 +25,9 @@ TEXT: Final = 500  # characters of a text; a longer one is truncated
 PERIOD: Final = 1.0  # s between two heartbeats of a member
 MAX_PERIOD: Final = 4.5  # s, in a large group; PID 1 gets a `contact` at least every 5 s
 HEARTBEATS_PER_SECOND: Final = 200  # that rank 0 receives at most
+MOST_RANKS: Final = 1024  # on one node: the slots of a beat file
+MOST_MEMBERS: Final = 1 << 20
+ADDRESS: Final = 255  # characters
 
 
 class Incompatible(Malformed):
@@ -81,11 +85,17 @@ def load_hello(content: bytes, version: str) -> Hello:
 
 
 def load_report(content: bytes) -> Report:
-    return _load(Report, content)
+    report = _load(Report, content)
+    if report.ranks is not None:
+        _check_ranks(report.ranks)
+    return report
 
 
 def load_order(content: bytes) -> GroupOrder:
-    return _load(GroupOrder, content)
+    order = _load(GroupOrder, content)
+    if order.world is not None:
+        _check_world(order.world)
+    return order
 
 
 def dump_pulse(pulse: Pulse | None) -> bytes:
@@ -123,6 +133,26 @@ def line(value: str) -> str:
     """One printable line for a terminal."""
     value = value[:TEXT]
     return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
+
+
+def _check_ranks(ranks: Ranks) -> None:
+    if not 0 < ranks.number <= MOST_RANKS:
+        raise Malformed(f"`ranks`: not 1 to {MOST_RANKS}")
+    _check_address(ranks.address, ranks.port)
+
+
+def _check_world(world: World) -> None:
+    counts = world.counts
+    if not 0 < len(counts) <= MOST_RUNS or not all(members > 0 and 0 < n <= MOST_RANKS for members, n in counts):
+        raise Malformed("`world`: not the counts of ranks")
+    if sum(members for members, _ in counts) > MOST_MEMBERS:
+        raise Malformed(f"`world`: more than {MOST_MEMBERS} members")
+    _check_address(world.address, world.port)
+
+
+def _check_address(address: str, port: int) -> None:
+    if not 0 <= port < 65536 or len(address) > ADDRESS or " " in address:
+        raise Malformed("not an address and a port")
 
 
 def _load(kind: type[Value], content: bytes) -> Value:

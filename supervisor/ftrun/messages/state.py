@@ -6,6 +6,7 @@ from typing import Any, Final
 from ftrun.core.accounting.totals import TRACE, Account, LostTime, Trace
 from ftrun.core.machine.states import Finish, Job, KeepRunning, Restart, Stopping, Suspect
 from ftrun.core.machine.values import Attempt, Ledger, SavedFile, VisibleDevices
+from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages.codec import Codec, Malformed, parse_json
 
@@ -31,6 +32,7 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise Malformed("not a state of this version")
     added: dict[str, Any] = {"epoch": 0, "first_beat": None, "job": "", "learned": None, "saved": []}
+    added |= dict.fromkeys(("replacements", "retried", "replaced"), 0)
     found = added | {"account": _plain(Account())} | found  # an older version may have written it
     ledger = {name: found.pop(name) for name in Ledger._fields if name in found}
     return _CODEC.value(Ledger, ledger), found
@@ -46,7 +48,7 @@ def dump_job(job: Job) -> dict[str, Any]:
         "deadline": phase.deadline,
         "want": _want(job.want),
         "held": job.held,
-        "paused": None if job.paused is None else {"since": job.paused.since, "until": job.paused.until},
+        "paused": job.paused and {"since": job.paused.since, "until": job.paused.until, "by": job.paused.by},
         "finding": phase.finding._asdict() if isinstance(phase, Suspect) else None,
         "group": None if job.order is None else {"what": job.order.what, "why": job.order.why},
         "attempt": None if attempt is None else _attempt(attempt),
@@ -77,8 +79,25 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "idle_since": attempt.idle.idle_since,
         "idle_raised": attempt.idle.raised,
         "accelerator": attempt.idle.accelerator,
-        "processes": [tuple(one) for one in attempt.processes],
+        "processes": [tuple(one)[:-1] for one in attempt.processes],
+        "exceptions": [one.exception for one in attempt.processes],
         "wait": attempt.look.wait,
+        "rounds": _rounds(attempt.rounds) if attempt.rounds.is_open else None,
+    }
+
+
+def _rounds(rounds: Rounds) -> dict[str, Any]:
+    """The round at work, or (`stage` settling or meeting) the one that has ended, and the ranks that are waited for."""
+    late = [member.rank for member in rounds.members if member.state in ("leaving", "ending", "starting")]
+    return {
+        "number": rounds.number,
+        "stage": rounds.stage,
+        "rung": rounds.rung,
+        "replacing": [member.rank for member in rounds.members if member.local_rank in rounds.replacing],
+        "awaited": late if rounds.is_under_way else [],
+        "why": rounds.why,
+        "since": rounds.since,
+        "began": rounds.began,
     }
 
 

@@ -6,6 +6,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem
 
+PATH: Final = 512  # bytes of a path, as JSON
 LATEST: Final = 1e12  # s, of either clock: the largest time that `state.json` allows
 
 
@@ -24,7 +25,7 @@ class Fault(NamedTuple):
 
 class Schedule(NamedTuple):
     """One life of a container, in the order of `core.rules.fault_history.Schedule`: `count` is the outer scheduler's
-    number."""
+    number.  A `last_checkpoint` of more than `PATH` bytes is empty."""
 
     key: str
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
@@ -37,6 +38,9 @@ class Schedule(NamedTuple):
     failed: bool = False
     phase: str = ""
     job: str = ""
+    last_step: int | None = None
+    last_checkpoint: str = ""
+    member: int = 0
 
 
 class Verdict(NamedTuple):
@@ -53,10 +57,13 @@ class Verdict(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """From PID 1: add these to the history."""
+    """From PID 1: add these to the history.  `attempt`: the number of the last attempt that was started; `ended`: the
+    last record of this run is written."""
 
     faults: tuple[Fault, ...]
     schedule: Schedule | None
+    attempt: int = 0
+    ended: bool = False
 
 
 class StoreVerdict(NamedTuple):

@@ -13,6 +13,7 @@ from ftrun.core.machine import effects as do
 from ftrun.core.machine.values import Ledger
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
+from ftrun.core.rules.policy import Policy
 from ftrun.core.text import redaction, sentences
 from ftrun.host import (
     beat_folders,
@@ -78,7 +79,7 @@ class Setup(NamedTuple):
     def environment(self, ledger: Ledger) -> dict[str, str]:
         """The environment of ftrun plus the variables in docs/reference.md; a variable without a value is absent."""
         variables: dict[str, object] = {
-            "MA_PROC_START_CNT": ledger.start_cnt,
+            "MA_PROC_START_CNT": ledger.starts,
             "MA_SCHEDULE_CNT": os.environ.get("MA_SCHEDULE_CNT") or ledger.schedule_cnt,
             "FTRUN_RUN_DIR": self.journal.path,
             "FTRUN_BEAT_DIR": self.beats.path,
@@ -104,8 +105,8 @@ class Setup(NamedTuple):
         relayed = self.settings["annotations"].value.relayed
         return (*fields, ("annotations", dict(relayed))) if relayed else fields
 
-    def local_world(self, ledger: Ledger, port: int) -> "LocalWorld | None":
-        """The ranks that ftrun starts on this node; None: the command is one process."""
+    def local_world(self, ledger: Ledger) -> "LocalWorld | None":
+        """The ranks that ftrun starts on this node, without a port; None: the command is one process."""
         asked = self.settings["nproc-per-node"].value
         if asked is None:
             return None
@@ -115,16 +116,15 @@ class Setup(NamedTuple):
         return LocalWorld(
             local_size=size,
             size=size,
-            port=port,
             run_id=ledger.job or "none",
-            restarts=ledger.start_cnt - 1,
+            restarts=ledger.starts - 1,
             max_restarts=self.settings["max-restarts"].value or 0,
         )
 
     @property
     def rank_output(self) -> RankOutput:
         """What happens to the output of the command, or of its ranks."""
-        world = self.local_world(self.ledger, 0)
+        world = self.local_world(self.ledger)
         return RankOutput(
             ranks=world and world.local_size,
             shown=self.settings["local-ranks-filter"].value if world else None,
@@ -165,14 +165,20 @@ class Setup(NamedTuple):
         """Seconds to wait for the work at the end of the container; None waits without a limit (ModelArts)."""
         return number(os.environ, END_GRACE) or None
 
-    @property
-    def exit_work(self) -> "exit_hooks.Work | None":
+    def exit_work(self, end: do.Exit, ledger: Ledger) -> "exit_hooks.Work | None":
+        """What `--on-exit` and `--unmount` ask for; the commands learn how the job ended."""
         commands, unmount = self.settings["on-exit"].value, self.settings["unmount"].value
         if not commands and not unmount:
             return None
         from ftrun.messages import exit_hooks  # needed at the end only
 
-        return exit_hooks.Work(tuple(commands or ()), tuple(unmount or ()), self.exit_grace)
+        variables = (
+            ("FTRUN_VERDICT", end.verdict),
+            ("FTRUN_EXIT_CODE", str(end.code)),
+            ("FTRUN_RUN_DIR", self.run_dir.given),
+            ("FTRUN_ATTEMPT", str(ledger.start_cnt)),
+        )
+        return exit_hooks.Work(tuple(commands or ()), tuple(unmount or ()), self.exit_grace, variables)
 
     def write_termination_message(self, end: do.Exit, ledger: Ledger) -> None:
         """Write the termination message, if the platform reads one."""
@@ -182,7 +188,7 @@ class Setup(NamedTuple):
             "schema": records.SCHEMA,
             "verdict": end.verdict,
             "exit_code": end.code,
-            "start_cnt": ledger.start_cnt,
+            "start_cnt": ledger.starts,
             "schedule_cnt": ledger.schedule_cnt,
             "node": end.node or node_name(self.settings),
             "isolate": end.code == exit_codes.NODE_FAULT.code and end.node in (None, node_name(self.settings)),
@@ -197,7 +203,9 @@ class Setup(NamedTuple):
         """Log and print the last line of a run, if there is anything to report."""
         spent = figures(ledger.account, time.monotonic())
         outcome = spent.wall, spent.restarts, summary(spent), phase, logged
-        line = sentences.last_lines(end, ledger, self.run_dir.given, *outcome)
+        deleted = self.run_dir.given == self.run_dir.path and self.journal.is_deleted
+        records_in = f"{self.run_dir.given}, which was deleted" if deleted else self.run_dir.given
+        line = sentences.last_lines(end, ledger, records_in, *outcome)
         if line is not None:
             self.journal.log(sentences.printable(line))
             self.console.print(line, severity="error" if self.verdict(end, ledger) else "info")
@@ -237,10 +245,20 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
     if starts is None:
         starts = start_count.Starts(ledger.schedule_cnt, job_name(settings))
     starts.share_markers(journal.path)
-    ledger = ledger._replace(start_cnt=max(ledger.start_cnt, starts.count))
+    ledger = ledger._replace(start_cnt=max(ledger.start_cnt, starts.count - ledger.replacements))
     marked, auto = tree.Tree(marker), settings["auto-beat"].value
     beat_files.access.members = marked.members
     return Setup(where, journal, beat_files, console, marked, caught, ledger, log, auto, settings, starts)
+
+
+def with_group(policy: Policy, settings: Settings, group: "Group | None") -> Policy:
+    """The policy of a member of this group, and what it starts there."""
+    if group is None:
+        return policy
+    asked = settings["nproc-per-node"].value
+    ranks = None if asked is None else local_ranks(asked)
+    by_device = asked in ("auto", "gpu") and devices.count() > 0
+    return policy._replace(group=True, member=group.rank, ranks=ranks, rank_per_device=by_device)
 
 
 def local_ranks(asked: int | str, devices_left: int | None = None) -> int:
@@ -303,7 +321,7 @@ def _resumed(before: tuple[Ledger, dict[str, object]] | None, schedule_cnt: int,
     if job and ledger.job != job:
         ledger = ledger._replace(job=job, occurrences=() if ledger.job else ledger.occurrences)
     if ledger.schedule_cnt != schedule_cnt:
-        ledger = ledger._replace(schedule_cnt=schedule_cnt, start_cnt=0, hang=0, fault=0, failure=0)
+        ledger = ledger._replace(schedule_cnt=schedule_cnt, start_cnt=0, replacements=0, hang=0, fault=0, failure=0)
         ledger = ledger._replace(reached=False, faulted=False, removed=(), visible=None)
     # An attempt that was cut off by the end of ftrun or of the container counts as failed, whatever the cause.
     return ledger._replace(reason="first" if ledger.start_cnt == 0 or state.get("succeeded") is True else "failure")

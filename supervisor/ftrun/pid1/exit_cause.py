@@ -1,15 +1,19 @@
 """Cause of a failure of the command, from tracebacks, the kernel's OOM counter and the helpers."""
 
+from collections.abc import Container
 from typing import Final
 
-from ftrun.core.machine.events import CommandExited
-from ftrun.core.machine.states import Phase
+from ftrun.core.machine.events import CommandExited, GroupOrderReceived
+from ftrun.core.machine.states import Phase, Running, Starting, Suspect
 from ftrun.core.machine.values import Attempt
+from ftrun.core.text import sentences
 from ftrun.host import oom
+from ftrun.host.reaper import Change
 from ftrun.pid1.clients.registry import Clients
 from ftrun.pid1.ranks import RankProcesses
 
 OTHER_RANKS: Final = 1.0  # s for the rank that caused the failure of the first one to end as well
+EXITING: Final = 10.0  # s for a process to exit after its exception, while the group waits
 
 
 class ExitCause:
@@ -24,11 +28,15 @@ class ExitCause:
         self._failures = 0
         self._since = 0.0
         self._oom_kills: int | None = None  # at the start of the attempt
+        self._order: GroupOrderReceived | None = None  # that waits for the end of the command
+        self._ordered = 0.0  # until when it waits
+        self._known = False  # the cause has become known since
 
     def spawning(self, now: float) -> None:
         self._since = now
 
     def spawned(self) -> None:
+        self._order = None
         self._oom_kills = oom.oom_kills()
 
     def begin(self, exited: CommandExited, pid: int, ranks: RankProcesses) -> None:
@@ -36,21 +44,69 @@ class ExitCause:
         self._exited, self._pid, self._ranks, self._postponed = exited, pid, ranks, 0.0
         self._clients.request_tail()
 
+    def keeps(self, event: object, phase: Phase, command: Container[int]) -> bool:
+        """Whether this order to stop has to wait, because the command is about to end by itself: a process of `command`
+        has raised an exception, and what broke on other nodes is its consequence.  A later order takes its place."""
+        if not isinstance(event, GroupOrderReceived):
+            return False
+        held, self._order = self._order, None
+        stops = event.order.what == "stop" and event.order.cause is None
+        if not stops or not isinstance(phase, Starting | Running | Suspect):
+            return False
+        if held is None:
+            if self._exited is None and not self._is_exiting(event.now, command):
+                return False
+            self._ordered, self._known = event.now + EXITING, False
+        self._order = event
+        return True
+
+    def _is_exiting(self, now: float, command: Container[int]) -> bool:
+        from ftrun.core.rules.crash_causes import first_cause, is_symptom
+        from ftrun.host import tracebacks
+
+        cause = first_cause(tracebacks.read(self._beat_dir, self._since), now)
+        return cause is not None and cause.pid in command and not is_symptom(cause.chain)
+
+    def events(self, now: float, phase: Phase) -> list[CommandExited | GroupOrderReceived]:
+        """The end of the command, once its cause is known; after it, or after `EXITING`, the order that has waited."""
+        exited, order = self._due(now, phase), self._order
+        found: list[CommandExited | GroupOrderReceived] = [] if exited is None else [exited]
+        if order is not None and (self._known or now >= self._ordered):
+            self._order = None
+            found.append(order._replace(now=now))
+        return found
+
+    @property
+    def pending(self) -> bool:
+        """Whether the command has ended, or is about to end, by itself, and the cause is not known yet."""
+        return self._exited is not None or self._order is not None
+
+    def exception(self, ended: Change) -> str:
+        """The last exception that a process that failed, or else one below it, has left in this attempt; empty if there
+        is none."""
+        if not ended.status:
+            return ""
+        from ftrun.host import tracebacks  # needed after a failure only
+
+        found = tracebacks.last_of(self._beat_dir, self._since, ended.pid)
+        return sentences.short(found._replace(rank=None).description, sentences.REASON) if found else ""
+
     @property
     def deadline(self) -> float | None:
         if self._exited is None:
-            return None
+            return None if self._order is None else self._ordered
         # The failure of another rank may be the cause that is waited for.
         postponed = self._postponed if len(self._ranks.failures) == self._failures else 0.0
         return max(postponed, self._clients.cause_deadline(self._exited.now))
 
-    def due(self, now: float, phase: Phase) -> CommandExited | None:
+    def _due(self, now: float, phase: Phase) -> CommandExited | None:
         """The exit event with its cause, once every helper that may know it has reported or its time is over."""
         exited = self._exited
         if exited is None or now < (self.deadline or 0.0):
             return None
         from ftrun.core.rules import first_death
         from ftrun.core.rules.crash_causes import CommandFailure, first_cause, is_symptom
+        from ftrun.core.rules.taken_port import is_taken
         from ftrun.host import tracebacks
 
         attempt = getattr(phase, "attempt", None) or Attempt(0)
@@ -62,7 +118,7 @@ class ExitCause:
         if awaits_rank and now < exited.now + OTHER_RANKS:
             self._postponed, self._failures = exited.now + OTHER_RANKS, len(self._ranks.failures)
             return None
-        self._exited = None
+        self._exited, self._known = None, True
         with_exception = {one.pid for one in found if not one.children}
         if failures := self._ranks.failures:
             death = None if is_explained else first_death.first_death(self._ranks.deaths, with_exception)
@@ -82,4 +138,9 @@ class ExitCause:
         ending = CommandFailure(
             exited.code, exited.signal, beaten, cause, self._clients.tail, kills, self._pid, exited.now
         )
-        return exited._replace(ending=ending._replace(death=death, also=also))
+        ending = ending._replace(death=death, also=also)
+        began = cause.at if cause is not None and is_explained and ending.explained else None
+        symptom = cause is not None and not is_explained and death is None and not also
+        port = self._ranks.port
+        taken = port if is_taken(cause, port) else None
+        return exited._replace(ending=ending, began=began, symptom=symptom, taken_port=taken)

@@ -1,14 +1,16 @@
 """Start of the command: the forks, the reports of the execs, and the work of PID 1 that follows them."""
 
+import errno
 import gc
 import os
 import select
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.values import Ledger, LocalRank
+from ftrun.core.machine.values import Ledger, LocalRank, RankPlace
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.host import beat_folders, spawn
 from ftrun.host.output_pipes import OutputPipes
@@ -16,59 +18,193 @@ from ftrun.host.terminal import JobControl
 from ftrun.pid1.bootstrap import Setup
 
 if TYPE_CHECKING:
+    from ftrun.config.group_config import Group
+    from ftrun.config.local_world import LocalWorld
     from ftrun.host.ports import ReservedPort
+    from ftrun.pid1.standby import Standbys
+
+# A living process keeps what it was started with.
+NOT_BY_ROUND: Final = ("OMP_NUM_THREADS", "TORCHELASTIC_RESTART_COUNT")
 
 
 class Launcher:
     """Starts the command once, or once for each local rank (`--nproc-per-node`).
 
-    `reports`: descriptors, each readable once the exec of a child has succeeded or failed, and its local rank; empty
-    between starts."""
+    `report`: a descriptor that is readable once an exec has failed or all have succeeded; None between starts.  It is
+    one for all ranks, so that PID 1 does not wake up for each of them while they start."""
 
     def __init__(
-        self, command: Sequence[str], setup: Setup, control: JobControl, poll: select.poll, capture: OutputPipes
+        self,
+        command: Sequence[str],
+        setup: Setup,
+        control: JobControl,
+        poll: select.poll,
+        capture: OutputPipes,
+        group: "Group | None" = None,
     ) -> None:
         self._command, self._setup, self._control, self._poll = command, setup, control, poll
-        self._capture = capture
-        self.reports: dict[int, int] = {}
+        self._capture, self._group = capture, group
+        self.report: int | None = None
         self._started: tuple[LocalRank, ...] = ()
         self._problem: ev.SpawnFailed | None = None
         self._port: ReservedPort | None = None
         self._null: int | None = None
+        self._master_port = 0  # of the ranks
         self._program = command[0]  # that is executed
+        self._unread: list[int] = []  # reports of processes that replace others: their ends say as much
+        self._written: int | None = None  # the end of the report that its processes have inherited
+        self._starts: list[Start] = []  # by local rank
+        self.standbys = standbys(setup, poll)
 
-    def start(self, ledger: Ledger) -> ev.SpawnFailed | None:
+    def start(self, ledger: Ledger, place: RankPlace | None) -> ev.SpawnFailed | None:
         """Fork without waiting for the execs.  Returns an event if a process could not be created."""
-        setup, world = self._setup, self._setup.local_world(ledger, 0)
+        setup, world, group = self._setup, self._setup.local_world(ledger), self._group
         self._started, self._problem = (), None
+        self._close_unread()
         environment, terminal = setup.environment(ledger), self._control.offer()
         command = setup.command(self._command, ledger)
         self._program = command[0]
         try:
-            if world is not None:
+            if world is not None and group is not None:
+                world = world.placed(place, group.address, group.job, ledger.epoch)
+            elif world is not None:
                 world = world._replace(port=self._reserve_port())
-            for local_rank in range(world.local_size if world else 1):
-                child = spawn.spawn(
+            if world is not None and not world.port:
+                raise OSError(errno.EADDRINUSE, "rank 0 of the group has no free port")
+            self._master_port = world.port if world else 0
+            self.report, self._written = spawn.report_pipe()
+            self._poll.register(self.report, select.POLLIN)
+            self._starts = [
+                Start(
                     command,
                     environment | (world.variables(local_rank, environment) if world else {}),
-                    setup.signals.inherited,
-                    None if local_rank else terminal,
-                    os.getpid() != 1,
                     self._streams(local_rank),
-                    setup.tree.group or 0,
+                    None if local_rank else terminal,
                 )
-                setup.tree.started(child.pid, local_rank)
-                self.reports[child.report] = local_rank
-                self._poll.register(child.report, select.POLLIN)
+                for local_rank in range(world.local_size if world else 1)
+            ]
+            if self.standbys is not None:
+                self.standbys.spawning(self._starts, command)
+            for local_rank, start in enumerate(self._starts):
+                pid = self._start_warm(local_rank, start) or self._start_cold(start)
+                setup.tree.started(pid, local_rank)
                 if world is not None:
-                    self._started += (LocalRank(world.first + local_rank, local_rank, child.pid),)
+                    self._started += (LocalRank(world.first + local_rank, local_rank, pid),)
         except (OSError, ValueError) as error:  # no more processes or memory; a NUL in an argument
             why = f"cannot start a process: {error}"
             setup.console.print(why)
-            for report in [*self.reports]:
-                self._close(report)
+            self._close()
             return ev.SpawnFailed(time.monotonic(), exit_codes.INTERNAL.code, why)
+        self._await_report()
         return None
+
+    def _await_report(self) -> None:
+        """Close the end of the report that further processes would need, unless a standby may have to be replaced."""
+        waits = self.standbys is not None and self.standbys.starting
+        if self._written is not None and not waits:
+            os.close(self._written)
+            self._written = None
+
+    def start_rank(self, ledger: Ledger, local_rank: int, variables: Mapping[str, str]) -> int:
+        """Start one rank again, with these further variables, beside the others.  Returns its pid; raises OSError."""
+        setup = self._setup
+        world, environment = self._world_of_round(ledger), setup.environment(ledger)
+        child = spawn.spawn(
+            setup.command(self._command, ledger),
+            environment | (world.variables(local_rank, environment) if world else {}) | dict(variables),
+            setup.signals.inherited,
+            None,
+            os.getpid() != 1,
+            self._streams(local_rank),
+            setup.tree.joinable_group(),
+        )
+        setup.tree.started(child.pid, local_rank)
+        self._unread.append(child.report)
+        return child.pid
+
+    def begin_round(self) -> None:
+        """Reserve a port for the next round: what the one before left on its port must not meet it."""
+        self._close_unread()
+        self._reserve_port()
+
+    def round_variables(self, ledger: Ledger, local_rank: int) -> dict[str, str]:
+        """The variables that differ between two rounds of a living process, and those with its place."""
+        world = self._world_of_round(ledger)
+        found = world.variables(local_rank, os.environ) if world else {}
+        return {name: value for name, value in found.items() if name not in NOT_BY_ROUND}
+
+    def _world_of_round(self, ledger: Ledger) -> "LocalWorld | None":
+        world = self._setup.local_world(ledger)
+        return world and world._replace(port=self._port.number if self._port else 0)
+
+    def _close_unread(self) -> None:
+        while self._unread:
+            os.close(self._unread.pop())
+
+    def _start_cold(self, start: "Start") -> int:
+        """Returns the pid; raises OSError or ValueError."""
+        setup, terminal = self._setup, start.terminal
+        assert self.report is not None
+        assert self._written is not None
+        child = spawn.spawn(
+            start.command,
+            start.environment,
+            setup.signals.inherited,
+            terminal,
+            os.getpid() != 1,
+            start.streams,
+            setup.tree.joinable_group(),
+            (self.report, self._written),
+        )
+        return child.pid
+
+    def _start_warm(self, local_rank: int, start: "Start") -> int | None:
+        """Start a standby, if there is one for this.  Its answer is its report."""
+        standby = None if self.standbys is None else self.standbys.take(local_rank, start)
+        if standby is None:
+            return None
+        assert self.standbys is not None
+        tree = self._setup.tree
+        if start.terminal is not None:
+            self._control.give(standby.pid)
+        if not self.standbys.begin(standby, start, tree.group or 0, time.monotonic()):
+            return None
+        tree.include(standby.pid)
+        return standby.pid
+
+    @property
+    def descriptors(self) -> set[int]:
+        """What reports to `collect`, and may be closed by it; empty between starts."""
+        answers = set() if self.standbys is None else {*self.standbys.starting}
+        return answers if self.report is None else answers | {self.report}
+
+    @property
+    def deadline(self) -> float | None:
+        """When standbys that have not answered their start are given up."""
+        return None if self.standbys is None else self.standbys.answers_due
+
+    def is_late(self, now: float) -> bool:
+        return self.deadline is not None and now >= self.deadline
+
+    def _settle_warm(self, answers: int, now: float) -> None:
+        """A standby may have answered, ended, or be late: without a good answer the command is executed instead."""
+        assert self.standbys is not None
+        standby = self.standbys.starting[answers]
+        if self.standbys.answered(answers, now) is not False:
+            return
+        tree = self._setup.tree
+        try:
+            pid = self._start_cold(self._starts[tree.processes[standby.pid]])
+        except (OSError, ValueError) as error:
+            why = f"cannot start a process: {error}"
+            self._setup.console.print(why)
+            self._problem = self._problem or ev.SpawnFailed(now, exit_codes.INTERNAL.code, why)
+            tree.reaped(standby.pid)
+            return
+        tree.replaced(standby.pid, pid)
+        self._started = tuple(one._replace(pid=pid) if one.pid == standby.pid else one for one in self._started)
+        if (stop := self._setup.signals.stop) is not None:  # it may have reached only the standby
+            os.kill(pid, stop)
 
     def _reserve_port(self) -> int:
         """A port for this attempt alone: what an earlier one left on its port must not meet this one."""
@@ -89,28 +225,58 @@ class Launcher:
         return {**streams, 0: self._null}
 
     def collect(self, now: float) -> ev.CommandSpawned | ev.SpawnFailed | None:
-        """Read and close the reports that are readable; the next descriptor that is opened may get such a number.
-        Returns the outcome with the last one."""
-        for report in select.select([*self.reports], [], [], 0)[0]:
-            content = os.read(report, 16)
-            self._close(report)
-            if content and self._problem is None:
-                code, why = spawn.explain_exec_failure(self._program, int(content))
+        """Read the report and close it at its end; the next descriptor that is opened may get its number.  Returns the
+        outcome once every process has executed, or could not."""
+        for answers in [*self.standbys.starting] if self.standbys is not None else ():
+            self._settle_warm(answers, now)
+        self._await_report()
+        while self.report is not None:
+            try:
+                content = os.read(self.report, 4096)
+            except BlockingIOError:
+                return None
+            if not content:
+                self._close()
+            elif self._problem is None:
+                code, why = spawn.explain_exec_failure(self._program, int(content.split()[0]))
                 self._setup.console.print(why, level=0, severity="error")
                 self._problem = ev.SpawnFailed(now, code, why)
-        if self.reports:
-            return None
         if self._problem is not None:
             return self._problem
-        return ev.CommandSpawned(now, self._setup.tree.command or 0, self._started)
+        if self.standbys is not None:
+            self.standbys.spawned()
+        return ev.CommandSpawned(now, self._setup.tree.command or 0, self._started, self._master_port)
 
-    def _close(self, report: int) -> None:
-        self._poll.unregister(report)
-        os.close(report)
-        del self.reports[report]
+    def _close(self) -> None:
+        if self.standbys is not None:
+            self.standbys.abandon()
+        self._await_report()
+        if self.report is not None:
+            self._poll.unregister(self.report)
+            os.close(self.report)
+            self.report = None
+
+
+class Start(NamedTuple):
+    """How one process of the command is started.  `terminal`: see `spawn.spawn`."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    streams: Mapping[int, int]
+    terminal: int | None
+
+
+def standbys(setup: Setup, poll: select.poll) -> "Standbys | None":
+    """None without the option, and then nothing of it is loaded."""
+    if setup.settings["standby"].value is None:
+        return None
+    from ftrun.pid1.standby import Standbys
+
+    return Standbys(setup, poll)
 
 
 def tidy(beat_folder: str) -> None:
     """Work that can wait until the command has started."""
     gc.collect()  # empties CPython's free lists, which each tuple() of a generator grows, up to 2,000 per size
     beat_folders.remove_stale(beat_folder)
+    beat_folders.keep_bytecode()

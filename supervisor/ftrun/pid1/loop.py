@@ -19,26 +19,29 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Finish, Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
 from ftrun.core.machine.stopping import done_with
+from ftrun.core.machine.values import RankPlace
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences
 from ftrun.host import oom, reaper, signals
+from ftrun.host.console import print_error
 from ftrun.host.helpers import Helpers
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.terminal import JobControl
 from ftrun.host.tree_killer import TreeKiller
-from ftrun.pid1.bootstrap import PhaseContext, Setup, SetupError, prepare
+from ftrun.pid1.at_end import LastRequests, job_exit
+from ftrun.pid1.bootstrap import PhaseContext, Setup, SetupError, prepare, with_group
 from ftrun.pid1.clients.base import SETTLED, Context
 from ftrun.pid1.clients.registry import Clients
 from ftrun.pid1.crash import give_up
 from ftrun.pid1.exit_cause import ExitCause
 from ftrun.pid1.launching import Launcher, tidy
 from ftrun.pid1.ranks import RankProcesses
+from ftrun.pid1.record_writer import RecordWriter
 from ftrun.pid1.state_file import StateFile
 
 if TYPE_CHECKING:
-    pass
+    from ftrun.pid1.rank_recovery import RankRecovery
 
-FINISHING = 5.0  # s for the helpers to complete their last requests
 FREEZE = 0.1  # s; a later wake-up means that ftrun was frozen
 SUPERVISED = (Starting, Running, Suspect)
 
@@ -54,7 +57,7 @@ def supervise(
         setup = prepare(settings, caught or signals.Signals(), phase.starts if phase else None)
         supervisor = Supervisor(command, settings, setup, phase or PhaseContext())
     except Exception as error:
-        os.write(2, f"ftrun: {sentences.printable(str(error))}\n".encode())
+        print_error(sentences.printable(str(error)))
         return error.code if isinstance(error, SetupError) else exit_codes.INTERNAL.code
     try:
         return supervisor.run()
@@ -68,13 +71,14 @@ class Supervisor:
     """The imperative shell around `decide`: it turns what the kernel reports into events, and effects into calls."""
 
     def __init__(self, command: Sequence[str], settings: Settings, setup: Setup, phase: PhaseContext) -> None:
-        self._command, self._phase, self._last, group = command, phase.name, phase.last, phase.group
-        self._policy = policy(settings, phase.name)._replace(group=group is not None)
+        self._phase, self._last, group = phase.name, phase.last, phase.group
+        self._policy = with_group(policy(settings, phase.name), settings, group)
         self._annotations = settings["annotations"].value
         self._journal, self._beats, self._console, self._tree = setup.journal, setup.beats, setup.console, setup.tree
         self._signals, self._setup = setup.signals, setup
+        self._console.before_line = self._journal.flush
         self._control = JobControl()
-        self._job, self._start = Job(ledger=setup.ledger), setup.ledger.start_cnt
+        self._job = Job(ledger=setup.ledger)
         self._queue: deque[ev.Event] = deque()
         self._poll = select.poll()
         self._poll.register(self._signals.fd, select.POLLIN)
@@ -82,17 +86,22 @@ class Supervisor:
         self._output_pipes = OutputPipes(setup.rank_output)
         helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.run_dir, self._beats.path)
         context = Context(settings, self._policy, helpers, self._tree, *paths, self._output_pipes, group)
-        self._clients = Clients(context)
+        self._launcher = Launcher(command, setup, self._control, self._poll, self._output_pipes, group)
+        self._clients = Clients(context, self._launcher.standbys)
         self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
-        self._launcher = Launcher(command, setup, self._control, self._poll, self._output_pipes)
         self._tree_killer = TreeKiller(self._tree)
         self._ranks, self._held = RankProcesses(), list[reaper.Change]()  # changes of ranks before all have executed
         self._exit: do.Exit | None = None
-        self._logged = False  # whether a decision was logged
-        self._printed_problem: str | None = None
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
         self._exit_cause = ExitCause(self._beats.path, self._clients)
         self._state_file = StateFile(setup, self._policy, command)
+        self._records = RecordWriter(setup, command, phase.name, self._clients, self._state_file, lambda: self._job)
+        self._recovery: RankRecovery | None = None
+        if self._policy.recover and settings["nproc-per-node"].value is not None and group is None:
+            from ftrun.pid1 import rank_recovery  # with all that it needs when a rank dies
+
+            shared = self._poll, self._launcher, self._ranks, self._exit_cause, self._records.problem
+            self._recovery = rank_recovery.RankRecovery(setup, *shared)
 
     def run(self) -> int:
         if self._signals.stop is not None:  # it came after the end of the command of the phase before
@@ -100,24 +109,17 @@ class Supervisor:
         self._queue.append(ev.Started(time.monotonic()))
         self._decide()
         for what in self._annotations.problems:
-            self._persist("problem", (("annotations", self._annotations.path), ("what", what)), False)
+            self._records.persist("problem", (("annotations", self._annotations.path), ("what", what)), False)
             self._console.print(f"{self._annotations.path}: {what}")
         while True:
             self._decide()
             if self._exit is not None:
                 break
             self._wait()
-        self._exit = end = self._job_exit(self._exit)
+        self._exit = end = job_exit(self._exit, self._last, self._signals.stop)
         self._setup.write_termination_message(end, self._job.ledger)
         self._finish(end)
         return end.code
-
-    def _job_exit(self, end: do.Exit) -> do.Exit:
-        """The exit of the job: after a stop signal the next phase is not started, even if this one exited with 0."""
-        stop = self._signals.stop
-        if self._last or end.code or stop is None:
-            return end
-        return do.Exit(128 + stop, exit_codes.STOPPED, f"stopped from outside by {sentences.signal(stop)}")
 
     def _decide(self) -> None:
         """Decide on all queued events in order, and perform the effects."""
@@ -126,7 +128,7 @@ class Supervisor:
             event = self._queue.popleft()
             self._job, effects = decide(self._job, event, self._policy)
             for effect, start in do.by_start(effects, before, self._job.ledger.start_cnt):
-                self._start = start
+                self._records.attempt = start
                 if not isinstance(effect, do.Persist):
                     self._state_file.follow(self._job, time.monotonic())
                 self._perform(effect)
@@ -137,16 +139,16 @@ class Supervisor:
         )
         now = time.monotonic()
         self._state_file.follow(self._job, now)
-        self._clients.follow(self._job, now, self._exit_cause.deadline is not None)
+        self._clients.follow(self._job, now, self._exit_cause.pending)
 
     # --- events ----------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
         """Sleep until the deadline or an event, and queue the events."""
         deadline, phase = self._job.phase.deadline, self._job.phase
-        others = [self._exit_cause.deadline, self._state_file.due, self._beats.access.due]
-        if not self._launcher.reports:  # the start of the command comes first
-            others += [self._clients.deadline, self._settled_at]
+        others = [self._exit_cause.deadline, self._state_file.due, self._beats.access.due, self._launcher.deadline]
+        if self._launcher.report is None:  # the start of the command comes first
+            others += [self._clients.deadline, self._settled_at, self._recovery.due if self._recovery else None]
         stage = phase.stage if isinstance(phase, Stopping) else "none"
         ends_tree = stage not in ("none", "asked", "devices", "verdict")
         if ends_tree:
@@ -157,8 +159,8 @@ class Supervisor:
         now = time.monotonic()
         if deadline is not None and now - deadline > FREEZE:
             self._queue.append(ev.WokeLate(now, deadline))
-        if reports := ready & self._launcher.reports.keys():
-            ready -= reports  # they are closed below, and the next descriptor may get such a number
+        if (reports := ready & self._launcher.descriptors) or self._launcher.is_late(now):
+            ready -= reports  # closed below, and the next descriptor may get such a number
             self._launched(now)
         for number in self._signals.read():
             if number != signal.SIGCHLD:
@@ -166,9 +168,9 @@ class Supervisor:
             if number in signals.JOB_CONTROL:
                 self._control.received(number, idle=isinstance(phase, Pending | Healing))
         self._reap(now)
+        self._handle_ranks(ready, now)
         self._handle_helpers(ready, now)
-        if (exited := self._exit_cause.due(now, self._job.phase)) is not None:
-            self._queue.append(exited)
+        self._queue.extend(self._exit_cause.events(now, self._job.phase))
         if self._beats.handle_wakeup(ready, now):
             self._read_beats(now)
         elif deadline is not None and deadline <= now <= deadline + FREEZE:
@@ -182,31 +184,38 @@ class Supervisor:
     def _handle_helpers(self, ready: set[int], now: float) -> None:
         """Handle the messages of the helpers, and start the helpers that are due."""
         for event in self._clients.receive(ready, now):
+            if self._exit_cause.keeps(event, self._job.phase, self._tree.processes):
+                continue
             if isinstance(event, ev.TreeSampled | ev.Looked):
                 self._read_beats(now)  # what was seen must not be compared with outdated heartbeats
             if isinstance(event, ev.EvidenceCollected):
                 event = event._replace(ranks=self._beats.read(event.now))
             self._queue.append(event)
-        if not self._launcher.reports:
+        if self._launcher.report is None:
             if self._settled_at is not None and now >= self._settled_at:
                 self._settled_at = None
                 self._clients.load_rest()
                 tidy(self._beats.path)
             self._clients.supervise(now)
         for record, fields, text in self._clients.drain_records():
-            self._persist(record, fields, False)
+            self._records.persist(record, fields, False)
             if text is not None:
-                self._journal.flush()
-                self._console.print(text)
+                self._console.print(text, severity="warning" if record == "problem" else "info")
+
+    def _handle_ranks(self, ready: set[int] | None, now: float) -> None:
+        """Handle what the ranks that can recover have reported, once all have executed."""
+        if self._recovery is None or self._launcher.report is not None:
+            return
+        if events := self._recovery.receive(ready, now, isinstance(self._job.phase, SUPERVISED)):
+            self._read_beats(now)  # who moved before it counts
+            self._queue.extend(events)
 
     def _read_beats(self, now: float, ended: bool = False) -> None:
         ranks = self._beats.read(now, ended)
         self._queue.append(ev.BeatsRead(now, ranks, self._beats.access.problem is not None))
         while self._beats.problems:
             what = self._beats.problems.pop()
-            self._persist("problem", (("what", what),), False)
-            if what == self._beats.access.problem:
-                self._console.print(what)
+            self._records.problem(what, printed=what == self._beats.access.problem)
 
     def _launched(self, now: float) -> None:
         outcome = self._launcher.collect(now)
@@ -216,7 +225,7 @@ class Supervisor:
         if isinstance(outcome, ev.SpawnFailed):
             self._tree.kill()  # ranks that were executed although another one could not be
         if isinstance(outcome, ev.CommandSpawned):
-            self._ranks.spawned(outcome.processes)
+            self._ranks.spawned(outcome.processes, outcome.port)
             self._exit_cause.spawned()
             self._clients.on_spawned()
             self._settled_at = now + SETTLED
@@ -236,10 +245,10 @@ class Supervisor:
             self._clients.child_changed(change, now)
             if change.ended:
                 self._tree_killer.awaited.discard(change.pid)
+            if change.pid in self._tree.processes and self._launcher.report is not None:
+                self._launched(now)  # the report of an exec comes before what the process does
             if change.pid in self._tree.processes:
-                if self._launcher.reports:
-                    self._launched(now)  # the report of an exec comes before what the process does
-                if self._launcher.reports:
+                if self._launcher.report is not None:
                     self._held.append(change)
                 else:
                     self._command_changed(change, now)
@@ -264,8 +273,8 @@ class Supervisor:
                 self._control.stop_with(group)
 
     def _command_ended(self, change: reaper.Change, now: float) -> None:
-        local_rank = self._tree.processes[change.pid]
-        self._tree.reaped(change.pid)
+        self._handle_ranks(None, now)  # what the ranks sent before it ended comes first
+        local_rank = self._tree.reaped(change.pid)
         if not self._tree.processes:
             self._control.take_back()
         self._read_beats(now, ended=True)  # its last heartbeats count
@@ -274,12 +283,20 @@ class Supervisor:
         end = ev.CommandExited(now, *status)
         exited: ev.CommandExited | None = end
         if self._ranks.processes:
-            self._queue.append(ev.RankExited(now, local_rank, *status))
+            self._queue.append(ev.RankExited(now, local_rank, end.code, end.signal, self._exit_cause.exception(change)))
+            if watched and self._recovers(change):
+                return
             exited = self._ranks.exited(change.pid, end, not watched)
         if exited is not None and change.status and watched:
             self._exit_cause.begin(exited, change.pid, self._ranks)
         elif exited is not None:
             self._queue.append(exited)
+
+    def _recovers(self, change: reaper.Change) -> bool:
+        """Whether the attempt goes on without this process, which is decided at once."""
+        self._ranks.recovers(change.pid)
+        self._decide()
+        return bool(change.status) and self._job.recovers_ranks
 
     def _check_tree(self, now: float, stage: str) -> None:
         """Scan the tree again once all processes of the last scan are reaped, or after a pause."""
@@ -291,17 +308,16 @@ class Supervisor:
     def _perform(self, effect: do.Effect) -> None:
         match effect:
             case do.Persist(event, fields, durable):
-                self._persist(event, fields, durable)
+                self._records.persist(event, fields, durable)
             case do.LogLine(text):
-                self._logged = True
-                self._journal.log(sentences.printable(text))
-                self._console.print(text)
-            case do.Spawn():
-                self._spawn()
+                self._records.log(text)
+            case do.Spawn(_, place):
+                self._spawn(place)
+            case do.FenceRank() | do.EndRank() | do.StartRank() | do.BeginRound() if self._recovery is not None:
+                self._queue.extend(self._recovery.perform(effect, self._job.ledger))
             case do.Forward(number):
                 if (problem := self._tree.forward(number, self._control)) is not None:
-                    self._persist("problem", (("what", problem),), False)
-                    self._console.print(problem)
+                    self._records.problem(problem, printed=True)
             case do.Investigate(finding):
                 phase = self._job.phase
                 if isinstance(phase, SUPERVISED):
@@ -326,26 +342,14 @@ class Supervisor:
             case do.Exit():
                 self._exit = effect
 
-    def _persist(self, event: str, fields: tuple[tuple[str, object], ...], durable: bool) -> None:
-        attempt = self._start
-        if event == "started":
-            fields += self._setup.describe_run(self._command, self._phase)
-        stamp = self._journal.record(event, attempt, fields, durable)
-        if durable:
-            self._state_file.save(self._job, True)
-        self._clients.keep(self._job.ledger)
-        self._console.attempt = attempt
-        self._console.record(stamp, event, fields)
-        if self._journal.problem not in (None, self._printed_problem):
-            self._printed_problem = self._journal.problem
-            self._console.print(str(self._printed_problem))
-
-    def _spawn(self) -> None:
+    def _spawn(self, place: RankPlace | None) -> None:
         self._beats.reset()
-        self._setup.starts.started(self._job.ledger.start_cnt)
+        if self._recovery is not None:
+            self._recovery.spawning()
+        self._setup.starts.started(self._job.ledger.starts)
         self._exit_cause.spawning(time.monotonic())
-        self._clients.on_spawning(self._job.ledger.start_cnt)
-        if (failed := self._launcher.start(self._job.ledger)) is not None:
+        self._clients.on_spawning(self._job.ledger.start_cnt, 0 if place is None else place.first)
+        if (failed := self._launcher.start(self._job.ledger, place)) is not None:
             self._tree.kill()  # the ranks that were started before it
             self._queue.append(failed)
 
@@ -353,22 +357,16 @@ class Supervisor:
 
     def _finish(self, end: do.Exit) -> None:
         """Complete the last requests: the verdict for the other ftruns, and the work at the end of the container."""
-        now, grace = time.monotonic(), self._setup.exit_grace
-        work = self._setup.exit_work if self._last or end.code else None
+        work = self._setup.exit_work(end, self._job.ledger) if self._last or end.code else None
         self._clients.end(self._setup.verdict(end, self._job.ledger), work)
         self._clients.keep(self._job.ledger, end.verdict)
-        until: dict[str, float | None] = dict.fromkeys(("history", "verdict", "group"), now + FINISHING)
-        until["exit hooks"] = None if grace is None else now + grace + FINISHING
-        while waited := [until[what] for what in self._clients.unfinished]:
-            now = time.monotonic()
-            times = [time for time in (*waited, self._clients.deadline, self._settled_at) if time is not None]
-            if any(time is not None and now >= time for time in waited):
-                what = f"not completed at the end: {', '.join(self._clients.unfinished)}"
-                self._persist("problem", (("what", what),), False)
+        last = LastRequests(self._clients, self._setup.exit_grace)
+        while not last.are_complete:
+            if (late := last.late) is not None:
+                self._records.problem(late)
                 self._journal.flush()
                 break
-            timeout = max(0.0, min(times) - now) * 1000 + 1 if times else None
-            ready = {fd for fd, _ in self._poll.poll(timeout)}
+            ready = {fd for fd, _ in self._poll.poll(last.timeout([self._clients.deadline, self._settled_at]))}
             self._signals.read()
             for change in reaper.reap()[0]:
                 self._clients.child_changed(change, time.monotonic())
@@ -392,9 +390,11 @@ class Supervisor:
         """Release everything."""
         self._journal.flush()
         self._control.take_back()
+        if self._recovery is not None:
+            self._recovery.close()
         self._clients.drain()
         self._beats.close()
         if self._exit is not None:  # after the last output of the command
-            self._setup.print_summary(self._exit, self._job.ledger, self._phase, self._logged)
+            self._setup.print_summary(self._exit, self._job.ledger, self._phase, self._records.logged)
         if (left := self._clients.close()) is not None:
             self._console.print(left)

@@ -17,7 +17,7 @@ from ftrun.config.option_table import Phase, Settings, Value
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.host import procfs, safe_files, work_dir
-from ftrun.host.console import Console, create
+from ftrun.host.console import Console, create, print_error
 from ftrun.host.journal import RunDirError
 from ftrun.host.signals import Signals
 from ftrun.host.start_count import Starts
@@ -45,7 +45,7 @@ def run(phases: Sequence[tuple[Phase, Settings]], group: Group | None = None) ->
         progress = ProgressFile(_folder(phases[0][1]), names, console, caught)
     except (OSError, RunDirError) as error:
         text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        os.write(2, f"ftrun: {text}\n".encode("utf-8", "backslashreplace"))
+        print_error(text)
         given = state_dir(phases[0][1]) or phases[0][1]["run-dir"].value
         return exit_codes.USAGE.code if given else exit_codes.INTERNAL.code
     starts = Starts(schedule_cnt(phases[0][1]), job_name(phases[0][1]))  # shared by all phases in this pod

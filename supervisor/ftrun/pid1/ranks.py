@@ -20,10 +20,24 @@ class RankProcesses:
         self.failures: dict[int, CommandExited] = {}
         self._stopped: set[int] = set()
         self._ended = False  # the end of the command was reported
+        self.port = 0  # MASTER_PORT of rank 0
 
-    def spawned(self, processes: tuple[LocalRank, ...]) -> None:
+    def spawned(self, processes: tuple[LocalRank, ...], port: int = 0) -> None:
         self.__init__()  # type: ignore[misc]
+        self.port = port
         self.processes, self.living = processes, {process.pid for process in processes}
+
+    def recovers(self, gone: int) -> None:
+        """The process `gone` has ended, and the attempt goes on without it."""
+        self._stopped.discard(gone)
+        self.living.discard(gone)
+
+    def started(self, local_rank: int, pid: int) -> None:
+        """This process takes the place of the one before."""
+        self.processes = tuple(
+            process._replace(pid=pid) if process.local_rank == local_rank else process for process in self.processes
+        )
+        self.living.add(pid)
 
     def stopped(self, pid: int, living: Iterable[int]) -> bool:
         """A process was stopped by job control.  Returns whether the whole command is stopped now."""

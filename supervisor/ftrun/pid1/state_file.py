@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ftrun import __version__
+from ftrun.config.derived import state_dir
 from ftrun.config.option_table import Settings
 from ftrun.core.machine.notices import GivenNotices, Notices, notices
 from ftrun.core.machine.states import Done, Job
@@ -88,6 +89,7 @@ def _shape(job: Job) -> tuple[object, ...]:
         idle = attempt.idle
         facts = attempt.number, attempt.pid, attempt.moved, attempt.stopped_at, attempt.aways, attempt.raised
         facts += idle.idle_since, idle.raised, idle.accelerator, attempt.processes, attempt.look.wait
+        facts += (attempt.rounds,)
     return type(phase), getattr(phase, "stage", None), job.want, job.held, job.paused, job.order, counts, saved, facts
 
 
@@ -111,4 +113,5 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str
         "grace": policy.grace,
         "stop_grace": policy.stop_grace,
         "log_dir": bool(settings["log-dir"].value),
+        "state_dir": os.path.abspath(kept) if (kept := state_dir(settings)) else None,
     }

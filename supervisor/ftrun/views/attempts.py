@@ -1,5 +1,6 @@
 """The attempts of a run, rebuilt from its records."""
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -8,13 +9,14 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.exit_codes import STOPPED
 from ftrun.core.rules.hang_rules import RULES, Silent
 from ftrun.views.lost_time import AttemptSpan, LostInterval
-from ftrun.views.record_files import Record
+from ftrun.views.quick_progress import Progress
+from ftrun.views.record_files import Record, parsed
 from ftrun.views.state import integer, number, string
-from ftrun.views.steps import StepSample
 
 SAMPLES_MOST: Final = 10_000
 LATEST: Final = 2.5e11  # s; no calendar goes beyond it
 ENDING_SEVERITIES: Final = ("minor", "major", "critical")  # a fault of such a severity ends the attempt
+PLACE: Final = re.compile(r"\(([^()]+:\d+ in [^()]+)\)$")  # at the end of the reason of a failure
 OF_AN_ATTEMPT: Final = ("restart", "first_beat", "progress", "suspect", "hang", "exited")
 
 
@@ -49,8 +51,9 @@ class AttemptHistory:
         self._seen = seen
         self.attempts: list[AttemptSpan] = []
         self.runs: list[tuple[float, float]] = []
-        self.samples: list[StepSample] = []
-        self.checkpoints: list[Checkpoint] = []
+        # Plain tuples with the fields of StepSample and Checkpoint, since there may be a million of them.
+        self.samples: list[tuple[float, int, int, int]] = []
+        self.checkpoints: list[tuple[float, int, int | None]] = []
         self.marks: list[Mark] = []
         self.paused: list[LostInterval] = []
         self.command: tuple[str, ...] = ()
@@ -62,8 +65,33 @@ class AttemptHistory:
         self._offset: float | None = None
         self._began: float | None = None  # the present ftrun
         self._paused_since: float | None = None
+        self._saved_at: float | None = None  # of the last attempt, in which it is not noted yet
+        self.saved = 0  # checkpoints of a known step
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Record | Progress) -> None:
+        """The next record, in order."""
+        if isinstance(record, dict):
+            self._add(record)
+        elif not self._add_progress(record):
+            self._add(parsed(record[3]) or {})
+
+    def _add_progress(self, record: Progress) -> bool:
+        """The same as `_add`; False if this record needs its wall clock, or no attempt is known."""
+        mono, by_checkpoint, step, _ = record
+        offset = self._offset
+        if offset is None or mono < self._mono - 1 or not (self.open and self.attempts):
+            return False
+        at = mono + offset
+        if at <= LATEST:
+            at = self._at = at if at > self._at else self._at
+            self._mono = mono
+            if step is not None:
+                self._add_step(at, step)
+            if by_checkpoint:
+                self._add_checkpoint(step)
+        return True
+
+    def _add(self, record: Record) -> None:
         event, mono = string(record.get("event")), number(record.get("mono"))
         if event is None or mono is None or not self._advance_clock(record, event, mono):
             return
@@ -82,8 +110,7 @@ class AttemptHistory:
             case "progress":
                 self._add_step(at, step)
                 if record.get("by") == "checkpoint" and self.attempts:
-                    self._update(saved=at)
-                    self.checkpoints.append(Checkpoint(at, self.attempts[-1].number, step))
+                    self._add_checkpoint(step)
             case "suspect":
                 self._mark(record, "suspect", finding_text(record))
             case "cleared":
@@ -93,7 +120,8 @@ class AttemptHistory:
                 text = finding_text(record) + (f", at {why}" if why else "")
                 self._mark(record, "hang", text)
                 self._add_step(since, step)
-                self._update(cause="hang", why=text, silent=since, verdict=at, report=string(record.get("report")))
+                report = string(record.get("report"))
+                self._update(cause="hang", why=text, place=why, silent=since, verdict=at, report=report)
             case "fault":
                 text = " ".join(string(record.get(name)) or "" for name in ("device", "code", "severity"))
                 self._mark(record, "fault", text)
@@ -125,6 +153,7 @@ class AttemptHistory:
 
     def finish(self, now: float, alive: bool) -> None:
         """There are no more records; `alive`: the ftrun that has not ended is running."""
+        self._update()
         if not self.open:
             return
         self._finish_run(max(self._at, now) if alive else self._last_sign(now))
@@ -157,9 +186,18 @@ class AttemptHistory:
             self._begin_attempt(record)
         return True
 
+    def _add_checkpoint(self, step: int | None) -> None:
+        self._saved_at = self._at
+        self.saved += step is not None
+        self.checkpoints.append((self._at, self.attempts[-1].number, step))
+        if len(self.checkpoints) > 2 * SAMPLES_MOST:
+            self.checkpoints = thinned(self.checkpoints, SAMPLES_MOST)
+
     def _update(self, **changed: Any) -> None:
         """Change the last attempt, if there is one."""
         if self.attempts:
+            if self._saved_at is not None:
+                changed, self._saved_at = {"saved": self._saved_at, **changed}, None
             self.attempts[-1] = self.attempts[-1]._replace(**changed)
 
     def _mark(self, record: Record, kind: str, text: str) -> None:
@@ -168,7 +206,7 @@ class AttemptHistory:
     def _add_step(self, at: float, step: int | None) -> None:
         if step is not None and self.attempts:
             attempt = self.attempts[-1]
-            self.samples.append(StepSample(max(at, attempt.since), attempt.number, step, step))
+            self.samples.append((at if at > attempt.since else attempt.since, attempt.number, step, step))
             if len(self.samples) > 2 * SAMPLES_MOST:
                 self.samples = thinned(self.samples, SAMPLES_MOST)
 
@@ -182,6 +220,7 @@ class AttemptHistory:
         self._begin_attempt({**record, "reason": "started"} if self.attempts else record)
 
     def _begin_attempt(self, record: Record) -> None:
+        self._update()
         number, reason = integer(record.get("attempt")) or len(self.attempts) + 1, string(record.get("reason")) or ""
         self.attempts.append(AttemptSpan(number, reason, self._at, self._at, offset=self._offset or 0.0))
 
@@ -195,7 +234,8 @@ class AttemptHistory:
         if code != 0 and attempt.cause is None:
             status = f"signal {signal} ended the command" if signal is not None else f"the command exited with {code}"
             self._mark(record, "failure", why or status)
-            self._update(cause="failure", why=why or status)
+            place = PLACE.search(why)
+            self._update(cause="failure", why=why or status, place=place[1] if place else "")
 
     def _stopping(self, record: Record) -> None:
         attempt = self.attempts[-1] if self.attempts else None

@@ -14,6 +14,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.views import liveness, lost_time, rundir, state
 from ftrun.views.attempts import SAMPLES_MOST, AttemptHistory, Checkpoint, Mark, thinned
 from ftrun.views.lost_time import AttemptSpan, LostInterval
+from ftrun.views.quick_progress import Progress, progress
 from ftrun.views.record_files import GrowingFile, Record, parsed
 from ftrun.views.steps import StepSample, sample
 
@@ -92,16 +93,16 @@ class KnownState(NamedTuple):
 UNKNOWN: Final = KnownState()
 
 
-def read(run_dir: str, now: float | None = None) -> History:
+def read(run_dir: str, now: float | None = None, most: int | None = None) -> History:
     """Of a running ftrun (up to `now`, of `time.time`; None: the present), or of one that is gone.  Lines that are torn
-    or no records are skipped.  NoRunDir if there are no records."""
+    or no records are skipped; `most`: bytes of records that are read.  NoRunDir if there are no records."""
     wall = time.time()
     now = wall if now is None else now
     known = _known_state(run_dir, time.monotonic() + now - wall)  # first: a later end is then in the records
     rundir.check(run_dir)
     problems: list[str] = []
     try:
-        records = _read(f"{run_dir}/events.jsonl", RECORDS_MOST, problems)
+        records = _records(_read(f"{run_dir}/events.jsonl", most or RECORDS_MOST, problems))
         steps = _steps(f"{run_dir}/steps.jsonl", problems)
         return fold(run_dir, records, steps, now, known)._replace(problems=tuple(problems))
     except OSError as error:
@@ -122,32 +123,43 @@ def _known_state(run_dir: str, now: float) -> KnownState:
     )
 
 
-def _steps(path: str, problems: list[str]) -> list[Record]:
+def _steps(path: str, problems: list[str]) -> list[StepSample]:
     """The samples of steps; without them the records still have a history."""
     try:
-        return list(_read(path, STEPS_MOST, problems))
+        return [one for line in _read(path, STEPS_MOST, problems) if (one := sample(parsed(line) or {})) is not None]
     except OSError as error:
         problems.append(f"the steps cannot be read: {path}: {error.strerror}")
         return []
 
 
-def _read(path: str, most: int, problems: list[str]) -> Iterator[Record]:
-    """The records in the last `most` bytes; none if there is no such file."""
+def _read(path: str, most: int, problems: list[str]) -> Iterator[bytes]:
+    """The lines in the last `most` bytes; none if there is no such file."""
     try:
         size = os.stat(path).st_size
     except FileNotFoundError:
         return iter(())
     if size > most:
         problems.append(f"only the last {most >> 20} MiB of {path} are shown")
-    lines = GrowingFile(path, max(0, size - most)).lines()
-    return (found for line in lines if (found := parsed(line)) is not None)
+    return GrowingFile(path, max(0, size - most)).lines()
+
+
+def _records(lines: Iterable[bytes]) -> Iterator[Record | Progress]:
+    for line in lines:
+        found = progress(line) or parsed(line)
+        if found is not None:
+            yield found
 
 
 def fold(
-    run_dir: str, records: Iterable[Record], steps: Iterable[Record], now: float, known: KnownState = UNKNOWN
+    run_dir: str,
+    records: Iterable[Record | Progress],
+    steps: Iterable[Record | StepSample],
+    now: float,
+    known: KnownState = UNKNOWN,
 ) -> History:
     """Pure."""
-    stepped = [step for record in steps if (step := sample(record)) is not None]
+    samples_found = (one if isinstance(one, StepSample) else sample(one) for one in steps)
+    stepped = [step for step in samples_found if step is not None]
     found = AttemptHistory(
         {step.attempt: step.at for step in stepped}, {} if known.seen is None else {known.attempt: known.seen}
     )
@@ -155,7 +167,7 @@ def fold(
         found.add(record)
     found.finish(now, known.alive)
     attempts = tuple(found.attempts)
-    samples = _joined(found.samples, _on_wall_clock(stepped, attempts))
+    samples = _joined([StepSample(*one) for one in found.samples], _on_wall_clock(stepped, attempts))
     samples = (*samples, *_last_step(samples, attempts, known))
     attempts = lost_time.with_steps(attempts, samples)
     return History(
@@ -164,8 +176,8 @@ def fold(
         runs=tuple(found.runs),
         attempts=attempts,
         samples=samples,
-        checkpoints=tuple(thinned(found.checkpoints, CHECKPOINTS_MOST)),
-        saved=sum(checkpoint.step is not None for checkpoint in found.checkpoints),
+        checkpoints=tuple(Checkpoint(*one) for one in thinned(found.checkpoints, CHECKPOINTS_MOST)),
+        saved=found.saved,
         marks=tuple(found.marks),
         lost=lost_time.lost_intervals(attempts, samples, found.paused),
         open=found.open,

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from ftrun.core.machine.values import Attempt, Finding, LearnedTimeouts, LocalRank, RaisedLimit, Rank
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules import adaptive_timeout
 from ftrun.core.rules.adaptive_timeout import ENOUGH
 from ftrun.core.rules.idle import SAMPLES, Idle, TreeSample
@@ -59,8 +60,20 @@ def attempt(found: dict[str, Any], ranks: tuple[Rank, ...]) -> Attempt:
         patience=int(found["patience"]),
         first_beat=found.get("first_beat"),
         start_raised=float(found.get("start_raised", 0.0)),
-        processes=tuple(LocalRank(*process) for process in found.get("processes", ())),
+        rounds=_rounds(found.get("rounds")),
+        processes=_processes(found),
     )
+
+
+def _rounds(found: dict[str, Any] | None) -> Rounds:
+    """Only what decides when the ranks have to move."""
+    return Rounds() if found is None else Rounds(number=int(found["number"]), began=float(found["began"]))
+
+
+def _processes(found: dict[str, Any]) -> tuple[LocalRank, ...]:
+    """The ranks that ftrun started.  How each failed is kept apart, since a text is no number."""
+    exceptions = iter(found.get("exceptions", ()))
+    return tuple(LocalRank(*one)._replace(exception=next(exceptions, "")) for one in found.get("processes", ()))
 
 
 def rank_now(rank: Rank, first: Finding | None, now: float, step_time: float | None) -> RankNow:

@@ -44,6 +44,7 @@ class AttemptSpan(NamedTuple):
     killed: int | None = None
     cause: str | None = None
     why: str = ""
+    place: str = ""  # in the code: where it hung or failed, if that is known
     report: str | None = None
     again: bool = False  # another one followed, not after an end
     kept: bool = False  # it ended the run with success

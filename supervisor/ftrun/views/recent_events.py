@@ -68,9 +68,7 @@ def last_incident(run_dir: str, recent: list[Record], further: bool) -> Incident
     cause = {"exited": "failure", "escalated": str(found.get("cause"))}.get(found["event"]) or str(found["event"])
     number = state.integer(found.get("attempt")) or 0
     report = f"{run_dir}/reports/attempt-{number}/report.md"
-    return Incident(
-        str(found.get("time") or ""), number, cause, _why(found), report if os.path.exists(report) else None
-    )
+    return Incident(str(found.get("time") or ""), number, cause, why(found), report if os.path.exists(report) else None)
 
 
 def _incident(newest_first: Iterable[Record]) -> Record | None:
@@ -90,7 +88,8 @@ def _incident(newest_first: Iterable[Record]) -> Record | None:
     return failed
 
 
-def _why(found: Record) -> str:
+def why(found: Record) -> str:
+    """What happened, as a sentence."""
     if found["event"] == "hang":
         return _hang(found)
     if found["event"] == "fault":

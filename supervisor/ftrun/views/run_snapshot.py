@@ -12,8 +12,10 @@ from typing import Any
 from ftrun.core.accounting.totals import figures
 from ftrun.core.machine.values import CAUSES, TOUCH, Ledger, Rank
 from ftrun.core.rules.liveness import Limits
+from ftrun.core.text import durations, sentences
 from ftrun.core.text.sentences import several
 from ftrun.host import procfs
+from ftrun.messages import records
 from ftrun.views import beatfile, live_verdict, liveness, own_ranks, recent_events, record_files, state, steps
 from ftrun.views.beatfile import BeatFileContent
 from ftrun.views.live_verdict import LiveVerdict
@@ -80,23 +82,44 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, prob
         best_step=ledger.best_step,
         checkpoint=ledger.last_checkpoint,
         checkpoint_step=ledger.best_checkpoint,
-        checkpoint_age=_checkpoint_age(recent),
-        devices=_devices(run_dir, now),
+        checkpoint_time=(saved := _checkpoint_time(recent)),
+        checkpoint_age=_age(saved),
+        devices=_devices(run_dir, clock if liveness.same_boot(run) else now),
         trouble=recent_events.last_incident(run_dir, recent, found.ledger is None or ledger.start_cnt > 1),
     )
     if alive and (since := state.number(status.get("since"))) is not None:
         shown = shown._replace(since=max(0.0, now - since))
     if found.ledger is not None:
+        done = {rung: number for rung, number in (("retry", ledger.retried), ("rank", ledger.replaced)) if number}
+        shown = shown._replace(recovered=done)
         shown = _budgets(_accounted(shown, ledger, run, now), ledger, run)
     if ended is not None:
         verdict, why = (state.string(ended.get(name)) for name in ("verdict", "why"))
         shown = shown._replace(verdict=verdict, exit_code=state.integer(ended.get("exit_code")), why=why)
+    if not alive:
+        shown = shown._replace(ended=state.string((newest if ended is None else ended).get("time")))
     if status.get("attempt") is not None:
         shown = _attempt(shown, now, clock, found, problems)
     else:
         at, what = next_action(status, phase, None, (), now)
         shown = shown._replace(deadline=at, next=what, **_paused(status, now))
     return shown._replace(problems=tuple(problems), group=_group(status, ledger) if alive else None)
+
+
+def _rounds(found: dict[str, Any] | None, now: float) -> dict[str, Any]:
+    """The round of ranks that can recover, and what is going on between two rounds."""
+    if found is None:
+        return {}
+    number, replaced = int(found["number"]), ", ".join(f"{sentences.rank(rank)}" for rank in found["replacing"])
+    if found["stage"] == "working":
+        return {"round": number}
+    what = f"replacing {replaced}" if replaced else "all ranks retry the step"
+    if found["stage"] == "settling":
+        what = "a collective failed"
+    awaited = ", ".join(f"{sentences.rank(rank)}" for rank in found["awaited"])
+    last = f"waiting for {awaited}" if awaited else f"round {number} has begun, and not every rank has moved in it"
+    since = f"for {durations.seconds(max(0.0, now - float(found['since'])))}"
+    return {"round": number, "recovery": f"{what} {since}: {found['why']}; {last}"}
 
 
 def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: list[str]) -> Snapshot:
@@ -128,9 +151,11 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
     return shown._replace(
         up=max(0.0, now - spawned_at) if shown.phase != "done" else None,
         first_beat=attempt.first_beat,
+        **_rounds(status["attempt"].get("rounds"), now),
         step=shown.step if attempt.step is None else attempt.step,
         step_time=steps.pace(beats.ranks, samples),
-        checkpoint_age=shown.checkpoint_age if beats.saved_at is None else max(0.0, now - beats.saved_at),
+        checkpoint_time=shown.checkpoint_time if beats.saved_at is None else _wall(clock - beats.saved_at),
+        checkpoint_age=shown.checkpoint_age if beats.saved_at is None else max(0.0, clock - beats.saved_at),
         ranks=ranks,
         slowest=min(
             (r for r in ranks if r.step is not None and r.state not in own_ranks.ENDED), key=_step, default=None
@@ -146,13 +171,19 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
 
 def _until(ranks: tuple[Rank, ...], end: float, problems: list[str]) -> tuple[Rank, ...]:
     """The ranks at the end of an ftrun that is gone; none if they ran on after it, as their state then is unknown."""
-    left = sum(rank.present and not rank.done and rank.rank != TOUCH for rank in ranks)
+    left = sum(rank.present and not rank.done and rank.rank != TOUCH and _runs(rank.pid) for rank in ranks)
     if left:
         problems.append(
             f"{several(left, 'rank')} still run{'s' * (left == 1)}, unsupervised; the rest is as of the end of ftrun"
         )
     newest = max((at for rank in ranks for at in (rank.alive_at, rank.moved_at) if at is not None), default=end)
     return ranks if newest <= end + RECORD_DELAY else ()
+
+
+def _runs(pid: int) -> bool:
+    """A fresh heartbeat may be of a process that has ended meanwhile, and that nobody has reaped."""
+    process = procfs.stat(pid)
+    return process is not None and not process.ended
 
 
 def _step(rank: RankNow) -> int:
@@ -169,7 +200,8 @@ def _paused(status: dict[str, Any], now: float) -> dict[str, Any]:
         return {}
     until = paused["until"]
     resumes = None if until is None else max(0.0, float(until) - now)
-    return {"paused": max(0.0, now - float(paused["since"])), "resumes": resumes}
+    by = paused.get("by") or "another member"
+    return {"paused": max(0.0, now - float(paused["since"])), "resumes": resumes, "paused_by": by}
 
 
 def _group(status: dict[str, Any], ledger: Ledger) -> str | None:
@@ -204,11 +236,21 @@ def _budgets(shown: Snapshot, ledger: Ledger, run: dict[str, Any]) -> Snapshot:
     return shown._replace(counts=counts, left=left | {cause: 0 for cause in counts if cause not in run["restart_on"]})
 
 
-def _checkpoint_age(recent: list[Record]) -> float | None:
-    """By the wall clock, since it may be of an earlier boot."""
+def _checkpoint_time(recent: list[Record]) -> str | None:
     saved = [record for record in recent if record["event"] == "progress" and record.get("by") == "checkpoint"]
+    return state.string(saved[-1].get("time")) if saved else None
+
+
+def _wall(ago: float) -> str:
+    """The time so many seconds ago, in the form of the records."""
+    nanoseconds = time.time_ns() - int(max(0.0, ago) * 1e9)
+    return records.timestamp(nanoseconds, time.gmtime(nanoseconds // 1_000_000_000))
+
+
+def _age(moment: str | None) -> float | None:
+    """By the wall clock, so that it counts on when ftrun is gone, and since it may be of an earlier boot."""
     try:
-        return max(0.0, time.time() - datetime.fromisoformat(str(saved[-1].get("time"))).timestamp()) if saved else None
+        return None if moment is None else max(0.0, time.time() - datetime.fromisoformat(moment).timestamp())
     except ValueError:
         return None
 

@@ -18,14 +18,15 @@ class NoRunDir(Exception):
     """One line: why there is no run dir to read."""
 
 
-def find(given: str | None) -> str:
+def find(given: str | None, own: bool = False) -> str:
     """The run dir to read: `given`, else `FTRUN_RUN_DIR`, else that of the only running ftrun of this user, else the
-    only one under the temp folder.  For root, those of any user."""
+    only one under the temp folder.  For root, those of any user; `own`: also for root only its own, since a command
+    must not reach the run of another user by chance."""
     path = given or os.environ.get("FTRUN_RUN_DIR")
     if path:
         return _local_folder(path) or _local_folder(found := _within(path)) or found
-    existing = {_real(folder): folder for folder in _run_dirs_in_temp()}
-    holders = _holders()
+    existing = {_real(folder): folder for folder in _run_dirs_in_temp() if not own or _is_own(folder)}
+    holders = {real: pid for real, pid in _holders().items() if not own or _is_own(f"/proc/{pid}")}
     running = {real: folder for real, folder in existing.items() if real in holders or _is_running(folder)}
     temp_folder = os.environ.get("TMPDIR")
     near = {real: real for real, pid in holders.items() if _temp_folder(pid) == temp_folder}
@@ -40,6 +41,15 @@ def find(given: str | None) -> str:
         raise NoRunDir(
             f"no ftrun is running, and {len(existing)} old run dirs exist: name one with --run-dir ({_list(newest)})"
         )
+    others = [] if not own else [folder for folder in _holders() if folder not in holders]
+    if others:
+        raise NoRunDir(
+            f"no ftrun of yours is running, only of other users: name one with --run-dir ({_list(others)}); "
+            "a command acts on another user's run only if it is named"
+        )
+    for folder, pid in _deleted().items():
+        if not own or _is_own(f"/proc/{pid}"):
+            raise NoRunDir(_deleted_line(folder, pid))
     raise NoRunDir(f"no run dir in {temp_folder or '/tmp'}, and no ftrun is running; name one with --run-dir")
 
 
@@ -68,6 +78,8 @@ def check(path: str) -> None:
     except PermissionError:
         raise NoRunDir(f"{path}: not permitted: {_owner(path)}") from None
     except FileNotFoundError:
+        if (pid := _deleted().get(_real(path))) is not None:
+            raise NoRunDir(_deleted_line(path, pid)) from None
         missing = "no such folder" if not os.path.lexists(path) else "not a run dir (it has no events.jsonl)"
         raise NoRunDir(f"{path}: {missing}") from None
     except (OSError, ValueError) as error:
@@ -138,6 +150,28 @@ def _holders() -> dict[str, int]:
     return found
 
 
+def _deleted() -> dict[str, int]:
+    """The run dirs that were deleted while their ftruns run, with the pids of those."""
+    pids = {int(fields[4]) for fields in liveness.held_locks() if fields[4].isdigit()}
+    suffix = "/events.jsonl (deleted)"  # proc_pid_fd(5)
+    return {name.removesuffix(suffix): pid for pid in pids for name in _open_files(pid) if name.endswith(suffix)}
+
+
+def _deleted_line(folder: str, pid: int) -> str:
+    return (
+        f"{folder}: this run dir was deleted while its ftrun, process {pid}, runs: there is nothing to show; "
+        f"`kill {pid}` ends the run"
+    )
+
+
+def _is_own(path: str) -> bool:
+    """Whether this user owns the folder of a run or, under /proc, runs the process."""
+    try:
+        return os.stat(path).st_uid == os.getuid()
+    except OSError:
+        return False
+
+
 def _open_files(pid: int) -> Iterator[str]:
     """Empty for a process that is gone or belongs to another user."""
     try:
@@ -149,6 +183,16 @@ def _open_files(pid: int) -> Iterator[str]:
             yield os.readlink(f"/proc/{pid}/fd/{number}")
         except OSError:
             pass
+
+
+def in_temp_folder() -> list[str]:
+    """The run dirs under the temp folder that belong to this user, or for root to any."""
+    return _run_dirs_in_temp()
+
+
+def held() -> list[str]:
+    """The run dirs of all running ftruns of this user, or for root of any."""
+    return list(_holders())
 
 
 def _is_running(folder: str) -> bool:

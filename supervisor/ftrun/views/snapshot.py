@@ -1,6 +1,7 @@
 """The present state of a run as values, for `ftctl status`, `top`, the page and the metrics.  Times are in seconds."""
 
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.text import sentences
 
 
 class Limit(NamedTuple):
@@ -37,6 +38,12 @@ class RankNow(NamedTuple):
     local_rank: int | None = None  # of a rank that ftrun started
     exit: str | None = None  # how it ended, as text
     straggler: str | None = None  # why it is slow against the others
+
+    @property
+    def called(self) -> str:
+        """`rank 5`; `rank 5 (local rank 1)` where ftrun started it and the two numbers differ, as in a group."""
+        text = sentences.rank(self.rank)
+        return text if self.local_rank in (None, self.rank) else f"{text} (local rank {self.local_rank})"
 
 
 class DeviceNow(NamedTuple):
@@ -98,11 +105,13 @@ class Snapshot(NamedTuple):
     part: str = ""  # the phase of this command, where several run in sequence
     schedule_cnt: int | None = 1
     began: str | None = None  # ISO-8601
+    ended: str | None = None  # ISO-8601; of a run that is cut off: of its last record
     wall: float | None = None
     up: float | None = None  # since the exec of this attempt
     first_beat: float | None = None  # the longest time from a start to its first heartbeat, of earlier starts
     paused: float | None = None  # for so long; no verdicts meanwhile
     resumes: float | None = None  # by itself in so long
+    paused_by: str = ""  # who paused it
     counts: dict[str, int] = {}  # noqa: RUF012 - a value, never changed
     left: dict[str, int | None] = {}  # noqa: RUF012
     restarts: dict[str, int] = {}  # noqa: RUF012
@@ -112,12 +121,16 @@ class Snapshot(NamedTuple):
     checkpoint: str | None = None
     checkpoint_step: int | None = None
     checkpoint_age: float | None = None
+    checkpoint_time: str | None = None  # ISO-8601
     ranks: tuple[RankNow, ...] = ()
     slowest: RankNow | None = None  # the one with the lowest step
     stalest: RankNow | None = None  # the one nearest to its limit
     limits: tuple[Limit, ...] = ()
     deadline: float | None = None
     next: str | None = None
+    round: int | None = None  # of ranks that can recover, the one at work or that has ended last
+    recovery: str | None = None  # how they recover at this moment
+    recovered: dict[str, int] = {}  # noqa: RUF012 - so often in this run dir, by rung
     wait: str | None = None  # what a job that stands still waits for, according to the last look at it
     devices: tuple[DeviceNow, ...] = ()
     trouble: Incident | None = None

@@ -98,8 +98,18 @@ ATTEMPT: Final = {
     **{name: Optional(number) for name in ("stopped_at", "idle_since", "first_beat")},
     **{name: [[number]] for name in ("aways", "raised")},
     "processes": [[Optional(number)]],
+    "exceptions": [string],
     **dict.fromkeys(("moved", "accelerator"), boolean),
     "wait": string,
+    "rounds": Optional(
+        {
+            **dict.fromkeys(("number",), integer),
+            **dict.fromkeys(("stage", "why"), string),
+            "rung": Optional(string),
+            **{name: [number] for name in ("replacing", "awaited")},
+            **dict.fromkeys(("since", "began"), number),
+        }
+    ),
 }
 STATE: Final = {
     "beat_dir": Optional(string),
@@ -112,6 +122,7 @@ STATE: Final = {
         **dict.fromkeys(("command", "restart_on"), strings),
         "mono": number,
         "limits": LIMITS,
+        "state_dir": Optional(string),
         "sources": {f"{rule}-timeout": string for rule in ("hang", "start", "idle")},
     },
     "now": {
@@ -120,7 +131,7 @@ STATE: Final = {
         "deadline": Optional(number),
         "held": Optional(string),
         "want": {"want": string},
-        "paused": Optional({"since": number, "until": Optional(number)}),
+        "paused": Optional({"since": number, "until": Optional(number), "by": string}),
         "finding": Optional({"rank": Optional(integer), "rule": string, "mechanism": string}),
         "group": Optional({"what": string, "why": string}),
         "attempt": Optional(ATTEMPT),

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ftrun.core.rules import exit_codes
@@ -30,7 +30,7 @@ Line = tuple[str, str]  # name, text
 
 def document(shown: Snapshot) -> dict[str, Any]:
     """The output of `--json`: the fields of `Snapshot`, nested tuples as objects."""
-    return {"schema": SCHEMA, **_plain(shown)}
+    return {"schema": SCHEMA, **plain(shown)}
 
 
 def title(shown: Snapshot, width: int = 80) -> list[str]:
@@ -57,8 +57,12 @@ def headline(shown: Snapshot) -> str:
         f" after {_reason(shown.reason)}" if shown.reason not in ("first", "") else ""
     )
     if shown.paused is not None and shown.alive:
-        end = "until `ftctl resume`" if shown.resumes is None else f"resumes in {seconds(shown.resumes)}"
-        return f"PAUSED for {seconds(shown.paused)}: HANGS ARE NOT DETECTED; {end} ({shown.phase}, {attempt})"
+        end = "until `ftctl resume`"
+        if shown.resumes is not None:
+            until = datetime.now(UTC) + timedelta(seconds=shown.resumes)
+            end = f"until {until:%H:%M:%S} UTC, in {seconds(shown.resumes)}"
+        by = f" by {shown.paused_by}" if shown.paused_by else ""
+        return f"PAUSED{by} for {seconds(shown.paused)}: HANGS ARE NOT DETECTED; {end} ({shown.phase}, {attempt})"
     if shown.phase == "done":
         return f"ended with {shown.exit_code} ({shown.verdict}) in attempt {shown.attempt}"
     if shown.phase == "cut off":
@@ -72,6 +76,8 @@ def _health(shown: Snapshot) -> str:
     stalest = shown.stalest
     if shown.phase == "suspect":
         return "it may hang, evidence is being collected"
+    if shown.recovery is not None:
+        return "its ranks recover"
     if shown.phase not in ("starting", "running"):
         return "between two attempts" if shown.phase in ("healing", "waiting") else "in transition"
     if shown.first_beat is not None and shown.phase == "starting":
@@ -105,16 +111,20 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         yield "next", shown.next
     if shown.wait is not None and shown.alive:
         yield "wait", shown.wait
+    if shown.recovery is not None and shown.alive:
+        yield "recovery", shown.recovery
     if shown.trouble is not None:
         incident = shown.trouble
         why = "" if incident.why == shown.why else f": {incident.why}"
-        yield "incident", f"{_ago(incident.time)}, {incident.cause} in attempt {incident.attempt}{why}"
+        yield "incident", f"{ago(incident.time)}, {incident.cause} in attempt {incident.attempt}{why}"
         if incident.report is not None or incident.cause == "hang":
             yield "report", incident.report or "none was written"
     elif shown.alive:
         yield "incident", "none so far"
     if shown.restarts or shown.left:
         yield "restarts", _restarts(shown)
+    if shown.recovered or (shown.round or 1) > 1:
+        yield "recovered", _recovered(shown)
     if shown.group is not None:
         yield "group", shown.group
     yield from _progress(shown)
@@ -133,7 +143,9 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         yield "goodput", goodput(shown)
     yield "job", _command(shown)
     schedule = "" if shown.schedule_cnt is None else f", schedule {shown.schedule_cnt}"
-    yield "started", f"{_ago(shown.began)} (ftrun {shown.version or 'of an unknown version'}{schedule})"
+    yield "started", f"{ago(shown.began)} (ftrun {shown.version or 'of an unknown version'}{schedule})"
+    if shown.ended is not None:
+        yield "ended" if shown.phase == "done" else "last seen", ago(shown.ended)
     yield "records", shown.run_dir
     for problem in shown.problems:
         yield "warning", problem
@@ -158,6 +170,14 @@ def _restarts(shown: Snapshot) -> str:
     return f"{total}; consecutive without progress: {', '.join(budgets) or 'none permitted'}{ends}"
 
 
+def _recovered(shown: Snapshot) -> str:
+    """The recoveries below a restart of all ranks."""
+    names = {"retry": "by a retry", "rank": "by replacing ranks"}
+    done = [f"{number} {names.get(rung, rung)}" for rung, number in shown.recovered.items()]
+    now = [] if shown.round is None else [f"round {shown.round}"]
+    return ", ".join([*done, *now])
+
+
 def _permitted(shown: Snapshot, cause: str) -> bool:
     """Whether this cause has a restart budget at all."""
     return shown.left.get(cause) is None or shown.counts[cause] + (shown.left[cause] or 0) > 0
@@ -170,13 +190,13 @@ def _budget(shown: Snapshot, cause: str) -> str:
 
 def _progress(shown: Snapshot) -> Iterator[Line]:
     if shown.step is not None:
-        best = f", best {shown.best_step}" if shown.best_step not in (None, shown.step) else ""
+        best = f", best {shown.best_step}" if (shown.best_step or 0) > shown.step else ""
         pace = shown.step_time
         rate = f", {step_duration(pace)} per step, {1 / pace:.3g} steps/s" if pace else ""
         yield "step", f"{shown.step}{best}{rate}"
     if shown.checkpoint is not None or shown.checkpoint_step is not None:
         at = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}"
-        age = "" if shown.checkpoint_age is None else f"{seconds(shown.checkpoint_age)} ago"
+        age = "" if shown.checkpoint_age is None else saved(shown)
         when = ", ".join(part for part in (at, age) if part)
         yield "checkpoint", sentences.short(f"{when}: {shown.checkpoint}" if shown.checkpoint else when, PATH)
     elif shown.step is not None:
@@ -194,16 +214,16 @@ def _ranks(shown: Snapshot) -> Iterator[Line]:
     slowest, stalest = shown.slowest, shown.stalest
     if slowest is not None and len(shown.ranks) > 1:
         behind = max((rank.step or 0) for rank in shown.ranks) - (slowest.step or 0)
-        text = f"{sentences.rank(slowest.rank)} at step {slowest.step}, {several(behind, 'step')} behind"
+        text = f"{slowest.called} at step {slowest.step}, {several(behind, 'step')} behind"
         yield "slowest", text if behind else f"none, all are at step {slowest.step}"
     if stalest is not None:
         yield "stalest", _stalest(stalest)
     slow = [rank for rank in shown.ranks if rank.straggler is not None]
-    yield from (("straggler", f"{sentences.rank(rank.rank)} on {shown.node}: {rank.straggler}") for rank in slow[:SLOW])
+    yield from (("straggler", f"{rank.called} on {shown.node}: {rank.straggler}") for rank in slow[:SLOW])
     if slow[SLOW:]:
         yield "", f"and {len(slow) - SLOW} more stragglers"
     failed = [rank for rank in shown.ranks if rank.state == "exited"]
-    yield from (("exited", f"{sentences.rank(rank.rank)} with {rank.exit}") for rank in failed[:SLOW])
+    yield from (("exited", f"{rank.called} with {rank.exit}") for rank in failed[:SLOW])
 
 
 def _stalest(rank: RankNow) -> str:
@@ -264,25 +284,38 @@ def _reason(reason: str) -> str:
     }.get(reason, reason)
 
 
-def _ago(time: str | None) -> str:
+def saved(shown: Snapshot) -> str:
+    """When the last checkpoint was saved: `2026-11-21 22:33:20 UTC, 4m ago`."""
+    return f"{_moment(shown.checkpoint_time)}{seconds(shown.checkpoint_age or 0.0)} ago"
+
+
+def _moment(time: str | None) -> str:
+    """`2026-11-21 22:33:20 UTC, `; empty where there is none."""
+    try:
+        return f"{datetime.fromisoformat(time):%Y-%m-%d %H:%M:%S} UTC, " if time else ""
+    except ValueError:
+        return ""
+
+
+def ago(time: str | None) -> str:
     """`2026-11-21 22:33:20 UTC, 41s ago`."""
     if not time:
         return "at an unknown time"
     try:
         at = datetime.fromisoformat(time)
-        ago = (datetime.now(UTC) - at).total_seconds()
+        passed = (datetime.now(UTC) - at).total_seconds()
     except (ValueError, TypeError):
         return time
-    age = f"{ago / DAY:.0f} days" if ago > 2 * DAY else seconds(max(0.0, ago))
+    age = f"{passed / DAY:.0f} days" if passed > 2 * DAY else seconds(max(0.0, passed))
     return f"{at:%Y-%m-%d %H:%M:%S} UTC, {age} ago"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """NamedTuples as objects; undecodable bytes in names become text that every JSON parser accepts."""
     if hasattr(value, "_asdict"):
-        return {name: _plain(inner) for name, inner in value._asdict().items()}
+        return {name: plain(inner) for name, inner in value._asdict().items()}
     if isinstance(value, dict):
-        return {str(name): _plain(inner) for name, inner in value.items()}
+        return {str(name): plain(inner) for name, inner in value.items()}
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -35,14 +35,24 @@ class Screen(NamedTuple):
     unicode: bool = True
 
 
-def render(shown: Snapshot, paces: Sequence[float], records: Sequence[Record], note: str, screen: Screen) -> Text:
+def render(
+    shown: Snapshot,
+    paces: Sequence[float],
+    records: Sequence[Record],
+    note: str,
+    screen: Screen,
+    group: Sequence[tuple[str, bool]] = (),
+) -> Text:
     """At most `height` lines of at most `width` cells; `note` is the last line.  `paces`: seconds per step in this
-    attempt, the newest last."""
+    attempt, the newest last.  `group`: lines about the members of the group; True for one that needs attention."""
     page = _Page(screen)
     head = _head(page, shown, paces)
     room = screen.height - 1
     lines = head[: max(1, room - 3)]
     room -= len(lines)
+    members = _members(page, group, room // 3)
+    lines += members
+    room -= len(members)
     ranks, devices, recent = _rooms(room, len(shown.ranks), len(shown.devices), len(records))
     lines += _ranks(page, shown, ranks)
     lines += _devices(page, shown.devices, devices)
@@ -119,15 +129,19 @@ def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     found += _steps(page, shown, paces)
     if shown.checkpoint_age is not None:
         step = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}, "
-        found.append(page.line(("saved    ", "dim"), (f"{step}{seconds(shown.checkpoint_age)} ago", "")))
+        found.append(page.line(("saved    ", "dim"), (f"{step}{summary.saved(shown)}", "")))
     if budget := _budget(shown):
         found.append(page.line(("restarts ", "dim"), (budget, "")))
     if shown.goodput is not None:
         found.append(page.line(("goodput  ", "dim"), (summary.goodput(shown), "")))
     if shown.trouble is not None and shown.trouble.why != (shown.why or "").partition(" (report: ")[0]:
-        text = f"{shown.trouble.cause} in attempt {shown.trouble.attempt}: {shown.trouble.why}"
+        at = shown.trouble.time[11:19]
+        when = f"{at} UTC, " if at else ""
+        text = f"{when}{shown.trouble.cause} in attempt {shown.trouble.attempt}: {shown.trouble.why}"
         found.append(page.line(("incident ", "dim"), (text, "")))
     found.append(page.line(("job      ", "dim"), (" ".join(shown.command), "")))
+    if shown.ended is not None:
+        found.append(page.line(("ended    ", "dim"), (summary.ago(shown.ended), "")))
     for problem in shown.problems[:2]:
         found += page.wrapped(f"warning  {problem}", "yellow", 2)
     return found
@@ -219,8 +233,19 @@ def _ranks(page: _Page, shown: Snapshot, room: int) -> list[Text]:
     return found
 
 
+def _members(page: _Page, group: Sequence[tuple[str, bool]], room: int) -> list[Text]:
+    """The heading, and rows as far as there is room: those that need attention first."""
+    if room < 2 or not group:
+        return []
+    head, *rows = group
+    few = rows if len(rows) < room else sorted(rows, key=lambda row: not row[1])[: room - 1]
+    return [page.line((head[0], "dim")), *(page.line((text, "yellow" if marked else "")) for text, marked in few)]
+
+
 def _rank(page: _Page, rank: RankNow) -> Text:
     name = "touch" if rank.rank == TOUCH else "-" if rank.rank < TOUCH else str(rank.rank)
+    if rank.local_rank not in (None, rank.rank):
+        name = f"{name}/{rank.local_rank}"  # in a group: the number in the job, and that on this node
     state = "moving" if rank.state == "section" and not rank.section else rank.section or rank.state
     state = "straggler" if rank.straggler is not None and state == "moving" else state
     moved = "never" if rank.moved is None else seconds(rank.moved)

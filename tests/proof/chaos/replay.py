@@ -130,7 +130,8 @@ class _Replay:
         now, phase = record["mono"], self.job.phase
         match record["event"]:
             case "started":
-                return [ev.Started(now)]
+                # A first start with a state dir waits for what earlier schedules reached; here there are none.
+                return [ev.Started(now), *([ev.HistoryLoaded(now, (), ())] if self.policy.recalls else [])]
             case "spawned":
                 return [*self._early(now, rest), ev.CommandSpawned(self._executed(now, rest), record["pid"])]
             case "first_beat":

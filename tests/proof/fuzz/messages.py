@@ -19,7 +19,7 @@ from ftrun.host.helpers import Helpers, Line
 from ftrun.host.output_pipes import OutputPipes, RankOutput
 from ftrun.host.tree import Tree
 from ftrun.host.work_dir import WorkDir
-from ftrun.messages import messenger, operator, peers, state
+from ftrun.messages import group_view, messenger, operator, peers, state
 from ftrun.messages.codec import Malformed
 from ftrun.pid1.clients.base import Context
 from ftrun.pid1.clients.registry import TABLE, Clients
@@ -60,6 +60,10 @@ def peer_message(content: bytes) -> None:
         peers.load_pulse,
         peers.load_ack,
         peers.load_time,
+        lambda found: group_view.load_row(found, 1),
+        lambda found: group_view.load(group_view.GroupView, found),
+        lambda found: group_view.load(group_view.FileRequest, found),
+        lambda found: group_view.load(group_view.FilePart, found),
         lambda found: peers.load_hello(found, "1"),
     )
     for load in loads:

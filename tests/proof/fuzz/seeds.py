@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ftrun.config.option_table import OPTIONS
-from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Report
+from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, World
 from ftrun.core.machine.values import LearnedTimeouts, Ledger
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages import (
@@ -20,6 +20,7 @@ from ftrun.messages import (
     messenger,
     metrics,
     mirror,
+    notifier,
     operator,
     output,
     peers,
@@ -170,6 +171,7 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             messenger.OperatorRequest("1", "pause", "root", 5.0, 2000.0),
             messenger.OperatorRequest("1", "restart", "root", None, 2000.0),
             messenger.Ordered(GroupOrder(3, "run", "go")),
+            messenger.Ordered(GroupOrder(3, "run", "go", world=World("a", 4000, ((2, 8),)))),
             messenger.Ordered(GroupOrder(3, "end", "over", end=GroupEnd(195, "hang-limit", "w"))),
             messenger.Contact(1.0),
             messenger.RankZeroSilent("w"),
@@ -203,6 +205,7 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
         ),
     ),
     "sampler": (sampler.EVENTS, (sampler.Begun(1), sampler.Sample(999.0, 1.0, 0.1, 5.0, 2, 1))),
+    "notifier": (notifier.EVENTS, (Problem("w"),)),
     "metrics": (metrics.EVENTS, (metrics.Listening("127.0.0.1:1"),)),
     "evidence": (
         evidence.EVENTS,
@@ -283,8 +286,14 @@ def _beat_file() -> bytes:
 
 def _messages() -> list[bytes | str]:
     failure = NodeFailure("hang", "why", 2.5, 3, 7, True)
-    reports = [REPORT, REPORT._replace(failure=failure), REPORT._replace(end=GroupEnd(195, "hang-limit", "why"))]
-    orders = [GroupOrder(3, "run", "why"), GroupOrder(3, "stop", "why", "hang", "n", 1, 7)]
+    ranks = REPORT._replace(ranks=Ranks(4, "10.0.0.1", 4000))
+    reports = [REPORT, ranks, REPORT._replace(failure=failure), REPORT._replace(end=GroupEnd(195, "hang-limit", "why"))]
+    world = World("10.0.0.1", 4000, ((2, 8), (1, 4)))
+    orders = [
+        GroupOrder(3, "run", "why"),
+        GroupOrder(3, "run", "why", world=world),
+        GroupOrder(3, "stop", "why", "hang", "n", 1, 7),
+    ]
     values = [*reports, *orders, Pulse(1, 7, 2.5), Pulse(1, None, 2.5)]
     return [
         *map(peers.dump, values),

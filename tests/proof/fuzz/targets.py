@@ -161,9 +161,8 @@ def slots(content: bytes) -> None:
     if not content[1 + size :]:  # as a rule it is a slot of this version
         row = at.MAGIC.to_bytes(at.WORD, "little") + row[at.WORD :]
     where = at.HEADER_WORDS * at.WORD
-    found._map[where : where + many * size] = row * many
-    rest = content[1 + size :][: len(found._map) - where]
-    found._map[where + size : where + size + len(rest)] = rest[: len(found._map) - where - size]
+    os.pwrite(found._beats.fd, row * many, where)
+    os.pwrite(found._beats.fd, content[1 + size :][: at.FILE_BYTES - where - size], where + size)
     job = Job(Starting(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))
     for now in (NOW, NOW + 10, NOW + 1e4):
         job, _ = decide(job, ev.BeatsRead(now, found.read(now)), policy())
@@ -181,7 +180,7 @@ def checkpoint(content: bytes) -> None:
     found.reset()
     start = at.slot_of(0)
     for word, value in ((at.MAGIC_WORD, at.MAGIC), (at.PID, 1), (at.MOVED_AT, 5), (at.CHECKPOINT_STEP, 8)):
-        found._words[start + word] = value
+        os.pwrite(found._beats.fd, value.to_bytes(at.WORD, "little"), (start + word) * at.WORD)
     Path(found.path, f"{at.CHECKPOINT}0").write_bytes(content)
     Path(found.path, f"{at.FAIL}0").write_bytes(content)
     job = Job(Running(Attempt(1, 1, NOW - 5), deadline=NOW + 5), ledger=Ledger(start_cnt=1))

@@ -30,7 +30,8 @@ generator = torch.Generator().manual_seed(1)
 data = TensorDataset(torch.randn(16, 4, generator=generator), torch.randn(16, 1, generator=generator))
 trainer = pl.Trainer(
     accelerator="cpu",
-    devices=2,
+    devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+    num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
     strategy="ddp",
     max_epochs=4,
     callbacks=[pl.callbacks.ModelCheckpoint(folder, save_last=True)],

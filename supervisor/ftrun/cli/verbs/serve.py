@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ftrun.cli.common import RUN_DIR, UserError, missing_package
+from ftrun.cli.common import RUN_DIR, UserError, WholeNumber, missing_package
 from ftrun.views import rundir
 
 BACKLOG = 64
@@ -21,7 +21,7 @@ UNREAD_TIMEOUT_MS = 30_000  # after which the kernel closes the connection of a 
 )
 @RUN_DIR
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="0: any free port.")
+@click.option("--port", default=8642, show_default=True, type=WholeNumber(0, 65535), help="0: any free port.")
 @click.option("--allow-remote", is_flag=True, help="Permit an address other than loopback, without a password.")
 def command(run_dir: str | None, host: str, port: int, allow_remote: bool) -> None:
     try:

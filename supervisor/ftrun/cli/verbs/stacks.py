@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, show, show_json
+from ftrun.cli.members import MEMBER, read_file
 from ftrun.core.machine.values import TOUCH
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
@@ -41,12 +42,25 @@ class Process(NamedTuple):
         return self.seen.stat.pid
 
 
-@click.command(help="Print the present Python stacks of all processes of the command.  They are not stopped for that.")
+@click.command(
+    help="Print the present Python stacks of all processes of the command.  They are not stopped for that.  Of another "
+    "member of the group (--member): those of its last report."
+)
 @RUN_DIR
 @AS_JSON
+@MEMBER
 @click.option("--rank", type=int, metavar="R", help="Only this rank and its descendants, with all threads.")
-def command(run_dir: str | None, as_json: bool, rank: int | None) -> None:
+def command(run_dir: str | None, as_json: bool, rank: int | None, member: int | None) -> None:
     path = rundir.find(run_dir)
+    if member is not None:
+        if rank is not None:
+            raise click.UsageError("--rank cannot be given with --member: the stacks of another member are a text")
+        text = read_file(path, member, "stacks", 0).decode("utf-8", "replace")
+        if as_json:
+            show_json({"schema": SCHEMA, "member": member, "text": text})
+        else:
+            show(map(printable, text.splitlines()))
+        return
     ranks = {one.pid: one.rank for one in read_snapshot(path).ranks if one.state not in ENDED}
     if rank is not None and rank not in ranks.values():
         raise UserError(f"{path}: no rank {rank} runs" + (f"; there are {_every(ranks.values())}" if ranks else ""))

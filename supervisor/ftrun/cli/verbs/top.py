@@ -16,7 +16,7 @@ from rich.text import Text
 from ftrun.cli import terminal
 from ftrun.cli.common import AS_JSON, RUN_DIR, show_json
 from ftrun.config.parsers import duration
-from ftrun.views import record_files, rundir, steps, summary, top
+from ftrun.views import group, record_files, rundir, steps, summary, top
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.snapshot import Snapshot
 
@@ -39,13 +39,22 @@ def interval(ctx: click.Context, param: click.Parameter, value: str) -> float:
     help="Show a live view: the state, the nearest timeout, the ranks, the devices, the last records; q quits."
 )
 @RUN_DIR
-@click.option("--interval", default="1s", show_default=True, metavar="DUR", callback=interval, help="Between updates.")
+@click.option(
+    "--interval",
+    default="1s",
+    show_default=True,
+    metavar="DUR",
+    callback=interval,
+    help="Between updates; with --json also into a pipe.",
+)
 @click.option("--once", is_flag=True, help="Print one frame; the default if standard output is no terminal.")
 @AS_JSON
-def command(run_dir: str | None, interval: float, once: bool, as_json: bool) -> int:
+@click.pass_context
+def command(ctx: click.Context, run_dir: str | None, interval: float, once: bool, as_json: bool) -> int:
     run = WatchedRun(run_dir)
     if as_json:
-        return watch_json(run, interval, once)
+        asked = ctx.get_parameter_source("interval") is not click.core.ParameterSource.DEFAULT
+        return watch_json(run, interval, once or not (asked or sys.stdout.isatty()))
     if once or not sys.stdout.isatty():
         size = shutil.get_terminal_size()
         drawn = console(size.columns)
@@ -75,7 +84,9 @@ class WatchedRun:
 
     def frame(self, screen: top.Screen, note: str) -> Text:
         paces = [pace for _, pace in steps.paces(self._dir, self.shown.attempt)]
-        return top.render(self.shown, paces, self.records, note, screen)
+        found = group.read(self.shown)
+        members = list(group.table(found)) if found is not None else []
+        return top.render(self.shown, paces, self.records, note, screen, members)
 
 
 def note(shown: Snapshot) -> str:

@@ -44,6 +44,7 @@ from ftrun.core.group.membership import (
 )
 from ftrun.core.group.messages import GroupEnd, GroupOrder, Pulse, Report
 from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first, root_cause
+from ftrun.core.group.world import agree
 from ftrun.core.machine.values import CAUSES
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import durations, sentences
@@ -274,6 +275,9 @@ def _restart(group: Coordinator, who: MemberState | None, pulses: Mapping[int, P
 def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outcome:
     """The barrier is passed, as nothing of an earlier epoch runs anywhere: order the next epoch."""
     epoch = group.epoch + 1
+    world = agree([(member.name, member.report.ranks) for _, member in sorted(group.members.items())])
+    if isinstance(world, str):
+        return _end(group, GroupEnd(exit_codes.USAGE.code, exit_codes.USAGE.name, world))
     counts = restart.counts or group.counts or highest_counts(group)
     if group.progressed:
         hang, fault, failure = (int(restart.cause == cause) for cause in CAUSES)
@@ -282,7 +286,7 @@ def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outco
     paused = group.order.paused
     if paused != float("inf"):
         paused = None  # a pause with an end runs from another moment on each member
-    order = GroupOrder(epoch, "run", restart.why, restart.cause, node, rank, step, counts, paused=paused)
+    order = GroupOrder(epoch, "run", restart.why, restart.cause, node, rank, step, counts, paused=paused, world=world)
     after = group._replace(
         phase=Steady(now + group.wait),
         order=order,

@@ -236,6 +236,20 @@ def absent_ranks(group: Coordinator) -> list[int]:
     return sorted((*gone, *(r for r in range(group.size) if r not in group.members)))
 
 
+def waited_for(group: Coordinator) -> list[int]:
+    """The ranks of the members that the group waits for now: to come, to be ready, to run, or at the end to leave."""
+    awaited: tuple[Kind, ...] = ("gone", "fenced", "behind", "leaving", "busy", "fallen", "ending")
+    if isinstance(group.phase, Steady):
+        awaited = ("ready", "behind")
+    elif isinstance(group.phase, Draining):
+        awaited = (*awaited, "running")
+    elif isinstance(group.phase, Ended):
+        return sorted(r for r, m in group.members.items() if r and m.gone is None and m.report.state != "left")
+    missing = (r for r in range(group.size) if r not in group.members)
+    kinds = ((r, kind_of(m, group.epoch, r in group.fences)) for r, m in group.members.items())
+    return sorted({*missing, *(r for r, kind in kinds if kind in awaited)})
+
+
 def highest_counts(group: Coordinator) -> Counts:
     """The highest counts that any member reports."""
     reported = (NONE, *(member.report.counts for member in group.members.values()))

@@ -20,7 +20,8 @@ with a verdict, which waits for the group's decision.  `leaving`: this container
 
 class NodeFailure(NamedTuple):
     """Why a member itself stopped, or is stopping, the command of its epoch.  `age`: how many seconds before this
-    report that began.  `rank`, `step`: of the suspect; `waits`: its stack shows that it waits for others."""
+    report that began.  `rank`, `step`: of the suspect; `waits`: its stack shows that it waits for others.  `symptom`:
+    its exception is the consequence of the end of another process, such as a broken connection."""
 
     cause: Reason
     why: str
@@ -28,6 +29,7 @@ class NodeFailure(NamedTuple):
     rank: int | None = None
     step: int | None = None
     waits: bool = False
+    symptom: bool = False
 
 
 class GroupEnd(NamedTuple):
@@ -43,11 +45,29 @@ class GroupEnd(NamedTuple):
     cut: bool = False
 
 
+class Ranks(NamedTuple):
+    """What a member offers for its next start, where ftrun starts the ranks: how many it will start.  Of rank 0 also:
+    its address, where the others can reach it (empty: they know it themselves), and a port that is reserved there."""
+
+    number: int
+    address: str = ""
+    port: int = 0
+
+
+class World(NamedTuple):
+    """The ranks of an epoch.  Rank 0 of the job listens at `address` and `port`; `counts`: pairs (members, ranks of
+    each of them), in the order of the members."""
+
+    address: str
+    port: int
+    counts: tuple[tuple[int, int], ...]
+
+
 class Report(NamedTuple):
     """The complete state of a member, for rank 0.  `life` identifies this ftrun process, and `seq` rises within it.
     `epoch`: the newest epoch that this member has run or that rank 0 has ended; the member starts only later ones.
     `end`: only with `ending`, `done`, `left`.  `ran`: the last epoch whose command this ftrun process itself started;
-    0: none.
+    0: none.  `ranks`: None if the command is one process.
     """
 
     rank: int
@@ -64,6 +84,7 @@ class Report(NamedTuple):
     devices_unchanged: bool = False  # its accelerators have not changed for the idle timeout
     paused: float | None = None  # verdicts are paused for so many more seconds; inf: until resumed; 0: resumed
     ran: int = 0
+    ranks: Ranks | None = None  # of the next start
 
 
 class Pulse(NamedTuple):
@@ -82,7 +103,8 @@ class GroupOrder(NamedTuple):
 
     `why` is one line for a person; `cause`, `node`, `rank`, `step`: of the first failure.  `counts` hold from this
     epoch on; `progressed`: a member made progress in this epoch, which resets them.  `devices_unchanged`: the
-    accelerators of all members have not changed for the idle timeout.  `paused`: as in `Report`.
+    accelerators of all members have not changed for the idle timeout.  `paused`: as in `Report`.  `world`: with a `run`
+    that starts an epoch, where ftrun starts the ranks.
     """
 
     epoch: int
@@ -97,3 +119,4 @@ class GroupOrder(NamedTuple):
     devices_unchanged: bool = False
     paused: float | None = None
     end: GroupEnd | None = None
+    world: World | None = None

@@ -54,9 +54,17 @@ def first_failure(report: Report, now: float, before: MemberState | None) -> flo
 
 
 def first(members: Iterable[MemberState], epoch: int) -> MemberState | None:
-    """The member whose failure in this epoch, or loss, came first; on a tie the one with the lower rank."""
+    """The member whose failure in this epoch, or loss, came first; on a tie the one with the lower rank.
+
+    A failure that is the consequence of the end of another process yields to all others: a process that needs long to
+    exit after its exception is overtaken by those that lose their connection to it."""
     came = [(at, member) for member in members if (at := _failed_since(member, epoch)) is not None]
-    return min(came, key=lambda one: (one[0], one[1].report.rank))[1] if came else None
+    return min(came, key=lambda one: (_is_symptom(one[1], epoch), one[0], one[1].report.rank))[1] if came else None
+
+
+def _is_symptom(member: MemberState, epoch: int) -> bool:
+    failure = member.report.failure
+    return failure is not None and failure.symptom and member.report.epoch == epoch and member.gone is None
 
 
 def _failed_since(member: MemberState, epoch: int) -> float | None:

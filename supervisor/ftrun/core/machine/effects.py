@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from ftrun.core.machine.values import Fault, Finding
+from ftrun.core.machine.values import Fault, Finding, RankPlace
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks.table import Restore
 
 Fields = tuple[tuple[str, object], ...]
 
@@ -21,9 +22,41 @@ class LogLine(NamedTuple):
 
 
 class Spawn(NamedTuple):
-    """Start the command; its environment comes from the ledger."""
+    """Start the command; its environment comes from the ledger.  `place`: of the ranks that ftrun starts in a group."""
 
     number: int
+    place: RankPlace | None = None
+
+
+class FenceRank(NamedTuple):
+    """Ask a rank to leave this round."""
+
+    local_rank: int
+    round: int
+    why: str
+
+
+class EndRank(NamedTuple):
+    """Send SIGKILL to all processes of a rank until none is left; the answer is `RankTreeEnded`."""
+
+    local_rank: int
+
+
+class StartRank(NamedTuple):
+    """Start a rank's process again, for this round, as its start number `start_cnt`; the answer is `RankStarted`."""
+
+    local_rank: int
+    round: int
+    start_cnt: int
+
+
+class BeginRound(NamedTuple):
+    """Let a rank begin this round, with the state of `restore` (None: of the checkpoint), because of `reason`."""
+
+    local_rank: int
+    round: int
+    restore: Restore | None
+    reason: str
 
 
 class Forward(NamedTuple):
@@ -89,6 +122,10 @@ Effect = (
     Persist
     | LogLine
     | Spawn
+    | FenceRank
+    | EndRank
+    | StartRank
+    | BeginRound
     | Forward
     | Investigate
     | Look

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, get_args
 from ftrun.core.group import messages
 from ftrun.core.machine.values import Device, Fault, LocalRank, Rank, Rule
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks.table import Report
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.idle import TreeSample
 
@@ -17,11 +18,13 @@ class Started(NamedTuple):
 
 
 class CommandSpawned(NamedTuple):
-    """The command was executed.  `processes`: one for each rank, where ftrun starts the ranks; `pid` is the first."""
+    """The command was executed.  `processes`: one for each rank, where ftrun starts the ranks; `pid` is the first.
+    `port`: MASTER_PORT of the ranks."""
 
     now: float
     pid: int
     processes: tuple[LocalRank, ...] = ()
+    port: int = 0
 
 
 class SpawnFailed(NamedTuple):
@@ -122,16 +125,52 @@ class CommandContinued(NamedTuple):
 
 
 class RankExited(NamedTuple):
-    """A rank that ftrun started ended.  Where it decides about the attempt, `CommandExited` follows."""
+    """A rank that ftrun started ended.  `exception`: the last that one of its processes left.  Where the end decides
+    about the attempt, `CommandExited` follows."""
 
     now: float
     local_rank: int
     code: int | None = None
     signal: int | None = None
+    exception: str = ""
+
+    @property
+    def outcome(self) -> tuple[tuple[str, object], ...]:
+        """How it ended, as the fields of a record."""
+        status = ("code", self.code) if self.signal is None else ("signal", self.signal)
+        return (status, ("exception", self.exception)) if self.exception else (status,)
+
+
+class RankReported(NamedTuple):
+    """A rank that can recover has reported over its control socket."""
+
+    now: float
+    report: Report
+
+
+class RankTreeEnded(NamedTuple):
+    """No process of this rank is left, after `EndRank`; `killed` of them needed SIGKILL."""
+
+    now: float
+    local_rank: int
+    killed: int = 0
+
+
+class RankStarted(NamedTuple):
+    """The process of this rank was started again, after `StartRank`."""
+
+    now: float
+    local_rank: int
+    pid: int
+
+
+RankEvent = RankExited | RankReported | RankTreeEnded | RankStarted
 
 
 class CommandExited(NamedTuple):
-    """The command ended.  `ending`: what is known about the cause, where the command failed by itself.
+    """The command ended.  `ending`: what is known about the cause, where the command failed by itself.  `began`: when
+    the exception was raised that ended it; `symptom`: it is the consequence of the end of another process.
+    `taken_port`: rank 0 could not use MASTER_PORT, because another program had taken that port.
 
     Where ftrun starts the ranks: all ranks ended with 0, or `rank` was the first that failed; others may still run.
     """
@@ -141,6 +180,9 @@ class CommandExited(NamedTuple):
     signal: int | None = None
     ending: "CommandFailure | None" = None
     rank: int | None = None
+    began: float | None = None
+    symptom: bool = False
+    taken_port: int | None = None
 
 
 class TreeEnded(NamedTuple):
@@ -303,7 +345,7 @@ class CoordinatorLost(NamedTuple):
 Event = (
     Started
     | CommandSpawned
-    | RankExited
+    | RankEvent
     | SpawnFailed
     | DeadlineReached
     | WokeLate

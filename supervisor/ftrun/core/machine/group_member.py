@@ -6,7 +6,7 @@ since the failure here may be a consequence of one in another container.
 
 from typing import Final
 
-from ftrun.core.group.messages import Counts, GroupEnd, GroupOrder, NodeFailure, Report, State
+from ftrun.core.group.messages import Counts, GroupEnd, GroupOrder, NodeFailure, Ranks, Report, State
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.device_faults import begin_healing, has_to_wait
@@ -15,6 +15,7 @@ from ftrun.core.machine.restarting import launch, start_or_finish
 from ftrun.core.machine.states import (
     Done,
     Finish,
+    Healing,
     Job,
     KeepRunning,
     Launching,
@@ -32,7 +33,7 @@ from ftrun.core.machine.watching import check
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.idle import unchanged_for
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Policy, local_ranks
 from ftrun.core.text import durations, sentences
 
 DECISION: Final = 10.0  # s that rank 0 has to decide about a verdict, once it can know which members it has lost
@@ -46,6 +47,8 @@ class GroupMember(NamedTuple):
     life: str
     node: str
     boot: str
+    address: str = ""  # of rank 0: where the others can reach it
+    port: int = 0  # of rank 0: reserved for the next start
 
 
 # --- orders of the group ----------------------------------------------------------------------------------------------
@@ -69,11 +72,22 @@ def on_group_order_received(job: Job, phase: Phase, event: ev.GroupOrderReceived
         case "run" if order.epoch == job.ledger.epoch:
             outcome = _apply_shared_state(job, phase, event, policy, written)
     job, effects = outcome or (job, written)
+    effects += _first_failure_line(job, before, order, policy)
     news = before is None or order.paused != before.paused
     if order.paused is not None and news and order.paused != job.announced_pause:
         job, more = _apply_pause(job, event, policy)
         effects += more
     return job, effects
+
+
+def _first_failure_line(job: Job, before: GroupOrder | None, order: GroupOrder, policy: Policy) -> Effects:
+    """While the command was being stopped, it has become certain that the failure began elsewhere."""
+    decided = before is not None and before.what == order.what == "stop" and before.cause is None is not order.cause
+    if not decided or before is None or before.why == order.why or order.node == policy.node:
+        return ()
+    if not isinstance(job.phase, Stopping | Pending | Healing):
+        return ()
+    return (do.LogLine(f"the first failure: {sentences.short(order.why, sentences.REASON)}"),)
 
 
 def _order_record(order: GroupOrder) -> do.Persist:
@@ -82,6 +96,8 @@ def _order_record(order: GroupOrder) -> do.Persist:
         origin |= {"node": order.end.node, "verdict": order.end.verdict, "exit_code": order.end.code}
     why = order.why or (order.end.why if order.end else "")
     fields: do.Fields = (("what", order.what), ("epoch", order.epoch), ("why", why or None))
+    if order.world is not None:
+        origin["world_size"] = sum(members * count for members, count in order.world.counts)
     return do.Persist("group", tuple((name, value) for name, value in (*fields, *origin.items()) if value is not None))
 
 
@@ -251,8 +267,10 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
     ledger, blame, attempt = job.ledger, job.blame, getattr(job.phase, "attempt", None)
     failure = None
     if blame is not None:
-        failure = NodeFailure(blame.cause, blame.why, max(0.0, now - blame.at), blame.rank, blame.step, blame.waits)
+        age = max(0.0, now - blame.at)
+        failure = NodeFailure(blame.cause, blame.why, age, blame.rank, blame.step, blame.waits, blame.symptom)
     counts: Counts = (ledger.hang, ledger.fault, ledger.failure)
+    ranks = local_ranks(ledger, policy)
     state = _member_state(job, fallen)
     return Report(
         *(me.rank, me.life, 0, me.node, me.boot, ledger.epoch),
@@ -263,6 +281,7 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
         progressed=attempt is not None and attempt.progressed,
         devices_unchanged=_are_devices_unchanged(job, now, policy),
         paused=job.announced_pause,
+        ranks=None if ranks is None else Ranks(ranks, me.address, me.port),
     )
 
 

@@ -9,7 +9,16 @@ happen, records first.
 """
 
 from ftrun.core.accounting import goodput
-from ftrun.core.machine import device_faults, group_member, pause, requests, restarting, starting, watching
+from ftrun.core.machine import (
+    device_faults,
+    ending,
+    group_member,
+    pause,
+    requests,
+    restarting,
+    starting,
+    watching,
+)
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.requests import Handler
@@ -72,6 +81,10 @@ def _decide_and_account(job: Job, event: ev.Event, policy: Policy) -> Outcome:
 
 def _on_command_spawned(job: Job, phase: Launching, event: ev.CommandSpawned, policy: Policy) -> Outcome:
     attempt = phase.attempt._replace(pid=event.pid, spawned_at=event.now, processes=event.processes)
+    if event.processes:
+        from ftrun.core.machine import recovering  # only where ftrun starts the ranks
+
+        attempt = attempt._replace(rounds=recovering.first_round(event.processes, policy))
     fields: do.Fields = (("pid", event.pid),)
     if event.processes:
         fields += (("pids", [process.pid for process in event.processes]),)
@@ -93,7 +106,7 @@ def _handle_kept(outcome: Outcome, phase: Launching, now: float, policy: Policy)
 
 def _on_command_exited_launching(job: Job, phase: Launching, event: ev.CommandExited, policy: Policy) -> Outcome:
     """The command exited before its exec was reported."""
-    return _handle_kept(watching.on_command_exited(job, phase, event, policy), phase, event.now, policy)
+    return _handle_kept(ending.on_command_exited(job, phase, event, policy), phase, event.now, policy)
 
 
 def _on_spawn_failed(job: Job, phase: Launching, event: ev.SpawnFailed, policy: Policy) -> Outcome:
@@ -145,11 +158,18 @@ def _on_signal_received_idle(job: Job, phase: Pending | Healing, event: ev.Signa
     return restarting.start_or_finish(job, None, event.now, policy)
 
 
+def _on_rank_event(job: Job, phase: Watched | Stopping, event: ev.RankEvent, policy: Policy) -> Outcome:
+    """Something happened to one of the ranks that ftrun started."""
+    from ftrun.core.machine import ranks  # only where there are such ranks
+
+    return ranks.on_rank_event(job, phase, event, policy)
+
+
 # --- stopping -------------------------------------------------------------------------------------------------------
 
 
 def _on_command_exited_stopping(job: Job, phase: Stopping, event: ev.CommandExited, policy: Policy) -> Outcome:
-    written, want = watching.exit_record(event), job.want
+    written, want = ending.exit_record(event), job.want
     if isinstance(want, Finish) and want.own:
         status = exit_codes.shell_status(event.code, event.signal)
         verdict = exit_codes.SUCCEEDED if status == 0 else exit_codes.STOPPED
@@ -274,8 +294,11 @@ WATCHED: dict[type[ev.Event], Handler] = {
     ev.TreeSampled: watching.on_tree_sampled,
     ev.CommandStopped: watching.on_command_stopped,
     ev.CommandContinued: watching.on_command_continued,
-    ev.CommandExited: watching.on_command_exited,
-    ev.RankExited: watching.on_rank_exited,
+    ev.CommandExited: ending.on_command_exited,
+    ev.RankExited: _on_rank_event,
+    ev.RankReported: _on_rank_event,
+    ev.RankTreeEnded: _on_rank_event,
+    ev.RankStarted: _on_rank_event,
     ev.SignalReceived: _on_signal_received,
     ev.FaultReported: device_faults.on_fault_reported,
     ev.Rescheduled: requests.on_rescheduled,
@@ -322,7 +345,7 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Stopping, ev.BeatsRead): _on_beats_read_stopping,
     (Stopping, ev.CheckpointSaved): watching.on_checkpoint_saved,
     (Stopping, ev.CommandExited): _on_command_exited_stopping,
-    (Stopping, ev.RankExited): watching.on_rank_exited,
+    (Stopping, ev.RankExited): _on_rank_event,
     (Stopping, ev.SignalReceived): _on_signal_received_stopping,
     (Stopping, ev.TreeEnded): _on_tree_ended,
     (Stopping, ev.ProcessesSurvived): _on_processes_survived,

@@ -16,7 +16,10 @@ Step = Callable[[Job, ev.Event, Policy], Outcome]
 
 def excuse(attempt: Attempt, since: float, now: float) -> Attempt:
     """The attempt after a time that does not count as silence.  What was seen before it proves nothing after it."""
-    return looks.forget(attempt._replace(aways=(*attempt.aways[-63:], (since, now))), now)
+    away, rounds = (*attempt.aways[-63:], (since, now)), attempt.rounds
+    if rounds.is_under_way:
+        rounds = rounds.shifted(now - since)
+    return looks.forget(attempt._replace(aways=away, rounds=rounds), now)
 
 
 def is_over(job: Job, now: float) -> bool:

@@ -118,12 +118,14 @@ def on_pause_requested(job: Job, phase: Phase, event: ev.PauseRequested, policy:
     if isinstance(phase, Done):
         return job, _answer(event, False, "the job is ending")
     before = job.paused or Paused(event.now)
-    job = job._replace(paused=before._replace(until=deadline_after(event.now, event.lasting)))
+    by = "" if event.requester is None else _requester(event)
+    job = job._replace(paused=before._replace(until=deadline_after(event.now, event.lasting), by=by))
     if event.requester is not None:
         job = job._replace(announced_pause=float("inf") if event.lasting is None else event.lasting)
     until = "until it is resumed" if event.lasting is None else f"for {durations.seconds(event.lasting)}"
     effects: Effects = _answer(event, True, f"no verdicts {until}")
-    effects += (do.Persist("paused", (("for", event.lasting),)), do.LogLine(f"paused: no verdicts {until}"))
+    effects += (do.Persist("paused", (("for", event.lasting), ("by", by))),)
+    effects += (do.LogLine(f"paused by {by or 'another member'}: no verdicts {until}"),)
     if isinstance(phase, Watched):
         return check(job, phase.attempt, event.now, policy, effects + cleared_record(phase, "paused"))
     return job, effects
@@ -177,7 +179,7 @@ def keep_until_exec(job: Job, phase: Launching, event: ev.Event, policy: Policy)
     return job._replace(phase=phase._replace(early=(*phase.early[1 - MOST_KEPT :], event))), ()
 
 
-def _requester(event: ev.RestartRequested | ev.StopRequested) -> str:
+def _requester(event: ev.RestartRequested | ev.StopRequested | ev.PauseRequested) -> str:
     return (event.requester.by if event.requester else "") or "the operator"
 
 

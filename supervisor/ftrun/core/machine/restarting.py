@@ -14,25 +14,31 @@ from ftrun.core.machine.device_faults import (
 from ftrun.core.machine.states import Finish, Healing, Job, KeepRunning, Launching, Pending, Restart, Stopping
 from ftrun.core.machine.stopping import Effects, Outcome, await_devices, await_verdict, finish
 from ftrun.core.machine.values import Attempt
-from ftrun.core.rules.policy import Policy
-from ftrun.core.text import durations
+from ftrun.core.rules.policy import Policy, local_ranks
+from ftrun.core.text import durations, sentences
 
 ANSWER = 5.0  # s; time that a helper gets, beyond the deadline of a question, to send its answer
 
 
 def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     """Start the command.  A member of a group waits until all others can start too."""
-    epoch = job.ledger.epoch
+    epoch, place = job.ledger.epoch, None
     if policy.group:
         if job.order is None or job.order.what != "run" or job.order.epoch <= epoch:
             order = job.order or GroupOrder(epoch, "wait", "no message from rank 0 yet")
             line = do.LogLine("ready; waiting for the other members of the group, since all start together")
             return job._replace(phase=Pending(), order=order), (line,) if isinstance(job.want, KeepRunning) else ()
         epoch = job.order.epoch
+        if (ranks := local_ranks(job.ledger, policy)) is not None:
+            from ftrun.core.group.world import place as place_in  # only where ftrun starts the ranks
+
+            place = place_in(job.order.world, policy.member)
+            if place is None or place.number != ranks:
+                return _refuse_epoch(job, epoch, ranks)
     again = job.want if isinstance(job.want, Restart) else None
     number = job.ledger.start_cnt + 1
     ledger = job.ledger._replace(start_cnt=number, epoch=epoch, reason=again.reason if again else job.ledger.reason)
-    fields: do.Fields = (("reason", ledger.reason), ("start_cnt", number))
+    fields: do.Fields = (("reason", ledger.reason), ("start_cnt", ledger.starts))
     if again:
         fields += (("consecutive", again.consecutive),)
     if policy.group:
@@ -44,9 +50,18 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
         patience=1 << min(ledger.hang, 10),
         first_beat=ledger.first_beat,
         inherited=ledger.saved,
+        replacements=ledger.replacements,
     )
     job = job._replace(phase=Launching(attempt), want=KeepRunning(), ledger=ledger, blame=None, removed_devices=())
-    return job, (written, do.Spawn(number))
+    return job, (written, do.Spawn(number, place))
+
+
+def _refuse_epoch(job: Job, epoch: int, ranks: int) -> Outcome:
+    """The order numbers the ranks by what this member offered before a device was removed.  Nothing starts here: this
+    member is ready after that epoch, so that rank 0 ends it and starts the next one with the new number."""
+    why = f"epoch {epoch} does not start here, because this member now starts {sentences.several(ranks, 'rank')}"
+    written = do.Persist("group", (("what", "noted"), ("epoch", epoch), ("why", why)))
+    return job._replace(phase=Pending(), ledger=job.ledger._replace(epoch=epoch)), (written,)
 
 
 def ask_for_verdict(job: Job, attempt: Attempt, now: float, written: Effects) -> Outcome:

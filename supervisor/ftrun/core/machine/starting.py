@@ -17,7 +17,7 @@ from ftrun.core.machine.group_member import heal_at_barrier
 from ftrun.core.machine.restarting import ANSWER, launch
 from ftrun.core.machine.states import Done, Job, KeepRunning, Pending, Phase
 from ftrun.core.machine.stopping import Effects, Outcome
-from ftrun.core.rules.fault_history import earlier_schedules, highest, merge, schedules_before
+from ftrun.core.rules.fault_history import earlier_schedules, highest, merge, reached_before, schedules_before
 from ftrun.core.rules.policy import Policy, is_beyond
 
 # s in which the devices must be checked before the first start.  The first call to a driver may take seconds, and a
@@ -29,11 +29,16 @@ def on_started(job: Job, phase: Pending, event: ev.Started, policy: Policy) -> O
     """Start at once, or after the platform, the probe and the state dir have answered or their time is over."""
     asked = (("platform", policy.asks_platform), ("devices", policy.checks_devices))
     awaits = frozenset(name for name, on in asked if on)
-    if policy.checks_devices and policy.shared:
-        awaits |= {"history"}  # it is needed only if a device has a fault
+    if (policy.checks_devices and policy.shared) or _recalls(job, policy):
+        awaits |= {"history"}
     if awaits:
         return job._replace(phase=Pending(event.now + (CHECK if policy.checks_devices else ANSWER), awaits)), ()
     return launch(job, event.now, policy, "started")
+
+
+def _recalls(job: Job, policy: Policy) -> bool:
+    """Whether the command is to see where an earlier schedule was, and this ftrun does not know it yet."""
+    return policy.recalls and job.ledger.last_step is None and job.ledger.last_checkpoint is None
 
 
 def on_woke_late(job: Job, phase: Pending, event: ev.WokeLate, policy: Policy) -> Outcome:
@@ -71,7 +76,7 @@ def on_devices_checked(job: Job, phase: Pending, event: ev.DevicesChecked, polic
     written: Effects = ()
     if "devices" in phase.awaits:
         job, written = return_devices(job, event, policy)
-    if not phase.preexisting:
+    if not phase.preexisting and not _recalls(job, policy):  # the history was awaited for devices with a fault only
         phase = phase._replace(awaits=phase.awaits - {"history"})
     job, effects = _note_answer(job, phase, "devices", event.now, policy)
     return job, written + effects
@@ -86,12 +91,15 @@ def on_history_loaded(job: Job, phase: Phase, event: ev.HistoryLoaded, policy: P
     past = schedules_before([s for s in schedules if s.phase == policy.phase], ledger.schedule_cnt)
     jobs = {ledger.job, *(s.job for s in earlier_schedules(schedules, ledger.schedule_cnt))}
     step, checkpoint = highest(s.best_step for s in past), highest(s.best_checkpoint for s in past)
+    reached = reached_before([s for s in schedules if s.phase == policy.phase], ledger.schedule_cnt, policy.member)
     progressed = ledger.best_step is not None or ledger.best_checkpoint is not None
     further = is_beyond(ledger.best_step, step) or is_beyond(ledger.best_checkpoint, checkpoint)
     ledger = ledger._replace(
         reached=ledger.reached and (further or not progressed),
         best_step=highest((step, ledger.best_step)),
         best_checkpoint=highest((checkpoint, ledger.best_checkpoint)),
+        last_step=reached.step if ledger.last_step is None else ledger.last_step,
+        last_checkpoint=reached.checkpoint if ledger.last_checkpoint is None else ledger.last_checkpoint,
         occurrences=merge([one for one in event.occurrences if one.job in jobs], ledger.occurrences),
     )
     job = job._replace(ledger=ledger, past=past)

@@ -116,16 +116,19 @@ Want = KeepRunning | Restart | Finish
 
 
 class Paused(NamedTuple):
-    """The operator has paused all verdicts; the pause ends by itself at `until`.  `faults` are handled after it."""
+    """The operator `by` has paused all verdicts (empty: on another member); the pause ends by itself at `until`.
+    `faults` are handled after it."""
 
     since: float
     until: float | None = None
     faults: tuple[FaultReported, ...] = ()
+    by: str = ""
 
 
 class Blame(NamedTuple):
-    """Why ftrun ended the attempt, or why it ended by itself, and when (`at`).  `rank`, `step`: of the suspect;
-    `waits`: its stack shows that it waits for others."""
+    """Why ftrun ended the attempt, or why it ended by itself, and when that began (`at`).  `rank`, `step`: of the
+    suspect; `waits`: its stack shows that it waits for others.  `symptom`: its exception is the consequence of the end
+    of another process, such as a broken connection."""
 
     at: float
     cause: Reason
@@ -133,6 +136,7 @@ class Blame(NamedTuple):
     rank: int | None = None
     step: int | None = None
     waits: bool = False
+    symptom: bool = False
 
 
 class Job(NamedTuple):
@@ -153,6 +157,11 @@ class Job(NamedTuple):
     announced_pause: float | None = None
     removed_devices: tuple[str, ...] = ()
     leaving: bool = False
+
+    @property
+    def recovers_ranks(self) -> bool:
+        """Whether the ranks of the attempt under way can still recover."""
+        return isinstance(self.phase, Watched) and self.phase.attempt.rounds.is_open
 
     @property
     def asleep(self) -> tuple[tuple[float, float], ...]:

@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 from ftrun.core.accounting.totals import Account
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules.fault_history import Occurrence
 from ftrun.core.rules.idle import Idle
 
@@ -182,7 +183,9 @@ class VisibleDevices(NamedTuple):
 
 class LocalRank(NamedTuple):
     """A process that ftrun itself started as a rank (`--nproc-per-node`).  `rank`: its number in the whole job,
-    `local_rank`: on this node.  `code` or `signal` is set once it has ended, at `exited_at`."""
+    `local_rank`: on this node.  `code` or `signal` is set once it has ended, at `exited_at`.  `started_at`: when its
+    process was started in place of another one; None: with the attempt.  `exception`: the last that one of its
+    processes left."""
 
     rank: int
     local_rank: int
@@ -190,6 +193,22 @@ class LocalRank(NamedTuple):
     exited_at: float | None = None
     code: int | None = None
     signal: int | None = None
+    started_at: float | None = None
+    exception: str = ""
+
+
+class RankPlace(NamedTuple):
+    """The ranks of one member of a group: `number` of them, counted from `first` among `size` in the whole job.
+    `member` of `members`.  Rank 0 of the job listens at `address`, which is empty if only each member itself knows it,
+    and at `port`."""
+
+    first: int
+    number: int
+    size: int
+    member: int
+    members: int
+    address: str
+    port: int
 
 
 class Attempt(NamedTuple):
@@ -223,6 +242,8 @@ class Attempt(NamedTuple):
     reported: bool = False  # a hang that ftrun only reports has been reported
     look: LookState = LookState()
     processes: tuple[LocalRank, ...] = ()  # the ranks that ftrun itself started, by local rank; `pid` is the first
+    rounds: Rounds = Rounds()  # of these ranks, where they can recover
+    replacements: int = 0  # `Ledger.replacements` when this attempt began
 
     @property
     def moved(self) -> bool:
@@ -264,7 +285,8 @@ class Ledger(NamedTuple):
     """State that outlives an attempt, a crash of ftrun and a restart of the container in the same pod.
 
     `first_beat`: the longest time in seconds that an attempt took from its spawn to its first movement; None until one
-    has moved.
+    has moved.  `replacements`: by how much the number of starts of any rank exceeds `start_cnt`, because ranks were
+    replaced alone.
     """
 
     start_cnt: int = 0
@@ -289,6 +311,14 @@ class Ledger(NamedTuple):
     job: str = ""  # identifies the training job; faults of other jobs are not counted
     epoch: int = 0  # the group's epoch of the command that runs or ran last
     account: Account = Account()  # where the time went
+    replacements: int = 0
+    retried: int = 0  # recoveries below the tree that have succeeded in this run dir, by their rung
+    replaced: int = 0
+
+    @property
+    def starts(self) -> int:
+        """The highest number of starts of the command, or of a single rank that was replaced, in this pod."""
+        return self.start_cnt + self.replacements
 
     def count(self, cause: Cause) -> int:
         return {"hang": self.hang, "fault": self.fault, "failure": self.failure}[cause]

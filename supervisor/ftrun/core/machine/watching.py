@@ -1,6 +1,4 @@
-"""Watching an attempt: its progress, whether it moves, how a suspicion is resolved, and how the command ends."""
-
-from typing import TYPE_CHECKING
+"""Watching an attempt: its progress, whether it moves, and how a suspicion is resolved."""
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
@@ -8,10 +6,8 @@ from ftrun.core.machine.device_faults import fault_that_ended
 from ftrun.core.machine.pause import excuse, is_over, lift
 from ftrun.core.machine.states import (
     Done,
-    Finish,
     Healing,
     Job,
-    Launching,
     Pending,
     Phase,
     Restart,
@@ -21,18 +17,14 @@ from ftrun.core.machine.states import (
     Suspect,
     Watched,
 )
-from ftrun.core.machine.stopping import Effects, Outcome, restart_or_escalate, stop
+from ftrun.core.machine.stopping import Effects, Outcome, restart_or_escalate
 from ftrun.core.machine.values import CAUSES, Attempt, Cause, ClosedLook, Finding, Ledger, RaisedLimit
-from ftrun.core.rules import adaptive_timeout, exit_codes, hang_rules, looks
+from ftrun.core.rules import adaptive_timeout, hang_rules, looks
 from ftrun.core.rules.idle import observe, unchanged_for
 from ftrun.core.rules.liveness import assess, is_same, time_awake
 from ftrun.core.rules.policy import Policy, latest_file, progress, with_progress
 from ftrun.core.text import sentences
 
-if TYPE_CHECKING:
-    from ftrun.core.rules.crash_causes import Diagnosis
-
-BY_TERMINAL = (1, 2, 3)  # SIGHUP, SIGINT, SIGQUIT: the terminal sends them to the command's process group directly
 AT_REST = 6.0  # s; a file that was written in place before a kill has been reported as at rest by then
 
 
@@ -48,11 +40,21 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
     if attempt.stopped_at is not None or job.paused is not None:
         attempt = looks.forget(attempt, now)
         return job._replace(phase=_watched_phase(attempt, job.paused and job.paused.until)), so_far
+    if attempt.rounds.is_changing:
+        from ftrun.core.machine import recovering  # only where ftrun starts the ranks
+
+        recovery = recovering.wait(job, attempt, now, policy, so_far)
+        if recovery.failed is not None:
+            return recovering.fall(recovery, now, policy)
+        job, attempt, so_far = recovery.job, recovery.attempt, recovery.effects
+    if attempt.rounds.is_under_way:  # nobody is expected to move
+        return job._replace(phase=_watched_phase(attempt, attempt.rounds.deadline)), so_far
     assessment = assess(attempt, now, policy.limits, job.ledger.learned)
     finding = assessment.finding
     if finding is None:
         attempt, looked_at, effects = _look(attempt, now, policy)
-        deadline = min((at for at in (assessment.deadline, looked_at) if at is not None), default=None)
+        times = assessment.deadline, looked_at, attempt.rounds.next_read(now)
+        deadline = min((at for at in times if at is not None), default=None)
         return job._replace(phase=_watched_phase(attempt, deadline)), (*so_far, *effects)
     suspect = Suspect(attempt, finding, now + policy.evidence_timeout)
     return job._replace(phase=suspect), (
@@ -305,6 +307,13 @@ def _declare_hang(
     cause: Cause = "hang" if fault is None else "fault"
     if fault is None and policy.only_report_hangs:
         return _report_only(job, phase, now, why, policy, so_far)
+    if fault is None and phase.attempt.rounds.is_open:
+        from ftrun.core.machine import recovering  # only where ftrun starts the ranks
+
+        recovery = recovering.from_hang(job, phase.attempt, why, seen.get("culprits"), now, policy)
+        if recovery.failed is None:
+            return check(recovery.job, recovery.attempt, now, policy, so_far + recovery.effects)
+        job, so_far = recovery.job, so_far + recovery.effects
     job, effects = restart_or_escalate(job, phase.attempt, cause, why, now, policy, so_far, fault=fault, seen=seen)
     who = phase.finding
     blame = job.blame and job.blame._replace(rank=who.rank, step=who.step, waits=seen.get("waits") is True)
@@ -323,67 +332,3 @@ def _report_only(job: Job, phase: Suspect, now: float, why: str, policy: Policy,
         so_far += (do.LogLine(sentences.sentence(why, left)),)
     excused = _excuse(attempt, finding, now)
     return _clear(job, excused._replace(reported=True), now, f"left as it is: {why}", policy, so_far)
-
-
-# --- its end ----------------------------------------------------------------------------------------------------------
-
-
-def on_rank_exited(job: Job, phase: Watched | Stopping, event: ev.RankExited, policy: Policy) -> Outcome:
-    """A rank that ftrun started ended: one that ends with 0 is done, while the others go on."""
-    processes = tuple(
-        process._replace(exited_at=event.now, code=event.code, signal=event.signal)
-        if process.local_rank == event.local_rank
-        else process
-        for process in phase.attempt.processes
-    )
-    rank = next((process.rank for process in processes if process.local_rank == event.local_rank), event.local_rank)
-    status: do.Fields = (("code", event.code),) if event.signal is None else (("signal", event.signal),)
-    written = do.Persist("rank_exited", (("rank", rank), ("local_rank", event.local_rank), *status))
-    return job._replace(phase=phase._replace(attempt=phase.attempt._replace(processes=processes))), (written,)
-
-
-def on_command_exited(job: Job, phase: Launching | Watched, event: ev.CommandExited, policy: Policy) -> Outcome:
-    """Processes that the command left behind are ended too; then its status decides."""
-    attempt, status = phase.attempt, exit_codes.shell_status(event.code, event.signal)
-    job, attempt, written = record_progress(job, attempt, event.now, policy)
-    by_request = event.signal is not None and (event.signal in attempt.forwarded or event.signal in BY_TERMINAL)
-    if attempt.fatal is None and (status == 0 or by_request or isinstance(job.want, Finish)):
-        verdict = exit_codes.SUCCEEDED if status == 0 else exit_codes.STOPPED if by_request else exit_codes.FAILED
-        job = job._replace(want=Finish(status, verdict, _status_text(event)))
-        return stop(job, attempt, event.now, policy, (*written, exit_record(event)))
-    diagnosis = _diagnose(event)
-    why = _status_text(event) if diagnosis is None else diagnosis.why
-    if not why.startswith(_status_text(event)):
-        why = f"{_status_text(event)}: {why}"
-    written += (exit_record(event, diagnosis),)
-    fault = fault_that_ended(attempt, policy)
-    if fault is not None:
-        why = f"{why}, after device {fault.device} reported {fault.code}"
-        return restart_or_escalate(job, attempt, "fault", why, event.now, policy, written, status, fault)
-    final = diagnosis is not None and not diagnosis.recoverable and "failure" in policy.restart_on
-    incurable = why if final else None
-    return restart_or_escalate(job, attempt, "failure", why, event.now, policy, written, status, incurable=incurable)
-
-
-def _diagnose(event: ev.CommandExited) -> "Diagnosis | None":
-    if event.ending is None:
-        return None
-    from ftrun.core.rules import crash_causes  # loaded late: it has many rules, and most commands never fail
-
-    return crash_causes.diagnose(event.ending)
-
-
-def exit_record(event: ev.CommandExited, diagnosis: "Diagnosis | None" = None) -> do.Persist:
-    fields: do.Fields = (("code", event.code),) if event.signal is None else (("signal", event.signal),)
-    fields += () if event.rank is None else (("rank", event.rank),)
-    if diagnosis is not None and event.ending is not None:
-        fields += (("why", diagnosis.why), ("rule", diagnosis.rule))
-        fields += (("oom_kills", event.ending.oom_kills),) if event.ending.oom_kills else ()
-    return do.Persist("exited", fields)
-
-
-def _status_text(event: ev.CommandExited) -> str:
-    who = "the command" if event.rank is None else sentences.rank(event.rank)
-    if event.signal is not None:
-        return f"{sentences.signal(event.signal)} ended {who}"
-    return f"{who} exited with {event.code}"

@@ -308,7 +308,7 @@ def diagnose(ending: CommandFailure) -> Diagnosis:
         why = first.description
     else:
         why = _status_text(ending) + (f", after {line}" if line else "")
-        why += f"; before that, {first.description}" if first is not None else ""
+        why += f"; before that, {first.description}" if first is not None and first.pid != ending.pid else ""
     why = short(why, LONGEST - len(more)) + more
     if rule is None:
         return Diagnosis(True, why, "unknown", line)

@@ -50,6 +50,8 @@ class Schedule(NamedTuple):
 
     `progressed`: it got further than all earlier ones.  `faulted`: a device fault ended one of its attempts.  `failed`:
     it ended with a failure; not so a schedule that succeeded, was stopped from outside, or left no result.
+    `last_step`, `last_checkpoint` (a path, empty if unknown): as its command would see them at its next start.
+    `member`: the rank of this ftrun in its group.
     """
 
     key: str
@@ -63,6 +65,16 @@ class Schedule(NamedTuple):
     failed: bool = False
     phase: str = ""
     job: str = ""
+    last_step: int | None = None
+    last_checkpoint: str = ""
+    member: int = 0
+
+
+class Reached(NamedTuple):
+    """Where the command of an earlier schedule was: its last step, and the path of its last checkpoint."""
+
+    step: int | None = None
+    checkpoint: str | None = None
 
 
 def age(then: Clock, now: Clock) -> float:
@@ -131,6 +143,27 @@ def earlier_schedules(schedules: Sequence[Schedule], number: int) -> list[Schedu
             break
         found.append(schedule)
     return found
+
+
+def reached_before(schedules: Sequence[Schedule], number: int, member: int) -> Reached:
+    """Where this job was before schedule `number`, according to the latest schedule that knows it.  Members may save a
+    file each, so the file of the same member comes first; otherwise it is that of the newest checkpoint."""
+    earlier = earlier_schedules(schedules, number)
+    counts = sorted({one.number for one in earlier}, reverse=True)
+    step: int | None = None
+    for count in counts:
+        lives = [one for one in earlier if one.number == count]
+        own = [one for one in lives if one.member == member]
+        if step is None:
+            step = highest(one.last_step for one in own or lives)
+        saved = [one for one in own if one.last_checkpoint] or [one for one in lives if one.last_checkpoint]
+        if saved:  # the latest life comes first, and `max` takes the first of several
+            return Reached(step, max(saved, key=_checkpoint_step).last_checkpoint)
+    return Reached(step)
+
+
+def _checkpoint_step(one: Schedule) -> int:
+    return -1 if one.best_checkpoint is None else one.best_checkpoint
 
 
 def _join(one: Schedule, other: Schedule) -> Schedule:

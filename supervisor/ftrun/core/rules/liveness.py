@@ -89,7 +89,15 @@ def assess(
 
 
 def awaited_ranks(attempt: Attempt) -> list[Rank]:
-    return [rank for rank in attempt.ranks if rank.present and not rank.done]
+    """The ranks that have to move.  In a later round of recovery each of them starts again, like a new process."""
+    awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]
+    return awaited if attempt.rounds.number == 1 else [_in_round(rank, attempt.rounds.began) for rank in awaited]
+
+
+def _in_round(rank: Rank, began: float) -> Rank:
+    if rank.moved_at is None or rank.moved_at > began:
+        return rank._replace(claimed_at=max(rank.claimed_at, began))
+    return rank._replace(moved_at=None, claimed_at=max(rank.claimed_at, began), credit=0.0)
 
 
 def is_same(one: Finding, other: Finding | None) -> bool:

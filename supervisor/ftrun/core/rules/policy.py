@@ -41,9 +41,22 @@ class Policy(NamedTuple):
     phase: str = ""  # one of several phases that run in sequence; each has a history of its own
     job: str = ""  # the name of this training job, from the platform or from --group-job
     shared: bool = False  # another ftrun of this job may already have reached a verdict
+    recalls: bool = False  # the first start waits for what an earlier schedule has reached
     group: bool = False  # a member of a group: starts and verdicts are for all members
+    member: int = 0  # its number there
+    ranks: int | None = None  # that ftrun starts on this node; None: the command is one process
+    rank_per_device: bool = False  # one for each device that the command has
     peer_timeout: float = SILENCE  # how long another member may be silent before it counts as lost
     evidence_timeout: float = 30.0
+    recover: frozenset[str] = frozenset()  # the rungs below the tree that may be used, where all ranks can recover
+    recover_timeout: float = 60.0  # for a rank to come to the next round
+
+
+def local_ranks(ledger: Ledger, policy: Policy) -> int | None:
+    """How many ranks the next start has on this node; None: the command is one process."""
+    if policy.ranks is None or not policy.rank_per_device or ledger.visible is None:
+        return policy.ranks
+    return len(ledger.visible.names)
 
 
 LIMIT: Final[dict[Cause, exit_codes.Verdict]] = {

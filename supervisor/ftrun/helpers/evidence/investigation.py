@@ -8,6 +8,7 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
+from ftrun.core.rules.culprit import RankSeen, culprits
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.helpers.evidence import (
     blocking_calls,
@@ -109,7 +110,8 @@ class Investigation:
         path = self._write(complete)
         suspects = [change for change in found if change.pid == request.suspect]
         in_collective = any(change.is_in_collective for change in suspects)
-        self._reply(verdict, report.location_summary(complete), path, in_collective, facts.mechanism)
+        named = culprits(_seen_ranks(facts))
+        self._reply(verdict, report.location_summary(complete), path, in_collective, facts.mechanism, named)
         if path is not None and background.running:
             background.wait(until)
             self._write(background.add_to(facts))
@@ -126,13 +128,14 @@ class Investigation:
         path: str | None,
         waits: bool = False,
         mechanism: str = "",
+        named: tuple[int, ...] = (),
         problem: str | None = None,
     ) -> None:
         if self._replied.acquire(blocking=False):
             if problem is not None:
                 self._send(Problem(problem))
             rates = round(verdict.cpu, 3), round(verdict.io)
-            self._send(Reply(verdict.cleared, why, *rates, self._processes, path, waits, mechanism))
+            self._send(Reply(verdict.cleared, why, *rates, self._processes, path, waits, mechanism, named))
 
     def _observe(self) -> tuple[Observation, list[int]]:
         """The processes, and the order in which stacks and waits are read: the suspect, ranks, its descendants, other
@@ -263,6 +266,27 @@ def _explained(facts: Facts, world: World) -> Facts:
     name, ranks = partial(report.process_name, facts), [rank.pid for rank in facts.request.ranks]
     graph = wait_graph.build(facts.changes, world, facts.request.suspect, ranks, name)
     return facts._replace(mechanism=facts.request.finding.mechanism or wait_graph.mechanism(graph), graph=graph)
+
+
+def _seen_ranks(facts: Facts) -> list[RankSeen]:
+    """What each rank of this node that is not done was seen to do."""
+    graph, numbers = facts.graph, {rank.pid: rank.rank for rank in facts.request.ranks if not rank.done}
+    awaits: dict[int, set[int]] = {}
+    for node in graph.nodes:
+        if node.main and node.pid in numbers:
+            others = {graph.nodes[place].pid for place in node.wakers} & numbers.keys()
+            awaits.setdefault(node.pid, set()).update(numbers[pid] for pid in others)
+    return [
+        RankSeen(
+            numbers[change.pid],
+            change.is_stopped,
+            change.is_in_collective,
+            bool(change.moved),
+            frozenset(awaits.get(change.pid, ())),
+        )
+        for change in facts.changes
+        if change.pid in numbers and not change.gone
+    ]
 
 
 def _is_python(pid: int) -> bool:

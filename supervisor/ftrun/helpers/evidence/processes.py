@@ -4,6 +4,7 @@ Only files for which the kernel does not need the process's memory are read here
 for a lock that a process stuck in the kernel may hold (blocking_calls.py and waits.py read those).
 """
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -94,12 +95,21 @@ def below(pid: int, processes: Iterable[Stat]) -> set[int]:
 
 def carries(root: int) -> Callable[[Stat], bool]:
     """A check whether a process has the beat folder of `root` in its environment (host/tree.py)."""
-    entries = procfs.environment(root)
-    mark = next((entry for entry in entries if entry.startswith(b"FTRUN_BEAT_DIR=")), None)
-    if mark is None:
+    try:
+        mark = _mark(root)
+    except LookupError:
         return lambda process: False
     # A process in state D may hold the lock that reading its environment needs.
     return lambda process: process.state != "D" and mark in procfs.environment(process.pid)
+
+
+@functools.lru_cache(maxsize=8)
+def _mark(root: int) -> bytes:
+    """Remembered, since `root` may end while its siblings, the other ranks, go on.  LookupError if it has none."""
+    try:
+        return next(entry for entry in procfs.environment(root) if entry.startswith(b"FTRUN_BEAT_DIR="))
+    except StopIteration:
+        raise LookupError(root) from None
 
 
 def environment(pid: int) -> dict[str, str]:

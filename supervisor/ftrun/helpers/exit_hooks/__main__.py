@@ -102,7 +102,8 @@ class ExitHooks:
 
     def _start(self, what: str, command: Sequence[str], output: int) -> int | None:
         try:
-            return self._children.start(command, {"LC_ALL": "C"} if command[0] == "umount" else {}, output)
+            variables = {"LC_ALL": "C"} if command[0] == "umount" else dict(self._work.variables)
+            return self._children.start(command, variables, output)
         except (OSError, ValueError) as error:
             self._fail(what, str(error))
             return None

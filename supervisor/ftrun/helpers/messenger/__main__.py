@@ -53,6 +53,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     context = zmq.Context(io_threads=1)
     channel, publisher, steps = OperatorChannel(context, lines), RecordPublisher(context, lines), Steps(beat_dir, lines)
     link = None if address is None else _link(address, beat_dir, lines)
+    channel.ask = None if link is None else link.view.ask
     poller = zmq.Poller()
     for source in (0, channel.socket, publisher.fd, *(() if link is None else link.sources)):
         if source is not None:

@@ -24,15 +24,18 @@ from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, Lines
 from ftrun.helpers.messenger.connections import HANDSHAKE, Connections
+from ftrun.helpers.messenger.group_view import CoordinatorSide
 from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.messenger.transport import LATE, RETRY, Unusable, secure, server
+from ftrun.messages import group_view, peers
 from ftrun.messages import messenger as messages
-from ftrun.messages import peers
 from ftrun.messages.codec import Malformed
 
 BATCH: Final = 256  # messages that are read before other work is done
 QUEUED: Final = 16  # messages of one peer; each carries a complete state, so the next one replaces a lost one
-RECONNECT: Final = 2.0  # s that a member has to reconnect: a messenger that died has to start again
+RECONNECT: Final = (
+    5.0  # s that a member has to reconnect: a messenger that died starts again, on a crowded machine in seconds
+)
 GIVEN_UP: Final = 3.0  # s beyond a heartbeat period; a connection that closes after such a silence was given up
 CONNECTING: Final = 0.25  # s by which RECONNECT is extended while its host connects; at most HANDSHAKE
 LEAVING: Final = 4.0  # s that rank 0 waits for the members to leave
@@ -93,6 +96,7 @@ class CoordinatorLink:
         self._order, self._sent_order, self._delivered_order = peers.dump(self._coordinator.order), b"", b""
         self._next = self._scan = self._planned = self._lenient_until = now
         self._more = False
+        self.view = CoordinatorSide(address, lines, self._send_view)
 
     @property
     def due(self) -> float:
@@ -101,7 +105,7 @@ class CoordinatorLink:
             return 0.0
         deadline = math.inf if self._coordinator.deadline is None else self._coordinator.deadline
         closed = min((peer.until for peer in self._disconnected), default=math.inf)
-        return min(self._next, self._scan, self._leaving, deadline, closed)
+        return min(self._next, self._scan, self._leaving, deadline, closed, self.view.due)
 
     def set_report(self, report: Report, now: float) -> None:
         """Set the report of this node's own PID 1, which is a member like the others."""
@@ -125,6 +129,7 @@ class CoordinatorLink:
         if self._coordinator.deadline is not None and now >= self._coordinator.deadline:
             self._decide(membership.DeadlineReached(now))
         self._send_order()
+        self.view.process(now, self._coordinator, self._present)
         if self._leaving < math.inf:
             self._check_leaving(now)
         self._planned = max(now, self.due)
@@ -185,6 +190,9 @@ class CoordinatorLink:
                 if len(content) == 2 and content[1] in (peers.BYE, peers.RENEW):
                     self._goodbye(id, content, now)
                     continue
+                if len(content) == 3 and content[1] in group_view.KINDS:
+                    self._receive_view(id, content, now)
+                    continue
                 if len(content) != 4 or len(content[3]) > STAMP:
                     raise Malformed("it does not use the protocol of a member")
                 peer = self._by_id.get(id)
@@ -201,6 +209,20 @@ class CoordinatorLink:
                 continue
             self._send_order_to(peer)
         self._more = True
+
+    def _receive_view(self, id: bytes, content: list[bytes], now: float) -> None:
+        """A message about the view of the group, of a member that has reported; otherwise it is dropped."""
+        peer = self._by_id.get(id)
+        if peer is not None and peer.hello_frame == content[0]:
+            self.view.receive(peer.hello.rank, content[1], content[2], now)
+
+    def _send_view(self, rank: int, kind: bytes, content: bytes) -> bool:
+        peer = self._present().get(rank)
+        return peer is not None and self._send([peer.id, kind, content])
+
+    def _present(self) -> dict[int, Peer]:
+        """The members that are connected."""
+        return {peer.hello.rank: peer for peer in self._by_id.values() if peer.id and not peer.refused}
 
     def _goodbye(self, id: bytes, content: list[bytes], now: float) -> None:
         hello_frame, notice = content
@@ -355,11 +377,12 @@ class CoordinatorLink:
     def _send_order_to(self, peer: Peer) -> None:
         self._send([peer.id, peers.ORDER, self._order, b"%d" % peer.seq, peer.stamp])
 
-    def _send(self, frames: list[bytes]) -> None:
+    def _send(self, frames: list[bytes]) -> bool:
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
+            return True
         except zmq.ZMQError:
-            pass  # it does not read; it will send its report again
+            return False  # it does not read; it will send its report again
 
 
 def _sender(content: bytes) -> str:

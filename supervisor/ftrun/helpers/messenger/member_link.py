@@ -15,11 +15,12 @@ from ftrun import __version__
 from ftrun.core.group.messages import Report
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import Lines
+from ftrun.helpers.messenger.group_view import MemberSide
 from ftrun.helpers.messenger.handshakes import ENDED, FAILED, Handshakes
 from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.messenger.transport import LATE, RETRY, Unusable, load_secret, monitor_events, secure, server
+from ftrun.messages import group_view, peers
 from ftrun.messages import messenger as messages
-from ftrun.messages import peers
 from ftrun.messages.codec import Malformed
 
 BATCH: Final = 64  # messages that are read before other work is done
@@ -78,6 +79,7 @@ class MemberLink:
         self._sent_at = now
         self._contact_sent = 0.0
         self._renew_at = math.inf  # when the connection is renewed
+        self.view = MemberSide(address, lines, self._try_send)
 
     @property
     def due(self) -> float:
@@ -85,7 +87,7 @@ class MemberLink:
         silence_ends = math.inf if self._cut else self._silence_ends
         timeouts = min(self._awaiting + REPLY_TIMEOUT, self._renew_at, silence_ends)
         leave_by = self._reported_at + LEAVING if self._may_leave else math.inf
-        return min(self._next, max(timeouts, self._lenient_until), leave_by)
+        return min(self._next, max(timeouts, self._lenient_until), leave_by, self.view.due)
 
     @property
     def _silence_ends(self) -> float:
@@ -104,7 +106,7 @@ class MemberLink:
     def set_report(self, report: Report, now: float) -> None:
         """Set the report of PID 1, which is sent at once."""
         self._report = report
-        self._reported_at = self._next = now
+        self._reported_at = self._next = self.view.due = now
         self._frame = b""
 
     def process(self, now: float) -> None:
@@ -123,6 +125,7 @@ class MemberLink:
             self._check_timeouts(now)
         if now >= self._renew_at:
             self._renew()
+        self.view.process(now)
         if self._may_leave and (not self._up or now >= self._reported_at + LEAVING):
             self._report_left()
         self._planned = max(now, self.due)
@@ -226,6 +229,9 @@ class MemberLink:
             if self._refusal not in self._refusals and len(self._refusals) < BATCH:
                 self._refusals.add(self._refusal)
                 self._lines.send(messages.Refused(self._refusal, frames[2] == peers.FINAL))
+            return
+        if frames[0] in group_view.KINDS and len(frames) == 2:
+            self.view.receive(frames[0], frames[1], now)
             return
         if frames[0] != peers.ORDER or len(frames) != 4:
             raise Malformed("it is neither an order nor a refusal")

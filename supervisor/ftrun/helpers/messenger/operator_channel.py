@@ -6,6 +6,7 @@ time that they wait are limited, and a reply that a client does not read is drop
 
 import math
 import time
+from collections.abc import Callable
 from typing import Final, cast
 
 import zmq
@@ -14,6 +15,7 @@ from ftrun import __version__
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import Lines
 from ftrun.messages import operator
+from ftrun.messages.group_view import FilePart, FileRequest
 from ftrun.messages.messenger import Answer, OperatorRequest, Verb
 
 BATCH: Final = 64  # messages that are read before other work is done
@@ -21,6 +23,8 @@ MAX_PENDING: Final = 16  # requests that wait for a reply
 REPLY_TIMEOUT: Final = 10.0  # s that PID 1 has for its decision
 RATE: Final = 5.0  # requests a second on average
 BURST: Final = 10.0  # requests at once
+READS: Final = 100.0  # requests for a part of a file, at once and in a second
+Ask = Callable[[FileRequest, Callable[[FilePart], None], float], None]
 
 
 class Pending(NamedTuple):
@@ -40,6 +44,8 @@ class OperatorChannel:
         self._pending: dict[str, Pending] = {}
         self._count = 0
         self._tokens, self._at = BURST, time.monotonic()
+        self._reads, self._reads_at = READS, time.monotonic()
+        self.ask: Ask | None = None  # passes a request for a file on, in a group
         self._more = False
         router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         router.maxmsgsize = operator.LIMIT
@@ -92,6 +98,8 @@ class OperatorChannel:
         pending = Pending(envelope, request.id, until if request.until is None else min(until, request.until))
         if request.verb == operator.PING:
             self._send_reply(pending, True, f"ftrun {__version__}")
+        elif request.read is not None:
+            self._read(pending, request.read, now)
         elif now >= pending.until:
             # The messenger itself was stopped meanwhile.
             self._send_reply(pending, False, "the request expired before it was read")
@@ -103,6 +111,21 @@ class OperatorChannel:
             verb = cast(Verb, request.verb)
             self._lines.send(OperatorRequest(str(self._count), verb, request.by, request.lasting, pending.until))
 
+    def _read(self, pending: Pending, request: FileRequest, now: float) -> None:
+        """Answer with a part of a file of a member; PID 1 is not asked."""
+        self._reads, self._reads_at = min(READS, self._reads + READS * (now - self._reads_at)), now
+        if self.ask is None:
+            self._send_reply(pending, False, "this run is not a member of a group")
+        elif self._reads < 1:
+            self._send_reply(pending, False, "too many requests")
+        else:
+            self._reads -= 1
+
+            def reply(part: FilePart) -> None:
+                self._send_reply(pending, part.ok, part.why, part=part._asdict())
+
+            self.ask(request, reply, now)
+
     def _admit(self, now: float) -> bool:
         self._tokens, self._at = min(BURST, self._tokens + RATE * (now - self._at)), now
         if self._tokens < 1 or len(self._pending) >= MAX_PENDING:
@@ -110,10 +133,10 @@ class OperatorChannel:
         self._tokens -= 1
         return True
 
-    def _send_reply(self, pending: Pending, ok: bool, why: str) -> None:
+    def _send_reply(self, pending: Pending, ok: bool, why: str, **more: object) -> None:
         assert self.socket is not None
         try:
-            reply = operator.dump_reply(operator.Reply(pending.id, ok, why), version=__version__)
+            reply = operator.dump_reply(operator.Reply(pending.id, ok, why), version=__version__, **more)
             self.socket.send_multipart([*pending.envelope, reply], zmq.NOBLOCK)
         except zmq.ZMQError:
             pass  # the client is gone, or does not read

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from ftrun.core.machine import values
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks.table import RUNGS
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 RANKS: Final = 64  # with more ranks on this node there are no series for single ranks
@@ -51,6 +52,13 @@ METRICS: Final = (
     Metric("ftrun_restarts_total", "counter", ("reason",), f"Restarts in this run dir, by reason: {_listed(REASONS)}."),
     Metric("ftrun_restarts_in_a_row", "gauge", ("cause",), f"Restarts without progress so far: {_listed(CAUSES)}."),
     Metric("ftrun_restarts_left", "gauge", ("cause",), "Restarts left in the budget; absent if it is unlimited."),
+    Metric("ftrun_round", "gauge", (), "The round of ranks that can recover; absent where they cannot."),
+    Metric(
+        "ftrun_recoveries_total",
+        "counter",
+        ("rung",),
+        f"Recoveries short of a restart of all ranks in this run dir, by rung: {_listed(RUNGS)}.",
+    ),
     Metric("ftrun_step", "gauge", (), "The current step of training; absent if no steps are reported."),
     Metric("ftrun_step_seconds", "gauge", (), "Time per step, over this attempt."),
     Metric("ftrun_ranks", "gauge", ("state",), f"Ranks on this node, by state: {_listed(STATES)}."),
@@ -147,6 +155,9 @@ def _job(found: Snapshot) -> Iterable[OptionalReading]:
     for cause in CAUSES:
         yield "ftrun_restarts_in_a_row", (cause,), found.counts.get(cause, 0)
         yield "ftrun_restarts_left", (cause,), found.left.get(cause)
+    yield "ftrun_round", (), found.round
+    for rung in RUNGS:
+        yield "ftrun_recoveries_total", (rung,), found.recovered.get(rung, 0)
     yield "ftrun_step", (), found.step
     yield "ftrun_step_seconds", (), found.step_time
     yield "ftrun_checkpoint_step", (), found.checkpoint_step

@@ -4,7 +4,7 @@ LOG is a path, with `{}` in it for the local rank where ftrun starts the ranks, 
 a key of `host/output_pipes.py`, possibly with `:hidden` (it is not forwarded) or `:prefixed` (each line is marked with
 its rank).  For each there are two descriptors, from 3 on: the pipe that the command writes to, and the original
 destination.  The requests and events are in messages/output.py; `Tail` is sent once
-everything written so far has been read, or after `PATIENCE`; a line in the log marks the start of each attempt.  It
+everything written so far has been read, or after `PATIENCE`; a line in the log marks each start but the first.  It
 exits with 0 when stdin and all pipes have ended, and everything has been forwarded and written to the log (for which it
 waits at most `LOG_PATIENCE`), and not before, even if PID 1 has died.
 """
@@ -60,10 +60,12 @@ class Output:
 
     def _handle(self, request: Request) -> None:
         match request:
-            case Attempt(number, mono):
+            case Attempt(number, mono, first_rank):
+                for relay in self._relays:
+                    relay.first_rank = first_rank
                 with self.lock:
                     self._tail.begin(mono)
-                    for log in self._logs.values():
+                    for log in self._logs.values() if number else ():
                         log.mark(f"attempt {number}")
             case GetTail():
                 with self.lock:

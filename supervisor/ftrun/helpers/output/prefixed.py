@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 from typing import Final
 
 from ftrun.helpers.output.relay import Listener, Relay
@@ -9,6 +10,7 @@ from ftrun.host.output_pipes import NUMBERS
 
 LONGEST: Final = 65536  # bytes of a line that is held back until it is complete
 _ENDS: Final = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")  # a progress bar ends its line with a carriage return
+_TURNS: Final = dict[tuple[int, int], threading.Lock]()  # by the file to which several relays write
 
 
 class PrefixedRelay(Relay):
@@ -17,8 +19,14 @@ class PrefixedRelay(Relay):
 
     def __init__(self, stream: int, source: int, target: int, listener: Listener) -> None:
         super().__init__(stream, source, target, listener)
-        self._prefix = b"[%d] " % (stream // NUMBERS)
+        self._local_rank = stream // NUMBERS
         self._rest = b""
+        status = os.fstat(target)
+        self._turn = _TURNS.setdefault((status.st_dev, status.st_ino), threading.Lock())
+
+    @property
+    def _prefix(self) -> bytes:
+        return b"[%d] " % (self.first_rank + self._local_rank)
 
     def _forward(self, data: bytes) -> None:
         self._remove(len(data))
@@ -27,11 +35,13 @@ class PrefixedRelay(Relay):
         self._rest = content[sum(map(len, lines)) :]
         if len(self._rest) > LONGEST:
             lines, self._rest = [*lines, self._rest], b""
-        self._write(b"".join(self._prefix + line for line in lines))
+        prefix = self._prefix
+        self._write(b"".join(prefix + line for line in lines))
 
     def _finish(self) -> None:
         if self._rest:
             self._write(self._prefix + self._rest + b"\n")
 
     def _write(self, data: bytes) -> None:
-        self._pass_on(data, lambda left: os.write(self._target, left))
+        with self._turn:  # a pipe takes more than PIPE_BUF bytes in parts, and other writers in between: pipe(7)
+            self._pass_on(data, lambda left: os.write(self._target, left))

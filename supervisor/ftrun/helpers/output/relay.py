@@ -45,6 +45,7 @@ class Relay(threading.Thread):
     def __init__(self, stream: int, source: int, target: int, listener: Listener) -> None:
         super().__init__(daemon=True)
         self.stream, self._source, self._target, self._listener = stream, source, target, listener
+        self.first_rank = 0  # number of local rank 0 in the job
         self._to_pipe = stat.S_ISFIFO(os.fstat(target).st_mode)
         self._tee_pipe: tuple[int, int] | None = os.pipe()  # for tee; None if that is not permitted
         self._ended = False

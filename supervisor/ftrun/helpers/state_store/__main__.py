@@ -1,4 +1,4 @@
-"""Stores what outlives the pod: `python -m ftrun.helpers.state_store FOLDER`, started by PID 1.
+"""Stores what outlives the pod: `python -m ftrun.helpers.state_store FOLDER [RUN_DIR GIVEN]`, started by PID 1.
 
 The folder may be shared by several state stores, and may be on a network disk.  It contains `history.json`,
 `verdict.json` and `history.lock`.  The requests and replies are in messages/state_store.py.  A `History` is sent at the
@@ -9,6 +9,10 @@ reports a write error: then it is in memory, and is written as soon as writing w
 is set aside as `NAME.corrupt-<n>`; one that cannot be read is left alone.  When stdin ends, the store completes the
 pending requests and exits with 0; after an unexpected exception it exits with 1.  It may block on a dead disk: no
 process waits for it.
+
+With RUN_DIR it also writes `runs/<key>.json`, the attempts of this ftrun (`views.schedules.Life`), from the records in
+RUN_DIR: after each start of the command and at the end, before that request is answered, and at most once a minute in
+between.  GIVEN is the path of the run dir that the user knows.
 """
 
 import os
@@ -16,7 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.state_store import contents
@@ -24,6 +28,9 @@ from ftrun.helpers.state_store.contents import ForeignContent, History
 from ftrun.helpers.state_store.shared_folder import Folder
 from ftrun.host import procfs
 from ftrun.messages import state_store as messages
+
+if TYPE_CHECKING:
+    from ftrun.helpers.state_store.life_file import LifeFile as Life
 
 HISTORY: Final = "history.json"
 VERDICT: Final = "verdict.json"
@@ -36,15 +43,24 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str], lines: Lines) -> None:
     os.umask(0o022)  # the outer scheduler reads the verdict, perhaps as another user (Slurm's epilog)
     state_store = StateStore(os.path.abspath(argv[0]), lines)
+    life: Life | None = None
     lines.send(state_store.keep((), None))
     while not lines.ended:
         for request in lines.requests():
+            if len(argv) > 2 and isinstance(request, messages.Keep):
+                if life is None:
+                    # here, since the first start waits for the history, and these imports take longer than that
+                    from ftrun.helpers.state_store.life_file import LifeFile
+
+                    life = LifeFile(state_store.folder, argv[1], argv[2], lines)
+                life.follow(request)
             state_store.answer(request)
 
 
 class StateStore:
     def __init__(self, path: str, lines: Lines) -> None:
-        self._folder, self._lines = Folder(path, lines.problem), lines
+        self.folder = self._folder = Folder(path, lines.problem)
+        self._lines = lines
         self._history = History()
         self._unsaved = History()
         self._boot = procfs.boot_id()

@@ -22,7 +22,9 @@ SAME: Final = 8  # with the same code on the same device: many faults of one nod
 SCHEDULES: Final = 64
 SENT_FAULTS: Final = 256
 RECENT: Final = 2 * 24 * 3600.0  # s
-LINE: Final = 60_000  # bytes of a reply, of the 64 KiB that PID 1 accepts; schedules take at most a quarter of it
+LINE: Final = 62_000  # bytes of a reply, of the 64 KiB that PID 1 accepts
+FOR_SCHEDULES: Final = 24_000  # bytes of it at most
+SENT_PATHS: Final = 16  # schedules that are sent with the path of their last checkpoint, the newest
 Entry = dict[str, Any]
 
 
@@ -126,8 +128,10 @@ def _limited(faults: Sequence[Entry]) -> tuple[Entry, ...]:
 def reply(history: History, now: float, boot: str) -> messages.History:
     """The reply to PID 1: faults of the last two days by the wall clock, or of this boot, whatever the clock."""
     recent = [fault for fault in history.faults if fault["boot"] == boot or fault["wall"] > now - RECENT]
-    schedules, room = _last_that_fit(messages.Schedule, history.schedules, LINE // 4)
-    faults, _ = _last_that_fit(messages.Fault, recent[-SENT_FAULTS:], LINE - LINE // 4 + room)
+    older = [schedule | {"last_checkpoint": ""} for schedule in history.schedules[:-SENT_PATHS]]
+    sent = [*older, *history.schedules[-SENT_PATHS:]]
+    schedules, room = _last_that_fit(messages.Schedule, sent, FOR_SCHEDULES)
+    faults, _ = _last_that_fit(messages.Fault, recent[-SENT_FAULTS:], LINE - FOR_SCHEDULES + room)
     return messages.History(faults, schedules)
 
 

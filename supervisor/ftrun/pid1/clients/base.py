@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import Protocol as StructuralType
 
 from ftrun.config.option_table import Settings
 from ftrun.core.machine import events as ev
@@ -11,6 +12,7 @@ from ftrun.core.rules.idle import DeviceUse
 from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import Helpers
 from ftrun.host.output_pipes import OutputPipes
+from ftrun.host.reaper import Change
 from ftrun.host.tree import Tree
 from ftrun.host.work_dir import WorkDir
 from ftrun.messages.codec import Malformed, Protocol
@@ -26,6 +28,20 @@ SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
 REFUSALS: Final = 16  # different malformed messages of one helper that are recorded
 Record = tuple[str, tuple[tuple[str, object], ...], str | None]  # name, fields, and a line for the operator
 Message = TypeVar("Message", bound=tuple[Any, ...])
+
+
+class Standbys(StructuralType):
+    """The standbys (`pid1/standby.py`), as far as the events of the loop concern them."""
+
+    pids: set[int]
+
+    def attach(self, context: "Context") -> None: ...
+    def follow(self, job: Job, now: float) -> None: ...
+    @property
+    def deadline(self) -> float | None: ...
+    def settle(self, now: float) -> None: ...
+    def child_changed(self, change: Change, now: float) -> None: ...
+    def finish(self, until: float) -> None: ...
 
 
 class Context:
@@ -52,14 +68,21 @@ class Context:
         self.records: list[Record] = []
         self.settled = False  # `SETTLED` has passed since the start of PID 1 or of the command
         self.attempt = 0  # number of the last attempt that was started
+        self.first_rank = 0  # number of the first rank of this node in the job
         self.command = 0  # pid of the last command that was executed
         self.ledger: Ledger | None = None
         self.running: dict[str, Client[Any]] = {}  # by the name of the helper
+        self.standbys: Standbys | None = None
         self.devices: tuple[Device, ...] = ()  # as last reported by the probe
         # All samples of the devices since the last call.
         self.uses: Callable[[float], tuple[DeviceUse, ...]] = lambda now: ()
         self.barred: frozenset[str] = frozenset()  # devices on which the platform permits no start
         self.reported: frozenset[tuple[str, str]] = frozenset()  # faults reported by the platform: device and code
+
+    @property
+    def excluded(self) -> tuple[int, ...]:
+        """Children of ftrun that do not belong to the job, nor do their descendants."""
+        return (*self.helpers.pids, *(() if self.standbys is None else self.standbys.pids))
 
 
 class Client(Generic[Message]):

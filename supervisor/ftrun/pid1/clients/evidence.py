@@ -12,10 +12,12 @@ from ftrun.core.machine.values import Attempt, Finding, Rank
 from ftrun.core.rules import adaptive_timeout
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.rules.liveness import longest_cleared_age
+from ftrun.host import mounts
 from ftrun.messages import evidence as messages
 from ftrun.pid1.clients.base import Client
 
 BETWEEN: Final = 3.0  # s between the two samples of an investigation, and at most a quarter of the timeout
+OPTIONAL: Final = ("mechanism", "culprits")  # fields of the record that are absent where they are empty
 RANKS: Final = 300  # in a request, those that stopped first: an argument of a command line holds 128 KiB
 MARGIN: Final = 5.0  # s before PID 1 gives up, within which the helper has to report what it has
 LATE: Final = 2.0  # s after the timeout of a look, when it is ended
@@ -34,9 +36,7 @@ class Evidence(Client[messages.Event]):
         """Answered by `Looked`, or never: a look that fails is no result.  An investigation ends a look."""
         first = sorted(attempt.ranks, key=lambda rank: rank.claimed_at if rank.moved_at is None else rank.moved_at)
         now, context = time.monotonic(), self.context
-        request = messages.Look(
-            attempt.pid, now, tuple(context.helpers.pids), tuple(map(_state, first[:RANKS])), context.devices
-        )
+        request = messages.Look(attempt.pid, now, context.excluded, tuple(map(_state, first[:RANKS])), context.devices)
         self._look_until = now + request.timeout + LATE
         self._ask(request)
 
@@ -50,7 +50,7 @@ class Evidence(Client[messages.Event]):
             finding=finding,
             root=context.tree.command or attempt.pid,
             now=time.monotonic(),
-            excluded=tuple(context.helpers.pids),
+            excluded=context.excluded,
             ranks=tuple(map(_state, first)),
             devices=context.devices,
             output=_output(),
@@ -75,9 +75,9 @@ class Evidence(Client[messages.Event]):
                 if report is not None:  # the path that the user gave
                     report = report.replace(work_dir.path, work_dir.given, 1)
                 seen = message._replace(report=report)
-                names = ("mechanism", "why", "cpu", "io", "processes", "report", "waits")
+                names = ("mechanism", "why", "cpu", "io", "processes", "report", "waits", "culprits")
                 values = ((name, getattr(seen, name)) for name in names)
-                fields = tuple((name, value) for name, value in values if name != "mechanism" or value)
+                fields = tuple((name, value) for name, value in values if name not in OPTIONAL or value)
                 return [ev.EvidenceCollected(now, (), fields, message.cleared)]
             case messages.Looked() if self._look_until is not None:
                 self._look_until = None
@@ -148,6 +148,6 @@ def _output() -> tuple[str, ...]:
 
 def _regular(fd: int) -> bool:
     try:
-        return st.S_ISREG(os.fstat(fd).st_mode)
+        return mounts.is_on_network_volume(fd) or st.S_ISREG(os.fstat(fd).st_mode)
     except OSError:
         return False

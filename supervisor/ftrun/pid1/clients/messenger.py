@@ -10,7 +10,7 @@ process (`core.group.membership.fence`), so the command has to end.
 
 import os
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group.messages import MISSED_PULSES, Report
 from ftrun.core.machine import effects as do
@@ -24,6 +24,9 @@ from ftrun.messages import messenger as messages
 from ftrun.messages import peers
 from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client, Context
+
+if TYPE_CHECKING:
+    from ftrun.host.ports import ReservedPort
 
 SPARE: Final = 5.0  # s; the messenger itself reports the silence this much earlier
 KILLING: Final = 5.0  # s from SIGKILL to the end of every process that can be killed
@@ -72,6 +75,8 @@ class GroupMessenger(Messenger):
         context, policy, group = self.context, self.context.policy, self.context.group
         assert group is not None
         self._me = GroupMember(group.rank, os.urandom(8).hex(), policy.node, procfs.boot_id())
+        self._ports: tuple[ReservedPort, ...] = ()  # of the attempt, and last of the next one
+        self._offer_port()
         self._address = peers.MemberAddress(
             size=group.size,
             rank=group.rank,
@@ -155,6 +160,28 @@ class GroupMessenger(Messenger):
 
     def _note(self, what: str, line: str | None = None) -> None:
         self.context.records.append(("group", (("what", "noted"), ("why", what)), line))
+
+    def on_spawning(self) -> None:
+        super().on_spawning()
+        self._offer_port()
+
+    def _offer_port(self) -> None:
+        """Rank 0 reserves the port of the next start in advance, since the order of that start carries it.  That of the
+        current attempt stays reserved."""
+        group = self.context.group
+        if group is None or group.rank or self.context.policy.ranks is None:
+            return
+        from ftrun.host.ports import ReservedPort
+
+        for unused in self._ports[:-1]:
+            unused.close()
+        try:
+            new = ReservedPort()
+        except OSError as error:
+            self.problem(f"no port for the ranks: {error.strerror}")
+            self._ports, self._me = self._ports[-1:], self._me._replace(port=0)
+            return
+        self._ports, self._me = (*self._ports[-1:], new), self._me._replace(address=group.address, port=new.number)
 
     @property
     def _rank_zero(self) -> str:

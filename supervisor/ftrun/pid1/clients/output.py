@@ -18,7 +18,7 @@ class Output(Client[messages.Event]):
 
     def start(self) -> None:
         captured = self.context.output_pipes
-        self.tail_requested = False
+        self.tail_requested = self._further = False
         self.tail: tuple[str, ...] = ()
         arguments = captured.arguments(self.context.work_dir.output)
         self.context.helpers.add(self.name, *arguments, passed=captured.descriptors, lasting=True)
@@ -32,7 +32,9 @@ class Output(Client[messages.Event]):
         return []
 
     def on_spawning(self) -> None:
-        self.send(messages.Attempt(self.context.attempt, time.monotonic()))
+        # Whether the helper runs before the first start depends on what that had to wait for; the log does not.
+        number, self._further = self.context.attempt if self._further else 0, True
+        self.send(messages.Attempt(number, time.monotonic(), self.context.first_rank))
 
     def request_tail(self) -> None:
         self.tail, self.tail_requested = (), self.context.helpers.is_running(self.name)

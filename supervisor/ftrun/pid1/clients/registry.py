@@ -5,6 +5,7 @@ entry of `TABLE`.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,7 @@ from ftrun.core.machine.values import Attempt, Fault, Finding, Ledger, Rank
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import devices
 from ftrun.host.reaper import Change
-from ftrun.pid1.clients.base import Client, Context, Record
+from ftrun.pid1.clients.base import Client, Context, Record, Standbys
 
 if TYPE_CHECKING:
     from ftrun.messages.exit_hooks import Work
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ftrun.pid1.clients.state_store import StateStore
 
 ASKING: Final = 2.0  # s at most for all helpers to report the cause of a failure
+ENDING: Final = 1.0  # s at the very end for standbys that were killed
 REPORTING: Final = 0.5  # s within which the probe reports a device fault that ended the command
 
 
@@ -69,6 +71,10 @@ def _exports_metrics(context: Context) -> bool:
     return bool(context.command) and any(context.settings[name].value for name in ("metrics", "metrics-file"))
 
 
+def _notifies(context: Context) -> bool:
+    return bool(context.command) and any(context.settings[name].value for name in ("on-event", "webhook"))
+
+
 TABLE: Final = (
     Entry("mirror.Mirror", lambda context: bool(context.work_dir.copied)),
     Entry("messenger.Messenger", lambda context: context.group is None and context.settled, later=True),
@@ -80,6 +86,7 @@ TABLE: Final = (
     Entry("probe.Probe", _probes),
     Entry("sampler.Sampler", _samples, later=True),
     Entry("metrics.Metrics", _exports_metrics, later=True),
+    Entry("notifier.Notifier", _notifies, later=True),
     Entry("evidence.Evidence"),
     Entry("heal.Heal"),
     Entry("exit_hooks.ExitHooks"),
@@ -88,10 +95,13 @@ LATER: Final = [entry for entry in TABLE if entry.later]
 
 
 class Clients:
-    """All helper clients of one supervised command."""
+    """All helper clients of one supervised command, and its standbys."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, standbys: Standbys | None = None) -> None:
         self._context = context
+        self._standbys = context.standbys = standbys
+        if standbys is not None:
+            standbys.attach(context)
         self._helpers, self._tree = context.helpers, context.tree
         self._running: dict[str, Any] = context.running
         self._start(TABLE)
@@ -113,6 +123,7 @@ class Clients:
     @property
     def deadline(self) -> float | None:
         times = [self._helpers.deadline, *(client.deadline for client in self._running.values())]
+        times += [] if self._standbys is None else [self._standbys.deadline]
         return min((at for at in times if at is not None), default=None)
 
     def supervise(self, now: float) -> None:
@@ -136,13 +147,15 @@ class Clients:
                 entry.load()
 
     def child_changed(self, change: Change, now: float) -> None:
+        if self._standbys is not None:
+            self._standbys.child_changed(change, now)
         if change.ended:
             self._helpers.child_ended(change.pid, now, change.how == os.CLD_EXITED and change.status == 0)
         elif change.how == os.CLD_STOPPED:
             self._helpers.child_stopped(change.pid)
 
-    def on_spawning(self, number: int) -> None:
-        self._context.attempt = number
+    def on_spawning(self, number: int, first_rank: int = 0) -> None:
+        self._context.attempt, self._context.first_rank = number, first_rank
         for client in self._running.values():
             client.on_spawning()
 
@@ -157,6 +170,8 @@ class Clients:
         """To be called with each new `job`.  `unexplained`: the command has ended without a known cause."""
         for client in self._running.values():
             client.follow(job, now, unexplained)
+        if self._standbys is not None:
+            self._standbys.follow(job, now)
 
     def receive(self, ready: set[int], now: float) -> list[ev.Event]:
         """The events from the helpers' messages; `EvidenceCollected` is without the ranks, which the caller has to
@@ -173,6 +188,8 @@ class Clients:
                 found += client.handle(message, now)
         for client in self._running.values():
             found += client.settle(now)
+        if self._standbys is not None:
+            self._standbys.settle(now)
         self._start(LATER)
         return found
 
@@ -284,6 +301,8 @@ class Clients:
     def close(self) -> str | None:
         """End all helpers, the mirror last, because it copies the files of the others.  Returns a line for the user if
         files are missing on the network disk."""
+        if self._standbys is not None:
+            self._standbys.finish(time.monotonic() + ENDING)
         left = [client.finish() for client in reversed(self._running.values())]
         self._helpers.close()
         return next((line for line in left if line is not None), None)

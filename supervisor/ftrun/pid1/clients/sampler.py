@@ -36,4 +36,4 @@ class Sampler(Client[messages.Event]):
     def on_helpers_started(self) -> None:
         self._root = self.context.tree.command
         if self._root is not None:
-            self.send(messages.Tree(self._root, tuple(self.context.helpers.pids)))
+            self.send(messages.Tree(self._root, self.context.excluded))

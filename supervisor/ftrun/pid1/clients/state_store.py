@@ -1,5 +1,6 @@
 """Client of the state store, the helper that keeps in the state dir what outlives the pod."""
 
+import json
 import os
 import time
 from typing import Final
@@ -32,7 +33,8 @@ class StateStore(Client[messages.Event]):
         self._verdict: messages.Verdict | None = (
             None  # until the helper confirms it, because the helper may be restarted
         )
-        self.context.helpers.add(self.name, str(state_dir(self.context.settings)))
+        work_dir = self.context.work_dir
+        self.context.helpers.add(self.name, str(state_dir(self.context.settings)), work_dir.path, work_dir.given)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
@@ -49,7 +51,8 @@ class StateStore(Client[messages.Event]):
         """Send the parts of this ledger that outlive the pod.  `final`: the verdict, at the end."""
         final = self._final = final or self._final  # another record may follow
         reached = ledger.reached and (self.loaded or final is not None)  # before that, the earlier best is not known
-        kept = (ledger.start_cnt, ledger.occurrences, reached, ledger.faulted, ledger.best_checkpoint, final)
+        saved = ledger.best_checkpoint, ledger.last_checkpoint
+        kept = (ledger.start_cnt, ledger.occurrences, reached, ledger.faulted, *saved, final)
         if kept == self._kept or not self.context.helpers.is_running(self.name):
             return
         self._kept = kept
@@ -65,8 +68,12 @@ class StateStore(Client[messages.Event]):
             failed=_failed(final),
             phase=self.context.policy.phase,
             job=ledger.job,
+            last_step=ledger.last_step,
+            last_checkpoint=_path(ledger.last_checkpoint or ""),
+            member=self.context.policy.member,
         )
-        self.send(messages.Keep(tuple(map(_fault, ledger.occurrences[-SENT:])), schedule))
+        faults = tuple(map(_fault, ledger.occurrences[-SENT:]))
+        self.send(messages.Keep(faults, schedule, ledger.start_cnt, final is not None))
 
     def consult(self, ledger: Ledger, now: float) -> list[ev.Event]:
         """Ask whether another ftrun of this job has reached a verdict; answered by `VerdictShared`."""
@@ -111,6 +118,10 @@ class StateStore(Client[messages.Event]):
 
 def _failed(verdict: str | None) -> bool:
     return verdict not in (None, exit_codes.SUCCEEDED, exit_codes.STOPPED)
+
+
+def _path(path: str) -> str:
+    return path if len(json.dumps(path)) <= messages.PATH else ""
 
 
 def _fault(one: Occurrence) -> messages.Fault:

@@ -1,5 +1,6 @@
 """The page as an ASGI application, which only reads the run dir, and the server for it."""
 
+import asyncio
 import errno
 import html
 import json
@@ -9,7 +10,7 @@ import socket
 import stat
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -24,6 +25,7 @@ from ftrun.views.page.middleware import Middleware
 from ftrun.views.page.record_follower import StreamPosition
 from ftrun.views.page.threads import Busy, WorkerThreads
 from ftrun.views.page.timeline_cache import TimelineCache
+from ftrun.views.run_snapshot import LIVE_PHASES
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.svg import STYLE
 
@@ -34,6 +36,7 @@ PICTURE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 }
 THREADS: Final = 8
+PROMPT: Final = 1.0  # s for /healthz
 PATIENCE: Final = 10.0  # s, for a file
 REPORT_MOST: Final = 1 << 20  # bytes
 FILES: Final = {"index.html": "text/html", "app.js": "text/javascript", "draw.js": "text/javascript"} | {
@@ -77,18 +80,42 @@ class Page:
             Route("/timeline.svg", self._timeline),
             Route("/report/{number}", self._report),
             Route("/report/{number}/waits-{picture}.svg", self._waits),
-            Route("/healthz", _healthz),
+            Route("/healthz", self._healthz),
+            Route("/readyz", self._readyz),
         ]
         return Middleware(Starlette(routes=routes), hosts, any_address)
 
     async def _snapshot(self, request: Request) -> Response:
+        return await self._answer(lambda now: Response(json.dumps(now), media_type="application/json"))
+
+    async def _healthz(self, request: Request) -> Response:
+        """503 if the run has ended badly, or is gone without a verdict.  A disk that does not answer is no reason: this
+        server works."""
+        try:
+            view = await asyncio.wait_for(self.feed.now(), PROMPT)
+        except (Busy, TimeoutError):
+            view = self.feed.view
+        now = view.snapshot
+        if now is None or now["alive"] or now["exit_code"] == 0 or not now["attempt"]:
+            return _plain("ok")
+        return _unavailable(now["headline"])
+
+    async def _readyz(self, request: Request) -> Response:
+        """200 only while the command runs under supervision: not after its end, however good that was."""
+
+        def ready(now: dict[str, Any]) -> Response:
+            runs = now["alive"] and now["phase"] in LIVE_PHASES
+            return _plain("ok") if runs else _unavailable(now["headline"])
+
+        return await self._answer(ready)
+
+    async def _answer(self, respond: Callable[[dict[str, Any]], Response]) -> Response:
+        """The response to what is known now; 503 where that is nothing."""
         try:
             view = await self.feed.now()
         except Busy as busy:
             return _unavailable(str(busy))
-        if view.snapshot is None:
-            return _unavailable(f"{view.why}")
-        return Response(json.dumps(view.snapshot), media_type="application/json")
+        return _unavailable(f"{view.why}") if view.snapshot is None else respond(view.snapshot)
 
     async def _events(self, request: Request) -> Response:
         if self.feed.clients >= STREAMS:
@@ -190,10 +217,6 @@ def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
         return Response(content, media_type=FILES[name])
 
     return answer
-
-
-async def _healthz(request: Request) -> Response:
-    return _plain("ok")
 
 
 def _unavailable(why: str) -> Response:

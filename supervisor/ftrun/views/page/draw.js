@@ -55,8 +55,7 @@ export function draw(now) {
   set(at("where"), now.run_dir);
   set(at("version"), now.version ? `ftrun ${now.version}` : "");
   phase(now);
-  show(at("paused"), now.paused === null ? "" : `Paused for ${seconds(now.paused)}: hangs are not detected${
-    now.resumes === null ? "" : `; resumes by itself in ${seconds(now.resumes)}`}.`);
+  show(at("paused"), now.paused === null || !now.alive ? "" : now.headline);
   deadline(now);
   figures(now);
   pace(now.paces);
@@ -107,7 +106,7 @@ function figures(now) {
       now.best_step !== null && now.best_step > now.step ? `${now.best_step} was reached before` : ""]],
     ["Last checkpoint", now.checkpoint === null && now.checkpoint_step === null ? [] : [
       now.checkpoint_step === null ? "unnumbered" : `step ${now.checkpoint_step}`,
-      now.checkpoint_age === null ? "" : `${seconds(now.checkpoint_age)} ago`, now.checkpoint ?? ""]],
+      now.checkpoint_age === null ? "" : `${now.checkpoint_time ? `${stamp(now.checkpoint_time)} UTC, ` : ""}${seconds(now.checkpoint_age)} ago`, now.checkpoint ?? ""]],
     ["Goodput", now.goodput === null ? [] : [`${(now.goodput * 100).toFixed(now.goodput > 0.995 && now.goodput < 1 ? 1 : 0)} %`,
       `of ${seconds(now.wall)}`]],
     ["Lost time", lost.length ? [seconds(lost.reduce((sum, [, value]) => sum + value, 0)),

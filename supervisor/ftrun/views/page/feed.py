@@ -16,7 +16,7 @@ from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.snapshot import RankNow, Snapshot
 from ftrun.views.steps import paces
-from ftrun.views.summary import document
+from ftrun.views.summary import document, headline
 
 PERIOD: Final = 1.0  # s
 SHOWN: Final = 64  # ranks, unless all are requested
@@ -139,6 +139,7 @@ def payload(shown: Snapshot, paces: list[tuple[float, float]]) -> dict[str, Any]
     the outer scheduler should do after the verdict."""
     verdict = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
     return document(shown._replace(ranks=tuple(sorted(shown.ranks, key=_order)))) | {
+        "headline": headline(shown),
         "meaning": verdict.meaning if verdict else None,
         "outer": verdict.outer if verdict else None,
         "states": dict(Counter(rank.state for rank in shown.ranks)),

@@ -14,6 +14,7 @@ from support.measured import Measured, save
 
 FIGURES = {
     "10-first-instruction": "first_instruction",
+    "15-started-ranks": "started_ranks",
     "20-footprint": "footprint",
     "30-heartbeat": "heartbeat",
     "40-hang": "hang",

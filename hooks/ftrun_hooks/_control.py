@@ -1,0 +1,107 @@
+"""The control connection of a rank to ftrun: packets of JSON on a Unix socket, read by a side thread.
+
+ftrun asks this process to leave a round (`fence`) and lets it begin the next one (`go`); the process says that it can
+recover (`hello`), that it leaves a round (`retry`), waits for the next one (`barrier`) or is done (`finished`).  A
+process that does not obey is replaced, so nothing here has to succeed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import threading
+from queue import SimpleQueue
+from typing import Any, Callable
+
+from . import layout as at
+from ._interrupt import Signal, deferred
+
+LARGEST = 4096  # bytes of a packet
+LONGEST = 300  # characters of a text
+REPEAT = 100  # ms between two signals to a main thread that has not left its round
+
+
+class Client:
+    """`connect` returns None where ranks do not recover: outside ftrun, and without --nproc-per-node.
+
+    `working` is the round in which the training function runs, 0 if it does not; `fence` the last round that ftrun has
+    ended.  `orders` receives each `go`, and None when ftrun has closed the connection.  `abort` is called by the side
+    thread when a round is ended.
+    """
+
+    def __init__(self, connection: socket.socket, abort: Callable[[], None]) -> None:
+        self._connection, self._abort = connection, abort
+        self._signal = Signal()
+        self.working = self.fence = 0
+        self.finished = False
+        self.orders: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self.owner = os.getpid()
+
+    @classmethod
+    def connect(cls, abort: Callable[[], None]) -> Client | None:
+        folder = os.environ.get("FTRUN_BEAT_DIR")
+        if not folder or not os.environ.get("LOCAL_RANK", "").isdigit():
+            return None
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # not inherited by programs: PEP 446
+        try:
+            connection.connect(os.path.join(folder, at.RANKS))
+        except OSError:
+            connection.close()
+            return None
+        client = cls(connection, abort)
+        os.register_at_fork(after_in_child=client._forked)
+        return client
+
+    def start(self, held: list[tuple[int, str]]) -> None:
+        self.send("hello", local_rank=int(os.environ["LOCAL_RANK"]), pid=os.getpid(), held=held)
+        threading.Thread(target=self._listen, name="ftrun", daemon=True).start()
+
+    def send(self, message: str, **fields: object) -> None:
+        """A connection that is closed is noticed by the side thread."""
+        try:
+            self._connection.send(json.dumps({"type": message, **fields}).encode())
+        except OSError:
+            pass
+
+    def begin(self, number: int) -> bool:
+        """The training function is about to run in this round.  False if the round has ended already."""
+        self.working = number  # before the look at `fence`: the side thread does both in the other order
+        return self.fence < number
+
+    def _forked(self) -> None:
+        """A forked child is no rank: it has no side thread, and must not keep the connection open."""
+        deferred.disarm()
+        self._connection.close()
+
+    def _listen(self) -> None:
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        try:
+            while True:
+                asked = self.working and self.fence >= self.working
+                if poll.poll(REPEAT if asked else None):
+                    packet = self._connection.recv(LARGEST)
+                    if not packet:
+                        break
+                    self._received(json.loads(packet))
+                if self.working and self.fence >= self.working:
+                    self._signal.send()
+        except Exception:  # the connection, or a packet that no ftrun of this version sends
+            pass
+        self.orders.put(None)
+
+    def _received(self, message: dict[str, Any]) -> None:
+        if message["type"] == "go":
+            self.orders.put(message)
+        elif message["type"] == "fence" and message["round"] > self.fence:
+            deferred.why = str(message["why"])
+            self.fence = int(message["round"])
+            if self.finished:
+                self.send("barrier", round=self.fence, held=[], problem="its training function has returned already")
+            elif self.fence >= self.working:
+                try:
+                    self._abort()
+                except Exception:  # the process is replaced if it cannot leave
+                    pass

@@ -1,0 +1,41 @@
+"""Files of other members of the group, by way of the messengers: `ftctl report --member` and `stacks --member`."""
+
+import base64
+import binascii
+from typing import Any, Final, Literal
+
+import click
+
+from ftrun.cli.common import UserError, WholeNumber
+from ftrun.messages.group_view import MOST, FileRequest
+
+MEMBER: Final = click.option(
+    "--member",
+    type=WholeNumber(0),
+    metavar="M",
+    help="Of this member of the group, by way of rank 0, encrypted as all messages of the group.",
+)
+
+
+def read_file(run_dir: str, member: int, what: Literal["report.md", "report.json", "stacks"], attempt: int) -> bytes:
+    """A file of that member, from any member that runs; UserError if it cannot be had.  `attempt` 0: the last one with
+    a report."""
+    from ftrun.cli.steering import exchange
+
+    content = b""
+    while True:
+        reply = exchange(run_dir, "read", FileRequest("1", member, what, attempt, len(content)))
+        part = reply.get("part")
+        if not reply.get("ok") or not isinstance(part, dict):
+            raise UserError(str(reply.get("why") or "the reply is not valid"))
+        attempt, more, size = _part(part)
+        content += more
+        if not more or len(content) >= min(size, MOST):
+            return content
+
+
+def _part(part: dict[str, Any]) -> tuple[int, bytes, int]:
+    try:
+        return int(part["attempt"]), base64.b64decode(str(part["content"]), validate=True), int(part["size"])
+    except (KeyError, TypeError, ValueError, binascii.Error):
+        raise UserError("the reply is not valid") from None

@@ -1,0 +1,104 @@
+"""What happens to the single ranks that ftrun started (`--nproc-per-node`): they end, report, and are replaced."""
+
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
+from ftrun.core.machine import recovering
+from ftrun.core.machine.ending import is_by_request, status_text
+from ftrun.core.machine.recovering import CLOSED, Recovery, advance
+from ftrun.core.machine.states import Job, Stopping, Suspect, Watched
+from ftrun.core.machine.stopping import Effects, Outcome
+from ftrun.core.machine.values import Attempt
+from ftrun.core.machine.watching import check, cleared_record
+from ftrun.core.ranks import table
+from ftrun.core.rules import exit_codes
+from ftrun.core.rules.policy import Policy
+
+
+def on_rank_event(job: Job, phase: Watched | Stopping, event: ev.RankEvent, policy: Policy) -> Outcome:
+    if isinstance(phase, Stopping):
+        return _on_rank_exited_stopping(job, phase, event) if isinstance(event, ev.RankExited) else (job, ())
+    match event:
+        case ev.RankExited():
+            return _on_rank_exited(job, phase, event, policy)
+        case ev.RankReported():
+            return _on_rank_reported(job, phase, event, policy)
+        case ev.RankTreeEnded():
+            return _on_rank_tree_ended(job, phase, event, policy)
+        case ev.RankStarted():
+            return _on_rank_started(job, phase, event, policy)
+
+
+def _on_rank_exited_stopping(job: Job, phase: Stopping, event: ev.RankExited) -> Outcome:
+    attempt, written = _with_exit(phase.attempt, event)
+    return job._replace(phase=phase._replace(attempt=attempt)), written
+
+
+def _on_rank_exited(job: Job, phase: Watched, event: ev.RankExited, policy: Policy) -> Outcome:
+    """A rank that ftrun started ended.  One that ends with 0 is done, while the others go on; one that fails is
+    replaced, if it can be.  Otherwise `CommandExited` follows, and decides about the attempt."""
+    attempt, written = _with_exit(phase.attempt, event)
+    status = exit_codes.shell_status(event.code, event.signal)
+    replaced = (member := attempt.rounds.member(event.local_rank)) is not None and member.state == "ending"
+    permitted = recovering.is_permitted(job, attempt) and not is_by_request(attempt, event.signal)
+    if status and not permitted and not replaced:
+        attempt = attempt._replace(rounds=CLOSED)
+    rank = next((one.rank for one in attempt.processes if one.local_rank == event.local_rank), event.local_rank)
+    why = status_text(ev.CommandExited(event.now, event.code, event.signal, rank=rank))
+    recovery = advance(job, attempt, table.Ended(event.local_rank, status, why), event.now, policy)
+    # After a failed recovery the exit of the command follows, with its cause.
+    return _go_on(phase, recovery._replace(effects=written + recovery.effects, failed=None), event.now, policy)
+
+
+def _with_exit(attempt: Attempt, event: ev.RankExited) -> tuple[Attempt, Effects]:
+    processes = tuple(
+        process._replace(exited_at=event.now, code=event.code, signal=event.signal, exception=event.exception)
+        if process.local_rank == event.local_rank
+        else process
+        for process in attempt.processes
+    )
+    rank = next((process.rank for process in processes if process.local_rank == event.local_rank), event.local_rank)
+    written = do.Persist("rank_exited", (("rank", rank), ("local_rank", event.local_rank), *event.outcome))
+    return attempt._replace(processes=processes), (written,)
+
+
+def _on_rank_reported(job: Job, phase: Watched, event: ev.RankReported, policy: Policy) -> Outcome:
+    """A rank reports.  While the user has stopped the command, or it is to end, no round is ended because of it."""
+    report, attempt = event.report, phase.attempt
+    if isinstance(report, table.SaidHello):
+        report = report._replace(after=max(0.0, event.now - _started_at(attempt, report.local_rank)))
+    return _go_on(phase, advance(job, attempt, report, event.now, policy), event.now, policy)
+
+
+def _started_at(attempt: Attempt, local_rank: int) -> float:
+    found = (one.started_at for one in attempt.processes if one.local_rank == local_rank)
+    return next((at for at in found if at is not None), attempt.spawned_at)
+
+
+def _on_rank_tree_ended(job: Job, phase: Watched, event: ev.RankTreeEnded, policy: Policy) -> Outcome:
+    recovery = advance(job, phase.attempt, table.Cleared(event.local_rank), event.now, policy)
+    return _go_on(phase, recovery, event.now, policy)
+
+
+def _on_rank_started(job: Job, phase: Watched, event: ev.RankStarted, policy: Policy) -> Outcome:
+    attempt = phase.attempt
+    processes = tuple(
+        one._replace(pid=event.pid, exited_at=None, code=None, signal=None, started_at=event.now, exception="")
+        if one.local_rank == event.local_rank
+        else one
+        for one in attempt.processes
+    )
+    attempt = attempt._replace(processes=processes, pid=processes[0].pid if processes else attempt.pid)
+    rank = next((one.rank for one in processes if one.local_rank == event.local_rank), event.local_rank)
+    written = do.Persist("rank_spawned", (("rank", rank), ("local_rank", event.local_rank), ("pid", event.pid)))
+    return _go_on(phase, Recovery(job, attempt, (written,)), event.now, policy)
+
+
+def _go_on(phase: Watched, recovery: Recovery, now: float, policy: Policy) -> Outcome:
+    """Watch the attempt further, or end it.  A suspicion stays, unless a recovery has taken its place."""
+    job, attempt, effects, failed = recovery
+    if failed is not None:
+        return recovering.fall(recovery, now, policy)
+    if not attempt.rounds.is_open or (isinstance(phase, Suspect) and not attempt.rounds.is_under_way):
+        return job._replace(phase=phase._replace(attempt=attempt)), effects
+    dropped = cleared_record(phase, "the ranks recover from another fault")
+    return check(job, attempt, now, policy, (*dropped, *effects))

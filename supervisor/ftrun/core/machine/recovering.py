@@ -1,0 +1,151 @@
+"""Recovery below the tree: what the rounds of the ranks (core/ranks) mean for the attempt, its records and its effects.
+
+A recovery leaves the attempt under way.  Where no rung below the tree is left, what follows is the end of the attempt,
+as if its ranks could not recover.
+"""
+
+from typing import cast
+
+from ftrun.core.machine import effects as do
+from ftrun.core.machine.pause import excuse
+from ftrun.core.machine.states import Job, KeepRunning
+from ftrun.core.machine.stopping import Effects, Outcome, restart_or_escalate
+from ftrun.core.machine.values import Attempt, Cause, Ledger, LocalRank
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks import rounds, table
+from ftrun.core.ranks.table import Rounds
+from ftrun.core.rules.policy import Policy
+from ftrun.core.text import sentences
+
+CLOSED = Rounds()
+
+
+class Recovery(NamedTuple):
+    """What follows.  `failed`: why no rung below the tree is left; None: the attempt goes on."""
+
+    job: Job
+    attempt: Attempt
+    effects: Effects
+    failed: str | None = None
+
+
+def first_round(processes: tuple[LocalRank, ...], policy: Policy) -> Rounds:
+    """The ranks of an attempt that begins.  They can recover once each of them has said so."""
+    if not policy.recover or policy.group:
+        return CLOSED
+    return Rounds(tuple(table.Member(process.local_rank, process.rank) for process in processes))
+
+
+def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, policy: Policy) -> Recovery:
+    """Take this into account, and do what follows from it below the tree."""
+    before, rules = (
+        attempt.rounds,
+        table.Rules(policy.recover, policy.recover_timeout, policy.max_restarts, _progress(job.ledger, policy)),
+    )
+    after, acts = rounds.step(before, happened, now, rules)
+    if after.stage == "proving" != before.stage:
+        attempt = excuse(attempt, max(before.since, attempt.spawned_at), now)
+    attempt = attempt._replace(rounds=after)
+    effects: list[do.Effect] = []
+    failed: str | None = None
+    for act in acts:
+        match act:
+            case table.Begin(rung, number, ranks, why):
+                effects += _begin(rung, number, ranks, why)
+            case table.Fence(local_rank, number, why):
+                effects.append(do.FenceRank(local_rank, number, why))
+            case table.End(local_rank):
+                effects.append(do.EndRank(local_rank))
+            case table.Start(local_rank, number):
+                member = after.member(local_rank)
+                starts = attempt.replacements + (member.replaced if member else 0)
+                job = job._replace(ledger=job.ledger._replace(replacements=max(job.ledger.replacements, starts)))
+                effects.append(do.StartRank(local_rank, number, job.ledger.start_cnt + starts))
+            case table.Go(local_rank, number, restore, reason):
+                effects.append(do.BeginRound(local_rank, number, restore, reason))
+            case table.Prove():
+                effects += _prove(act, attempt, now)
+                retried, replaced = job.ledger.retried, job.ledger.replaced
+                counts = (retried + 1, replaced) if act.rung == "retry" else (retried, replaced + 1)
+                job = job._replace(ledger=job.ledger._replace(retried=counts[0], replaced=counts[1]))
+            case table.GiveUp(why):
+                failed = why
+                effects += _give_up(before, why)
+    return Recovery(job, attempt, tuple(effects), failed)
+
+
+def wait(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects) -> Recovery:
+    """Time has passed, and the heartbeats are known as of now."""
+    recovery = advance(job, attempt, table.Waited(_moved_ranks(attempt)), now, policy)
+    return recovery._replace(effects=so_far + recovery.effects)
+
+
+def from_hang(job: Job, attempt: Attempt, why: str, culprits: object, now: float, policy: Policy) -> Recovery:
+    """A hang was declared: the ranks that cause it are replaced, if the evidence names them (`culprits`)."""
+    named = frozenset(culprits) if isinstance(culprits, tuple | list) else frozenset()
+    blamed = frozenset(process.local_rank for process in attempt.processes if process.rank in named)
+    if not blamed:
+        return Recovery(job, attempt, _give_up(attempt.rounds, "the evidence names no rank as the cause"), "unknown")
+    if not is_permitted(job, attempt):
+        return Recovery(job, attempt, (), "not permitted")
+    return advance(job, attempt, table.Blamed(blamed, why), now, policy)
+
+
+def _progress(ledger: Ledger, policy: Policy) -> object:
+    """How far the job has got, by the measure of `policy.progress`."""
+    if policy.files or ledger.best_checkpoint is not None:
+        return ledger.best_checkpoint, ledger.last_checkpoint
+    return ledger.best_step
+
+
+def _begin(rung: str, number: int, ranks: tuple[int, ...], why: str) -> Effects:
+    fields: do.Fields = (("rung", rung), ("round", number), ("ranks", list(ranks)), ("why", why))
+    what = f"replacing {_names(ranks)} alone" if ranks else "all ranks retry the step"
+    return do.Persist("recovering", fields, durable=True), do.LogLine(sentences.sentence(_short(why), what))
+
+
+def _prove(proved: table.Prove, attempt: Attempt, now: float) -> Effects:
+    began = attempt.rounds.began
+    moved = [rank.moved_at for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > began]
+    seconds = max(0.0, max(moved, default=now) - attempt.rounds.since)
+    fields: do.Fields = (("rung", proved.rung), ("round", proved.number), ("ranks", list(proved.ranks)))
+    fields += (("step", proved.step), ("seconds", seconds))
+    origin = "from the checkpoint" if proved.step is None else f"from step {proved.step}"
+    line = sentences.sentence(f"all ranks move again after {seconds:.1f} s", f"round {proved.number}", origin)
+    return do.Persist("recovered", fields), do.LogLine(line)
+
+
+def _give_up(before: Rounds, why: str) -> Effects:
+    fields: do.Fields = (("rung", "tree"), ("round", before.number + 1), ("ranks", []), ("why", why))
+    line = sentences.sentence("no recovery below a restart of all ranks", _short(why))
+    return do.Persist("recovering", fields), do.LogLine(line)
+
+
+def _names(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(sentences.rank, ranks))
+
+
+def _short(why: str) -> str:
+    return sentences.short(why, sentences.REASON)
+
+
+def is_permitted(job: Job, attempt: Attempt) -> bool:
+    """Whether a fault now may be handled below the tree."""
+    unhindered = attempt.fatal is None and attempt.stopped_at is None
+    return attempt.rounds.is_open and isinstance(job.want, KeepRunning) and unhindered
+
+
+def fall(recovery: Recovery, now: float, policy: Policy) -> Outcome:
+    """No rung below the tree is left: the attempt ends because of the fault with which the recovery began."""
+    last = recovery.attempt.rounds
+    why = sentences.sentence(last.why, str(recovery.failed)) if last.why else str(recovery.failed)
+    cause = cast(Cause, last.cause)
+    arguments = recovery.job, recovery.attempt, cause, why, now, policy, recovery.effects, last.status
+    return restart_or_escalate(*arguments)
+
+
+def _moved_ranks(attempt: Attempt) -> frozenset[int]:
+    """The local ranks that have moved since the round at work began."""
+    began = attempt.rounds.began
+    moved = {rank.rank for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > began}
+    return frozenset(process.local_rank for process in attempt.processes if process.rank in moved)

@@ -1,0 +1,294 @@
+"""Rounds of recovery: `step(rounds, happened, now, rules) -> (rounds, acts)`, pure.
+
+A round is one try of all ranks within an attempt.  It ends for all of them when one dies, asks for a retry, or is named
+by a verdict.  Each is asked to leave it; those that cannot are ended and started again.  The next round begins only
+when every rank has left the one before, or has a new process: so no two rounds are ever at work at once.  Messages that
+are late, lost, doubled or out of order change at most which rung is taken.
+
+The finest rung comes first; a fault before the next round is proved takes the rung below.  `GiveUp` is the last act of
+an attempt: what follows is the restart of the tree, as without recovery.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ftrun.core.ranks.table import (
+    Act,
+    AskedRetry,
+    Begin,
+    Blamed,
+    Cleared,
+    End,
+    Ended,
+    Fence,
+    Finished,
+    GiveUp,
+    Go,
+    Happened,
+    LeftRound,
+    Member,
+    Prove,
+    Restore,
+    Rounds,
+    Rules,
+    Rung,
+    SaidHello,
+    Snapshot,
+    Start,
+    Waited,
+)
+
+SETTLE: Final = 0.1  # s; the kernel closes the connections of a dying process before it reports its death
+SLOWER: Final = 3.0  # a process that starts beside a waiting job may need so many times the first start's time
+Outcome = tuple[Rounds, tuple[Act, ...]]
+
+
+def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcome:
+    if isinstance(happened, Blamed):
+        if rounds.stage in ("working", "proving", "settling"):
+            rounds = rounds._replace(cause=happened.cause, status=None)
+            return _begin(rounds, happened.local_ranks, None, happened.why, now, rules)
+        return rounds, ()
+    if isinstance(happened, Waited):
+        return _waited(rounds, happened, now, rules)
+    member = rounds.member(happened.local_rank)
+    if member is None:
+        return rounds, ()
+    match happened:
+        case SaidHello():
+            return _said_hello(rounds, member, happened, now, rules)
+        case AskedRetry():
+            return _asked_retry(rounds, member, happened, now, rules)
+        case LeftRound():
+            return _left_round(rounds, member, happened, now, rules)
+        case Finished(_, number):
+            if number != rounds.number or rounds.stage == "meeting" or member.state != "working":
+                return rounds, ()  # one that was asked to leave its round comes back, also after its function returned
+            return _prove(rounds.with_member(member._replace(state="finished")))
+        case Ended():
+            return _ended(rounds, member, happened, now, rules)
+        case Cleared():
+            return _cleared(rounds, member, now, rules)
+
+
+# --- what a rank reports ----------------------------------------------------------------------------------------------
+
+
+def _said_hello(rounds: Rounds, member: Member, event: SaidHello, now: float, rules: Rules) -> Outcome:
+    member = _holding(member, event.held)
+    if member.state == "starting":
+        return _meet(rounds.with_member(member._replace(state="waiting", due=None)), now)
+    if member.state != "new":
+        return rounds, ()
+    rounds = rounds.with_member(member._replace(state="working"))
+    rounds = rounds._replace(slowest_hello=max(rounds.slowest_hello, event.after))
+    ready = all(member.state == "working" for member in rounds.members)
+    return (rounds._replace(stage="working", began=now) if ready else rounds), ()
+
+
+def _asked_retry(rounds: Rounds, member: Member, event: AskedRetry, now: float, rules: Rules) -> Outcome:
+    if event.round != rounds.number or member.state != "working" or rounds.stage in ("closed", "meeting"):
+        return rounds, ()
+    rounds = rounds.with_member(member._replace(state="leaving"))
+    rounds = rounds._replace(cause="failure", status=None)
+    if not event.collective:
+        return _begin(rounds, frozenset(), member.local_rank, event.why, now, rules)
+    return _settle(rounds, event.why, now), ()
+
+
+def _settle(rounds: Rounds, why: str, now: float) -> Rounds:
+    if rounds.stage == "settling":
+        return rounds
+    return rounds._replace(stage="settling", why=why, since=now, settles=now + SETTLE)
+
+
+def _left_round(rounds: Rounds, member: Member, event: LeftRound, now: float, rules: Rules) -> Outcome:
+    if event.round != rounds.number or member.state not in ("working", "leaving", "finished") or not rounds.is_open:
+        return rounds, ()
+    rounds = rounds.with_member(_holding(member._replace(state="waiting", due=None), event.held))
+    one = frozenset({member.local_rank})
+    if event.problem is not None:
+        why = f"the process of rank {member.rank} cannot go on: {event.problem}"
+        if rounds.stage == "meeting":
+            return _replace_more(rounds, one, why, now, rules)
+        return _begin(rounds, one, None, why, now, rules)
+    if rounds.stage == "meeting":
+        return _meet(rounds, now)
+    if rounds.stage == "settling":
+        return rounds, ()
+    return _begin(rounds, frozenset(), member.local_rank, f"rank {member.rank} has left the round", now, rules)
+
+
+def _holding(member: Member, held: tuple[Snapshot, ...]) -> Member:
+    """The member with what it holds now.  A rank keeps its shard, also where a new process finds no snapshot."""
+    shard = next((one.shard for one in held if one.shard), member.shard)
+    return member._replace(held=held, shard=shard)
+
+
+# --- what PID 1 sees --------------------------------------------------------------------------------------------------
+
+
+def _ended(rounds: Rounds, member: Member, event: Ended, now: float, rules: Rules) -> Outcome:
+    if member.state in ("ending", "exited"):
+        return rounds, ()
+    if event.status == 0:
+        started = member.state == "starting"
+        rounds = rounds.with_member(member._replace(state="exited", due=None))
+        if rounds.is_under_way:
+            return _give_up(rounds, f"{'the new process of ' if started else ''}rank {member.rank} has ended with 0")
+        return _prove(rounds) if rounds.is_open else (rounds, ())
+    if not rounds.is_open:
+        return rounds, ()
+    if all(one.state in ("finished", "exited") for one in rounds.members):
+        return _give_up(rounds, "all ranks had finished")
+    rounds = rounds._replace(cause="failure", status=event.status)
+    if rounds.stage != "meeting":
+        return _begin(rounds, frozenset({member.local_rank}), None, event.why, now, rules)
+    if member.state in ("starting", "waiting"):
+        return _give_up(rounds, f"{event.why}, while the ranks recovered")
+    return _replace_more(rounds, frozenset({member.local_rank}), event.why, now, rules)
+
+
+def _cleared(rounds: Rounds, member: Member, now: float, rules: Rules) -> Outcome:
+    if member.state != "ending":
+        return rounds, ()
+    due = now + max(rules.timeout, SLOWER * rounds.slowest_hello)
+    rounds = rounds.with_member(member._replace(state="starting", due=due, held=()))
+    return rounds, (Start(member.local_rank, rounds.number + 1),)
+
+
+def _waited(rounds: Rounds, event: Waited, now: float, rules: Rules) -> Outcome:
+    if rounds.stage == "proving":
+        return _prove(rounds._replace(moved=rounds.moved | event.moved))
+    if rounds.deadline is None or now < rounds.deadline:
+        return rounds, ()
+    if rounds.stage == "settling":
+        return _begin(rounds, frozenset(), None, rounds.why, now, rules)
+    late = [member for member in rounds.members if member.due is not None and now >= member.due]
+    for member in late:
+        if member.state == "ending":
+            return _give_up(rounds, f"the processes of rank {member.rank} could not be ended in time")
+        if member.state == "starting":
+            return _give_up(rounds, f"the new process of rank {member.rank} did not report in time")
+    names = ", ".join(f"rank {member.rank}" for member in late)
+    why = f"{rounds.why}; {names} did not leave the step in time"
+    return _replace_more(rounds, frozenset(member.local_rank for member in late), why, now, rules)
+
+
+# --- from one round to the next ---------------------------------------------------------------------------------------
+
+
+def _begin(rounds: Rounds, replaced: frozenset[int], asker: int | None, why: str, now: float, rules: Rules) -> Outcome:
+    """End the round at work.  `replaced`: their processes are replaced; `asker`: the rank that asked for a retry, which
+    the rung below replaces."""
+    since = rounds.since if rounds.stage == "settling" else now
+    rounds = rounds._replace(why=why, since=since, settles=None)
+    if rounds.rung == "rank":
+        return _give_up(rounds, "this was the round that had to prove the recovery")
+    if not replaced and (rounds.rung == "retry" or "retry" not in rules.rungs):
+        if asker is None:
+            return _give_up(rounds, "a retry did not help" if rounds.rung else "no retry is permitted (--recover)")
+        replaced = frozenset({asker})
+    if (refused := _refusal(rounds, replaced, rules)) is not None:
+        return _give_up(rounds, refused)
+    rung: Rung = "rank" if replaced else "retry"
+    rounds = rounds._replace(stage="meeting", rung=rung, replacing=replaced, moved=frozenset(), restored=None)
+    acts: list[Act] = [Begin(rung, rounds.number + 1, _numbers(rounds, replaced), why)]
+    for member in rounds.members:
+        if member.local_rank not in replaced and member.state != "waiting":
+            rounds = rounds.with_member(member._replace(state="leaving", due=now + rules.timeout))
+            acts.append(Fence(member.local_rank, rounds.number, why))
+    rounds, ends = _end(rounds, replaced, now, rules)
+    rounds, more = _meet(rounds, now)
+    return rounds, (*acts, *ends, *more)
+
+
+def _replace_more(rounds: Rounds, more: frozenset[int], why: str, now: float, rules: Rules) -> Outcome:
+    """Further ranks cannot come to the next round: they are replaced as well."""
+    if (refused := _refusal(rounds, more, rules)) is not None:
+        return _give_up(rounds, refused)
+    rounds = rounds._replace(rung="rank", replacing=rounds.replacing | more, why=why)
+    written = Begin("rank", rounds.number + 1, _numbers(rounds, rounds.replacing), why)
+    rounds, ends = _end(rounds, more, now, rules)
+    return rounds, (written, *ends)
+
+
+def _refusal(rounds: Rounds, replaced: frozenset[int], rules: Rules) -> str | None:
+    """Why these ranks cannot be replaced, or (none) no other round is possible."""
+    for member in rounds.members:
+        if member.state == "exited":
+            return f"rank {member.rank} has ended already"
+        if member.local_rank in replaced:
+            if "rank" not in rules.rungs:
+                return "no rank may be replaced (--recover)"
+            if rules.max_replaced is not None and _in_a_row(member, rules) > rules.max_replaced:
+                return f"rank {member.rank} was replaced {rules.max_replaced} times in a row without progress"
+    return None
+
+
+def _in_a_row(member: Member, rules: Rules) -> int:
+    """How often the process is replaced in a row without progress, with this time."""
+    return member.in_a_row + 1 if member.replaced and member.mark == rules.progress else 1
+
+
+def _end(rounds: Rounds, replaced: frozenset[int], now: float, rules: Rules) -> Outcome:
+    acts: list[Act] = []
+    for member in rounds.members:
+        if member.local_rank in replaced:
+            row = _in_a_row(member, rules)
+            member = member._replace(replaced=member.replaced + 1, in_a_row=row, mark=rules.progress)
+            rounds = rounds.with_member(member._replace(state="ending", due=now + rules.timeout))
+            acts.append(End(member.local_rank))
+    return rounds, tuple(acts)
+
+
+def _meet(rounds: Rounds, now: float) -> Outcome:
+    """Begin the next round once all ranks wait for it."""
+    if rounds.stage != "meeting" or any(member.state != "waiting" for member in rounds.members):
+        return rounds, ()
+    assert rounds.rung is not None
+    plan, reason, number = restores(rounds.members), rounds.rung, rounds.number + 1
+    acts = tuple(Go(m.local_rank, number, plan.get(m.local_rank), reason) for m in rounds.members)
+    members = tuple(member._replace(state="working") for member in rounds.members)
+    step = next((one.step for one in plan.values()), None)
+    rounds = rounds._replace(members=members, stage="proving", number=number, began=now, restored=step)
+    return rounds, acts
+
+
+def _prove(rounds: Rounds) -> Outcome:
+    """Once each rank has moved, or has finished: the recovery has succeeded."""
+    working = [member for member in rounds.members if member.state == "working"]
+    if rounds.stage != "proving" or any(member.local_rank not in rounds.moved for member in working):
+        return rounds, ()
+    assert rounds.rung is not None
+    proved = Prove(rounds.rung, rounds.number, _numbers(rounds, rounds.replacing), rounds.restored)
+    return rounds._replace(stage="working", rung=None, replacing=frozenset()), (proved,)
+
+
+def _give_up(rounds: Rounds, why: str) -> Outcome:
+    """No message changes anything in this attempt any more."""
+    return rounds._replace(members=(), stage="closed", rung=None, settles=None), (GiveUp(why),)
+
+
+def _numbers(rounds: Rounds, local_ranks: frozenset[int]) -> tuple[int, ...]:
+    return tuple(member.rank for member in rounds.members if member.local_rank in local_ranks)
+
+
+def restores(members: Sequence[Member]) -> dict[int, Restore]:
+    """For each local rank the snapshot of the newest step that all of them can have: its own, or one of the same shard.
+    Empty: there is no such step, so the state comes from the checkpoint."""
+    for number in sorted({one.step for member in members for one in member.held}, reverse=True):
+        plan = {member.local_rank: _source(member, members, number) for member in members}
+        found = {local_rank: source for local_rank, source in plan.items() if source is not None}
+        if len(found) == len(plan):
+            return found
+    return {}
+
+
+def _source(member: Member, members: Iterable[Member], number: int) -> Restore | None:
+    own = next((one for one in member.held if one.step == number), None)
+    if own is not None:
+        return Restore(number, member.local_rank, own.shard)
+    same = (m.local_rank for m in members if member.shard and Snapshot(number, member.shard) in m.held)
+    other = next(same, None)
+    return None if other is None else Restore(number, other, member.shard)

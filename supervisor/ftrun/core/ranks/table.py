@@ -1,0 +1,254 @@
+"""The ranks of this node in a round of recovery: plain values.  Times are CLOCK_MONOTONIC seconds."""
+
+from typing import Final, Literal
+
+from ftrun.core.named_tuple import NamedTuple
+
+Rung = Literal["retry", "rank"]
+RUNGS: Final[tuple[Rung, ...]] = ("retry", "rank")  # the finest first; below them all is the restart of the tree
+# Of one rank.  `new`: its process runs and has not said that it can recover.  `working`: it is in its training
+# function.  `leaving`: it was asked to leave it.  `waiting`: it has left the round, or its new process is there, and it
+# waits for the next round.  `finished`: its function has returned.  `exited`: it ended with 0.  `ending`: its processes
+# are being ended, to be replaced.  `starting`: its new process was started and has not reported yet.
+State = Literal["new", "working", "leaving", "waiting", "finished", "exited", "ending", "starting"]
+# Of all of them.  `closed`: not all ranks can recover.  `working`: all work.  `settling`: a collective failed, and the
+# death that explains it may be noticed in a moment.  `meeting`: the round has ended, and the ranks meet for the next
+# one.  `proving`: the next round has begun, and not every rank has moved in it yet.
+Stage = Literal["closed", "working", "settling", "meeting", "proving"]
+
+SOON, LATE = 0.1, 5.0  # s; how often the heartbeats are read until a recovery is proved: ever more seldom
+
+
+class Snapshot(NamedTuple):
+    """State of training that a rank has in shared memory.  Ranks with the same `shard` hold the same state; "": nobody
+    else holds this one."""
+
+    step: int
+    shard: str = ""
+
+
+class Restore(NamedTuple):
+    """The snapshot with which a rank begins the next round: that of the local rank `source`."""
+
+    step: int
+    source: int
+    shard: str = ""
+
+
+class Member(NamedTuple):
+    """One rank of this node.  `replaced`: how often its process was replaced in this attempt; `in_a_row`: without
+    progress in between, where `mark` is the progress of the job at the last time.  `due`: by when its state has to
+    change, where ftrun waits for that."""
+
+    local_rank: int
+    rank: int
+    state: State = "new"
+    held: tuple[Snapshot, ...] = ()
+    shard: str = ""
+    replaced: int = 0
+    in_a_row: int = 0
+    mark: object = None
+    due: float | None = None
+
+
+class Rounds(NamedTuple):
+    """The rounds of one attempt.
+
+    `number`: of the round at work, or of the one that ended last.  `rung`: of the recovery that is under way or not
+    proved yet; `replacing`: the local ranks that it replaces.  `why`: the fault in a sentence, noticed at `since`;
+    `cause`, `status`: what it is counted as if the tree is restarted, and the status of the process that ended.
+    `began`: when the round at work began; `moved`: the local ranks that have moved in it since, as far as is known.
+    `settles`: until when a death may still explain why a collective failed.  `restored`: the step that the round began
+    with; None: that of the checkpoint.  `slowest_hello`: how many seconds after its start the slowest rank reported.
+    """
+
+    members: tuple[Member, ...] = ()
+    stage: Stage = "closed"
+    number: int = 1
+    rung: Rung | None = None
+    replacing: frozenset[int] = frozenset()
+    why: str = ""
+    cause: str = "failure"
+    status: int | None = None
+    since: float = 0.0
+    began: float = 0.0
+    moved: frozenset[int] = frozenset()
+    settles: float | None = None
+    restored: int | None = None
+    slowest_hello: float = 0.0
+
+    @property
+    def deadline(self) -> float | None:
+        """When time alone changes something next."""
+        if self.stage == "settling":
+            return self.settles
+        waiting = (member.due for member in self.members if member.due is not None)
+        return min(waiting, default=None) if self.stage == "meeting" else None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the ranks are between two rounds, so that nobody is expected to move."""
+        return self.stage in ("settling", "meeting")
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the ranks are between two rounds, or the recovery is not proved yet."""
+        return self.stage in ("settling", "meeting", "proving")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every rank of this node can recover."""
+        return self.stage != "closed"
+
+    def next_read(self, now: float) -> float | None:
+        """When the heartbeats have to be read to see that a recovery has succeeded; None: none is to be proved."""
+        return now + min(max((now - self.began) / 4, SOON), LATE) if self.stage == "proving" else None
+
+    def shifted(self, seconds: float) -> "Rounds":
+        """After a time in which the ranks could do nothing: what they are waited for gets the rest of its time."""
+        members = tuple(m if m.due is None else m._replace(due=m.due + seconds) for m in self.members)
+        return self._replace(members=members, settles=None if self.settles is None else self.settles + seconds)
+
+    def member(self, local_rank: int) -> Member | None:
+        return next((member for member in self.members if member.local_rank == local_rank), None)
+
+    def with_member(self, changed: Member) -> "Rounds":
+        members = (changed if member.local_rank == changed.local_rank else member for member in self.members)
+        return self._replace(members=tuple(members))
+
+
+class Rules(NamedTuple):
+    """What the policy permits.  `timeout`: in seconds, for a rank to come to the next round.  `max_replaced`: how often
+    one rank may be replaced in a row without progress; None: no limit.  `progress`: how far the job has got; it changes
+    with each progress."""
+
+    rungs: frozenset[str] = frozenset(RUNGS)
+    timeout: float = 60.0
+    max_replaced: int | None = 3
+    progress: object = None
+
+
+# --- what happened ------------------------------------------------------------------------------------------------
+
+
+class SaidHello(NamedTuple):
+    local_rank: int
+    held: tuple[Snapshot, ...] = ()
+    after: float = 0.0  # seconds since its process was started
+
+
+class AskedRetry(NamedTuple):
+    """A rank leaves its round, because of a fault that may pass or (`collective`) because a collective failed."""
+
+    local_rank: int
+    round: int
+    why: str = ""
+    collective: bool = False
+
+
+class LeftRound(NamedTuple):
+    """A rank has left its round and waits.  `problem`: why its process cannot do another one."""
+
+    local_rank: int
+    round: int
+    held: tuple[Snapshot, ...] = ()
+    problem: str | None = None
+
+
+class Finished(NamedTuple):
+    local_rank: int
+    round: int
+
+
+Report = SaidHello | AskedRetry | LeftRound | Finished
+
+
+class Ended(NamedTuple):
+    """The process of a rank ended; `status`: as a shell reports it, 0 where it has ended well."""
+
+    local_rank: int
+    status: int
+    why: str = ""
+
+
+class Blamed(NamedTuple):
+    """A verdict: the processes of these ranks have to be replaced, or (none) the step has to be retried."""
+
+    local_ranks: frozenset[int]
+    why: str = ""
+    cause: str = "hang"
+
+
+class Cleared(NamedTuple):
+    """No process of this rank is left."""
+
+    local_rank: int
+
+
+class Waited(NamedTuple):
+    """Time has passed.  `moved`: the local ranks that have moved since the round at work began."""
+
+    moved: frozenset[int] = frozenset()
+
+
+Happened = Report | Ended | Blamed | Cleared | Waited
+
+
+# --- what has to be done ------------------------------------------------------------------------------------------
+
+
+class Begin(NamedTuple):
+    """Record that round `number` is being prepared by this rung, which replaces `ranks`."""
+
+    rung: Rung
+    number: int
+    ranks: tuple[int, ...]
+    why: str
+
+
+class Fence(NamedTuple):
+    """Ask a rank to leave this round."""
+
+    local_rank: int
+    round: int
+    why: str
+
+
+class End(NamedTuple):
+    """End all processes of a rank; the answer is `Cleared`."""
+
+    local_rank: int
+
+
+class Start(NamedTuple):
+    """Start the process of a rank again, for this round."""
+
+    local_rank: int
+    round: int
+
+
+class Go(NamedTuple):
+    """Let a rank begin this round."""
+
+    local_rank: int
+    round: int
+    restore: Restore | None
+    reason: Rung
+
+
+class Prove(NamedTuple):
+    """Record that the recovery has succeeded."""
+
+    rung: Rung
+    number: int
+    ranks: tuple[int, ...]
+    step: int | None
+
+
+class GiveUp(NamedTuple):
+    """No rung below the tree is left; `why` in a few words, after the fault."""
+
+    why: str
+
+
+Act = Begin | Fence | End | Start | Go | Prove | GiveUp

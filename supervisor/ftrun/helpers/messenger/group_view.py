@@ -1,0 +1,285 @@
+"""A messenger's part in the view of the whole group: it makes the row of its own member, keeps those of the others in
+`group.json`, and answers requests for the files of reports.
+
+Everything is bounded: the rows and their rate, the files that may be read (those of `reports/`, whole regular files of
+at most `MOST` bytes), the requests under way, and how long they wait.  A failure here harms nothing but the view.
+"""
+
+import base64
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from ftrun.core.group import membership
+from ftrun.core.group.membership import Coordinator
+from ftrun.helpers.lines import Lines
+from ftrun.host import procfs, safe_files
+from ftrun.messages import group_view as messages
+from ftrun.messages.codec import Malformed
+from ftrun.messages.group_view import FilePart, FileRequest, GroupView, MemberRow
+from ftrun.views.own_ranks import slow_ranks
+
+if TYPE_CHECKING:
+    from ftrun.messages.peers import MemberAddress
+
+ASKING: Final = 5.0  # s for an answer of another member
+PENDING: Final = 32  # requests under way
+STACKS: Final = 64  # files of stacks that are joined
+
+Send = Callable[[bytes, bytes], bool]
+Answer = Callable[[FilePart], None]
+
+
+class OwnMember:
+    """The row and the files of this member, from its run dir, which is the working directory."""
+
+    def __init__(self, address: "MemberAddress", lines: Lines) -> None:
+        self._address, self._lines = address, lines
+
+    def row(self, now: float) -> MemberRow | None:
+        """None as long as there is nothing to show."""
+        try:
+            from ftrun.views.member_row import read_row  # once the command runs: it takes time and memory
+
+            return read_row(os.getcwd(), self._address.rank, self._address.node, now)
+        except Exception as error:
+            self._lines.problem(f"the view of the group lacks this member: {error!r}")
+            return None
+
+    def read(self, request: FileRequest) -> FilePart:
+        """The answer; never an exception."""
+        try:
+            attempts = sorted(
+                int(found[1]) for name in os.listdir("reports") if (found := re.fullmatch(r"attempt-(\d{1,9})", name))
+            )
+        except OSError:
+            attempts = []
+        attempt = request.attempt or (attempts[-1] if attempts else 0)
+        if attempt not in attempts:
+            known = f"; attempts with a report: {', '.join(map(str, attempts[-9:]))}" if attempts else ""
+            what = f"no report of attempt {attempt}" if attempt else "no report was written"
+            return FilePart(request.id, False, f"{what} by member {self._address.rank}{known}")
+        content = _report_file(attempt, request.what)
+        if not content:
+            what = f"reports/attempt-{attempt}/{request.what} cannot be read"
+            return FilePart(request.id, False, f"member {self._address.rank}: {what}", attempt)
+        part = content[request.offset : request.offset + messages.PART] if request.offset >= 0 else b""
+        return FilePart(request.id, True, "", attempt, len(content), base64.b64encode(part).decode("ascii"))
+
+
+def _report_file(attempt: int, what: str) -> bytes:
+    """A file of a report, at most MOST bytes; of stacks all files one after another, each after its name.  Empty if it
+    cannot be read.  No link is followed on the way, since the command may have put one there."""
+    folders: list[int] = []
+    try:
+        for name in ("reports", f"attempt-{attempt}", *(("stacks",) if what == "stacks" else ())):
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            folders.append(os.open(name, flags, dir_fd=folders[-1] if folders else None))
+        if what != "stacks":
+            return safe_files.read_foreign(what, messages.MOST, folders[-1])
+        found = b""
+        for name in sorted(os.listdir(folders[-1]))[:STACKS]:
+            content = safe_files.read_foreign(name, messages.MOST, folders[-1])
+            found += f"== {name} ==\n".encode("utf-8", "replace") + content + b"\n"
+            if len(found) > messages.MOST:
+                break
+        return found[: messages.MOST]
+    except OSError:
+        return b""
+    finally:
+        for folder in folders:
+            os.close(folder)
+
+
+class ViewFile:
+    """`group.json`: the last view, with the times of this machine."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines, self._boot = lines, procfs.boot_id()
+        self._written: GroupView | None = None
+
+    def write(self, view: GroupView) -> None:
+        view = view._replace(boot=self._boot)
+        if view == self._written:
+            return
+        self._written = view
+        try:
+            safe_files.replace(messages.FILE, messages.dump(view) + b"\n", durable=False)
+        except OSError as error:
+            self._lines.problem(f"{messages.FILE}: {error.strerror}")
+
+
+class MemberSide:
+    """At a member other than rank 0.  `send` passes a message to rank 0; False: there is no connection."""
+
+    def __init__(self, address: "MemberAddress", lines: Lines, send: Send) -> None:
+        self._address, self._lines, self._send = address, lines, send
+        self._own, self._file = OwnMember(address, lines), ViewFile(lines)
+        self._view = GroupView(messages.SCHEMA, address.size, address.rank, 0.0)
+        self._rows: dict[int, MemberRow] = {}
+        self._asked: dict[str, tuple[Answer, str, float]] = {}
+        self.due = time.monotonic() + messages.PERIOD
+
+    def process(self, now: float) -> None:
+        for id in [id for id, (_, _, until) in self._asked.items() if now >= until]:
+            answer, own_id, _ = self._asked.pop(id)
+            answer(FilePart(own_id, False, "rank 0 does not answer"))
+        if now < self.due:
+            return
+        self.due = now + messages.PERIOD
+        row = self._own.row(now)
+        if row is not None:
+            self._send(messages.ROW, messages.dump(row))
+            mine = self._rows.get(row.rank)
+            self._rows[row.rank] = row._replace(slow=mine.slow if mine else (), paces=())
+        self._file.write(self._view._replace(rows=tuple(self._rows[rank] for rank in sorted(self._rows))))
+
+    def receive(self, kind: bytes, content: bytes, now: float) -> None:
+        """A message of rank 0; Malformed if it is not valid."""
+        if kind == messages.VIEW:
+            view = messages.load(GroupView, content)
+            for row in view.rows:
+                if 0 <= row.rank < self._address.size and row.rank != self._address.rank:
+                    self._rows[row.rank] = row._replace(at=now - max(0.0, view.now - row.at))
+                elif row.rank == self._address.rank and row.rank in self._rows:
+                    self._rows[row.rank] = self._rows[row.rank]._replace(slow=row.slow)
+            self._view = view._replace(rank=self._address.rank, now=now, rows=())
+        elif kind == messages.ASK:
+            part = self._own.read(messages.load(FileRequest, content))
+            self._send(messages.TOLD, messages.dump(part))
+        elif kind == messages.TOLD:
+            part = messages.load(FilePart, content)
+            if part.id in self._asked:
+                answer, own_id, _ = self._asked.pop(part.id)
+                answer(part._replace(id=own_id))
+
+    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
+        """Answered through `answer`, in any case."""
+        if request.member == self._address.rank:
+            answer(self._own.read(request))
+            return
+        id = os.urandom(8).hex()
+        if len(self._asked) >= PENDING:
+            answer(FilePart(request.id, False, "too many requests"))
+        elif not self._send(messages.ASK, messages.dump(request._replace(id=id))):
+            answer(FilePart(request.id, False, "there is no connection to rank 0"))
+        else:
+            self._asked[id] = answer, request.id, now + 2 * ASKING
+
+
+class CoordinatorSide:
+    """At rank 0.  `send` passes a message to that member; False: it is not connected."""
+
+    def __init__(
+        self,
+        address: "MemberAddress",
+        lines: Lines,
+        send: Callable[[int, bytes, bytes], bool],
+    ) -> None:
+        self._address, self._lines, self._send = address, lines, send
+        self._own, self._file = OwnMember(address, lines), ViewFile(lines)
+        self._rows: dict[int, MemberRow] = {}
+        self._asked: dict[str, tuple[Answer, int, float]] = {}
+        self._slow_since: dict[tuple[int, int], float] = {}  # stragglers, by member and rank
+        self._every = messages.period(address.size)
+        self.due = time.monotonic() + messages.PERIOD
+        self._sent_at = 0.0
+
+    def process(self, now: float, known: Coordinator, present: Callable[[], Mapping[int, object]]) -> None:
+        """`present`: the ranks that are connected."""
+        for id in [id for id, (_, _, until) in self._asked.items() if now >= until]:
+            answer, member, _ = self._asked.pop(id)
+            answer(FilePart("", False, f"member {member} does not answer"))
+        if now < self.due:
+            return
+        self.due = now + messages.PERIOD
+        own = self._own.row(now)
+        if own is not None:
+            self._rows[0] = own
+        there = present()
+        for rank, row in self._rows.items():
+            self._rows[rank] = row._replace(present=rank == 0 or rank in there)
+        order, awaited = known.order, tuple(membership.waited_for(known))
+        self._compare(now)
+        header = GroupView(messages.SCHEMA, known.size, 0, now, order.epoch, order.what, order.why, awaited)
+        rows = tuple(self._rows[rank]._replace(paces=()) for rank in sorted(self._rows))
+        self._file.write(header._replace(rows=rows))
+        if now >= self._sent_at + self._every and there:
+            self._sent_at = now
+            for frame in _frames(header, rows):
+                for rank in there:
+                    self._send(rank, messages.VIEW, frame)
+
+    def _compare(self, now: float) -> None:
+        """Mark the stragglers over all members.  A member without news takes no part."""
+        fresh = {rank: row for rank, row in self._rows.items() if row.present and now - row.at < 3 * messages.PERIOD}
+        paces = {(rank, pace.rank): pace for rank, row in fresh.items() for pace in row.paces}
+        usual = slow_ranks({name: pace.step_time for name, pace in paces.items()})
+        self._slow_since = {name: self._slow_since.get(name, now) for name in usual}
+        for rank, row in self._rows.items():
+            slow = tuple(
+                messages.SlowRank(name[1], paces[name].step_time, usual[name], paces[name].device, now - since)
+                for name, since in self._slow_since.items()
+                if name[0] == rank
+            )
+            self._rows[rank] = row._replace(slow=slow[: messages.SLOW])
+
+    def receive(self, rank: int, kind: bytes, content: bytes, now: float) -> None:
+        """A message of that member.  An invalid one is a problem, and does not count against the member."""
+        try:
+            self._receive(rank, kind, content, now)
+        except Malformed as error:
+            self._lines.problem(f"the view of the group: malformed message from member {rank}: {error}")
+
+    def _receive(self, rank: int, kind: bytes, content: bytes, now: float) -> None:
+        if kind == messages.ROW:
+            row, before = messages.load_row(content, rank)._replace(at=now), self._rows.get(rank)
+            self._rows[rank] = row
+            if before is None or (before.phase, before.attempt, before.trouble) != (
+                row.phase,
+                row.attempt,
+                row.trouble,
+            ):
+                self.due = min(self.due, max(now, self._sent_at + self._every / 4))
+                self._sent_at = min(self._sent_at, now - self._every)
+        elif kind == messages.ASK:
+            request = messages.load(FileRequest, content)
+
+            def reply(part: FilePart) -> None:
+                self._send(rank, messages.TOLD, messages.dump(part._replace(id=request.id)))
+
+            self.ask(request, reply, now)
+        elif kind == messages.TOLD:
+            part = messages.load(FilePart, content)
+            if part.id in self._asked and self._asked[part.id][1] == rank:
+                self._asked.pop(part.id)[0](part)
+
+    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
+        """Answered through `answer`, in any case."""
+        own_id, member = request.id, request.member
+        if member == 0:
+            answer(self._own.read(request))
+            return
+        id = os.urandom(8).hex()
+        if len(self._asked) >= PENDING:
+            answer(FilePart(own_id, False, "too many requests"))
+        elif not self._send(member, messages.ASK, messages.dump(request._replace(id=id))):
+            answer(FilePart(own_id, False, f"member {member} is not connected to rank 0"))
+        else:
+            self._asked[id] = lambda part: answer(part._replace(id=own_id)), member, now + ASKING
+
+
+def _frames(header: GroupView, rows: tuple[MemberRow, ...]) -> list[bytes]:
+    """The view in frames of at most LIMIT bytes."""
+    frames, some, size = [], list[MemberRow](), 0
+    for row in rows:
+        length = len(messages.dump(row))
+        if some and size + length > messages.VIEW_ROWS:
+            frames.append(messages.dump(header._replace(rows=tuple(some))))
+            some, size = [], 0
+        if length <= messages.VIEW_ROWS:
+            some.append(row)
+            size += length
+    return [*frames, messages.dump(header._replace(rows=tuple(some)))]

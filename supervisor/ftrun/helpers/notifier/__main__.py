@@ -1,0 +1,220 @@
+"""Reports events to commands and webhooks: `python -m ftrun.helpers.notifier RUN_DIR OFFSET`, started by PID 1.
+
+It follows the records from the byte OFFSET on.  The file at descriptor 3, a `Destinations` (messages/notifier.py), says
+which records are reported, and where.  Each destination has a thread of its own and a bounded queue, so that one that
+does not answer holds up no other.  An attempt takes at most TIMEOUT s; there are `len(DELAYS) + 1` attempts.  When
+stdin has ended, the last records are read, and what is not reported within END s is given up.  A notification is a JSON
+object (`notification`); a webhook gets it by POST, a command on stdin.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ftrun import __version__
+from ftrun.core.text import redaction, sentences
+from ftrun.helpers.lines import Lines, run
+from ftrun.messages.codec import EXACT
+from ftrun.messages.notifier import EVENTS, Destinations
+from ftrun.views import recent_events, state
+from ftrun.views.record_files import GrowingFile, Record, record
+
+PERIOD: Final = 0.5  # s between two reads of the records
+TIMEOUT: Final = 10.0  # s for an attempt
+DELAYS: Final = (1.0, 5.0, 25.0)  # s before each further attempt
+END: Final = 4.0  # s at the end of ftrun
+WAITING: Final = 256  # notifications for one destination
+DESTINATIONS: Final = 3  # descriptor
+MOST: Final = 1 << 20  # bytes of it
+SCHEMA: Final = 1
+
+
+def main(argv: Sequence[str]) -> int:
+    return run(lambda lines: Notifier(argv[0], int(argv[1]), _destinations(), lines).run(), EVENTS)
+
+
+def _destinations() -> Destinations:
+    return EXACT.load(Destinations, os.pread(DESTINATIONS, MOST, 0))
+
+
+class Notifier:
+    """Reads the records, and gives those that are asked for to the senders."""
+
+    def __init__(self, run_dir: str, offset: int, asked: Destinations, lines: Lines) -> None:
+        self._run_dir, self._asked, self._lines = run_dir, asked, lines
+        self._records = GrowingFile(f"{run_dir}/events.jsonl")
+        self._records.at = offset  # the beginning of a line: PID 1 writes whole ones
+        self.lock = threading.Lock()
+        self._senders: list[Sender] = [Command(command, self) for command in asked.commands]
+        self._senders += [Webhook(url, asked.slack, self) for url in asked.urls]
+
+    def run(self) -> None:
+        while not self._lines.ended:
+            self._lines.pause(PERIOD)
+            self._report()
+        self._report()
+        until = time.monotonic() + END
+        for sender in self._senders:
+            try:
+                sender.queue.put_nowait(None)
+            except queue.Full:
+                pass  # it does not answer
+        for sender in self._senders:
+            sender.join(max(0.0, until - time.monotonic()))
+        for sender in self._senders:
+            sender.give_up()
+
+    def problem(self, what: str) -> None:
+        """From any thread."""
+        with self.lock:
+            self._lines.problem(what)
+
+    def _report(self) -> None:
+        command = state.strings(state.load(self._run_dir).part("run").get("command")) or ()
+        for line in self._records.lines():
+            found = record(line)
+            if found is not None and found["event"] in self._asked.names:
+                for sender in self._senders:
+                    sender.put(notification(found, self._asked, self._run_dir, command))
+
+
+class Sender(threading.Thread, ABC):
+    """One destination.  `name` is for messages; it holds no secret."""
+
+    def __init__(self, name: str, owner: Notifier) -> None:
+        super().__init__(name=name, daemon=True)
+        self.queue: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
+        self._owner = owner
+        self.start()
+
+    def put(self, found: dict[str, Any]) -> None:
+        try:
+            self.queue.put_nowait(found)
+        except queue.Full:
+            self._owner.problem(f"{self.name}: {WAITING} notifications wait already; newer ones are dropped")
+
+    def run(self) -> None:
+        while (found := self.queue.get()) is not None:
+            for delay in (*DELAYS, None):
+                if (why := self.send(found)) is None:
+                    break
+                if delay is None:
+                    self._owner.problem(f"{self.name}: a notification of `{found['event']}` failed: {why}")
+                else:
+                    time.sleep(delay)
+
+    @abstractmethod
+    def send(self, found: dict[str, Any]) -> str | None:
+        """None, or why it failed, on one line."""
+
+    def give_up(self) -> None:
+        """The helper ends: leave nothing behind."""
+
+
+class Command(Sender):
+    """Runs the command by `sh -c`, with the notification on stdin; its output goes to `run.log`."""
+
+    def __init__(self, command: str, owner: Notifier) -> None:
+        self._command, self._running = command, 0  # process group; 0: none
+        super().__init__(f"--on-event {redaction.redact(sentences.short(command))}", owner)
+
+    def send(self, found: dict[str, Any]) -> str | None:
+        variables = {"FTRUN_EVENT": found["event"], "FTRUN_RUN_DIR": found["run_dir"], "FTRUN_MESSAGE": found["text"]}
+        variables["FTRUN_ATTEMPT"] = str(found["attempt"])
+        try:
+            child = subprocess.Popen(
+                ["sh", "-c", self._command],
+                stdin=subprocess.PIPE,
+                stdout=2,
+                env=os.environ | variables,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return str(error.strerror)
+        self._running = child.pid
+        try:
+            child.communicate(json.dumps(found).encode(), TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.give_up()
+            child.wait()
+            return f"it did not end within {TIMEOUT:.0f} s"
+        finally:
+            self._running = 0
+        return f"it ended with {child.returncode}" if child.returncode else None
+
+    def give_up(self) -> None:
+        if group := self._running:
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+class Webhook(Sender):
+    """Sends the notification by POST, or with `slack` only its text, as Slack and Mattermost take it."""
+
+    def __init__(self, url: str, slack: bool, owner: Notifier) -> None:
+        self._url, self._slack = url, slack
+        host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]  # the path of a webhook is its secret
+        super().__init__(f"--webhook {host}", owner)
+
+    def send(self, found: dict[str, Any]) -> str | None:
+        content = {"text": found["text"]} if self._slack else found
+        headers = {"Content-Type": "application/json", "User-Agent": f"ftrun/{__version__}"}
+        request = urllib.request.Request(self._url, json.dumps(content).encode(), headers, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT):
+                return None
+        except urllib.error.HTTPError as error:
+            return f"it answered {error.code}"
+        except (OSError, ValueError) as error:  # no connection, no certificate, a malformed answer
+            return sentences.printable(str(getattr(error, "reason", None) or error))
+        except Exception as error:  # http.client has errors that are neither
+            return repr(error)
+
+
+def notification(found: Record, asked: Destinations, run_dir: str, command: Sequence[str]) -> dict[str, Any]:
+    """The JSON body (docs/howto/notifications.md)."""
+    attempt = found.get("attempt")
+    where = asked.job or " ".join(command)
+    return {
+        "schema": SCHEMA,
+        "event": found["event"],
+        "time": found.get("time"),
+        "attempt": attempt,
+        "job": asked.job,
+        "node": asked.node,
+        "command": list(command),
+        "run_dir": run_dir,
+        "text": sentences.printable(
+            f"ftrun on {asked.node}, attempt {attempt} of {sentences.short(where, 80)}: {sentence(found)}"
+        ),
+        "record": found,
+    }
+
+
+def sentence(found: Record) -> str:
+    """What the record says, for a person."""
+    match found["event"]:
+        case "ended":
+            return f"ended with {found.get('exit_code')} ({found.get('verdict')}): {found.get('why') or ''}"
+        case "restart":
+            return f"started again ({found.get('reason')}, {found.get('consecutive')} in a row without progress)"
+        case "hang" | "fault":
+            return f"{found['event']}: {recent_events.why(found)}"
+    fields = ((name, value) for name, value in found.items() if name not in ("schema", "time", "mono", "attempt"))
+    return sentences.record(str(found["event"]), [(name, value) for name, value in fields if name != "event"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

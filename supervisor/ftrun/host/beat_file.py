@@ -1,0 +1,122 @@
+"""PID 1's access to the beat file, by system calls alone.
+
+A mapping of the file would end PID 1 with SIGBUS as soon as the command truncates it.  A read of what is no longer
+there returns less, and here that is zeros.
+"""
+
+import errno
+import os
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ftrun.host.beat_slots import NS, Periods
+from ftrun.host.signals import writing
+from ftrun_hooks import layout as at
+
+SLOT_BYTES: Final = at.SLOT_WORDS * at.WORD
+CHUNK: Final = 128  # slots that one system call reads; a larger buffer would only cost PID 1 memory
+ROW: Final = struct.Struct(f"={at.SLOT_WORDS}Q")
+EMPTY: Final = bytes(SLOT_BYTES)
+MAGIC: Final = at.MAGIC.to_bytes(at.WORD, sys.byteorder)
+REFUSED: Final = (errno.EPERM, errno.ENOSYS)
+
+
+class BeatFile:
+    """The open beat file at `path`.  Raises OSError if it cannot be created or has no space."""
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._buffer = bytearray(CHUNK * SLOT_BYTES)
+        self._chunk = memoryview(self._buffer).cast("Q")
+        self._periods: tuple[tuple[int, int], ...] = ()
+        try:
+            self._allocate()
+        except OSError:
+            os.close(self.fd)
+            raise
+        self.write_header()
+
+    def write_header(self) -> None:
+        """Write what the hooks look for before they claim a slot.  No read is planned."""
+        self._periods = ()
+        self._write(at.H_MAGIC, at.MAGIC)
+        self._write(at.H_NEXT_LOOK, at.NO_LOOK)
+
+    def rows(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield the first word and all words of each slot that is in use, in the order of the file.  A slot that is
+        being written may be half old."""
+        for first in range(at.HEADER_WORDS, at.HEADER_WORDS + at.SLOTS * at.SLOT_WORDS, CHUNK * at.SLOT_WORDS):
+            count = os.preadv(self.fd, [self._buffer], first * at.WORD)
+            if count < len(self._buffer):
+                self._buffer[count:] = bytes(len(self._buffer) - count)
+            words = self._chunk
+            magics, pids = words[at.MAGIC_WORD :: at.SLOT_WORDS].tolist(), words[at.PID :: at.SLOT_WORDS].tolist()
+            if not any(magics) and not any(pids):
+                continue  # as most are: this saves half of the time of a read
+            for slot, magic, pid in zip(range(0, len(words), at.SLOT_WORDS), magics, pids, strict=True):
+                if magic or pid:
+                    yield first + slot, words[slot : slot + at.SLOT_WORDS].tolist()
+
+    def row(self, slot: int) -> Sequence[int]:
+        """Return all words of the slot that begins at this word."""
+        content = os.pread(self.fd, SLOT_BYTES, slot * at.WORD)
+        return ROW.unpack(content if len(content) == SLOT_BYTES else content + EMPTY[len(content) :])
+
+    def clear(self, slot: int) -> None:
+        self._put(slot, EMPTY)
+
+    def write_plan(self, deadline: float | None, times: Periods | None) -> None:
+        """Write to the header when the slots are read next, and the last periods that are excluded from all timeouts;
+        `times` None leaves the periods unchanged."""
+        self._write(at.H_NEXT_LOOK, at.NO_LOOK if deadline is None else int(deadline * NS))
+        if times is None:
+            return
+        last = tuple((int(since * NS), int(until * NS)) for since, until in times[-at.FREEZES :])
+        periods = last + ((0, 0),) * (at.FREEZES - len(last))
+        if periods == self._periods:
+            return
+        for number, (since, until) in enumerate(periods):
+            word = at.H_FREEZES + 2 * number
+            self._write(word + 1, 0)  # a concurrent reader sees no period
+            self._write(word, since)
+            self._write(word + 1, until)
+        self._periods = periods
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the file is shorter than it was made, or was so and has lost its header."""
+        magic = os.pread(self.fd, at.WORD, at.H_MAGIC * at.WORD)
+        return magic != MAGIC or os.fstat(self.fd).st_size < at.FILE_BYTES
+
+    def extend(self) -> None:
+        """Give the file its size and its header again.  Raises OSError if the memory file system is full."""
+        self._allocate()
+        self.write_header()
+
+    def _allocate(self) -> None:
+        """Allocate the complete file, so that no store to it can find the memory file system full.  Raises OSError."""
+        try:
+            os.posix_fallocate(self.fd, 0, at.FILE_BYTES)
+        except OSError as error:
+            if error.errno not in REFUSED:
+                raise
+            # A seccomp profile refuses posix_fallocate; writing allocates the space as well.
+            size = os.fstat(self.fd).st_size
+            with writing():
+                while size < at.FILE_BYTES:
+                    size += os.pwrite(self.fd, bytes(at.FILE_BYTES - size), size)
+
+    def _write(self, word: int, value: int) -> None:
+        self._put(word, value.to_bytes(at.WORD, sys.byteorder))
+
+    def _put(self, word: int, content: bytes) -> None:
+        """Write these bytes; where the file system has no room for them, nothing changes."""
+        try:
+            os.pwrite(self.fd, content, word * at.WORD)
+        except OSError:
+            pass  # the command truncated the file and took its space
+
+    def close(self) -> None:
+        os.close(self.fd)

@@ -1,0 +1,53 @@
+"""Writes the records of a run, and shows them and the log lines to the operator."""
+
+from collections.abc import Callable, Sequence
+
+from ftrun.core.machine.states import Job
+from ftrun.core.text import sentences
+from ftrun.pid1.bootstrap import Setup
+from ftrun.pid1.clients.registry import Clients
+from ftrun.pid1.state_file import StateFile
+
+
+class RecordWriter:
+    """`attempt`: the number of the start that the next record belongs to.  `logged`: whether a decision was logged.
+    `job` returns the current state."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        command: Sequence[str],
+        phase: str,
+        clients: Clients,
+        state_file: StateFile,
+        job: Callable[[], Job],
+    ) -> None:
+        self._setup, self._command, self._phase, self._job = setup, command, phase, job
+        self._clients, self._state_file = clients, state_file
+        self.attempt, self.logged = setup.ledger.start_cnt, False
+        self._printed_problem: str | None = None
+
+    def persist(self, event: str, fields: tuple[tuple[str, object], ...], durable: bool) -> None:
+        """`durable`: the record and the state are on disk when this returns."""
+        journal, console = self._setup.journal, self._setup.console
+        if event == "started":
+            fields += self._setup.describe_run(self._command, self._phase)
+        stamp = journal.record(event, self.attempt, fields, durable)
+        if durable:
+            self._state_file.save(self._job(), True)
+        self._clients.keep(self._job().ledger)
+        console.attempt = self.attempt
+        console.record(stamp, event, fields)
+        if journal.problem not in (None, self._printed_problem):
+            self._printed_problem = journal.problem
+            console.print(str(journal.problem))
+
+    def problem(self, what: str, printed: bool = False) -> None:
+        self.persist("problem", (("what", what),), False)
+        if printed:
+            self._setup.console.print(what)
+
+    def log(self, text: str) -> None:
+        self.logged = True
+        self._setup.journal.log(sentences.printable(text))
+        self._setup.console.print(text)

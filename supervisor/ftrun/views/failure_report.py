@@ -1,0 +1,85 @@
+"""The report of an attempt that ended without a hang: made from the records when somebody asks for it.  Pure."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ftrun.core.text import sentences
+from ftrun.views.record_files import Record
+
+SHOWN: Final = ("exited", "rank_exited", "fault", "escalated", "problem")
+READ: Final = (*SHOWN, "started", "stopping", "restart", "ended")  # the records that it is made from
+
+
+def document(records: Sequence[Record], attempt: int, run_dir: str, tail: Sequence[str]) -> dict[str, Any] | None:
+    """What is known about how this attempt ended; None if it has not ended badly.  `tail`: the last lines of its
+    output, where that is kept."""
+    own = [record for record in records if record.get("attempt") == attempt]
+    ends = [record for record in own if record["event"] == "exited" and (record.get("code") or record.get("signal"))]
+    if not ends:
+        return None
+    end = ends[-1]
+    if any(record["event"] == "stopping" for record in own[: own.index(end)]):
+        return None  # somebody asked for the end, or ftrun decided it and has a report of its own
+    started = next((record for record in reversed(records) if record["event"] == "started"), {})
+    following = [record for record in records if record["event"] in ("restart", "ended") and _follows(record, attempt)]
+    return {
+        "schema": 1,
+        "attempt": attempt,
+        "command": started.get("command"),
+        "run_dir": run_dir,
+        "time": end.get("time"),
+        "code": end.get("code"),
+        "signal": end.get("signal"),
+        "why": end.get("why"),
+        "records": [record for record in own if record["event"] in SHOWN],
+        "then": following[0] if following else None,
+        "output": list(tail),
+    }
+
+
+def _follows(record: Record, attempt: int) -> bool:
+    number = record.get("attempt")
+    return number == attempt + 1 if record["event"] == "restart" else number == attempt
+
+
+def failed(records: Sequence[Record]) -> list[int]:
+    """The attempts for which there is such a report, in order."""
+    numbers = {number for record in records if type(number := record.get("attempt")) is int}
+    return [number for number in sorted(numbers) if document(records, number, "", ()) is not None]
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The same for a person: first what ended and why, then what ftrun did, then the evidence."""
+    signal, code = found["signal"], found["code"]
+    ending = f"ended by {sentences.signal(signal)}" if signal else f"exit code {code}"
+    command = " ".join(map(str, found["command"] or ())) or "unknown"
+    text = [
+        f"Attempt {found['attempt']} failed: {ending}",
+        "",
+        f"command  {command}",
+        f"time     {found['time']}",
+        f"cause    {found['why'] or 'the command gave none'}",
+        f"then     {_then(found['then'])}",
+        f"run dir  {found['run_dir']}",
+        "",
+        "Records:",
+    ]
+    for record in found["records"]:
+        fields = [(name, value) for name, value in record.items() if name not in HIDDEN]
+        text.append(f"  {record.get('time')} {sentences.record(str(record['event']), fields)}")
+    if found["output"]:
+        text += ["", "Last lines of its output:", *(f"  {line}" for line in found["output"])]
+    else:
+        text += ["", "Its output is not kept (ftrun --log-dir DIR keeps it)."]
+    return [sentences.printable(line) for line in text]
+
+
+HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
+
+
+def _then(record: Record | None) -> str:
+    if record is None:
+        return "nothing yet"
+    if record["event"] == "restart":
+        return f"ftrun started attempt {record.get('attempt')} ({record.get('consecutive')} in a row without progress)"
+    return f"ftrun ended with {record.get('exit_code')} ({record.get('verdict')})"

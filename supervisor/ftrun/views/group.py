@@ -1,0 +1,148 @@
+"""The whole group as one member sees it: `group.json` of its run dir, which its messenger writes, with its own row made
+anew.  It is shown also when other members, member 0 among them, are gone: each row says how old it is."""
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.text import sentences
+from ftrun.core.text.durations import seconds
+from ftrun.host import procfs
+from ftrun.messages import group_view
+from ftrun.messages.codec import Malformed
+from ftrun.messages.group_view import GroupView, MemberRow, SlowRank
+from ftrun.views import member_row
+from ftrun.views.snapshot import Snapshot
+
+OLD: Final = 15.0  # s; an older row says so
+HOST: Final = 16  # columns
+ENDED: Final = ("done", "cut off")
+HEAD: Final = f"{'member':>6} {'host':<{HOST}} {'state':<10} {'attempt':>7} {'step':>9} {'heartbeat':>9}  trouble"
+
+
+class GroupNow(NamedTuple):
+    """`seen_from`: the member whose run dir this is.  `contact`: seconds since its last view of rank 0; None: it is
+    rank 0, or never had one.  `ages`: seconds since each row was made, by rank; None: of another boot, so unknown."""
+
+    size: int
+    seen_from: int
+    epoch: int
+    what: str
+    why: str
+    waits_for: tuple[int, ...]
+    rows: tuple[MemberRow, ...]
+    ages: dict[int, float | None]
+    contact: float | None = None
+
+
+def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
+    """None for a run that is not a member of a group; `shown` is the snapshot of its run dir."""
+    try:
+        content = procfs.read(f"{shown.run_dir}/{group_view.FILE}", group_view.FILE_LIMIT)
+        view = group_view.load(GroupView, content or b"", group_view.FILE_LIMIT)
+    except Malformed:
+        return None
+    if view.schema != group_view.SCHEMA:
+        return None
+    now = time.monotonic() if now is None else now
+    same_clock = view.boot == procfs.boot_id()
+    rows = {row.rank: row for row in view.rows}
+    own = member_row.row(shown, view.rank, shown.node, now)
+    known = rows.get(view.rank)
+    rows[view.rank] = own._replace(slow=known.slow if known else (), paces=())
+    ages = {rank: max(0.0, now - row.at) if same_clock or rank == view.rank else None for rank, row in rows.items()}
+    contact = max(0.0, now - view.now) if view.rank and view.now and same_clock else None
+    ordered = tuple(rows[rank] for rank in sorted(rows))
+    return GroupNow(view.size, view.rank, view.epoch, view.what, view.why, view.waits_for, ordered, ages, contact)
+
+
+def is_gone(found: GroupNow, row: MemberRow) -> bool:
+    """Whether nothing was heard of this member lately, though it has not ended."""
+    age = found.ages.get(row.rank)
+    return (
+        row.rank != found.seen_from
+        and row.phase not in ENDED
+        and (not row.present or age is None or age > max(OLD, 3 * group_view.period(found.size)))
+    )
+
+
+def state(found: GroupNow, row: MemberRow) -> str:
+    """Of a member in one word or two."""
+    return "no contact" if is_gone(found, row) else row.phase
+
+
+def document(found: GroupNow) -> dict[str, Any]:
+    """The JSON of the view."""
+    members = []
+    for row in found.rows:
+        plain: dict[str, Any] = {name: value for name, value in row._asdict().items() if name not in ("at", "paces")}
+        plain["slow"] = [one._asdict() for one in row.slow]
+        members.append(plain | {"age": found.ages.get(row.rank), "gone": is_gone(found, row)})
+    head = {name: value for name, value in found._asdict().items() if name not in ("rows", "ages")}
+    missing = [rank for rank in range(found.size) if rank not in found.ages]
+    return {**head, "never_seen": missing, "members": members}
+
+
+# --- as text ----------------------------------------------------------------------------------------------------------
+
+
+def headline(found: GroupNow) -> str:
+    """The group, the coordinator's view of it, and who is waited for."""
+    doing = {"run": "running", "stop": "all members stop, to start again", "end": "ending", "wait": "waiting"}
+    why = f": {found.why}" if found.why and found.what != "run" else ""
+    waits = f"; waits for {_members(found.waits_for)}" if found.waits_for else ""
+    lost = ""
+    if found.contact is not None and found.contact > OLD:
+        lost = f"; no contact with member 0 for {seconds(found.contact)}, so the other rows are as of then"
+    elif found.seen_from and found.contact is None:
+        lost = "; no contact with member 0"
+    what = doing.get(found.what, found.what)
+    return f"group of {found.size}, epoch {found.epoch}, {what}{why}{waits}{lost} (seen from member {found.seen_from})"
+
+
+def table(found: GroupNow) -> Iterator[tuple[str, bool]]:
+    """The heading and a row for each member, at most 80 columns; True for a row that needs attention."""
+    yield HEAD, False
+    for row in found.rows:
+        age = found.ages.get(row.rank) or 0.0
+        beat = "" if row.beat is None else f"{seconds(row.beat + age)} ago"
+        step = "" if row.step is None else str(row.step)
+        trouble = row.trouble.partition(":")[0].replace(" in attempt ", " in ") if row.trouble else "none"
+        trouble = f"slow: {_ranks(row.slow)}" if row.slow else trouble
+        name = sentences.short(row.node, HOST)
+        line = f"{row.rank:>6} {name:<{HOST}} {state(found, row):<10} {row.attempt:>7} {step:>9} {beat:>9}  {trouble}"
+        yield line[:80], is_gone(found, row) or bool(row.slow) or row.phase in ("suspect", "cut off")
+    for rank in range(found.size):
+        if rank not in found.ages:
+            yield f"{rank:>6} {'':<{HOST}} never seen", True
+
+
+def details(found: GroupNow) -> Iterator[str]:
+    """What the table has no room for: of each member the trouble, its stragglers and its report."""
+    for row in found.rows:
+        who = f"member {row.rank} ({row.node})"
+        if is_gone(found, row):
+            age = found.ages.get(row.rank)
+            when = "at an unknown time" if age is None else f"{seconds(age)} ago"
+            yield f"{who}: last heard of {when}, then {row.health}"
+        if row.trouble:
+            own = "" if row.rank == found.seen_from else f" --member {row.rank}"
+            report = f"; report: ftctl report{own}" if row.report is not None else ""
+            yield f"{who}: {row.trouble}{report}"
+        yield from (f"{who}: {straggler(one)}" for one in row.slow)
+
+
+def straggler(one: SlowRank) -> str:
+    device = f" on {one.device}" if one.device else ""
+    times = f"{seconds(one.step_time)} per step, the others {seconds(one.usual)}"
+    return f"{sentences.rank(one.rank)}{device} is a straggler: {times}, for {seconds(one.since)}"
+
+
+def _ranks(slow: tuple[SlowRank, ...]) -> str:
+    return ", ".join(str(one.rank) for one in slow)
+
+
+def _members(ranks: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"member{'s' if len(ranks) > 1 else ''} {shown}"

@@ -1,0 +1,216 @@
+"""The lives of a job's containers, one file each in the folder `runs` of the state dir: which attempts there were, on
+which node, how each ended, and what it cost.  They outlive the containers and their run dirs.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.text import sentences
+from ftrun.core.text.durations import seconds
+from ftrun.host import procfs
+from ftrun.messages.codec import EXACT, Malformed, parse_object
+from ftrun.views import history
+from ftrun.views.history import History
+from ftrun.views.lost_time import AttemptSpan, LostInterval
+
+FOLDER: Final = "runs"
+SCHEMA: Final = 1
+LIMIT: Final = 1 << 20  # bytes of a file that is read
+MOST: Final = 256  # attempts in a file, the last ones
+READ: Final = 512  # files that are read, the newest
+TEXT: Final = 300  # characters of a text
+COMMAND: Final = 1000  # characters of a command
+TAIL: Final = 8 << 20  # bytes of records from which a file is made
+EARLY: Final = 1.0  # s by which the clocks of a start may differ
+
+
+class AttemptLine(NamedTuple):
+    """One attempt.  Times are s since the epoch.  `cause`: hang, fault, failure or stop, if one of them ended it;
+    `place`: where in the code.  `lost`: seconds by reason.  `report`: a path in the run dir.  `open`: it was running
+    when this was written."""
+
+    number: int
+    reason: str
+    since: float
+    until: float
+    cause: str | None = None
+    why: str = ""
+    place: str = ""
+    report: str | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    lost: dict[str, float] = {}  # noqa: RUF012 - a value, never changed
+    open: bool = False
+
+
+class Life(NamedTuple):
+    """One ftrun of the job.  `schedule`: the outer scheduler's count; `member`: its rank in the group.  `verdict` is
+    None where no end was recorded: it runs, or its node died."""
+
+    schema: int
+    key: str
+    schedule: int
+    member: int
+    node: str
+    phase: str
+    job: str
+    run_dir: str
+    command: str
+    began: float
+    ended: float | None = None
+    verdict: str | None = None
+    exit_code: int | None = None
+    why: str = ""
+    last_step: int | None = None
+    last_checkpoint: str = ""
+    attempts: tuple[AttemptLine, ...] = ()
+
+
+def with_history(life: Life, found: History, before: Life | None = None) -> Life:
+    """The life with the attempts of this history of its run dir, from its begin on; those that the history does not
+    reach any more are those of `before`.  Pure."""
+    spans = [span for span in found.attempts if span.since >= life.began - EARLY]
+    lines = {line.number: line for line in (before.attempts if before is not None else ())}
+    known = set(lines)
+    cut = any("only the last" in problem for problem in found.problems)
+    for number, span in enumerate(spans):
+        if not (cut and number == 0 and span.number in known):  # only its end is in the records that were read
+            lines[span.number] = _line(span, found.lost)
+    attempts = tuple(lines[number] for number in sorted(lines))[-MOST:]
+    ended = found.verdict is not None and not found.open
+    return life._replace(
+        command=sentences.short(" ".join(found.command), COMMAND) or life.command,
+        ended=found.runs[-1][1] if ended and found.runs else None,
+        verdict=found.verdict if ended else None,
+        exit_code=found.exit_code if ended else None,
+        why=(found.why or "")[:TEXT] if ended else "",
+        attempts=attempts,
+    )
+
+
+def _line(span: AttemptSpan, lost: Iterable[LostInterval]) -> AttemptLine:
+    cost: dict[str, float] = {}
+    for interval in lost:
+        shared = min(interval.until, span.until) - max(interval.since, span.since)
+        if shared > 0:
+            cost[interval.why] = round(cost.get(interval.why, 0.0) + shared, 3)
+    return AttemptLine(
+        span.number,
+        span.reason,
+        round(span.since, 3),
+        round(span.until, 3),
+        span.cause,
+        span.why[:TEXT],
+        span.place[:TEXT],
+        span.report,
+        span.first_step,
+        span.last_step,
+        cost,
+        span.under_way or span.cut_off,
+    )
+
+
+def file_name(key: str) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', key)[:200]}.json"
+
+
+def dump(life: Life) -> bytes:
+    return EXACT.dump(life).encode("ascii") + b"\n"
+
+
+def load(content: bytes) -> Life | None:
+    """None for a file of another version, or one that no ftrun has written."""
+    try:
+        found = parse_object(content, LIMIT)
+        known = {name: found[name] for name in Life._fields if name in found}
+        life = EXACT.value(Life, known)
+    except (Malformed, TypeError):
+        return None
+    return life if life.schema == SCHEMA else None
+
+
+def names(folder: str) -> list[str]:
+    """The files of this state dir, the newest first; none if it cannot be read."""
+    try:
+        with os.scandir(f"{folder}/{FOLDER}") as entries:
+            found = [(entry.stat().st_mtime, entry.name) for entry in entries if entry.name.endswith(".json")]
+    except OSError:
+        return []
+    return [name for _, name in sorted(found, reverse=True)]
+
+
+def read(folder: str) -> list[Life]:
+    """The lives in this state dir in the order of the schedules, at most READ of them."""
+    contents = (procfs.read(f"{folder}/{FOLDER}/{name}", LIMIT) for name in names(folder)[:READ])
+    lives = [life for content in contents if content and (life := load(content)) is not None]
+    return sorted(lives, key=lambda life: (life.began, life.member, life.key))
+
+
+def of_run(run_dir: str) -> list[Life]:
+    """The ftruns that worked in this run dir, where there is no state dir: one life for each."""
+    run_dir, found = os.path.abspath(run_dir), history.read(run_dir)
+    command = sentences.short(" ".join(found.command), COMMAND)
+    lives = []
+    for number, (since, until) in enumerate(found.runs):
+        last = number == len(found.runs) - 1
+        life = Life(SCHEMA, f"{run_dir}#{number}", 0, 0, "", "", "", run_dir, command, since)
+        inside = tuple(span for span in found.attempts if since - EARLY <= span.since <= until)
+        known = found._replace(attempts=inside, runs=(found.runs[number],))
+        lives.append(with_history(life, known if last else known._replace(verdict=None, open=True)))
+    return lives
+
+
+# --- as text ----------------------------------------------------------------------------------------------------------
+
+
+def lines(lives: Sequence[Life]) -> list[str]:
+    """A line for each schedule and member, and one for each attempt; not wrapped."""
+    found: list[str] = []
+    schedule: int | None = None
+    members = len({life.member for life in lives}) > 1
+    for life in lives:
+        if life.schedule != schedule and life.schedule:
+            found.append(f"schedule {life.schedule}")
+            schedule = life.schedule
+        who = f"member {life.member} on {life.node}" if members else f"on {life.node}" if life.node else "this run"
+        part = f", phase {life.phase}" if life.phase else ""
+        found.append(f"  {who}{part}: {time(life.began)}, {_ending(life)}")
+        found += [f"    run dir: {life.run_dir}"] if life.attempts else []
+        for attempt in life.attempts:
+            found += _attempt(attempt)
+    return found
+
+
+def _ending(life: Life) -> str:
+    if life.verdict is None:
+        return "no end was recorded" if not any(one.open for one in life.attempts[-1:]) else "running when last seen"
+    lasted = "" if life.ended is None else f" after {seconds(max(0.0, life.ended - life.began))}"
+    why = "" if life.verdict == "succeeded" or not life.why else f": {life.why}"
+    return f"ended with {life.exit_code} ({life.verdict}){lasted}{why}"
+
+
+def _attempt(attempt: AttemptLine) -> list[str]:
+    steps = ""
+    if attempt.last_step is not None:
+        begin = attempt.last_step if attempt.first_step is None else attempt.first_step
+        steps = f", steps {begin} to {attempt.last_step}" if begin != attempt.last_step else f", step {begin}"
+    lost = sorted(((why, value) for why, value in attempt.lost.items() if value >= 0.05), key=lambda one: -one[1])
+    cost = f"; cost {seconds(sum(value for _, value in lost))}" if lost else ""
+    cost += f" ({', '.join(f'{seconds(value)} {why}' for why, value in lost)})" if lost else ""
+    ending = attempt.cause or ("running" if attempt.open else "ended")
+    place = f" at {attempt.place}" if attempt.place else ""
+    what = f"{seconds(max(0.0, attempt.until - attempt.since))}{steps}; {ending}{place}{cost}"
+    found = [f"    attempt {attempt.number} ({attempt.reason or 'first'}): {what}"]
+    found += [f"      {attempt.why}"] if attempt.why and attempt.cause else []
+    return found + ([f"      report: {attempt.report}"] if attempt.report else [])
+
+
+def time(at: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return "at an unknown time"

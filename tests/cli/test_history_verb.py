@@ -1,0 +1,79 @@
+"""`ftctl history` and `list`: what a person sees of schedules and runs that are over."""
+
+import json
+import subprocess
+from typing import Any
+
+from support.runs import FTCTL, Run, Runs, python, wait_for
+
+FIRST = """
+ft.beat(0)
+ft.checkpoint(10, "/ckpt/10")
+ft.beat(17)
+if ft.attempt().start_cnt == 1:
+    raise RuntimeError("boom")
+"""
+SECOND = "import os; print(os.environ['FTRUN_LAST_CHECKPOINT'], os.environ['FTRUN_LAST_STEP'])"
+
+
+def schedule(runs: Runs, number: int, code: str) -> Run:
+    options = ["--state-dir", str(runs.folder / "state"), "--restart-on", "failure", "--backoff", "10ms"]
+    run_dir = runs.folder / f"pod-{number}"
+    return runs.run(*options, *python(code), run_dir=run_dir, MA_SCHEDULE_CNT=str(number), NODE_NAME=f"node-{number}")
+
+
+def ftctl(runs: Runs, *words: str) -> str:
+    done = subprocess.run(
+        [*FTCTL, *words], env=runs.environment, cwd=runs.folder, capture_output=True, text=True, timeout=90
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def lives(runs: Runs, *words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(ftctl(runs, "history", "--json", *words))["lives"]
+    return found
+
+
+def test_schedules_outlive_their_containers_and_the_next_one_sees_the_last_checkpoint(runs: Runs) -> None:
+    assert schedule(runs, 1, FIRST).wait() == 0
+    second = schedule(runs, 2, SECOND)
+    assert second.wait() == 0, second.log()
+    assert second.stdout.split() == ["/ckpt/10", "17"]
+
+    first, last = lives(runs, "--state-dir", "state")
+    assert [life["schedule"] for life in (first, last)] == [1, 2]
+    assert [life["node"] for life in (first, last)] == ["node-1", "node-2"]
+    assert [life["verdict"] for life in (first, last)] == ["succeeded", "succeeded"]
+    assert (first["last_step"], first["last_checkpoint"]) == (17, "/ckpt/10")
+    failed, again = first["attempts"]
+    assert (failed["cause"], failed["why"].partition(" (")[0]) == ("failure", "RuntimeError: boom")
+    assert failed["place"].startswith("<string>:")
+    assert again["cause"] is None
+    assert failed["until"] >= failed["since"]
+    assert failed["lost"]
+
+    text = ftctl(runs, "history", "--state-dir", "state")
+    assert "schedule 1\n" in text
+    assert "RuntimeError: boom" in text
+    assert lives(runs, "--run-dir", "pod-2") == [first, last], "of a run the whole job, by its state dir"
+    assert lives(runs, "--state-dir", "state", "-n", "1") == [last]
+
+
+def test_run_without_a_state_dir_has_a_history_and_every_run_is_listed(runs: Runs) -> None:
+    ended = runs.run("--restart-on", "failure", "--backoff", "10ms", *python(FIRST), run_dir=runs.folder / "in" / "a")
+    living = runs.start("sleep", "3600", run_dir=runs.folder / "in" / "b")
+    living.until("spawned")
+    (life,) = lives(runs, "--run-dir", "in/a")
+    assert [attempt["cause"] for attempt in life["attempts"]] == ["failure", None]
+    assert life["verdict"] == "succeeded"
+
+    def listed() -> dict[str, dict[str, Any]]:
+        found = json.loads(ftctl(runs, "list", "--json", "in"))["runs"]
+        return {one["run_dir"]: one for one in found}
+
+    shown = wait_for(lambda: (found := listed()).get(str(living.run_dir), {}).get("phase") == "starting" and found)
+    assert [shown[str(run.run_dir)]["alive"] for run in (ended, living)] == [False, True]
+    assert (shown[str(ended.run_dir)]["verdict"], shown[str(ended.run_dir)]["step"]) == ("succeeded", 17)
+    assert str(ended.run_dir) not in json.dumps(json.loads(ftctl(runs, "list", "--living", "--json", "in")))
+    assert str(living.run_dir) in ftctl(runs, "list", "in")

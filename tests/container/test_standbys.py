@@ -1,0 +1,236 @@
+"""`--standby`: the next start of a program goes on where a process that waits has got to, and nothing else differs."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.containers import Run, Starter
+from support.runs import HOUSE, Mode, Record, alive, children, wait_for
+
+OBSERVER = str(HOUSE / "tests" / "support" / "observer.py")
+OPTIONS = ("--restart-on", "failure", "--backoff", "10ms")
+# What ftrun says to each start.
+DIFFERENT = (
+    "MA_PROC_START_CNT=",
+    "FTRUN_RESTART_REASON=",
+    "FTRUN_LAST_STEP=",
+    "MASTER_PORT=",
+    "TORCHELASTIC_RESTART_C",
+)
+
+
+def standby(run: Run, what: str) -> Record:
+    """The first record `standby` of this kind."""
+    found: Record = wait_for(
+        lambda: next((one for one in run.named("standby") if one["what"] == what), None),
+        f"a record standby {what}: {run.named('standby', 'problem')}",
+    )
+    return found
+
+
+def fail(run: Run, folder: Path) -> None:
+    """Once all standbys are ready, let the attempt fail."""
+    standby(run, "ready")
+    (folder / "fail").touch()
+
+
+def seen(folder: Path, start: int, rank: int = 0) -> dict[str, Any]:
+    path = folder / f"seen-{start}-{rank}"
+    found: dict[str, Any] = json.loads(wait_for(lambda: path.read_text(), str(path)))
+    return found
+
+
+def comparable(found: dict[str, Any]) -> dict[str, Any]:
+    entries = [f"{name}={value}" for name, value in found["environ"]]
+    same = {name: value for name, value in found.items() if name not in ("loaded", "at the first heartbeat", "pid")}
+    same["environ"] = [entry for entry in entries if not entry.startswith(DIFFERENT)]
+    same["of a child"] = [entry for entry in found["of a child"] if not entry.startswith(DIFFERENT)]
+    names = {entry.partition("=")[0] for entry in entries if entry.startswith(DIFFERENT)}
+    return same | {kind: [name for name in found[kind] if name not in names] for kind in ("bytes", "posix")}
+
+
+def assert_only_time_differs(cold: dict[str, Any], warm: dict[str, Any]) -> None:
+    before, after = comparable(cold), comparable(warm)
+    assert {name: (before[name], after[name]) for name in before if before[name] != after[name]} == {}
+    assert len(before) >= 55
+    changes = dict(warm["environ"])
+    assert (changes["MA_PROC_START_CNT"], changes["FTRUN_RESTART_REASON"]) == ("2", "failure")
+    extra = set(warm["loaded"]) - set(cold["loaded"])
+    assert "email.message" in extra
+    assert extra <= set(cold["at the first heartbeat"])
+    assert set(cold["loaded"]) <= set(warm["loaded"])
+
+
+def test_a_program_observes_no_difference(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "utf8", "-W", "ignore::UserWarning", OBSERVER, str(tmp_path)]
+    environment = {"WANDB_API_KEY": "not for a process that waits", "PLAIN": "x"}
+    with (tmp_path / "out").open("wb") as out:
+        run = start(*command, mode=mode, options=[*OPTIONS, "--standby", "1"], stdout=out, stderr=out, env=environment)
+        fail(run, tmp_path)
+        assert run.wait() == 0, (tmp_path / "out").read_text()
+    outcome = run.named("standby")[1]
+    assert (outcome["what"], outcome["warm"], outcome["of"], outcome.get("why")) == ("start", 1, 1, None)
+    assert_only_time_differs(seen(tmp_path, 1), seen(tmp_path, 2))
+    assert "WANDB_API_KEY" in dict(seen(tmp_path, 2)["environ"])
+
+
+def test_a_program_on_a_terminal_observes_no_difference(start: Starter, tmp_path: Path) -> None:
+    run = start(sys.executable, OBSERVER, str(tmp_path), options=[*OPTIONS, "--standby", "1"], tty=True)
+    fail(run, tmp_path)
+    assert run.wait() == 0, run.terminal.seen
+    assert run.named("standby")[1].get("warm") == 1, run.named("standby")
+    cold, warm = seen(tmp_path, 1), seen(tmp_path, 2)
+    assert_only_time_differs(cold, warm)
+    assert cold["foreground"] == warm["foreground"] == [True, True, True]
+
+
+def test_ranks_observe_no_difference(start: Starter, tmp_path: Path) -> None:
+    options = [*OPTIONS, "--nproc-per-node", "2", "--standby", "2"]
+    run = start(sys.executable, OBSERVER, str(tmp_path), options=options)
+    fail(run, tmp_path)
+    assert run.finish()[0] == 0
+    outcome = run.named("standby")[1]
+    assert (outcome["what"], outcome["warm"], outcome["of"]) == ("start", 2, 2), outcome
+    for rank in range(2):
+        assert_only_time_differs(seen(tmp_path, 1, rank), seen(tmp_path, 2, rank))
+    assert [seen(tmp_path, 2, rank)["group"] for rank in range(2)] == ["own", "of another"]
+
+
+WAIT = """
+import os, sys, time, json, {imports}
+import ftrun_hooks as ft
+ft.beat(1)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+    ft.beat()
+sys.exit(os.environ["MA_PROC_START_CNT"] == "1")
+"""
+
+
+AGAIN = """
+import email.message, os, sys, time
+import ftrun_hooks as ft
+start = os.environ["MA_PROC_START_CNT"]
+os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # as ftrun's own hooks do, in a process that can recover
+ft.beat(1)
+while start != "3" and not os.path.exists(sys.argv[1] + start):
+    time.sleep(0.02)
+sys.exit(start != "3")
+"""
+
+
+def test_ranks_that_were_started_warm_are_started_warm_again(start: Starter, tmp_path: Path) -> None:
+    program = tmp_path / "again.py"
+    program.write_text(AGAIN)
+    options = [*OPTIONS, "--nproc-per-node", "2", "--standby", "2"]
+    run = start(sys.executable, str(program), str(tmp_path / "end-"), options=options)
+    for attempt in (1, 2):
+        wait_for(
+            lambda attempt=attempt: any(  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+                one["what"] in ("ready", "cold") and one["attempt"] == attempt for one in run.named("standby")
+            ),
+            "standbys",
+        )
+        (tmp_path / f"end-{attempt}").touch()
+    assert run.finish()[0] == 0
+    starts = [(one["attempt"], one["warm"]) for one in run.named("standby") if one["what"] == "start"]
+    assert starts == [(2, 2), (3, 2)], run.named("standby")
+
+
+def package(folder: Path, text: str) -> dict[str, str]:
+    """An installed package `later`, for the environment of ftrun."""
+    site = folder / "lib" / "site-packages"
+    site.mkdir(parents=True, exist_ok=True)
+    (site / "later.py").write_text(text)
+    old = os.stat(site / "later.py").st_mtime - 1000  # long before any standby
+    os.utime(site / "later.py", (old, old))
+    return {"PYTHONPATH": str(site)}
+
+
+COLD = {
+    "print('loud')": "an import printed: loud",
+    "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "started a thread",
+    "import os; os.environ.get('MA_PROC_START_CNT')": "have read the variable MA_PROC_START_CNT",
+    "import os; os.environ.get('HF_TOKEN')": "have read the variable HF_TOKEN",
+    "import os; copy = dict(os.environ)": "keeps a copy of the environment",
+    "import os\nif os.environ.get('MARK') is None: raise ValueError('as in a standby')": "import of later failed",
+    "import os; kept = os.open('/dev/null', 0)": "later.py has changed",
+}
+
+
+@pytest.mark.parametrize(("text", "why"), COLD.items(), ids=[why.replace(" ", "-") for why in COLD.values()])
+def test_what_may_differ_means_a_cold_start(text: str, why: str, start: Starter, tmp_path: Path) -> None:
+    program, stop = tmp_path / "train.py", tmp_path / "stop"
+    set_before = "os.environ.setdefault('MARK', 'x')\nimport later" if "MARK" in text else "import later"
+    program.write_text(WAIT.format(imports="os").replace("import ftrun_hooks", f"{set_before}\nimport ftrun_hooks"))
+    environment = package(tmp_path, text) | {"HF_TOKEN": "secret"}
+    run = start(sys.executable, str(program), str(stop), options=[*OPTIONS, "--standby", "1"], env=environment)
+    first: Record = wait_for(lambda: run.named("standby")[:1], "a record standby")[0]
+    if first["what"] == "ready" and "changed" in why and "variable" not in why:
+        (tmp_path / "lib" / "site-packages" / "later.py").write_text("changed = True")
+    stop.touch()
+    assert run.finish()[0] == 0
+    found = [one.get("why") or "" for one in run.named("standby")]
+    assert why in " ".join(found), found
+    assert [one.get("warm") for one in run.named("standby") if one["what"] == "start"] == [0]
+
+
+def test_a_shell_is_never_started_in_advance(start: Starter, tmp_path: Path) -> None:
+    program, stop = tmp_path / "train.py", tmp_path / "stop"
+    program.write_text(WAIT.format(imports="os"))
+    script = f"echo begun >> {tmp_path}/begun; exec {sys.executable} {program} {stop}"
+    run = start("sh", "-c", script, options=[*OPTIONS, "--standby", "1"])
+    assert "not executed as the Python process" in standby(run, "cold")["why"]
+    stop.touch()
+    assert run.finish()[0] == 0
+    assert (tmp_path / "begun").read_text() == "begun\n" * 2  # one for each start
+
+
+def parked(run: Run) -> list[int]:
+    """The standbys below this ftrun: children with the command line of the command that are not the command."""
+    command = run.command
+    words = Path(f"/proc/{command}/cmdline").read_bytes()
+    found = [pid for pid in children(run.pid) if pid != command and alive(pid)]
+    return [pid for pid in found if Path(f"/proc/{pid}/cmdline").read_bytes() == words]
+
+
+def ended(pid: int) -> bool:
+    return not alive(pid)
+
+
+def test_a_standby_is_replaced_a_few_times_and_is_gone_with_ftrun(start: Starter, tmp_path: Path) -> None:
+    program, stop = tmp_path / "train.py", tmp_path / "stop"
+    program.write_text(WAIT.format(imports="os"))
+    environment = {"AWS_SECRET_ACCESS_KEY": "x"}
+    run = start(sys.executable, str(program), str(stop), options=[*OPTIONS, "--standby", "1"], env=environment)
+    killed: set[int] = set()
+    for number in range(3):
+        (pid,) = wait_for(lambda: set(parked(run)) - killed, "a standby")
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "1000"
+        assert b"AWS_SECRET" not in Path(f"/proc/{pid}/environ").read_bytes()
+        killed.add(pid)
+        os.kill(pid, (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL)[number])
+        wait_for(partial(ended, pid), "its end")
+    assert "3 standbys failed" in standby(run, "off")["why"]
+    assert [one["attempt"] for one in run.named("spawned")] == [1]
+    stop.touch()
+    assert run.finish()[0] == 0
+
+
+def test_standbys_end_with_a_killed_ftrun(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    program, stop = tmp_path / "train.py", tmp_path / "stop"
+    program.write_text(WAIT.format(imports="os"))
+    run = start(sys.executable, str(program), str(stop), mode=mode, options=["--standby", "1"])
+    (pid,) = wait_for(lambda: parked(run), "a standby")
+    os.kill(run.pid, signal.SIGKILL)
+    wait_for(lambda: not alive(pid), "the end of the standby")
+    wait_for(lambda: not start.living(), "the end of all")
+    for folder in run.beat_dirs():  # which a killed ftrun leaves
+        shutil.rmtree(folder)

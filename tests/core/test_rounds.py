@@ -1,0 +1,356 @@
+"""Rounds of recovery (core/ranks): what each fault leads to, and an adversary that loses, doubles and reorders."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ftrun.core.ranks.rounds import SETTLE, restores, step
+from ftrun.core.ranks.table import (
+    Act,
+    AskedRetry,
+    Begin,
+    Blamed,
+    Cleared,
+    End,
+    Ended,
+    Fence,
+    Finished,
+    GiveUp,
+    Go,
+    Happened,
+    LeftRound,
+    Member,
+    Prove,
+    Report,
+    Restore,
+    Rounds,
+    Rules,
+    SaidHello,
+    Snapshot,
+    Start,
+    Waited,
+)
+
+RULES = Rules(timeout=10.0)
+KEPT = (Snapshot(4), Snapshot(5))
+
+
+class World:
+    """Rounds of `number` ranks that have all said hello.  `acts`: of the last event; time stands still."""
+
+    def __init__(self, number: int = 3, rules: Rules = RULES) -> None:
+        self.rounds, self.rules, self.now = Rounds(tuple(Member(n, n) for n in range(number))), rules, 100.0
+        self.acts: list[Act] = []
+        for rank in range(number):
+            self.then(SaidHello(rank))
+
+    def then(self, *happened: Happened, now: float | None = None) -> list[Act]:
+        self.now = self.now if now is None else now
+        self.acts = []
+        for one in happened:
+            self.rounds, acts = step(self.rounds, one, self.now, self.rules)
+            self.acts += acts
+        return self.acts
+
+    def of(self, kind: type[Act]) -> list[Act]:
+        return [act for act in self.acts if isinstance(act, kind)]
+
+    def recover(self, victim: int, held: tuple[Snapshot, ...] = KEPT) -> list[Act]:
+        """A rank dies, and the others come."""
+        others = [m.local_rank for m in self.rounds.members if m.local_rank != victim]
+        self.then(Ended(victim, 137, "it died"), Cleared(victim))
+        return self.then(*(LeftRound(other, self.rounds.number, held) for other in others), SaidHello(victim, held))
+
+    @property
+    def failed(self) -> str | None:
+        return next((act.why for act in self.acts if isinstance(act, GiveUp)), None)
+
+
+def test_ranks_recover_once_all_have_said_so() -> None:
+    rounds = Rounds((Member(0, 0), Member(1, 1)))
+    rounds, _ = step(rounds, SaidHello(0), 1.0, RULES)
+    assert not rounds.is_open
+    assert step(rounds, Ended(1, 1), 1.0, RULES)[1] == ()
+    rounds, _ = step(rounds, SaidHello(1), 1.0, RULES)
+    assert rounds.is_open
+
+
+def test_who_has_left_another_round_has_not_left_this_one() -> None:
+    world = World()
+    world.then(Ended(1, 137, "it died"), Cleared(1), SaidHello(1))
+    assert world.then(*(LeftRound(rank, number) for rank in (0, 2) for number in (0, 2))) == []
+    assert len(world.then(LeftRound(0, 1), LeftRound(2, 1))) == 3, "all begin the next round"
+
+
+def test_a_rank_that_dies_is_replaced_alone() -> None:
+    world = World()
+    assert world.then(Ended(1, 137, "it died")) == [
+        Begin("rank", 2, (1,), "it died"),
+        Fence(0, 1, "it died"),
+        Fence(2, 1, "it died"),
+        End(1),
+    ]
+    assert world.then(LeftRound(0, 1, KEPT), LeftRound(2, 1, KEPT)) == []
+    assert world.then(Cleared(1)) == [Start(1, 2)]
+    assert world.then(SaidHello(1, KEPT)) == [Go(rank, 2, Restore(5, rank), "rank") for rank in range(3)]
+    assert world.then(Waited(frozenset({0, 1}))) == []
+    assert world.then(Waited(frozenset({2}))) == [Prove("rank", 2, (1,), 5)]
+
+
+def test_two_that_die_at_once_are_replaced_together() -> None:
+    world = World()
+    world.then(Ended(1, 137, "one died"), Ended(2, 137, "another died"))
+    assert world.acts[-2:] == [Begin("rank", 2, (1, 2), "another died"), End(2)]
+    world.then(Cleared(1), Cleared(2), SaidHello(1), SaidHello(2))
+    assert world.then(LeftRound(0, 1)) == [Go(rank, 2, None, "rank") for rank in range(3)]
+
+
+def test_a_retry_ends_no_process() -> None:
+    world = World()
+    world.then(AskedRetry(1, 1, "a link was down"))
+    assert world.of(Begin) == [Begin("retry", 2, (), "a link was down")]
+    assert not world.of(End)
+    world.then(*(LeftRound(rank, 1, KEPT) for rank in range(3)))
+    assert world.acts == [Go(rank, 2, Restore(5, rank), "retry") for rank in range(3)]
+
+
+def test_a_death_explains_the_collective_that_failed_before_it_was_noticed() -> None:
+    world = World()
+    assert world.then(AskedRetry(0, 1, "connection reset", True)) == []
+    world.then(Ended(1, 137, "it died"))
+    assert world.of(Begin) == [Begin("rank", 2, (1,), "it died")]
+
+
+def test_a_collective_that_failed_without_a_death_is_retried() -> None:
+    world = World()
+    world.then(AskedRetry(0, 1, "connection reset", True), Waited())
+    assert not world.acts
+    world.then(Waited(), now=100.0 + SETTLE)
+    assert world.of(Begin) == [Begin("retry", 2, (), "connection reset")]
+
+
+def test_a_rank_that_does_not_come_is_replaced() -> None:
+    world = World()
+    world.then(AskedRetry(0, 1, "why"), LeftRound(0, 1), LeftRound(1, 1))
+    assert world.then(Waited(), now=109.0) == []
+    assert world.then(Waited(), now=110.0)[-1] == End(2)
+    assert world.of(Begin)[0][:3] == ("rank", 2, (2,))
+
+
+def test_a_process_that_cannot_go_on_is_replaced() -> None:
+    world = World()
+    world.then(AskedRetry(0, 1, "why"), LeftRound(1, 1, (), "its device is lost"))
+    assert world.acts[-1] == End(1)
+
+
+@pytest.mark.parametrize("rungs", [{"retry"}, {"rank"}])
+def test_only_permitted_rungs_are_taken(rungs: set[str]) -> None:
+    world = World(rules=RULES._replace(rungs=frozenset(rungs)))
+    world.then(AskedRetry(0, 1, "why"))
+    assert [act.rung for act in world.of(Begin) if isinstance(act, Begin)] == [*rungs]
+    world = World(rules=RULES._replace(rungs=frozenset(rungs)))
+    world.then(Ended(0, 1, "why"))
+    assert (world.failed is None) == (rungs == {"rank"})
+
+
+def test_a_fault_in_the_round_that_proves_a_replacement_is_left_to_the_tree() -> None:
+    for fault in (Ended(0, 1, "why"), AskedRetry(0, 2, "why"), Blamed(frozenset({0}), "why"), LeftRound(0, 2)):
+        world = World()
+        world.recover(1)
+        assert world.then(fault)
+        assert world.failed is not None
+        assert not world.rounds.is_open
+
+
+def test_a_retry_that_did_not_help_replaces_the_rank_that_asked() -> None:
+    world = World()
+    world.then(AskedRetry(1, 1, "why"), *(LeftRound(rank, 1) for rank in range(3)))
+    world.then(AskedRetry(1, 2, "again"))
+    assert world.of(Begin) == [Begin("rank", 3, (1,), "again")]
+
+
+def test_a_second_fault_while_the_ranks_recover_is_left_to_the_tree() -> None:
+    world = World()
+    world.then(Ended(1, 137, "it died"), LeftRound(0, 1))
+    assert world.then(Ended(0, 137, "another died"))
+    assert world.failed
+    world = World()
+    world.then(Ended(1, 137, "it died"), Cleared(1), Ended(1, 1, "it died again"))
+    assert world.failed
+
+
+def test_a_rank_is_replaced_so_often_without_progress() -> None:
+    world = World(rules=RULES._replace(max_replaced=2, progress=7))
+    for _ in range(2):
+        world.recover(1)
+        world.then(Waited(frozenset(range(3))))
+    again = world.rounds
+    world.then(Ended(1, 137, "it died"))
+    assert world.failed == "rank 1 was replaced 2 times in a row without progress"
+    world.rounds, world.rules = again, world.rules._replace(progress=8)
+    world.then(Ended(1, 137, "it died"))
+    assert world.failed is None
+
+
+def test_a_finished_rank_comes_back_and_one_that_has_exited_cannot() -> None:
+    world = World()
+    world.then(Finished(0, 1), Ended(1, 1, "why"))
+    assert Fence(0, 1, "why") in world.acts
+    world = World()
+    world.then(Finished(0, 1), Ended(0, 0), Ended(1, 1, "why"))
+    assert world.failed == "rank 0 has ended already"
+
+
+def test_new_processes_that_do_not_report_in_time_are_left_to_the_tree() -> None:
+    world = World()
+    world.then(Ended(1, 137, "it died"), Cleared(1), LeftRound(0, 1), LeftRound(2, 1))
+    world.then(Waited(), now=110.0)
+    assert world.failed == "the new process of rank 1 did not report in time"
+
+
+def members(*held: Iterable[tuple[int, str]], shards: tuple[str, ...] = ()) -> list[Member]:
+    named = shards or ("",) * len(held)
+    snapshots = [tuple(Snapshot(*one) for one in each) for each in held]
+    return [Member(n, n, held=one, shard=shard) for n, (one, shard) in enumerate(zip(snapshots, named, strict=True))]
+
+
+def test_the_newest_step_that_each_rank_can_have_is_restored() -> None:
+    assert restores(members([(4, ""), (5, "")], [(5, ""), (6, "")])) == {0: Restore(5, 0), 1: Restore(5, 1)}
+    assert restores(members([(4, "")], [(6, "")])) == {}
+    assert restores(members([(4, "")], [])) == {}
+    same = restores(members([(5, "a"), (6, "a")], [], shards=("a", "a")))
+    assert same == {0: Restore(6, 0, "a"), 1: Restore(6, 0, "a")}
+    assert restores(members([(6, "a")], [], shards=("a", "b"))) == {}, "another shard"
+
+
+# --- the adversary ----------------------------------------------------------------------------------------------------
+
+RANKS = 3
+
+
+class Adversary:
+    """Real ranks, as far as the protocol sees them, behind channels that the adversary controls.
+
+    `at_work`: the round in which the function of each rank runs at this moment; None: it does not run.  A process that
+    is replaced loses its channel.  Nothing else is assumed: messages are lost, doubled and late in any order.
+    """
+
+    def __init__(self) -> None:
+        self.rounds = Rounds(tuple(Member(n, n) for n in range(RANKS)))
+        self.now = 0.0
+        self.alive = [True] * RANKS
+        self.at_work: list[int | None] = [1] * RANKS
+        self.doing = [1] * RANKS  # the round that each process knows
+        self.incarnation = [0] * RANKS
+        self.to_pid1: list[tuple[int, int, Report]] = [(n, 0, SaidHello(n)) for n in range(RANKS)]
+        self.to_rank: list[tuple[int, int, Act]] = []
+        self.ended: set[int] = set()
+        self.given_up = False
+
+    def happen(self, event: Happened) -> None:
+        before = self.rounds
+        self.rounds, acts = step(self.rounds, event, self.now, RULES)
+        assert not (self.given_up and acts), "nothing is done after the end of the attempt"
+        records = [act for act in acts if isinstance(act, Begin)]
+        assert all(isinstance(acts[0], Begin | GiveUp) for _ in records), "the record comes before the acts"
+        if any(isinstance(act, Go) for act in acts):
+            assert all(at is None for at in self.at_work), "two rounds at work"
+            assert self.rounds.number == before.number + 1
+            assert sorted(act.local_rank for act in acts if isinstance(act, Go)) == list(range(RANKS))
+        for act in acts:
+            self.perform(act)
+
+    def perform(self, act: Act) -> None:
+        match act:
+            case Fence(rank) | Go(rank):
+                self.to_rank.append((rank, self.incarnation[rank], act))
+            case End(rank):
+                self.alive[rank], self.at_work[rank] = False, None
+                self.ended.add(rank)
+            case Start(rank, number):
+                assert not self.alive[rank], "a process beside another one of its rank"
+                assert rank in self.ended
+                self.ended.discard(rank)
+                self.alive[rank], self.doing[rank] = True, number
+                self.incarnation[rank] += 1
+                self.to_pid1.append((rank, self.incarnation[rank], SaidHello(rank, KEPT)))
+            case GiveUp():
+                self.given_up = True
+
+    def leave(self, rank: int, first: Report | None = None) -> None:
+        """The function of this rank unwinds; it then waits."""
+        self.at_work[rank] = None
+        for report in (*((first,) if first else ()), LeftRound(rank, self.doing[rank], KEPT)):
+            self.to_pid1.append((rank, self.incarnation[rank], report))
+
+    def move(self, choice: str, which: int, loses: bool) -> None:
+        rank = which % RANKS
+        if choice == "to pid1" and self.to_pid1:
+            sender, incarnation, report = self.to_pid1[which % len(self.to_pid1)]
+            if not loses:  # otherwise it is delivered, and comes again
+                self.to_pid1.pop(which % len(self.to_pid1))
+            if incarnation == self.incarnation[sender] and self.alive[sender]:
+                self.happen(report)
+        elif choice == "to rank" and self.to_rank:
+            target, incarnation, act = self.to_rank.pop(which % len(self.to_rank))
+            if not loses and incarnation == self.incarnation[target] and self.alive[target]:
+                self.arrive(target, act)
+        elif choice == "retry" and self.alive[rank] and self.at_work[rank] is not None:
+            self.leave(rank, AskedRetry(rank, self.doing[rank], "why", loses))
+        elif choice == "die" and self.alive[rank]:
+            self.alive[rank], self.at_work[rank] = False, None
+            self.ended.add(rank)
+            self.happen(Ended(rank, 0 if loses and which % 7 == 0 else 137, "it died"))
+        elif choice == "clear" and self.ended:
+            self.happen(Cleared(sorted(self.ended)[which % len(self.ended)]))
+        elif choice == "blame":
+            self.happen(Blamed(frozenset({rank}) if loses else frozenset(), "it hangs"))
+        elif choice == "finish" and self.alive[rank] and self.at_work[rank] is not None:
+            self.to_pid1.append((rank, self.incarnation[rank], Finished(rank, self.doing[rank])))
+        elif choice == "wait":
+            self.now += which / 10
+            moved = {n for n in range(RANKS) if self.at_work[n] == self.rounds.number}
+            self.happen(Waited(frozenset(moved)))
+
+    def arrive(self, rank: int, act: Act) -> None:
+        if isinstance(act, Fence) and self.at_work[rank] is not None and act.round == self.doing[rank]:
+            self.leave(rank)
+        elif isinstance(act, Go) and self.at_work[rank] is None and act.round > self.doing[rank] - 1:
+            others = {at for at in self.at_work if at is not None}
+            assert others <= {act.round}, "two rounds at work"
+            self.at_work[rank] = self.doing[rank] = act.round
+
+
+CHOICES = ("to pid1", "to pid1", "to rank", "to rank", "retry", "die", "clear", "blame", "finish", "wait")
+MOVES = st.lists(st.tuples(st.sampled_from(CHOICES), st.integers(0, 210), st.booleans()), max_size=120)
+
+
+def play(moves: list[tuple[str, int, bool]]) -> Adversary:
+    adversary = Adversary()
+    for _ in range(RANKS):  # so that most games have a round at all
+        adversary.move("to pid1", 0, False)
+    for choice, which, loses in moves:
+        adversary.move(choice, which, loses)
+        for member in adversary.rounds.members:
+            assert (member.due is None) or adversary.rounds.stage == "meeting" or member.state != "waiting"
+    return adversary
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(MOVES)
+def test_no_two_rounds_are_at_work_whatever_happens_to_messages(moves: list[tuple[str, int, bool]]) -> None:
+    play(moves)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(MOVES)
+def test_time_alone_ends_each_recovery(moves: list[tuple[str, int, bool]]) -> None:
+    """Whatever was lost: without another message the ranks do not wait for ever."""
+    adversary = play(moves)
+    adversary.to_pid1, adversary.to_rank = [], []
+    for _ in range(12):
+        adversary.now += 100.0
+        adversary.happen(Waited())
+    assert not adversary.rounds.is_under_way

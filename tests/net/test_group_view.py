@@ -1,0 +1,89 @@
+"""The whole group from any member, by way of encrypted messages between hosts, also when member 0 is gone."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from support.hosts import Container, Hosts
+from support.runs import FTCTL, HOUSE, wait_for
+
+CODE = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import ftrun_hooks as ft
+for step in range(1_000_000):
+    ft.beat(step)
+    time.sleep(3600 if sys.argv[2] == "1" and step == 20 and ft.attempt().start_cnt == 1 else 0.02)
+"""
+
+
+def ftctl(container: Container, *words: str) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("FTRUN_")}
+    command = [*FTCTL, *words, "--run-dir", str(container.run_dir)]
+    return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=90)
+
+
+def view(container: Container) -> dict[str, Any]:
+    """The group as that member shows it; empty before there is a view."""
+    done = ftctl(container, "status", "--all", "--json")
+    return (json.loads(done.stdout)["group"] if done.returncode == 0 else None) or {}
+
+
+def rows(container: Container) -> dict[int, dict[str, Any]]:
+    return {row["rank"]: row for row in view(container).get("members", ())}
+
+
+def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[int], Hosts]) -> None:
+    here = hosts(3)
+    options = ("--hang-timeout", "5s", "--grace", "1s", "--peer-timeout", "60s")
+    members = [
+        here.start(
+            rank,
+            *here.group(rank, 3, wait="60s"),
+            *options,
+            *("--node-name", f"node-{rank}", "--", sys.executable, "-c", CODE, str(HOUSE / "hooks"), str(rank)),
+        )
+        for rank in range(3)
+    ]
+
+    def second_attempts(member: Container) -> bool:
+        """Also that rank 0 waits for nobody any more: the rows and its order come in messages of their own."""
+        group, found = view(member), rows(member)
+        steps = [row["attempt"] == 2 and (row["step"] or 0) > 0 for row in found.values()]
+        return len(steps) == 3 and all(steps) and found[1]["report"] == 1 and group["waits_for"] == []
+
+    for member in members:
+        wait_for(partial(second_attempts, member), "the second attempt of all members")
+        found = view(member)
+        assert (found["size"], found["seen_from"]) == (3, member.rank)
+        by_rank = rows(member)
+        assert [by_rank[rank]["node"] for rank in range(3)] == ["node-0", "node-1", "node-2"]
+        assert by_rank[1]["trouble"].startswith("hang in attempt 1: rank")
+        assert by_rank[2]["trouble"] is None
+
+    for reader in members:
+        report = ftctl(reader, "report", "--member", "1")
+        assert report.returncode == 0, report
+        assert report.stdout == ftctl(members[1], "report").stdout
+    stacks = ftctl(members[2], "stacks", "--member", "1")
+    assert "<string>:7 <module>" in stacks.stdout, stacks
+    none = ftctl(members[1], "report", "--member", "2")
+    assert (none.returncode, none.stdout) == (1, "")
+    assert "no report was written by member 2" in none.stderr
+
+    members[0].kill()
+    wait_for(lambda: rows(members[2])[0]["gone"], "member 2 to miss member 0")
+    found = view(members[2])
+    assert found["contact"] > 0
+    assert len(found["members"]) == 3
+    assert rows(members[2])[1]["trouble"].startswith("hang in attempt 1: rank")
+    text = ftctl(members[2], "status", "--all")
+    assert "no contact with member 0 for " in text.stdout
+    assert "last heard of" in text.stdout
+    lost = ftctl(members[2], "report", "--member", "1")
+    assert (lost.returncode, lost.stdout) == (1, "")
+    assert "rank 0" in lost.stderr

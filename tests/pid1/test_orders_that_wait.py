@@ -1,0 +1,104 @@
+"""An order to stop waits while a process of the command is about to exit after its exception, and not longer."""
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from ftrun.core.group.messages import GroupEnd, GroupOrder
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.states import Running, Stopping
+from ftrun.core.machine.values import Attempt
+from ftrun.host import beats
+from ftrun.pid1.exit_cause import EXITING, ExitCause
+from ftrun.pid1.ranks import RankProcesses
+from ftrun_hooks import _last
+
+STOP = GroupOrder(1, "stop", "member 0 lost a connection")
+RUNNING = Running(Attempt(1), None)
+OWN = {os.getpid(): 0}
+
+
+class NoHelpers:
+    """PID 1's clients, of which none knows a cause."""
+
+    tail = ()
+
+    def request_tail(self) -> None:
+        pass
+
+    def cause_deadline(self, since: float) -> float:
+        return 0.0
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    made = beats.create()
+    yield made.path
+    made.close()
+
+
+def cause(folder: str) -> ExitCause:
+    found = ExitCause(folder, cast(Any, NoHelpers()))
+    found.spawning(time.monotonic())
+    return found
+
+
+def order(what: GroupOrder = STOP) -> ev.GroupOrderReceived:
+    return ev.GroupOrderReceived(time.monotonic(), what)
+
+
+def test_an_order_waits_for_the_exit_after_an_exception(folder: str) -> None:
+    waits = cause(folder)
+    assert not waits.keeps(order(), RUNNING, OWN)  # no process has raised an exception
+    _last.leave(folder, ValueError("the data are broken"))
+    assert not waits.keeps(order(), RUNNING, {})  # it is no process that ftrun started
+    assert not waits.keeps(order(), Stopping(Attempt(1), "term"), OWN)
+    assert not waits.pending
+    received = order()
+    assert waits.keeps(received, RUNNING, OWN)
+    assert waits.pending
+    assert waits.deadline == received.now + EXITING
+    assert waits.events(received.now + EXITING / 2, RUNNING) == []
+    late = received.now + EXITING
+    assert waits.events(late, RUNNING) == [received._replace(now=late)]
+    assert not waits.pending
+
+
+def test_the_end_of_the_command_comes_before_the_order(folder: str) -> None:
+    waits = cause(folder)
+    _last.leave(folder, ValueError("the data are broken"))
+    assert waits.keeps(order(), RUNNING, OWN)
+    now = time.monotonic()
+    waits.begin(ev.CommandExited(now, 1), os.getpid(), RankProcesses())
+    exited, released = waits.events(now, RUNNING)
+    assert isinstance(exited, ev.CommandExited)
+    assert exited.began is not None
+    assert exited.began <= now
+    assert not exited.symptom
+    assert released == ev.GroupOrderReceived(now, STOP)
+
+
+def test_a_broken_connection_is_a_symptom_and_lets_no_order_wait(folder: str) -> None:
+    waits = cause(folder)
+    _last.leave(folder, ConnectionResetError("Connection reset by peer"))
+    assert not waits.keeps(order(), RUNNING, OWN)
+    waits.begin(ev.CommandExited(time.monotonic(), 1), os.getpid(), RankProcesses())
+    (exited,) = waits.events(time.monotonic(), RUNNING)
+    assert isinstance(exited, ev.CommandExited)
+    assert exited.symptom
+    assert exited.began is None
+
+
+@pytest.mark.parametrize(
+    "later", [STOP._replace(cause="failure"), GroupOrder(1, "end", end=GroupEnd(1, "failed", "")), GroupOrder(2, "run")]
+)
+def test_a_later_order_that_is_certain_takes_effect_at_once(later: GroupOrder, folder: str) -> None:
+    waits = cause(folder)
+    _last.leave(folder, ValueError("the data are broken"))
+    assert waits.keeps(order(), RUNNING, OWN)
+    assert not waits.keeps(order(later), RUNNING, OWN)
+    assert not waits.pending
+    assert waits.events(time.monotonic() + EXITING, RUNNING) == []

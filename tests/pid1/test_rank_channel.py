@@ -1,0 +1,128 @@
+"""The control socket of the ranks: what arrives malformed, or from a process that is no rank, changes nothing."""
+
+import json
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ftrun.core.machine.effects import BeginRound, FenceRank
+from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Report, Restore, SaidHello, Snapshot
+from ftrun.host.tree import Tree
+from ftrun.messages.ranks import LARGEST
+from ftrun.pid1.rank_channel import RankChannel
+
+HELLO = {"type": "hello", "local_rank": 1, "pid": 7, "held": [[3, "a"]]}
+
+
+class Family(Tree):
+    """A tree in which this process is local rank 1."""
+
+    def __init__(self) -> None:
+        super().__init__(b"FTRUN_BEAT_DIR=/nowhere")
+
+    def is_below(self, pid: int, local_rank: int) -> bool:
+        return local_rank == 1
+
+
+class Channel:
+    def __init__(self, path: str) -> None:
+        self.poll = select.poll()
+        self.path, self.channel = path, RankChannel(path, self.poll, Family())
+
+    def connect(self, *packets: object) -> socket.socket:
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        peer.settimeout(60)
+        peer.connect(self.path)
+        for packet in packets:
+            peer.send(packet if isinstance(packet, bytes) else json.dumps(packet).encode())
+        return peer
+
+    def receive(self) -> list[Report]:
+        """All reports, until nothing is readable any more."""
+        found: list[Report] = []
+        while ready := {fd for fd, _ in self.poll.poll(0)}:
+            found += self.channel.receive(ready)
+        return found
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Iterator[Channel]:
+    made = Channel(str(tmp_path / "ranks.sock"))
+    yield made
+    made.channel.close()
+    assert not (tmp_path / "ranks.sock").exists()
+
+
+def test_each_message_is_a_report_of_its_rank(channel: Channel) -> None:
+    retry = {"type": "retry", "round": 1, "why": "w", "kind": "collective"}
+    barrier = {"type": "barrier", "round": 1, "held": [[5, ""]], "problem": None}
+    with channel.connect(HELLO, retry, barrier, {"type": "finished", "round": 2}):
+        assert channel.receive() == [
+            SaidHello(1, (Snapshot(3, "a"),)),
+            AskedRetry(1, 1, "w", True),
+            LeftRound(1, 1, (Snapshot(5),)),
+            Finished(1, 2),
+        ]
+    assert channel.receive() == []
+
+
+def test_what_a_process_sent_before_it_ended_arrives_although_it_never_read_its_fence(channel: Channel) -> None:
+    peer = channel.connect(HELLO)
+    assert channel.receive() == [SaidHello(1, (Snapshot(3, "a"),))]
+    channel.channel.send(FenceRank(1, 1, "why"), lambda local_rank: {})
+    peer.send(json.dumps({"type": "finished", "round": 1}).encode())
+    peer.close()
+    assert channel.receive() == [Finished(1, 1)]
+    assert channel.channel.problems == []
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"\xff{",
+        b"[]",
+        b'{"type": "kill"}',
+        {**HELLO, "held": [["x", 1]]},
+        {**HELLO, "local_rank": 0},  # it belongs to rank 1
+        {"type": "finished", "round": 1},  # before `hello`
+        {**HELLO, "held": [[n, "x" * 40] for n in range(LARGEST // 40)]},
+    ],
+)
+def test_a_connection_that_sends_anything_else_is_closed_with_one_problem(channel: Channel, packet: object) -> None:
+    with channel.connect(packet, HELLO) as peer:
+        assert channel.receive() == []
+        assert len(channel.channel.problems) == 1
+        with suppress(ConnectionResetError):  # with packets that nobody has read
+            assert peer.recv(1) == b""
+
+
+def test_a_rank_is_told_when_to_leave_and_where_the_next_round_begins(channel: Channel) -> None:
+    with channel.connect(HELLO) as peer:
+        channel.receive()
+        channel.channel.send(FenceRank(1, 1, "why"), lambda rank: {})
+        channel.channel.send(FenceRank(0, 1, "why"), lambda rank: {})  # nobody is connected
+        channel.channel.send(BeginRound(1, 2, Restore(5, 0, "a"), "rank"), lambda rank: {"RANK": str(rank)})
+        assert json.loads(peer.recv(LARGEST)) == {"type": "fence", "round": 1, "why": "why"}
+        go = {"round": 2, "variables": {"RANK": "1"}, "restore": {"step": 5, "from": 0, "shard": "a"}, "reason": "rank"}
+        assert json.loads(peer.recv(LARGEST)) == {"type": "go", **go}
+
+
+def test_a_later_connection_of_a_rank_takes_the_place_of_the_one_before(channel: Channel) -> None:
+    with channel.connect(HELLO) as first, channel.connect(HELLO) as second:
+        assert len(channel.receive()) == 2
+        for peer in (first, second):
+            with suppress(BrokenPipeError, ConnectionResetError):
+                peer.send(json.dumps({"type": "finished", "round": 1}).encode())
+        assert channel.receive() == [Finished(1, 1)]
+    assert channel.channel.problems == []
+
+
+def test_a_rank_that_has_closed_its_end_disturbs_nobody(channel: Channel) -> None:
+    channel.connect(HELLO).close()
+    assert channel.receive() == [SaidHello(1, (Snapshot(3, "a"),))]
+    channel.channel.send(FenceRank(1, 1, "why"), lambda rank: {})
+    assert channel.receive() == []

@@ -1,0 +1,50 @@
+"""The file of one life in the state dir: what survives when its run dir does not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ftrun.views import schedules
+from ftrun.views.history import History
+from ftrun.views.lost_time import AttemptSpan, LostInterval
+from ftrun.views.schedules import Life
+
+LIFE = Life(1, "n-1-2", 3, 0, "n", "", "", "/run", "", 100.0)
+
+
+def history(*spans: AttemptSpan, problems: tuple[str, ...] = (), **more: Any) -> History:
+    return History("/run", ("train",), ((100.0, 200.0),), spans, problems=problems, open=True)._replace(**more)
+
+
+def test_attempts_that_the_records_no_longer_reach_stay() -> None:
+    first, second = AttemptSpan(1, "first", 100.0, 150.0, cause="hang"), AttemptSpan(2, "hang", 150.0, 180.0)
+    before = schedules.with_history(LIFE, history(first, second))
+    cut = AttemptSpan(2, "", 170.0, 180.0), AttemptSpan(3, "failure", 180.0, 200.0)
+    after = schedules.with_history(LIFE, history(*cut, problems=("only the last 8 MiB of it are shown",)), before)
+    assert [one.number for one in after.attempts] == [1, 2, 3]
+    assert after.attempts[1].since == 150.0
+    assert after.verdict is None
+
+
+def test_attempts_of_an_earlier_ftrun_in_the_run_dir_are_left_out_and_the_end_is_kept() -> None:
+    earlier, own = AttemptSpan(1, "first", 10.0, 20.0), AttemptSpan(2, "failure", 100.0, 200.0)
+    lost = (LostInterval(90.0, 110.0, "startup"), LostInterval(150.0, 153.0, "hang"))
+    found = history(earlier, own, open=False, verdict="hang-limit", exit_code=195, why="it hung", lost=lost)
+    life = schedules.with_history(LIFE, found)
+    assert [one.number for one in life.attempts] == [2]
+    assert life.attempts[0].lost == {"startup": 10.0, "hang": 3.0}
+    assert (life.verdict, life.exit_code, life.ended) == ("hang-limit", 195, 200.0)
+
+
+def test_files_that_no_ftrun_of_this_version_wrote_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / schedules.FOLDER
+    folder.mkdir()
+    (folder / schedules.file_name("../a b")).write_bytes(schedules.dump(LIFE))
+    known = json.loads(schedules.dump(LIFE))
+    (folder / "later.json").write_text(json.dumps(known | {"schema": 2}))
+    (folder / "more.json").write_text(json.dumps(known | {"key": "more", "unknown": 1, "began": 50.0}))
+    (folder / "torn.json").write_bytes(schedules.dump(LIFE)[:-20])
+    (folder / "list.json").write_text("[]")
+    (folder / "wrong.json").write_text(json.dumps(known | {"attempts": 7}))
+    assert [life.key for life in schedules.read(str(tmp_path))] == ["more", "n-1-2"]
+    assert schedules.read(str(tmp_path / "missing")) == []
