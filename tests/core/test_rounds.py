@@ -77,6 +77,25 @@ def test_ranks_recover_once_all_have_said_so() -> None:
     assert rounds.is_open
 
 
+def test_a_retry_that_overtakes_the_last_hello_begins_with_it() -> None:
+    """Each connection has its own order only, and a busy PID 1 reads several packets at once."""
+    world = World(3, RULES)
+    world.rounds = Rounds((Member(0, 0), Member(1, 1), Member(2, 2)))
+    assert world.then(SaidHello(0), SaidHello(1), AskedRetry(1, 1, "a link was down", False)) == []
+    assert world.then(LeftRound(1, 1, KEPT)) == []
+    retry = "a link was down"
+    assert world.then(SaidHello(2)) == [Begin("retry", 2, (), retry), Fence(0, 1, retry), Fence(2, 1, retry)]
+    assert [act.local_rank for act in world.then(LeftRound(0, 1), LeftRound(2, 1)) if isinstance(act, Go)] == [0, 1, 2]
+
+
+def test_a_process_that_cannot_go_on_before_the_last_hello_is_replaced_after_it() -> None:
+    world = World(2)
+    world.rounds = Rounds((Member(0, 0), Member(1, 1)))
+    assert world.then(SaidHello(0), AskedRetry(0, 1, "why", True), LeftRound(0, 1, (), "CUDA is broken")) == []
+    why = "the process of rank 0 cannot go on: CUDA is broken"
+    assert world.then(SaidHello(1)) == [Begin("rank", 2, (0,), why), Fence(1, 1, why), End(0)]
+
+
 def test_who_has_left_another_round_has_not_left_this_one() -> None:
     world = World()
     world.then(Ended(1, 137, "it died"), Cleared(1), SaidHello(1))

@@ -82,15 +82,20 @@ def _said_hello(rounds: Rounds, member: Member, event: SaidHello, now: float, ru
         return rounds, ()
     rounds = rounds.with_member(member._replace(state="working"))
     rounds = rounds._replace(slowest_hello=max(rounds.slowest_hello, event.after))
-    ready = all(member.state == "working" for member in rounds.members)
-    return (rounds._replace(stage="working", began=now) if ready else rounds), ()
+    if any(member.state == "new" for member in rounds.members):
+        return rounds, ()
+    rounds = rounds._replace(stage="working", began=now)
+    asker = next((member.local_rank for member in rounds.members if member.state in ("leaving", "waiting")), None)
+    return (rounds, ()) if asker is None else _begin(rounds, rounds.replacing, asker, rounds.why, now, rules)
 
 
 def _asked_retry(rounds: Rounds, member: Member, event: AskedRetry, now: float, rules: Rules) -> Outcome:
-    if event.round != rounds.number or member.state != "working" or rounds.stage in ("closed", "meeting"):
+    if event.round != rounds.number or member.state != "working" or rounds.stage == "meeting":
         return rounds, ()
     rounds = rounds.with_member(member._replace(state="leaving"))
     rounds = rounds._replace(cause="failure", status=None)
+    if rounds.stage == "closed":  # the retry begins as soon as the last rank has said hello
+        return rounds._replace(why=event.why), ()
     if not event.collective:
         return _begin(rounds, frozenset(), member.local_rank, event.why, now, rules)
     return _settle(rounds, event.why, now), ()
@@ -103,12 +108,16 @@ def _settle(rounds: Rounds, why: str, now: float) -> Rounds:
 
 
 def _left_round(rounds: Rounds, member: Member, event: LeftRound, now: float, rules: Rules) -> Outcome:
-    if event.round != rounds.number or member.state not in ("working", "leaving", "finished") or not rounds.is_open:
+    if event.round != rounds.number or member.state not in ("working", "leaving", "finished"):
         return rounds, ()
     rounds = rounds.with_member(_holding(member._replace(state="waiting", due=None), event.held))
     one = frozenset({member.local_rank})
+    why = f"the process of rank {member.rank} cannot go on: {event.problem}"
+    if rounds.stage == "closed":  # as with an early retry
+        replaced = rounds.replacing | one if event.problem is not None else rounds.replacing
+        left = rounds.why or f"rank {member.rank} has left the round"
+        return rounds._replace(replacing=replaced, why=left if event.problem is None else why), ()
     if event.problem is not None:
-        why = f"the process of rank {member.rank} cannot go on: {event.problem}"
         if rounds.stage == "meeting":
             return _replace_more(rounds, one, why, now, rules)
         return _begin(rounds, one, None, why, now, rules)
