@@ -144,6 +144,8 @@ def _fthang() -> str:
             *_list([(_bold(kind.usage), _text(kind.description)) for kind in kinds.FAILURES]),
             f".SS Healthy, though it may look like a hang (DURATION: {kinds.DURATION})",
             *_list([(_bold(kind.usage), _text(kind.description)) for kind in kinds.HEALTHY]),
+            ".SS One rank of a training that can recover (ftrun --nproc-per-node N fthang KIND)",
+            *_list([(_bold(kind.usage), _text(kind.description)) for kind in kinds.RANKS]),
             ".SH OPTIONS",
             *_list(_options(hang.command)),
             ".SH EXIT STATUS",

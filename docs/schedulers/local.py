@@ -233,9 +233,13 @@ class Pod:
     def story(self) -> str:
         """The container, and what ftrun did in it, by its records."""
         records = self.folder / "run" / "events.jsonl"
-        reasons = re.findall(r'"event": "restart",.*"reason": "(\w+)"', records.read_text() if records.exists() else "")
+        text = records.read_text() if records.exists() else ""
+        reasons = re.findall(r'"event": "restart",.*"reason": "(\w+)"', text)
         restarts = ", ".join(f"{times} x {reason}" for reason, times in Counter(reasons).items()) or "none"
-        return f"{self.name} on {self.node}: MA_SCHEDULE_CNT={self.schedule}, restarts in place: {restarts}; ended"
+        rungs = re.findall(r'"event": "recovered",.*"rung": "(\w+)"', text)
+        finer = "".join(f", {times} x {rung} below a restart" for rung, times in Counter(rungs).items())
+        where = f"{self.name} on {self.node}: MA_SCHEDULE_CNT={self.schedule}"
+        return f"{where}, restarts in place: {restarts}{finer}; ended"
 
 
 # --- the job ----------------------------------------------------------------------------------------------------------
@@ -266,6 +270,11 @@ class Job:
         isolated = f"; isolated: {', '.join(self.isolated)}" if self.isolated else ""
         self._tell(f"the job has {'failed' if code else 'succeeded'} after {used}{isolated}; exit code {code}")
         return code
+
+    def transcript(self) -> str:
+        """Run it, and return what it has printed."""
+        self.run()
+        return self.told
 
     def _tell(self, line: str) -> None:
         self.told += line + "\n"
@@ -315,40 +324,6 @@ class Job:
                 self._tell(f"{pod.story()} by the scheduler")
 
 
-# What is shown | our options | ftrun's | the trouble in the first schedule | what the transcript must say
-LADDER = """
-restart upon suspension | --hang-retry | | sleep | 1 x hang; ended with 0
-the same in vain | --hang-retry | | sleep --times 99 | 195 hang-limit: job-level rescheduling 1 of 3
-unconditional job-level rescheduling | --unconditional | | crash 1 | 1 of the command: job-level rescheduling 1 of 3
-failures in a row | | --restart-on failure | crash 1 --times 99 | 93 failure-limit: the job fails
-in-place recovery | --fault node-a passing | | none | 1 x fault; ended with 0
-isolated job-level rescheduling | --fault node-a critical | | none | isolating node-a, job-level rescheduling 1 of 3
-pod-level rescheduling | --pods 2 --pod-retry-num 1 --fault node-b critical | | none | isolating node-b, pod-level
-"""
-OPTIONS = "--job-retry-num 3 {} -- --hang-timeout 1s --max-restarts 1 --grace 1s --backoff 100ms {} sh -c"
-TRAIN = f"exec {shlex.join(FTHANG)} {{}} --steps 120 --checkpoint-dir $FTRUN_STATE_DIR/checkpoints"  # on shared storage
-SCRIPT = f"[ $MA_SCHEDULE_CNT -gt 1 ] && {TRAIN.format('none')}; {TRAIN}"
-
-
-def demo() -> int:
-    """0 if every rung held.  The limits are of a second, so that all of it takes less than a minute."""
-    broken = 0
-    for line in LADDER.strip().splitlines():
-        title, ours, ftruns, trouble, expected = (word.strip() for word in line.split("|"))
-        print(f"\n--- {title}", flush=True)
-        with tempfile.TemporaryDirectory(prefix="ladder-") as folder:
-            wish = asked([*OPTIONS.format(ours, ftruns).split(), SCRIPT.format(trouble)])
-            job = Job(wish._replace(root=Path(folder)))
-            job.run()
-            for log in sorted(Path(folder).glob("node-*/*/output.log")):
-                starts = [line for line in log.read_text().splitlines() if line.startswith(("start ", "finished "))]
-                print(f"    {log.parent.relative_to(folder)}: {'; '.join(starts)}", flush=True)
-        if expected not in job.told:
-            broken += 1
-            print(f"!!! this rung did not hold: it lacks {expected!r}")
-    return int(broken > 0)
-
-
 def asked(words: Sequence[str]) -> Wish:
     """Exits with 2 for bad usage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -383,7 +358,9 @@ def main(words: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # the containers end on the way out
     if list(words) == ["--demo"]:
-        return demo()
+        from ladder import demo  # beside this file
+
+        return demo(shlex.join(FTHANG), lambda words, root: Job(asked(words)._replace(root=root)).transcript())
     wish = asked(words)
     root = (wish.root or Path(tempfile.mkdtemp(prefix="scheduler-"))).absolute()
     try:

@@ -150,6 +150,16 @@ def test_a_collective_that_failed_without_a_death_is_retried() -> None:
     assert world.of(Begin) == [Begin("retry", 2, (), "connection reset")]
 
 
+def test_after_a_retry_a_death_has_more_time_to_explain_a_collective_that_failed() -> None:
+    """A busy machine may report a death late, and without one all ranks would be restarted."""
+    world = World()
+    world.then(AskedRetry(1, 1, "why"), *(LeftRound(rank, 1) for rank in range(3)), AskedRetry(0, 2, "reset", True))
+    assert world.then(Waited(), now=100.0 + 2 * SETTLE) == []
+    world.then(Ended(1, 137, "it died"))
+    assert world.of(Begin) == [Begin("rank", 3, (1,), "it died")]
+    assert world.failed is None
+
+
 def test_a_rank_that_does_not_come_is_replaced() -> None:
     world = World()
     world.then(AskedRetry(0, 1, "why"), LeftRound(0, 1), LeftRound(1, 1))

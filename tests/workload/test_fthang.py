@@ -160,6 +160,10 @@ def test_a_fork_storm_goes_on_and_stays_bounded(fthang: Runner) -> None:
         ["none", "--bogus"],
         ["sleep", "--in-worker"],
         ["none", "a", "b"],
+        ["none", "--rank", "0"],
+        ["rank-none", "--rank", "1"],
+        ["rank-none", "--torch"],
+        ["rank-none", "--no-hooks"],
     ],
     ids=" ".join,
 )
@@ -186,7 +190,8 @@ def test_checkpoints_that_cannot_be_written_are_one_line(fthang: Runner) -> None
 
 def test_help_lists_every_kind(fthang: Runner) -> None:
     assert fthang.run("--help", fast=False) == 0
-    failures, healthy = fthang.output.read_text().partition("Failures:")[2].split("Healthy")
-    for group, text in ((kinds.FAILURES, failures), (kinds.HEALTHY, healthy)):
+    failures, rest = fthang.output.read_text().partition("Failures:")[2].split("Healthy")
+    healthy, ranks = rest.split("One rank")
+    for group, text in ((kinds.FAILURES, failures), (kinds.HEALTHY, healthy), (kinds.RANKS, ranks)):
         for kind in group:
             assert any(line.split() == [*kind.usage.split(), *kind.description.split()] for line in text.splitlines())

@@ -1,7 +1,8 @@
 """`fthang KIND`: a small real training that hangs or fails on demand, for trying ftrun without a GPU.
 
 It fits a line by gradient descent, reports heartbeats and checkpoints, resumes from the newest intact checkpoint, and
-in the first starts (`--times`) does what KIND names: a hang, another failure, or something healthy like a hang.
+in the first starts (`--times`) does what KIND names: a hang, another failure, or something healthy like a hang.  The
+kinds `rank-...` are a training of several ranks that recovers from the failure of one of them.
 """
 
 import os
@@ -13,7 +14,7 @@ import click
 import ftrun_hooks as ft
 from ftrun import __version__
 from ftrun.cli.common import WholeNumber
-from ftrun.workload import kinds
+from ftrun.workload import kinds, ranks
 from ftrun.workload.run import train
 from ftrun.workload.training import BEGINNING, RequirementMissing, Setting, newest, say
 
@@ -39,7 +40,8 @@ def _kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 @click.command(
     help="Run a small training that hangs, crashes or is slow on demand.",
     epilog=f"{listed('Failures:', kinds.FAILURES)}\n\n"
-    f"{listed(f'Healthy, though it may look like a hang (DURATION: {kinds.DURATION}):', kinds.HEALTHY)}",
+    f"{listed(f'Healthy, though it may look like a hang (DURATION: {kinds.DURATION}):', kinds.HEALTHY)}\n\n"
+    f"{listed('One rank of a training that can recover (ftrun --nproc-per-node N fthang KIND):', kinds.RANKS)}",
     context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
 )
 @click.argument("kind", shell_complete=_kinds)
@@ -62,6 +64,7 @@ def _kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 @click.option("--torch", is_flag=True, help="Train with PyTorch and report nothing: ftrun sees the optimizer steps.")
 @click.option("--workers", default=0, show_default=True, type=WholeNumber(0), help="Of the loader, with --torch.")
 @click.option("--in-worker", is_flag=True, help="Misbehave in a worker of the loader.")
+@click.option("--rank", type=WholeNumber(0), help="Which rank misbehaves, in a kind rank-...  [default: 1]")
 def command(
     kind: str,
     arg: str | None,
@@ -75,6 +78,7 @@ def command(
     torch: bool,
     workers: int,
     in_worker: bool,
+    rank: int | None,
 ) -> None:
     try:
         chosen, value = kinds.parse(kind, arg)
@@ -82,6 +86,13 @@ def command(
         raise click.UsageError(str(error)) from None
     if in_worker and not (torch and workers):
         raise click.UsageError("--in-worker needs --torch and --workers")
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if chosen.ranks and (torch or no_hooks):
+        raise click.UsageError(f"{kind} has neither --torch nor --no-hooks")
+    if rank is not None and (not chosen.ranks or rank >= size):
+        raise click.UsageError(
+            "--rank is for the kinds rank-..." if not chosen.ranks else f"--rank is less than {size} here"
+        )
     if torch or chosen.torch:
         try:
             import torch as _  # noqa: F401
@@ -91,14 +102,18 @@ def command(
     folder = checkpoint_dir or (Path(run_dir, "checkpoints") if run_dir else Path("fthang-checkpoints"))
     folder.mkdir(parents=True, exist_ok=True)
     attempt = ft.attempt()
+    hooks = not (no_hooks or torch)
+    setting = Setting(value, folder, steps, after, step_time, checkpoint_every, hooks, torch, workers, in_worker)
+    if chosen.ranks:
+        at = min(1, size - 1) if rank is None else rank
+        ranks.train(chosen, setting._replace(rank=at), kind != "rank-none" and attempt.start_cnt <= times)
+        return
     begun = newest(folder) or BEGINNING
     say(
         f"start {attempt.start_cnt}"
         + (f" (restart after {attempt.reason}): " if attempt.is_restart else ": ")
         + (f"resumed at step {begun.step}" if begun.step else "from the beginning")
     )
-    hooks = not (no_hooks or torch)
-    setting = Setting(value, folder, steps, after, step_time, checkpoint_every, hooks, torch, workers, in_worker)
     state = train(chosen, setting, begun, kind != "none" and attempt.start_cnt <= times)
     say(f"finished at step {state.step}, loss {state.loss:.6f}")
 

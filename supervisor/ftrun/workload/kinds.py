@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from enum import Enum
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.workload import failures, healthy
+from ftrun.workload import failures, healthy, rank_failures
 from ftrun.workload.training import Setting
 from ftrun_hooks._section import nanoseconds
 
@@ -18,6 +18,10 @@ class When(Enum):
     START = "before the first step"
     STEP = "after a step"
     EPOCH = "after a step that ends an epoch"
+    # In a recoverable training of several ranks; another rank asks for a retry after the step.
+    LEAVE = "while the rank leaves its round"
+    GO = "when the next round begins"
+    RESTORE = "while the next round loads its state"
 
 
 class Kind(NamedTuple):
@@ -30,10 +34,15 @@ class Kind(NamedTuple):
     when: When = When.STEP
     torch: bool = False  # PyTorch trains, whatever the mode
     mute: bool = False  # the steps after it only compute: no log, no checkpoint, no sleep
+    ranks: bool = False  # one rank of a recoverable training (ranks.py)
 
     @property
     def name(self) -> str:
         return self.usage.split()[0]
+
+    @property
+    def between_rounds(self) -> bool:
+        return self.when in (When.LEAVE, When.GO, When.RESTORE)
 
     def text(self, value: float) -> str:
         return self.line.format(name=self.name, value=value)
@@ -41,6 +50,10 @@ class Kind(NamedTuple):
 
 def _healthy(name: str, description: str, begin: Begin, when: When = When.STEP, mute: bool = False) -> Kind:
     return Kind(f"{name} [DURATION]", description, begin, "{name} for {value:g} s", when, mute=mute)
+
+
+def _rank(name: str, description: str, begin: Begin, line: str, when: When = When.STEP) -> Kind:
+    return Kind(f"rank-{name}", description, begin, line, when, ranks=True)
 
 
 def _nothing(setting: Setting) -> None:
@@ -84,7 +97,24 @@ HEALTHY = (
     _healthy("first-batch", "reads some MB a second before the first step", healthy.first_batch, When.START),
     _healthy("paused-io", "the rest of the steps only compute: no log, no checkpoint", _nothing, mute=True),
 )
-KINDS = {kind.name: kind for kind in FAILURES + HEALTHY}
+KILLED = "killing itself: SIGKILL"
+RANKS = (
+    Kind("rank-none", "trains without a fault", _nothing, "", ranks=True),
+    _rank("killed", "is ended by SIGKILL", rank_failures.kill, KILLED),
+    _rank("exit", "ends with os._exit", rank_failures.leave_at_once, f"crashing: exit code {rank_failures.EXIT_CODE}"),
+    _rank("exception", "raises an exception", rank_failures.throw, "raising ValueError"),
+    _rank("retry", "raises ft.Retry", rank_failures.retry, "raising ft.Retry"),
+    _rank("daemon", "dies and leaves a daemon behind", rank_failures.daemon, "left behind: a daemon; " + KILLED),
+    _rank("stop", "is stopped by SIGSTOP", failures.stop, "hanging: {name}"),
+    _rank("gil", "C code blocks and keeps the GIL", failures.gil, "hanging: {name}"),
+    _rank("lock", "waits for a lock that it holds", failures.deadlock, "hanging: {name}"),
+    _rank("in-keep", "dies within run.keep", rank_failures.kill_in_keep, "killing itself in run.keep: SIGKILL"),
+    _rank("in-leave", "dies while it leaves a round", rank_failures.kill, KILLED, When.LEAVE),
+    _rank("in-restore", "dies within run.restore", rank_failures.kill, KILLED, When.RESTORE),
+    _rank("in-go", "dies when the next round begins", rank_failures.kill, KILLED, When.GO),
+    _rank("ignore", "never leaves its round", rank_failures.ignore, "hanging: {name}", When.LEAVE),
+)
+KINDS = {kind.name: kind for kind in FAILURES + HEALTHY + RANKS}
 
 
 def parse(name: str, argument: str | None) -> tuple[Kind, float]:

@@ -4,6 +4,7 @@ atomically.  Also functions that several kinds use."""
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -37,6 +38,7 @@ class Setting(NamedTuple):
     torch: bool  # the optimizer is a real one
     workers: int = 0  # of the loader
     in_worker: bool = False  # the kind happens in one of them
+    rank: int = 0  # at which the kinds of a recoverable training happen
 
     def section(self, name: str) -> AbstractContextManager[None]:
         return ft.section(name) if self.hooks else nullcontext()
@@ -47,7 +49,9 @@ class Setting(NamedTuple):
 
 
 def say(line: str) -> None:
-    print(line, flush=True)
+    """In one write, so that the lines of several ranks do not mix."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def paced(seconds: float, pause: float) -> Iterator[None]:

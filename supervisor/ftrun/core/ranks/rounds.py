@@ -39,6 +39,7 @@ from ftrun.core.ranks.table import (
 )
 
 SETTLE: Final = 0.1  # s; the kernel closes the connections of a dying process before it reports its death
+SETTLE_LONG: Final = 5.0  # s; the same where a collective that fails without a death would restart all ranks
 SLOWER: Final = 3.0  # a process that starts beside a waiting job may need so many times the first start's time
 Outcome = tuple[Rounds, tuple[Act, ...]]
 
@@ -104,7 +105,8 @@ def _asked_retry(rounds: Rounds, member: Member, event: AskedRetry, now: float, 
 def _settle(rounds: Rounds, why: str, now: float) -> Rounds:
     if rounds.stage == "settling":
         return rounds
-    return rounds._replace(stage="settling", why=why, since=now, settles=now + SETTLE)
+    settle = SETTLE_LONG if rounds.rung == "retry" else SETTLE
+    return rounds._replace(stage="settling", why=why, since=now, settles=now + settle)
 
 
 def _left_round(rounds: Rounds, member: Member, event: LeftRound, now: float, rules: Rules) -> Outcome:

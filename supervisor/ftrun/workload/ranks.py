@@ -1,0 +1,111 @@
+"""A recoverable training of all ranks of `ftrun --nproc-per-node N fthang rank-...`, in plain Python.
+
+Each rank fits the same line to its share of the points, and all add their gradients in each step, so that all ranks
+have the same weights.  A failure of one rank changes neither the weights nor the loss of any step.
+"""
+
+import os
+import struct
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import ftrun_hooks as ft
+from ftrun.workload.kinds import Kind, When
+from ftrun.workload.together import Together
+from ftrun.workload.training import BEGINNING, POINTS, RATE, Checkpoint, Setting, newest, save, say
+
+if TYPE_CHECKING:
+    from ftrun_hooks import Run
+
+STATE = struct.Struct("=3d")
+
+
+class Model:
+    """The weights and the loss, with the two methods that PyTorch's models have."""
+
+    def __init__(self, loading: Callable[[], None]) -> None:
+        self.state = BEGINNING
+        self._loading = loading
+
+    def state_dict(self) -> dict[str, bytes]:
+        return {"state": STATE.pack(*self.state.weights, self.state.loss)}
+
+    def load_state_dict(self, content: dict[str, bytes]) -> None:
+        self._loading()
+        slope, offset, loss = STATE.unpack(content["state"])
+        self.state = self.state._replace(weights=(slope, offset), loss=loss)
+
+    def train(self, share: list[tuple[float, float]], ranks: Together) -> None:
+        slope, offset = self.state.weights
+        errors = [(slope * x + offset - y, x) for x, y in share]
+        own = sum(error * x for error, x in errors), sum(error for error, _ in errors), sum(e * e for e, _ in errors)
+        along, constant, squares = (one / len(POINTS) for one in ranks.added(own))
+        self.state = Checkpoint(self.state.step + 1, (slope - RATE * along, offset - RATE * constant), squares)
+
+
+class _Failure:
+    """What `kind` does, once, at the rank that `--rank` names.  If it happens between two rounds, the rank after that
+    one asks for a retry first."""
+
+    def __init__(self, kind: Kind, setting: Setting, disturbed: bool) -> None:
+        self._kind, self._setting = kind, setting
+        self._pending = self._asks = disturbed
+
+    def at(self, when: When, run: "Run", step: int = 0) -> None:
+        """This moment has come: fail, if it is the one."""
+        kind, setting = self._kind, self._setting
+        asks = kind.between_rounds and run.rank == (setting.rank + 1) % run.world_size
+        if self._asks and asks and when is When.STEP and step >= setting.after:
+            self._asks = False
+            raise ft.Retry(f"rank {run.rank} asks for a retry")
+        reached = step >= setting.after if when is When.STEP else when is When.LEAVE or run.round > 1
+        if self._pending and when is kind.when and run.rank == setting.rank and reached:
+            self._pending = False
+            say(f"rank {run.rank}: {kind.text(setting.value)}")
+            kind.begin(setting)
+
+
+def train(kind: Kind, setting: Setting, disturbed: bool) -> None:
+    """Train to the last step, however many rounds that takes.  Only the first process of a rank fails."""
+    call: Callable[..., Checkpoint] = ft.recoverable(_train)
+    state = call(_Failure(kind, setting, disturbed), setting)
+    rank = os.environ.get("RANK", "0")
+    slope, offset = state.weights
+    say(f"rank {rank}: finished at step {state.step}, loss {state.loss:.6f}, weights {slope!r} {offset!r}")
+
+
+def _train(run: "Run", failure: _Failure, setting: Setting) -> Checkpoint:
+    failure.at(When.GO, run)
+    model = Model(lambda: failure.at(When.RESTORE, run))
+
+    def checkpoint() -> int:
+        failure.at(When.RESTORE, run)
+        model.state = newest(setting.folder) or BEGINNING
+        return model.state.step
+
+    step = run.restore(checkpoint, model=model)
+    model.state = model.state._replace(step=step)
+    say(f"rank {run.rank}, pid {os.getpid()}: round {run.round} ({run.reason}) begins with step {step}")
+    try:
+        with Together(run.rank, run.world_size) as ranks:
+            _steps(run, model, ranks, failure, setting)
+    except BaseException:
+        failure.at(When.LEAVE, run)
+        raise
+    return model.state
+
+
+def _steps(run: "Run", model: Model, ranks: Together, failure: _Failure, setting: Setting) -> None:
+    share = POINTS[run.rank :: run.world_size]
+    while model.state.step < setting.steps:
+        failure.at(When.STEP, run, model.state.step)
+        time.sleep(setting.step_time)
+        model.train(share, ranks)
+        state = model.state
+        run.keep(state.step, shard="all", model=model)
+        setting.beat(state.step)
+        if run.rank == 0:
+            say(f"step {state.step} loss {state.loss:.6f}")
+            if state.step == setting.steps or state.step % setting.save_every == 0:
+                ft.checkpoint(state.step, save(setting.folder, state))
