@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from proof.chaos import rank_chaos, rank_plan
 from proof.chaos.check import check
 from proof.chaos.plan import Job, Outcome, job
 from proof.chaos.play import Stopped, play
@@ -191,7 +192,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1, 10**6), help="[a random one]")
     parser.add_argument("--jobs", type=int, default=4, metavar="N", help="side by side [4]")
     parser.add_argument("--job", metavar="SEED:INDEX", help="run only this job again")
+    parser.add_argument("--ranks", action="store_true", help="jobs of two to four ranks that can recover")
     given = parser.parse_args()
+    if given.ranks:
+        return ranks(given.seed, given.lasting, given.jobs, given.job)
     if why := refusal():
         print(f"bin/prove chaos: {why}", file=sys.stderr)
         return 2
@@ -223,7 +227,28 @@ def main() -> int:
     return _close(folder, results)
 
 
-def _close(folder: Path, results: list[Result]) -> int:
+def ranks(seed: int, lasting: float, beside: int, again: str | None) -> int:
+    """`--ranks`: 0 if every job ended with the right values or the right code."""
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    if again:
+        result = rank_chaos.one(rank_plan.job(*map(int, again.split(":"))), folder, threading.Event())
+        assert result is not None
+        print(rank_chaos.report(result, folder))
+        return _close(folder, [result])
+    print(f"seed {seed}", flush=True)
+    began, results = time.monotonic(), rank_chaos.run(seed, lasting, beside, folder)
+    happened, lost, recovered = rank_chaos.summary(results)
+    for kind in sorted(happened):
+        print(f"{kind:32} {happened[kind]:5} {lost[kind]:5}")
+    print(", ".join(f"{name}: {number}" for name, number in sorted(recovered.items())))
+    took = time.monotonic() - began
+    print(f"{len(results)} jobs, {happened.total()} faults, {lost.total()} mishandled, {took:.0f} s, seed {seed}")
+    if failed := [result.job.name for result in results if result.wrong]:
+        print("failed:", *failed)
+    return _close(folder, results)
+
+
+def _close(folder: Path, results: "Sequence[Result | rank_chaos.RankResult]") -> int:
     if any(result.wrong for result in results):
         return 1
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,160 @@
+"""Run one job of ranks with the faults of its plan, and return its outcome."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from proof.chaos.play import Stopped
+from proof.chaos.rank_plan import Outer, RankJob, RankOutcome, Record
+from support.runs import FTRUN, HOUSE, alive, carrying, children, helpers, words
+
+LOOK = 0.004  # s
+PATIENCE = 20.0  # s that a fault waits for its record; then it does not happen
+DEADLINE = 150.0  # s for a job; most take five
+DYING = 30.0  # s for what has a SIGKILL
+WORK = str(HOUSE / "tests" / "proof" / "chaos" / "rank_work.py")
+
+
+def play(job: RankJob, folder: Path, stop: threading.Event) -> RankOutcome:
+    """Run it; raises Stopped if `stop` was set meanwhile.  Nothing of it runs afterwards."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return _Player(job, folder, stop).play()
+
+
+class _Player:
+    def __init__(self, job: RankJob, folder: Path, stop: threading.Event) -> None:
+        self.job, self.folder, self._stop = job, folder, stop
+        self.mark = f"CHAOS={uuid.uuid4().hex}"
+        self.struck: list[Record] = []
+        self._queue = list(job.outer)
+        self._seen = 0  # records that the next fault does not wait for
+        self._due: float | None = None
+        self._since = time.monotonic()
+
+    def play(self) -> RankOutcome:
+        began = time.monotonic()
+        process = self._start()
+        try:
+            while process.poll() is None and time.monotonic() < began + DEADLINE:
+                if self._stop.is_set():
+                    raise Stopped
+                if self._queue:
+                    self._strike(process.pid)
+                time.sleep(LOOK if self._queue else 10 * LOOK)
+            ended = process.poll() is not None
+            left = self._left(process.pid) if ended else []
+        finally:
+            self._end(process)
+        code = process.returncode if ended else None
+        final = [_read(self.folder / f"final-{rank}") for rank in range(self.job.ranks)]
+        return RankOutcome(
+            self.job,
+            code if code is None or code >= 0 else 128 - code,
+            tuple(self._records()),
+            (*self.struck, *_lines(self.folder / "struck")),
+            tuple(_lines(self.folder / "steps")),
+            tuple(_lines(self.folder / "rounds")),
+            tuple(int(one) if one else None for one in final),
+            json.loads(_read(self.folder / "verdict") or "null"),
+            tuple(left),
+            (_read(self.folder / "output") or ""),
+            time.monotonic() - began,
+        )
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        command = [*FTRUN, "--run-dir", str(self.folder / "run"), "--termination-log", str(self.folder / "verdict")]
+        for name, text in self.job.options:
+            command += [f"--{name}", text]
+        command += ["--", sys.executable, WORK, str(self.folder), json.dumps(self.job.plan())]
+        plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
+        with (self.folder / "output").open("wb") as output:
+            return subprocess.Popen(
+                command,
+                env=plain | dict([self.mark.split("=")]),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _records(self) -> list[Record]:
+        return _lines(self.folder / "run" / "events.jsonl")
+
+    def _strike(self, ftrun: int) -> None:
+        """Inject the next fault from outside, if its moment has come."""
+        fault, now = self._queue[0], time.monotonic()
+        if self._due is None:
+            fresh = self._records()[self._seen :]
+            if any(record["event"] == fault.on for record in fresh):
+                self._due = now + fault.after
+            elif now > self._since + PATIENCE:
+                self._next()
+            return
+        if now < self._due:
+            return
+        if (pid := self._target(fault, ftrun)) is not None and alive(pid):
+            try:
+                os.kill(pid, signal.SIGSTOP if fault.kind == "rank stopped" else signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            else:
+                self.struck.append({"mono": now, "kind": fault.kind, "rank": fault.rank, "pid": pid})
+        self._next()
+
+    def _next(self) -> None:
+        self._queue.pop(0)
+        self._due, self._since, self._seen = None, time.monotonic(), len(self._records())
+
+    def _target(self, fault: Outer, ftrun: int) -> int | None:
+        ranks = [_read(self.folder / f"pid-{rank}") for rank in range(self.job.ranks)]
+        if fault.kind.startswith("rank"):
+            pid = int(ranks[fault.rank] or 0)
+            return pid if pid and WORK in words(pid) else None
+        if fault.kind == "helper killed":
+            return next(iter(helpers(ftrun).values()), None)
+        known = {int(pid) for pid in ranks if pid}
+        return next((pid for pid in children(ftrun) if WORK in words(pid) and pid not in known), None)
+
+    def _left(self, ftrun: int) -> list[str]:
+        until = time.monotonic() + DYING
+        while (found := self._found(ftrun)) and time.monotonic() < until:
+            time.sleep(0.05)
+        return found
+
+    def _found(self, ftrun: int) -> list[str]:
+        left = [f"process {pid} {words(pid)[:200]}" for pid in carrying(self.mark)]
+        return left + [str(path) for path in Path("/dev/shm").glob(f"ftrun-beats-*-{ftrun}-*")]
+
+    def _end(self, process: "subprocess.Popen[bytes]") -> None:
+        until = time.monotonic() + DYING
+        while (process.poll() is None or carrying(self.mark)) and time.monotonic() < until:
+            for pid in [process.pid] * (process.poll() is None) + carrying(self.mark):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            time.sleep(0.02)
+        process.wait()
+        for path in Path("/dev/shm").glob(f"ftrun-beats-*-{process.pid}-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def _lines(path: Path) -> list[Record]:
+    text = _read(path) or ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

@@ -1,0 +1,152 @@
+"""The training of a job of `bin/prove chaos --ranks`: `rank_work.py FOLDER PLAN`, the plan as JSON.
+
+Each rank has a number that each step changes, together with the sum over all ranks; `value_after` of rank_plan.py is
+what it has to be.  Each fault of the plan happens once in the job: who claims its file first.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "hooks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "supervisor"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests"))
+
+import ftrun_hooks as ft
+from ftrun.workload.together import Together
+from proof.chaos.rank_numbers import addend, first_value, next_value
+
+FOLDER, PLAN = Path(sys.argv[1]), json.loads(sys.argv[2])
+RANK, RANKS, SAME = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), bool(PLAN["same"])
+
+
+def write_down(file: str, **what: Any) -> None:
+    fd = os.open(FOLDER / file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.write(fd, json.dumps({"mono": time.monotonic(), "rank": RANK, "pid": os.getpid(), **what}).encode() + b"\n")
+    os.close(fd)
+
+
+def put(name: str, text: str) -> None:
+    fresh = FOLDER / f"{name}.new-{RANK}"
+    fresh.write_text(text)
+    fresh.rename(FOLDER / name)
+
+
+class State:
+    """The number, with the methods that a model has."""
+
+    def __init__(self) -> None:
+        self.value = first_value(RANK, SAME)
+
+    def state_dict(self) -> dict[str, bytes]:
+        return {"value": self.value.to_bytes(8, "big")}
+
+    def load_state_dict(self, content: dict[str, bytes]) -> None:
+        due("restore", 0)
+        self.value = int.from_bytes(content["value"], "big")
+
+
+def due(moment: str, step: int) -> None:
+    """Do what the plan has for this rank at this moment."""
+    for number, fault in enumerate(PLAN["faults"]):
+        if fault["rank"] != RANK or fault["moment"] != moment or (moment in ("step", "keep") and step < fault["step"]):
+            continue
+        try:
+            os.close(os.open(FOLDER / f"fault-{number}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        write_down("struck", kind=fault["kind"], moment=moment)
+        fail(fault["kind"])
+
+
+def fail(kind: str) -> None:
+    match kind:
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exits":
+            os._exit(3)
+        case "exits with 0":
+            os._exit(0)
+        case "raises":
+            raise ValueError(f"chaos at {time.monotonic()}")
+        case "retries":
+            raise ft.Retry("chaos")
+        case "stops":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "keeps the GIL":
+            while True:
+                ctypes.PyDLL(None).pause()
+        case "waits for a lock":
+            lock = threading.Lock()
+            with lock, lock:
+                pass
+        case "leaves a daemon":
+            if os.fork() == 0:
+                os.setsid()
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                time.sleep(10**6)
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "ignores the fence":
+            while True:
+                try:
+                    time.sleep(10**6)
+                except BaseException:
+                    pass
+        case "dies in the snapshot":
+            from ftrun_hooks import _snapshot
+
+            def half(item: Any, memory: memoryview) -> None:
+                memory[: item.size // 2] = bytes(item.size // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            setattr(_snapshot.Bytes, "write", half)  # noqa: B010
+
+
+def newest(state: State) -> int:
+    """Load the newest checkpoint that all ranks have written."""
+    steps = sorted({int(path.name.split("-")[1]) for path in FOLDER.glob("checkpoint-*-0")}, reverse=True)
+    for step in steps:
+        if all((FOLDER / f"checkpoint-{step:06}-{rank}").exists() for rank in range(RANKS)):
+            state.value = int((FOLDER / f"checkpoint-{step:06}-{RANK}").read_text())
+            return step
+    return 0
+
+
+def train(run: Any) -> int:
+    due("go", 0)
+    state = State()
+    step = run.restore(lambda: newest(state), state=state)
+    write_down("rounds", round=run.round, reason=run.reason, step=step)
+    try:
+        with Together(run.rank, run.world_size) as ranks:
+            while step < PLAN["steps"]:
+                time.sleep(PLAN["pace"])
+                due("step", step)
+                (total,) = ranks.added([addend(state.value, step, RANK)])
+                state.value = next_value(state.value, int(total), RANK, SAME)
+                step += 1
+                due("keep", step)
+                if step % PLAN["keep_every"] == 0:
+                    run.keep(step, shard="all" if SAME else "", state=state)
+                if step % PLAN["save_every"] == 0:
+                    put(f"checkpoint-{step:06}-{RANK}", str(state.value))
+                    ft.checkpoint(step, FOLDER / f"checkpoint-{step:06}-{RANK}")
+                ft.beat(step)
+                write_down("steps", round=run.round, step=step, value=state.value)
+    except BaseException:
+        due("leave", step)
+        raise
+    return state.value
+
+
+if __name__ == "__main__":
+    put(f"pid-{RANK}", str(os.getpid()))
+    call: Callable[[], int] = ft.recoverable(train)  # type: ignore[assignment]
+    put(f"final-{RANK}", str(call()))
