@@ -187,3 +187,107 @@ COORDINATOR = (
         'if group.kinds.get("done"):',
     ),
 )
+
+# In the rounds of ranks that can recover: two rounds at work, a process beside another one of its rank, a wait without
+# an end, the wrong rank replaced, a state that not all ranks have.
+RANKS = (
+    Mutation(
+        "a_round_begins_without_all",
+        "ranks/rounds.py",
+        'any(member.state != "waiting" for member in rounds.members)',
+        'not any(member.state == "waiting" for member in rounds.members)',
+    ),
+    Mutation(
+        "started_before_its_processes_have_ended",
+        "ranks/rounds.py",
+        "            acts.append(End(member.local_rank))\n",
+        "            acts += [End(member.local_rank), Start(member.local_rank, rounds.number + 1)]\n",
+    ),
+    Mutation(
+        "a_survivor_is_not_fenced",
+        "ranks/rounds.py",
+        "            acts.append(Fence(member.local_rank, rounds.number, why))\n",
+        "",
+    ),
+    Mutation(
+        "a_barrier_of_any_round",
+        "ranks/rounds.py",
+        'event.round != rounds.number or member.state not in ("working", "leaving", "finished")',
+        'member.state not in ("working", "leaving", "finished")',
+    ),
+    Mutation(
+        "a_retry_of_any_round",
+        "ranks/rounds.py",
+        'event.round != rounds.number or member.state != "working" or rounds.stage == "meeting"',
+        'member.state != "working" or rounds.stage == "meeting"',
+    ),
+    Mutation(
+        "a_late_rank_is_waited_for",
+        "ranks/rounds.py",
+        "due=now + rules.timeout))\n            acts.append(F",
+        "due=None))\n            acts.append(F",
+    ),
+    Mutation(
+        "no_settling",
+        "ranks/rounds.py",
+        "    if not event.collective:\n",
+        "    if True:\n",
+    ),
+    Mutation(
+        "replaced_again_and_again",
+        "ranks/rounds.py",
+        "_in_a_row(member, rules) > rules.max_replaced",
+        "False",
+    ),
+    Mutation(
+        "progress_does_not_count_for_a_rank",
+        "ranks/rounds.py",
+        "if member.replaced and member.mark == rules.progress else 1",
+        "if member.replaced else 1",
+    ),
+    Mutation(
+        "a_fault_in_the_proving_round_is_tried_again",
+        "ranks/rounds.py",
+        '    if rounds.rung == "rank":\n        return _give_up(rounds, "this was',
+        '    if False:\n        return _give_up(rounds, "this was',
+    ),
+    Mutation(
+        "a_retry_after_a_retry",
+        "ranks/rounds.py",
+        'if not replaced and (rounds.rung == "retry" or "retry" not in rules.rungs):',
+        'if not replaced and "retry" not in rules.rungs:',
+    ),
+    Mutation(
+        "proved_by_one_rank",
+        "ranks/rounds.py",
+        "any(member.local_rank not in rounds.moved for member in working)",
+        "not rounds.moved",
+    ),
+    Mutation(
+        "a_state_that_not_all_have",
+        "ranks/rounds.py",
+        "        if len(found) == len(plan):\n",
+        "        if found:\n",
+    ),
+    Mutation(
+        "the_oldest_state", "ranks/rounds.py", "for one in member.held}, reverse=True)", "for one in member.held})"
+    ),
+    Mutation(
+        "any_shard",
+        "ranks/rounds.py",
+        "if member.shard and Snapshot(number, member.shard) in m.held)",
+        "if any(one.step == number for one in m.held))",
+    ),
+    Mutation(
+        "an_early_retry_is_lost",
+        "ranks/rounds.py",
+        "return (rounds, ()) if asker is None else",
+        "return (rounds, ()) if True else",
+    ),
+    Mutation(
+        "an_exited_rank_is_waited_for",
+        "ranks/rounds.py",
+        '        if member.state == "exited":\n            return',
+        "        if False:\n            return",
+    ),
+)

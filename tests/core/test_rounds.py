@@ -135,6 +135,13 @@ def test_a_retry_ends_no_process() -> None:
     assert world.acts == [Go(rank, 2, Restore(5, rank), "retry") for rank in range(3)]
 
 
+def test_a_retry_of_a_round_that_has_ended_changes_nothing() -> None:
+    world = World()
+    world.then(AskedRetry(1, 1, "why"), *(LeftRound(rank, 1) for rank in range(3)), Waited(frozenset(range(3))))
+    assert world.then(AskedRetry(0, 1, "late")) == []
+    assert world.rounds.stage == "working"
+
+
 def test_a_death_explains_the_collective_that_failed_before_it_was_noticed() -> None:
     world = World()
     assert world.then(AskedRetry(0, 1, "connection reset", True)) == []
@@ -353,14 +360,26 @@ class Adversary:
 
 
 CHOICES = ("to pid1", "to pid1", "to rank", "to rank", "retry", "die", "clear", "blame", "finish", "wait")
+Move = tuple[str, int, bool]
 MOVES = st.lists(st.tuples(st.sampled_from(CHOICES), st.integers(0, 210), st.booleans()), max_size=120)
+# In which order the processes report for the first time, and how many moves come before each: a rank may retry, leave
+# its round, finish or die before the last one has said hello.
+HELLOS = st.tuples(st.permutations(range(RANKS)), st.lists(st.integers(0, 3), min_size=RANKS, max_size=RANKS))
+Hellos = tuple[list[int], list[int]]
 
 
-def play(moves: list[tuple[str, int, bool]]) -> Adversary:
-    adversary = Adversary()
-    for _ in range(RANKS):  # so that most games have a round at all
-        adversary.move("to pid1", 0, False)
-    for choice, which, loses in moves:
+def play(hellos: Hellos, moves: list[Move]) -> Adversary:
+    adversary, left = Adversary(), list(moves)
+    for rank, before in zip(*hellos, strict=True):
+        made, left = left[:before], left[before:]
+        for move in made:
+            adversary.move(*move)
+        waiting = [
+            n for n, (sender, _, report) in enumerate(adversary.to_pid1) if (sender, report) == (rank, SaidHello(rank))
+        ]
+        if waiting:  # otherwise it has arrived already
+            adversary.move("to pid1", waiting[0], False)
+    for choice, which, loses in left:
         adversary.move(choice, which, loses)
         for member in adversary.rounds.members:
             assert (member.due is None) or adversary.rounds.stage == "meeting" or member.state != "waiting"
@@ -368,16 +387,16 @@ def play(moves: list[tuple[str, int, bool]]) -> Adversary:
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(MOVES)
-def test_no_two_rounds_are_at_work_whatever_happens_to_messages(moves: list[tuple[str, int, bool]]) -> None:
-    play(moves)
+@given(HELLOS, MOVES)
+def test_no_two_rounds_are_at_work_whatever_happens_to_messages(hellos: Hellos, moves: list[Move]) -> None:
+    play(hellos, moves)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(MOVES)
-def test_time_alone_ends_each_recovery(moves: list[tuple[str, int, bool]]) -> None:
+@given(HELLOS, MOVES)
+def test_time_alone_ends_each_recovery(hellos: Hellos, moves: list[Move]) -> None:
     """Whatever was lost: without another message the ranks do not wait for ever."""
-    adversary = play(moves)
+    adversary = play(hellos, moves)
     adversary.to_pid1, adversary.to_rank = [], []
     for _ in range(12):
         adversary.now += 100.0

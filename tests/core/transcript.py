@@ -20,6 +20,9 @@ text with the indented lines computed anew, so a test compares two texts and `FT
     at 62 group-order-received run 2 counts=1/0/0 : why='rank 3 fell' node=b     of the group, with `policy group`
     at 62 processes-survived "7 (sleep) S -" refused command     not permitted to signal it; the command is one of them
     at 62 group-order-received run 2 world=a/4000/1x4+2x8    where the ranks are: address, port, members x ranks of each
+    at 70 rank-reported hello local_rank=0 held=4+5        ranks that can recover, with what they hold (a shard: 5/all)
+    at 70 rank-reported asked-retry local_rank=1 round=1 why='a link was down' collective
+    at 70 rank-reported left-round local_rank=0 round=1 held=4+5 problem='CUDA is broken'
     at 70 group-order-received end 2 : code=195 verdict=hang-limit why='it hung' node=b
 """
 
@@ -37,12 +40,14 @@ from ftrun.core.machine.values import (
     Fault,
     LearnedTimeouts,
     Ledger,
+    LocalRank,
     Rank,
     RankPlace,
     SavedFile,
     Section,
     VisibleDevices,
 )
+from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Report, SaidHello, Snapshot
 from ftrun.core.rules.crash_causes import CommandFailure, ExceptionRecord, Traceback
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.liveness import Limits
@@ -116,7 +121,9 @@ def _value(text: str) -> Any:
 def _policy(pairs: dict[str, str]) -> Policy:
     policy = Policy()
     for key, text in pairs.items():
-        if key == "restart_on":
+        if key == "recover":
+            policy = policy._replace(recover=frozenset(text.split(",")) - {"none"})
+        elif key == "restart_on":
             policy = policy._replace(restart_on=frozenset(text.split(",")) - {"none"})
         elif key in Limits._fields:
             policy = policy._replace(limits=policy.limits._replace(**{key: _value(text)}))
@@ -140,15 +147,20 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
     kind: Any = kinds[name.replace("-", "")]
     if kind is ev.GroupOrderReceived:
         return ev.GroupOrderReceived(now, _order(words))
+    if kind is ev.RankReported:
+        return ev.RankReported(now, _report(words))
+    if kind is ev.CommandSpawned and (count := _pairs(words).get("ranks")):
+        first = int(_pairs(words)["pid"])
+        return ev.CommandSpawned(now, first, tuple(LocalRank(n, n, first + n) for n in range(int(count))))
     if kind is ev.BeatsRead:
         return ev.BeatsRead(now, _ranks(words))
     if kind is ev.EvidenceCollected:
         split = words.index(":") if ":" in words else len(words)
         pairs = _pairs(words[split + 1 :])
         cleared = pairs.pop("cleared", None)
-        return ev.EvidenceCollected(
-            now, _ranks(words[:split]), tuple((k, _value(v)) for k, v in pairs.items()), cleared
-        )
+        named = [("culprits", tuple(map(int, pairs.pop("culprits").split(","))))] if "culprits" in pairs else []
+        found = (*((k, _value(v)) for k, v in pairs.items()), *named)
+        return ev.EvidenceCollected(now, _ranks(words[:split]), found, cleared)
     if kind is ev.FaultReported:
         split = words.index(":") if ":" in words else len(words)
         pairs = _pairs(words[split + 1 :])
@@ -180,6 +192,18 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
         given["requester"] = ev.Requester(pairs.pop("request"), "root", float(pairs.pop("until", "inf")))
     event: ev.Event = kind(now, **given | {key: _value(text) for key, text in pairs.items()})
     return event
+
+
+def _report(words: list[str]) -> Report:
+    """`left-round local_rank=0 round=1 held=4+5/all`"""
+    kinds = {"hello": SaidHello, "asked-retry": AskedRetry, "left-round": LeftRound, "finished": Finished}
+    pairs = _pairs(words[1:])
+    given: dict[str, Any] = {key: _value(text) for key, text in pairs.items()}
+    if "held" in pairs:
+        parts = [text.partition("/") for text in pairs["held"].split("+")]
+        given["held"] = tuple(Snapshot(int(step), shard) for step, _, shard in parts)
+    made: Report = kinds[words[0]](**given)
+    return made
 
 
 def _order(words: list[str]) -> GroupOrder:

@@ -8,6 +8,7 @@ from proof.chaos.rank_numbers import final_values
 from proof.chaos.rank_plan import RankOutcome, Record
 
 OWN = re.compile(r"/supervisor/ftrun/(?!workload/together)")  # a file of ftrun in a traceback
+STARTS = ("started", "restart")
 LADDER = ("retry", "rank", "tree")
 HARMLESS = ("helper killed", "standby killed")
 
@@ -61,8 +62,8 @@ def _weights(outcome: RankOutcome) -> Iterator[str]:
 
 
 def _attempt(outcome: RankOutcome, at: float) -> int:
-    """The attempt under way at this time."""
-    return sum(record["event"] == "spawned" and record["mono"] <= at for record in outcome.records)
+    """The attempt under way at this time.  A standby may be at work before the record `spawned` is written."""
+    return sum(record["event"] in STARTS and record["mono"] <= at for record in outcome.records)
 
 
 def _rounds(outcome: RankOutcome) -> Iterator[str]:
@@ -81,7 +82,7 @@ def _processes(outcome: RankOutcome) -> Iterator[str]:
     for one in outcome.rounds:
         pids.setdefault((_attempt(outcome, one["mono"]), one["round"]), {})[one["rank"]] = one["pid"]
     written = {(r["attempt"], r["round"]): r["ranks"] for r in outcome.records if r["event"] == "recovering"}
-    attempts = [record["attempt"] for record in outcome.records if record["event"] == "spawned"]
+    attempts = [record["attempt"] for record in outcome.records if record["event"] in STARTS]
     for (attempt, before), (same, after) in pairwise(sorted(pids)):
         if attempt != same:
             continue
@@ -101,7 +102,7 @@ def _rungs(outcome: RankOutcome) -> Iterator[str]:
     proved = 1  # the round that was proved last
     for record in outcome.records:
         match record["event"]:
-            case "spawned":
+            case "started" | "restart":
                 under_way, proved = None, 1
             case "recovering":
                 before = "retry" if under_way is None else under_way["rung"]

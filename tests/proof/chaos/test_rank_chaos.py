@@ -19,7 +19,7 @@ def record(mono: float, event: str, **fields: Any) -> dict[str, Any]:
 
 
 RECORDS = (
-    record(1.0, "spawned"),
+    record(1.0, "started"),
     record(2.5, "recovering", rung="rank", round=2, ranks=[1], why="it died"),
     record(4.0, "recovered", rung="rank", round=2, ranks=[1], step=2),
     record(5.0, "ended", exit_code=0),

@@ -1,17 +1,22 @@
 """The targets that take what comes over a socket or a pipe: orders, messages of other nodes, lines of helpers."""
 
+import contextlib
 import json
 import os
 import select
+import socket
 import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
 from ftrun.config import group_config, option_values
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job, Running
 from ftrun.core.machine.values import Attempt, Ledger
+from ftrun.core.ranks import table
 from ftrun.helpers.messenger.coordinator_link import CoordinatorLink, _sender
 from ftrun.helpers.messenger.member_link import MemberLink
 from ftrun.helpers.messenger.operator_channel import OperatorChannel
@@ -19,10 +24,11 @@ from ftrun.host.helpers import Helpers, Line
 from ftrun.host.output_pipes import OutputPipes, RankOutput
 from ftrun.host.tree import Tree
 from ftrun.host.work_dir import WorkDir
-from ftrun.messages import group_view, messenger, operator, peers, state
+from ftrun.messages import group_view, messenger, operator, peers, ranks, state
 from ftrun.messages.codec import Malformed
 from ftrun.pid1.clients.base import Context
 from ftrun.pid1.clients.registry import TABLE, Clients
+from ftrun.pid1.rank_channel import RankChannel
 from proof.fuzz.kit import NOW, Quiet, folder, one_line, pieces, policy
 
 
@@ -156,12 +162,51 @@ def line_of_a_helper(content: bytes) -> None:
     clients.drain_records()
 
 
+class NoTree(Tree):
+    """Every process is one of local rank 0 or 1."""
+
+    def __init__(self) -> None:
+        super().__init__(b"FTRUN_BEAT_DIR=/nonexistent")
+
+    def is_below(self, pid: int, local_rank: int) -> bool:
+        return local_rank in (0, 1)
+
+
+def rank_packets(content: bytes) -> None:
+    """What a rank sends over the control socket, as PID 1 takes it: packets, cut at zero bytes, between the hello of
+    this rank and that of another one."""
+    path = folder("ranks") / "ranks.sock"
+    poll = select.poll()
+    channel = RankChannel(str(path), poll, NoTree())
+    peers = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    try:
+        for local_rank, peer in enumerate(peers):
+            peer.connect(str(path))
+            packets = [b""] if local_rank else pieces(content, content.count(b"\0") % 5 + 1)
+            for packet in (ranks.FROM_RANK.dump(ranks.Hello(local_rank, 1)), *packets):
+                with contextlib.suppress(OSError):  # too large for a packet
+                    peer.send(packet, socket.MSG_DONTWAIT)
+        members = tuple(table.Member(number, number) for number in range(2))
+        held = Job(Running(Attempt(1, 1, NOW - 5, rounds=table.Rounds(members)), deadline=NOW + 5))
+        for report in channel.receive(None):
+            held, effects = decide(held, ev.RankReported(NOW, report), policy())
+            for effect in effects:
+                if isinstance(effect, do.FenceRank | do.BeginRound):
+                    channel.send(effect, lambda local_rank: {"RANK": str(local_rank)})
+        for problem in channel.problems:
+            one_line(ValueError(problem), 1000)
+    finally:
+        for peer in peers:
+            peer.close()
+        channel.close()
+
+
 def clean() -> None:
     """What has sockets is closed."""
     for made in (_hub, _member):
         if made.cache_info().currsize:
             made().close(False)
         made.cache_clear()
-    if _channel.cache_info().currsize and (socket := _channel().socket) is not None:
-        socket.close()
+    if _channel.cache_info().currsize and (found := _channel().socket) is not None:
+        found.close()
     _channel.cache_clear()

@@ -25,6 +25,7 @@ from ftrun.messages import (
     output,
     peers,
     probe,
+    ranks,
     reset_file,
     sampler,
     state,
@@ -214,6 +215,11 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "heal": (heal.EVENTS, (heal.Healed(False, "w"),)),
     "exit_hooks": (exit_hooks.EVENTS, (exit_hooks.HooksFinished(("a",), (exit_hooks.Failed("b", "w"),), (1,)),)),
 }
+RANK_PACKETS: Final[tuple[tuple[ranks.Hello | ranks.Retry | ranks.Barrier | ranks.Finished, ...], ...]] = (
+    (ranks.Retry(1, "a link was down"), ranks.Barrier(1, ((4, "all"), (5, "")), None)),
+    (ranks.Retry(1, "connection reset", "collective"), ranks.Barrier(1, (), "CUDA is broken")),
+    (ranks.Hello(0, 1, ((3, "a"),)), ranks.Finished(1)),
+)
 LINES: Final = {name: [*map(protocol.dump, samples)] for name, (protocol, samples) in SAMPLES.items()}
 
 
@@ -286,8 +292,13 @@ def _beat_file() -> bytes:
 
 def _messages() -> list[bytes | str]:
     failure = NodeFailure("hang", "why", 2.5, 3, 7, True)
-    ranks = REPORT._replace(ranks=Ranks(4, "10.0.0.1", 4000))
-    reports = [REPORT, ranks, REPORT._replace(failure=failure), REPORT._replace(end=GroupEnd(195, "hang-limit", "why"))]
+    with_ranks = REPORT._replace(ranks=Ranks(4, "10.0.0.1", 4000))
+    reports = [
+        REPORT,
+        with_ranks,
+        REPORT._replace(failure=failure),
+        REPORT._replace(end=GroupEnd(195, "hang-limit", "why")),
+    ]
     world = World("10.0.0.1", 4000, ((2, 8), (1, 4)))
     orders = [
         GroupOrder(3, "run", "why"),
@@ -360,6 +371,7 @@ MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
         b"\0".join([peers.ORDER, peers.dump(GroupOrder(3, "run", "why")), b"1", b"5"]),
         b"\0".join([peers.REFUSED, b"why"]),
     ],
+    "ranks": lambda: [b"\0".join(map(ranks.FROM_RANK.dump, packets)) for packets in RANK_PACKETS],
     "helpers": lambda: [bytes([number]) + line for number, name in enumerate(LINES) for line in LINES[name]],
 }
 # Target and bytes, as a fuzzer found them.

@@ -287,5 +287,6 @@ TARGETS: Final = {
     "peers": Target(messages.peer_message, "messages of other nodes"),
     "hub": Target(messages.rank_0, "messages of a member, at rank 0", (Malformed,)),
     "member": Target(messages.member, "messages of rank 0, at a member", (Malformed,)),
+    "ranks": Target(messages.rank_packets, "packets of a rank, in PID 1"),
     "helpers": Target(messages.line_of_a_helper, "messages of helpers, in PID 1"),
 }
