@@ -67,7 +67,7 @@ def fault(run, step):
     elif kind == "retry":
         raise ft.Retry("an injected fault")
     elif kind == "hang":
-        time.sleep(3600)
+        time.sleep(3600)  # longer than any timeout: ftrun has to find it
 
 
 train()

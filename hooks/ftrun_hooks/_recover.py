@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
@@ -202,7 +201,6 @@ class _Rounds:
         run._client = run._snapshots = None  # a thread that still has it cannot keep anything
         run.kept = {}
         close_all()
-        gc.collect()
         problem = adapter.tear_down()
         assert self._snapshots is not None
         client.send("barrier", round=run.round, held=self._snapshots.held(), problem=problem and problem[:LONGEST])

@@ -64,7 +64,7 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
             case table.Go(local_rank, number, restore, reason):
                 effects.append(do.BeginRound(local_rank, number, restore, reason))
             case table.Prove():
-                effects += _prove(act, attempt, now)
+                effects += _prove(act, attempt, job.ledger, now)
                 retried, replaced = job.ledger.retried, job.ledger.replaced
                 counts = (retried + 1, replaced) if act.rung == "retry" else (retried, replaced + 1)
                 job = job._replace(ledger=job.ledger._replace(retried=counts[0], replaced=counts[1]))
@@ -104,13 +104,15 @@ def _begin(rung: str, number: int, ranks: tuple[int, ...], why: str) -> Effects:
     return do.Persist("recovering", fields, durable=True), do.LogLine(sentences.sentence(_short(why), what))
 
 
-def _prove(proved: table.Prove, attempt: Attempt, now: float) -> Effects:
+def _prove(proved: table.Prove, attempt: Attempt, ledger: Ledger, now: float) -> Effects:
     began = attempt.rounds.began
     moved = [rank.moved_at for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > began]
     seconds = max(0.0, max(moved, default=now) - attempt.rounds.since)
     fields: do.Fields = (("rung", proved.rung), ("round", proved.number), ("ranks", list(proved.ranks)))
     fields += (("step", proved.step), ("seconds", seconds))
-    origin = "from the checkpoint" if proved.step is None else f"from step {proved.step}"
+    reported = ledger.best_checkpoint is not None or ledger.last_checkpoint is not None
+    origin = "from the checkpoint" if reported else "without a snapshot"
+    origin = origin if proved.step is None else f"from step {proved.step}"
     line = sentences.sentence(f"all ranks move again after {seconds:.1f} s", f"round {proved.number}", origin)
     return do.Persist("recovered", fields), do.LogLine(line)
 
