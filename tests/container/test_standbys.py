@@ -211,8 +211,13 @@ def test_a_standby_is_replaced_a_few_times_and_is_gone_with_ftrun(start: Starter
     environment = {"AWS_SECRET_ACCESS_KEY": "x"}
     run = start(sys.executable, str(program), str(stop), options=[*OPTIONS, "--standby", "1"], env=environment)
     killed: set[int] = set()
+
+    def is_ready(number: int) -> bool:
+        return len([one for one in run.named("standby") if one["what"] == "ready"]) > number
+
     for number in range(3):
-        (pid,) = wait_for(lambda: set(parked(run)) - killed, "a standby")
+        wait_for(partial(is_ready, number), "a standby that is ready")
+        (pid,) = set(parked(run)) - killed
         assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "1000"
         assert b"AWS_SECRET" not in Path(f"/proc/{pid}/environ").read_bytes()
         killed.add(pid)
@@ -234,3 +239,47 @@ def test_standbys_end_with_a_killed_ftrun(start: Starter, mode: Mode, tmp_path: 
     wait_for(lambda: not start.living(), "the end of all")
     for folder in run.beat_dirs():  # which a killed ftrun leaves
         shutil.rmtree(folder)
+
+
+# Rank 2 dies once the test has seen its standby; its new process is started beside the others.
+DIES = """
+import os, time
+{first}
+if rank == 2 and step == 5 and starts == 1:
+    while not os.path.exists(FOLDER / "die"): time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def recovering(start: Starter, folder: Path, mode: Mode, first: str, environment: dict[str, str]) -> Run:
+    """Four ranks and one standby; rank 2 has died and was replaced alone."""
+    (folder / "progress").mkdir()
+    paths = os.pathsep.join((str(HOUSE / "hooks"), environment.get("PYTHONPATH", "")))
+    environment = environment | {"PROGRESS": str(folder / "progress"), "PYTHONPATH": paths}
+    command = [sys.executable, str(HOUSE / "tests/support/plain_rank.py"), "8", DIES.format(first=first)]
+    run = start(*command, mode=mode, options=["--nproc-per-node", "4", "--standby", "1"], env=environment)
+    standby(run, "ready")
+    (folder / "progress" / "die").touch()
+    assert run.finish()[0] == 0
+    (recovered,) = run.named("recovered")
+    assert (recovered["rung"], recovered["ranks"]) == ("rank", [2])
+    return run
+
+
+def test_a_single_rank_is_started_warm_and_has_a_standby_again(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    run = recovering(start, tmp_path, mode, "", {})
+    outcome = next(one for one in run.named("standby") if one["what"] == "start")
+    assert (outcome["local_rank"], outcome["warm"], outcome["of"], outcome.get("why")) == (2, 1, 1, None)
+    lines = [line.split()[1:] for line in (tmp_path / "progress" / "log").read_text().splitlines()]
+    pids = {number: {rank: pid for found, rank, _, pid in lines if found == number} for number in "12"}
+    assert {rank for rank in pids["1"] if pids["1"][rank] != pids["2"][rank]} == {"2"}
+    assert [record["rank"] for record in run.named("rank_spawned")] == [2], "by the same process"
+
+
+def test_a_single_rank_is_executed_where_its_standby_may_differ(start: Starter, tmp_path: Path) -> None:
+    environment = package(tmp_path, "import os; os.environ.get('MA_PROC_START_CNT')")
+    run = recovering(start, tmp_path, "subreaper", "import later", environment)
+    outcome = next(one for one in run.named("standby") if one["what"] == "start")
+    assert (outcome["local_rank"], outcome["warm"]) == (2, 0)
+    assert "have read the variable MA_PROC_START_CNT" in outcome["why"]
+    assert [record["rank"] for record in run.named("rank_spawned")] == [2, 2], "the standby, and then the program"

@@ -54,6 +54,8 @@ class Launcher:
         self._unread: list[int] = []  # reports of processes that replace others: their ends say as much
         self._written: int | None = None  # the end of the report that its processes have inherited
         self._starts: list[Start] = []  # by local rank
+        self._replacing: dict[int, Start] = {}  # single ranks whose standby has not answered, by pid
+        self.restarted: list[tuple[int, int]] = []  # local rank and pid of ranks that were executed instead of these
         self.standbys = standbys(setup, poll)
 
     def start(self, ledger: Ledger, place: RankPlace | None) -> ev.SpawnFailed | None:
@@ -106,19 +108,33 @@ class Launcher:
             self._written = None
 
     def start_rank(self, ledger: Ledger, local_rank: int, variables: Mapping[str, str]) -> int:
-        """Start one rank again, with these further variables, beside the others.  Returns its pid; raises OSError."""
+        """Start one rank again, with these further variables, beside the others.  Returns its pid; raises OSError or
+        ValueError."""
         setup = self._setup
         world, environment = self._world_of_round(ledger), setup.environment(ledger)
+        environment = environment | (world.variables(local_rank, environment) if world else {}) | dict(variables)
+        start = Start(setup.command(self._command, ledger), environment, self._streams(local_rank), None)
+        pid = self._start_warm(local_rank, start)
+        if pid is not None:
+            self._replacing[pid] = start
+        else:
+            pid = self._execute_rank(start)
+            if self.standbys is not None:
+                self.standbys.rank_started(local_rank, time.monotonic())
+        setup.tree.started(pid, local_rank)
+        return pid
+
+    def _execute_rank(self, start: "Start") -> int:
+        setup = self._setup
         child = spawn.spawn(
-            setup.command(self._command, ledger),
-            environment | (world.variables(local_rank, environment) if world else {}) | dict(variables),
+            start.command,
+            start.environment,
             setup.signals.inherited,
             None,
             os.getpid() != 1,
-            self._streams(local_rank),
+            start.streams,
             setup.tree.joinable_group(),
         )
-        setup.tree.started(child.pid, local_rank)
         self._unread.append(child.report)
         return child.pid
 
@@ -167,7 +183,7 @@ class Launcher:
         tree = self._setup.tree
         if start.terminal is not None:
             self._control.give(standby.pid)
-        if not self.standbys.begin(standby, start, tree.group or 0, time.monotonic()):
+        if not self.standbys.begin(standby, start, tree.joinable_group(), time.monotonic()):
             return None
         tree.include(standby.pid)
         return standby.pid
@@ -186,13 +202,25 @@ class Launcher:
     def is_late(self, now: float) -> bool:
         return self.deadline is not None and now >= self.deadline
 
-    def _settle_warm(self, answers: int, now: float) -> None:
+    def awaits(self, pid: int) -> bool:
+        """Whether a change of this process is to be seen by `collect` first."""
+        return self.report is not None or pid in self._replacing
+
+    def _settle_warm(self, answers: int, now: float, watched: bool) -> None:
         """A standby may have answered, ended, or be late: without a good answer the command is executed instead."""
         assert self.standbys is not None
-        standby = self.standbys.starting[answers]
-        if self.standbys.answered(answers, now) is not False:
+        standby, tree = self.standbys.starting[answers], self._setup.tree
+        warm = self.standbys.answered(answers, now)
+        if warm is None:
             return
-        tree = self._setup.tree
+        if (start := self._replacing.pop(standby.pid, None)) is not None:
+            local_rank = tree.processes[standby.pid]
+            self.standbys.rank_started(local_rank, now)
+            if not warm and watched:
+                self._restart_rank(local_rank, standby.pid, start)
+            return
+        if warm:
+            return
         try:
             pid = self._start_cold(self._starts[tree.processes[standby.pid]])
         except (OSError, ValueError) as error:
@@ -205,6 +233,16 @@ class Launcher:
         self._started = tuple(one._replace(pid=pid) if one.pid == standby.pid else one for one in self._started)
         if (stop := self._setup.signals.stop) is not None:  # it may have reached only the standby
             os.kill(pid, stop)
+
+    def _restart_rank(self, local_rank: int, standby: int, start: "Start") -> None:
+        """Where this is not possible, the end of the standby is that of the rank."""
+        try:
+            pid = self._execute_rank(start)
+        except (OSError, ValueError) as error:
+            self._setup.console.print(f"cannot start a process for local rank {local_rank}: {error}")
+            return
+        self._setup.tree.replaced(standby, pid)
+        self.restarted.append((local_rank, pid))
 
     def _reserve_port(self) -> int:
         """A port for this attempt alone: what an earlier one left on its port must not meet this one."""
@@ -224,11 +262,13 @@ class Launcher:
             self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         return {**streams, 0: self._null}
 
-    def collect(self, now: float) -> ev.CommandSpawned | ev.SpawnFailed | None:
+    def collect(self, now: float, watched: bool) -> ev.CommandSpawned | ev.SpawnFailed | None:
         """Read the report and close it at its end; the next descriptor that is opened may get its number.  Returns the
-        outcome once every process has executed, or could not."""
+        outcome once every process has executed, or could not.  `watched`: no end of the tree is under way."""
         for answers in [*self.standbys.starting] if self.standbys is not None else ():
-            self._settle_warm(answers, now)
+            self._settle_warm(answers, now, watched)
+        if self.report is None:  # it was about a single rank
+            return None
         self._await_report()
         while self.report is not None:
             try:
@@ -250,6 +290,7 @@ class Launcher:
     def _close(self) -> None:
         if self.standbys is not None:
             self.standbys.abandon()
+            self._replacing.clear()
         self._await_report()
         if self.report is not None:
             self._poll.unregister(self.report)

@@ -218,7 +218,7 @@ class Supervisor:
             self._records.problem(what, printed=what == self._beats.access.problem)
 
     def _launched(self, now: float) -> None:
-        outcome = self._launcher.collect(now)
+        outcome = self._launcher.collect(now, isinstance(self._job.phase, SUPERVISED))
         if outcome is None:
             return
         self._queue.append(outcome)
@@ -245,7 +245,7 @@ class Supervisor:
             self._clients.child_changed(change, now)
             if change.ended:
                 self._tree_killer.awaited.discard(change.pid)
-            if change.pid in self._tree.processes and self._launcher.report is not None:
+            if change.pid in self._tree.processes and self._launcher.awaits(change.pid):
                 self._launched(now)  # the report of an exec comes before what the process does
             if change.pid in self._tree.processes:
                 if self._launcher.report is not None:

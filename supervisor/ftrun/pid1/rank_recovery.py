@@ -55,6 +55,10 @@ class RankRecovery:
         """What the ranks have reported, on the descriptors that are readable or (None) on all, and which of them have
         ended.  `watched`: no end of the whole tree is under way."""
         events: list[ev.Event] = []
+        while self._launcher.restarted:
+            local_rank, pid = self._launcher.restarted.pop(0)
+            self._processes.started(local_rank, pid)
+            events.append(ev.RankStarted(now, local_rank, pid))
         if self._channel is not None:
             events += [ev.RankReported(now, report) for report in self._channel.receive(ready)]
             while self._channel.problems:

@@ -34,6 +34,7 @@ class RankProcesses:
 
     def started(self, local_rank: int, pid: int) -> None:
         """This process takes the place of the one before."""
+        self.living -= {process.pid for process in self.processes if process.local_rank == local_rank}
         self.processes = tuple(
             process._replace(pid=pid) if process.local_rank == local_rank else process for process in self.processes
         )

@@ -67,6 +67,7 @@ class Standbys:
         self._warm_start = False
         self._outcomes: list[str] = []  # of the start under way: empty for a warm one, else why it is cold
         self._context: Context | None = None
+        self._running = False  # the attempt is healthy
         self._ended = False
         self.pids: set[int] = set()
         self.starting: dict[int, StandbyProcess] = {}
@@ -80,7 +81,7 @@ class Standbys:
 
     def spawning(self, starts: Sequence[Startable], command: Sequence[str]) -> None:
         """The command is about to be started: ask it to report its imports."""
-        self._starts, self._outcomes = starts, []
+        self._starts, self._outcomes, self._due = starts, [], None
         try:
             os.makedirs(self._folder, 0o700, exist_ok=True)
             for name in os.listdir(self._folder):
@@ -130,6 +131,8 @@ class Standbys:
         if content is None and self.answers_due is not None and now < self.answers_due:
             return None
         warm = content == b"warm\n"
+        if warm:
+            self._failures.clear()
         _, _, why = (content or b"").decode("utf-8", "replace").strip().partition("\0")
         self._outcomes.append("" if warm else why or ("it ended" if content == b"" else "it did not answer"))
         self._poll.unregister(answers)
@@ -140,6 +143,13 @@ class Standbys:
             process.kill()
         process.close()
         return warm
+
+    def rank_started(self, local_rank: int, now: float) -> None:
+        """A single rank was started again, beside the others.  Its next standby has what the attempt had imported."""
+        why = self._outcomes.pop()
+        self._record("start", why or None, local_rank, warm=int(not why), of=1)
+        self._due, self._announced = rules.due(self._mode, now), False
+        self._tell()
 
     def abandon(self) -> None:
         """Some process cannot be started: end the standbys that were."""
@@ -166,8 +176,8 @@ class Standbys:
         if isinstance(job.want, Finish) or isinstance(job.phase, Done):
             self.close()
             return
+        self._running = isinstance(job.phase, Running)
         if not isinstance(job.phase, Running):
-            self._due = None
             return
         attempt = job.phase.attempt
         if attempt.number == self._attempt:
@@ -191,13 +201,14 @@ class Standbys:
     @property
     def deadline(self) -> float | None:
         importing = [one.started_at + rules.IMPORTING for one in self._waiting.values() if not one.ready]
-        return min(importing) if importing else self._due
+        return min(importing) if importing else self._due if self._running else None
 
     def settle(self, now: float) -> None:
         """Read the answers, end a standby that hangs, and start the next one."""
         for local_rank, one in [*self._waiting.items()]:
             self._read(local_rank, one, now)
-        if self._due is not None and now >= self._due and all(one.ready for one in self._waiting.values()):
+        is_due = self._due is not None and self._running and now >= self._due
+        if is_due and all(one.ready for one in self._waiting.values()):
             self._next(now)
 
     def _next(self, now: float) -> None:
@@ -252,7 +263,6 @@ class Standbys:
         if what == "ready" and len(words) >= 2 and not one.ready:
             one.ready, one.modules = True, tuple(words[2:])
             one.seconds, one.size = float(words[0]), int(words[1])
-            self._failures.pop(local_rank, None)
         elif what == "cold" and words:
             self._end(local_rank)
             self._refuse(words[0])
@@ -277,7 +287,7 @@ class Standbys:
         count = self._failures[local_rank] = self._failures.get(local_rank, 0) + 1
         self._record("failed", why, local_rank)
         if count >= rules.TRIES:
-            self._record("off", f"{count} standbys failed in a row", local_rank)
+            self._record("off", f"{count} standbys failed", local_rank)
         elif self._due is None and not self._ended:
             self._due = 0.0
         self._announced = False
