@@ -184,6 +184,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "signal": "the signal that killed it",
             "why": "the first cause, if it failed",
             "rule": "the rule of `core/rules/crash_causes.py` that gave the cause",
+            "rank": "with `--nproc-per-node`: the rank whose end this is",
             "oom_kills": "the number of processes that the kernel killed for lack of memory",
         },
     ),
