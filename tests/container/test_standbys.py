@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from ftrun.core.rules.standby import NextStart
+from ftrun.views.run_snapshot import read_snapshot
 from support.containers import Run, Starter
 from support.runs import HOUSE, Mode, Record, alive, children, wait_for
 
@@ -217,6 +219,7 @@ def test_a_standby_is_replaced_a_few_times_and_is_gone_with_ftrun(start: Starter
 
     for number in range(3):
         wait_for(partial(is_ready, number), "a standby that is ready")
+        wait_for(lambda: read_snapshot(str(run.run_dir)).next_start == NextStart(1, 1), "the state to say so")
         (pid,) = set(parked(run)) - killed
         assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "1000"
         assert b"AWS_SECRET" not in Path(f"/proc/{pid}/environ").read_bytes()
@@ -224,6 +227,8 @@ def test_a_standby_is_replaced_a_few_times_and_is_gone_with_ftrun(start: Starter
         os.kill(pid, (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL)[number])
         wait_for(partial(ended, pid), "its end")
     assert "3 standbys failed" in standby(run, "off")["why"]
+    given_up = NextStart(0, 1, "too many standbys failed")
+    wait_for(lambda: read_snapshot(str(run.run_dir)).next_start == given_up, "the state to say so")
     assert [one["attempt"] for one in run.named("spawned")] == [1]
     stop.touch()
     assert run.finish()[0] == 0

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from ftrun.core.rules.standby import NextStart
 from ftrun.helpers.metrics import catalogue
 from ftrun.helpers.metrics.catalogue import readings
 from ftrun.helpers.metrics.exporter import _registry
@@ -35,6 +36,7 @@ def full(number: int = 8) -> Snapshot:
         version="0.1.0",
         round=2,
         recovered={"rank": 1},
+        next_start=NextStart(3, 8, "an import started a thread", 2.5),
         part="train",
         attempt=3,
         wall=1000.5,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.core.rules.standby import NextStart
 from ftrun.views.snapshot import DeviceNow, Snapshot
 from ftrun.views.summary import document, goodput, headline, lines, title
 from support.snapshots import snapshot
@@ -76,6 +77,22 @@ def test_the_headline_begins_with_a_pause() -> None:
 )
 def test_the_headline_describes_the_state(changed: dict[str, Any], words: str) -> None:
     assert words in headline(RUNNING._replace(**changed))
+
+
+@pytest.mark.parametrize(
+    ("next_start", "words"),
+    [
+        (NextStart(8, 8), "warm: its imports are done"),
+        (
+            NextStart(1, 8, None, 2.5),
+            "warm for 1 of 8 processes: standbys are not ready yet; the last warm start saved 2.5s",
+        ),
+        (NextStart(0, 1, "an import started a thread"), "cold: an import started a thread"),
+    ],
+)
+def test_the_next_start_is_warm_or_cold(next_start: NextStart, words: str) -> None:
+    assert f"next start {words}" in " ".join(text(RUNNING._replace(next_start=next_start)).split())
+    assert "next start" not in text(RUNNING._replace(next_start=next_start, alive=False))
 
 
 def test_device_faults_are_listed() -> None:

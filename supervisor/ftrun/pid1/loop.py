@@ -94,7 +94,7 @@ class Supervisor:
         self._exit: do.Exit | None = None
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
         self._exit_cause = ExitCause(self._beats.path, self._clients)
-        self._state_file = StateFile(setup, self._policy, command)
+        self._state_file = StateFile(setup, self._policy, command, self._launcher.standbys)
         self._records = RecordWriter(setup, command, phase.name, self._clients, self._state_file, lambda: self._job)
         self._recovery: RankRecovery | None = None
         if self._policy.recover and settings["nproc-per-node"].value is not None and group is None:

@@ -199,6 +199,13 @@ class Standbys:
             self._record("saved", seconds=self.saved)
 
     @property
+    def next_start(self) -> rules.NextStart:
+        ready = sum(one.ready for one in self._waiting.values())
+        given_up = any(count >= rules.TRIES for count in self._failures.values())
+        why = self._refused or ("too many standbys failed" if given_up else None)
+        return rules.NextStart(ready, max(1, len(self._starts)), why, self.saved)
+
+    @property
     def deadline(self) -> float | None:
         importing = [one.started_at + rules.IMPORTING for one in self._waiting.values() if not one.ready]
         return min(importing) if importing else self._due if self._running else None

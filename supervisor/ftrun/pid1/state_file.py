@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ftrun import __version__
 from ftrun.config.derived import state_dir
@@ -16,6 +16,10 @@ from ftrun.host import clock, leftovers, procfs
 from ftrun.messages import state
 from ftrun.pid1.bootstrap import Setup
 
+if TYPE_CHECKING:
+    from ftrun.core.rules.standby import NextStart
+    from ftrun.pid1.standby import Standbys
+
 PAUSE: Final = 0.2  # s between two saves for figures alone
 TIMEOUTS: Final = ("hang-timeout", "start-timeout", "idle-timeout")
 
@@ -23,11 +27,15 @@ TIMEOUTS: Final = ("hang-timeout", "start-timeout", "idle-timeout")
 class StateFile:
     """Saves changes: those of the phase at once, those of figures alone at most every `PAUSE` seconds, at `due`."""
 
-    def __init__(self, setup: Setup, policy: Policy, command: Sequence[str]) -> None:
+    def __init__(
+        self, setup: Setup, policy: Policy, command: Sequence[str], standbys: "Standbys | None" = None
+    ) -> None:
         self._setup, self._journal, self._tree, self._policy = setup, setup.journal, setup.tree, policy
         self._run = _run(setup.settings, policy, command)
         self._notices = Notices(GivenNotices())
         self._group = leftovers.Recorder()
+        self._standbys = standbys
+        self._next_start: NextStart | None = None
         self._saved: Job | None = None
         self._saved_at = 0.0
         self._at: tuple[object, ...] = ()  # the phase and its stage
@@ -47,6 +55,9 @@ class StateFile:
             self._journal.log(line)
             self._setup.console.print(line, severity="info")
         self._journal.flush()
+        if self._standbys is not None and self._standbys.next_start != self._next_start:
+            self.save(job, False)
+            return
         if job is self._saved and self._save_due is None:
             return
         before, self._save_due = self._saved, None
@@ -64,6 +75,7 @@ class StateFile:
         at = type(job.phase), getattr(job.phase, "stage", None)
         if at != self._at:
             self._at, self._since = at, self._saved_at
+        self._next_start = None if self._standbys is None else self._standbys.next_start
         process = procfs.stat(self._tree.command) if self._tree.command else None
         more: dict[str, object] = {
             "beat_dir": self._setup.beats.path,
@@ -73,6 +85,7 @@ class StateFile:
             "ended": isinstance(job.phase, Done),
             "succeeded": isinstance(job.phase, Done) and job.phase.code == 0,
             "run": self._run,
+            "next_start": None if self._next_start is None else self._next_start._asdict(),
             "now": state.dump_job(job) | {"since": self._since},
         }
         self._journal.save(job.ledger, more, durable)

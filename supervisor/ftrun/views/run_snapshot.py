@@ -12,6 +12,7 @@ from typing import Any
 from ftrun.core.accounting.totals import figures
 from ftrun.core.machine.values import CAUSES, TOUCH, Ledger, Rank
 from ftrun.core.rules.liveness import Limits
+from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import durations, sentences
 from ftrun.core.text.sentences import several
 from ftrun.host import procfs
@@ -103,7 +104,18 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, prob
     else:
         at, what = next_action(status, phase, None, (), now)
         shown = shown._replace(deadline=at, next=what, **_paused(status, now))
-    return shown._replace(problems=tuple(problems), group=_group(status, ledger) if alive else None)
+    if alive:
+        shown = shown._replace(group=_group(status, ledger), next_start=_next_start(found.rest.get("next_start")))
+    return shown._replace(problems=tuple(problems))
+
+
+def _next_start(found: object) -> NextStart | None:
+    if not isinstance(found, dict):
+        return None
+    ready, of = (state.integer(found.get(name)) for name in ("ready", "of"))
+    if ready is None or of is None:
+        return None
+    return NextStart(ready, of, state.string(found.get("why")), state.number(found.get("saved")))
 
 
 def _rounds(found: dict[str, Any] | None, now: float) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ftrun.core.rules import exit_codes
+from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences
 from ftrun.core.text.durations import seconds
 from ftrun.core.text.sentences import printable, several
@@ -125,6 +126,8 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         yield "restarts", _restarts(shown)
     if shown.recovered or (shown.round or 1) > 1:
         yield "recovered", _recovered(shown)
+    if shown.next_start is not None and shown.alive:
+        yield "next start", _next_start(shown.next_start)
     if shown.group is not None:
         yield "group", shown.group
     yield from _progress(shown)
@@ -176,6 +179,15 @@ def _recovered(shown: Snapshot) -> str:
     done = [f"{number} {names.get(rung, rung)}" for rung, number in shown.recovered.items()]
     now = [] if shown.round is None else [f"round {shown.round}"]
     return ", ".join([*done, *now])
+
+
+def _next_start(found: NextStart) -> str:
+    if found.ready == found.of:
+        text = "warm: its imports are done"
+    else:
+        what = "cold" if found.ready == 0 else f"warm for {found.ready} of {found.of} processes"
+        text = f"{what}: {found.why or 'standbys are not ready yet'}"
+    return text if found.saved is None else f"{text}; the last warm start saved {seconds(found.saved)}"
 
 
 def _permitted(shown: Snapshot, cause: str) -> bool:

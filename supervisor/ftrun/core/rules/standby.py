@@ -36,6 +36,16 @@ FAMILIES: Final = ("PYTHON", "LD_", "OMP_", "MKL_", "CUDA_", "NCCL_", "TORCH", "
 Mode = int | Literal["auto"] | None
 
 
+class NextStart(NamedTuple):
+    """`ready` of the `of` processes of the next start wait with their imports done.  `why`: why the others do not, if
+    that is known; `saved`: the seconds that the last warm start has saved up to its first heartbeat."""
+
+    ready: int
+    of: int
+    why: str | None = None
+    saved: float | None = None
+
+
 class Memory(NamedTuple):
     """`limit` of the control group, or of the machine; `free`: what can still be used without an out-of-memory kill."""
 

@@ -59,6 +59,11 @@ METRICS: Final = (
         ("rung",),
         f"Recoveries short of a restart of all ranks in this run dir, by rung: {_listed(RUNGS)}.",
     ),
+    Metric("ftrun_standbys_ready", "gauge", (), "Processes of the next start whose imports are done (`--standby`)."),
+    Metric("ftrun_standbys_wanted", "gauge", (), "Processes of the next start; absent without `--standby`."),
+    Metric(
+        "ftrun_warm_start_saved_seconds", "gauge", (), "Time that the last warm start saved up to its first heartbeat."
+    ),
     Metric("ftrun_step", "gauge", (), "The current step of training; absent if no steps are reported."),
     Metric("ftrun_step_seconds", "gauge", (), "Time per step, over this attempt."),
     Metric("ftrun_ranks", "gauge", ("state",), f"Ranks on this node, by state: {_listed(STATES)}."),
@@ -158,6 +163,10 @@ def _job(found: Snapshot) -> Iterable[OptionalReading]:
     yield "ftrun_round", (), found.round
     for rung in RUNGS:
         yield "ftrun_recoveries_total", (rung,), found.recovered.get(rung, 0)
+    if (standbys := found.next_start) is not None:
+        yield "ftrun_standbys_ready", (), standbys.ready
+        yield "ftrun_standbys_wanted", (), standbys.of
+        yield "ftrun_warm_start_saved_seconds", (), standbys.saved
     yield "ftrun_step", (), found.step
     yield "ftrun_step_seconds", (), found.step_time
     yield "ftrun_checkpoint_step", (), found.checkpoint_step
