@@ -109,7 +109,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {
             "by": "`checkpoint`, `step`, `save` (it resumed from its newest file and saved a newer one) or "
             "`stable` (`--stable-after`)",
-            "step": "the highest",
+            "step": "that of a checkpoint whose step was reported, otherwise the highest",
             "checkpoint": "path of the newest",
             "seen": "with `--progress`: when the file was seen complete, as `mono`",
         },

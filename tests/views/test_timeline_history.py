@@ -256,6 +256,7 @@ def test_of_too_many_records_the_last_are_shown(tmp_path: Path) -> None:
     found = history.read(long_run(100, 1e5).written(tmp_path / "run"), most=20_000)
     assert found.verdict == "succeeded"
     assert "only the last" in found.problems[0]
+    assert any("only the last 0 MiB of its records" in getattr(shape, "text", "") for shape in draw(found).shapes)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -18,6 +18,7 @@ from ftrun.views.quick_progress import Progress, progress
 from ftrun.views.record_files import GrowingFile, Record, parsed
 from ftrun.views.steps import StepSample, sample
 
+CUT: Final = "only the last"  # how the problem of a file that is too long begins
 RECORDS_MOST: Final = 64 << 20  # bytes, the last ones; a picture of more records would be unreadable
 STEPS_MOST: Final = 16 << 20
 CHECKPOINTS_MOST: Final = 5_000
@@ -60,6 +61,11 @@ class History(NamedTuple):
         """Lost seconds by reason, in a fixed order, without zeros."""
         found = self.drawn_totals if self.figures is None else self.figures.lost
         return {why: found[why] for why in lost_time.REASONS if found.get(why, 0.0) > 0}
+
+    @property
+    def cut(self) -> str:
+        """What part of the files is shown, if they are too long; else empty."""
+        return next((problem.partition(" of /")[0] for problem in self.problems if problem.startswith(CUT)), "")
 
     @property
     def drawn_totals(self) -> dict[str, float]:
@@ -139,7 +145,7 @@ def _read(path: str, most: int, problems: list[str]) -> Iterator[bytes]:
     except FileNotFoundError:
         return iter(())
     if size > most:
-        problems.append(f"only the last {most >> 20} MiB of {path} are shown")
+        problems.append(f"{CUT} {most >> 20} MiB of {path} are shown")
     return GrowingFile(path, max(0, size - most)).lines()
 
 

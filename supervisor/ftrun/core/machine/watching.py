@@ -111,7 +111,9 @@ def record_progress(job: Job, attempt: Attempt, now: float, policy: Policy) -> t
     if what is None or (what != "checkpoint" and attempt.progressed):
         return job._replace(ledger=ledger), attempt, written
     path = latest_file(attempt) if what == "save" else ledger.last_checkpoint
-    record = _progress_record(job.ledger, what, attempt.step, path)
+    # Other ranks may be a step further when the heartbeats are read.
+    step = ledger.best_checkpoint if what == "checkpoint" else attempt.step
+    record = _progress_record(job.ledger, what, step, path)
     return job._replace(ledger=ledger), attempt._replace(progressed=True), (*written, record)
 
 
