@@ -249,10 +249,13 @@ class Standby:
             if "oom" in settings:
                 with open("/proc/self/oom_score_adj", "wb") as file:
                     file.write(settings["oom"].encode())
-            if settings["group"] != "0":
-                os.setpgid(0, int(settings["group"]))
         except OSError as error:
             raise Cold(f"a setting cannot be restored: {error}") from None
+        if settings["group"] != "0":
+            try:
+                os.setpgid(0, int(settings["group"]))
+            except PermissionError:
+                pass  # its last process has just ended: a process that is executed now would have a group of its own
         sys.meta_path.remove(self.missing)
         for number, copy in enumerate(self.streams):
             if copy is not None:

@@ -142,7 +142,7 @@ def test_a_process_that_sigkill_cannot_end_does_not_change_the_exit_code(runs: R
 
 POOR = ("setpriv", "--bounding-set=-all,+setuid,+setgid", "--inh-caps=-all")
 OTHER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-REFUSED = r"\d+ \(sleep\) \S \S+ of user 65534"
+REFUSED = r"\d+ \((?:sleep|sh)\) \S \S+ of user 65534"
 
 
 @pytest.fixture

@@ -151,7 +151,10 @@ if __name__ == "__main__":
     with open(f"{path}.new", "w") as written:
         json.dump(seen, written)
     os.rename(f"{path}.new", path)
-    while not os.path.exists(f"{folder}/fail"):
+    # No rank ends before all have looked: one that ends takes its process group along.
+    ranks = range(int(os.environ.get("WORLD_SIZE", "1")))
+    awaited = [f"{folder}/fail", *(f"{folder}/seen-{number}-{rank}" for rank in ranks)]
+    while not all(map(os.path.exists, awaited)):
         time.sleep(0.02)
         ft.beat()
     sys.exit(3 if number == 1 else 0)
