@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from ftrun.cli import hang
 from ftrun.workload import kinds
 from ftrun.workload.training import Checkpoint, newest, save
-from support.runs import state_of, wait_for
+from support.runs import FTHANG, state_of, wait_for
 from support.workload import Runner, alive_in, reap
 from support.workload import fthang as fthang
 
@@ -195,3 +196,10 @@ def test_help_lists_every_kind(fthang: Runner) -> None:
     for group, text in ((kinds.FAILURES, failures), (kinds.HEALTHY, healthy), (kinds.RANKS, ranks)):
         for kind in group:
             assert any(line.split() == [*kind.usage.split(), *kind.description.split()] for line in text.splitlines())
+
+
+def test_the_first_line_names_another_schedule(tmp_path: Path) -> None:
+    environment = os.environ | {"MA_SCHEDULE_CNT": "2", "MA_PROC_START_CNT": "1", "FTRUN_RESTART_REASON": "first"}
+    command = [*FTHANG, "none", "--steps", "1", "--checkpoint-dir", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines()[0] == "start 1 (of schedule 2): from the beginning", done.stderr

@@ -111,11 +111,17 @@ def command(
     begun = newest(folder) or BEGINNING
     say(
         f"start {attempt.start_cnt}"
-        + (f" (restart after {attempt.reason}): " if attempt.is_restart else ": ")
+        + (f" ({_why(attempt)}): " if attempt.is_restart else ": ")
         + (f"resumed at step {begun.step}" if begun.step else "from the beginning")
     )
     state = train(chosen, setting, begun, kind != "none" and attempt.start_cnt <= times)
     say(f"finished at step {state.step}, loss {state.loss:.6f}")
+
+
+def _why(attempt: ft.Attempt) -> str:
+    """Why this start is not the first one of the job."""
+    first = attempt.reason == "first"  # in its container
+    return f"of schedule {attempt.schedule_cnt}" if first else f"restart after {attempt.reason}"
 
 
 def main() -> None:
