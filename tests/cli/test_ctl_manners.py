@@ -129,7 +129,12 @@ def test_a_run_dir_that_is_deleted_is_called_so(runs: Runs) -> None:
     restarting = ("--restart-on", "failure", "--backoff", "off")
     run = runs.start(*restarting, "sh", "-c", "[ -e again ] && exec sleep 3600; touch again; exit 3")
     run.until("spawned", 2)
-    shutil.rmtree(run.run_dir)
+
+    def is_deleted() -> bool:
+        shutil.rmtree(run.run_dir, ignore_errors=True)  # ftrun may create a file there meanwhile
+        return not run.run_dir.exists()
+
+    wait_for(is_deleted, "the end of the folder")
     done = ftctl("status", "--run-dir", str(run.run_dir))
     assert done.returncode == 1
     assert f"was deleted while its ftrun, process {run.pid}, runs" in done.stderr

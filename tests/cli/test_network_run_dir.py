@@ -111,7 +111,7 @@ def test_disk_that_answers_only_later_gets_the_complete_run(runs: Runs, net: Dis
     assert "it did not answer in time, so the job starts without" in run.stderr
     assert "no verdicts" in ftctl(runs, "pause").stdout
     assert ftctl(runs, "resume").stdout
-    assert state_of(run.pid) == "S"
+    wait_for(lambda: state_of(run.pid) == "S", "PID 1 to wait for events, and not for that disk")
     net.come_back()
     real = net.real / "run"
     wait_for(lambda: list(real.glob("state.json.unread-*")) and (real / "state.json").exists(), "its state is copied")

@@ -121,8 +121,9 @@ def test_sentences_are_for_people() -> None:
     asked = Destinations((), (), False, ("hang",), "train", "node-a")
     found = notification(hang, asked, "/run", ("python", "train.py"))
     assert found["text"].startswith("ftrun on node-a, attempt 1 of train: hang: rank 3")
-    straggler = sentence({"event": "straggler", "rank": 2, "mono": 1.0})
-    assert straggler == "straggler rank=2"
+    assert sentence({"event": "resumed", "rank": 2, "mono": 1.0}) == "resumed rank=2"
+    recovering = {"event": "recovering", "rung": "rank", "round": 2, "ranks": [2], "why": "signal 9 ended rank 2"}
+    assert sentence(recovering) == "recovery by rank: signal 9 ended rank 2"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def test_each_process_has_a_row_also_without_a_heartbeat() -> None:
     [
         (rank(3, step_time=1.4), None),
         (rank(3, step_time=1.6), "1.6s per step, the others 1s"),
+        (rank(3, step_time=20.0), "20s per step, the others 1s"),
         (rank(3, moved=5.5), None),
         (rank(3, moved=9.0), "no step for 9s, the others step every 1s"),
         (rank(3, moved=9.0, state="section"), None),
@@ -46,6 +47,11 @@ def test_each_process_has_a_row_also_without_a_heartbeat() -> None:
 def test_a_straggler_is_slow_against_the_median_of_the_others(slow: RankNow, why: str | None) -> None:
     ranks = with_stragglers([rank(0), rank(1), rank(2), slow])
     assert [row.straggler for row in ranks] == [None, None, None, why]
+
+
+def test_short_steps_are_shown_in_milliseconds() -> None:
+    ranks = with_stragglers([rank(0, step_time=0.02), rank(1, step_time=0.02), rank(2, step_time=0.08)])
+    assert ranks[2].straggler == "80ms per step, the others 20ms"
 
 
 def test_a_rank_that_waits_for_the_straggler_is_none() -> None:

@@ -198,7 +198,7 @@ OPTIONS: Final = (
     Option(
         "notify-on",
         "EVENTS",
-        "hang,restart,fault,straggler,ended",
+        "hang,restart,recovering,fault,ended",
         notices,
         "Which records --on-event and --webhook report.",
     ),

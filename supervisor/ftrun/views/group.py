@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
-from ftrun.core.text.durations import seconds
+from ftrun.core.text.durations import seconds, step_duration
 from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.codec import Malformed
@@ -135,7 +135,7 @@ def details(found: GroupNow) -> Iterator[str]:
 
 def straggler(one: SlowRank) -> str:
     device = f" on {one.device}" if one.device else ""
-    times = f"{seconds(one.step_time)} per step, the others {seconds(one.usual)}"
+    times = f"{step_duration(one.step_time)} per step, the others {step_duration(one.usual)}"
     return f"{sentences.rank(one.rank)}{device} is a straggler: {times}, for {seconds(one.since)}"
 
 

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from ftrun.core.machine.values import LocalRank
 from ftrun.core.text import sentences
-from ftrun.core.text.durations import seconds
+from ftrun.core.text.durations import seconds, step_duration
 from ftrun.views.snapshot import RankNow
 
 LEAST: Final = 3  # ranks that step, for a comparison
@@ -73,7 +73,7 @@ def _why_slow(rank: RankNow, others: Sequence[RankNow]) -> str | None:
     usual = median(other.step_time or 0.0 for other in others)
     moved = median(other.moved or 0.0 for other in others)
     if (rank.step_time or 0.0) > SLOWER * usual:
-        return f"{seconds(rank.step_time or 0.0)} per step, the others {seconds(usual)}"
+        return f"{step_duration(rank.step_time or 0.0)} per step, the others {step_duration(usual)}"
     if rank.state != "section" and (rank.moved or 0.0) > max(moved, LATE_STEPS * usual) + LATE:
-        return f"no step for {seconds(rank.moved or 0.0)}, the others step every {seconds(usual)}"
+        return f"no step for {seconds(rank.moved or 0.0)}, the others step every {step_duration(usual)}"
     return None

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences
-from ftrun.core.text.durations import seconds
+from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
@@ -213,10 +213,6 @@ def _progress(shown: Snapshot) -> Iterator[Line]:
         yield "checkpoint", sentences.short(f"{when}: {shown.checkpoint}" if shown.checkpoint else when, PATH)
     elif shown.step is not None:
         yield "checkpoint", "none reported"
-
-
-def step_duration(value: float) -> str:
-    return f"{1000 * value:.0f}ms" if value < 1 else seconds(value)
 
 
 def _ranks(shown: Snapshot) -> Iterator[Line]:

@@ -10,13 +10,12 @@ from rich.text import Text
 from ftrun.core.machine.values import TOUCH
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
-from ftrun.core.text.durations import seconds
+from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable
 from ftrun.views import summary
 from ftrun.views.own_ranks import ENDED
 from ftrun.views.record_files import Record
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
-from ftrun.views.summary import step_duration
 
 HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
 WIDE: Final = 70  # cells that the full table needs

@@ -1,6 +1,11 @@
 """Durations as text."""
 
 
+def step_duration(value: float) -> str:
+    """That of a training step: `20ms`, `1.6s`."""
+    return f"{1000 * value:.0f}ms" if value < 1 else seconds(value)
+
+
 def seconds(value: float) -> str:
     """A duration for people: `0.5s`, `41s`, `3m 20s`, `1h 5m`."""
     if value < 10:

@@ -210,6 +210,8 @@ def sentence(found: Record) -> str:
             return f"ended with {found.get('exit_code')} ({found.get('verdict')}): {found.get('why') or ''}"
         case "restart":
             return f"started again ({found.get('reason')}, {found.get('consecutive')} in a row without progress)"
+        case "recovering":
+            return f"recovery by {found.get('rung')}: {found.get('why')}"
         case "hang" | "fault":
             return f"{found['event']}: {recent_events.why(found)}"
     fields = ((name, value) for name, value in found.items() if name not in ("schema", "time", "mono", "attempt"))
