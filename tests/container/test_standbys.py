@@ -253,11 +253,12 @@ import os, time
 if rank == 2 and step == 5 and starts == 1:
     while not os.path.exists(FOLDER / "die"): time.sleep(0.01)
     os.kill(os.getpid(), 9)
+while round == 2 and step == 6 and not os.path.exists(FOLDER / "prepared"): time.sleep(0.01)
 """
 
 
 def recovering(start: Starter, folder: Path, mode: Mode, first: str, environment: dict[str, str]) -> Run:
-    """Four ranks and one standby; rank 2 has died and was replaced alone."""
+    """Four ranks and one standby; rank 2 has died and was replaced alone, and there is another standby."""
     (folder / "progress").mkdir()
     paths = os.pathsep.join((str(HOUSE / "hooks"), environment.get("PYTHONPATH", "")))
     environment = environment | {"PROGRESS": str(folder / "progress"), "PYTHONPATH": paths}
@@ -265,6 +266,8 @@ def recovering(start: Starter, folder: Path, mode: Mode, first: str, environment
     run = start(*command, mode=mode, options=["--nproc-per-node", "4", "--standby", "1"], env=environment)
     standby(run, "ready")
     (folder / "progress" / "die").touch()
+    wait_for(lambda: len([one for one in run.named("standby") if one["what"] == "ready"]) == 2, "another standby")
+    (folder / "progress" / "prepared").touch()
     assert run.finish()[0] == 0
     (recovered,) = run.named("recovered")
     assert (recovered["rung"], recovered["ranks"]) == ("rank", [2])

@@ -87,11 +87,12 @@ def test_the_headline_describes_the_state(changed: dict[str, Any], words: str) -
             NextStart(1, 8, None, 2.5),
             "warm for 1 of 8 processes: standbys are not ready yet; the last warm start saved 2.5s",
         ),
+        (NextStart(1, 1, None, -0.5), "the last warm start lost 0.5s"),
         (NextStart(0, 1, "an import started a thread"), "cold: an import started a thread"),
     ],
 )
 def test_the_next_start_is_warm_or_cold(next_start: NextStart, words: str) -> None:
-    assert f"next start {words}" in " ".join(text(RUNNING._replace(next_start=next_start)).split())
+    assert words in " ".join(text(RUNNING._replace(next_start=next_start)).split())
     assert "next start" not in text(RUNNING._replace(next_start=next_start, alive=False))
 
 

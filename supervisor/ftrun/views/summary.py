@@ -187,7 +187,9 @@ def _next_start(found: NextStart) -> str:
     else:
         what = "cold" if found.ready == 0 else f"warm for {found.ready} of {found.of} processes"
         text = f"{what}: {found.why or 'standbys are not ready yet'}"
-    return text if found.saved is None else f"{text}; the last warm start saved {seconds(found.saved)}"
+    if found.saved is None:
+        return text
+    return f"{text}; the last warm start {'saved' if found.saved >= 0 else 'lost'} {seconds(abs(found.saved))}"
 
 
 def _permitted(shown: Snapshot, cause: str) -> bool:
