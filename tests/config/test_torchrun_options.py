@@ -41,6 +41,28 @@ def translated(line: str, **environment: str) -> str:
             "--rdzv-endpoint [::1]:5 --nnodes 2 t.py",
             "--nproc-per-node 1 --group-size 2 --group-endpoint [::1]:5 -- t.py",
         ),
+        ("--tee 3 --role r --signals-to-handle SIGTERM t.py", "--nproc-per-node 1 --prefix-ranks -- t.py"),
+        ("-t 0:0,1:2 t.py", "--nproc-per-node 1 --prefix-ranks -- t.py"),
+        ("-t 0:0 -r 3 --log-dir d t.py", "--nproc-per-node 1 --log-dir d -- t.py"),
+        ("--rdzv-conf timeout=5 --local-addr a t.py", "--nproc-per-node 1 -- t.py"),
+        (
+            "--nnodes 2 --rdzv-conf=timeout=5,join_timeout=9,is_host=1 t.py",
+            "--nproc-per-node 1 --group-size 2 --wait-peer 9s -- t.py",
+        ),
+        (
+            "--wait-peer 1m --nnodes 2 --rdzv-conf timeout=5 t.py",
+            "--wait-peer 1m --nproc-per-node 1 --group-size 2 -- t.py",
+        ),
+        # torchrun restarts after failures; with these options alone a command line may also be one of ftrun.
+        (
+            "--standalone --max-restarts 3 t.py",
+            "--nproc-per-node 1 --restart-on hang,fault,failure --max-restarts 3 -- t.py",
+        ),
+        (
+            "--restart-on hang --standalone --max-restarts 3 t.py",
+            "--restart-on hang --nproc-per-node 1 --max-restarts 3 -- t.py",
+        ),
+        ("--standalone --max-restarts 0 t.py", "--nproc-per-node 1 --max-restarts 0 -- t.py"),
         # No command line of torchrun: nothing changes.
         (
             "--max-restarts 3 --log-dir d torchrun --nnodes 2 t.py",
@@ -73,7 +95,10 @@ def test_a_number_that_is_set_elsewhere_stays() -> None:
         ("--nnodes 1:4 t.py", "--group-size N"),
         ("--run-path t.py", "name the file"),
         ("--logs-specs x t.py", "--log-dir"),
-        ("--tee 3 t.py", "--log-dir"),
+        ("--duplicate-stdout-filters x t.py", "--local-ranks-filter"),
+        ("--tee 4 t.py", "from 0 to 3"),
+        ("--redirects x t.py", "from 0 to 3"),
+        ("--nnodes 2 --rdzv-conf timeout t.py", "KEY=VALUE"),
         ("--rdzv-backend etcd t.py", "--group-endpoint"),
         ("--nnodes", "needs a value"),
     ],

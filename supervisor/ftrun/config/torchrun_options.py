@@ -1,6 +1,7 @@
 """The options and `PET_*` variables of torchrun (torch 2.13, `torch/distributed/run.py`), translated to those of ftrun,
 so that a working torchrun command line works with `ftrun` in its place.  Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -38,20 +39,24 @@ TABLE: Final = (
     Translation("standalone", "not needed", value=False),
     Translation("module", "the command is a module, which runs under `python -m`", value=False),
     Translation("no-python", "the command is executed as it is, also if its name ends in `.py`", value=False),
-    Translation("max-restarts", "`--max-restarts`, which counts restarts in a row without progress"),
+    Translation(
+        "max-restarts",
+        "`--max-restarts`, which counts restarts in a row without progress; beside other options of torchrun it also "
+        "means `--restart-on hang,fault,failure`, unless `--restart-on` is given",
+    ),
     Translation("log-dir", "`--log-dir`"),
     Translation("local-ranks-filter", "`--local-ranks-filter`"),
     Translation("shutdown-timeout", "`--grace`, in seconds"),
     Translation("monitor-interval", "not needed: ftrun notices the end of a rank at once"),
     Translation("start-method", "not needed: ftrun forks and executes each rank"),
+    Translation("signals-to-handle", "not needed: ftrun forwards every signal"),
+    Translation("role", "not needed: it names ranks in messages of torchrun; ROLE_NAME is `default`"),
+    Translation("local-addr", "not needed: MASTER_ADDR is the host of `--group-endpoint`"),
+    Translation("rdzv-conf", "`join_timeout`, or `timeout`, in seconds, is `--wait-peer`; other keys are not needed"),
+    Translation("tee", "`--prefix-ranks`; with `--log-dir` there is a file for each rank"),
+    Translation("redirects", "with `--log-dir` there is a file for each rank; its lines are printed as well"),
     _refused("run-path", "name the file as the command", value=False),
     _refused("logs-specs", "use --log-dir"),
-    _refused("redirects", "use --log-dir, which keeps a file for each rank"),
-    _refused("tee", "use --log-dir, which keeps a file for each rank and prints all of them"),
-    _refused("rdzv-conf", "use --wait-peer for the time to wait for other nodes"),
-    _refused("local-addr", "use --group-endpoint"),
-    _refused("role", "ftrun has one role"),
-    _refused("signals-to-handle", "ftrun forwards every signal"),
     _refused("numa-binding", "use numactl in the command"),
     _refused("event-log-handler", "the records are in events.jsonl of the run dir"),
     _refused("virtual-local-rank", "use LOCAL_RANK", value=False),
@@ -84,15 +89,58 @@ def translate(arguments: Sequence[str], environment: Mapping[str, str]) -> list[
         command = ["-m", *command]
     elif "no-python" in found and command[0].endswith(".py"):
         command = ["env", *command]
-    return [*kept, *_number(found, kept, environment), *_options(found), "--", *command]
+    elsewhere = {
+        name: _set_elsewhere(name, kept, environment) for name in ("nproc-per-node", "restart-on", "wait-peer")
+    }
+    options = _number(found, elsewhere["nproc-per-node"])
+    options += _restarts(found, elsewhere["restart-on"])
+    options += _options(found)
+    if "--group-size" in options:
+        options += _patience(found, elsewhere["wait-peer"])
+    return [*kept, *options, "--", *command]
 
 
-def _number(found: Mapping[str, str], kept: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+def _set_elsewhere(name: str, kept: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether an option of ftrun is, or may be, set by other means than torchrun's command line."""
+    variables = {f"FTRUN_{name.upper().replace('-', '_')}", "FTRUN_CONFIG"}
+    return bool(variables & environment.keys()) or any(
+        one.partition("=")[0] in (f"--{name}", "--config") for one in kept
+    )
+
+
+def _number(found: Mapping[str, str], set_elsewhere: bool) -> list[str]:
     """The number of ranks.  torchrun's default is 1; here the number may be set elsewhere."""
-    elsewhere = {"FTRUN_NPROC_PER_NODE", "FTRUN_CONFIG"} & environment.keys() or any("--config" in one for one in kept)
-    if "nproc-per-node" not in found and elsewhere:
+    if "nproc-per-node" not in found and set_elsewhere:
         return []
     return ["--nproc-per-node", found.get("nproc-per-node", "1")]
+
+
+def _restarts(found: Mapping[str, str], set_elsewhere: bool) -> list[str]:
+    """torchrun restarts after a failure as often as `--max-restarts` says, ftrun only where `--restart-on` says so.
+    Nothing where the command line may just as well be one of ftrun."""
+    if set_elsewhere or not found.keys() - OWN or found.get("max-restarts", "0") == "0":
+        return []
+    return ["--restart-on", "hang,fault,failure"]
+
+
+def _patience(found: Mapping[str, str], set_elsewhere: bool) -> list[str]:
+    """How long other nodes are waited for, from the settings of torchrun's rendezvous."""
+    settings = dict[str, str]()
+    for setting in filter(None, found.get("rdzv-conf", "").split(",")):
+        key, _, value = setting.partition("=")
+        if not key.strip() or not value.strip():
+            raise ConfigError(f"--rdzv-conf: {setting!r} is not KEY=VALUE")
+        settings[key.strip()] = value.strip()
+    seconds = settings.get("join_timeout") or settings.get("timeout")
+    return [] if set_elsewhere or not seconds else ["--wait-peer", f"{seconds}s"]
+
+
+def _streams(name: str, found: Mapping[str, str]) -> list[int]:
+    """The streams that the value of `--tee` or `--redirects` names, 0 for none: one number, or one by rank."""
+    value = found.get(name, "0")
+    if not re.fullmatch(r"[0-3]|\d+:[0-3](,\d+:[0-3])*", value):
+        raise ConfigError(f"--{name}: {value!r} is not a number from 0 to 3, or such numbers by rank, as in 0:3,1:0")
+    return [int(stream.rpartition(":")[2]) for stream in value.split(",")]
 
 
 def _options(found: Mapping[str, str]) -> list[str]:
@@ -101,6 +149,8 @@ def _options(found: Mapping[str, str]) -> list[str]:
         options += [f"--{name}", found[name]] if name in found else []
     if "shutdown-timeout" in found:
         options += ["--grace", f"{found['shutdown-timeout']}s"]
+    _streams("redirects", found)
+    options += ["--prefix-ranks"] if any(_streams("tee", found)) else []
     if found.get("rdzv-backend", "c10d") not in BACKENDS:
         raise ConfigError(f"--rdzv-backend {found['rdzv-backend']}: use --group-endpoint, where member 0 listens")
     nodes = found.get("nnodes", "1")
