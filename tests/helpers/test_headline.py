@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.helpers.evidence.headline import LENGTH, Link, headline
+from ftrun.helpers.evidence.stacks import Frame, Thread
 
 REDUCE = Link("rank 1", "waits in all_reduce for the other ranks", "train.py:9 step", "waits in all_reduce for")
 COMPUTES = Link("rank 0", "computes", "eval.py:20 evaluate")
@@ -87,3 +88,39 @@ def test_it_is_one_short_printable_line_whatever_the_names(chain: list[Link], ba
 
 def test_no_secret_is_in_it() -> None:
     assert "hunter22" not in headline([Link("rank 0", "waits for a reply from https://me:hunter22@host/", "f.py:3")])
+
+
+PACKAGES = "/usr/lib/python3.11/site-packages"
+SLEEP = Frame("sleep", f"{PACKAGES}/trainer/failures.py", 33)
+CLICK = Frame("Context.invoke", f"{PACKAGES}/click/core.py", 911)
+MAIN = Frame("main", f"{PACKAGES}/trainer/main.py", 10)
+LIBRARY = Frame("wait", "/usr/lib/python3.11/threading.py", 359)
+SCRIPT = Frame("<module>", "/venv/bin/trainer", 8)
+RUNPY = Frame("_run_module_as_main", "<frozen runpy>", 198)
+SINGLE = Frame("work", f"{PACKAGES}/single.py", 5)
+PLACES = {
+    "an installed program": ((SLEEP, CLICK, MAIN, SCRIPT), "failures.py:33 sleep"),
+    "one that waits in a library": (
+        (LIBRARY, SLEEP, CLICK, MAIN, SCRIPT),
+        "failures.py:33 sleep, in threading.py:359 wait",
+    ),
+    "python -m": ((LIBRARY, CLICK, MAIN, RUNPY), "main.py:10 main, in threading.py:359 wait"),
+    "an installed module": ((SINGLE, SCRIPT), "single.py:5 work"),
+    "a script of the user": (
+        (CLICK, Frame("<module>", "/job/train.py", 3)),
+        "train.py:3 <module>, in core.py:911 Context.invoke",
+    ),
+    "one without a suffix": (
+        (CLICK, Frame("<module>", "/job/train", 3)),
+        "train:3 <module>, in core.py:911 Context.invoke",
+    ),
+    "one that is called bin/train": ((Frame("<module>", "/job/bin/train", 3),), "train:3 <module>"),
+    "a library alone": ((LIBRARY,), "threading.py:359 wait"),
+    "nothing": ((), "no Python frame"),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_the_place_is_in_the_code_of_the_program_itself(case: str) -> None:
+    frames, expected = PLACES[case]
+    assert Thread(1, "MainThread", False, False, frames).location == expected

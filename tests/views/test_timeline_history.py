@@ -259,6 +259,17 @@ def test_of_too_many_records_the_last_are_shown(tmp_path: Path) -> None:
     assert any("only the last 0 MiB of its records" in getattr(shape, "text", "") for shape in draw(found).shapes)
 
 
+def test_too_many_steps_are_not_called_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "STEPS_MOST", 2_000)
+    script = Script().starts()
+    for step in range(100):
+        script.after(1)
+        script.steps.append({"mono": script.boot + script.at, "attempt": 1, "low": step, "high": step, "ranks": 1})
+    run_dir = script.ends().written(tmp_path / "run")
+    assert read(run_dir).cut == "only the last 0 MiB of its steps"
+    assert history.read(run_dir, most=100).cut == "only the last 0 MiB of its records, only the last 0 MiB of its steps"
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_time_is_lost_twice_whatever_the_records(seed: int) -> None:
     chance, script = random.Random(seed), Script()

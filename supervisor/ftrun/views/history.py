@@ -18,6 +18,8 @@ from ftrun.views.quick_progress import Progress, progress
 from ftrun.views.record_files import GrowingFile, Record, parsed
 from ftrun.views.steps import StepSample, sample
 
+RECORDS: Final = "events.jsonl"
+STEPS: Final = "steps.jsonl"
 CUT: Final = "only the last"  # how the problem of a file that is too long begins
 RECORDS_MOST: Final = 64 << 20  # bytes, the last ones; a picture of more records would be unreadable
 STEPS_MOST: Final = 16 << 20
@@ -64,8 +66,16 @@ class History(NamedTuple):
 
     @property
     def cut(self) -> str:
-        """What part of the files is shown, if they are too long; else empty."""
-        return next((problem.partition(" of /")[0] for problem in self.problems if problem.startswith(CUT)), "")
+        """What is shown of the files that are too long: `only the last 64 MiB of its records`; else empty."""
+        names = ((f"/{RECORDS} are shown", "its records"), (f"/{STEPS} are shown", "its steps"))
+        cut = (problem for problem in self.problems if problem.startswith(CUT))
+        found = [
+            f"{problem.partition(' of /')[0]} of {what}"
+            for problem in cut
+            for end, what in names
+            if problem.endswith(end)
+        ]
+        return ", ".join(found)
 
     @property
     def drawn_totals(self) -> dict[str, float]:
@@ -108,8 +118,8 @@ def read(run_dir: str, now: float | None = None, most: int | None = None) -> His
     rundir.check(run_dir)
     problems: list[str] = []
     try:
-        records = _records(_read(f"{run_dir}/events.jsonl", most or RECORDS_MOST, problems))
-        steps = _steps(f"{run_dir}/steps.jsonl", problems)
+        records = _records(_read(f"{run_dir}/{RECORDS}", most or RECORDS_MOST, problems))
+        steps = _steps(f"{run_dir}/{STEPS}", problems)
         return fold(run_dir, records, steps, now, known)._replace(problems=tuple(problems))
     except OSError as error:
         raise rundir.NoRunDir(f"{error.filename or run_dir}: {error.strerror}") from None

@@ -91,7 +91,7 @@ def _title(history: History) -> str:
 def _head(history: History, width: float) -> list[Shape]:
     room = width - LEFT - RIGHT + 40
     title = fitted(_title(history), 18, room, bold=True)
-    parts = [f"{history.cut} of its records", history.run_dir] if history.cut else [history.run_dir]
+    parts = [history.cut, history.run_dir] if history.cut else [history.run_dir]
     if history.runs:
         ended = "now" if history.open else stamp(history.runs[-1][1], history.runs[0][0])
         parts.append(f"{stamp(history.runs[0][0])} to {ended} UTC")

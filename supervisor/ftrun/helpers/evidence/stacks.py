@@ -27,6 +27,7 @@ NO_TIME: Final = "there was no time left to read it"
 REFUSED: Final = "not permitted"
 GONE: Final = "the process has ended"
 _LIBRARY: Final = re.compile(r"^<frozen |/(site|dist)-packages/|/lib(64)?/python\d(\.\d+)?/|/python\d+\.zip/")
+_PACKAGE: Final = re.compile(r".*/(site|dist)-packages/[^/]+(/|$)")  # the folder of a package, or a module
 
 
 class Frame(NamedTuple):
@@ -45,6 +46,12 @@ class Frame(NamedTuple):
     def library(self) -> bool:
         return bool(_LIBRARY.search(self.file))
 
+    @property
+    def console_script(self) -> bool:
+        """Whether it looks like one that pip has written: it imports the program and calls it."""
+        folder, file = os.path.split(self.file)
+        return self.name == "<module>" and os.path.basename(folder) == "bin" and "." not in file
+
 
 class Thread(NamedTuple):
     """`frames`: the innermost first.  `tid` is None where py-spy does not know it."""
@@ -60,8 +67,19 @@ class Thread(NamedTuple):
         """Where it is: the innermost line of the program's own code, and the library call in which that is."""
         if not self.frames:
             return "no Python frame"
-        own = next((frame for frame in self.frames if not frame.library), self.frames[-1])
+        own = self._own
         return str(own) if own == self.frames[0] else f"{own}, in {self.frames[0]}"
+
+    @property
+    def _own(self) -> Frame:
+        """The innermost frame of the program itself.  That of an installed program, which a console script or
+        `python -m` runs, is in the package that it enters first."""
+        own = next((frame for frame in self.frames if not frame.library), None)
+        if own is not None and not (own is self.frames[-1] and own.console_script):
+            return own
+        entered = next((found for frame in self.frames[::-1] if (found := _PACKAGE.match(frame.file))), None)
+        inside = (frame for frame in self.frames if entered is not None and frame.file.startswith(entered[0]))
+        return next(inside, self.frames[-1])
 
 
 class Stack(NamedTuple):
