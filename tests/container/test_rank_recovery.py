@@ -147,3 +147,17 @@ def test_a_rank_that_is_stopped_is_replaced_alone(start: Starter, tmp_path: Path
     assert read_snapshot(str(job.run.run_dir)).recovered == {"rank": 1}
     assert only(job.run.named("recovered"))["ranks"] == [2]
     assert not job.run.named("restart")
+
+
+def test_a_hang_whose_recovery_fails_restarts_all(start: Starter, tmp_path: Path) -> None:
+    """As without recovery: --restart-on has hangs by default, and the rank that was replaced dies at once."""
+    fault = """
+import os, signal
+if rank == 2 and step == 5 and starts == 1: os.kill(os.getpid(), signal.SIGSTOP)
+if rank == 2 and starts == 2: os._exit(7)
+"""
+    job = Job(start, tmp_path, fault, "subreaper", "--hang-timeout", "4s")
+    assert job.finish() == 0
+    assert [record["rung"] for record in job.run.named("recovering")] == ["rank", "tree"]
+    restart = only(job.run.named("restart"))
+    assert (restart["reason"], restart["start_cnt"], restart["consecutive"]) == ("hang", 3, 1)

@@ -45,8 +45,10 @@ def _on_rank_exited(job: Job, phase: Watched, event: ev.RankExited, policy: Poli
     rank = next((one.rank for one in attempt.processes if one.local_rank == event.local_rank), event.local_rank)
     why = status_text(ev.CommandExited(event.now, event.code, event.signal, rank=rank))
     recovery = advance(job, attempt, table.Ended(event.local_rank, status, why), event.now, policy)
-    # After a failed recovery the exit of the command follows, with its cause.
-    return _go_on(phase, recovery._replace(effects=written + recovery.effects, failed=None), event.now, policy)
+    recovery = recovery._replace(effects=written + recovery.effects)
+    if recovering.counted_cause(recovery.attempt.rounds, policy) == "failure":
+        recovery = recovery._replace(failed=None)  # the exit of the command follows, with what explains it
+    return _go_on(phase, recovery, event.now, policy)
 
 
 def _with_exit(attempt: Attempt, event: ev.RankExited) -> tuple[Attempt, Effects]:

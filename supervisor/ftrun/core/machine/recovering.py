@@ -138,12 +138,19 @@ def is_permitted(job: Job, attempt: Attempt) -> bool:
 
 
 def fall(recovery: Recovery, now: float, policy: Policy) -> Outcome:
-    """No rung below the tree is left: the attempt ends because of the fault with which the recovery began."""
-    last = recovery.attempt.rounds
+    """No rung below the tree is left: the attempt ends because of the fault with which the recovery began, or of the
+    one that made it fail."""
+    last, cause = recovery.attempt.rounds, counted_cause(recovery.attempt.rounds, policy)
     why = sentences.sentence(last.why, str(recovery.failed)) if last.why else str(recovery.failed)
-    cause = cast(Cause, last.cause)
-    arguments = recovery.job, recovery.attempt, cause, why, now, policy, recovery.effects, last.status
+    status = last.status if cause == "failure" else None
+    arguments = recovery.job, recovery.attempt, cause, why, now, policy, recovery.effects, status
     return restart_or_escalate(*arguments)
+
+
+def counted_cause(failed: Rounds, policy: Policy) -> Cause:
+    """What a failed recovery is counted as: the fault with which it began, if --restart-on has its cause, so that the
+    restart of all ranks follows that would have followed without a recovery; otherwise the last fault."""
+    return cast(Cause, failed.first_cause if failed.first_cause in policy.restart_on else failed.cause)
 
 
 def _moved_ranks(attempt: Attempt) -> frozenset[int]:

@@ -193,7 +193,8 @@ def _begin(rounds: Rounds, replaced: frozenset[int], asker: int | None, why: str
     """End the round at work.  `replaced`: their processes are replaced; `asker`: the rank that asked for a retry, which
     the rung below replaces."""
     since = rounds.since if rounds.stage == "settling" else now
-    rounds = rounds._replace(why=why, since=since, settles=None)
+    first_cause = rounds.cause if rounds.rung is None else rounds.first_cause
+    rounds = rounds._replace(why=why, since=since, settles=None, first_cause=first_cause)
     if rounds.rung == "rank":
         return _give_up(rounds, "this was the round that had to prove the recovery")
     if not replaced and (rounds.rung == "retry" or "retry" not in rules.rungs):
@@ -273,7 +274,7 @@ def _prove(rounds: Rounds) -> Outcome:
         return rounds, ()
     assert rounds.rung is not None
     proved = Prove(rounds.rung, rounds.number, _numbers(rounds, rounds.replacing), rounds.restored)
-    return rounds._replace(stage="working", rung=None, replacing=frozenset()), (proved,)
+    return rounds._replace(stage="working", rung=None, replacing=frozenset(), first_cause=""), (proved,)
 
 
 def _give_up(rounds: Rounds, why: str) -> Outcome:

@@ -56,7 +56,8 @@ class Rounds(NamedTuple):
 
     `number`: of the round at work, or of the one that ended last.  `rung`: of the recovery that is under way or not
     proved yet; `replacing`: the local ranks that it replaces.  `why`: the fault in a sentence, noticed at `since`;
-    `cause`, `status`: what it is counted as if the tree is restarted, and the status of the process that ended.
+    `cause`, `status`: what it is counted as if the tree is restarted, and the status of the process that ended;
+    `first_cause`: the cause of the fault with which the recovery began that is under way, not proved yet, or failed.
     `began`: when the round at work began; `moved`: the local ranks that have moved in it since, as far as is known.
     `settles`: until when a death may still explain why a collective failed.  `restored`: the step that the round began
     with; None: that of the checkpoint.  `slowest_hello`: how many seconds after its start the slowest rank reported.
@@ -69,6 +70,7 @@ class Rounds(NamedTuple):
     replacing: frozenset[int] = frozenset()
     why: str = ""
     cause: str = "failure"
+    first_cause: str = ""
     status: int | None = None
     since: float = 0.0
     began: float = 0.0
