@@ -10,7 +10,7 @@ import pytest
 from support.device.nvml import SPINNING, FakeNvml
 from support.device.rig import SOON
 from support.ports import free_port
-from support.runs import FTCTL, Run, Runs, python, wait_for
+from support.runs import FTCTL, Run, Runs, alive, python, wait_for
 from support.runs import runs as runs
 
 STEPS = "import time\nn = 1000 * ft.attempt().start_cnt\nwhile True:\n    n += 1; ft.beat(n); time.sleep(0.02)"
@@ -109,6 +109,33 @@ def test_lost_device_ends_all_members_and_isolates_its_node(pair: Pair) -> None:
     assert [one["node"] for one in messages] == ["node-1", "node-1"]
     assert [one["isolate"] for one in messages] == [False, True]
     assert "79" in messages[0]["message"]
+
+
+def test_healed_device_of_one_member_restarts_all_of_them(pair: Pair) -> None:
+    """No member trains while the device is cured, and then all start again together, on the same nodes."""
+    fake = FakeNvml(pair.folder)
+    heal = "touch healing; while [ ! -e cured ]; do sleep 0.05; done"
+    first = pair.start(0, "--probe", "off")
+    second = pair.start(1, "--probe", "nvidia", "--heal", heal, program=SOON, **fake.environment())
+    for run in (first, second):
+        run.until("first_beat")
+    commands = [run.named("spawned")[0]["pid"] for run in (first, second)]
+
+    def noticed() -> bool:
+        fake.xid(0, 46)  # one that comes before the first look is not new
+        return bool(second.named("fault"))
+
+    wait_for(noticed, "the fault")
+    wait_for((pair.folder / "healing").exists, f"the healing: {second.order}")
+    wait_for(lambda: not any(alive(pid) for pid in commands), "the end of both commands")
+    assert [len(run.named("spawned")) for run in (first, second)] == [1, 1]
+    (pair.folder / "cured").touch()
+    for run in (first, second):
+        run.until("first_beat", 2)
+    restarts = [run.until("restart") for run in (first, second)]
+    assert [(one["reason"], one["start_cnt"], one["epoch"]) for one in restarts] == [("peer", 2, 2), ("fault", 2, 2)]
+    ftctl(first, "stop")
+    assert [run.wait() for run in (first, second)] == [143, 143]
 
 
 @pytest.mark.parametrize("still", [True, False])
