@@ -79,7 +79,7 @@ def test_a_hang_is_shown_as_it_happens(page: browser.Page, runs: Runs) -> None:
         shows(page, "#phase", "Running, attempt 1")
         assert page.text("#link") == "Live"
         shows(page, "#incident-text", "hang in attempt 1")
-        shows(page, "#phase", "Ended with 0: succeeded")
+        shows(page, "#phase", "Ended with 0 (succeeded)")
         assert run.wait() == 0
         phases = "\n".join(page.run("return window.phases"))
         assert "Running, attempt 2" in phases
@@ -105,7 +105,7 @@ def test_the_verdict_stays_with_the_action_of_the_scheduler(page: browser.Page, 
     run_dir = script.written(tmp_path / "run")
     with serving(app.Page(lambda: run_dir)) as served:
         page.open(served.url)
-        shows(page, "#phase", "Ended with 195: hang-limit")
+        shows(page, "#phase", "Ended with 195 (hang-limit)")
         assert "The outer scheduler should: reschedule the job." in page.text("#verdict")
         assert "the run is over" in page.text("#link")
         shows(page, "#timeline", "Ended with 195")

@@ -71,7 +71,7 @@ def test_the_headline_begins_with_a_pause() -> None:
         ({"stalest": QUIET._replace(age=16.0, limit=300.0, step_time=2.0)}, "healthy, making progress"),
         ({"stalest": QUIET._replace(age=14.0, limit=300.0)}, "healthy, making progress"),
         ({"stalest": None}, "no rank is active"),
-        ({"phase": "waiting"}, "between two attempts"),
+        ({"phase": "waiting"}, "the next start is due later"),
         ({"phase": "cut off", "alive": False}, "ftrun is gone and left no verdict"),
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.text import sentences
+from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.host import procfs
 from ftrun.messages import group_view
@@ -69,7 +69,7 @@ def is_gone(found: GroupNow, row: MemberRow) -> bool:
 
 def state(found: GroupNow, row: MemberRow) -> str:
     """Of a member in one word or two."""
-    return "no contact" if is_gone(found, row) else row.phase
+    return states.NO_CONTACT if is_gone(found, row) else row.phase
 
 
 def document(found: GroupNow) -> dict[str, Any]:
@@ -89,7 +89,6 @@ def document(found: GroupNow) -> dict[str, Any]:
 
 def headline(found: GroupNow) -> str:
     """The group, the coordinator's view of it, and who is waited for."""
-    doing = {"run": "running", "stop": "all members stop, to start again", "end": "ending", "wait": "waiting"}
     why = f": {found.why}" if found.why and found.what != "run" else ""
     waits = f"; waits for {_members(found.waits_for)}" if found.waits_for else ""
     lost = ""
@@ -97,7 +96,7 @@ def headline(found: GroupNow) -> str:
         lost = f"; no contact with member 0 for {seconds(found.contact)}, so the other rows are as of then"
     elif found.seen_from and found.contact is None:
         lost = "; no contact with member 0"
-    what = doing.get(found.what, found.what)
+    what = states.group(found.what)
     return f"group of {found.size}, epoch {found.epoch}, {what}{why}{waits}{lost} (seen from member {found.seen_from})"
 
 
@@ -109,10 +108,10 @@ def table(found: GroupNow) -> Iterator[tuple[str, bool]]:
         beat = "" if row.beat is None else f"{seconds(row.beat + age)} ago"
         step = "" if row.step is None else str(row.step)
         trouble = row.trouble.partition(":")[0].replace(" in attempt ", " in ") if row.trouble else "none"
-        trouble = f"slow: {_ranks(row.slow)}" if row.slow else trouble
+        trouble = f"{states.STRAGGLER}: {_ranks(row.slow)}" if row.slow else trouble
         name = sentences.short(row.node, HOST)
         line = f"{row.rank:>6} {name:<{HOST}} {state(found, row):<10} {row.attempt:>7} {step:>9} {beat:>9}  {trouble}"
-        yield line[:80], is_gone(found, row) or bool(row.slow) or row.phase in ("suspect", "cut off")
+        yield line[:80], is_gone(found, row) or bool(row.slow) or row.phase in ("suspect", "cut off", states.PAUSED)
     for rank in range(found.size):
         if rank not in found.ages:
             yield f"{rank:>6} {'':<{HOST}} never seen", True
@@ -136,7 +135,7 @@ def details(found: GroupNow) -> Iterator[str]:
 def straggler(one: SlowRank) -> str:
     device = f" on {one.device}" if one.device else ""
     times = f"{step_duration(one.step_time)} per step, the others {step_duration(one.usual)}"
-    return f"{sentences.rank(one.rank)}{device} is a straggler: {times}, for {seconds(one.since)}"
+    return f"{sentences.rank(one.rank)}{device} is a {states.STRAGGLER}: {times}, for {seconds(one.since)}"
 
 
 def _ranks(slow: tuple[SlowRank, ...]) -> str:

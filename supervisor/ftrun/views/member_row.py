@@ -4,6 +4,7 @@ import os
 import re
 from typing import Final
 
+from ftrun.core.text import states
 from ftrun.messages.group_view import PACES, TEXT, MemberRow, Pace
 from ftrun.views import summary
 from ftrun.views.own_ranks import ENDED
@@ -27,7 +28,7 @@ def row(shown: Snapshot, rank: int, node: str, now: float) -> MemberRow:
     return MemberRow(
         rank=rank,
         node=node[:TEXT],
-        phase=shown.phase,
+        phase=shown.phase if shown.paused is None or not shown.alive else states.PAUSED,
         health=summary.headline(shown)[:TEXT],
         attempt=shown.attempt,
         at=now,

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final, TypeVar
 
 from ftrun.core.machine.values import LocalRank
-from ftrun.core.text import sentences
+from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.views.snapshot import RankNow
 
@@ -16,7 +16,7 @@ SLOWER: Final = 1.5  # times the median of the others
 LATE_STEPS: Final = 3  # step times without a step
 LATE: Final = 5.0  # s beyond those
 Key = TypeVar("Key", bound=Hashable)
-ENDED: Final = ("done", "gone", "exited")
+ENDED: Final = states.ENDED_RANKS
 
 
 def with_processes(ranks: Sequence[RankNow], processes: Iterable[LocalRank], up: float) -> tuple[RankNow, ...]:

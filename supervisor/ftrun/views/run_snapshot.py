@@ -13,7 +13,7 @@ from ftrun.core.accounting.totals import figures
 from ftrun.core.machine.values import CAUSES, TOUCH, Ledger, Rank
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.standby import NextStart
-from ftrun.core.text import durations, sentences
+from ftrun.core.text import durations, sentences, states
 from ftrun.core.text.sentences import several
 from ftrun.host import procfs
 from ftrun.messages import records
@@ -26,7 +26,6 @@ from ftrun.views.rundir import check
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 from ftrun.views.state import State
 
-LIVE_PHASES = ("starting", "running", "suspect")
 RECORD_DELAY = 2.0  # s; what ftrun has seen is on disk by then
 
 
@@ -150,7 +149,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
     verdict = (
         LiveVerdict(attempt, Limits(**run["limits"]), ledger.learned, min([now, *stops])) if "limits" in run else None
     )
-    live = verdict if shown.phase in LIVE_PHASES else None
+    live = verdict if shown.phase in states.LIVE else None
     limits = live_verdict.limits(verdict, run.get("sources") or {}) if verdict is not None else ()
     firsts = repeat(None) if live is None else live.first_of_each()
     ranks = tuple(
@@ -220,14 +219,8 @@ def _group(status: dict[str, Any], ledger: Ledger) -> str | None:
     order = status.get("group")
     if order is None:
         return None
-    states = {
-        "run": "running",
-        "stop": "all members stop, to start again",
-        "end": "ending",
-        "wait": "waiting for members",
-    }
     why = f": {order['why']}" if order["why"] and order["what"] != "run" else ""
-    return f"epoch {ledger.epoch}, {states.get(order['what'], order['what'])}{why}"
+    return f"epoch {ledger.epoch}, {states.group(order['what'])}{why}"
 
 
 def _accounted(shown: Snapshot, ledger: Ledger, run: dict[str, Any], now: float) -> Snapshot:

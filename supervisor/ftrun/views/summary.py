@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.standby import NextStart
-from ftrun.core.text import sentences
+from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
@@ -23,8 +23,10 @@ LEAST: Final = 0.05  # s: less lost time is not shown
 QUIET: Final = 15.0  # s: half of the smallest learned timeout
 QUIET_STEPS: Final = 10  # step times: the factor of a learned timeout
 SHARE: Final = 0.001  # of the wall time: less is not shown
-STATES: Final = {name: name for name in ("starting", "moving", "quiet", "section", "done", "gone", "exited")} | {
-    "section": "in a section"
+RANK_STATES: Final = {  # in the order in which they are counted
+    **{name: states.RANKS[name] for name in ("starting", "moving")},
+    states.QUIET: states.QUIET,
+    **{name: states.RANKS[name] for name in ("section", *states.ENDED_RANKS)},
 }
 Line = tuple[str, str]  # name, text
 
@@ -52,8 +54,8 @@ def lines(shown: Snapshot, width: int = 80) -> list[str]:
 _WRAP: Final[dict[str, Any]] = {"break_long_words": False, "break_on_hyphens": False}
 
 
-def headline(shown: Snapshot) -> str:
-    """The state of the run in one sentence."""
+def headline(shown: Snapshot, ages: bool = True) -> str:
+    """The state of the run in one sentence.  Without `ages` it changes only when the state does."""
     attempt = f"attempt {shown.attempt}" + (
         f" after {_reason(shown.reason)}" if shown.reason not in ("first", "") else ""
     )
@@ -61,39 +63,40 @@ def headline(shown: Snapshot) -> str:
         end = "until `ftctl resume`"
         if shown.resumes is not None:
             until = datetime.now(UTC) + timedelta(seconds=shown.resumes)
-            end = f"until {until:%H:%M:%S} UTC, in {seconds(shown.resumes)}"
+            end = f"until {until:%H:%M:%S} UTC" + (f", in {seconds(shown.resumes)}" if ages else "")
         by = f" by {shown.paused_by}" if shown.paused_by else ""
-        return f"PAUSED{by} for {seconds(shown.paused)}: HANGS ARE NOT DETECTED; {end} ({shown.phase}, {attempt})"
+        since = f" for {seconds(shown.paused)}" if ages else ""
+        return f"{states.PAUSED.upper()}{by}{since}: HANGS ARE NOT DETECTED; {end} ({shown.phase}, {attempt})"
     if shown.phase == "done":
         return f"ended with {shown.exit_code} ({shown.verdict}) in attempt {shown.attempt}"
     if shown.phase == "cut off":
-        return f"ftrun is gone and left no verdict: it was killed, or its machine went down, in attempt {shown.attempt}"
-    duration = shown.up if shown.phase in ("starting", "running", "suspect") else shown.since
-    up = "" if duration is None else f" for {seconds(duration)}"
-    return f"{shown.phase}{up}, {attempt}: {_health(shown)}"
+        gone = states.RUN["cut off"]
+        return f"cut off: {gone}; it was killed, or its machine went down, in attempt {shown.attempt}"
+    duration = shown.up if shown.phase in states.LIVE else shown.since
+    up = "" if duration is None or not ages else f" for {seconds(duration)}"
+    return f"{shown.phase}{up}, {attempt}: {_health(shown, ages)}"
 
 
-def _health(shown: Snapshot) -> str:
+def _health(shown: Snapshot, ages: bool) -> str:
     stalest = shown.stalest
-    if shown.phase == "suspect":
-        return "it may hang, evidence is being collected"
-    if shown.recovery is not None:
+    if shown.recovery is not None and shown.phase in ("starting", "running"):
         return "its ranks recover"
     if shown.phase not in ("starting", "running"):
-        return "between two attempts" if shown.phase in ("healing", "waiting") else "in transition"
+        return states.RUN.get(shown.phase, "")
     if shown.first_beat is not None and shown.phase == "starting":
         return (
             f"no heartbeat since this start; in an earlier start the first one came after {seconds(shown.first_beat)}"
         )
-    if not shown.ranks:
+    if not shown.ranks or (stalest is None and any(rank.state == "starting" for rank in shown.ranks)):
         return "no heartbeat yet"
     if stalest is None:
         return "no rank is active"
     if stalest.rule == "section":
         return f"healthy, in section {stalest.section}"
     if quiet(stalest):
-        return f"quiet, {sentences.rank(stalest.rank)} has not moved for {seconds(stalest.age or 0.0)}"
-    return "healthy, no step yet" if shown.phase == "starting" else "healthy, making progress"
+        since = f" for {seconds(stalest.age or 0.0)}" if ages else ""
+        return f"{states.QUIET}, {sentences.rank(stalest.rank)} has not moved{since}"
+    return "healthy, no step yet" if shown.phase == "starting" else f"healthy, {states.RUN['running']}"
 
 
 def quiet(rank: RankNow) -> bool:
@@ -218,8 +221,8 @@ def _progress(shown: Snapshot) -> Iterator[Line]:
 
 
 def _ranks(shown: Snapshot) -> Iterator[Line]:
-    states = ["quiet" if rank.state == "moving" and quiet(rank) else rank.state for rank in shown.ranks]
-    counts = [f"{states.count(state)} {name}" for state, name in STATES.items() if state in states]
+    present = [states.QUIET if rank.state == "moving" and quiet(rank) else rank.state for rank in shown.ranks]
+    counts = [f"{present.count(state)} {name}" for state, name in RANK_STATES.items() if state in present]
     yield "ranks", f"{len(shown.ranks)}: {', '.join(counts)}"
     slowest, stalest = shown.slowest, shown.stalest
     if slowest is not None and len(shown.ranks) > 1:
@@ -229,7 +232,7 @@ def _ranks(shown: Snapshot) -> Iterator[Line]:
     if stalest is not None:
         yield "stalest", _stalest(stalest)
     slow = [rank for rank in shown.ranks if rank.straggler is not None]
-    yield from (("straggler", f"{rank.called} on {shown.node}: {rank.straggler}") for rank in slow[:SLOW])
+    yield from ((states.STRAGGLER, f"{rank.called} on {shown.node}: {rank.straggler}") for rank in slow[:SLOW])
     if slow[SLOW:]:
         yield "", f"and {len(slow) - SLOW} more stragglers"
     failed = [rank for rank in shown.ranks if rank.state == "exited"]

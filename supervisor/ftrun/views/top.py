@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ftrun.core.machine.values import TOUCH
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.text import sentences
+from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable
 from ftrun.views import summary
@@ -246,7 +246,7 @@ def _rank(page: _Page, rank: RankNow) -> Text:
     if rank.local_rank not in (None, rank.rank):
         name = f"{name}/{rank.local_rank}"  # in a group: the number in the job, and that on this node
     state = "moving" if rank.state == "section" and not rank.section else rank.section or rank.state
-    state = "straggler" if rank.straggler is not None and state == "moving" else state
+    state = states.STRAGGLER if rank.straggler is not None and state == "moving" else state
     moved = "never" if rank.moved is None else seconds(rank.moved)
     wide = page.width >= WIDE
     limit = pace = bar = ""

@@ -11,15 +11,16 @@ from typing import Final, Literal
 from ftrun.core.machine import values
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.table import RUNGS
+from ftrun.core.text import states
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 RANKS: Final = 64  # with more ranks on this node there are no series for single ranks
 DEVICES: Final = 64
-PHASES: Final = (*("launching", "starting", "running", "suspect", "stopping", "healing", "waiting", "done", "cut off"),)
+PHASES: Final = tuple(states.RUN)
 CAUSES: Final = ("hang", "fault", "failure")
 REASONS: Final = (*CAUSES, "manual", "peer")
 WHYS: Final = ("startup", "hang", "redone", "stopping", "healing", "waiting", "paused")
-STATES: Final = ("starting", "moving", "section", "done", "gone", "exited")
+STATES: Final = tuple(states.RANKS)
 
 
 TOUCH: Final = "touch"  # the label of the touch file, which has no rank
@@ -189,9 +190,9 @@ def _source(text: str) -> str:
 
 
 def _ranks(found: Snapshot) -> Iterable[OptionalReading]:
-    states = [rank.state for rank in found.ranks]
+    present = [rank.state for rank in found.ranks]
     for state in STATES:
-        yield "ftrun_ranks", (state,), states.count(state)
+        yield "ftrun_ranks", (state,), present.count(state)
     yield "ftrun_stragglers", (), sum(rank.straggler is not None for rank in found.ranks)
     steps = [rank.step for rank in found.ranks if rank.step is not None]
     yield "ftrun_lowest_step", (), min(steps, default=None)

@@ -19,13 +19,13 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from ftrun.core.text import states
 from ftrun.views.page.event_stream import event_stream
 from ftrun.views.page.feed import Feed
 from ftrun.views.page.middleware import Middleware
 from ftrun.views.page.record_follower import StreamPosition
 from ftrun.views.page.threads import Busy, WorkerThreads
 from ftrun.views.page.timeline_cache import TimelineCache
-from ftrun.views.run_snapshot import LIVE_PHASES
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.svg import STYLE
 
@@ -104,7 +104,7 @@ class Page:
         """200 only while the command runs under supervision: not after its end, however good that was."""
 
         def ready(now: dict[str, Any]) -> Response:
-            runs = now["alive"] and now["phase"] in LIVE_PHASES
+            runs = now["alive"] and now["phase"] in states.LIVE
             return _plain("ok") if runs else _unavailable(now["headline"])
 
         return await self._answer(ready)

@@ -2,14 +2,14 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const PHASES = {
-  launching: ["▸", "quiet", "the command is being started"],
-  starting: ["▸", "quiet", "waiting for the first heartbeat"],
-  running: ["●", "good", "no rank is suspected"],
-  suspect: ["▲", "warn", "a rank is silent; evidence is being collected"],
-  stopping: ["■", "warn", "the process tree is being ended"],
-  healing: ["✚", "warn", "devices are being healed"],
-  waiting: ["◷", "warn", "waiting for the next start"],
-  "cut off": ["✖", "bad", "ftrun is gone and left no verdict"],
+  launching: ["▸", "quiet"],
+  starting: ["▸", "quiet"],
+  running: ["●", "good"],
+  suspect: ["▲", "warn"],
+  stopping: ["■", "warn"],
+  healing: ["✚", "warn"],
+  waiting: ["◷", "warn"],
+  "cut off": ["✖", "bad"],
 };
 
 export const at = (id) => document.getElementById(id);
@@ -70,10 +70,8 @@ export function draw(now) {
 function phase(now) {
   const ended = now.phase === "done";
   const good = now.exit_code === 0;
-  const [sign, look, meaning] = ended ? [good ? "✔" : "✖", good ? "good" : "bad", ""] : PHASES[now.phase] ?? ["●", "quiet", ""];
-  const attempt = `attempt ${now.attempt}`;
-  const line = ended ? `Ended with ${now.exit_code}: ${now.verdict ?? "no verdict"}` : `${now.phase}, ${attempt}: ${meaning}`;
-  set(at("phase"), `${sign} ${line[0].toUpperCase()}${line.slice(1)}`);
+  const [sign, look] = ended ? [good ? "✔" : "✖", good ? "good" : "bad"] : PHASES[now.phase] ?? ["●", "quiet"];
+  set(at("phase"), `${sign} ${now.state[0].toUpperCase()}${now.state.slice(1)}`);
   at("phase").className = `phase ${look}`;
   const outer = now.outer ? ` The outer scheduler should: ${now.outer}.` : "";
   show(at("verdict"), ended ? `${now.why ?? ""}${now.meaning ? ` (${now.meaning}).` : ""}${outer}` : "");

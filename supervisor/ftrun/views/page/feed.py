@@ -140,6 +140,7 @@ def payload(shown: Snapshot, paces: list[tuple[float, float]]) -> dict[str, Any]
     verdict = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
     return document(shown._replace(ranks=tuple(sorted(shown.ranks, key=_order)))) | {
         "headline": headline(shown),
+        "state": headline(shown, ages=False),
         "meaning": verdict.meaning if verdict else None,
         "outer": verdict.outer if verdict else None,
         "states": dict(Counter(rank.state for rank in shown.ranks)),

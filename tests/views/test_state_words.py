@@ -1,0 +1,97 @@
+"""One state has one word everywhere: in the core, `ftctl`, the page, the metrics, and the readers of records."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ftrun.core.machine.states import PHASES
+from ftrun.core.machine.values import LocalRank, Rank, Section
+from ftrun.core.text import states
+from ftrun.helpers.metrics import catalogue
+from ftrun.messages.group_view import MemberRow
+from ftrun.views import group, own_ranks, recent_events, summary
+from ftrun.views.group import GroupNow
+from ftrun.views.live_verdict import rank_now
+from ftrun.views.page import feed
+from ftrun.views.snapshot import RankNow, Snapshot
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = Snapshot("/run", True, "running", 2, "hang", step=7)
+METRICS = {metric.name: metric.help for metric in catalogue.METRICS}
+DRAWN = (ROOT / "supervisor/ftrun/views/page/draw.js").read_text()
+
+
+def test_the_phases_of_the_core_are_those_of_the_table() -> None:
+    names = {phase.__name__.lower() for phase in PHASES}
+    assert set(states.RUN) - {"cut off"} == names - {"pending"} | {"waiting"}
+
+
+def test_the_readers_of_records_use_no_other_word() -> None:
+    assert set(recent_events._PHASES.values()) <= set(states.RUN)
+
+
+@pytest.mark.parametrize("phase", states.RUN)
+def test_the_first_line_of_a_run_begins_with_its_state(phase: str) -> None:
+    shown = RUN._replace(phase=phase, alive=phase not in ("done", "cut off"), verdict="succeeded", exit_code=0)
+    line = summary.headline(shown)
+    assert line.startswith("ended with 0" if phase == "done" else phase)
+    if phase not in ("starting", "running", "done"):  # where the ranks say more
+        assert states.RUN[phase] in line
+    assert summary.headline(shown._replace(up=9.0, since=9.0), ages=False) == summary.headline(shown, ages=False)
+
+
+def test_a_pause_is_named_alike() -> None:
+    paused = RUN._replace(paused=60.0, paused_by="ada")
+    assert summary.headline(paused).startswith(f"{states.PAUSED.upper()} by ada for 60s")
+    assert summary.headline(paused, ages=False).startswith(f"{states.PAUSED.upper()} by ada: ")
+
+
+def test_the_page_knows_each_phase_and_takes_its_words_from_the_table() -> None:
+    table = re.search(r"const PHASES = \{(.*?)\n\};", DRAWN, re.DOTALL)
+    assert table is not None
+    keys = re.findall(r'^  "?([a-z ]+)"?: \["', table[1], re.MULTILINE)
+    assert set(keys) == set(states.RUN) - {"done"}  # a verdict is good or bad by its exit code
+    assert "now.state" in DRAWN
+    assert not [words for words in states.RUN.values() if words in DRAWN]
+
+
+def test_metrics_have_the_same_words() -> None:
+    assert METRICS["ftrun_phase"].endswith(f": {', '.join(states.RUN)}.")
+    assert METRICS["ftrun_ranks"].endswith(f": {', '.join(states.RANKS)}.")
+    assert (ROOT / "docs/metrics.md").read_text().count(", ".join(states.RUN)) == 1
+
+
+def test_ranks_have_no_other_state() -> None:
+    ranks = [
+        Rank(0, done=True),
+        Rank(1, present=False),
+        Rank(2, sections=(Section("eval", 1.0),)),
+        Rank(3),
+        Rank(4, moved_at=1.0),
+    ]
+    shown = [rank_now(rank, None, 2.0, None) for rank in ranks]
+    shown += own_ranks.with_processes((), [LocalRank(5, 5, 9, exited_at=1.0, code=1), LocalRank(6, 6, 10)], 1.0)
+    assert {rank.state for rank in shown} == set(states.RANKS)
+    assert set(feed.STATES) == set(states.RANKS)
+    assert {name: words for name, words in summary.RANK_STATES.items() if name != states.QUIET} == states.RANKS
+
+
+@pytest.mark.parametrize("state", states.RANKS)
+def test_the_status_counts_each_state_of_a_rank_in_its_words(state: str) -> None:
+    rank = RankNow(0, 1, state)
+    assert f"ranks       1: 1 {states.RANKS[state]}" in summary.lines(RUN._replace(ranks=(rank,)))
+
+
+@pytest.mark.parametrize("what", states.GROUP)
+def test_the_group_is_described_alike(what: str) -> None:
+    found = GroupNow(2, 0, 3, what, "", (), (), {})
+    assert f"epoch 3, {states.GROUP[what]}" in group.headline(found)
+
+
+def test_the_rows_of_the_group_use_the_words_of_the_table() -> None:
+    row = MemberRow(1, "node-b", states.PAUSED, "PAUSED", 1, 5.0)
+    found = GroupNow(2, 0, 1, "run", "", (), (row,), {1: 1.0}, None)
+    assert group.state(found, row) == states.PAUSED
+    assert group.state(found._replace(ages={1: 1e6}), row) == states.NO_CONTACT
+    assert all(marked for line, marked in list(group.table(found))[1:] if states.PAUSED in line)
