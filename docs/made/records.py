@@ -79,6 +79,24 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "exception": "the last exception that one of its processes left, and where it was raised",
         },
     ),
+    "rank_leftovers": (
+        "a rank has ended with 0 and left processes: they get SIGTERM, and after the grace SIGKILL, while the other "
+        "ranks go on",
+        {
+            "rank": "its number",
+            "local_rank": "its number on this node",
+            "processes": "these processes: pid, name, state and what each waits for in the kernel",
+            "grace": "`--grace`",
+        },
+    ),
+    "rank_killed": (
+        "SIGKILL was needed for what a rank had left",
+        {
+            "rank": "its number",
+            "local_rank": "its number on this node",
+            "processes": "the number of processes that it ended",
+        },
+    ),
     "rank_spawned": (
         "the process of a rank was started in place of one that has ended, while the other ranks go on",
         {"rank": "its number", "local_rank": "its number on this node", "pid": "of the new process"},

@@ -51,12 +51,12 @@ EMPTY: dict[type[Phase], str] = {
     # No process yet, or none any more: there is nothing to see, to stop or to restart.
     Pending: """CommandSpawned RankExited SpawnFailed BeatsRead EvidenceCollected CommandStopped CommandContinued
         CommandExited TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared
-        Rescheduled Looked RankReported RankTreeEnded RankStarted""",
+        Rescheduled Looked RankReported RankTreeEnded RankStarted LeftoversFound""",
     # The exec answers within milliseconds: until then nothing can be judged.
     Launching: """RankExited DevicesChecked Started DeadlineReached WokeLate BeatsRead EvidenceCollected CommandStopped
     CommandContinued
         TreeEnded ProcessesSurvived HealingFinished TreeSampled DevicesReleased VerdictShared Rescheduled Looked
-        RankReported RankTreeEnded RankStarted""",
+        RankReported RankTreeEnded RankStarted LeftoversFound""",
     # Watched: what belongs to a start, an end or a closer look is late or stray.
     Starting: """DevicesChecked Started CommandSpawned SpawnFailed EvidenceCollected TreeEnded ProcessesSurvived
         HealingFinished DevicesReleased VerdictShared""",
@@ -66,11 +66,11 @@ EMPTY: dict[type[Phase], str] = {
         DevicesReleased VerdictShared Looked""",
     # The tree is being ended: nothing can save it, and nothing more can condemn it.
     Stopping: """Rescheduled DevicesChecked Started CommandSpawned SpawnFailed EvidenceCollected CommandStopped
-        CommandContinued HealingFinished TreeSampled Looked RankReported RankTreeEnded RankStarted""",
+        CommandContinued HealingFinished TreeSampled Looked RankReported RankTreeEnded RankStarted LeftoversFound""",
     # The tree is dead: only the healer, the clock and a stop from outside matter.
     Healing: """RankExited DevicesChecked Started CommandSpawned SpawnFailed BeatsRead EvidenceCollected CommandStopped
         CommandContinued CommandExited TreeEnded ProcessesSurvived TreeSampled DevicesReleased VerdictShared
-        Rescheduled Looked RankReported RankTreeEnded RankStarted""",
+        Rescheduled Looked RankReported RankTreeEnded RankStarted LeftoversFound""",
     # Final, but whoever asks is answered.
     Done: " ".join(kind.__name__ for kind in ev.EVENTS if not kind.__name__.endswith("Requested")),
 }
@@ -97,7 +97,7 @@ ROUNDS = (
 )
 ATTEMPTS = (
     *(Attempt(7, 7, 1.0, RANKS[:2], processes=(LocalRank(0, 0, 7), LocalRank(1, 1, 8)), rounds=one) for one in ROUNDS),
-    Attempt(1, pid=7, spawned_at=1.0, processes=(LocalRank(0, 0, 7), LocalRank(1, 1, 8))),
+    Attempt(1, pid=7, spawned_at=1.0, processes=(LocalRank(0, 0, 7), LocalRank(1, 1, 8, 9.0, 0))),
     Attempt(2, pid=7, spawned_at=1.0, ranks=RANKS[:2], aways=((2.0, 3.0),), fault=FAULT._replace(severity="user")),
     Attempt(3, pid=7, spawned_at=1.0, ranks=RANKS, stopped_at=5.0, forwarded=frozenset({10, 15}), progressed=True),
     Attempt(4, pid=7, spawned_at=1.0, ranks=RANKS[3:], raised=(RaisedLimit(3, 80.0), RaisedLimit(5, 80.0))),
@@ -149,6 +149,7 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
         ev.RankReported(10.0, Finished(5, 2)),
     ],
     ev.RankTreeEnded: [ev.RankTreeEnded(10.0, 1, 3), ev.RankTreeEnded(10.0, 0)],
+    ev.LeftoversFound: [ev.LeftoversFound(10.0, 1, ("9 (worker) S -",)), ev.LeftoversFound(10.0, 5, ("9 (x) S -",))],
     ev.RankStarted: [ev.RankStarted(10.0, 1, 9), ev.RankStarted(10.0, 5, 9)],
     ev.SpawnFailed: [ev.SpawnFailed(10.0, code, "no") for code in (125, 126, 127, 1)],
     ev.DeadlineReached: [ev.DeadlineReached(10.0), ev.DeadlineReached(1e6)],

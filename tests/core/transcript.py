@@ -174,6 +174,9 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
         pairs = _pairs(words[:split])
         code, signal = (_value(pairs[name]) if name in pairs else None for name in ("code", "signal"))
         return ev.CommandExited(now, code, signal, _ending(code, signal, _pairs(words[split + 1 :])))
+    if kind is ev.LeftoversFound:
+        pairs = _pairs(words)
+        return ev.LeftoversFound(now, int(pairs["local_rank"]), (pairs["processes"],))
     if kind is ev.DevicesReleased:
         lists = {key: tuple(text.split(",")) for key, text in _pairs(words).items()}
         return ev.DevicesReleased(
@@ -327,6 +330,10 @@ def _effect(effect: do.Effect) -> str:
             return f"fence local rank {local_rank} out of round {number}: {why}"
         case do.EndRank(local_rank):
             return f"end local rank {local_rank}"
+        case do.FindLeftovers(local_rank):
+            return f"find what local rank {local_rank} has left"
+        case do.EndLeftovers(local_rank, grace):
+            return f"end what local rank {local_rank} has left: SIGTERM, and SIGKILL after {_show(grace)} s"
         case do.StartRank(local_rank, number, start_cnt):
             return f"start local rank {local_rank} for round {number} as start {start_cnt}"
         case do.BeginRound(local_rank, number, restore, reason):

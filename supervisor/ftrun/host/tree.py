@@ -24,6 +24,7 @@ class Tree:
         self.processes: dict[int, int] = {}  # of the command, not reaped yet: pid -> local rank
         self.group: int | None = None  # the process group of the command, while one of `processes` is left
         self._refused: set[tuple[int, int]] = set()  # processes that ftrun may not signal (EPERM)
+        self._asked: set[tuple[int, int]] = set()  # processes that a rank left, which have got SIGTERM
         self._not_forwarded: set[int] = set()
         # A shell that replaced itself by ftrun (exec) may have left its own children: ftrun must not end them.
         inherited = (procfs.stat(pid) for pid in procfs.children(self._pid))
@@ -185,11 +186,19 @@ class Tree:
         return all(map(self.is_not_permitted, members)) and self.processes.keys() <= left
 
     def terminate(self) -> list[Stat]:
-        """Send SIGTERM to all members, and SIGCONT so that stopped ones can act on it."""
+        """Send SIGTERM to all members, and SIGCONT so that stopped ones can act on it.  What a rank left gets no second
+        SIGTERM: it may be handling the first."""
         members = self.members()
-        self._refused = _send(members, signal.SIGTERM)
+        self._refused = _send([s for s in members if (s.pid, s.start) not in self._asked], signal.SIGTERM)
+        self._asked.clear()
         _send(members, signal.SIGCONT)
         return members
+
+    def terminate_leftovers(self, members: Sequence[Stat]) -> None:
+        """The same for these members alone, before the whole tree is ended."""
+        refused = _send(members, signal.SIGTERM)
+        self._asked |= {(s.pid, s.start) for s in members} - refused
+        _send(members, signal.SIGCONT)
 
     def kill(self) -> list[Stat]:
         members, self._refused = kill(self.members)

@@ -97,11 +97,11 @@ class Supervisor:
         self._state_file = StateFile(setup, self._policy, command, self._launcher.standbys)
         self._records = RecordWriter(setup, command, phase.name, self._clients, self._state_file, lambda: self._job)
         self._recovery: RankRecovery | None = None
-        if self._policy.recover and settings["nproc-per-node"].value is not None and group is None:
+        if settings["nproc-per-node"].value is not None:
             from ftrun.pid1 import rank_recovery  # with all that it needs when a rank dies
 
             shared = self._poll, self._launcher, self._ranks, self._exit_cause, self._records.problem
-            self._recovery = rank_recovery.RankRecovery(setup, *shared)
+            self._recovery = rank_recovery.RankRecovery(setup, self._policy, *shared)
 
     def run(self) -> int:
         if self._signals.stop is not None:  # it came after the end of the command of the phase before
@@ -313,7 +313,7 @@ class Supervisor:
                 self._records.log(text)
             case do.Spawn(_, place):
                 self._spawn(place)
-            case do.FenceRank() | do.EndRank() | do.StartRank() | do.BeginRound() if self._recovery is not None:
+            case _ if isinstance(effect, do.RankEffect) and self._recovery is not None:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
             case do.Forward(number):
                 if (problem := self._tree.forward(number, self._control)) is not None:

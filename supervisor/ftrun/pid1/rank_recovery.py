@@ -1,4 +1,5 @@
-"""What PID 1 does for ranks that can recover: it talks to them, ends single ranks, and starts them again."""
+"""What PID 1 does for single ranks: it ends what they leave, and those that can recover it talks to, ends and starts
+again."""
 
 import select
 import time
@@ -8,15 +9,14 @@ from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine import ranks as _handlers  # noqa: F401 - a fault is no time to read a disk
 from ftrun.core.machine.values import Ledger
-from ftrun.host.rank_killer import RankKiller
+from ftrun.core.rules.policy import Policy
+from ftrun.host.rank_killer import Ended, RankKiller
 from ftrun.pid1.bootstrap import Setup
 from ftrun.pid1.exit_cause import ExitCause
 from ftrun.pid1.launching import Launcher
 from ftrun.pid1.rank_channel import RankChannel
 from ftrun.pid1.ranks import RankProcesses
 from ftrun_hooks import layout
-
-Effect = do.FenceRank | do.EndRank | do.StartRank | do.BeginRound
 
 
 class RankRecovery:
@@ -25,12 +25,14 @@ class RankRecovery:
     def __init__(
         self,
         setup: Setup,
+        policy: Policy,
         poll: select.poll,
         launcher: Launcher,
         processes: RankProcesses,
         cause: ExitCause,
         problem: Callable[[str], None],
     ) -> None:
+        self._recovers = bool(policy.recover) and not policy.group
         self._setup, self._poll, self._launcher, self._processes = setup, poll, launcher, processes
         self._cause, self._problem, self._killer = cause, problem, RankKiller(setup.tree)
         self._channel: RankChannel | None = None
@@ -45,6 +47,8 @@ class RankRecovery:
         """The ranks are about to be started: they can reach PID 1 from now on."""
         self.close()
         self._round = 1
+        if not self._recovers:
+            return
         try:
             self._channel = RankChannel(f"{self._setup.beats.path}/{layout.RANKS}", self._poll, self._setup.tree)
             self._setup.beats.access.grant()
@@ -66,15 +70,25 @@ class RankRecovery:
         if not watched:
             self._killer.forget()
         elif self._killer.recheck_at is not None:
-            events += [ev.RankTreeEnded(now, *gone) for gone in self._killer.check()]
+            events += self._check(now)
         return events
 
-    def perform(self, effect: Effect, ledger: Ledger) -> list[ev.Event]:
+    def _check(self, now: float) -> list[ev.Event]:
+        return [
+            ev.RankTreeEnded(now, *found) if isinstance(found, Ended) else ev.LeftoversFound(now, *found)
+            for found in self._killer.check()
+        ]
+
+    def perform(self, effect: do.RankEffect, ledger: Ledger) -> list[ev.Event]:
         now = time.monotonic()
         match effect:
             case do.EndRank(local_rank):
                 self._killer.end(local_rank)
-                return [ev.RankTreeEnded(now, *gone) for gone in self._killer.check()]
+                return self._check(now)
+            case do.FindLeftovers(local_rank):
+                self._killer.find_leftovers(local_rank)
+            case do.EndLeftovers(local_rank, grace):
+                self._killer.end_leftovers(local_rank, grace)
             case do.StartRank():
                 return self._start(effect, ledger, now)
             case do.FenceRank() | do.BeginRound():

@@ -42,6 +42,21 @@ class EndRank(NamedTuple):
     local_rank: int
 
 
+class FindLeftovers(NamedTuple):
+    """Look, a moment later, for processes that a rank which is done has left; the answer, if any, is
+    `LeftoversFound`."""
+
+    local_rank: int
+
+
+class EndLeftovers(NamedTuple):
+    """Send SIGTERM (and SIGCONT) to what a rank that is done has left, and SIGKILL after `grace` seconds, until nothing
+    is left; the answer is `RankTreeEnded`."""
+
+    local_rank: int
+    grace: float
+
+
 class StartRank(NamedTuple):
     """Start a rank's process again, for this round, as its start number `start_cnt`; the answer is `RankStarted`."""
 
@@ -118,14 +133,12 @@ class Exit(NamedTuple):
     device: str | None = None
 
 
+RankEffect = FenceRank | EndRank | FindLeftovers | EndLeftovers | StartRank | BeginRound
 Effect = (
     Persist
     | LogLine
     | Spawn
-    | FenceRank
-    | EndRank
-    | StartRank
-    | BeginRound
+    | RankEffect
     | Forward
     | Investigate
     | Look

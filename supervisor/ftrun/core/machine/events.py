@@ -149,7 +149,7 @@ class RankReported(NamedTuple):
 
 
 class RankTreeEnded(NamedTuple):
-    """No process of this rank is left, after `EndRank`; `killed` of them needed SIGKILL."""
+    """No process of this rank is left, after `EndRank` or `EndLeftovers`; `killed` of them needed SIGKILL."""
 
     now: float
     local_rank: int
@@ -164,7 +164,15 @@ class RankStarted(NamedTuple):
     pid: int
 
 
-RankEvent = RankExited | RankReported | RankTreeEnded | RankStarted
+class LeftoversFound(NamedTuple):
+    """A rank that is done has left these processes, `pid (name) state wchan`, after `FindLeftovers`."""
+
+    now: float
+    local_rank: int
+    processes: tuple[str, ...]
+
+
+RankEvent = RankExited | RankReported | RankTreeEnded | RankStarted | LeftoversFound
 
 
 class CommandExited(NamedTuple):

@@ -299,6 +299,7 @@ WATCHED: dict[type[ev.Event], Handler] = {
     ev.RankReported: _on_rank_event,
     ev.RankTreeEnded: _on_rank_event,
     ev.RankStarted: _on_rank_event,
+    ev.LeftoversFound: _on_rank_event,
     ev.SignalReceived: _on_signal_received,
     ev.FaultReported: device_faults.on_fault_reported,
     ev.Rescheduled: requests.on_rescheduled,

@@ -7,7 +7,7 @@ from ftrun.core.machine.ending import is_by_request, status_text
 from ftrun.core.machine.recovering import CLOSED, Recovery, advance
 from ftrun.core.machine.states import Job, Stopping, Suspect, Watched
 from ftrun.core.machine.stopping import Effects, Outcome
-from ftrun.core.machine.values import Attempt
+from ftrun.core.machine.values import Attempt, LocalRank
 from ftrun.core.machine.watching import check, cleared_record
 from ftrun.core.ranks import table
 from ftrun.core.rules import exit_codes
@@ -26,6 +26,8 @@ def on_rank_event(job: Job, phase: Watched | Stopping, event: ev.RankEvent, poli
             return _on_rank_tree_ended(job, phase, event, policy)
         case ev.RankStarted():
             return _on_rank_started(job, phase, event, policy)
+        case ev.LeftoversFound():
+            return _on_leftovers_found(job, phase, event, policy)
 
 
 def _on_rank_exited_stopping(job: Job, phase: Stopping, event: ev.RankExited) -> Outcome:
@@ -44,6 +46,8 @@ def _on_rank_exited(job: Job, phase: Watched, event: ev.RankExited, policy: Poli
         attempt = attempt._replace(rounds=CLOSED)
     rank = next((one.rank for one in attempt.processes if one.local_rank == event.local_rank), event.local_rank)
     why = status_text(ev.CommandExited(event.now, event.code, event.signal, rank=rank))
+    if status == 0 and not replaced and any(one.exited_at is None for one in attempt.processes):
+        written += (do.FindLeftovers(event.local_rank),)
     recovery = advance(job, attempt, table.Ended(event.local_rank, status, why), event.now, policy)
     recovery = recovery._replace(effects=written + recovery.effects)
     if recovering.counted_cause(recovery.attempt.rounds, policy) == "failure":
@@ -77,8 +81,31 @@ def _started_at(attempt: Attempt, local_rank: int) -> float:
 
 
 def _on_rank_tree_ended(job: Job, phase: Watched, event: ev.RankTreeEnded, policy: Policy) -> Outcome:
+    written: Effects = ()
+    if event.killed and (done := _done(phase.attempt, event.local_rank)) is not None:
+        written = (do.Persist("rank_killed", (*_numbers(done), ("processes", event.killed))),)
     recovery = advance(job, phase.attempt, table.Cleared(event.local_rank), event.now, policy)
-    return _go_on(phase, recovery, event.now, policy)
+    return _go_on(phase, recovery._replace(effects=written + recovery.effects), event.now, policy)
+
+
+def _on_leftovers_found(job: Job, phase: Watched, event: ev.LeftoversFound, policy: Policy) -> Outcome:
+    """What a rank has left ends as what the whole command leaves at its end does, while the other ranks go on."""
+    if (done := _done(phase.attempt, event.local_rank)) is None:
+        return job, ()
+    fields = (*_numbers(done), ("processes", list(event.processes)), ("grace", policy.grace))
+    return job, (do.Persist("rank_leftovers", fields), do.EndLeftovers(event.local_rank, policy.grace))
+
+
+def _done(attempt: Attempt, local_rank: int) -> LocalRank | None:
+    """This rank, if it has ended with 0 and is not being replaced."""
+    member = attempt.rounds.member(local_rank)
+    if member is not None and member.state == "ending":
+        return None
+    return next((one for one in attempt.processes if one.local_rank == local_rank and one.code == 0), None)
+
+
+def _numbers(process: LocalRank) -> do.Fields:
+    return ("rank", process.rank), ("local_rank", process.local_rank)
 
 
 def _on_rank_started(job: Job, phase: Watched, event: ev.RankStarted, policy: Policy) -> Outcome:
