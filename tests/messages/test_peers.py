@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, State, World
 from ftrun.core.group.world import MOST_RUNS
 from ftrun.core.machine.values import Reason
+from ftrun.core.ranks.shared import RUNGS, Copy, GroupRound, Kept, NodeRounds, Progress, Shard
 from ftrun.messages import peers
 from ftrun.messages.codec import EXACT, LARGEST, Malformed
 
@@ -29,13 +30,24 @@ local = st.integers(1, peers.MOST_RANKS)
 ranks = st.none() | st.builds(Ranks, local, hosts, ports)
 pairs = st.lists(st.tuples(st.integers(1, 9), local), min_size=1, max_size=9).map(tuple)
 worlds = st.none() | st.builds(World, hosts, ports, pairs)
+rungs, numbered = st.none() | st.sampled_from(RUNGS), st.lists(numbers, max_size=3).map(tuple)
+shards = st.lists(st.builds(Shard, texts, numbers), max_size=3).map(tuple)
+group_rounds = st.builds(
+    GroupRound, st.integers(1, 99), st.sampled_from(("work", "leave", "close")), rungs, numbered, texts, hosts, ports,
+    maybe, st.lists(st.builds(Copy, numbers, numbered), max_size=3).map(tuple), numbered, seconds, shards,
+)  # fmt: skip
+node_rounds = st.builds(
+    NodeRounds, st.sampled_from(get_args(Progress)), st.integers(1, 99), st.none() | group_rounds, rungs, numbered,
+    texts, numbered, st.lists(st.builds(Kept, numbers, texts, numbers), max_size=3).map(tuple), shards, seconds,
+    seconds, st.lists(texts, max_size=2).map(tuple),
+)  # fmt: skip
 reports = st.builds(
     Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), failures, ends, counts,
-    st.booleans(), st.booleans(), paused, numbers, ranks,
+    st.booleans(), st.booleans(), paused, numbers, ranks, st.none() | node_rounds,
 )  # fmt: skip
 orders = st.builds(
     GroupOrder, numbers, st.sampled_from(("wait", "run", "stop", "end")), texts, st.none() | reasons, st.none() | texts,
-    maybe, maybe, counts, st.booleans(), st.booleans(), paused, ends, worlds,
+    maybe, maybe, counts, st.booleans(), st.booleans(), paused, ends, worlds, st.none() | group_rounds,
 )  # fmt: skip
 LOADS = (peers.load_report, peers.load_order, peers.load_pulse, peers.load_ack, peers.load_time)
 HELLO = peers.Hello("1.0", "job", 4, 3, "life", "node")
@@ -107,6 +119,11 @@ def _load(load: Any, content: bytes) -> None:
         ({"ranks": {"number": 1, "port": 65536}}, "not an address and a port"),
         ({"ranks": {"number": 1, "address": "a" * 256}}, "not an address and a port"),
         ({"ranks": {"number": 1, "address": "a b"}}, "not an address and a port"),
+        ({"rounds": {"number": 0}}, "not a round of ranks"),
+        ({"rounds": {"ranks": [-1]}}, "not a round of ranks"),
+        ({"rounds": {"adopted": {"ranks": [1] * 2049}}}, "not a round of ranks"),
+        ({"rounds": {"adopted": {"copies": [{"source": 1, "targets": [2] * 2049}]}}}, "not a round of ranks"),
+        ({"rounds": {"adopted": {"port": 65536}}}, "not an address and a port"),
     ],
 )
 def test_an_invalid_report_is_refused_with_the_reason(change: dict[str, Any], why: str) -> None:
@@ -125,8 +142,8 @@ def test_a_hello_of_another_version_is_not_checked_further() -> None:
     for content in (
         {"schema": 9},
         {"schema": 2, "version": "1.0"},
-        {"schema": 4, "version": "2.0\n\x1b[31m"},
-        {"schema": 4, "version": ["x"]},
+        {"schema": 5, "version": "2.0\n\x1b[31m"},
+        {"schema": 5, "version": ["x"]},
     ):
         with pytest.raises(Malformed, match=r"rank 0 is ftrun 1\.0") as why:
             peers.load_hello(json.dumps(content).encode(), "1.0")

@@ -27,7 +27,7 @@ from ftrun.config.parsers import (
     urls,
 )
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.ranks.table import RUNGS
+from ftrun.core.ranks.shared import RUNGS
 
 
 class ConfigError(ValueError):

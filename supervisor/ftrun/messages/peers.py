@@ -12,9 +12,10 @@ from typing import Any, Final
 from ftrun.core.group.messages import SILENCE, GroupOrder, Pulse, Ranks, Report, World
 from ftrun.core.group.world import MOST_RUNS
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks.shared import GroupRound, NodeRounds
 from ftrun.messages.codec import Codec, Malformed, Value, parse_object
 
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 ORDER: Final = b"order"
 REFUSED: Final = b"refused"
 BYE: Final = b"bye"
@@ -27,6 +28,7 @@ MAX_PERIOD: Final = 4.5  # s, in a large group; PID 1 gets a `contact` at least 
 HEARTBEATS_PER_SECOND: Final = 200  # that rank 0 receives at most
 MOST_RANKS: Final = 1024  # on one node: the slots of a beat file
 MOST_MEMBERS: Final = 1 << 20
+MOST_REPLACED: Final = 2048  # ranks that a round names
 ADDRESS: Final = 255  # characters
 
 
@@ -88,6 +90,8 @@ def load_report(content: bytes) -> Report:
     report = _load(Report, content)
     if report.ranks is not None:
         _check_ranks(report.ranks)
+    if report.rounds is not None:
+        _check_rounds(report.rounds)
     return report
 
 
@@ -95,6 +99,8 @@ def load_order(content: bytes) -> GroupOrder:
     order = _load(GroupOrder, content)
     if order.world is not None:
         _check_world(order.world)
+    if order.round is not None:
+        _check_round(order.round)
     return order
 
 
@@ -148,6 +154,23 @@ def _check_world(world: World) -> None:
     if sum(members for members, _ in counts) > MOST_MEMBERS:
         raise Malformed(f"`world`: more than {MOST_MEMBERS} members")
     _check_address(world.address, world.port)
+
+
+def _check_rounds(rounds: NodeRounds) -> None:
+    _check_numbers(rounds.number, rounds.ranks)
+    if rounds.adopted is not None:
+        _check_round(rounds.adopted)
+
+
+def _check_round(found: GroupRound) -> None:
+    _check_numbers(found.number, found.ranks)
+    _check_numbers(found.number, tuple(rank for copy in found.copies for rank in (copy.source, *copy.targets)))
+    _check_address(found.address, found.port)
+
+
+def _check_numbers(number: int, ranks: tuple[int, ...]) -> None:
+    if number < 1 or len(ranks) > MOST_REPLACED or not all(rank >= 0 for rank in ranks):
+        raise Malformed("not a round of ranks")
 
 
 def _check_address(address: str, port: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ftrun.config.option_table import OPTIONS
 from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, World
 from ftrun.core.machine.values import LearnedTimeouts, Ledger
+from ftrun.core.ranks.shared import GroupRound
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages import (
     checkpoints,
@@ -303,6 +304,7 @@ def _messages() -> list[bytes | str]:
     orders = [
         GroupOrder(3, "run", "why"),
         GroupOrder(3, "run", "why", world=world),
+        GroupOrder(3, "run", "why", round=GroupRound(2, "leave", "rank", (1, 2), "a rank died")),
         GroupOrder(3, "stop", "why", "hang", "n", 1, 7),
     ]
     values = [*reports, *orders, Pulse(1, 7, 2.5), Pulse(1, None, 2.5)]

@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from ftrun.core.machine.values import Reason
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks.shared import GroupRound, NodeRounds
 
 SILENCE: Final = 60.0  # s without a message after which a member counts as lost: the default of `--peer-timeout`
 MISSED_PULSES: Final = 3  # the least number of pulses from a node that must be missing
@@ -67,7 +68,7 @@ class Report(NamedTuple):
     """The complete state of a member, for rank 0.  `life` identifies this ftrun process, and `seq` rises within it.
     `epoch`: the newest epoch that this member has run or that rank 0 has ended; the member starts only later ones.
     `end`: only with `ending`, `done`, `left`.  `ran`: the last epoch whose command this ftrun process itself started;
-    0: none.  `ranks`: None if the command is one process.
+    0: none.  `ranks`: None if the command is one process.  `rounds`: None if its ranks cannot recover.
     """
 
     rank: int
@@ -85,6 +86,7 @@ class Report(NamedTuple):
     paused: float | None = None  # verdicts are paused for so many more seconds; inf: until resumed; 0: resumed
     ran: int = 0
     ranks: Ranks | None = None  # of the next start
+    rounds: NodeRounds | None = None
 
 
 class Pulse(NamedTuple):
@@ -104,7 +106,8 @@ class GroupOrder(NamedTuple):
     `why` is one line for a person; `cause`, `node`, `rank`, `step`: of the first failure.  `counts` hold from this
     epoch on; `progressed`: a member made progress in this epoch, which resets them.  `devices_unchanged`: the
     accelerators of all members have not changed for the idle timeout.  `paused`: as in `Report`.  `world`: with a `run`
-    that starts an epoch, where ftrun starts the ranks.
+    that starts an epoch, where ftrun starts the ranks.  `round`: what their ranks do within the epoch; None: they do
+    not recover, or (with `wait`) that is not known.
     """
 
     epoch: int
@@ -120,3 +123,4 @@ class GroupOrder(NamedTuple):
     paused: float | None = None
     end: GroupEnd | None = None
     world: World | None = None
+    round: GroupRound | None = None

@@ -12,6 +12,7 @@ an attempt: what follows is the restart of the tree, as without recovery.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ftrun.core.ranks.shared import Rung
 from ftrun.core.ranks.table import (
     Act,
     AskedRetry,
@@ -31,7 +32,6 @@ from ftrun.core.ranks.table import (
     Restore,
     Rounds,
     Rules,
-    Rung,
     SaidHello,
     Snapshot,
     Start,

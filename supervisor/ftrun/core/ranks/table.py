@@ -1,11 +1,10 @@
 """The ranks of this node in a round of recovery: plain values.  Times are CLOCK_MONOTONIC seconds."""
 
-from typing import Final, Literal
+from typing import Literal
 
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks.shared import RUNGS, Rung
 
-Rung = Literal["retry", "rank"]
-RUNGS: Final[tuple[Rung, ...]] = ("retry", "rank")  # the finest first; below them all is the restart of the tree
 # Of one rank.  `new`: its process runs and has not said that it can recover.  `working`: it is in its training
 # function.  `leaving`: it was asked to leave it.  `waiting`: it has left the round, or its new process is there, and it
 # waits for the next round.  `finished`: its function has returned.  `exited`: it ended with 0.  `ending`: its processes

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from ftrun.core.machine import values
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.ranks.table import RUNGS
+from ftrun.core.ranks.shared import RUNGS
 from ftrun.core.text import states
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
