@@ -1,9 +1,12 @@
 """`ftctl history` and `list`: what a person sees of schedules and runs that are over."""
 
 import json
+import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
+from ftrun.views import schedules
 from support.runs import FTCTL, Run, Runs, python, wait_for
 
 FIRST = """
@@ -52,6 +55,10 @@ def test_schedules_outlive_their_containers_and_the_next_one_sees_the_last_check
     assert again["cause"] is None
     assert failed["until"] >= failed["since"]
     assert failed["lost"]
+    shutil.rmtree(runs.folder / "pod-1")
+    copy = Path(schedules.report_copy(str(runs.folder / "state"), first["key"], 1))
+    assert copy.read_text().startswith("# Attempt 1 failed: exit code 1\n")
+    assert f"report: {copy}" in ftctl(runs, "history", "--state-dir", "state")
 
     text = ftctl(runs, "history", "--state-dir", "state")
     assert "schedule 1\n" in text

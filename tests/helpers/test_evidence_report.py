@@ -8,9 +8,9 @@ from markdown_it import MarkdownIt
 
 from ftrun.core.machine.values import Finding
 from ftrun.core.rules import hang_rules
+from ftrun.core.text.markdown import block, code, plain, table
 from ftrun.helpers.evidence.classification import Change, Classification
 from ftrun.helpers.evidence.flight_recorder import Answer, Collective
-from ftrun.helpers.evidence.markdown import block, code, plain, table
 from ftrun.helpers.evidence.processes import Io, ProcessState
 from ftrun.helpers.evidence.report import Facts, OpenFiles, markdown, opening
 from ftrun.helpers.evidence.report_document import document

@@ -45,6 +45,7 @@ def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[
             rank,
             *here.group(rank, 3, wait="60s"),
             *options,
+            *("--state-dir", str(here.folder / "state")),
             *("--node-name", f"node-{rank}", "--", sys.executable, "-c", CODE, str(HOUSE / "hooks"), str(rank)),
         )
         for rank in range(3)
@@ -84,6 +85,8 @@ def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[
     text = ftctl(members[2], "status", "--all")
     assert "no contact with member 0 for " in text.stdout
     assert "last heard of" in text.stdout
-    lost = ftctl(members[2], "report", "--member", "1")
+    kept = ftctl(members[2], "report", "--member", "1")
+    assert (kept.returncode, kept.stdout) == (0, ftctl(members[1], "report").stdout), "the copy in the state dir"
+    lost = ftctl(members[2], "report", "--member", "0")
     assert (lost.returncode, lost.stdout) == (1, "")
     assert "rank 0" in lost.stderr

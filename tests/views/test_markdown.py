@@ -1,6 +1,6 @@
 """A report's Markdown as text."""
 
-from ftrun.helpers.evidence.markdown import block, code, plain, table
+from ftrun.core.text.markdown import block, code, plain, table
 from ftrun.views.markdown import lines
 
 

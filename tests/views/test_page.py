@@ -4,6 +4,7 @@ import json
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -16,13 +17,18 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ft
 
 from starlette.testclient import TestClient
 
-from ftrun.views import steps
+from ftrun.host import procfs
+from ftrun.messages import group_view
+from ftrun.messages.group_view import GroupView, MemberRow, SlowRank
+from ftrun.views import schedules, steps
 from ftrun.views.history import History
 from ftrun.views.page import app, feed, timeline_cache
 from ftrun.views.page.app import FILES, Page
 from ftrun.views.page.middleware import Middleware
 from ftrun.views.rundir import NoRunDir, find
+from ftrun.views.schedules import AttemptLine, Life
 from ftrun.views.snapshot import RankNow, Snapshot
+from ftrun.views.state import State
 from support.pages import empty
 from support.snapshots import snapshot
 
@@ -276,3 +282,70 @@ def test_health_and_readiness_are_true_after_the_end(
 ) -> None:
     show(monkeypatch, snapshot(**changed))
     assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (health, ready)
+
+
+# --- the whole job ----------------------------------------------------------------------------------------------------
+
+
+def test_the_group_is_shown_with_what_needs_attention_first(
+    client: TestClient, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(monkeypatch, snapshot(3)._replace(run_dir=str(run_dir), node="here"))
+    now = time.monotonic()
+    slow = SlowRank(5, 2.0, 1.0, "gpu 1", 30.0)
+    rows = [
+        MemberRow(0, "here", "running", "healthy", 1, now),
+        MemberRow(1, "there", "running", "healthy", 2, now, step=7, beat=1.0, report=1, trouble="hang in attempt 1: x"),
+        MemberRow(2, "yonder", "running", "healthy", 2, now, slow=(slow,)),
+    ]
+    view = GroupView(1, 4, 0, now, 2, "run", rows=tuple(rows), boot=procfs.boot_id())
+    (run_dir / "group.json").write_bytes(group_view.dump(view))
+    found = client.get("/snapshot.json").json()["members"]
+    assert [member["rank"] for member in found["members"]] == [2, 0, 1]
+    assert found["never_seen"] == [3]
+    assert found["headline"] == "group of 4, epoch 2, running (seen from member 0)"
+    assert found["members"][0]["slow"][0]["text"].startswith("rank 5 on gpu 1 is a straggler: 2s per step")
+    assert found["members"][2]["state"] == "running"
+
+
+def test_reports_of_other_members_come_from_the_messengers(run_dir: Path) -> None:
+    asked = []
+
+    def read(folder: str, member: int, attempt: int) -> str:
+        asked.append((folder, member, attempt))
+        if member == 7:
+            raise ValueError("member 7 is not connected to rank 0")
+        return "# Rank <b> sleeps\n"
+
+    with TestClient(Page(lambda: str(run_dir), read).application(), base_url="http://localhost") as client:
+        answer = client.get("/member/1/report/2")
+        assert "<h1>Rank &lt;b&gt; sleeps</h1>" in answer.text
+        refused = client.get("/member/7/report/2")
+        assert (refused.status_code, refused.text) == (404, "member 7 is not connected to rank 0\n")
+        assert client.get("/member/x/report/2").status_code == 404
+        assert client.get("/member/1/report/0").status_code == 404
+    assert asked == [(str(run_dir), 1, 2), (str(run_dir), 7, 2)]
+
+
+def test_the_history_has_the_reports_that_outlived_their_containers(
+    client: TestClient, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "state"
+    (folder / "runs").mkdir(parents=True)
+    lost = AttemptLine(1, "first", 10.0, 15.0, "hang", "it hung", "train.py:8 load", lost={"hang": 3.0})
+    again = AttemptLine(2, "hang", 15.0, 20.0, open=True)
+    life = Life(1, "pod-1", 1, 0, "node-1", "", "", "/gone", "train", 10.0, attempts=(lost, again))
+    (folder / "runs" / "pod-1.json").write_bytes(schedules.dump(life))
+    copy = Path(schedules.report_copy(str(folder), "pod-1", 1))
+    copy.parent.mkdir(parents=True)
+    copy.write_text("# It hung\n")
+    state = json.dumps({"schema": 1, "run": {"state_dir": str(folder)}})
+    monkeypatch.setattr("ftrun.views.state.load", lambda run_dir: State(rest=json.loads(state)))
+    found = client.get("/history.json").json()
+    assert found["source"] == str(folder)
+    first, second = found["rows"]
+    assert (first["cause"], first["place"], first["cost"]) == ("hang", "train.py:8 load", "3s (3s hang)")
+    assert (first["link"], second["link"], second["open"]) == ("history/pod-1/1", None, True)
+    assert "<h1>It hung</h1>" in client.get("/history/pod-1/1").text
+    for other in ("history/pod-1/2", "history/pod-2/1", "history/..%2f..%2f/1", "history/pod-1/x"):
+        assert client.get(f"/{other}").status_code == 404, other

@@ -8,6 +8,7 @@ import click
 
 from ftrun.cli.common import UserError, WholeNumber
 from ftrun.messages.group_view import MOST, FileRequest
+from ftrun.views import schedules
 
 MEMBER: Final = click.option(
     "--member",
@@ -15,6 +16,17 @@ MEMBER: Final = click.option(
     metavar="M",
     help="Of this member of the group, by way of rank 0, encrypted as all messages of the group.",
 )
+
+
+def read_report(run_dir: str, member: int, attempt: int) -> str:
+    """The report of that member as Markdown: from the member itself, else the copy in the state dir; UserError if there
+    is neither."""
+    try:
+        return read_file(run_dir, member, "report.md", attempt).decode("utf-8", "replace")
+    except UserError as why:
+        if (copy := schedules.kept_report(run_dir, member, attempt)) is None:
+            raise UserError(f"{why}; the state dir has no copy of its report") from None
+        return copy
 
 
 def read_file(run_dir: str, member: int, what: Literal["report.md", "report.json", "stacks"], attempt: int) -> bytes:

@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ftrun.core.text import sentences
+from ftrun.core.text import markdown, sentences
 from ftrun.views.record_files import Record
 
 SHOWN: Final = ("exited", "rank_exited", "fault", "escalated", "problem")
 READ: Final = (*SHOWN, "started", "stopping", "restart", "ended")  # the records that it is made from
 
 
-def document(records: Sequence[Record], attempt: int, run_dir: str, tail: Sequence[str]) -> dict[str, Any] | None:
+def document(
+    records: Sequence[Record], attempt: int, run_dir: str, tail: Sequence[str], node: str = ""
+) -> dict[str, Any] | None:
     """What is known about how this attempt ended; None if it has not ended badly.  `tail`: the last lines of its
-    output, where that is kept."""
+    output, where that is kept; `node`: the host."""
     own = [record for record in records if record.get("attempt") == attempt]
     ends = [record for record in own if record["event"] == "exited" and (record.get("code") or record.get("signal"))]
     if not ends:
@@ -26,6 +28,7 @@ def document(records: Sequence[Record], attempt: int, run_dir: str, tail: Sequen
         "schema": 1,
         "attempt": attempt,
         "command": started.get("command"),
+        "node": node,
         "run_dir": run_dir,
         "time": end.get("time"),
         "code": end.get("code"),
@@ -57,6 +60,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"Attempt {found['attempt']} failed: {ending}",
         "",
         f"command  {command}",
+        f"host     {found['node'] or 'unknown'}",
         f"time     {found['time']}",
         f"cause    {found['why'] or 'the command gave none'}",
         f"then     {_then(found['then'])}",
@@ -75,6 +79,12 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
+
+
+def as_markdown(found: dict[str, Any]) -> str:
+    """The same in the form of the report of a hang."""
+    head, _, *rest = lines(found)
+    return f"# {markdown.plain(head)}\n\n{markdown.block(chr(10).join(rest))}\n"
 
 
 def _then(record: Record | None) -> str:

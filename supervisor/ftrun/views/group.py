@@ -72,16 +72,21 @@ def state(found: GroupNow, row: MemberRow) -> str:
     return states.NO_CONTACT if is_gone(found, row) else row.phase
 
 
+def needs_attention(found: GroupNow, row: MemberRow) -> bool:
+    return is_gone(found, row) or bool(row.slow) or row.phase in ("suspect", "cut off", states.PAUSED)
+
+
 def document(found: GroupNow) -> dict[str, Any]:
-    """The JSON of the view."""
+    """The JSON of the view; the members that need attention come first."""
     members = []
-    for row in found.rows:
+    for row in sorted(found.rows, key=lambda row: not needs_attention(found, row)):
         plain: dict[str, Any] = {name: value for name, value in row._asdict().items() if name not in ("at", "paces")}
-        plain["slow"] = [one._asdict() for one in row.slow]
-        members.append(plain | {"age": found.ages.get(row.rank), "gone": is_gone(found, row)})
+        plain["slow"] = [one._asdict() | {"text": straggler(one)} for one in row.slow]
+        plain |= {"age": found.ages.get(row.rank), "gone": is_gone(found, row), "state": state(found, row)}
+        members.append(plain)
     head = {name: value for name, value in found._asdict().items() if name not in ("rows", "ages")}
     missing = [rank for rank in range(found.size) if rank not in found.ages]
-    return {**head, "never_seen": missing, "members": members}
+    return {**head, "headline": headline(found), "never_seen": missing, "members": members}
 
 
 # --- as text ----------------------------------------------------------------------------------------------------------
@@ -111,7 +116,7 @@ def table(found: GroupNow) -> Iterator[tuple[str, bool]]:
         trouble = f"{states.STRAGGLER}: {_ranks(row.slow)}" if row.slow else trouble
         name = sentences.short(row.node, HOST)
         line = f"{row.rank:>6} {name:<{HOST}} {state(found, row):<10} {row.attempt:>7} {step:>9} {beat:>9}  {trouble}"
-        yield line[:80], is_gone(found, row) or bool(row.slow) or row.phase in ("suspect", "cut off", states.PAUSED)
+        yield line[:80], needs_attention(found, row)
     for rank in range(found.size):
         if rank not in found.ages:
             yield f"{rank:>6} {'':<{HOST}} never seen", True

@@ -1,4 +1,4 @@
-"""A report's Markdown (helpers/evidence/markdown.py) as plain text: tables in columns, nothing marked up."""
+"""A report's Markdown (core/text/markdown.py) as plain text: tables in columns, nothing marked up."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,10 +6,10 @@ from typing import Final
 
 from ftrun.core.text.sentences import printable
 
-_FENCE: Final = re.compile(r"(`{3,})[^`]*")
-_SPAN: Final = re.compile(r"(`+) ?(.*?) ?\1(?!`)")
-_ESCAPE: Final = re.compile(r"\\([\\`*_{}\[\]<>#|~&])")
-_CELLS: Final = re.compile(r"(?<!\\)\|")
+FENCE: Final = re.compile(r"(`{3,})[^`]*")
+SPAN: Final = re.compile(r"(`+) ?(.*?) ?\1(?!`)")
+ESCAPE: Final = re.compile(r"\\([\\`*_{}\[\]<>#|~&])")
+CELLS: Final = re.compile(r"(?<!\\)\|")
 
 
 def lines(markdown: str) -> Iterator[str]:
@@ -23,11 +23,11 @@ def lines(markdown: str) -> Iterator[str]:
                 yield printable(f"    {line}".rstrip())
             continue
         if line.startswith("| "):
-            rows.append([_text(cell.strip()) for cell in _CELLS.split(line)[1:-1]])
+            rows.append([_text(cell.strip()) for cell in CELLS.split(line)[1:-1]])
             continue
         yield from _columns(rows)
         rows = []
-        if (opened := _FENCE.fullmatch(line)) is not None:
+        if (opened := FENCE.fullmatch(line)) is not None:
             fence = opened[1]
         elif line.startswith("#"):
             title = _text(line.lstrip("# "))
@@ -49,9 +49,9 @@ def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _text(line: str) -> str:
     """Without the marks; what is in a code span is as it is."""
     found, at = [], 0
-    for span in _SPAN.finditer(line):
+    for span in SPAN.finditer(line):
         if span.start() and line[span.start() - 1] == "\\":
             continue
-        found += [_ESCAPE.sub(r"\1", line[at : span.start()]), span[2].replace("\\|", "|")]
+        found += [ESCAPE.sub(r"\1", line[at : span.start()]), span[2].replace("\\|", "|")]
         at = span.end()
-    return printable("".join(found) + _ESCAPE.sub(r"\1", line[at:]))
+    return printable("".join(found) + ESCAPE.sub(r"\1", line[at:]))

@@ -1,23 +1,26 @@
 """The lives of a job's containers, one file each in the folder `runs` of the state dir: which attempts there were, on
-which node, how each ended, and what it cost.  They outlive the containers and their run dirs.
+which node, how each ended, and what it cost.  The folder `reports` has copies of their reports.  Both outlive the
+containers and their run dirs.
 """
 
 import os
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
 from ftrun.core.text.durations import seconds
 from ftrun.host import procfs
 from ftrun.messages.codec import EXACT, Malformed, parse_object
-from ftrun.views import history
+from ftrun.views import history, state
 from ftrun.views.history import History
 from ftrun.views.lost_time import AttemptSpan, LostInterval
 
 FOLDER: Final = "runs"
+REPORTS: Final = "reports"
+REPORTED: Final = ("hang", "failure")  # the causes that leave a report
 SCHEMA: Final = 1
 LIMIT: Final = 1 << 20  # bytes of a file that is read
 MOST: Final = 256  # attempts in a file, the last ones
@@ -115,7 +118,16 @@ def _line(span: AttemptSpan, lost: Iterable[LostInterval]) -> AttemptLine:
 
 
 def file_name(key: str) -> str:
-    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', key)[:200]}.json"
+    return f"{_safe(key)}.json"
+
+
+def report_copy(folder: str, key: str, attempt: int) -> str:
+    """Where the state dir `folder` keeps the report of this attempt."""
+    return f"{folder}/{REPORTS}/{_safe(key)}/attempt-{attempt}.md"
+
+
+def _safe(key: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", key).lstrip(".")[:200]
 
 
 def dump(life: Life) -> bytes:
@@ -147,7 +159,29 @@ def read(folder: str) -> list[Life]:
     """The lives in this state dir in the order of the schedules, at most READ of them."""
     contents = (procfs.read(f"{folder}/{FOLDER}/{name}", LIMIT) for name in names(folder)[:READ])
     lives = [life for content in contents if content and (life := load(content)) is not None]
-    return sorted(lives, key=lambda life: (life.began, life.member, life.key))
+    began: dict[int, float] = {}
+    for life in lives:
+        began[life.schedule] = min(life.began, began.get(life.schedule, life.began))
+    return sorted(lives, key=lambda life: (began[life.schedule], life.schedule, life.member, life.began, life.key))
+
+
+def of_job(run_dir: str) -> tuple[list[Life], str]:
+    """The lives of the job of this run, and the folder that they were read from: its state dir, or the run dir."""
+    folder = state.string(state.load(run_dir).part("run").get("state_dir"))
+    lives = [] if folder is None else read(folder)
+    return (lives, os.path.abspath(folder)) if lives and folder else (of_run(run_dir), os.path.abspath(run_dir))
+
+
+def kept_report(run_dir: str, member: int, attempt: int) -> str | None:
+    """The copy of the newest report of that member in the state dir of this run; `attempt` 0: of any attempt."""
+    folder = state.string(state.load(run_dir).part("run").get("state_dir")) or ""
+    for life in reversed(read(folder) if folder else []):
+        for line in reversed(life.attempts if life.member == member else ()):
+            if attempt in (0, line.number) and (
+                content := procfs.read(report_copy(folder, life.key, line.number), LIMIT)
+            ):
+                return content.decode("utf-8", "replace")
+    return None
 
 
 def of_run(run_dir: str) -> list[Life]:
@@ -167,8 +201,9 @@ def of_run(run_dir: str) -> list[Life]:
 # --- as text ----------------------------------------------------------------------------------------------------------
 
 
-def lines(lives: Sequence[Life]) -> list[str]:
-    """A line for each schedule and member, and one for each attempt; not wrapped."""
+def lines(lives: Sequence[Life], folder: str = "") -> list[str]:
+    """A line for each schedule and member, and one for each attempt; not wrapped.  `folder`: the state dir they are
+    from, if they are."""
     found: list[str] = []
     schedule: int | None = None
     members = len({life.member for life in lives}) > 1
@@ -181,8 +216,55 @@ def lines(lives: Sequence[Life]) -> list[str]:
         found.append(f"  {who}{part}: {time(life.began)}, {_ending(life)}")
         found += [f"    run dir: {life.run_dir}"] if life.attempts else []
         for attempt in life.attempts:
-            found += _attempt(attempt)
+            found += _attempt(attempt, _stopped(life, attempt), _report(life, attempt, folder))
     return found
+
+
+def _report(life: Life, attempt: AttemptLine, folder: str) -> str:
+    """The path of the report: in the run dir if it is there, else of the copy."""
+    own = os.path.join(life.run_dir, attempt.report) if attempt.report else ""
+    copy = report_copy(folder, life.key, attempt.number) if folder else ""
+    return next((path for path in (own, copy) if path and os.path.exists(path)), attempt.report or "")
+
+
+def table(lives: Sequence[Life], folder: str, run_dir: str) -> list[dict[str, Any]]:
+    """A row for each attempt, as JSON values for the page.  `link`: where the page has its report, if it can be read:
+    in its own run dir `run_dir`, or as a copy in the state dir `folder`."""
+    rows = []
+    for life in lives:
+        where = {"schedule": life.schedule, "member": life.member, "node": life.node, "run_dir": life.run_dir}
+        for attempt in life.attempts:
+            last = attempt is life.attempts[-1]
+            names = ("number", "reason", "cause", "place", "why", "lost", "open")
+            rows.append(
+                {
+                    **where,
+                    **{name: getattr(attempt, name) for name in names},
+                    "began": attempt.since,
+                    "seconds": max(0.0, attempt.until - attempt.since),
+                    "steps": _steps(attempt),
+                    "cost": _cost(attempt),
+                    "stopped": _stopped(life, attempt),
+                    "ending": _ending(life) if last and (life.verdict or not attempt.open) else "",
+                    "good": life.exit_code == 0 if last and life.verdict else None,
+                    "link": _link(life, attempt, folder, run_dir),
+                }
+            )
+    return rows
+
+
+def _stopped(life: Life, attempt: AttemptLine) -> str:
+    """Why an attempt without a cause of its own ended, as the next one says it."""
+    after = next((one.reason for one in life.attempts if one.number > attempt.number), "")
+    return {"peer": "stopped for another member", "manual": "stopped by an operator"}.get(after, "ended")
+
+
+def _link(life: Life, attempt: AttemptLine, folder: str, run_dir: str) -> str | None:
+    if attempt.cause in REPORTED and os.path.realpath(life.run_dir) == os.path.realpath(run_dir):
+        return f"report/{attempt.number}"
+    if folder and os.path.exists(report_copy(folder, life.key, attempt.number)):
+        return f"history/{_safe(life.key)}/{attempt.number}"
+    return None
 
 
 def _ending(life: Life) -> str:
@@ -193,20 +275,30 @@ def _ending(life: Life) -> str:
     return f"ended with {life.exit_code} ({life.verdict}){lasted}{why}"
 
 
-def _attempt(attempt: AttemptLine) -> list[str]:
-    steps = ""
-    if attempt.last_step is not None:
-        begin = attempt.last_step if attempt.first_step is None else attempt.first_step
-        steps = f", steps {begin} to {attempt.last_step}" if begin != attempt.last_step else f", step {begin}"
+def _steps(attempt: AttemptLine) -> str:
+    if attempt.last_step is None:
+        return ""
+    begin = attempt.last_step if attempt.first_step is None else attempt.first_step
+    return f"{begin} to {attempt.last_step}" if begin != attempt.last_step else f"{begin}"
+
+
+def _cost(attempt: AttemptLine) -> str:
     lost = sorted(((why, value) for why, value in attempt.lost.items() if value >= 0.05), key=lambda one: -one[1])
-    cost = f"; cost {seconds(sum(value for _, value in lost))}" if lost else ""
-    cost += f" ({', '.join(f'{seconds(value)} {why}' for why, value in lost)})" if lost else ""
-    ending = attempt.cause or ("running" if attempt.open else "ended")
+    parts = ", ".join(f"{seconds(value)} {why}" for why, value in lost)
+    return f"{seconds(sum(value for _, value in lost))} ({parts})" if lost else ""
+
+
+def _attempt(attempt: AttemptLine, stopped: str, report: str) -> list[str]:
+    steps = f", step{'s' * (' to ' in stepped)} {stepped}" if (stepped := _steps(attempt)) else ""
+    cost = f"; cost {lost}" if (lost := _cost(attempt)) else ""
+    ending = attempt.cause or stopped
     place = f" at {attempt.place}" if attempt.place else ""
     what = f"{seconds(max(0.0, attempt.until - attempt.since))}{steps}; {ending}{place}{cost}"
+    if attempt.open and not attempt.cause:
+        what = f"since {time(attempt.since)}{steps}{cost}"
     found = [f"    attempt {attempt.number} ({attempt.reason or 'first'}): {what}"]
     found += [f"      {attempt.why}"] if attempt.why and attempt.cause else []
-    return found + ([f"      report: {attempt.report}"] if attempt.report else [])
+    return found + ([f"      report: {report}"] if report else [])
 
 
 def time(at: float) -> str:

@@ -7,7 +7,7 @@ import click
 
 from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, show, show_json, width
 from ftrun.core.text.sentences import printable
-from ftrun.views import rundir, schedules, state
+from ftrun.views import rundir, schedules
 from ftrun.views.schedules import Life
 
 SCHEMA = 1
@@ -37,7 +37,7 @@ def command(run_dir: str | None, state_dir: str | None, last: int | None, as_jso
         show_json({"schema": SCHEMA, "source": source, "lives": plain})
         return
     columns = width()
-    for line in schedules.lines(lives):
+    for line in schedules.lines(lives, source):
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         show(
             textwrap.wrap(
@@ -48,17 +48,8 @@ def command(run_dir: str | None, state_dir: str | None, last: int | None, as_jso
 
 def _lives(run_dir: str | None, state_dir: str | None) -> tuple[list[Life], str]:
     """The lives, and the folder that they were read from."""
-    path = None
     if run_dir is not None or state_dir is None:
-        path = rundir.find(run_dir)
-        state_dir = state_dir if run_dir is None else state.load(path).part("run").get("state_dir")
-    if state_dir is None and path is not None:
-        state_dir = state.load(path).part("run").get("state_dir")
-    if state_dir is not None:
-        lives = schedules.read(state_dir)
-        if lives:
-            return lives, os.path.abspath(state_dir)
-        if path is None:
-            raise UserError(f"{state_dir}: no run was recorded there")
-    assert path is not None
-    return schedules.of_run(path), os.path.abspath(path)
+        return schedules.of_job(rundir.find(run_dir))
+    if lives := schedules.read(state_dir):
+        return lives, os.path.abspath(state_dir)
+    raise UserError(f"{state_dir}: no run was recorded there")

@@ -43,6 +43,7 @@ from ftrun.helpers.evidence.stacks import Stacks
 from ftrun.helpers.evidence.world import LATE, World
 from ftrun.messages.evidence import Event, Reply, Request
 from ftrun.messages.helpers import Problem
+from ftrun.views import state
 
 STACKS: Final = 0.25  # share of the time beside the pause that is for the stacks of one observation
 OUTPUTS: Final = 4  # output files that are read
@@ -105,7 +106,7 @@ class Investigation:
             files=report.open_files(graph.after, request.suspect),
             chain=() if verdict.cleared else outcome.chain,
         )
-        facts = _explained(facts, graph.after)
+        facts = _explained(_with_origin(facts), graph.after)
         complete = background.add_to(facts)
         path = self._write(complete)
         suspects = [change for change in found if change.pid == request.suspect]
@@ -259,6 +260,12 @@ class BackgroundWork:
             output={path: task.value for path, task in self._output.items() if task.value},
             missing=[*facts.missing, *failed, *late],
         )
+
+
+def _with_origin(facts: Facts) -> Facts:
+    """The facts with the command and the host, as `state.json` of the run has them."""
+    run = state.load(facts.request.run_dir).part("run")
+    return facts._replace(job=state.strings(run.get("command")) or (), node=state.string(run.get("node")) or "")
 
 
 def _explained(facts: Facts, world: World) -> Facts:

@@ -7,12 +7,12 @@ from ftrun.core.machine.values import TOUCH
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import hang_rules
 from ftrun.core.text import durations, sentences
+from ftrun.core.text.markdown import block, code, plain, table
 from ftrun.core.text.sentences import printable
 from ftrun.helpers.evidence import stacks, wait_graph
 from ftrun.helpers.evidence.classification import Change, Classification
 from ftrun.helpers.evidence.flight_recorder import Answer, lagging_ranks
 from ftrun.helpers.evidence.headline import STOPPED
-from ftrun.helpers.evidence.markdown import block, code, plain, table
 from ftrun.helpers.evidence.stacks import Thread
 from ftrun.helpers.evidence.wait_graph import WaitGraph
 from ftrun.helpers.evidence.world import LATE, World
@@ -39,7 +39,7 @@ class Facts(NamedTuple):
     """All that is known.  `changes`: the suspect first, then the ranks, then the rest.  `missing`: data that could not
     be collected, and why.  `time`: the wall clock at `request.now`, ISO-8601 UTC; `since`: when the suspect last made
     progress.  `chain`: the pids from the suspect to the process for which it waits in the end.  `mechanism`: the
-    headline, empty where it is not known; `graph`: what waits for what."""
+    headline, empty where it is not known; `graph`: what waits for what.  `job`: the command, `node`: its host."""
 
     request: Request
     verdict: Classification
@@ -55,6 +55,8 @@ class Facts(NamedTuple):
     chain: Sequence[int] = ()
     mechanism: str = ""
     graph: WaitGraph = WaitGraph()
+    job: tuple[str, ...] = ()
+    node: str = ""
 
     @property
     def suspect(self) -> Change | None:
@@ -97,6 +99,14 @@ def title(facts: Facts) -> str:
     return f"# {plain(_capitalized(facts.mechanism or hang_rules.sentence(facts.request.finding)))}"
 
 
+def origin(facts: Facts) -> str:
+    """The second line: the job, its host, the attempt, and when this was found."""
+    command = code(" ".join(facts.job)) if facts.job else "an unknown command"
+    host = f" on {plain(facts.node)}" if facts.node else ""
+    moment = f"{facts.time.replace('T', ' ').removesuffix('Z')} UTC"
+    return f"Attempt {facts.request.attempt} of {command}{host}, {moment}."
+
+
 def opening(facts: Facts) -> str:
     """The first paragraph: which rank hangs, since when, where in the code, and by which rule."""
     finding, suspect = facts.request.finding, facts.suspect
@@ -110,7 +120,8 @@ def markdown(facts: Facts, picture: str = "") -> str:
     """The content of report.md; `picture`: the file with the picture of the waits, empty where there is none."""
     verdict, suspect = facts.verdict, facts.suspect
     result = f"was cleared: {verdict.cleared}" if verdict.cleared else f"was not cleared: {verdict.reason}"
-    parts = [title(facts), opening(facts), plain(f"The suspicion {result}."), plain(_first_to_stop(facts))]
+    parts = [title(facts), origin(facts), opening(facts)]
+    parts += [plain(f"The suspicion {result}."), plain(_first_to_stop(facts))]
     if picture and facts.graph.nodes:
         parts.append(f"![What waits for what]({picture})")
     parts += wait_graph.lines(facts.graph) + _ranks(facts) + _groups(facts)

@@ -17,6 +17,8 @@ def document(facts: Facts) -> dict[str, Any]:
     content = {
         "schema": SCHEMA,
         "attempt": request.attempt,
+        "command": list(facts.job),
+        "node": facts.node,
         "time": facts.time,
         "since": facts.since,
         "finding": request.finding._asdict(),

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.text.markdown import code, plain
 from ftrun.core.text.redaction import redact
 from ftrun.core.text.sentences import printable, several, short
 from ftrun.helpers.evidence.classification import Change
 from ftrun.helpers.evidence.connections import Connections, sockets_of
 from ftrun.helpers.evidence.headline import LOCK, RUNS, Link, awaited_children, headline, process_link, thread_link
-from ftrun.helpers.evidence.markdown import code, plain
 from ftrun.helpers.evidence.stacks import Thread
 from ftrun.helpers.evidence.world import WaitingThread, World
 

@@ -1,17 +1,22 @@
-"""Writes the file of this ftrun in the folder `runs` of the state dir (views/schedules.py)."""
+"""Writes the file of this ftrun in the folder `runs` of the state dir, and copies of its reports in the folder
+`reports` there (views/schedules.py)."""
 
 import os
+import shutil
 import time
 from typing import Final
 
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.state_store.shared_folder import Folder
 from ftrun.messages import state_store as messages
-from ftrun.views import history, schedules
+from ftrun.views import history, reports, schedules
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.schedules import SCHEMA, Life
 
 KEPT: Final = 512  # files; the oldest are removed
+REPORTS: Final = 16  # copies of reports of one ftrun, the last ones
+REPORT: Final = 256 << 10  # bytes of a copy; a longer report is cut
+CUT: Final = "\n\n(This copy is cut: the whole report is in the run dir.)\n"
 EVERY: Final = 60.0  # s between two writes without a new attempt
 
 
@@ -23,6 +28,7 @@ class LifeFile:
         self._written: tuple[int, bool] | None = None
         self._at = 0.0
         self._life: Life | None = None
+        self._copied: set[int] = set()
 
     def follow(self, request: messages.Keep) -> None:
         """Write the file if there is a new attempt or the end, or if it is old."""
@@ -51,6 +57,7 @@ class LifeFile:
             folder = Folder(f"{self._path}/{schedules.FOLDER}", self._lines.problem)
             os.makedirs(folder.path, 0o755, exist_ok=True)
             folder.write(schedules.file_name(schedule.key), schedules.dump(life))
+            self._copy_reports(life)
             if first:
                 self._remove_oldest(folder.path)
         except NoRunDir:
@@ -58,9 +65,25 @@ class LifeFile:
         except OSError as error:
             self._lines.problem(f"{self._path}/{schedules.FOLDER} cannot be written ({error.strerror})")
 
+    def _copy_reports(self, life: Life) -> None:
+        """Those of attempts that are over and were not copied yet."""
+        for attempt in [one for one in life.attempts if one.cause in schedules.REPORTED and not one.open][-REPORTS:]:
+            if attempt.number in self._copied:
+                continue
+            self._copied.add(attempt.number)
+            if (text := reports.text(self._run_dir, attempt.number)) is None:
+                continue
+            content = text.encode("utf-8", "replace")
+            if len(content) > REPORT:
+                content = content[: REPORT - len(CUT)] + CUT.encode()
+            folder, name = os.path.split(schedules.report_copy(self._path, life.key, attempt.number))
+            os.makedirs(folder, 0o755, exist_ok=True)
+            Folder(folder, self._lines.problem).write(name, content)
+
     def _remove_oldest(self, folder: str) -> None:
         for name in schedules.names(self._path)[KEPT:]:
             try:
                 os.unlink(f"{folder}/{name}")
+                shutil.rmtree(f"{self._path}/{schedules.REPORTS}/{name.removesuffix('.json')}", ignore_errors=True)
             except OSError:
                 pass  # another state store has removed it

@@ -1,11 +1,15 @@
 // The event stream, and when the timeline is drawn again.
 
-import { at, draw, recordRow, set } from "./draw.js";
+import { at, set } from "./cells.js";
+import { draw } from "./draw.js";
+import { history } from "./job.js";
+import { order } from "./ranks.js";
+import { addRecord } from "./records.js";
 
 const SILENT = 20_000; // ms without an event: the connection is dead
 const RETRY = 2_000; // ms
 const PICTURE = [3_000, 30_000]; // ms between two pictures: at least, at most; the server answers at once if nothing is new
-const RECORDS = 256;
+const HISTORY = 15_000; // ms between two looks at the history
 
 let source = null;
 let last = null; // the id of the newest record
@@ -58,10 +62,18 @@ function unread(why) {
 }
 
 function record(found) {
-  const rows = at("record-rows");
-  rows.prepend(recordRow(found));
-  while (rows.children.length > RECORDS) rows.lastElementChild.remove();
+  addRecord(found);
   picture();
+}
+
+async function earlier() {
+  try {
+    const answer = await fetch("history.json");
+    if (answer.ok) history(await answer.json());
+  } catch {
+    // the connection is lost, which the stream shows
+  }
+  setTimeout(earlier, HISTORY);
 }
 
 function picture() {
@@ -93,9 +105,11 @@ function fetched(path) {
 }
 
 at("all").addEventListener("click", () => { all = !all; connect(); });
+order.changed = () => { if (!all && !at("all").hidden) { all = true; connect(); } }; // an order is one of all ranks
 addEventListener("resize", () => { if (at("timeline").clientWidth !== wide) picture(); });
 setInterval(() => {
   if (Date.now() - lastEvent > SILENT) connect();
   if (Date.now() - drawnAt > PICTURE[1]) picture();
 }, 1_000);
 connect();
+earlier();

@@ -1,13 +1,9 @@
 """The page as an ASGI application, which only reads the run dir, and the server for it."""
 
 import asyncio
-import errno
-import html
 import json
 import os
-import re
 import socket
-import stat
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Any, Final
@@ -15,15 +11,17 @@ from typing import Any, Final
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ftrun.core.text import states
+from ftrun.views import schedules
 from ftrun.views.page.event_stream import event_stream
 from ftrun.views.page.feed import Feed
 from ftrun.views.page.middleware import Middleware
 from ftrun.views.page.record_follower import StreamPosition
+from ftrun.views.page.reports import PICTURE_HEADERS, ReadMember, Reports
 from ftrun.views.page.threads import Busy, WorkerThreads
 from ftrun.views.page.timeline_cache import TimelineCache
 from ftrun.views.rundir import NoRunDir
@@ -32,40 +30,23 @@ from ftrun.views.svg import STYLE
 STREAMS: Final = 32
 CONNECTIONS: Final = 512  # uvicorn answers those above this number with 503; below the usual limit of 1,024 open files
 GOODBYE: Final = 1  # s for responses in progress at the end
-PICTURE_HEADERS: Final = {
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-}
 THREADS: Final = 8
 PROMPT: Final = 1.0  # s for /healthz
-PATIENCE: Final = 10.0  # s, for a file
-REPORT_MOST: Final = 1 << 20  # bytes
-FILES: Final = {"index.html": "text/html", "app.js": "text/javascript", "draw.js": "text/javascript"} | {
+PATIENCE: Final = 10.0  # s, for the state dir
+LIVES: Final = 64  # of the history, the last ones that are shown
+SCRIPTS: Final = ("app.js", "cells.js", "draw.js", "job.js", "ranks.js", "records.js")
+FILES: Final = {"index.html": "text/html", **dict.fromkeys(SCRIPTS, "text/javascript")} | {
     "style.css": "text/css",
     "icon.svg": "image/svg+xml",
 }
-REPORT: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Report of attempt {number} – ftrun</title>
-<link rel="icon" href="../icon.svg" type="image/svg+xml">
-<link rel="stylesheet" href="../style.css">
-</head>
-<body class="report">
-<header><h1>Report of attempt {number}</h1><p><a href="../">Back to the run</a></p></header>
-<main>{picture}<pre tabindex="0" role="region" aria-label="The report">{text}</pre></main>
-</body>
-</html>
-"""
 
 
 class Page:
-    """`find` returns the run dir to read; it is called each time."""
+    """`find` returns the run dir to read; it is called each time.  For `read_member` see `Reports`."""
 
-    def __init__(self, find: Callable[[], str]) -> None:
+    def __init__(self, find: Callable[[], str], read_member: ReadMember | None = None) -> None:
         self._threads = WorkerThreads(THREADS)
+        self._reports = Reports(find, self._threads, read_member)
         self.feed = Feed(find, self._threads)
         self._timeline_cache = TimelineCache(find, self._threads)
         self._find = find
@@ -78,8 +59,8 @@ class Page:
             Route("/snapshot.json", self._snapshot),
             Route("/events", self._events),
             Route("/timeline.svg", self._timeline),
-            Route("/report/{number}", self._report),
-            Route("/report/{number}/waits-{picture}.svg", self._waits),
+            Route("/history.json", self._history),
+            *self._reports.routes,
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
         ]
@@ -139,33 +120,22 @@ class Page:
             return _unavailable("the disk does not answer")
         return Response(text, media_type="image/svg+xml", headers=None if inline else PICTURE_HEADERS)
 
-    async def _report(self, request: Request) -> Response:
-        number = request.path_params["number"]
-        if not re.fullmatch(r"[1-9][0-9]{0,8}", number):
-            return _plain("no such report", 404)
-        try:
-            text = await self._threads.do(lambda: _text(f"{self._find()}/reports/attempt-{number}/report.md"), PATIENCE)
-        except (Busy, TimeoutError):
-            return _unavailable("the disk does not answer")
-        except (NoRunDir, OSError):
-            return _plain(f"no report of attempt {number}", 404)
-        found = re.search(r"^!\[[^\]\n]*\]\((waits-[1-9][0-9]{0,3}\.svg)\)$", text, re.MULTILINE)
-        picture = f'<img src="{number}/{found[1]}" alt="What waits for what">' if found else ""
-        return HTMLResponse(REPORT.format(number=number, picture=picture, text=html.escape(text)))
+    async def _history(self, request: Request) -> Response:
+        """The schedules of the job and their attempts.  The state dir may be on another disk than the run dir."""
 
-    async def _waits(self, request: Request) -> Response:
-        """The picture to which a report refers."""
-        number, picture = request.path_params["number"], request.path_params["picture"]
-        if not all(re.fullmatch(r"[1-9][0-9]{0,8}", one) for one in (number, picture)):
-            return _plain("no such picture", 404)
-        path = f"reports/attempt-{number}/waits-{picture}.svg"
+        def read() -> dict[str, Any]:
+            run_dir = self._find()
+            lives, source = schedules.of_job(run_dir)
+            folder = "" if source == os.path.abspath(run_dir) else source
+            return {"source": source, "rows": schedules.table(lives[-LIVES:], folder, run_dir)}
+
         try:
-            text = await self._threads.do(lambda: _text(f"{self._find()}/{path}"), PATIENCE)
-        except (Busy, TimeoutError):
+            found = await self._threads.do(read, PATIENCE)
+        except NoRunDir as error:
+            return _plain(str(error), 404)
+        except (Busy, TimeoutError, OSError):
             return _unavailable("the disk does not answer")
-        except (NoRunDir, OSError):
-            return _plain("no such picture", 404)
-        return Response(text, media_type="image/svg+xml", headers=PICTURE_HEADERS)
+        return Response(json.dumps(found), media_type="application/json")
 
 
 class Server(uvicorn.Server):
@@ -195,19 +165,6 @@ class Server(uvicorn.Server):
         """Event streams do not end by themselves."""
         self._feed.close()
         await super().shutdown(sockets)
-
-
-def _text(path: str) -> str:
-    """The text of a regular file: a symbolic link that the job put in its place is not followed."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        content = os.read(fd, REPORT_MOST)
-    finally:
-        os.close(fd)
-    text = content.decode("utf-8", "replace")
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:

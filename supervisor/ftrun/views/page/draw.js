@@ -1,5 +1,9 @@
 // Puts the snapshot of a run into the page.  Foreign text is inserted as text only, never as markup.
 
+import { at, cells, exact, listed, rows, seconds, set, show, stamp, who } from "./cells.js";
+import { group } from "./job.js";
+import { ranks } from "./ranks.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const PHASES = {
   launching: ["▸", "quiet"],
@@ -12,42 +16,7 @@ const PHASES = {
   "cut off": ["✖", "bad"],
 };
 
-export const at = (id) => document.getElementById(id);
-
-// As `printable` of core/text/sentences.py: control characters, and those that change the text direction, are escaped.
-const printable = (text) => text.replace(/(?! )[\p{C}\p{Z}]/gu, (sign) => {
-  const code = sign.codePointAt(0).toString(16);
-  const short = { "\t": "\\t", "\n": "\\n", "\r": "\\r" }[sign];
-  return short ?? (code.length < 3 ? `\\x${code.padStart(2, "0")}` : code.length < 5 ? `\\u${code.padStart(4, "0")}` : `\\U${code.padStart(8, "0")}`);
-});
-
-export function set(element, text) {
-  const shown = printable(text);
-  if (element.textContent !== shown) element.textContent = shown;
-}
-
-function show(element, text) {
-  element.hidden = !text;
-  if (text) set(element, text);
-}
-
-// As `seconds` of core/text/durations.py.
-export function seconds(value) {
-  if (value === null || value === undefined) return "";
-  if (value < 10) return `${value.toFixed(1)}s`.replace(".0s", "s");
-  const rounded = Math.round(value);
-  if (rounded < 120) return `${rounded}s`;
-  const minutes = Math.floor(rounded / 60);
-  if (minutes < 120) return rounded % 60 ? `${minutes}m ${rounded % 60}s` : `${minutes}m`;
-  const hours = Math.floor(minutes / 60);
-  return minutes % 60 ? `${hours}h ${minutes % 60}m` : `${hours}h`;
-}
-
-const exact = (value) => (value === null ? "" : value < 10 ? `${Number(value.toPrecision(3))}s` : seconds(value));
-const who = (rank) =>
-  rank.rank < -1 ? `process ${rank.pid} (no RANK)` : rank.rank < 0 ? "the touch file" : `rank ${rank.rank}`;
 const gibibytes = (value) => (value === null ? "?" : `${Math.round(value / 2 ** 29) / 2}`);
-const listed = (counts) => Object.entries(counts).filter(([, n]) => n).map(([name, n]) => `${name} ${n}`).join(", ");
 
 export function draw(now) {
   set(at("part"), now.part ? `· ${now.part}` : "");
@@ -60,6 +29,7 @@ export function draw(now) {
   figures(now);
   pace(now.paces);
   ranks(now);
+  group(now);
   devices(now.devices);
   limits(now.limits);
   incident(now.trouble);
@@ -142,26 +112,6 @@ function pace(paces) {
   svg.lastElementChild.setAttribute("points", points.join(" "));
 }
 
-function ranks(now) {
-  const count = Object.values(now.states).reduce((a, b) => a + b, 0);
-  at("ranks").hidden = !count;
-  const part = now.ranks.length < count ? `; the ${now.ranks.length} nearest to their limits are shown` : "";
-  set(at("ranks-text"), `${count} in total: ${listed(now.states)}${part}.`);
-  const all = at("all");
-  all.hidden = count <= 64;
-  set(all, now.ranks.length < count ? `Show all ${count}` : "Show fewer");
-  rows(at("rank-rows"), now.ranks, "tr", (row, rank) => {
-    const near = rank.age !== null && rank.limit ? rank.age / rank.limit : 0;
-    const named = rank.straggler !== null ? `straggler: ${rank.straggler}` : rank.exit !== null ? `${rank.state}, ${rank.exit}` : rank.state;
-    const state = near >= 1 ? `${rank.state}, over its limit` : near > 0.75 ? `${rank.state}, near its limit` : named;
-    cells(row, [
-      ["number", rank.rank < -1 ? "no RANK" : rank.rank < 0 ? "touch" : `${rank.rank}`, "th"], [near > 0.75 || rank.state === "gone" || rank.state === "exited" ? "bad" : "", state],
-      ["number", rank.step === null ? "" : `${rank.step}`], ["number", seconds(rank.age ?? rank.moved)],
-      ["number", seconds(rank.limit)], ["number", exact(rank.step_time)], ["", rank.section ?? ""], ["number", rank.pid ? `${rank.pid}` : ""],
-    ]);
-  });
-}
-
 function devices(found) {
   at("devices").hidden = !found.length;
   rows(at("device-rows"), found, "tr", (row, one) => cells(row, [
@@ -186,41 +136,4 @@ function incident(found) {
   const link = at("incident-link");
   if (link.getAttribute("href") !== `report/${found.attempt}`) link.setAttribute("href", `report/${found.attempt}`);
   set(link, `The report of attempt ${found.attempt}: stacks and evidence`);
-}
-
-export const stamp = (time) => `${time ?? ""}`.replace("T", " ").replace(/(\.\d+)?Z$/, "");
-
-const KNOWN = new Set(["schema", "time", "mono", "event", "attempt"]);
-
-export function recordRow(record) {
-  const row = document.createElement("tr");
-  row.role = "row";
-  const fields = Object.entries(record).filter(([name, value]) => !KNOWN.has(name) && value !== null);
-  const text = fields.map(([name, value]) => `${name} ${typeof value === "string" ? value : JSON.stringify(value)}`).join("; ");
-  cells(row, [["when", stamp(record.time)], ["number", `${record.attempt ?? ""}`], ["", `${record.event}`, "th"], ["text", text]]);
-  for (const cell of row.children) cell.role = cell.localName === "th" ? "rowheader" : "cell"; // a narrow page does not lay it out as a table
-  return row;
-}
-
-function cells(row, values) {
-  rows(row, values, (index) => values[index][2] ?? "td", (cell, [look, text, head]) => {
-    if (cell.className !== look) cell.className = look;
-    if (head && cell.scope !== "row") cell.scope = "row";
-    set(cell, text);
-  });
-}
-
-// As many children as there are values.  Existing ones are reused, so that focus, selection and scrolling stay.
-function rows(parent, values, tag, fill) {
-  while (parent.children.length > values.length) parent.lastElementChild.remove();
-  values.forEach((value, index) => {
-    const name = typeof tag === "string" ? tag : tag(index);
-    let child = parent.children[index];
-    if (!child || child.localName !== name) {
-      const made = document.createElement(name);
-      if (child) child.replaceWith(made); else parent.append(made);
-      child = made;
-    }
-    fill(child, value);
-  });
 }

@@ -10,13 +10,16 @@ from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
+from ftrun.views import group
+from ftrun.views.group import GroupNow
+from ftrun.views.group import document as document_of_group
 from ftrun.views.page.record_follower import Follower, Records
 from ftrun.views.page.threads import Busy, WorkerThreads
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.snapshot import RankNow, Snapshot
 from ftrun.views.steps import paces
-from ftrun.views.summary import document, headline
+from ftrun.views.summary import document, headline, plain
 
 PERIOD: Final = 1.0  # s
 SHOWN: Final = 64  # ranks, unless all are requested
@@ -124,7 +127,7 @@ class Feed:
             run_dir = self._find()
             shown = read_snapshot(run_dir)
             records = self._follower.read(f"{run_dir}/events.jsonl")
-            found = payload(shown, paces(shown.run_dir, shown.attempt))
+            found = payload(shown, paces(shown.run_dir, shown.attempt), group.read(shown))
             return View(self.view.number, run_dir, records, found, json.dumps(brief(found)))
         except NoRunDir as error:
             return str(error)
@@ -134,9 +137,9 @@ class Feed:
             return f"{run_dir} cannot be read: {error!r}"
 
 
-def payload(shown: Snapshot, paces: list[tuple[float, float]]) -> dict[str, Any]:
+def payload(shown: Snapshot, paces: list[tuple[float, float]], members: GroupNow | None = None) -> dict[str, Any]:
     """The snapshot as JSON values, with all ranks, the stalest first, and what the page shows beside it; `outer`: what
-    the outer scheduler should do after the verdict."""
+    the outer scheduler should do after the verdict; `members`: the view of its group."""
     verdict = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
     return document(shown._replace(ranks=tuple(sorted(shown.ranks, key=_order)))) | {
         "headline": headline(shown),
@@ -145,12 +148,15 @@ def payload(shown: Snapshot, paces: list[tuple[float, float]]) -> dict[str, Any]
         "outer": verdict.outer if verdict else None,
         "states": dict(Counter(rank.state for rank in shown.ranks)),
         "paces": paces,
+        "members": None if members is None else plain(document_of_group(members)),
     }
 
 
 def brief(found: dict[str, Any]) -> dict[str, Any]:
-    """With only the first ranks; `states` counts all of them."""
-    return found | {"ranks": found["ranks"][:SHOWN]}
+    """With only the first ranks and members; `states` counts all ranks, `size` of the group all members."""
+    members = found["members"]
+    few = members and members | {"members": members["members"][:SHOWN], "never_seen": members["never_seen"][:SHOWN]}
+    return found | {"ranks": found["ranks"][:SHOWN], "members": few}
 
 
 def _order(rank: RankNow) -> tuple[float, int, int]:

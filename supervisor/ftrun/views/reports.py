@@ -1,0 +1,72 @@
+"""The reports in a run dir: of attempts that hung, which the evidence helper wrote, and of attempts that failed, which
+are made from the records."""
+
+import glob
+import os
+import re
+from typing import Any, Final
+
+from ftrun.host import procfs
+from ftrun.host.output_pipes import LOG, RANK_LOG
+from ftrun.views import failure_report, record_files, state
+
+LIMIT: Final = 64 << 20  # bytes of a report
+TAIL: Final = 1 << 20  # bytes of output that are read
+LINES: Final = 30  # lines of output that are shown
+RANK_LOGS: Final = RANK_LOG.format("*")
+
+
+def hung(run_dir: str) -> list[int]:
+    """The attempts with a report.md, in order."""
+    try:
+        names = os.listdir(f"{run_dir}/reports")
+    except OSError:
+        return []
+    numbers = (int(found[1]) for name in names if (found := re.fullmatch(r"attempt-(\d{1,9})", name, re.ASCII)))
+    return sorted(n for n in numbers if os.path.exists(path(run_dir, n)))
+
+
+def path(run_dir: str, attempt: int, name: str = "report.md") -> str:
+    return f"{run_dir}/reports/attempt-{attempt}/{name}"
+
+
+def known(run_dir: str) -> list[int]:
+    """The attempts with a report of either kind, in order."""
+    return sorted({*hung(run_dir), *failure_report.failed(_records(run_dir))})
+
+
+def failure(run_dir: str, attempt: int) -> dict[str, Any] | None:
+    """The report of an attempt that failed, as JSON values; None if it did not fail."""
+    node = state.string(state.load(run_dir).part("run").get("node")) or ""
+    return failure_report.document(_records(run_dir), attempt, run_dir, _tail(run_dir, attempt), node)
+
+
+def text(run_dir: str, attempt: int) -> str | None:
+    """The report of this attempt as Markdown; None if there is none."""
+    content = procfs.read(path(run_dir, attempt), LIMIT)
+    if content is not None:
+        return content.decode("utf-8", "replace")
+    found = failure(run_dir, attempt)
+    return None if found is None else failure_report.as_markdown(found)
+
+
+def _records(run_dir: str) -> list[record_files.Record]:
+    return list(record_files.search_back(f"{run_dir}/events.jsonl", failure_report.READ))[::-1]
+
+
+def _tail(run_dir: str, attempt: int) -> list[str]:
+    """The last lines of the output of this attempt, where it is kept; with the number of the rank where there are
+    several."""
+    found = []
+    folder = glob.escape(run_dir)
+    for file in sorted(glob.glob(f"{folder}/{LOG}") + glob.glob(f"{folder}/{RANK_LOGS}")):
+        own: list[str] = []
+        for line in record_files.last_lines(file, TAIL):
+            shown = line.decode("utf-8", "replace")
+            mark = re.fullmatch(r"--- attempt (\d+) ---", shown)
+            if mark and int(mark[1]) > attempt:
+                break
+            own = [] if mark else [*own[1 - LINES :], shown]
+        name = re.fullmatch(r"output-(\d+)\.log", os.path.basename(file))
+        found += [f"[{name[1]}] {shown}" if name else shown for shown in own]
+    return found
