@@ -81,6 +81,17 @@ def test_stacks_of_all_ranks_of_one_rank_and_as_json(runs: Runs) -> None:
     assert found["processes"][-1]["missing"] is not None or found["processes"][-2]["missing"] is not None
 
 
+def test_ranks_that_go_on_after_rank_0_have_stacks(runs: Runs) -> None:
+    code = "import os, time; ft.beat(1); time.sleep(0 if os.environ['RANK'] == '0' else 3600)"
+    run = runs.start("--nproc-per-node", "3", "--no-auto-beat", *python(code))
+
+    def only_others() -> bool:
+        return "ranks 1-2:\n    <string>:" in look(run).stdout
+
+    run.until("rank_exited")
+    wait_for(only_others, "the stacks of the other ranks")
+
+
 def test_ended_run_has_no_stacks(runs: Runs) -> None:
     run = runs.run("true")
     done = look(run)

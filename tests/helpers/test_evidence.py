@@ -86,8 +86,9 @@ def test_a_wait_within_the_process_is_not_cleared(job: Job, code: str, location:
     assert answer.result["why"] == location
     assert answer.process(job.pid)["moved"] is False
     assert answer.result["mechanism"] == answer.document["mechanism"] == f"rank 0 {mechanism} at {location}"
-    title, _, opening, *_ = answer.markdown.splitlines()
+    title, _, origin, _, opening, *_ = answer.markdown.splitlines()
     assert title.startswith(f"# Rank 0 {mechanism} at ")
+    assert origin.startswith("Attempt 2, 20")
     assert opening.startswith("**Rank 0 ")
     assert "step 7" in opening
     assert opening.endswith(f" It is at `{location}`. The hang rule is `step`.**")

@@ -70,8 +70,14 @@ def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[
         report = ftctl(reader, "report", "--member", "1")
         assert report.returncode == 0, report
         assert report.stdout == ftctl(members[1], "report").stdout
-    stacks = ftctl(members[2], "stacks", "--member", "1")
+    stacks = ftctl(members[2], "stacks", "--member", "1", "--last-report")
     assert "<string>:7 <module>" in stacks.stdout, stacks
+    now = ftctl(members[2], "stacks", "--member", "0")
+    assert now.returncode == 0, now
+    assert now.stdout.startswith("as of 20")
+    assert "rank 0:\n    <string>:7 <module>" in now.stdout, now
+    nobody = ftctl(members[0], "stacks", "--member", "2", "--rank", "5")
+    assert "no rank 5 runs; there are 2" in nobody.stdout, nobody
     none = ftctl(members[1], "report", "--member", "2")
     assert (none.returncode, none.stdout) == (1, "")
     assert "no report was written by member 2" in none.stderr

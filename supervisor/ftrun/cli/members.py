@@ -10,6 +10,8 @@ from ftrun.cli.common import UserError, WholeNumber
 from ftrun.messages.group_view import MOST, FileRequest
 from ftrun.views import schedules
 
+COLLECTED: Final = 90.0  # s for stacks that have to be collected
+What = Literal["report.md", "report.json", "stacks", "present stacks"]
 MEMBER: Final = click.option(
     "--member",
     type=WholeNumber(0),
@@ -29,14 +31,17 @@ def read_report(run_dir: str, member: int, attempt: int) -> str:
         return copy
 
 
-def read_file(run_dir: str, member: int, what: Literal["report.md", "report.json", "stacks"], attempt: int) -> bytes:
+def read_file(run_dir: str, member: int, what: What, attempt: int, rank: int | None = None) -> bytes:
     """A file of that member, from any member that runs; UserError if it cannot be had.  `attempt` 0: the last one with
-    a report."""
-    from ftrun.cli.steering import exchange
+    a report.  `rank`: only that rank of its present stacks."""
+    from ftrun.cli.steering import PATIENCE, exchange
 
     content = b""
     while True:
-        reply = exchange(run_dir, "read", FileRequest("1", member, what, attempt, len(content)))
+        patience = COLLECTED if what == "present stacks" and not content else PATIENCE
+        reply = exchange(
+            run_dir, "read", FileRequest("1", member, what, attempt, len(content), rank), patience=patience
+        )
         part = reply.get("part")
         if not reply.get("ok") or not isinstance(part, dict):
             raise UserError(str(reply.get("why") or "the reply is not valid"))

@@ -111,8 +111,14 @@ def send_command(run_dir: str, verb: str, lasting: float | None = None) -> str:
     return str(found["why"])
 
 
-def exchange(run_dir: str, verb: str, read: FileRequest | None = None, lasting: float | None = None) -> dict[str, Any]:
-    """The reply of ftrun as it came; UserError if it cannot be reached."""
+def exchange(
+    run_dir: str,
+    verb: str,
+    read: FileRequest | None = None,
+    lasting: float | None = None,
+    patience: float = PATIENCE,
+) -> dict[str, Any]:
+    """The reply of ftrun as it came; UserError if it cannot be reached, or does not reply within `patience` s."""
     import zmq
 
     folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
@@ -120,14 +126,14 @@ def exchange(run_dir: str, verb: str, read: FileRequest | None = None, lasting: 
         path = f"/proc/self/fd/{folder}/{operator.SOCKET}"  # the path of a socket may have at most 107 bytes
         _await(run_dir, path)
         request = operator.Request(
-            "1", verb, f"{_user()}, process {os.getpid()}", lasting, time.monotonic() + VALID * PATIENCE, read
+            "1", verb, f"{_user()}, process {os.getpid()}", lasting, time.monotonic() + VALID * patience, read
         )
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.linger = 0
             dealer.maxmsgsize = 1 << 16
             dealer.connect(f"ipc://{path}")
             dealer.send(operator.dump_request(request))
-            _wait(run_dir, dealer)
+            _wait(run_dir, dealer, patience)
             return operator.load_any_reply(dealer.recv())
     except operator.RequestRefused as error:
         raise UserError(f"{run_dir}/{operator.SOCKET}: {error}") from None
@@ -135,9 +141,9 @@ def exchange(run_dir: str, verb: str, read: FileRequest | None = None, lasting: 
         os.close(folder)
 
 
-def _wait(run_dir: str, dealer: "zmq.Socket[bytes]") -> None:
+def _wait(run_dir: str, dealer: "zmq.Socket[bytes]", patience: float) -> None:
     """Wait for the reply; UserError if there is none."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + patience
     while not dealer.poll(POLL * 1000):
         if not read_snapshot(run_dir).alive and not dealer.poll(0):
             raise UserError(f"{run_dir}: ftrun ended before it answered")

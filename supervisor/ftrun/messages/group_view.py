@@ -96,13 +96,15 @@ class GroupView(NamedTuple):
 
 
 class FileRequest(NamedTuple):
-    """A part of a file of member `member`, from byte `offset` on.  `attempt` 0: the last one with a report."""
+    """A part of a file of member `member`, from byte `offset` on.  `attempt` 0: the last one with a report.  `stacks`:
+    those of that report; `present stacks`: those of the processes now, of one `rank` if given."""
 
     id: str
     member: int
-    what: Literal["report.md", "report.json", "stacks"]
+    what: Literal["report.md", "report.json", "stacks", "present stacks"]
     attempt: int = 0
     offset: int = 0
+    rank: int | None = None
 
 
 class FilePart(NamedTuple):

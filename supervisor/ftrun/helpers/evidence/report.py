@@ -101,10 +101,9 @@ def title(facts: Facts) -> str:
 
 def origin(facts: Facts) -> str:
     """The second line: the job, its host, the attempt, and when this was found."""
-    command = code(" ".join(facts.job)) if facts.job else "an unknown command"
+    command = f" of {code(' '.join(facts.job))}" if facts.job else ""
     host = f" on {plain(facts.node)}" if facts.node else ""
-    moment = f"{facts.time.replace('T', ' ').removesuffix('Z')} UTC"
-    return f"Attempt {facts.request.attempt} of {command}{host}, {moment}."
+    return f"Attempt {facts.request.attempt}{command}{host}, {facts.time.replace('T', ' ').removesuffix('Z')} UTC."
 
 
 def opening(facts: Facts) -> str:

@@ -46,7 +46,8 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
         address = address._replace(secret=os.path.abspath(address.secret))
     # Clients must not use up the memory of the job: beyond this limit the messenger dies, and is restarted.
     limit = MEMORY if address is None else MEMORY + address.size * MEMORY_PER_MEMBER
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(run_dir)  # the path of a socket is limited to 107 bytes, so names are relative to here
     os.umask(0o177)  # only this user and root can ever open the sockets

@@ -145,6 +145,7 @@ class CoordinatorLink:
 
     def close(self, orphan: bool) -> None:
         """Close all connections, which is how the members detect the end of rank 0."""
+        self.view.close()
         self._socket.disable_monitor()
         self._context.destroy(linger=200)  # ms, for the last order
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ftrun.core.group import membership
 from ftrun.core.group.membership import Coordinator
 from ftrun.helpers.lines import Lines
+from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks
 from ftrun.host import procfs, safe_files
 from ftrun.messages import group_view as messages
 from ftrun.messages.codec import Malformed
@@ -24,7 +25,7 @@ from ftrun.views.own_ranks import slow_ranks
 if TYPE_CHECKING:
     from ftrun.messages.peers import MemberAddress
 
-ASKING: Final = 5.0  # s for an answer of another member
+ASKING: Final = 5.0  # s for an answer of another member; more where its stacks have to be collected
 PENDING: Final = 32  # requests under way
 STACKS: Final = 64  # files of stacks that are joined
 
@@ -37,6 +38,7 @@ class OwnMember:
 
     def __init__(self, address: "MemberAddress", lines: Lines) -> None:
         self._address, self._lines = address, lines
+        self.stacks = PresentStacks()
 
     def row(self, now: float) -> MemberRow | None:
         """None as long as there is nothing to show."""
@@ -48,8 +50,15 @@ class OwnMember:
             self._lines.problem(f"the view of the group lacks this member: {error!r}")
             return None
 
+    def answer(self, request: FileRequest, answer: Answer, now: float) -> None:
+        """Answer through `answer`, in any case: at once, but for the present stacks."""
+        if request.what == "present stacks":
+            self.stacks.ask(request, answer, now)
+        else:
+            answer(self.read(request))
+
     def read(self, request: FileRequest) -> FilePart:
-        """The answer; never an exception."""
+        """A part of a file of a report; never an exception."""
         try:
             attempts = sorted(
                 int(found[1]) for name in os.listdir("reports") if (found := re.fullmatch(r"attempt-(\d{1,9})", name))
@@ -120,15 +129,24 @@ class MemberSide:
         self._view = GroupView(messages.SCHEMA, address.size, address.rank, 0.0)
         self._rows: dict[int, MemberRow] = {}
         self._asked: dict[str, tuple[Answer, str, float]] = {}
-        self.due = time.monotonic() + messages.PERIOD
+        self.row_due = time.monotonic() + messages.PERIOD
+
+    @property
+    def due(self) -> float:
+        """When `process` has to be called next."""
+        return time.monotonic() + POLL if self._own.stacks.collecting else self.row_due
+
+    def close(self) -> None:
+        self._own.stacks.close()
 
     def process(self, now: float) -> None:
+        self._own.stacks.process(now)
         for id in [id for id, (_, _, until) in self._asked.items() if now >= until]:
             answer, own_id, _ = self._asked.pop(id)
             answer(FilePart(own_id, False, "rank 0 does not answer"))
-        if now < self.due:
+        if now < self.row_due:
             return
-        self.due = now + messages.PERIOD
+        self.row_due = now + messages.PERIOD
         row = self._own.row(now)
         if row is not None:
             self._send(messages.ROW, messages.dump(row))
@@ -147,8 +165,11 @@ class MemberSide:
                     self._rows[row.rank] = self._rows[row.rank]._replace(slow=row.slow)
             self._view = view._replace(rank=self._address.rank, now=now, rows=())
         elif kind == messages.ASK:
-            part = self._own.read(messages.load(FileRequest, content))
-            self._send(messages.TOLD, messages.dump(part))
+
+            def reply(part: FilePart) -> None:
+                self._send(messages.TOLD, messages.dump(part))
+
+            self._own.answer(messages.load(FileRequest, content), reply, now)
         elif kind == messages.TOLD:
             part = messages.load(FilePart, content)
             if part.id in self._asked:
@@ -158,7 +179,7 @@ class MemberSide:
     def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
         """Answered through `answer`, in any case."""
         if request.member == self._address.rank:
-            answer(self._own.read(request))
+            self._own.answer(request, answer, now)
             return
         id = os.urandom(8).hex()
         if len(self._asked) >= PENDING:
@@ -166,7 +187,7 @@ class MemberSide:
         elif not self._send(messages.ASK, messages.dump(request._replace(id=id))):
             answer(FilePart(request.id, False, "there is no connection to rank 0"))
         else:
-            self._asked[id] = answer, request.id, now + 2 * ASKING
+            self._asked[id] = answer, request.id, now + _patience(request) + ASKING
 
 
 class CoordinatorSide:
@@ -184,17 +205,26 @@ class CoordinatorSide:
         self._asked: dict[str, tuple[Answer, int, float]] = {}
         self._slow_since: dict[tuple[int, int], float] = {}  # stragglers, by member and rank
         self._every = messages.period(address.size)
-        self.due = time.monotonic() + messages.PERIOD
+        self.row_due = time.monotonic() + messages.PERIOD
         self._sent_at = 0.0
+
+    @property
+    def due(self) -> float:
+        """When `process` has to be called next."""
+        return time.monotonic() + POLL if self._own.stacks.collecting else self.row_due
+
+    def close(self) -> None:
+        self._own.stacks.close()
 
     def process(self, now: float, known: Coordinator, present: Callable[[], Mapping[int, object]]) -> None:
         """`present`: the ranks that are connected."""
+        self._own.stacks.process(now)
         for id in [id for id, (_, _, until) in self._asked.items() if now >= until]:
             answer, member, _ = self._asked.pop(id)
             answer(FilePart("", False, f"member {member} does not answer"))
-        if now < self.due:
+        if now < self.row_due:
             return
-        self.due = now + messages.PERIOD
+        self.row_due = now + messages.PERIOD
         own = self._own.row(now)
         if own is not None:
             self._rows[0] = own
@@ -242,7 +272,7 @@ class CoordinatorSide:
                 row.attempt,
                 row.trouble,
             ):
-                self.due = min(self.due, max(now, self._sent_at + self._every / 4))
+                self.row_due = min(self.row_due, max(now, self._sent_at + self._every / 4))
                 self._sent_at = min(self._sent_at, now - self._every)
         elif kind == messages.ASK:
             request = messages.load(FileRequest, content)
@@ -260,7 +290,7 @@ class CoordinatorSide:
         """Answered through `answer`, in any case."""
         own_id, member = request.id, request.member
         if member == 0:
-            answer(self._own.read(request))
+            self._own.answer(request, answer, now)
             return
         id = os.urandom(8).hex()
         if len(self._asked) >= PENDING:
@@ -268,7 +298,12 @@ class CoordinatorSide:
         elif not self._send(member, messages.ASK, messages.dump(request._replace(id=id))):
             answer(FilePart(own_id, False, f"member {member} is not connected to rank 0"))
         else:
-            self._asked[id] = lambda part: answer(part._replace(id=own_id)), member, now + ASKING
+            self._asked[id] = lambda part: answer(part._replace(id=own_id)), member, now + _patience(request)
+
+
+def _patience(request: FileRequest) -> float:
+    """Seconds that its member has for the answer."""
+    return LONGEST + ASKING if request.what == "present stacks" and not request.offset else ASKING
 
 
 def _frames(header: GroupView, rows: tuple[MemberRow, ...]) -> list[bytes]:

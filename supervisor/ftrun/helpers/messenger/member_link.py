@@ -106,7 +106,7 @@ class MemberLink:
     def set_report(self, report: Report, now: float) -> None:
         """Set the report of PID 1, which is sent at once."""
         self._report = report
-        self._reported_at = self._next = self.view.due = now
+        self._reported_at = self._next = self.view.row_due = now
         self._frame = b""
 
     def process(self, now: float) -> None:
@@ -134,6 +134,7 @@ class MemberLink:
         """`orphan`: PID 1 has died.  Unless it had left the group, rank 0 gets a `BYE`, and is not left waiting."""
         if orphan and self._report is not None and self._report.state != "left":
             self._try_send(peers.BYE)
+        self.view.close()
         self._socket.disable_monitor()
         self._context.destroy(linger=200)  # ms, for the last report
 

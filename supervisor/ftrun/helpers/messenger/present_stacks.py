@@ -1,0 +1,98 @@
+"""The present stacks of this member, for another member of the group that asks for them.
+
+They are collected by a program of its own (helpers/evidence/present.py), which disturbs no process: one at a time,
+for at most `LONGEST` s, and what it prints is kept for the parts that are asked for later.  The messenger never waits
+for it.
+"""
+
+import base64
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from ftrun.messages import group_view as messages
+from ftrun.messages.group_view import FilePart, FileRequest
+
+LONGEST: Final = 60.0  # s
+POLL: Final = 0.1  # s
+WAITING: Final = 8  # requests that wait for one program
+# The messenger limits its own memory; the program, which reads the symbols of large libraries, has the usual limit.
+CODE: Final = """import resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
+sys.path[:0] = sys.argv[1].split("\\n")
+from ftrun.helpers.evidence.present import main
+sys.exit(main(sys.argv[2:]))"""
+
+Answer = Callable[[FilePart], None]
+
+
+class PresentStacks:
+    """Of the run dir that is the working directory."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output = -1  # a file in memory
+        self._until = 0.0
+        self._rank: int | None = None
+        self._waiting: list[tuple[FileRequest, Answer]] = []
+        self._content = b""
+
+    @property
+    def collecting(self) -> bool:
+        """Whether `process` has to be called every `POLL` s."""
+        return self._process is not None
+
+    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
+        """Answered through `answer`, in any case: later, if the stacks have to be collected."""
+        if request.offset > 0:
+            answer(_part(request, self._content))
+        elif self._process is not None and (request.rank != self._rank or len(self._waiting) >= WAITING):
+            answer(FilePart(request.id, False, "the stacks are being collected for another request"))
+        elif self._process is not None or self._start(request, answer, now):
+            self._waiting.append((request, answer))
+
+    def process(self, now: float) -> None:
+        """Answer, if the program has ended or takes too long."""
+        if self._process is None or (self._process.poll() is None and now < self._until):
+            return
+        late = self._process.poll() is None
+        self.close()
+        size = os.fstat(self._output).st_size
+        self._content = os.pread(self._output, min(size, messages.MOST), 0)
+        os.close(self._output)
+        waiting, self._waiting = self._waiting, []
+        for request, answer in waiting:
+            why = f"the stacks were not collected within {LONGEST:.0f} s" if late else ""
+            answer(FilePart(request.id, False, why) if late else _part(request, self._content))
+
+    def close(self) -> None:
+        """End the program and what it has started, if it runs."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _start(self, request: FileRequest, answer: Answer, now: float) -> bool:
+        self._rank = request.rank
+        words = [".", *([] if request.rank is None else [str(request.rank)])]
+        command = [sys.executable, "-I", "-c", CODE, "\n".join(sys.path[:2]), *words]
+        output = os.memfd_create("stacks", os.MFD_CLOEXEC)
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError as error:
+            os.close(output)
+            answer(FilePart(request.id, False, f"the stacks cannot be collected: {error.strerror}"))
+            return False
+        self._output, self._until = output, now + LONGEST
+        return True
+
+
+def _part(request: FileRequest, content: bytes) -> FilePart:
+    part = content[request.offset : request.offset + messages.PART]
+    return FilePart(request.id, True, "", 0, len(content), base64.b64encode(part).decode("ascii"))
