@@ -80,6 +80,11 @@ READ = (
     *((", ".join(one.variables), f"the group, {one.name}") for one in PLATFORMS),
     (", ".join(TASKS), "the number of this task among several, for `phases.json`"),
     (
+        "NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT, HCCL_RDMA_TIMEOUT, HCCL_RDMA_RETRY_CNT, HCCL_OP_RETRY_ENABLE, "
+        "HCCL_OP_RETRY_PARAMS",
+        "how long the communication library itself repeats what a faulty link did not deliver (`--link-timeout auto`)",
+    ),
+    (
         "RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MS_LOCAL_WORKER, MA_NUM_GPUS, GROUP_RANK, MS_NODE_RANK",
         "the ranks in this container; `reset.json` names ranks",
     ),

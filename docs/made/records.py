@@ -47,6 +47,8 @@ FAULT: Final = {
     "code": "the vendor's code",
     "severity": "ignore, user, minor, major, critical or unknown",
     "why": "the meaning of the code",
+    "retry": "what may cure it where ranks can recover: memory, network, request or process",
+    "rank": "the rank that has the fault, where the platform names it",
 }
 END: Final = {"verdict": "its name", "exit_code": "of ftrun", "why": "one sentence"}
 # In the order in which one meets them: when it is written, and the fields of its own.
@@ -78,6 +80,19 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "signal": "the signal that ended it",
             "exception": "the last exception that one of its processes left, and where it was raised",
         },
+    ),
+    "link_fault": (
+        "a link is faulty, and the communication library's own retries come before any rung of recovery",
+        {
+            "device": "the device that reports it",
+            "code": "its code",
+            "limit": "for how long a rank may stand still meanwhile, in seconds (`--link-timeout`)",
+            "library": "the library, and the variables that this follows from",
+        },
+    ),
+    "link_recovered": (
+        "all ranks have moved since, so that the library's retries have helped",
+        {"device": "as in `link_fault`", "code": "as in `link_fault`", "seconds": "since the fault"},
     ),
     "rank_leftovers": (
         "a rank has ended with 0 and left processes: they get SIGTERM, and after the grace SIGKILL, while the other "
@@ -169,7 +184,10 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "culprits": "with `--nproc-per-node`: the numbers of the ranks that cause the hang, if that is certain",
         },
     ),
-    "fault": ("a device reports a fault", FAULT),
+    "fault": (
+        "a device reports a fault",
+        FAULT | {"follows": "the code of the memory error of which this fault is a consequence; it is only recorded"},
+    ),
     "healing": ("the tree is dead and a fault is being cured, or the platform permits no start", FAULT),
     "removed": (
         "the command continues without a device",

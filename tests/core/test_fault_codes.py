@@ -52,6 +52,23 @@ def test_a_table_is_parsed() -> None:
     }
 
 
+def test_a_class_of_faults_that_a_retry_may_cure_is_parsed() -> None:
+    assert parse("79 minor retry:memory  a page\n80 warning retry:network\n81 warning not retry:network") == {
+        "79": FaultEntry("minor", "a page", "memory"),
+        "80": FaultEntry("warning", "", "network"),
+        "81": FaultEntry("warning", "not retry:network"),
+    }
+
+
+def test_what_mindcluster_retries_is_retried() -> None:
+    """Its constants UceFaultCode and HcclRetryFaultCode, and the seeds' fault of a link."""
+    table = tables.built_in("ascend")
+    assert (look_up(table, "0x80E01801").retry, look_up(table, "80E01801").severity) == ("memory", "minor")
+    assert [look_up(table, code).retry for code in ("8C1F860B", "81078603")] == ["network", "network"]
+    retried = [entry for name in BY_NAME for entry in tables.built_in(name).values() if entry.retry]
+    assert {entry.severity for entry in retried} <= {"warning", "minor"}, "what needs a reset is cured by no retry"
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -59,6 +76,7 @@ def test_a_table_is_parsed() -> None:
         ("79", "line 1: '' is not one"),
         ("\n79 major\n79 major again\n079 minor", "line 4: 79 is already listed as major"),
         ("79\x00critical", "line 1"),
+        ("79 minor retry:soon x", "line 1: 'retry:soon' is not one of retry:memory, retry:network"),
     ],
 )
 def test_a_malformed_line_is_named(text: str, why: str) -> None:

@@ -23,6 +23,7 @@ text with the indented lines computed anew, so a test compares two texts and `FT
     at 70 rank-reported hello local_rank=0 held=4+5        ranks that can recover, with what they hold (a shard: 5/all)
     at 70 rank-reported asked-retry local_rank=1 round=1 why='a link was down' collective
     at 70 rank-reported left-round local_rank=0 round=1 held=4+5 problem='CUDA is broken'
+    at 70 fault-reported npu1 80E01801 minor retry=memory        rank=2: the rank that the platform names
     at 70 group-order-received end 2 : code=195 verdict=hang-limit why='it hung' node=b
 """
 
@@ -164,7 +165,10 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
     if kind is ev.FaultReported:
         split = words.index(":") if ":" in words else len(words)
         pairs = _pairs(words[split + 1 :])
-        return ev.FaultReported(now, Fault(*words[:split]), _clock(now, pairs), "preexisting" in pairs)
+        fields = {key: _value(text) for key, text in _pairs([word for word in words[:split] if "=" in word]).items()}
+        device, vendors, severity, *why = (word for word in words[:split] if "=" not in word)
+        fault = Fault(device, vendors, severity, *why, **fields)  # type: ignore[arg-type]
+        return ev.FaultReported(now, fault, _clock(now, pairs), "preexisting" in pairs)
     if kind is ev.DevicesFound:
         return ev.DevicesFound(now, tuple(Device(word, "CUDA_VISIBLE_DEVICES", word[-1]) for word in words))
     if kind is ev.HistoryLoaded:

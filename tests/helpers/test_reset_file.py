@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.core.rules.fault_codes import UNKNOWN
 from ftrun.helpers.reset_file.contents import local_ranks, parse
 from ftrun.messages.codec import EXACT
 from ftrun.messages.helpers import LINE_LIMIT
@@ -37,8 +38,8 @@ def put(path: Path, *ranks: object, **other: Any) -> Path:
     return new.rename(path)
 
 
-def fault(number: int, code: str, severity: str, status: str = "fault") -> Content:
-    return {"rank": number, "logic": number, "code": code, "severity": severity, "status": status}
+def fault(number: int, code: str, severity: str, status: str = "fault", retry: str = "") -> Content:
+    return {"rank": number, "logic": number, "code": code, "severity": severity, "status": status, "retry": retry}
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_content_at_the_start_is_reported_before_ready(path: Path) -> None:
         watcher.event("ready")
         faults = [fault(0, "80C98002", "minor+user")]
         expected = {"flushing": False, "graceful": True, "clear": False, "retry_time": 2, "faults": faults}
-        assert watcher.lines[0] == {"event": "contents"} | expected
+        assert watcher.lines[0] == {**NOTHING, "event": "contents"} | expected
 
 
 def test_only_changes_are_reported(watcher: HelperProcess, path: Path) -> None:
@@ -120,6 +121,15 @@ def test_hot_reset(watcher: HelperProcess, path: Path) -> None:
     put(path, rank(0, "failed", "80C78008"))
     line = reported(watcher)
     assert (line["clear"], line["faults"]) == (False, [fault(0, "80C78008", "major", "failed")])
+
+
+def test_what_may_be_cured_by_less_than_the_end_of_all_is_reported(watcher: HelperProcess, path: Path) -> None:
+    put(path, rank(0, "unrecovered", "80E01801"), rank(1, "unrecovered", "80C98002", Policy="restart_request"))
+    memory = fault(0, "80E01801", "minor", "unrecovered", "memory")
+    asked = fault(1, "80C98002", "minor+user", "unrecovered", "request")
+    assert reported(watcher)["faults"] == [memory, asked]
+    put(path, rank(1), RestartFaultProcess=True)
+    assert reported(watcher)["one_process"]
 
 
 def test_file_that_is_incomplete_for_an_instant_changes_nothing(path: Path) -> None:
@@ -186,7 +196,7 @@ def test_mounted_config_map_that_is_replaced(tmp_path: Path) -> None:
 
 
 def parsed(*ranks: object, **other: Any) -> tuple[Contents, list[str]]:
-    return parse(json.dumps(content(*ranks, **other)).encode(), None, lambda code: "unknown")
+    return parse(json.dumps(content(*ranks, **other)).encode(), None, lambda code: UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +256,7 @@ def test_fields_may_be_missing_or_null() -> None:
     found, _ = parsed(entry, RetryTime=None)
     assert found.faults == (RankFault(1, 0, "reset.json", "unknown", "fault"),)
     for text in (b"{}", b'{"RankList": null}', b'{"status": "initializing"}'):  # the last before the first fault
-        assert parse(text, None, lambda code: "unknown") == (Contents(retry_time=0), [])
+        assert parse(text, None, lambda code: UNKNOWN) == (Contents(retry_time=0), [])
 
 
 def test_message_with_many_faults_fits_in_a_line() -> None:

@@ -5,6 +5,7 @@ import os
 from ftrun.config import annotations
 from ftrun.config.option_table import RESET_FILE, ConfigError, Settings
 from ftrun.config.parsers import count
+from ftrun.core.ranks.shared import OPERATOR
 from ftrun.core.rules.idle import Thresholds
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import HOUR, Policy
@@ -35,6 +36,7 @@ def policy(settings: Settings, phase: str = "") -> Policy:
     hang, start, section = (settings[f"{name}-timeout"].value for name in ("hang", "start", "section"))
     start_limit = HOUR if start == "auto" else start
     automatic = section == "auto"
+    link, library = link_timeout(settings)
     return Policy(
         restart_on=settings["restart-on"].value,
         max_restarts=settings["max-restarts"].value,
@@ -70,9 +72,33 @@ def policy(settings: Settings, phase: str = "") -> Policy:
         shared=state_dir(settings) is not None,
         recalls=state_dir(settings) is not None,
         peer_timeout=settings["peer-timeout"].value,
-        recover=settings["recover"].value,
+        recover=settings["recover"].value - {OPERATOR},
         recover_timeout=settings["recover-timeout"].value,
+        link_timeout=link,
+        link_library=library,
     )
+
+
+def link_timeout(settings: Settings) -> tuple[float | None, str]:
+    """How long the communication library itself repeats what a faulty link did not deliver, in seconds (None: that is
+    not waited for), and the library with the variables that this follows from."""
+    given = settings["link-timeout"].value
+    if given != "auto" or settings["nproc-per-node"].value is None:
+        return (None if given == "auto" else given), ""
+    from ftrun.core.rules import library_retries  # only where ftrun starts the ranks
+
+    found = library_retries.of_environment(os.environ | relayed(settings))
+    return found.seconds, f"{found.library} {found.settings}".strip()
+
+
+def relayed(settings: Settings) -> dict[str, str]:
+    """What ftrun sets for the communication library, where the user has not: that it executes its operators again."""
+    if OPERATOR not in settings["recover"].value:
+        return {}
+    from ftrun.core.rules import library_retries
+
+    name, value = library_retries.RELAYED
+    return {} if name in os.environ else {name: value}
 
 
 def node_name(settings: Settings) -> str:

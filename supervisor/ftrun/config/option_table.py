@@ -27,7 +27,7 @@ from ftrun.config.parsers import (
     urls,
 )
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.ranks.shared import RUNGS
+from ftrun.core.ranks.shared import OPERATOR, RUNGS
 
 
 class ConfigError(ValueError):
@@ -133,7 +133,19 @@ OPTIONS: Final = (
         "Devices still in use this long after a kill end the run with 197.",
     ),
     Option(
-        "fault-table", "FILE", "", path, "Severities of device fault codes at this site, one CODE SEVERITY per line."
+        "fault-table",
+        "FILE",
+        "",
+        path,
+        "Device fault codes at this site, one CODE SEVERITY [retry:memory|retry:network] per line.",
+    ),
+    Option(
+        "link-timeout",
+        "DUR|auto",
+        "auto",
+        or_auto(or_off(duration)),
+        "After a link fault a rank may stand still for this long, for retries of the communication library itself, "
+        "before recoverable ranks retry the step; auto: as NCCL_IB_* or HCCL_* say.",
     ),
     Option(
         "reset-file",
@@ -277,9 +289,10 @@ OPTIONS: Final = (
         "recover",
         "LIST",
         "retry,rank",
-        some_of(*RUNGS),
+        some_of(OPERATOR, *RUNGS),
         "With --nproc-per-node: what may cure a fault of ranks that use @ft.recoverable, short of a restart of all: "
-        "retry, all call their training function again; rank, the faulty one is started again alone; or none.",
+        "retry, all call their training function again; rank, the faulty one is started again alone; operator, HCCL "
+        "executes its operators again (HCCL_OP_RETRY_ENABLE); or none.",
     ),
     Option(
         "recover-timeout",

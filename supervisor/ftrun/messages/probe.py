@@ -110,7 +110,8 @@ class Devices(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A device fault has appeared, or has `gone`.  `old`: it was present in the first sample of the device."""
+    """A device fault has appeared, or has `gone`.  `old`: it was present in the first sample of the device.  `retry`:
+    the class of a fault that a retry may cure (`fault_codes.RETRIES`)."""
 
     device: str
     code: str
@@ -118,6 +119,7 @@ class Fault(NamedTuple):
     old: bool
     severity: str
     why: str
+    retry: str = ""
 
 
 class Freed(NamedTuple):

@@ -8,25 +8,28 @@ from ftrun.messages.helpers import Problem, Ready
 
 
 class RankFault(NamedTuple):
-    """One fault code of one rank of this container.  `logic`: the number of its chip in the container."""
+    """One fault code of one rank of this container.  `logic`: the number of its chip in the container.  `retry`: the
+    class of a fault that a retry may cure; `request`: the platform asks for a retry."""
 
     rank: int
     logic: int
     code: str
     severity: str
     status: str
+    retry: str = ""
 
 
 class Contents(NamedTuple):
     """The content of the file, sent after each change.  `clear`: nothing prevents a start.  `flushing`: the platform
     still collects faults.  `graceful`: all processes of the job have to end.  `retry_time`: number of pods that were
-    scheduled again; None without a file."""
+    scheduled again; None without a file.  `one_process`: the processes of the faulty ranks alone have to end."""
 
     flushing: bool = False
     graceful: bool = False
     faults: tuple[RankFault, ...] = ()
     clear: bool = True
     retry_time: int | None = None
+    one_process: bool = False
 
 
 Event = Ready | Contents | Problem

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ftrun import __version__
-from ftrun.config.derived import job_name, node_name, state_dir
+from ftrun.config.derived import job_name, node_name, relayed, state_dir
 from ftrun.config.option_table import Settings
 from ftrun.core.accounting.totals import figures, summary
 from ftrun.core.machine import effects as do
@@ -92,6 +92,7 @@ class Setup(NamedTuple):
         if ledger.visible:
             variables[ledger.visible.variable] = ",".join(ledger.visible.names)
         environment = {name: value for name, value in os.environ.items() if name not in variables}
+        environment |= relayed(self.settings)
         if self.auto_beat and self.beats.is_own:
             hooks, given = f"{self.beats.path}/{layout.PYTHON}", environment.get("PYTHONPATH")
             # An empty entry would mean the working directory.

@@ -137,7 +137,7 @@ def npu(content: bytes) -> None:
 
 def reset_json(content: bytes) -> None:
     """The event for PID 1 is shorter than the limit of a line."""
-    found, dropped = reset_contents.parse(content, None, lambda code: fault_codes.look_up({}, code).severity)
+    found, dropped = reset_contents.parse(content, None, lambda code: fault_codes.look_up({}, code))
     assert len(reset_file.EVENTS.dump(found)) < helpers.LINE_LIMIT, "the line is too long"
     Quiet(reset_file.EVENTS).report_dropped("reset.json", dropped)
 

@@ -34,18 +34,18 @@ def on_fault_reported(job: Job, phase: Watched, event: ev.FaultReported, policy:
     if job.paused is not None:
         return postpone_fault(job, event)
     fault = event.fault
-    job, attempt, written = _record_fault(job, phase.attempt, event, policy)
+    job, attempt, written = record_fault(job, phase.attempt, event, policy)
     if not fault.acts or fault.mark in phase.attempt.known or fault.device in job.ledger.removed:
         return job._replace(phase=phase._replace(attempt=attempt)), written
-    return _stop_for_fault(job, attempt, fault, event.now, policy, written)
+    return stop_for_fault(job, attempt, fault, event.now, policy, written)
 
 
-def _stop_for_fault(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, written: Effects) -> Outcome:
+def stop_for_fault(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, written: Effects) -> Outcome:
     """Stop the attempt because of this fault: to heal it, to continue without the device, or to leave the node.  There
     is no grace: nothing can be finished on a faulty device, and a checkpoint from it would be worse than none."""
     policy = policy._replace(grace=0.0)
     why = f"device {fault.device} reports {fault.code} ({fault.severity}{': ' if fault.why else ''}{fault.why})"
-    not_healable = _why_not_healable(job, fault, policy)
+    not_healable = why_not_healable(job, fault, policy)
     if not_healable is None or fault.by_user:
         return restart_or_escalate(job, attempt, "fault", why, now, policy, written, fault=fault)
     why += not_healable
@@ -60,15 +60,16 @@ def _stop_for_fault(job: Job, attempt: Attempt, fault: Fault, now: float, policy
     return stop(job._replace(want=want), attempt, now, policy, written, line)
 
 
-def _record_fault(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Policy) -> tuple[Job, Attempt, Effects]:
+def record_fault(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Policy) -> tuple[Job, Attempt, Effects]:
     """Record the fault.  One that acts, or that the program caused, is counted, once for each attempt."""
     fault = event.fault
     counts = (fault.acts or fault.by_user) and fault.mark not in attempt.known
-    written: Effects = (do.Persist("fault", _fault_fields(fault), durable=counts),)
+    written: Effects = (do.Persist("fault", fault_fields(fault), durable=counts),)
     if not counts:
         return job, attempt, written
-    ledger = job.ledger
-    if fault.code != NO_CODE:  # faults without a code cannot be compared
+    ledger, last = job.ledger, attempt.online
+    same = last is not None and last.key == fault.key and last.retry != fault.retry  # the platform asks for more now
+    if fault.code != NO_CODE and not same:  # faults without a code cannot be compared
         one = Occurrence(policy.node, *fault.key, fault.severity, event.clock, ledger.job)
         # ModelArts counts only schedules without a clear fault of a node or chip; a user-induced one is not clear.
         clear = ledger.faulted or not fault.by_user
@@ -79,7 +80,7 @@ def _record_fault(job: Job, attempt: Attempt, event: ev.FaultReported, policy: P
     return job._replace(ledger=ledger), attempt, written
 
 
-def _fault_fields(fault: Fault) -> do.Fields:
+def fault_fields(fault: Fault) -> do.Fields:
     return tuple((name, value) for name, value in fault._asdict().items() if value)
 
 
@@ -99,12 +100,12 @@ def on_fault_reported_between(
     fault, want = event.fault, job.want
     attempt = phase.attempt if isinstance(phase, Stopping) else None
     known = attempt.known if attempt else tuple(f.mark for f in want.faults) if isinstance(want, Restart) else ()
-    job, noted_in, written = _record_fault(job, Attempt(job.ledger.start_cnt, known=known), event, policy)
+    job, noted_in, written = record_fault(job, Attempt(job.ledger.start_cnt, known=known), event, policy)
     if isinstance(phase, Stopping):
         job = job._replace(phase=phase._replace(attempt=phase.attempt._replace(known=noted_in.known)))
     if not fault.acts or fault.mark in known or fault.device in job.ledger.removed:
         return job, written
-    not_healable = _why_not_healable(job, fault, policy)
+    not_healable = why_not_healable(job, fault, policy)
     if isinstance(want, Restart) and not_healable is None:
         return job._replace(want=want._replace(faults=(*want.faults, fault))), written
     smaller = remove_device(job, fault, policy) if isinstance(want, Restart) and not fault.by_user else None
@@ -124,7 +125,7 @@ def on_fault_reported_between(
     return conclude(job, verdict, written)
 
 
-def _why_not_healable(job: Job, fault: Fault, policy: Policy) -> str | None:
+def why_not_healable(job: Job, fault: Fault, policy: Policy) -> str | None:
     """Why healing is not tried, as the end of a sentence; None: it is tried."""
     if fault.severity == "critical":
         return ""
@@ -160,10 +161,10 @@ def handle_preexisting(job: Job, event: ev.FaultReported, policy: Policy) -> Out
     attempt = Attempt(job.ledger.start_cnt)
     if event.fault.severity != "critical" or event.fault.device in job.ledger.removed:
         harmless = event._replace(fault=event.fault._replace(severity=HARMLESS))
-        job, _, written = _record_fault(job, attempt, harmless, policy)
+        job, _, written = record_fault(job, attempt, harmless, policy)
         return job, written
     fault, device = event.fault, event.fault.device
-    job, _, written = _record_fault(job, attempt, event, policy)
+    job, _, written = record_fault(job, attempt, event, policy)
     why = f"device {device} cannot be used: it reports {fault.code} before the first start"
     why += f" ({fault.severity}{': ' if fault.why else ''}{fault.why})"
     smaller = remove_device(job, fault, policy, first=True)
@@ -202,7 +203,7 @@ def begin_healing(job: Job, attempt: Attempt | None, now: float, policy: Policy,
         most = durations.seconds(policy.heal_timeout)
         waits = f"the platform does not permit a start: {job.held}; waiting at most {most} for its permission"
         return job, (*written, do.Persist("healing", (("why", job.held),)), do.LogLine(waits), do.Heal(None))
-    return job, (*written, do.Persist("healing", _fault_fields(fault)), do.Heal(fault))
+    return job, (*written, do.Persist("healing", fault_fields(fault)), do.Heal(fault))
 
 
 def return_devices(job: Job, event: ev.DevicesReleased | ev.DevicesChecked, policy: Policy) -> tuple[Job, Effects]:

@@ -158,6 +158,15 @@ def _on_signal_received_idle(job: Job, phase: Pending | Healing, event: ev.Signa
     return restarting.start_or_finish(job, None, event.now, policy)
 
 
+def _on_fault_reported(job: Job, phase: Watched, event: ev.FaultReported, policy: Policy) -> Outcome:
+    if phase.attempt.rounds.is_open and job.paused is None:
+        from ftrun.core.machine import online_faults, ranks  # only where ftrun starts the ranks
+
+        if online_faults.survives(job, phase.attempt, event.fault, event.now):
+            return ranks.on_fault_reported(job, phase, event, policy)
+    return device_faults.on_fault_reported(job, phase, event, policy)
+
+
 def _on_rank_event(job: Job, phase: Watched | Stopping, event: ev.RankEvent, policy: Policy) -> Outcome:
     """Something happened to one of the ranks that ftrun started."""
     from ftrun.core.machine import ranks  # only where there are such ranks
@@ -301,7 +310,7 @@ WATCHED: dict[type[ev.Event], Handler] = {
     ev.RankStarted: _on_rank_event,
     ev.LeftoversFound: _on_rank_event,
     ev.SignalReceived: _on_signal_received,
-    ev.FaultReported: device_faults.on_fault_reported,
+    ev.FaultReported: _on_fault_reported,
     ev.Rescheduled: requests.on_rescheduled,
 }
 UNFINISHED: dict[type[ev.Event], Handler] = {

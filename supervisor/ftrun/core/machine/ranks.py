@@ -2,7 +2,8 @@
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine import recovering
+from ftrun.core.machine import online_faults, recovering
+from ftrun.core.machine.device_faults import stop_for_fault
 from ftrun.core.machine.ending import is_by_request, status_text
 from ftrun.core.machine.recovering import CLOSED, Recovery, advance
 from ftrun.core.machine.states import Job, Stopping, Suspect, Watched
@@ -28,6 +29,15 @@ def on_rank_event(job: Job, phase: Watched | Stopping, event: ev.RankEvent, poli
             return _on_rank_started(job, phase, event, policy)
         case ev.LeftoversFound():
             return _on_leftovers_found(job, phase, event, policy)
+
+
+def on_fault_reported(job: Job, phase: Watched, event: ev.FaultReported, policy: Policy) -> Outcome:
+    """A device fault that the ranks may survive (online_faults.py)."""
+    recovery = online_faults.handle(job, phase, event, policy)
+    if recovery.failed is not None and event.fault.acts:
+        job, attempt, effects, _ = recovery
+        return stop_for_fault(job, attempt, event.fault, event.now, policy, effects)
+    return _go_on(phase, recovery, event.now, policy)
 
 
 def _on_rank_exited_stopping(job: Job, phase: Stopping, event: ev.RankExited) -> Outcome:

@@ -45,6 +45,7 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
     after, acts = rounds.step(before, happened, now, rules)
     if after.stage == "proving" != before.stage:
         attempt = excuse(attempt, max(before.since, attempt.spawned_at), now)
+        attempt = attempt._replace(link=None)  # no connection is left
     attempt = attempt._replace(rounds=after)
     effects: list[do.Effect] = []
     failed: str | None = None
@@ -143,8 +144,9 @@ def fall(recovery: Recovery, now: float, policy: Policy) -> Outcome:
     last, cause = recovery.attempt.rounds, counted_cause(recovery.attempt.rounds, policy)
     why = sentences.sentence(last.why, str(recovery.failed)) if last.why else str(recovery.failed)
     status = last.status if cause == "failure" else None
+    fault = recovery.attempt.online if cause == "fault" else None
     arguments = recovery.job, recovery.attempt, cause, why, now, policy, recovery.effects, status
-    return restart_or_escalate(*arguments)
+    return restart_or_escalate(*arguments, fault=fault)
 
 
 def counted_cause(failed: Rounds, policy: Policy) -> Cause:

@@ -138,12 +138,18 @@ class RaisedLimit(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A device fault.  `severity` is one of `fault_codes.SEVERITIES`."""
+    """A device fault.  `severity` is one of `fault_codes.SEVERITIES`.
+
+    `retry`: what may cure it where ranks can recover: empty, a class of `fault_codes.RETRIES`, `request` (the platform
+    asks for a retry), or `process` (the platform asks for a new process of `rank` alone).  `rank`: the number in the
+    job of the rank that has the fault, where the platform names it."""
 
     device: str
     code: str
     severity: str
     why: str = ""
+    retry: str = ""
+    rank: int | None = None
 
     @property
     def acts(self) -> bool:
@@ -161,9 +167,18 @@ class Fault(NamedTuple):
         return self.device, self.code
 
     @property
-    def mark(self) -> tuple[str, str, str]:
+    def mark(self) -> tuple[str, str, str, str]:
         """Two faults of one attempt with equal marks are the same fault."""
-        return self.device, self.code, self.severity
+        return self.device, self.code, self.severity, self.retry
+
+
+class LinkFault(NamedTuple):
+    """A fault of a link, since `since`: the communication library's own retries come first.  `limit`: how long a rank
+    may stand still before they count as used up, in seconds."""
+
+    fault: Fault
+    since: float
+    limit: float
 
 
 class Device(NamedTuple):
@@ -235,7 +250,7 @@ class Attempt(NamedTuple):
     first_beat: float | None = None
     start_raised: float = 0.0
     inherited: tuple[SavedFile, ...] = ()
-    known: tuple[tuple[str, str, str], ...] = ()  # marks of the faults already counted; a repeated fault counts once
+    known: tuple[tuple[str, ...], ...] = ()  # marks of the faults already counted; a repeated fault counts once
     fault: Fault | None = None  # a user-induced fault that was seen while training still moved
     fault_at: float = 0.0
     barred: bool = False  # some processes run as a user who cannot send heartbeats, so missing ones do not count
@@ -244,6 +259,9 @@ class Attempt(NamedTuple):
     processes: tuple[LocalRank, ...] = ()  # the ranks that ftrun itself started, by local rank; `pid` is the first
     rounds: Rounds = Rounds()  # of these ranks, where they can recover
     replacements: int = 0  # `Ledger.replacements` when this attempt began
+    link: LinkFault | None = None
+    online: Fault | None = None  # the last fault that a round of the ranks was to cure, at `online_at`
+    online_at: float = 0.0
 
     @property
     def moved(self) -> bool:

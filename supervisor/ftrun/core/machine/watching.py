@@ -40,20 +40,25 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
     if attempt.stopped_at is not None or job.paused is not None:
         attempt = looks.forget(attempt, now)
         return job._replace(phase=_watched_phase(attempt, job.paused and job.paused.until)), so_far
-    if attempt.rounds.is_changing:
-        from ftrun.core.machine import recovering  # only where ftrun starts the ranks
+    link_due: float | None = None
+    if attempt.rounds.is_changing or attempt.link is not None:
+        from ftrun.core.machine import online_faults, recovering  # only where ftrun starts the ranks
 
-        recovery = recovering.wait(job, attempt, now, policy, so_far)
+        wait = recovering.wait if attempt.rounds.is_changing else online_faults.wait
+        recovery = wait(job, attempt, now, policy, so_far)
         if recovery.failed is not None:
             return recovering.fall(recovery, now, policy)
         job, attempt, so_far = recovery.job, recovery.attempt, recovery.effects
+        link_due = online_faults.due(attempt, now)
     if attempt.rounds.is_under_way:  # nobody is expected to move
         return job._replace(phase=_watched_phase(attempt, attempt.rounds.deadline)), so_far
     assessment = assess(attempt, now, policy.limits, job.ledger.learned)
     finding = assessment.finding
+    if finding is not None and link_due is not None:  # what stands still may wait for the link
+        return job._replace(phase=_watched_phase(attempt, link_due)), so_far
     if finding is None:
         attempt, looked_at, effects = _look(attempt, now, policy)
-        times = assessment.deadline, looked_at, attempt.rounds.next_read(now)
+        times = assessment.deadline, looked_at, attempt.rounds.next_read(now), link_due
         deadline = min((at for at in times if at is not None), default=None)
         return job._replace(phase=_watched_phase(attempt, deadline)), (*so_far, *effects)
     suspect = Suspect(attempt, finding, now + policy.evidence_timeout)

@@ -48,7 +48,9 @@ def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcom
     if isinstance(happened, Blamed):
         if rounds.stage in ("working", "proving", "settling"):
             rounds = rounds._replace(cause=happened.cause, status=None)
-            return _begin(rounds, happened.local_ranks, None, happened.why, now, rules)
+            return _begin(rounds, happened.local_ranks, happened.suspect, happened.why, now, rules)
+        if rounds.stage == "meeting" and (more := happened.local_ranks - rounds.replacing):
+            return _replace_more(rounds, more, happened.why, now, rules)
         return rounds, ()
     if isinstance(happened, Waited):
         return _waited(rounds, happened, now, rules)

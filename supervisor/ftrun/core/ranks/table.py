@@ -173,11 +173,13 @@ class Ended(NamedTuple):
 
 
 class Blamed(NamedTuple):
-    """A verdict: the processes of these ranks have to be replaced, or (none) the step has to be retried."""
+    """A verdict: the processes of these ranks have to be replaced, or (none) the step has to be retried.  `suspect`:
+    the local rank that is replaced where a retry is not possible, or has not helped; None: not known."""
 
     local_ranks: frozenset[int]
     why: str = ""
     cause: str = "hang"
+    suspect: int | None = None
 
 
 class Cleared(NamedTuple):

@@ -1,7 +1,7 @@
 """Device faults: what a vendor's code means for the job.
 
 The tables are data, `accelerators/faults/<vendor>.txt`, and a site's own file overrides them.  A line is `CODE SEVERITY
-description`; a `#` begins a comment.
+[retry:CLASS] description`; a `#` begins a comment.
 """
 
 import re
@@ -21,14 +21,20 @@ SEVERITIES: Final = (
     "critical",  # does not heal in this container
     "unknown",  # kills nothing
 )
+# MindCluster ("Process-Level Online Recovery") retries the step after faults of on-chip memory, whose faulty page the
+# driver isolates, and of the network, once the communication library has given up.  All other faults need more.
+RETRIES: Final = ("memory", "network")
+RETRY: Final = "retry:"
 SYNONYMS: Final = {"ignore": "warning"}  # the name in tables that were written for earlier versions
 
 
 class FaultEntry(NamedTuple):
-    """What the table has for a code.  `why` is for people and may be empty."""
+    """What the table has for a code.  `why` is for people and may be empty.  `retry`: the class of a fault that a retry
+    of the step may cure, one of `RETRIES`, or empty."""
 
     severity: str
     why: str
+    retry: str = ""
 
 
 Table = Mapping[str, FaultEntry]
@@ -48,7 +54,11 @@ def parse(text: str) -> dict[str, FaultEntry]:
             raise ValueError(f"line {number}: {severity!r} is not one of {', '.join(SEVERITIES)}")
         if code in found and found[code].severity != severity:
             raise ValueError(f"line {number}: {code} is already listed as {found[code].severity}")
-        found[code] = FaultEntry(severity, " ".join(parts[2].split()) if len(parts) > 2 else "")
+        first, *others = parts[2].split() if len(parts) > 2 else [""]
+        retry = first.removeprefix(RETRY) if first.startswith(RETRY) else ""
+        if first.startswith(RETRY) and retry not in RETRIES:
+            raise ValueError(f"line {number}: {first!r} is not one of {', '.join(RETRY + one for one in RETRIES)}")
+        found[code] = FaultEntry(severity, " ".join(others if retry else [first, *others]), retry)
     return found
 
 

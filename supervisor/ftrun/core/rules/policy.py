@@ -50,6 +50,8 @@ class Policy(NamedTuple):
     evidence_timeout: float = 30.0
     recover: frozenset[str] = frozenset()  # the rungs below the tree that may be used, where all ranks can recover
     recover_timeout: float = 60.0  # for a rank to come to the next round
+    link_timeout: float | None = None  # how long the library's own retries after a link fault take; None: not waited
+    link_library: str = ""  # the name of that library, where it is known
 
 
 def local_ranks(ledger: Ledger, policy: Policy) -> int | None:

@@ -120,8 +120,8 @@ class Probe:
                 self._lines.problem(what)
 
     def _fault(self, fault: DeviceFault, table: Table) -> None:
-        severity, why = look_up(table, fault.code)
-        self._lines.send(messages.Fault(*fault, severity, why))
+        severity, why, retry = look_up(table, fault.code)
+        self._lines.send(messages.Fault(*fault, severity, why, retry))
         self._extra_sample_due = min(self._extra_sample_due, self._sampled_at + max(TURN, self._pace))
         if self._clearing and fault.device == self._clearing[0].device and not fault.old:
             (self._new_codes.discard if fault.gone else self._new_codes.add)(fault.code)

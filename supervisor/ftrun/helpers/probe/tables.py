@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from ftrun.accelerators.table import BY_NAME
-from ftrun.core.rules.fault_codes import FaultEntry, Table, parse
+from ftrun.core.rules.fault_codes import Table, parse
 from ftrun.host import safe_files
 
 LONGEST: Final = 1 << 20  # bytes of a site's file
@@ -22,7 +22,7 @@ def load(vendor: str, site: str, problem: Callable[[str], None]) -> Table:
     try:
         content = safe_files.read_bounded(site, LONGEST) if site else b""
         for code, entry in parse(content.decode("utf-8")).items():
-            table[code] = entry if entry.why else FaultEntry(entry.severity, f"listed in {site}")
+            table[code] = entry if entry.why else entry._replace(why=f"listed in {site}")
     except (OSError, ValueError) as error:
         problem(f"the fault table {site} is not used: {error}")
     return table

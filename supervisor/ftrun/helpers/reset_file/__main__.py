@@ -1,15 +1,15 @@
-"""Reports the requests of MindCluster: `python -m ftrun.helpers.reset_file PATH PERIOD [TABLE]`, started by PID 1.
+"""Reports the requests of MindCluster: `python -m ftrun.helpers.reset_file PATH PERIOD [TABLE [RANKS]]`.
 
 PATH is `reset.json` (contents.py), which is read every PERIOD seconds; TABLE is a fault code table of the site
-(core/rules/fault_codes.py).  The messages are in messages/reset_file.py: `Contents` at first and after each change;
-`Ready` after the first read; `Problem`, each at most once.  There is one fault for each code of each rank of this
-container (contents.py; of all ranks if the local ranks are unknown) with the status `fault`, `unrecovered` or `failed`.
-The status `fault` without a code gets the code "reset.json"; so do the other two if no rank of this container has a
-code.  For each of these the platform requires the training to end, whatever the severity.  At the start the state is
-clear; without a file it stays clear, which is reported after the same delay as for a file that vanishes.  A file that
-is incomplete or unreadable changes nothing, and is a problem once this lasts for PATIENCE seconds; a file that is
-missing for so long is clear.  It exits with 0 when stdin ends or PID 1 no longer reads, and with 1 after an unexpected
-exception.
+(core/rules/fault_codes.py); RANKS is the number of ranks that ftrun starts here.  The messages are in
+messages/reset_file.py: `Contents` at first and after each change; `Ready` after the first read; `Problem`, each at most
+once.  There is one fault for each code of each rank of this container (contents.py; of all ranks if the local ranks are
+unknown) with the status `fault`, `unrecovered` or `failed`.  The status `fault` without a code gets the code
+"reset.json"; so do the other two if no rank of this container has a code.  For each of these the platform requires the
+training to end, whatever the severity, unless it asks for less.  At the start the state is clear; without a file it
+stays clear, which is reported after the same delay as for a file that vanishes.  A file that is incomplete or
+unreadable changes nothing, and is a problem once this lasts for PATIENCE seconds; a file that is missing for so long is
+clear.  It exits with 0 when stdin ends or PID 1 no longer reads, and with 1 after an unexpected exception.
 """
 
 import os
@@ -37,8 +37,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
-    path, period, site = (*argv, "")[:3]
-    reader = ResetFile(path, tables.load(ASCEND.name, site, lines.problem), lines)
+    path, period, site, ranks = (*argv, "", "")[:4]
+    local = contents.local_ranks(os.environ, int(ranks) if ranks else None)
+    reader = ResetFile(path, tables.load(ASCEND.name, site, lines.problem), local, lines)
     reader.report()
     lines.send(Ready())
     while not lines.ended:
@@ -47,9 +48,8 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
 
 
 class ResetFile:
-    def __init__(self, path: str, table: fault_codes.Table, lines: Lines) -> None:
-        self._path, self._table, self._lines = path, table, lines
-        self._local_ranks = contents.local_ranks(os.environ)
+    def __init__(self, path: str, table: fault_codes.Table, local_ranks: frozenset[int] | None, lines: Lines) -> None:
+        self._path, self._table, self._local_ranks, self._lines = path, table, local_ranks, lines
         # The last message; None at the start, since that of an earlier process of this helper may be outdated.
         self._sent: Contents | None = None
         self._unreadable_since: float | None = None  # since when the file is missing or invalid; None: it is valid
@@ -76,7 +76,7 @@ class ResetFile:
         """The state in the file, None if there is no file; and the error, if the file cannot be used."""
         try:
             content = safe_files.read_bounded(self._path, LIMIT)
-            found, dropped = contents.parse(content, self._local_ranks, self._severity)
+            found, dropped = contents.parse(content, self._local_ranks, self._entry)
         except (FileNotFoundError, NotADirectoryError):
             return None, None
         except (OSError, ValueError, RecursionError) as error:
@@ -84,8 +84,8 @@ class ResetFile:
         self._lines.report_dropped(self._path, dropped)
         return found, None
 
-    def _severity(self, code: str) -> str:
-        return fault_codes.look_up(self._table, code).severity
+    def _entry(self, code: str) -> fault_codes.FaultEntry:
+        return fault_codes.look_up(self._table, code)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """Parses `reset.json`, and the variables that name the ranks of this container, into values.
 
 MindCluster mounts it into the container, as a file of a ConfigMap or of the host (its ResetCmInfo names the fields):
-RankList (RankId, LogicId, Status, ErrorCode, ErrorCodeHex), RetryTime, FaultFlushing, GracefulExit, and others that are
-not needed here; before the first fault `{"status": "initializing"}`.  The meaning of GracefulExit and RetryTime for the
-command is in core/machine/requests.py.  Two components write the file, and any field may be missing or null:
+RankList (RankId, LogicId, Status, Policy, ErrorCode, ErrorCodeHex), RetryTime, FaultFlushing, GracefulExit,
+RestartFaultProcess, and others that are not needed here; before the first fault `{"status": "initializing"}`.  The
+meaning of GracefulExit and RetryTime for the command is in core/machine/requests.py.  Two components write the file,
+and any field may be missing or null:
 - ClusterD, for recovery of processes: FaultFlushing while it collects, then ranks with Status `fault` and nothing
   else, LogicId 0 and no code.  MindCluster's agent kills the processes when it sees this status, and starts them again
-  when the status is gone.
+  when the status is gone.  With RestartFaultProcess it stays, and replaces the processes of these ranks alone at once.
 - the device plugin, for a hot reset: Status `unrecovered` until the container's processes are gone and the chip is
   reset, then `recovered` or `failed`; codes in ErrorCodeHex (`80C98002,8C204E00`), ErrorCode is left empty.  All chips
   that are reset together are listed, those without a fault have no code.  The agent kills the processes on
-  `unrecovered`, and starts them again when all are `recovered`.
+  `unrecovered`, and starts them again when all are `recovered`.  Policy is what it plans: with `restart_request` the
+  chip needs no reset, and the step is to be executed again; where that does not help, it plans more.
 """
 
 import json
@@ -19,12 +21,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ftrun.core.rules import fault_codes
+from ftrun.core.rules.fault_codes import FaultEntry
 from ftrun.core.rules.fault_history import NO_CODE
 from ftrun.messages.codec import LARGEST as LARGEST_NUMBER
 from ftrun.messages.reset_file import Contents, RankFault
 
 FAULT: Final = "fault"
 UNDER_WAY: Final = (FAULT, "unrecovered", "failed")  # nothing may be started on a chip with such a status
+AGAIN: Final = "restart_request"  # the policy of a chip that needs no reset
+REQUEST: Final = "request"  # in place of a class
 MAX_FAULTS: Final = 256  # in a message: a line is limited to 64 KiB
 CODE: Final = 64  # characters
 LARGEST: Final = 1 << 32  # number of a rank or chip
@@ -33,7 +38,9 @@ SIZES: Final = ("LOCAL_WORLD_SIZE", "MS_LOCAL_WORKER", "MA_NUM_GPUS")
 MAX_RANKS: Final = 4096  # ranks of one container; a larger number is invalid
 
 
-def parse(content: bytes, local: Collection[int] | None, severity: Callable[[str], str]) -> tuple[Contents, list[str]]:
+def parse(
+    content: bytes, local: Collection[int] | None, entry_of: Callable[[str], FaultEntry]
+) -> tuple[Contents, list[str]]:
     """The state in the file, and why entries were dropped.  ValueError or RecursionError: it is incomplete, or of
     another format."""
     found = json.loads(content)
@@ -49,17 +56,20 @@ def parse(content: bytes, local: Collection[int] | None, severity: Callable[[str
     dropped, clear = [], not flushing
     for number, entry in enumerate(listed):
         try:
-            rank, logic, status, codes = _rank(entry)
+            rank, logic, status, policy, codes = _rank(entry)
         except ValueError as reason:
             dropped.append(f"RankList[{number}]: {reason}")
             continue
         if status not in UNDER_WAY or (local is not None and rank not in local):
             continue
         clear = False
+        asked = REQUEST if policy == AGAIN and status == "unrecovered" else ""
         if not codes:
-            fault = RankFault(rank, logic, NO_CODE, severity(NO_CODE), status)
+            fault = RankFault(rank, logic, NO_CODE, entry_of(NO_CODE).severity, status, asked)
             (faults if status == FAULT else faults_without_code).append(fault)
-        faults += [RankFault(rank, logic, code, severity(code), status) for code in codes]
+        for code in codes:
+            found_entry = entry_of(code)
+            faults.append(RankFault(rank, logic, code, found_entry.severity, status, asked or found_entry.retry))
     if not faults:  # the faulty chip belongs to another container, and those here are reset together with it
         faults = faults_without_code
     state = Contents(
@@ -68,6 +78,7 @@ def parse(content: bytes, local: Collection[int] | None, severity: Callable[[str
         faults=tuple(faults[:MAX_FAULTS]),
         clear=clear,
         retry_time=retries,
+        one_process=_get(found, "RestartFaultProcess", bool, False),
     )
     return state, dropped
 
@@ -81,8 +92,8 @@ def _get(found: Mapping[str, Any], name: str, kind: type, absent: Any) -> Any:
     return value
 
 
-def _rank(entry: object) -> tuple[int, int, str, list[str]]:
-    """Rank, logic id, status and codes of an entry; ValueError if it is invalid."""
+def _rank(entry: object) -> tuple[int, int, str, str, list[str]]:
+    """Rank, logic id, status, policy and codes of an entry; ValueError if it is invalid."""
     if not isinstance(entry, dict):
         raise ValueError("it is not an object")
     rank, logic = _get(entry, "RankId", int, None), _get(entry, "LogicId", int, 0)
@@ -100,22 +111,23 @@ def _rank(entry: object) -> tuple[int, int, str, list[str]]:
         raise ValueError(f"ErrorCodeHex is {json.dumps(texts)[:40]}")
     code_texts = [code_text for text in texts for code_text in re.split(r"[\s,;\[\]\"']+", text)]
     codes = [fault_codes.normal(code)[:CODE] for code in [f"{number:08X}" for number in numbers] + code_texts if code]
-    return rank, int(logic), status, list(dict.fromkeys(codes))
+    return rank, int(logic), status, _get(entry, "Policy", str, ""), list(dict.fromkeys(codes))
 
 
-def local_ranks(environment: Mapping[str, str]) -> frozenset[int] | None:
-    """The local ranks; None if the environment does not determine them.
+def local_ranks(environment: Mapping[str, str], started: int | None = None) -> frozenset[int] | None:
+    """The local ranks; None if the environment does not determine them.  `started`: so many are started by ftrun.
 
     RANK is the number of this process or of this pod: Ascend's operator sets it for the pod, and lists the devices of
     the pod in LOCAL_RANK (`0,1,2,3`).  With several ranks in a container and no LOCAL_RANK its meaning is ambiguous.
     """
     rank, size = _first(environment, ("RANK",)), _first(environment, SIZES)
     local = environment.get("LOCAL_RANK", "").strip()
-    if rank is not None and re.fullmatch(r"\d+", local, re.ASCII):
+    if started is None and rank is not None and re.fullmatch(r"\d+", local, re.ASCII):
         return frozenset({rank})
     node = _first(environment, NODE_NUMBERS)
-    if node is None and "," in local:
+    if node is None and (started is not None or "," in local):
         node = rank
+    size = started or size
     if node is not None and size is not None and 0 < size <= MAX_RANKS:
         return frozenset(range(node * size, (node + 1) * size))
     return frozenset({rank}) if rank is not None and node is None and size in (None, 1) else None

@@ -78,6 +78,7 @@ class Context:
         self.uses: Callable[[float], tuple[DeviceUse, ...]] = lambda now: ()
         self.barred: frozenset[str] = frozenset()  # devices on which the platform permits no start
         self.reported: frozenset[tuple[str, str]] = frozenset()  # faults reported by the platform: device and code
+        self.asked: frozenset[tuple[str, str, str]] = frozenset()  # the same, with what the platform asks for
 
     @property
     def excluded(self) -> tuple[int, ...]:

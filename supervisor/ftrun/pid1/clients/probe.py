@@ -122,7 +122,9 @@ class Probe(Client[messages.Event]):
             if device in self._broken and severity in ("minor", "major"):
                 severity, why = "critical", f"{why}; the device does not work until then: {self._broken[device]}"
             return [ev.FaultReported(now, Fault(device, code, severity, why), clock(), preexisting=True)]
-        return [ev.FaultReported(now, Fault(device, code, "warning" if before else severity, why), clock())]
+        if before:
+            return [ev.FaultReported(now, Fault(device, code, "warning", why), clock())]
+        return [ev.FaultReported(now, Fault(device, code, severity, why, message.retry), clock())]
 
     def _see(self, devices: tuple[messages.Device, ...], now: float) -> list[ev.Event]:
         before = [device.id for device in self.context.devices]

@@ -16,6 +16,8 @@ LOOK: Final = 0.5  # s between two reads of the platform's file
 # MindCluster's agent ends the processes for any code, and only then the device plugin resets the chip.  So a fault that
 # is harmless by the table is recovered in place too; otherwise the reset would wait forever.
 SEVERITIES: Final = {"warning": "minor", "unknown": "minor", "user": "minor+user"}
+PROCESS: Final = "process"  # RestartFaultProcess: what may cure the fault is a new process of that rank alone
+FAULTY: Final = "fault"  # the status that ClusterD gives to such ranks
 
 
 class ResetFile(Client[messages.Event]):
@@ -27,7 +29,8 @@ class ResetFile(Client[messages.Event]):
         self._ends = False  # the platform asks for the end of a running command
         self._retries: int | None = None  # highest reported number of rescheduled pods of this job
         settings = self.context.settings
-        arguments = str(reset_file(settings)), str(LOOK), str(settings["fault-table"].value or "")
+        arguments = [str(reset_file(settings)), str(LOOK), str(settings["fault-table"].value or "")]
+        arguments += [str(ranks)] if (ranks := self.context.policy.ranks) else []
         self.context.helpers.add(self.name, *arguments)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
@@ -48,7 +51,8 @@ class ResetFile(Client[messages.Event]):
             device = f"rank{one.rank}" if one.code == NO_CODE else ids.get(one.logic, f"npu{one.logic}")
             severity = SEVERITIES.get(one.severity, one.severity)
             why = f"the platform reports rank {one.rank} as {one.status}"
-            found[device, one.code] = Fault(device, one.code, severity, why)
+            retry = one.retry or (PROCESS if message.one_process and one.status == FAULTY else "")
+            found[device, one.code, retry] = Fault(device, one.code, severity, why, retry, one.rank)
         self._hold = None if message.clear else "a rank of this container has status fault"
         context.barred = frozenset(fault.device for fault in found.values())
         if message.flushing:
@@ -60,11 +64,11 @@ class ResetFile(Client[messages.Event]):
         if not ids and (visible := os.environ.get(ASCEND.visible)):  # no probe has reported the devices
             devices = tuple(Device(f"npu{name}", ASCEND.visible, name) for name in visible.split(","))
             events.append(ev.DevicesFound(now, devices))
-        new = [fault for key, fault in found.items() if key not in context.reported]
+        new = [fault for key, fault in found.items() if key not in context.asked]
         events += [ev.FaultReported(now, fault, clock()) for fault in new]
         # After the faults of this node, which restart the command anyway.
         events += self._rescheduled(message.retry_time, now)
-        context.reported = frozenset(found)
+        context.reported, context.asked = frozenset(fault.key for fault in found.values()), frozenset(found)
         return events
 
     def _rescheduled(self, retries: int | None, now: float) -> list[ev.Event]:
