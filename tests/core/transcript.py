@@ -343,8 +343,9 @@ def _effect(effect: do.Effect) -> str:
         case do.BeginRound(local_rank, number, restore, reason):
             source = f"step {restore.step} of local rank {restore.source}" if restore else "the checkpoint"
             return f"begin round {number} of local rank {local_rank} ({reason}) with {source}"
-        case do.Investigate(finding):
-            return f"investigate rule {finding.rule} of rank {_show(finding.rank)}"
+        case do.Investigate(finding, due):
+            early = "" if due is None else f", whose limit passes at {_show(due)}"
+            return f"investigate rule {finding.rule} of rank {_show(finding.rank)}{early}"
         case do.Heal(fault):
             return f"heal {fault.device} {fault.code} {fault.severity}" if fault else "ask for permission to start"
         case do.AskForVerdict():

@@ -1,5 +1,6 @@
 """The evidence helper on real processes: what it clears, what it does not clear, and its report."""
 
+import json
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.helpers.evidence import stacks
-from support.evidence_job import READY, Job, ask, needs_spy, rank
+from support.evidence_job import READY, EvidenceHelper, Job, ask, needs_spy, rank, request
 from support.evidence_job import job as job
 from support.runs import state_of, wait_for
 
@@ -68,6 +69,33 @@ STUCK = f"""import ctypes
 def train():
     {READY}    ctypes.PyDLL('./stuck.so').stick()
 train()"""
+
+
+def test_evidence_begun_early_is_reported_with_the_ranks_as_they_are_when_the_limit_has_passed(job: Job) -> None:
+    pid = job.start(LOCK)
+    job.wait_asleep()
+    asked = request(job, due=time.monotonic() + 2, ranks=[rank(0, pid)])
+    helper = EvidenceHelper(asked)
+    try:
+        finding = asked["finding"] | {"age": 43.5}
+        ranks = [rank(0, pid), rank(5, 1 << 22)]
+        line = {"request": "overdue", "finding": finding, "now": time.monotonic() + 2, "ranks": ranks}
+        assert helper.process.stdin is not None
+        helper.process.stdin.write(json.dumps(line).encode() + b"\n")
+        helper.process.stdin.flush()
+        answer = helper.answer()
+    finally:
+        helper.close()
+    assert answer.result["mechanism"] == "rank 0 waits for a lock that no thread can release at <string>:6 train"
+    assert answer.document["finding"]["age"] == 43.5
+    assert [seen["rank"] for seen in answer.document["ranks"]] == [0, 5]
+
+
+def test_evidence_begun_early_for_a_limit_that_does_not_pass_is_written_nowhere(job: Job) -> None:
+    job.start(LOCK)
+    answer = ask(job, due=time.monotonic() + 1, timeout=3)
+    assert answer.lines[-1]["report"] is None
+    assert not (job.folder / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Job, Running, Stopping
-from ftrun.core.machine.values import Attempt, Finding, LookState, Rank
+from ftrun.core.machine.values import Attempt, EarlyEvidence, Finding, LookState, Rank
 from ftrun.core.rules.policy import Policy
 from ftrun.messages import evidence as messages
 from ftrun.messages.helpers import Problem
@@ -16,6 +16,7 @@ from ftrun.pid1.clients.evidence import Evidence
 NOW = 1000.0
 RANKS = (Rank(0, pid=11, moved_at=990.0), Rank(1, pid=12, claimed_at=980.0), Rank(2, pid=13, moved_at=970.0))
 ATTEMPT = Attempt(1, pid=10, spawned_at=900.0, ranks=RANKS, look=LookState(begun=NOW))
+FINDING = Finding("step", 1, 60.0, 50.0, learned=True)
 LOOKED = messages.Looked(None, "it waits for itself", "f", 1, 12, 0.2)
 REPLY = messages.Reply(None, "train.py:3", 0.0, 0, 1, None, False)
 
@@ -26,7 +27,11 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.requests: list[messages.Request | messages.Look] = []
         self.removed = 0
-        helpers = SimpleNamespace(add=self._add, remove=self._remove)
+        self.sent: list[messages.Overdue] = []
+        self.running = True
+        helpers = SimpleNamespace(
+            add=self._add, remove=self._remove, send=self._send, is_running=lambda name: self.running
+        )
         work_dir = SimpleNamespace(path="/run", given="/run")
         tree = SimpleNamespace(command=None)
         context: Any = SimpleNamespace(
@@ -42,6 +47,10 @@ class World:
     def _remove(self, name: str) -> None:
         assert name == "evidence"
         self.removed += 1
+
+    def _send(self, name: str, line: bytes) -> None:
+        assert name == "evidence"
+        self.sent.append(messages.ON_TIME.load(line))
 
     def problems(self) -> list[str]:
         found = [str(dict(fields)["what"]) for name, fields, _ in self.context.records if name == "problem"]
@@ -95,7 +104,7 @@ def test_a_look_that_is_late_is_ended(world: World) -> None:
 
 def test_an_investigation_takes_the_place_of_a_look(world: World) -> None:
     world.client.look(ATTEMPT)
-    world.client.investigate(Finding("step", 1, 60.0, 50.0, learned=True), ATTEMPT, RANKS)
+    world.client.investigate(FINDING, ATTEMPT)
     assert [type(request) for request in world.requests] == [messages.Look, messages.Request]
     assert world.client.handle(LOOKED, NOW) == [], "it was on its way"
     assert world.client.deadline is None
@@ -115,3 +124,43 @@ def test_a_look_that_nobody_awaits_is_ended(world: World, job: Job) -> None:
     assert (world.removed, world.client.deadline) == (1, None)
     assert world.client.handle(LOOKED, NOW) == []
     assert world.problems() == []
+
+
+def test_evidence_that_was_begun_early_is_completed_with_what_is_known_when_the_limit_has_passed(world: World) -> None:
+    world.client.investigate_early(FINDING._replace(age=50.0), NOW + 4, ATTEMPT)
+    (request,) = world.requests
+    assert isinstance(request, messages.Request)
+    assert (request.due, request.now) == (NOW + 4, NOW + 4)
+    assert world.client.handle(REPLY, NOW) == [], "nothing was asked yet"
+    later = ATTEMPT._replace(ranks=(RANKS[0]._replace(moved_at=NOW - 1), *RANKS[1:]))
+    world.client.investigate(FINDING, later)
+    assert len(world.requests) == 1, "the same helper"
+    (overdue,) = world.sent
+    assert (overdue.finding, overdue.now) == (FINDING, NOW)
+    assert {rank.rank: rank.moved_at for rank in overdue.ranks}[0] == NOW - 1
+    (event,) = world.client.handle(REPLY, NOW)
+    assert isinstance(event, ev.EvidenceCollected)
+
+
+@pytest.mark.parametrize("how", ["another finding", "dead", "ended"])
+def test_a_finding_without_early_evidence_is_investigated_anew(world: World, how: str) -> None:
+    world.client.investigate_early(FINDING, NOW + 4, ATTEMPT)
+    finding = FINDING._replace(rank=2) if how == "another finding" else FINDING
+    world.running = how != "dead"
+    if how == "ended":
+        assert world.client.on_end(NOW) == []
+    world.client.investigate(finding, ATTEMPT)
+    _, again = world.requests
+    assert isinstance(again, messages.Request)
+    assert (again.due, again.finding, world.sent) == (None, finding, [])
+
+
+def test_evidence_that_was_begun_early_ends_when_the_job_has_moved(world: World) -> None:
+    early = ATTEMPT._replace(look=LookState(), early=EarlyEvidence(FINDING, NOW + 4, NOW))
+    world.client.investigate_early(FINDING, NOW + 4, early)
+    world.client.follow(Job(Running(early)), NOW, False)
+    assert world.removed == 0
+    world.client.follow(Job(Running(early._replace(early=EarlyEvidence()))), NOW, False)
+    assert world.removed == 1
+    world.client.follow(Job(Running(early._replace(early=EarlyEvidence()))), NOW, False)
+    assert (world.removed, world.problems()) == (1, [])

@@ -61,6 +61,8 @@ class Request(NamedTuple):
     `between`: the time between the two observations, and `timeout` the time for everything, in seconds.
     `unproved`: the age of the silence, in seconds, up to which only a proof (proof.py) keeps a learned timeout from
     being raised.
+    `due`: the limit passes only then; evidence is collected in advance and reported after `Overdue`.  None: it has
+    passed.
     `patience`: the age of the silence, in seconds, up to which a wait that something outside the job may end clears
     the job; None: no such wait clears it.
     """
@@ -78,6 +80,7 @@ class Request(NamedTuple):
     timeout: float = 25.0
     patience: float | None = None
     unproved: float = 0.0
+    due: float | None = None
 
     @property
     def suspect(self) -> int:
@@ -93,6 +96,15 @@ class Request(NamedTuple):
     def uses_device(self) -> bool:
         """Whether one of the devices is busy."""
         return any(device.util is not None and device.util > 0 for device in self.devices)
+
+
+class Overdue(NamedTuple):
+    """A line to the helper, on its stdin: the limit of a `Request` with `due` has passed.  The fields replace those of
+    the request."""
+
+    finding: Finding
+    now: float
+    ranks: tuple[RankState, ...]
 
 
 class Reply(NamedTuple):
@@ -116,6 +128,7 @@ class Reply(NamedTuple):
     culprits: tuple[int, ...] = ()
 
 
+ON_TIME: Final[Protocol[Overdue]] = Protocol("request", Overdue)
 Event = Reply | Looked | Problem
 EVENTS: Final[Protocol[Event]] = Protocol("event", Reply, Looked, Problem)
 REQUESTS: Final[Protocol[Request | Look]] = Protocol("request", Request, Look)

@@ -318,10 +318,9 @@ class Supervisor:
             case do.Forward(number):
                 if (problem := self._tree.forward(number, self._control)) is not None:
                     self._records.problem(problem, printed=True)
-            case do.Investigate(finding):
-                phase = self._job.phase
-                if isinstance(phase, SUPERVISED):
-                    self._clients.investigate(finding, phase.attempt, phase.attempt.ranks)
+            case do.Investigate():
+                if isinstance(self._job.phase, SUPERVISED):
+                    self._clients.investigate(effect, self._job.phase.attempt)
             case do.Look():
                 if isinstance(self._job.phase, SUPERVISED):
                     self._clients.look(self._job.phase.attempt)

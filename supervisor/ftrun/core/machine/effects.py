@@ -79,9 +79,12 @@ class Forward(NamedTuple):
 
 
 class Investigate(NamedTuple):
-    """Collect evidence about a suspicion; the answer is `EvidenceCollected`."""
+    """Collect evidence about a suspicion; the answer is `EvidenceCollected`.  `due`: the limit passes only then, in
+    CLOCK_MONOTONIC seconds, and the answer comes after a second `Investigate`, without `due`; without that, the
+    evidence is discarded."""
 
     finding: Finding
+    due: float | None = None
 
 
 class Look(NamedTuple):

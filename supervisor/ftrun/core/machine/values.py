@@ -129,6 +129,19 @@ class LookState(NamedTuple):
     recorded: str = ""
 
 
+class EarlyEvidence(NamedTuple):
+    """Evidence that is collected before the limit passes (core/rules/early_evidence.py).
+
+    `finding`: what it is about if the limit passes, at `due`; None: none is being collected.  `begun`: when it was
+    begun.  `earliest`: none is begun before that.
+    """
+
+    finding: Finding | None = None
+    due: float = 0.0
+    begun: float = 0.0
+    earliest: float = 0.0
+
+
 class RaisedLimit(NamedTuple):
     """A learned limit that was raised since evidence showed this rank at work; it holds until the hooks have counted
     the silence."""
@@ -256,6 +269,7 @@ class Attempt(NamedTuple):
     barred: bool = False  # some processes run as a user who cannot send heartbeats, so missing ones do not count
     reported: bool = False  # a hang that ftrun only reports has been reported
     look: LookState = LookState()
+    early: EarlyEvidence = EarlyEvidence()
     processes: tuple[LocalRank, ...] = ()  # the ranks that ftrun itself started, by local rank; `pid` is the first
     rounds: Rounds = Rounds()  # of these ranks, where they can recover
     replacements: int = 0  # `Ledger.replacements` when this attempt began

@@ -18,8 +18,8 @@ from ftrun.core.machine.states import (
     Watched,
 )
 from ftrun.core.machine.stopping import Effects, Outcome, restart_or_escalate
-from ftrun.core.machine.values import CAUSES, Attempt, Cause, ClosedLook, Finding, Ledger, RaisedLimit
-from ftrun.core.rules import adaptive_timeout, hang_rules, looks
+from ftrun.core.machine.values import CAUSES, Attempt, Cause, ClosedLook, EarlyEvidence, Finding, Ledger, RaisedLimit
+from ftrun.core.rules import adaptive_timeout, early_evidence, hang_rules, looks
 from ftrun.core.rules.idle import observe, unchanged_for
 from ftrun.core.rules.liveness import assess, is_same, time_awake
 from ftrun.core.rules.policy import Policy, latest_file, progress, with_progress
@@ -38,7 +38,7 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
         job, attempt, effects = lift(job, attempt, now)
         so_far += effects
     if attempt.stopped_at is not None or job.paused is not None:
-        attempt = looks.forget(attempt, now)
+        attempt = early_evidence.drop(looks.forget(attempt, now), now)
         return job._replace(phase=_watched_phase(attempt, job.paused and job.paused.until)), so_far
     link_due: float | None = None
     if attempt.rounds.is_changing or attempt.link is not None:
@@ -51,16 +51,23 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
         job, attempt, so_far = recovery.job, recovery.attempt, recovery.effects
         link_due = online_faults.due(attempt, now)
     if attempt.rounds.is_under_way:  # nobody is expected to move
+        attempt = early_evidence.drop(attempt, now)
         return job._replace(phase=_watched_phase(attempt, attempt.rounds.deadline)), so_far
     assessment = assess(attempt, now, policy.limits, job.ledger.learned)
     finding = assessment.finding
     if finding is not None and link_due is not None:  # what stands still may wait for the link
+        attempt = early_evidence.drop(attempt, now)
         return job._replace(phase=_watched_phase(attempt, link_due)), so_far
     if finding is None:
+        upcoming, due = assessment.upcoming, assessment.due
+        attempt, begin_at, begin = early_evidence.follow(attempt, upcoming, due, now)
         attempt, looked_at, effects = _look(attempt, now, policy)
-        times = assessment.deadline, looked_at, attempt.rounds.next_read(now), link_due
+        if begin is not None:
+            effects = (*effects, do.Investigate(begin, due))
+        times = assessment.deadline, looked_at, begin_at, attempt.rounds.next_read(now), link_due
         deadline = min((at for at in times if at is not None), default=None)
         return job._replace(phase=_watched_phase(attempt, deadline)), (*so_far, *effects)
+    attempt = attempt._replace(early=EarlyEvidence(earliest=attempt.early.earliest))  # it is in use now
     suspect = Suspect(attempt, finding, now + policy.evidence_timeout)
     return job._replace(phase=suspect), (
         *so_far,
@@ -71,7 +78,7 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
 
 def _look(attempt: Attempt, now: float, policy: Policy) -> tuple[Attempt, float | None, Effects]:
     """Begin a look if one is due; with the time at which the next one is due."""
-    if not policy.limits.auto:
+    if not policy.limits.auto or attempt.early.finding is not None:  # both need the same helper
         return attempt, None, ()
     attempt, effects = looks.follow(attempt), list[do.Effect]()
     if (at := looks.due(attempt, now)) is not None and at <= now:

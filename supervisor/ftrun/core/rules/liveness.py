@@ -38,8 +38,13 @@ class Limits(NamedTuple):
 
 
 class Assessment(NamedTuple):
+    """`deadline`: when to check again; None: no rule applies.  `upcoming`: without a finding, the one whose limit
+    passes next if nothing moves, at `due`."""
+
     finding: Finding | None
-    deadline: float | None  # when to check again; None: no rule applies
+    deadline: float | None
+    upcoming: Finding | None = None
+    due: float = 0.0
 
 
 def time_awake(since: float, now: float, aways: Iterable[tuple[float, float]]) -> float:
@@ -82,10 +87,11 @@ def assess(
     spans += [f.limit for f in findings]
     if not spans:
         return Assessment(None, None)
-    due = min((f.limit - f.age for f in findings), default=spans[0])
+    upcoming = min(findings, key=lambda f: f.limit - f.age, default=None)
+    due = spans[0] if upcoming is None else upcoming.limit - upcoming.age
     if limits.auto and any(r.moved_at is not None and r.intervals < adaptive_timeout.ENOUGH for r in awaited):
         spans.append(adaptive_timeout.FLOOR)  # otherwise a freeze between two reads would be learned as a silence
-    return Assessment(None, now + min(due, min(spans) / LOOKS_PER_LIMIT))
+    return Assessment(None, now + min(due, min(spans) / LOOKS_PER_LIMIT), upcoming, now + due)
 
 
 def awaited_ranks(attempt: Attempt) -> list[Rank]:

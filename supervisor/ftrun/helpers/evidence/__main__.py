@@ -5,7 +5,8 @@ The only argument is a `Look` or a `Request` (messages/evidence.py).  A `Look` i
 or lasts longer than `timeout` s by nothing but a problem.  The last message about a `Request` is a `Reply`; it is sent
 within `timeout` s, as soon as the processes were observed twice and the report is safe on disk.  After it the helper
 only adds to the report what arrived late.  It exits with 0 then, or when stdin is closed, and with 2 for a malformed
-request.  It may block on whatever the job blocks on, which is why it is a separate process.
+request.  A `Request` with `due` is answered after the line `Overdue` on stdin; until then nothing of it is written.  It
+may block on whatever the job blocks on, which is why it is a separate process.
 """
 
 import os
@@ -27,10 +28,12 @@ MARGIN: Final = 1.0  # s before the timeout at which the reply is sent with what
 
 
 class Work(NamedTuple):
-    """`run` does the work until the given time; `give_up` reports why it could not be completed."""
+    """`run` does the work until the given time; `give_up` reports why it could not be completed; `receive` gets what
+    comes on stdin."""
 
     run: Callable[[float], None]
     give_up: Callable[[str], None]
+    receive: Callable[[bytes], None]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,7 +43,8 @@ def main(argv: Sequence[str]) -> int:
     except Malformed as error:
         _send(Problem(f"evidence: malformed request: {error}"))
         return 2
-    until = time.monotonic() + max(request.timeout - MARGIN, MARGIN)
+    due = 0.0 if isinstance(request, Look) else request.due or 0.0
+    until = max(time.monotonic(), due) + max(request.timeout - MARGIN, MARGIN)
     work = _look(request) if isinstance(request, Look) else _investigation(request)
     done, end = os.pipe()
     threading.Thread(target=_run, args=(work, until, end), daemon=True).start()
@@ -49,8 +53,12 @@ def main(argv: Sequence[str]) -> int:
     poll.register(done, select.POLLIN)
     while (left := until - time.monotonic()) > 0:
         ready = dict(poll.poll(left * 1000 + 1))
-        if done in ready or (0 in ready and not os.read(0, 65536)):
+        if done in ready:
             break
+        if 0 in ready:
+            if not (content := os.read(0, 65536)):
+                break
+            work.receive(content)
     else:
         work.give_up("the processes could not be observed in time")
     os._exit(0)  # a thread may be stuck in the kernel
@@ -59,14 +67,17 @@ def main(argv: Sequence[str]) -> int:
 def _look(request: Look) -> Work:
     from ftrun.helpers.evidence.look import look  # a look is light, so it loads nothing of an investigation
 
-    return Work(lambda until: _send(look(request)), lambda why: _send(Problem(f"evidence: {why}")))
+    def give_up(why: str) -> None:
+        _send(Problem(f"evidence: {why}"))
+
+    return Work(lambda until: _send(look(request)), give_up, lambda content: None)
 
 
 def _investigation(request: Request) -> Work:
     from ftrun.helpers.evidence.investigation import Investigation
 
     investigation = Investigation(request, _send)
-    return Work(investigation.run, investigation.give_up)
+    return Work(investigation.run, investigation.give_up, investigation.receive)
 
 
 def _run(work: Work, until: float, end: int) -> None:

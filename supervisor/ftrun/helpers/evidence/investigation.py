@@ -41,11 +41,13 @@ from ftrun.helpers.evidence.processes import Observation
 from ftrun.helpers.evidence.report import Facts
 from ftrun.helpers.evidence.stacks import Stacks
 from ftrun.helpers.evidence.world import LATE, World
-from ftrun.messages.evidence import Event, Reply, Request
+from ftrun.messages.evidence import ON_TIME, Event, Reply, Request
 from ftrun.messages.helpers import Problem
 from ftrun.views import state
 
 STACKS: Final = 0.25  # share of the time beside the pause that is for the stacks of one observation
+AGAIN: Final = 1.5  # times the duration of the first observation, for the second one
+CONCLUSION: Final = 0.05  # s for what follows it
 OUTPUTS: Final = 4  # output files that are read
 
 
@@ -54,6 +56,7 @@ class Investigation:
 
     def __init__(self, request: Request, send: Callable[[Event], None]) -> None:
         self._request, self._send = request, send
+        self._received, self._overdue = b"", threading.Event()
         self._by_proof = RULES[request.finding.rule].by_proof
         self._needs_proof = self._by_proof or request.finding.age < request.unproved
         self._ranks = {rank.pid for rank in request.ranks}
@@ -66,6 +69,7 @@ class Investigation:
     def run(self, until: float) -> None:
         """Send the reply as soon as the report is written, and add to the report what arrives until `until`."""
         request, started, spy = self._request, time.monotonic(), stacks.program()
+        resume = started + request.between
         seconds = STACKS * max(1.0, request.timeout - request.between)
         first, order = self._observe()
         first_waits, first_task = self._observe_waits(order)
@@ -73,8 +77,10 @@ class Investigation:
             first_task.wait(seconds)  # a proof needs the stacks of the time between the observations
         before = stacks.collect(spy, order, seconds)
         background = BackgroundWork(request, order)
-        moving = stacks.find_moving(spy, before, order, started + request.between)
-        time.sleep(max(0.0, started + request.between - time.monotonic()))
+        if request.due is not None:  # the second observation takes as long as the first
+            resume = max(resume, request.due - AGAIN * (time.monotonic() - started) - CONCLUSION)
+        moving = stacks.find_moving(spy, before, order, resume)
+        time.sleep(max(0.0, resume - time.monotonic()))
 
         second, order = self._observe()
         second_waits, second_task = self._observe_waits(order)
@@ -83,6 +89,7 @@ class Investigation:
         found = sorted(changes(first, before, second, after, moving), key=lambda change: self._priority(change.pid))
         for task in (first_task, second_task):
             task.wait(seconds)
+        request = self._request = self._when_overdue()
         failed = {("waits of the threads", task.problem) for task in (first_task, second_task) if task.problem}
         worlds = first_waits.copy(), second_waits.copy()
         accelerated = request.uses_device or any(world.uses_accelerator for world in worlds)
@@ -116,6 +123,24 @@ class Investigation:
         if path is not None and background.running:
             background.wait(until)
             self._write(background.add_to(facts))
+
+    def receive(self, content: bytes) -> None:
+        """Receive a part of the line `Overdue`."""
+        self._received += content
+        if content.endswith(b"\n"):
+            self._overdue.set()
+
+    def _when_overdue(self) -> Request:
+        """Wait until the limit has passed; return the request with what PID 1 knows of the ranks then."""
+        request = self._request
+        if request.due is None:
+            return request
+        self._overdue.wait()
+        over = ON_TIME.load(self._received)
+        self._needs_proof = self._by_proof or over.finding.age < request.unproved
+        self._ranks = {rank.pid for rank in over.ranks}
+        self._silent_ranks = other_silent_ranks(over.finding, over.ranks, over.now)
+        return request._replace(finding=over.finding, now=over.now, ranks=over.ranks)
 
     def give_up(self, why: str) -> None:
         """Send the reply if it was not sent yet.  Without evidence a learned timeout never kills a rank."""

@@ -9,17 +9,17 @@ from typing import Final
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Job, Running, Starting
 from ftrun.core.machine.values import Attempt, Finding, Rank
-from ftrun.core.rules import adaptive_timeout
+from ftrun.core.rules import adaptive_timeout, early_evidence
 from ftrun.core.rules.hang_rules import RULES
-from ftrun.core.rules.liveness import longest_cleared_age
+from ftrun.core.rules.liveness import is_same, longest_cleared_age
 from ftrun.host import mounts
 from ftrun.messages import evidence as messages
 from ftrun.pid1.clients.base import Client
 
-BETWEEN: Final = 3.0  # s between the two samples of an investigation, and at most a quarter of the timeout
 OPTIONAL: Final = ("mechanism", "culprits")  # fields of the record that are absent where they are empty
 RANKS: Final = 300  # in a request, those that stopped first: an argument of a command line holds 128 KiB
 MARGIN: Final = 5.0  # s before PID 1 gives up, within which the helper has to report what it has
+PIPE: Final = 65536  # bytes that a pipe takes at once (pipe(7))
 LATE: Final = 2.0  # s after the timeout of a look, when it is ended
 
 
@@ -29,6 +29,7 @@ class Evidence(Client[messages.Event]):
 
     def start(self) -> None:
         self._finding: Finding | None = None
+        self._early: Finding | None = None  # evidence about it is under way, and its limit has not passed
         self._look_until: float | None = None  # when the look under way is late; None: there is none
         self._look_failed = False  # a problem with a look was recorded in this attempt
 
@@ -40,27 +41,40 @@ class Evidence(Client[messages.Event]):
         self._look_until = now + request.timeout + LATE
         self._ask(request)
 
-    def investigate(self, finding: Finding, attempt: Attempt, ranks: Sequence[Rank]) -> None:
-        """Answered by `EvidenceCollected`; if the helper cannot be started, the deadline of the phase decides."""
+    def investigate(self, finding: Finding, attempt: Attempt) -> None:
+        """Answered by `EvidenceCollected`; if the helper cannot be started, the deadline of the phase decides.
+        Evidence about this finding that is under way is completed."""
+        early, self._early = self._early, None
+        self._finding, self._look_until = finding, None
+        if early is not None and is_same(early, finding) and self.context.helpers.is_running(self.name):
+            line = messages.ON_TIME.dump(messages.Overdue(finding, time.monotonic(), _states(finding, attempt)))
+            if len(line) <= PIPE:
+                self.context.helpers.send(self.name, line)
+                return
+        self._ask(self._request(finding, attempt, time.monotonic()))
+
+    def investigate_early(self, finding: Finding, due: float, attempt: Attempt) -> None:
+        """The same for a limit that passes only at `due`: answered after `investigate`."""
+        self._early, self._finding, self._look_until = finding, None, None
+        self._ask(self._request(finding, attempt, due)._replace(due=due))
+
+    def _request(self, finding: Finding, attempt: Attempt, now: float) -> messages.Request:
         context = self.context
-        first = sorted(ranks, key=lambda rank: (rank.rank != finding.rank, rank.moved_at or 0.0))[:RANKS]
-        request = messages.Request(
+        return messages.Request(
             run_dir=context.work_dir.path,
             attempt=attempt.number,
             finding=finding,
             root=context.tree.command or attempt.pid,
-            now=time.monotonic(),
+            now=now,
             excluded=context.excluded,
-            ranks=tuple(map(_state, first)),
+            ranks=_states(finding, attempt),
             devices=context.devices,
             output=_output(),
-            between=min(BETWEEN, finding.limit / 4),
+            between=early_evidence.between(finding.limit),
             timeout=context.policy.evidence_timeout - MARGIN,
             patience=longest_cleared_age(finding, context.policy.limits),
-            unproved=_unproved(finding, ranks),
+            unproved=_unproved(finding, attempt.ranks),
         )
-        self._finding, self._look_until = finding, None
-        self._ask(request)
 
     def _ask(self, request: messages.Request | messages.Look) -> None:
         """Start the helper with this request; one that still runs is ended."""
@@ -85,10 +99,14 @@ class Evidence(Client[messages.Event]):
         return []
 
     def follow(self, job: Job, now: float, unexplained: bool) -> None:
-        """A look whose answer is not awaited any more, since the job has moved or ends, is ended."""
-        awaited = isinstance(job.phase, Starting | Running) and job.phase.attempt.look.begun is not None
-        if self._look_until is not None and not awaited:
+        """A look whose answer is not awaited any more, since the job has moved or ends, is ended; so is evidence that
+        was begun early."""
+        attempt = job.phase.attempt if isinstance(job.phase, Starting | Running) else None
+        if self._look_until is not None and (attempt is None or attempt.look.begun is None):
             self._end_look()
+        if self._early is not None and (attempt is None or attempt.early.finding is None):
+            self._early = None
+            self.context.helpers.remove(self.name)
 
     def on_spawning(self) -> None:
         self._look_failed = False
@@ -119,6 +137,7 @@ class Evidence(Client[messages.Event]):
         if self._look_until is not None:
             self.problem("a look at the job ended without a result")
             self._look_until = None
+        self._early = None  # it is collected when the limit has passed
         if self._finding is None:
             return []
         # A learned timeout alone never kills a rank.
@@ -132,6 +151,11 @@ def _unproved(finding: Finding, ranks: Sequence[Rank]) -> float:
     if not finding.learned or RULES[finding.rule].by_work:
         return 0.0
     return adaptive_timeout.unproved(next((rank for rank in ranks if rank.rank == finding.rank), None))
+
+
+def _states(finding: Finding, attempt: Attempt) -> tuple[messages.RankState, ...]:
+    first = sorted(attempt.ranks, key=lambda rank: (rank.rank != finding.rank, rank.moved_at or 0.0))
+    return tuple(map(_state, first[:RANKS]))
 
 
 def _state(rank: Rank) -> messages.RankState:

@@ -13,7 +13,7 @@ from ftrun.config.derived import reset_file, state_dir
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Job
-from ftrun.core.machine.values import Attempt, Fault, Finding, Ledger, Rank
+from ftrun.core.machine.values import Attempt, Fault, Ledger
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import devices
 from ftrun.host.reaper import Change
@@ -206,10 +206,13 @@ class Clients:
         probe: Probe | None = self._running.get("probe")
         return probe is not None and probe.checks
 
-    def investigate(self, finding: Finding, attempt: Attempt, ranks: Sequence[Rank]) -> None:
-        """Answered by `EvidenceCollected`."""
+    def investigate(self, wanted: do.Investigate, attempt: Attempt) -> None:
+        """Answered by `EvidenceCollected`, unless it is `due` later."""
         evidence: Evidence = self.client("evidence")
-        evidence.investigate(finding, attempt, ranks)
+        if wanted.due is None:
+            evidence.investigate(wanted.finding, attempt)
+        else:
+            evidence.investigate_early(wanted.finding, wanted.due, attempt)
 
     def look(self, attempt: Attempt) -> None:
         """Answered by `Looked`, if at all."""

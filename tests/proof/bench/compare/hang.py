@@ -151,11 +151,11 @@ def _bars(found: dict[str, list[Hang]]) -> list[Series]:
 
 
 AFTER = (
-    "**ftrun is slower than the programs that check often**, because it does not kill a rank for its silence alone: it "
-    "observes all processes of the tree twice, a quarter of the timeout apart and 3 s at most, with their Python "
-    "stacks, and writes a report. This is the time for the evidence. The remainder, from the deadline to the suspicion "
-    "and from the verdict to the death, is the lower bound for all programs. The others kill at once and cannot report "
-    "what hung, or where.",
+    "ftrun does not kill a rank for its silence alone: it observes all processes of the tree twice, a quarter of the "
+    "timeout apart and 3 s at most, with their Python stacks, and writes a report. It begins to observe before the "
+    "timeout has passed, so that only the conclusion and the report follow it: this is the time for the evidence. The "
+    "remainder, from the deadline to the suspicion and from the verdict to the death, is the lower bound for all "
+    "programs. The others kill at once and cannot report what hung, or where.",
     "The monitor of ft_launcher checks at a fixed interval, so its delay is up to one interval; ftrun sleeps until the "
     "deadline and needs no interval. circus has a watchdog plugin, for programs that send it datagrams. supervisord, "
     "tini, dumb-init, torchrun, and circus without the plugin cannot detect a hang; each of them was tried. torchrun "
