@@ -194,7 +194,7 @@ class _Rounds:
     def _leave(self, client: Client, run: Run, error: BaseException) -> BaseException:
         """Drop what the function has left behind, and wait at the barrier.  The exception to raise if no round
         follows."""
-        if not fenced_in(error) and client.fence < run.round:
+        if not fenced_in(error) and client.fence < run.round and os.environ.get("FTRUN_QUIET") != "1":
             print(f"[ftrun] rank {run.rank} leaves round {run.round}: {_line(error)}", file=sys.stderr, flush=True)
         line = _line(error)
         _drop_frames(error)

@@ -204,7 +204,8 @@ class Snapshots:
             file.remove()
         rank = os.environ.get("RANK", self.local_rank)
         text = f"run.keep keeps no snapshots from now on: {why}. After a fault the ranks begin with the checkpoint."
-        print(f"[ftrun] rank {rank}: {text}", file=sys.stderr, flush=True)
+        if os.environ.get("FTRUN_QUIET") != "1":
+            print(f"[ftrun] rank {rank}: {text}", file=sys.stderr, flush=True)
 
     def load(self, step: int, local_rank: int, targets: dict[str, Any]) -> dict[str, Any]:
         """Load the snapshot of this rank into the targets; what has none is returned.  Raises Damaged."""

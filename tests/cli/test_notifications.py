@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,17 @@ def test_destination_that_never_answers_delays_nothing_for_long(runs: Runs) -> N
     (runs.folder / "go").touch()
     assert run.wait() == 3
     assert json.loads(wait_for(lambda: (runs.folder / "seen").read_text(), "the notification"))["event"] == "ended"
+
+
+def test_webhook_that_is_dead_leaves_a_trace(runs: Runs) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    run = runs.start("--webhook", f"http://127.0.0.1:{port}/T0", "--notify-on", "ended", *FAILS, LAST="1")
+    wait_for(lambda: run.helper("notifier"), "the helper")
+    (runs.folder / "go").touch()
+    assert run.wait() == 3
+    trace = f"--webhook 127.0.0.1:{port}: not reported when ftrun ended: 1 notification: "
+    assert trace in (run.run_dir / "run.log").read_text()
 
 
 def test_sentences_are_for_people() -> None:

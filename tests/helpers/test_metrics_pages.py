@@ -151,6 +151,16 @@ SERIES = {
         'ftrun_up{instance="b",run="other"}': "1x600",
         'node_textfile_mtime_seconds{instance="b",file="/textfile/other.prom"}': "0+60x600",
     },
+    "FtrunTargetLost": {  # a: the target is down; b: it has ended well, as a scrape has seen
+        'ftrun_up{instance="a"}': "1x590 stale",
+        'up{instance="a"}': "1x590 0x10",
+        'ftrun_up{instance="b"}': "1x590 0 stale",
+        'up{instance="b"}': "1x591 0x10",
+        'ftrun_verdict_info{verdict="succeeded",exit_code="0",instance="b"}': "_x590 1 stale",
+        'ftrun_up{instance="c"}': "1x600",
+        'up{instance="c"}': "1x600",
+    },
+    "FtrunStraggler": {'ftrun_stragglers{instance="a"}': "0x580 1x20"},
     "FtrunPausedLong": {'ftrun_paused{instance="a"}': "0x500 1x100"},
 }
 

@@ -123,6 +123,21 @@ fails()
     assert done.stderr.count("Traceback") == 1
 
 
+@pytest.mark.parametrize(("quiet", "lines"), [("", 1), ("1", 0)])
+def test_a_rank_says_that_it_leaves_its_round_unless_ftrun_is_quiet(
+    beats: BeatDir, ranks: list[Rank], quiet: str, lines: int
+) -> None:
+    code = "@ft.recoverable\ndef train(run):\n    if run.round == 1: raise ft.Retry('why')\ntrain()"
+    ranks.append(rank := Rank(beats, code, FTRUN_QUIET=quiet))
+    rank.expect("hello")
+    rank.expect("retry")
+    rank.expect("barrier")
+    rank.go(2)
+    rank.expect("finished")
+    ended, _, err = rank.finish()
+    assert (ended, err.count("[ftrun] rank 0 leaves round 1")) == (0, lines), err
+
+
 def test_a_rank_is_called_again_until_it_returns(beats: BeatDir, ranks: list[Rank]) -> None:
     ranks.append(rank := Rank(beats, LOOP))
     hello = rank.expect("hello")

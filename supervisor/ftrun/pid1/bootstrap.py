@@ -89,6 +89,8 @@ class Setup(NamedTuple):
             "FTRUN_LAST_SECTION": ledger.last_section,
             "FTRUN_EPOCH": ledger.epoch or None,
         }
+        if self.settings["quiet"].value:
+            variables["FTRUN_QUIET"] = 1  # also for the lines of ranks that recover, and of an ftrun inside
         if ledger.visible:
             variables[ledger.visible.variable] = ",".join(ledger.visible.names)
         environment = {name: value for name, value in os.environ.items() if name not in variables}

@@ -5,7 +5,7 @@ import textwrap
 
 import click
 
-from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, show, show_json, width
+from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, WholeNumber, show, show_json, width
 from ftrun.core.text.sentences import printable
 from ftrun.views import rundir, schedules
 from ftrun.views.schedules import Life
@@ -25,7 +25,7 @@ SCHEMA = 1
     envvar="FTRUN_STATE_DIR",
     help="The state dir [default: FTRUN_STATE_DIR, else that of the run].",
 )
-@click.option("-n", "last", type=click.IntRange(min=1), metavar="N", help="Only the last N schedules.")
+@click.option("-n", "last", type=WholeNumber(1), metavar="N", help="Only the last N schedules.")
 @AS_JSON
 def command(run_dir: str | None, state_dir: str | None, last: int | None, as_json: bool) -> None:
     lives, source = _lives(run_dir, state_dir)

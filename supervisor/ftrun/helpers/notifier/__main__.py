@@ -72,6 +72,9 @@ class Notifier:
         for sender in self._senders:
             sender.join(max(0.0, until - time.monotonic()))
         for sender in self._senders:
+            if sender.is_alive():  # PID 1 reads no more; this goes to run.log
+                left = f"not reported when ftrun ended: {sentences.several(sender.waiting, 'notification')}"
+                print(f"{sender.name}: {left}: {sender.why or 'no answer yet'}", file=sys.stderr, flush=True)
             sender.give_up()
 
     def problem(self, what: str) -> None:
@@ -94,24 +97,34 @@ class Sender(threading.Thread, ABC):
     def __init__(self, name: str, owner: Notifier) -> None:
         super().__init__(name=name, daemon=True)
         self.queue: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
+        self.why = ""  # the last attempt failed
         self._owner = owner
+        self._put = self._done = 0
         self.start()
 
     def put(self, found: dict[str, Any]) -> None:
         try:
             self.queue.put_nowait(found)
+            self._put += 1
         except queue.Full:
             self._owner.problem(f"{self.name}: {WAITING} notifications wait already; newer ones are dropped")
+
+    @property
+    def waiting(self) -> int:
+        """Notifications that have neither arrived nor been given up."""
+        return self._put - self._done
 
     def run(self) -> None:
         while (found := self.queue.get()) is not None:
             for delay in (*DELAYS, None):
                 if (why := self.send(found)) is None:
                     break
+                self.why = why
                 if delay is None:
                     self._owner.problem(f"{self.name}: a notification of `{found['event']}` failed: {why}")
                 else:
                     time.sleep(delay)
+            self._done += 1
 
     @abstractmethod
     def send(self, found: dict[str, Any]) -> str | None:
