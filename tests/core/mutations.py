@@ -188,6 +188,27 @@ COORDINATOR = (
     ),
 )
 
+# In the proof of deadlocks over several members: a member that may go on is taken for one that never does.
+WAITS = (
+    Mutation(
+        "one_wave_is_enough",
+        "group/waits.py",
+        "    if before is not None and found.fingerprints.items() <= before.fingerprints.items():\n",
+        "    if True:\n",
+    ),
+    Mutation("any_two_waves_are_the_same", "group/waits.py", "found.fingerprints.items() <= before", "before"),
+    Mutation("any_wave_counts", "group/waits.py", "if waits.wave != wave_name(waves, prefix):", "if False:"),
+    Mutation("what_is_on_its_way_is_lost", "group/waits.py", "not (link.closed and end.closed) or ", ""),
+    Mutation("all_ranks_are_here", "group/waits.py", "if len(sizes) != 1 or ranks.keys() != ", "if len(sizes) > 9 != "),
+    Mutation("an_epoch_like_another", "group/waits.py", "if waits.epoch != waves.epoch:", "if False:"),
+    Mutation(
+        "what_may_run_wakes_nobody",
+        "group/waits.py",
+        "        for other in waiting.get(node, ()):",
+        "        for other in ():",
+    ),
+)
+
 # In the rounds of ranks that can recover: two rounds at work, a process beside another one of its rank, a wait without
 # an end, the wrong rank replaced, a state that not all ranks have.
 RANKS = (

@@ -708,6 +708,11 @@ def test_the_lowest_step_is_the_root_cause() -> None:
     assert hung({1: Pulse(8, None, 61.0), 2: Pulse(16, 6, 50.0)}, hang(0, 7)) == ("node-1", 8, None)
 
 
+def test_a_rank_that_is_proved_to_be_the_cause_is_the_root_cause() -> None:
+    pulses = {1: Pulse(8, 7, 61.0), 2: Pulse(16, 6, 50.0)}
+    assert hung(pulses, hang(0, 7, waits=True)._replace(proved=True)) == ("node-0", 0, 7)
+
+
 def test_at_equal_steps_the_longest_silence_is_the_root_cause() -> None:
     assert hung({0: Pulse(0, 7, 60.0), 1: Pulse(8, 7, 62.0), 2: Pulse(16, 7, 61.0)}, hang(0, 7)) == ("node-1", 8, 7)
 

@@ -44,6 +44,15 @@ def test_looks_take_at_most_half_a_per_cent_of_a_core() -> None:
     assert ages[:3] == [15, 15 + 3 + SPACING * 0.5, 15 + 2 * (3 + SPACING * 0.5)]
 
 
+def test_a_deadlock_that_the_group_suspects_is_looked_at_again_soon_but_not_for_ever() -> None:
+    seen, at, ages = attempt(), SPAWNED, list[float]()
+    while (at := looks.due(seen, at) or 0.0) < SPAWNED + 200:
+        ages.append(looks.age_of(seen, at))
+        seen = looks.end(looks.begin(seen, at), None, "it waits for member 0", at + 3, 0.0, again=True)
+    assert ages[:9] == [15 + n * (looks.AGAIN + 3) for n in range(9)]
+    assert ages[9:] == [ages[8] + n * looks.PERIOD for n in range(1, 5)]
+
+
 def test_a_rank_that_is_done_or_gone_is_not_looked_at() -> None:
     assert looks.due(attempt(Rank(0, done=True), Rank(1, present=False)), 200.0) is None
     seen = attempt(Rank(0, done=True, claimed_at=101.0), Rank(1, claimed_at=150.0))

@@ -5,6 +5,7 @@ from typing import Final
 from ftrun.core.machine.values import Finding, Rule
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
+from ftrun.messages.group_waits import Membership
 from ftrun.messages.helpers import Problem
 from ftrun.messages.probe import Device
 
@@ -33,6 +34,7 @@ class Look(NamedTuple):
     devices: tuple[Device, ...] = ()
     between: float = 2.0
     timeout: float = 20.0
+    group: Membership | None = None
 
 
 class Looked(NamedTuple):
@@ -42,7 +44,8 @@ class Looked(NamedTuple):
     waits for what; of an open one, what the still rank waits for; a sentence.  `fingerprint`: of a closed look, a hash
     over the threads that cannot run any more: pid, start time, tid, call, arguments and context switches.  `rank`: of a
     closed look, the rank at the end of the chain, if it has one; `pid`: its process.  `cost`: CPU seconds that the look
-    took, with its children.  `kind`: the rule that a closed look supports.
+    took, with its children.  `kind`: the rule that a closed look supports.  `again`: an open look that the group has to
+    repeat soon, because all members together seem to be closed.
     """
 
     open_reason: str | None
@@ -52,6 +55,7 @@ class Looked(NamedTuple):
     pid: int = 0
     cost: float = 0.0
     kind: Rule = "deadlock"
+    again: bool = False
 
 
 class Request(NamedTuple):
@@ -81,6 +85,7 @@ class Request(NamedTuple):
     patience: float | None = None
     unproved: float = 0.0
     due: float | None = None
+    group: Membership | None = None
 
     @property
     def suspect(self) -> int:

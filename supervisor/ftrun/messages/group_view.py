@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Codec, Malformed, Value, parse_object
+from ftrun.messages.group_waits import ANSWER, WAITS
 
 SCHEMA: Final = 1
 FILE: Final = "group.json"
@@ -16,7 +17,7 @@ ROW: Final = b"row"  # from a member: its `MemberRow`
 VIEW: Final = b"view"  # from rank 0: a `GroupView`
 ASK: Final = b"ask"  # a `FileRequest`, to rank 0 and from it
 TOLD: Final = b"told"  # a `FilePart`, likewise
-KINDS: Final = (ROW, VIEW, ASK, TOLD)
+KINDS: Final = (ROW, VIEW, ASK, TOLD, WAITS, ANSWER)
 LIMIT: Final = 32768  # bytes of a frame
 VIEW_ROWS: Final = 24_000  # bytes of rows in a frame
 FILE_LIMIT: Final = 64 << 20  # bytes of `group.json`

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from ftrun.config import group_config, option_values
+from ftrun.core.group import waits as group
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
@@ -24,7 +25,7 @@ from ftrun.host.helpers import Helpers, Line
 from ftrun.host.output_pipes import OutputPipes, RankOutput
 from ftrun.host.tree import Tree
 from ftrun.host.work_dir import WorkDir
-from ftrun.messages import group_view, messenger, operator, peers, ranks, state
+from ftrun.messages import group_view, group_waits, messenger, operator, peers, ranks, state
 from ftrun.messages.codec import Malformed
 from ftrun.pid1.clients.base import Context
 from ftrun.pid1.clients.registry import TABLE, Clients
@@ -70,6 +71,7 @@ def peer_message(content: bytes) -> None:
         lambda found: group_view.load(group_view.GroupView, found),
         lambda found: group_view.load(group_view.FileRequest, found),
         lambda found: group_view.load(group_view.FilePart, found),
+        group_waits.load_answer,
         lambda found: peers.load_hello(found, "1"),
     )
     for load in loads:
@@ -84,6 +86,24 @@ def peer_message(content: bytes) -> None:
 
 
 ADDRESS: Final = peers.MemberAddress(4, 0, "127.0.0.1:9", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")
+
+
+def waits_of_members(content: bytes) -> None:
+    """What two members say that their processes wait for, as rank 0 compares it; two waves of the same answers."""
+    found = {}
+    for number, piece in enumerate(pieces(content, 2)):
+        try:
+            found[number] = group_waits.load_waits(piece, number, 2)
+        except Malformed as error:
+            one_line(error)
+    waves = group.Waves(next(iter(found.values())).epoch if found else 0)
+    for _ in range(2):
+        for waits in found.values():
+            waves = group.take(waves, waits._replace(wave=group.wave_name(waves, "x")), "x", {})
+    for number in found:
+        answer = group.answer(waves, "x", number)
+        assert group_waits.load_answer(group_waits.dump(answer)).wave == answer.wave
+    assert waves.deadlock is None or len(found) == 2
 
 
 def rank_0(content: bytes) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ftrun.config.option_table import OPTIONS
 from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, World
+from ftrun.core.group.waits import Blocked, Link, Waits
 from ftrun.core.machine.values import LearnedTimeouts, Ledger
 from ftrun.core.ranks.shared import GroupRound
 from ftrun.core.rules.fault_history import Clock, Occurrence
@@ -17,6 +18,7 @@ from ftrun.messages import (
     checkpoints,
     evidence,
     exit_hooks,
+    group_waits,
     heal,
     messenger,
     metrics,
@@ -291,6 +293,14 @@ def _beat_file() -> bytes:
     return (head + _slot() + _slot(1)).ljust(at.FILE_BYTES, b"\0")
 
 
+def _waits() -> list[Waits]:
+    """Of two members, whose ranks wait for each other."""
+    zero = Blocked(10, 0, "waits in all_reduce at train.py:9", "all_reduce", links=(0,), listens=True)
+    one = Blocked(20, 1, "waits for a lock at train.py:5", needs=(), links=(0,))
+    links = Link("10.0.0.1:5", "10.0.0.2:6", (0,), 7, True), Link("10.0.0.2:6", "10.0.0.1:5", (0,), 7, True)
+    return [Waits(n, 3, "x:1", f"print-{n}", (process,), (links[n],), 2) for n, process in enumerate((zero, one))]
+
+
 def _messages() -> list[bytes | str]:
     failure = NodeFailure("hang", "why", 2.5, 3, 7, True)
     with_ranks = REPORT._replace(ranks=Ranks(4, "10.0.0.1", 4000))
@@ -361,6 +371,7 @@ MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
         b"\0" + operator.dump_request(operator.Request("7", verb, "root")) for verb in ("ping", "stop")
     ],
     "peers": _messages,
+    "waits": lambda: [b"\0".join(group_waits.dump(found) for found in _waits())],
     "hub": lambda: [
         b"\0".join([peers.dump(HELLO), peers.dump(report), peers.dump_pulse(Pulse(1, 7, 2.5)), b"5"])
         for report in (

@@ -285,6 +285,7 @@ TARGETS: Final = {
     "control": Target(messages.control_message, "requests and their replies"),
     "channel": Target(messages.channel, "frames of the control channel"),
     "peers": Target(messages.peer_message, "messages of other nodes"),
+    "waits": Target(messages.waits_of_members, "what the ranks of other nodes wait for"),
     "hub": Target(messages.rank_0, "messages of a member, at rank 0", (Malformed,)),
     "member": Target(messages.member, "messages of rank 0, at a member", (Malformed,)),
     "ranks": Target(messages.rank_packets, "packets of a rank, in PID 1"),

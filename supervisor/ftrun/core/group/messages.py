@@ -21,8 +21,9 @@ with a verdict, which waits for the group's decision.  `leaving`: this container
 
 class NodeFailure(NamedTuple):
     """Why a member itself stopped, or is stopping, the command of its epoch.  `age`: how many seconds before this
-    report that began.  `rank`, `step`: of the suspect; `waits`: its stack shows that it waits for others.  `symptom`:
-    its exception is the consequence of the end of another process, such as a broken connection."""
+    report that began.  `rank`, `step`: of the suspect; `waits`: its stack shows that it waits for others; `proved`: it
+    is proved to be the cause.  `symptom`: its exception is the consequence of the end of another process, such as a
+    broken connection."""
 
     cause: Reason
     why: str
@@ -31,6 +32,7 @@ class NodeFailure(NamedTuple):
     step: int | None = None
     waits: bool = False
     symptom: bool = False
+    proved: bool = False
 
 
 class GroupEnd(NamedTuple):

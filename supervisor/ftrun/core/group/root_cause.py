@@ -76,13 +76,13 @@ def _failed_since(member: MemberState, epoch: int) -> float | None:
 
 
 def root_cause(failed: MemberState, members: Mapping[int, MemberState], pulses: Mapping[int, Pulse]) -> Suspect:
-    """The suspect of the failure.  In a hang that is the rank with the lowest step; among several, one whose stack does
-    not show that it waits for others; then the one that has been silent longest.  In any other failure, the reported
-    rank."""
+    """The suspect of the failure.  In a hang that is the rank that is proved to be its cause; else the one with the
+    lowest step; among several, one whose stack does not show that it waits for others; then the one that has been
+    silent longest.  In any other failure, the reported rank."""
     failure = failed.report.failure
     if failure is None:
         return Suspect(failed.report.node)
-    if failure.cause != "hang":
+    if failure.cause != "hang" or failure.proved:
         return Suspect(failed.report.node, failure.rank, failure.step)
     epoch = failed.report.epoch
     found = [

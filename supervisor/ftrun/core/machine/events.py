@@ -100,7 +100,8 @@ class Looked(NamedTuple):
     `open_reason`: why something may still end the wait; None: the look is closed, nothing can.  `mechanism`: what waits
     for what, a sentence.  `fingerprint`: two closed looks with the same one found the same threads in the same calls,
     and none of them has run in between.  `rank`, `pid`: the rank, if it has one, and the process at the end of the
-    chain.  `cost`: the CPU seconds of the look.  `rule`: the rule that a closed look supports.
+    chain.  `cost`: the CPU seconds of the look.  `rule`: the rule that a closed look supports.  `again`: the members of
+    the group together seem to be in a deadlock, which another look of each has to confirm.
     """
 
     now: float
@@ -111,6 +112,7 @@ class Looked(NamedTuple):
     pid: int = 0
     cost: float = 0.0
     rule: Rule = "deadlock"
+    again: bool = False
 
 
 class CommandStopped(NamedTuple):

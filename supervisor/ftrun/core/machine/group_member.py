@@ -269,6 +269,7 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
     if blame is not None:
         age = max(0.0, now - blame.at)
         failure = NodeFailure(blame.cause, blame.why, age, blame.rank, blame.step, blame.waits, blame.symptom)
+        failure = failure._replace(proved=blame.proved)
     counts: Counts = (ledger.hang, ledger.fault, ledger.failure)
     ranks = local_ranks(ledger, policy)
     state = _member_state(job, fallen)

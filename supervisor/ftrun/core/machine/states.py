@@ -127,8 +127,8 @@ class Paused(NamedTuple):
 
 class Blame(NamedTuple):
     """Why ftrun ended the attempt, or why it ended by itself, and when that began (`at`).  `rank`, `step`: of the
-    suspect; `waits`: its stack shows that it waits for others.  `symptom`: its exception is the consequence of the end
-    of another process, such as a broken connection."""
+    suspect; `waits`: its stack shows that it waits for others; `proved`: it is proved to be the cause.  `symptom`: its
+    exception is the consequence of the end of another process, such as a broken connection."""
 
     at: float
     cause: Reason
@@ -137,6 +137,7 @@ class Blame(NamedTuple):
     step: int | None = None
     waits: bool = False
     symptom: bool = False
+    proved: bool = False
 
 
 class Job(NamedTuple):

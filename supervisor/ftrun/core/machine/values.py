@@ -110,11 +110,11 @@ class LookState(NamedTuple):
     """What the looks at this attempt have shown since it last moved (core/rules/looks.py).
 
     `still`: None before it is known, or if no rank is awaited.  `begun`: when the look that is under way began.  `age`:
-    how long the job had stood still at the last look, in seconds.  `again`: when a closed look is to be confirmed;
-    otherwise there is no other look before `earliest`.  `closed`: the last look, if it was closed; `proved`: two looks
-    in a row found the same.  `raised`: a proof was refuted, so that there is no look before the job has stood still for
-    so many seconds.  `wait`: what the job waits for, according to the last look, as text; `recorded`: the same in the
-    last record `look`.
+    how long the job had stood still at the last look, in seconds.  `again`: when a closed look is to be confirmed, or
+    one with which the group suspects a deadlock (`repeats`: how often it did); otherwise there is no other look before
+    `earliest`.  `closed`: the last look, if it was closed; `proved`: two looks in a row found the same.  `raised`: a
+    proof was refuted, so that there is no look before the job has stood still for so many seconds.  `wait`: what the
+    job waits for, according to the last look, as text; `recorded`: the same in the last record `look`.
     """
 
     still: Standstill | None = None
@@ -127,6 +127,7 @@ class LookState(NamedTuple):
     raised: float = 0.0
     wait: str = ""
     recorded: str = ""
+    repeats: int = 0
 
 
 class EarlyEvidence(NamedTuple):

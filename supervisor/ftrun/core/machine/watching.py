@@ -95,7 +95,7 @@ def on_looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Pol
     age, is_open = looks.age_of(attempt, event.now), event.open_reason is not None
     found = ClosedLook(begun, event.fingerprint, event.mechanism, event.rank, event.pid, event.rule)
     why = event.mechanism or event.open_reason or ""
-    attempt = looks.end(attempt, None if is_open else found, why, event.now, event.cost)
+    attempt = looks.end(attempt, None if is_open else found, why, event.now, event.cost, event.again)
     if age < looks.RECORDED or why == attempt.look.recorded:
         return check(job, attempt, event.now, policy)
     attempt = attempt._replace(look=attempt.look._replace(recorded=why))
@@ -331,6 +331,7 @@ def _declare_hang(
     job, effects = restart_or_escalate(job, phase.attempt, cause, why, now, policy, so_far, fault=fault, seen=seen)
     who = phase.finding
     blame = job.blame and job.blame._replace(rank=who.rank, step=who.step, waits=seen.get("waits") is True)
+    blame = blame and blame._replace(proved=hang_rules.RULES[who.rule].by_proof)
     return job._replace(blame=blame), effects
 
 

@@ -13,6 +13,7 @@ from ftrun.core.rules.liveness import STILL, awaited_ranks, time_awake
 LOOKS: Final = (STILL, 30.0, 60.0)  # s without a movement at which a look is due,
 PERIOD: Final = 30.0  # s; and then so often
 AGAIN: Final = 5.0  # s from a closed look to the one that has to confirm it
+REPEATS: Final = 8  # looks that the group asks for, until those at the usual times have to do
 SPACING: Final = 200  # times the CPU time of a look: the least time to the next one, so that looks take 0.5 % of a core
 LOST: Final = 25.0  # s; a look that has not been answered by then has failed
 RECORDED: Final = 60.0  # s without a movement from which on the result of a look is recorded
@@ -56,16 +57,18 @@ def begin(attempt: Attempt, now: float) -> Attempt:
     return attempt._replace(look=look)
 
 
-def end(attempt: Attempt, found: ClosedLook | None, wait: str, now: float, cost: float) -> Attempt:
+def end(attempt: Attempt, found: ClosedLook | None, wait: str, now: float, cost: float, again: bool = False) -> Attempt:
     """The attempt after the look that was under way; `found`: None after an open one; `wait`: what the job waits for.
     Two closed looks with the same result prove a deadlock; one whose result differs from the one before is confirmed
-    at the usual time."""
+    at the usual time.  `again`: an open one is repeated soon."""
     before = attempt.look.closed
     look = attempt.look._replace(begun=None, earliest=now + SPACING * cost, closed=found, wait=wait)
     if found is not None and before is not None:
         look = look._replace(proved=bool(found.fingerprint) and found._replace(at=before.at) == before)
     elif found is not None:
         look = look._replace(again=now + AGAIN)
+    elif again and look.repeats < REPEATS:
+        look = look._replace(again=now + AGAIN, repeats=look.repeats + 1)
     return attempt._replace(look=look)
 
 

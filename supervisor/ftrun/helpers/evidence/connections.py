@@ -30,6 +30,11 @@ class Connections:
             return False
         return not self._world.holders.get(self.other_end(found) or "")
 
+    def links(self) -> list[tuple[str, Socket]]:
+        """The connections of the job whose other end no process of it holds, with their keys."""
+        found = sockets_of(self._world, self._world.processes)
+        return [(key, s) for key, s in found if s.state == "ESTABLISHED" and self.leads_outside(s)]
+
     def elsewhere(self, process: WaitingProcess, ranks: Sequence[int], name: Callable[[int], str]) -> str | None:
         """Why some ranks of this rank's collectives must be outside this process tree; None if nothing shows it.
         `ranks`: the pids of the ranks in the tree, `name`: how to name a pid.

@@ -13,8 +13,9 @@ Which threads count:
   the like are connected to other hosts and do nothing.  The data that they exchange is counted as traffic.
 
 A rank in a collective waits for all other ranks.  Where some of them run on other nodes, one of those may be working,
-which cannot be observed here: the wait is open if every rank of this process tree waits like that.  A rank that hangs
-in any other way is found on its own node.
+which cannot be observed here: the wait is open if every rank of this process tree waits like that, as is one for a
+connection to another member of the group.  Only all members together can prove the opposite (other_members.py); a rank
+that hangs in any other way is found on its own node.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -263,7 +264,7 @@ class Graph:
             return _open(f"{name} waits for a connection ({call} on {found.text})", chain)
         other = self._connections.other_end(found)
         if other is None and found.kind == "tcp" and host(found.remote) in self.after.group:
-            return _closed(f"it waits for {found.remote}, another member of the group ({call})", chain)
+            return _open(f"{name} waits for {found.remote}, another member of the group ({call})", chain)
         holders = self.after.holders.get(other, {}) if other else {}
         if not holders:
             where = f"{found.remote}, which is" if found.remote else "a socket whose other end is"

@@ -37,6 +37,7 @@ from ftrun.helpers.evidence.classification import (
 from ftrun.helpers.evidence.connections import traffic
 from ftrun.helpers.evidence.folder import Folder
 from ftrun.helpers.evidence.graph import Graph, Outcome
+from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.processes import Observation
 from ftrun.helpers.evidence.report import Facts
 from ftrun.helpers.evidence.stacks import Stacks
@@ -64,6 +65,7 @@ class Investigation:
         self._replied = threading.Lock()  # acquired by the thread that sends the reply
         self._processes = 0  # number of processes in the last observation
         self._group = waits.group(request.excluded)
+        self._others = OtherMembers(request.group) if request.group is not None else None
         self._folder: Folder | None = None
 
     def run(self, until: float) -> None:
@@ -177,7 +179,8 @@ class Investigation:
 
     def _observe_waits(self, pids: list[int]) -> tuple[World, Task[None]]:
         world = waits.empty(self._group)
-        return world, Task(partial(waits.observe, world, pids, self._request.excluded))
+        in_group = self._request.group is not None
+        return world, Task(partial(waits.observe, world, pids, self._request.excluded, in_group))
 
     def _rank_numbers(self) -> dict[int, int]:
         """The rank numbers of the suspect and of the ranks that stopped as well, by pid."""
@@ -219,9 +222,9 @@ class Investigation:
         more.  With a learned timeout, a wait that the graph finds closed is open as long as it is not proved: a timer
         or a signal may end it in ways that no graph shows."""
         finding = self._request.finding
-        proved = proof.prove(
-            before, after, found.found, look.facts(self._request), members_are_silent=not self._by_proof
-        )
+        job, others = look.facts(self._request), self._others
+        proved = proof.prove(before, after, found.found, job, in_group=others is not None)
+        proved = proved if others is None else others.apply(proved, job)
         if not self._by_proof:
             unproved = proved.open_reason and f"{proved.open_reason}, which may end the wait"
             return outcome._replace(open_reason=unproved)

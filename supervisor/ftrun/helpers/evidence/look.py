@@ -12,6 +12,7 @@ from typing import Final
 from ftrun.core.text import sentences
 from ftrun.helpers.evidence import processes, proof, stacks, threads, waits
 from ftrun.helpers.evidence.mappings import Mappings
+from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.proof import Facts, Proof
 from ftrun.messages.evidence import Look, Looked, Request
 
@@ -22,11 +23,16 @@ _PLAIN: Final = ("sleep", "device", "other", "restart")  # calls that no proof c
 
 
 def look(request: Look, pause: Callable[[float], None] = time.sleep) -> Looked:
-    """The answer.  Takes `between` s and the time for two observations, or less if the wait is open."""
-    found = _prove(request, pause)
+    """The answer.  Takes `between` s and the time for two observations, or less if the wait is open; where only other
+    members of the group may end it, a few seconds more."""
+    others = OtherMembers(request.group) if request.group is not None else None
+    found, again = _prove(request, pause, others is not None), False
+    if others is not None:
+        found, again = others.ask(found, facts(request), pause)
     used = os.times()
     cost = used.user + used.system + used.children_user + used.children_system
-    return Looked(found.open_reason, found.mechanism, found.fingerprint, found.rank, found.pid, round(cost, 3))
+    seen = found.open_reason, found.mechanism, found.fingerprint, found.rank, found.pid
+    return Looked(*seen, round(cost, 3), again=again)
 
 
 def facts(request: Look | Request) -> Facts:
@@ -37,7 +43,7 @@ def facts(request: Look | Request) -> Facts:
     return Facts(request.root, {rank.pid: rank.rank for rank in ranks}, tuple(rank.pid for rank in still))
 
 
-def _prove(request: Look, pause: Callable[[float], None]) -> Proof:
+def _prove(request: Look, pause: Callable[[float], None], in_group: bool) -> Proof:
     job = facts(request)
     if job.ranks and not job.still:
         return Proof("no rank stands still")
@@ -47,19 +53,19 @@ def _prove(request: Look, pause: Callable[[float], None]) -> Proof:
     started = time.monotonic()
     before = waits.empty(frozenset())
     waits.observe_job(before, processes.members(request.root, excluded))
-    first = proof.prove(before, before, {}, job, optimistic=True)
-    if first.open_reason is not None:
+    first = proof.prove(before, before, {}, job, True, in_group)
+    if first.open_reason is not None and not first.in_group:
         return first
-    waits.observe_outside(before, excluded)
+    waits.observe_outside(before, excluded, in_group)
     spied = list(dict.fromkeys(wait.pid for wait in first.waits))[:SPIED]
     found = stacks.collect(stacks.program(), spied, STACKS).found
-    first = proof.prove(before, before, found, job)
-    if first.open_reason is not None:
+    first = proof.prove(before, before, found, job, in_group=in_group)
+    if first.open_reason is not None and not first.in_group:
         return first
     pause(max(0.0, started + request.between - time.monotonic()))
     after = waits.empty(frozenset())
-    waits.observe(after, processes.members(request.root, excluded), excluded)
-    return proof.prove(before, after, found, job)
+    waits.observe(after, processes.members(request.root, excluded), excluded, in_group)
+    return proof.prove(before, after, found, job, in_group=in_group)
 
 
 def _plainly_open(job: Facts) -> str | None:

@@ -59,6 +59,12 @@ class Describer:
         frame = self._own(pid, tid)
         return f"{os.path.basename(frame.file)}:{frame.line}" if frame else ""
 
+    def wait(self, pid: int) -> tuple[str, str, bool]:
+        """What the main thread of a process waits for, the name of its collective or empty, whether it is stopped."""
+        collective = recognized.collective(self._frames(pid, pid))
+        name = collective.name.rpartition(".")[2] if collective else ""
+        return self._waits(pid, pid), name, self._is_stopped(pid)
+
     def _own(self, pid: int, tid: int) -> Frame | None:
         frames = self._frames(pid, tid)
         return next((frame for frame in frames if not frame.library), frames[-1] if frames else None)

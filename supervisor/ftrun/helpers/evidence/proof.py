@@ -18,8 +18,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from ftrun.core.group.waits import Blocked, Link, Waits
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.evidence import mechanism
+from ftrun.helpers.evidence.connections import Connections
 from ftrun.helpers.evidence.stacks import Stack
 from ftrun.helpers.evidence.wakers import Reader, Wakers
 from ftrun.helpers.evidence.world import WaitingProcess, WaitingThread, World
@@ -55,7 +57,8 @@ class Wait(NamedTuple):
 class Proof(NamedTuple):
     """`open_reason`: why the wait may still end, or None: it never does.  `mechanism`: a sentence that says what
     waits for what.  Closed: `fingerprint` is equal for two proofs of the same deadlock, between which no thread has
-    run; `rank`, `pid`: where the deadlock is.  `waits`: all waits that were followed."""
+    run; `rank`, `pid`: where the deadlock is.  `waits`: all waits that were followed.  `in_group`: only another member
+    of the group may end the wait; `group` is what it has to know for that, if it is wanted."""
 
     open_reason: str | None
     mechanism: str = ""
@@ -63,6 +66,8 @@ class Proof(NamedTuple):
     rank: int | None = None
     pid: int = 0
     waits: tuple[Wait, ...] = ()
+    group: Waits | None = None
+    in_group: bool = False
 
 
 def prove(
@@ -71,16 +76,16 @@ def prove(
     stacks: Mapping[int, Stack],
     job: Facts,
     optimistic: bool = False,
-    members_are_silent: bool = False,
+    in_group: bool = False,
 ) -> Proof:
     """The proof for the first rank of `job.still` that is convicted; else why the first one may still go on.
 
     `stacks`: read between the two observations.  `optimistic`: what only a stack can show is taken for closed, and
-    nothing outside the job was looked at: then only an open result holds.  `members_are_silent`: what waits for another
-    member of the group counts as closed.
+    nothing outside the job was looked at: then only an open result holds.  `in_group`: other members of the group are
+    expected to say what their ends of connections do (other_members.py).
     """
     after = after._replace(holders=_holders(before, after))
-    reader = Reader(after, stacks, optimistic, members_are_silent)
+    reader = Reader(after, stacks, optimistic, in_group)
     changed = _changes(before, after)
     wakers = {
         (pid, thread.tid): _checked(reader.of(pid, thread), before, pid, thread, after.at - before.at)
@@ -90,6 +95,8 @@ def prove(
     reasons = _may_run(after, wakers)
     describe = mechanism.Describer(after, stacks, job.ranks, wakers)
     suspects = [(pid,) for pid in job.still if pid in after.processes] if job.ranks else [tuple(after.processes)]
+    stopped = _stopped_by_someone(after, job)
+    group_waits = _for_the_group(after, job, wakers, reasons, describe, changed or stopped) if in_group else None
     first: Proof | None = None
     for pids in suspects:
         living = next((pid for pid in pids if (pid, pid) in reasons or (pid, pid) not in wakers), None)
@@ -100,12 +107,59 @@ def prove(
             first = first or Proof(changed or sentence, sentence, waits=waits)
             continue
         root, text = describe.deadlock(pids[0], group)
-        stopped = _stopped_by_someone(after, job)
         if stopped:
             first = first or Proof(stopped, text, waits=waits)
             continue
+        if any(wakers[node].links or wakers[node].listens for node in group):
+            if first is None or not first.in_group:
+                sentence = describe.what_it_waits_for(pids[0], reasons)
+                first = Proof(f"{sentence}, for other members of the group", sentence, waits=waits, in_group=True)
+            continue
         return Proof(None, text, _fingerprint(after, group, wakers), job.ranks.get(root), root, waits)
-    return first or Proof("no rank of the job is known to this process tree")
+    first = first or Proof("no rank of the job is known to this process tree")
+    if group_waits is not None:
+        why = "" if first.in_group else first.open_reason or ""
+        first = first._replace(group=group_waits._replace(why=group_waits.why or why))
+    return first
+
+
+def _for_the_group(
+    world: World,
+    job: Facts,
+    wakers: Mapping[Node, Wakers],
+    reasons: Mapping[Node, Node | None],
+    describe: mechanism.Describer,
+    why: str,
+) -> Waits:
+    """What the other members have to know.  `why`: why these observations show nothing, or empty."""
+    may_run = {pid for pid, _ in reasons}
+    dead = [pid for pid in world.processes if pid not in may_run] if not why else []
+    links = Connections(world).links() if dead else []
+    place, number = {pid: n for n, pid in enumerate(dead)}, {key: n for n, (key, _) in enumerate(links)}
+    threads = {pid: [wakers[pid, t.tid] for t in world.processes[pid].threads] for pid in dead}
+    blocked = [
+        Blocked(
+            pid,
+            job.ranks.get(pid, world.processes[pid].rank),
+            *describe.wait(pid),
+            needs=tuple(sorted({place[other] for one in threads[pid] for other in one.pids if other in place} - {n})),
+            links=tuple(sorted({number[key] for one in threads[pid] for key in one.links})),
+            listens=any(one.listens for one in threads[pid]),
+        )
+        for n, pid in enumerate(dead)
+    ]
+    shown = []
+    for key, found in links:
+        holders = world.holders.get(key, {})
+        closed = not found.unsent and found.moved is not None and holders.keys() <= place.keys()
+        owners = tuple(sorted(place[pid] for pid in holders if pid in place))
+        closed = closed and key not in world.outside and "descriptor" not in world.doubts
+        shown.append(Link(found.local, found.remote, owners, found.moved or 0, closed))
+    sizes = {process.size for process in world.processes.values() if process.rank is not None}
+    nodes = [(pid, thread.tid) for pid in dead for thread in world.processes[pid].threads]
+    fingerprint = _fingerprint(world, nodes, wakers, repr(shown))
+    size = sizes.pop() if len(sizes) == 1 else None
+    return Waits(0, 0, "", fingerprint, tuple(blocked), tuple(shown), size, why)
 
 
 # --- the two observations ---------------------------------------------------------------------------------------------
@@ -213,9 +267,9 @@ def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers]) -> list[Node]:
     return list(found)
 
 
-def _fingerprint(world: World, group: Sequence[Node], wakers: Mapping[Node, Wakers]) -> str:
+def _fingerprint(world: World, group: Sequence[Node], wakers: Mapping[Node, Wakers], beside: str = "") -> str:
     threads = {(pid, thread.tid): thread for pid, p in world.processes.items() for thread in p.threads}
-    lines = []
+    lines = [beside] if beside else []
     for node in sorted(group):
         thread, start = threads[node], world.processes[node[0]].start
         call = thread.call.name if thread.call else ""

@@ -24,10 +24,10 @@ def empty(group: frozenset[str]) -> World:
     return World(time.monotonic(), {}, {}, {}, {}, {}, group, {}, {}, set(), set(), set(), {})
 
 
-def observe(world: World, pids: Sequence[int], excluded: Iterable[int] = ()) -> None:
+def observe(world: World, pids: Sequence[int], excluded: Iterable[int] = (), in_group: bool = False) -> None:
     """Fill `world` in the order of `pids`.  It may be copied before this returns, and is incomplete then."""
     observe_job(world, pids)
-    observe_outside(world, excluded)
+    observe_outside(world, excluded, in_group)
 
 
 def observe_job(world: World, pids: Sequence[int]) -> None:
@@ -60,13 +60,15 @@ def observe_job(world: World, pids: Sequence[int]) -> None:
     world.lock_files.update(locks.open_files({pid: world.processes[pid].fds for pid in permitted}, inodes))
 
 
-def observe_outside(world: World, excluded: Iterable[int] = ()) -> None:
+def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool = False) -> None:
     """Look for processes outside the job that may end one of its waits, the second part of `observe`.  `excluded`:
-    ftrun's helpers."""
+    ftrun's helpers.  `in_group`: also for those that may send over a connection to another member."""
     everyone = procfs.all_processes()
     world.reaping.update(found.parent for found in everyone if found.ended)
     connections = Connections(world)
     awaited = {key for process in world.processes.values() for key in _awaited_keys(world, process, connections)}
+    if in_group:
+        awaited |= {key for key, _ in connections.links()}
     if not awaited:
         return
     mapped = any(key.startswith("map:") for key in awaited)

@@ -19,7 +19,7 @@ from ftrun.helpers.evidence.connections import Connections
 from ftrun.helpers.evidence.interrupts import HELD
 from ftrun.helpers.evidence.recognized import Presumed
 from ftrun.helpers.evidence.stacks import Frame, Stack
-from ftrun.helpers.evidence.world import Descriptor, Socket, WaitingProcess, WaitingThread, World, host
+from ftrun.helpers.evidence.world import Descriptor, Socket, WaitingProcess, WaitingThread, World
 
 # Signals that end no wait of a healthy job: those that ask a process to end, those that its own code raises, those of
 # job control, and those that the C library uses for itself.
@@ -40,12 +40,17 @@ class Wakers(NamedTuple):
     """`open_reason`: why the wait may end by something that is no thread of the job, or None: what the thread does, to
     follow its name.  `pids`: the processes
     of the job of which a thread may end it.  `what`: what it waits for.  `polls`: it runs now and then, only to wait
-    again."""
+    again.
+
+    In a group also: `links`: the keys of the connections that leave this process tree, of which the other end may end
+    it.  `listens`: so may a rank of another member that connects."""
 
     open_reason: str | None
     pids: frozenset[int] = frozenset()
     what: str = ""
     polls: bool = False
+    links: frozenset[str] = frozenset()
+    listens: bool = False
 
 
 class _Open(Exception):
@@ -54,14 +59,14 @@ class _Open(Exception):
 
 class Reader:
     """The wakers of the threads in one observation.  `stacks`: the Python stacks of the processes that were read.
-    `optimistic`: stacks that were not read would show what closes a wait.  `members_are_silent`: the other members of
-    the group send nothing."""
+    `optimistic`: stacks that were not read would show what closes a wait.  `in_group`: a connection that leaves the
+    process tree may lead to another member of the group, so the wait for it is not open, but has it in `links`."""
 
     def __init__(
-        self, world: World, stacks: Mapping[int, Stack], optimistic: bool = False, members_are_silent: bool = False
+        self, world: World, stacks: Mapping[int, Stack], optimistic: bool = False, in_group: bool = False
     ) -> None:
-        self._world, self._optimistic = world, optimistic
-        self._silent_hosts = world.group if members_are_silent else frozenset[str]()
+        self._world, self._optimistic, self._in_group = world, optimistic, in_group
+        self._links, self._listens = set[str](), False  # of the thread that is being followed
         self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
         self._interpreters = {
             pid for pid, stack in stacks.items() if any(thread.gil for thread in stack.threads)
@@ -70,6 +75,7 @@ class Reader:
         self._connections = Connections(world)
         self._unknown = frozenset(pid for pid, process in world.processes.items() if process.problem)
         self._ranks = self._whole_job()
+        self._has_ranks = any(process.rank is not None for process in world.processes.values())
         self._offspring = dict[int, set[int]]()
         self._rings = set[int]()
         for pid, process in world.processes.items():
@@ -85,12 +91,13 @@ class Reader:
     def of(self, pid: int, thread: WaitingThread) -> Wakers:
         process = self._world.processes[pid]
         presumed = self._presumed(pid, thread)
+        self._links, self._listens = set(), False
         try:
             what, pids = self._wait(pid, process, thread, presumed)
         except _Open as reason:
             return Wakers(str(reason))
         polls = presumed is not None and (thread.timed or not self.frames(pid, thread.tid))
-        return Wakers(None, frozenset(pids) | {pid}, what, polls)
+        return Wakers(None, frozenset(pids) | {pid}, what, polls, frozenset(self._links), self._listens)
 
     # --- the whole thread ---------------------------------------------------------------------------------------------
 
@@ -297,12 +304,18 @@ class Reader:
                 return "a rank that connects", self._ranks | others
             if presumed is not None and presumed.serves_job:
                 return "a process of the job that connects", self._world.processes.keys() | others
+            if presumed is not None and presumed.listens and self._in_group and self._has_ranks:
+                self._listens = True
+                return "a rank that connects", others
             raise _Open(f"waits for a connection ({found.description})")
         key = self._connections.other_end(found)
         holders = self._world.holders.get(key or "", {})
         where = found.remote or found.description
-        if not holders and found.kind == "tcp" and host(found.remote) in self._silent_hosts:
-            return f"{found.remote}, another member of the group", set()
+        if self._in_group and not holders and found.kind == "tcp" and found.state == "ESTABLISHED":
+            if "r" in mode and found.queued > found.unsent:
+                raise _Open(f"waits for data from {where}, which has arrived")
+            self._links.add(end.key)
+            return f"{'a reply from' if 'r' in mode else 'room in the connection to'} {where}", others
         if not found.stream or found.state != "ESTABLISHED" or key is None or not holders:
             what = "a reply from" if "r" in mode else "room in the connection to"
             raise _Open(f"waits for {what} {where}, which is outside the job")

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Final
 from ftrun.core.group import membership
 from ftrun.core.group.membership import Coordinator
 from ftrun.helpers.lines import Lines
+from ftrun.helpers.messenger.group_waits import Connected, CoordinatorWaits, MemberWaits
 from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks
 from ftrun.host import procfs, safe_files
 from ftrun.messages import group_view as messages
+from ftrun.messages import group_waits
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import FilePart, FileRequest, GroupView, MemberRow
 from ftrun.views.own_ranks import slow_ranks
@@ -129,6 +131,7 @@ class MemberSide:
         self._view = GroupView(messages.SCHEMA, address.size, address.rank, 0.0)
         self._rows: dict[int, MemberRow] = {}
         self._asked: dict[str, tuple[Answer, str, float]] = {}
+        self._waits = MemberWaits(address, lines, send)
         self.row_due = time.monotonic() + messages.PERIOD
 
     @property
@@ -141,6 +144,7 @@ class MemberSide:
 
     def process(self, now: float) -> None:
         self._own.stacks.process(now)
+        self._waits.process(now)
         for id in [id for id, (_, _, until) in self._asked.items() if now >= until]:
             answer, own_id, _ = self._asked.pop(id)
             answer(FilePart(own_id, False, "rank 0 does not answer"))
@@ -156,7 +160,9 @@ class MemberSide:
 
     def receive(self, kind: bytes, content: bytes, now: float) -> None:
         """A message of rank 0; Malformed if it is not valid."""
-        if kind == messages.VIEW:
+        if kind == group_waits.ANSWER:
+            self._waits.receive(content)
+        elif kind == messages.VIEW:
             view = messages.load(GroupView, content)
             for row in view.rows:
                 if 0 <= row.rank < self._address.size and row.rank != self._address.rank:
@@ -204,6 +210,7 @@ class CoordinatorSide:
         self._rows: dict[int, MemberRow] = {}
         self._asked: dict[str, tuple[Answer, int, float]] = {}
         self._slow_since: dict[tuple[int, int], float] = {}  # stragglers, by member and rank
+        self._waits = CoordinatorWaits(address, lines, send)
         self._every = messages.period(address.size)
         self.row_due = time.monotonic() + messages.PERIOD
         self._sent_at = 0.0
@@ -216,9 +223,10 @@ class CoordinatorSide:
     def close(self) -> None:
         self._own.stacks.close()
 
-    def process(self, now: float, known: Coordinator, present: Callable[[], Mapping[int, object]]) -> None:
+    def process(self, now: float, known: Coordinator, present: Callable[[], Mapping[int, Connected]]) -> None:
         """`present`: the ranks that are connected."""
         self._own.stacks.process(now)
+        self._waits.process(now, known.order.epoch, present)
         for id in [id for id, (_, _, until) in self._asked.items() if now >= until]:
             answer, member, _ = self._asked.pop(id)
             answer(FilePart("", False, f"member {member} does not answer"))
@@ -265,15 +273,18 @@ class CoordinatorSide:
 
     def _receive(self, rank: int, kind: bytes, content: bytes, now: float) -> None:
         if kind == messages.ROW:
-            row, before = messages.load_row(content, rank)._replace(at=now), self._rows.get(rank)
-            self._rows[rank] = row
+            new, before = messages.load_row(content, rank)._replace(at=now), self._rows.get(rank)
+            self._rows[rank] = new
             if before is None or (before.phase, before.attempt, before.trouble) != (
-                row.phase,
-                row.attempt,
-                row.trouble,
+                new.phase,
+                new.attempt,
+                new.trouble,
             ):
                 self.row_due = min(self.row_due, max(now, self._sent_at + self._every / 4))
                 self._sent_at = min(self._sent_at, now - self._every)
+        elif kind == group_waits.WAITS:
+            row = self._rows.get(rank)
+            self._waits.receive(rank, row.node if row else "", content)
         elif kind == messages.ASK:
             request = messages.load(FileRequest, content)
 

@@ -14,6 +14,7 @@ from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.rules.liveness import is_same, longest_cleared_age
 from ftrun.host import mounts
 from ftrun.messages import evidence as messages
+from ftrun.messages.group_waits import Membership
 from ftrun.pid1.clients.base import Client
 
 OPTIONAL: Final = ("mechanism", "culprits")  # fields of the record that are absent where they are empty
@@ -32,12 +33,14 @@ class Evidence(Client[messages.Event]):
         self._early: Finding | None = None  # evidence about it is under way, and its limit has not passed
         self._look_until: float | None = None  # when the look under way is late; None: there is none
         self._look_failed = False  # a problem with a look was recorded in this attempt
+        self._epoch = 0  # of the group
 
     def look(self, attempt: Attempt) -> None:
         """Answered by `Looked`, or never: a look that fails is no result.  An investigation ends a look."""
         first = sorted(attempt.ranks, key=lambda rank: rank.claimed_at if rank.moved_at is None else rank.moved_at)
         now, context = time.monotonic(), self.context
-        request = messages.Look(attempt.pid, now, context.excluded, tuple(map(_state, first[:RANKS])), context.devices)
+        ranks = tuple(map(_state, first[:RANKS]))
+        request = messages.Look(attempt.pid, now, context.excluded, ranks, context.devices, group=self._membership)
         self._look_until = now + request.timeout + LATE
         self._ask(request)
 
@@ -74,7 +77,15 @@ class Evidence(Client[messages.Event]):
             timeout=context.policy.evidence_timeout - MARGIN,
             patience=longest_cleared_age(finding, context.policy.limits),
             unproved=_unproved(finding, attempt.ranks),
+            group=self._membership,
         )
+
+    @property
+    def _membership(self) -> Membership | None:
+        group = self.context.group
+        if group is None:
+            return None
+        return Membership(self.context.work_dir.path, group.rank, group.size, self._epoch)
 
     def _ask(self, request: messages.Request | messages.Look) -> None:
         """Start the helper with this request; one that still runs is ended."""
@@ -101,6 +112,7 @@ class Evidence(Client[messages.Event]):
     def follow(self, job: Job, now: float, unexplained: bool) -> None:
         """A look whose answer is not awaited any more, since the job has moved or ends, is ended; so is evidence that
         was begun early."""
+        self._epoch = job.ledger.epoch
         attempt = job.phase.attempt if isinstance(job.phase, Starting | Running) else None
         if self._look_until is not None and (attempt is None or attempt.look.begun is None):
             self._end_look()

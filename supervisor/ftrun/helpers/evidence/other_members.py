@@ -1,0 +1,90 @@
+"""What the other members of the group say about a wait that only they can end.
+
+A look that finds nothing else than other members that may end the wait publishes that (`Waits`), and the messenger
+passes it to rank 0, which compares the waits of all members (core/group/waits.py).  Its answer, in the run dir, is used
+only if it is about exactly what was seen here.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ftrun.core.group.waits import Answer, Waits
+from ftrun.core.text import sentences
+from ftrun.helpers.evidence.proof import Facts, Proof
+from ftrun.host import safe_files
+from ftrun.messages import group_waits as messages
+from ftrun.messages.codec import Malformed
+from ftrun.messages.group_waits import Membership
+
+ANSWER: Final = 4.0  # s to wait for an answer that takes what was published into account
+PAUSE: Final = 0.25  # s between two checks for it
+
+
+class OtherMembers:
+    """The others, as this member knows them when its look begins."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._answer = self._read()
+
+    def ask(self, found: Proof, job: Facts, pause: Callable[[float], None] = time.sleep) -> tuple[Proof, bool]:
+        """The proof with the answer of the others, and whether a deadlock is suspected that has to be confirmed by
+        another look soon."""
+        own = found.group or Waits(0, 0, "", why=found.open_reason or "")
+        own = own._replace(member=self._membership.member, epoch=self._membership.epoch, wave=self._answer.wave)
+        if not self._publish(own) or not found.in_group:
+            return found, False
+        was_suspected, until = self._suspects(own), time.monotonic() + ANSWER
+        while not self._proves(own) and (was_suspected or not self._suspects(own)) and time.monotonic() < until:
+            pause(PAUSE)
+            self._answer = self._read()
+        return self.apply(found, job), self._suspects(own)
+
+    def apply(self, found: Proof, job: Facts) -> Proof:
+        """The proof with what the others are known to say.  One that needs them is closed only if rank 0 has proved a
+        deadlock that contains what was seen here, and whose cause is here."""
+        proved = self._answer.proved
+        if not found.in_group or found.group is None:
+            return found
+        if proved is None or not self._proves(found.group):
+            return found._replace(open_reason=f"{found.mechanism}, {self._why()}")
+        if proved.member != self._membership.member:
+            return found._replace(open_reason=f"{proved.mechanism}, which member {proved.member} ends")
+        if job.ranks and proved.pid not in job.still:
+            return found
+        rank = job.ranks.get(proved.pid)
+        return found._replace(
+            open_reason=None, mechanism=proved.mechanism, fingerprint=proved.all, rank=rank, pid=proved.pid
+        )
+
+    def _suspects(self, own: Waits) -> bool:
+        return self._answer.suspected == own.fingerprint
+
+    def _proves(self, own: Waits) -> bool:
+        return self._answer.proved is not None and self._answer.proved.own == own.fingerprint
+
+    def _why(self) -> str:
+        others = [(member, why) for member, why in self._answer.reasons if member != self._membership.member]
+        if not others:
+            return "and not all other members of the group have answered that they stand still"
+        member, why = others[0]
+        return f"and of member {member}: {sentences.short(why)}"
+
+    def _read(self) -> Answer:
+        """The last answer of rank 0; one without content if there is none for this epoch."""
+        try:
+            content = safe_files.read(os.path.join(self._membership.folder, messages.ANSWER_FILE), messages.LIMIT)
+            answer = messages.load_answer(content or b"")
+        except (OSError, Malformed, ValueError):
+            return Answer()
+        return answer if answer.epoch == self._membership.epoch else Answer()
+
+    def _publish(self, own: Waits) -> bool:
+        try:
+            content = messages.dump_waits(own, self._membership.size)
+            safe_files.replace(os.path.join(self._membership.folder, messages.OWN_FILE), content, durable=False)
+            return True
+        except OSError:
+            return False

@@ -1,0 +1,117 @@
+"""Deadlocks over several hosts: each ftrun sees only its own ranks, and together they prove that none can go on."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from ftrun.messages.group_waits import OWN_FILE
+from support.hosts import Container, Hosts
+from support.runs import HOUSE, wait_for
+
+Make = Callable[[int], Hosts]
+PROGRAM = HOUSE / "tests" / "support" / "group_gloo.py"
+LONG = 240.0  # s; PyTorch is imported on each host, on a machine that has other work
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(2 * LONG)]
+
+
+def train(hosts: Hosts, kind: str, *options: str, **environment: str) -> tuple[list[Container], Path]:
+    """One ftrun on each host, with one rank each."""
+    folder = hosts.folder / "shared"
+    folder.mkdir()
+    command = [sys.executable, str(PROGRAM), str(folder), kind]
+    for member in reversed(range(hosts.size)):
+        given = [*hosts.group(member, hosts.size, wait="4m"), "--nproc-per-node", "1", *options, "--"]
+        hosts.start(member, *given, *command, environment={"OMP_NUM_THREADS": "1", **environment})
+    return sorted(hosts.last, key=lambda run: run.rank), folder
+
+
+def all_end_well(hosts: Hosts, runs: Sequence[Container]) -> None:
+    wait_for(lambda: all(run.ended for run in runs), "the end of all members", LONG)
+    assert [run.wait() for run in runs] == [0] * len(runs), hosts.log()
+
+
+def looked(run: Container) -> tuple[str, str] | None:
+    """What the last look of this member said to the others: why its ranks may go on, else its fingerprint."""
+    try:
+        found = json.loads((run.run_dir / OWN_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found["why"], found["fingerprint"]
+
+
+def blocked(run: Container) -> bool:
+    """Whether it was looked at, and only other members may end its wait."""
+    return (looked(run) or ("not yet", ""))[0] == ""
+
+
+CASES = {
+    "lock": ("deadlock over nodes: rank 1 on host-1 waits for a lock at group_gloo.py:", "rank 0 on host-0 waits in"),
+    "mismatch": (
+        "collective mismatch over nodes: rank 0 on host-0 waits in all_reduce at",
+        "rank 1 on host-1 waits in",
+    ),
+    "receive": ("deadlock over nodes: rank 0 on host-0 waits in recv at", "rank 1 on host-1 waits in recv at"),
+}
+QUICK = "lock"
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] * (k != QUICK)) for k in CASES])
+def test_a_deadlock_over_two_hosts_is_proved_and_ended_without_any_option(kind: str, hosts: Make) -> None:
+    two = hosts(2)
+    runs, folder = train(two, kind)
+    all_end_well(two, runs)
+    found = [(run.rank, hang) for run in runs for hang in run.named("hang")]
+    assert [hang["rule"] for _, hang in found] == ["deadlock"], two.log()
+    ((member, hang),) = found
+    assert all(text in hang["mechanism"] for text in CASES[kind]), hang["mechanism"]
+    for run in runs:  # the cause is named with its node, everywhere
+        order = next(one for one in run.named("group") if one["what"] == "run" and one["epoch"] == 2)
+        assert (order["cause"], order["node"], order["rank"]) == ("hang", f"host-{member}", hang["rank"])
+    assert [(folder / f"ended-{rank}").read_text() for rank in (0, 1)] == ["2", "2"]
+
+
+@pytest.mark.slow
+def test_a_deadlock_over_three_hosts_is_proved_and_names_its_cause(hosts: Make) -> None:
+    three = hosts(3)
+    runs, _ = train(three, "lock")
+    all_end_well(three, runs)
+    found = [(run.rank, hang["rule"], hang["rank"]) for run in runs for hang in run.named("hang")]
+    assert found == [(2, "deadlock", 2)], three.log()
+
+
+def test_a_member_that_cannot_be_reached_leaves_the_wait_of_another_one_open(hosts: Make) -> None:
+    """Both stand still for ever.  As long as they cannot compare, there is no verdict; then there is."""
+    two = hosts(2)
+    runs, folder = train(two, "lock", "--peer-timeout", "10m")
+    wait_for(lambda: (folder / "stopped-1").exists(), "the deadlock", LONG)
+    two.hosts[1].cut(silent=True)
+    wait_for(lambda: all(blocked(run) for run in runs), "a look at both members", LONG)
+    before = [(run.run_dir / OWN_FILE).stat().st_mtime_ns for run in runs]
+    wait_for(
+        lambda: all((r.run_dir / OWN_FILE).stat().st_mtime_ns > at for r, at in zip(runs, before, strict=True)),
+        "another look at both",
+        LONG,
+    )
+    assert [run.named("suspect") for run in runs] == [[], []]
+    two.hosts[1].restore()
+    all_end_well(two, runs)
+    assert [hang["rule"] for run in runs for hang in run.named("hang")] == ["deadlock"], two.log()
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "seconds"), [(3, "40"), pytest.param(130, "95", marks=pytest.mark.slow)], ids=["early", "learned"]
+)
+def test_a_member_that_validates_while_another_one_waits_is_no_hang(stop_at: int, seconds: str, hosts: Make) -> None:
+    """After 130 steps the limit that ftrun has learned is 30 s."""
+    two = hosts(2)
+    environment = {"STOP_AT": str(stop_at), "STEPS": str(stop_at + 20), "SECONDS": seconds}
+    runs, folder = train(two, "validate", **environment)
+    wait_for(lambda: blocked(runs[1]), "a look at the member that waits", LONG)
+    all_end_well(two, runs)
+    assert [run.named("hang") + run.named("restart") for run in runs] == [[], []], two.log()
+    assert [(folder / f"ended-{rank}").read_text() for rank in (0, 1)] == ["1", "1"]
+    if stop_at > 100:
+        assert runs[1].named("learned"), two.log()
