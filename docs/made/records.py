@@ -247,12 +247,15 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {"stood": "seconds of the pause in which no rank has moved, up to now; `null`: not known"},
     ),
     "standby": (
-        "with `--standby`: what has become of the processes that wait for the next start",
+        "with `--standby` or `--preload`: what has become of the processes that wait for the next start",
         {
             "what": "`ready`: they wait; `cold`: the next start is cold; `failed`: one ended, and is replaced; `off`: "
-            "not any more; `start`: the outcome of a restart; `saved`: the time that a warm start has saved",
+            "not any more; `alone`: ranks are not forked from one process, each has a standby that imports by itself; "
+            "`start`: the outcome of a restart, or of a first start with imports done before; `saved`: the time that a "
+            "warm start has saved",
             "why": "the reason of a cold start, or of the end of a standby",
             "ready": "how many wait",
+            "forked": "how many of these were forked from one process that had done the imports",
             "of": "the number of processes of the command",
             "warm": "how many of these were standbys",
             "local_rank": "the rank whose standby it was",
@@ -323,7 +326,7 @@ TYPES: Final = {
     ("hang", "io"): "int",
     ("paused", "for"): "float, null",
     ("order", "ok"): "bool",
-    **{("standby", name): "int" for name in ("ready", "of", "warm", "local_rank", "memory")},
+    **{("standby", name): "int" for name in ("ready", "forked", "of", "warm", "local_rank", "memory")},
     ("standby", "seconds"): "float",
 }
 JSON: Final = {"NoneType": "null"}

@@ -4,23 +4,31 @@ ftrun executes it exactly as the command; `sitecustomize` calls `main` before th
 started it gets its environment, and everything that a program can observe is as in a process that was just executed.
 If anything may differ, it says why and ends, and ftrun executes the command instead.
 
+FTRUN_PARKED is `FIRST:RANKS:LIST`.  With RANKS this process is a template: it imports, and then forks a standby for
+each rank (`_template.py`).  LIST is the file with what is to be imported (`_report.py`).
+
 This file is executed without becoming a module, and what it imports for itself is forgotten again.  Descriptors, from
-the number in FTRUN_PARKED: requests of ftrun, answers to it, the file with the start, copies of the standard streams.
+FIRST: requests of ftrun, answers to it, the file with the start, copies of the standard streams; and again six for each
+rank of a template.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from time import monotonic, time_ns
+from time import monotonic, time, time_ns
 from typing import Any
 
 NUMBER = 4096  # bytes of an answer
+PRELOAD = "/preload"  # the end of LIST, if it is not from an attempt of this run
+KEPT = 1 << 14  # bytes of the imports that ftrun keeps
+SET = 6  # descriptors of a standby
 # Native libraries read variables of these families when they are loaded, which shows nowhere.
 LIBRARIES = (
     *("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "BLIS_", "TBB_", "PYTHON", "LD_", "MALLOC_", "CUDA_", "NVIDIA_"),
     *("NCCL_", "TORCH", "PYTORCH_", "TRITON_", "XLA_", "TF_", "ASCEND_", "HCCL_", "ROCR_", "HIP_"),
 )
+ROOM = "FTRUN_PARKED_ROOM"  # a variable in whose place the environment block gets what the start has added
 DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri", "/dev/hisi", "/dev/devmm")
 
 
@@ -28,66 +36,25 @@ class Cold(Exception):
     """Why this process cannot be started in place of a new one."""
 
 
-class Reads:
-    """What imports read of the environment, while `os.environ` is of another class: `names` that were asked for, and
-    whether a copy of all of it is `kept`.  Programs often go through all variables, to find those with some prefix:
-    that alone is neither."""
-
-    MARK = "FTRUN_PARKED.MARK"
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-        self.kind = type(os.environ)
-        names, mark, kind = self.names, self.MARK, self.kind
-        self.value = value = "".join(("kept ", mark))  # one object, whose references show who kept it
-        os.environ[mark] = value
-
-        class All(kind):  # type: ignore[valid-type,misc]
-            def __getitem__(self, key: Any) -> Any:
-                return value if key == mark else kind.__getitem__(self, key)
-
-        class Environ(All):
-            def __getitem__(self, key: Any) -> Any:
-                names.add(os.fsdecode(key))
-                return All.__getitem__(self, key)
-
-            def items(self) -> Any:
-                everything = All.__new__(All)
-                everything.__dict__.update(self.__dict__)
-                return kind.items(everything)
-
-        for one in (os.environ, os.environb):
-            one.__class__ = Environ
-        self.references = sys.getrefcount(value)
-
-    def end(self) -> None:
-        for one in (os.environ, os.environb):
-            one.__class__ = self.kind
-        del os.environ[self.MARK]
-        self.kept = sys.getrefcount(self.value) > self.references
-
-
-class Missing:
-    """The last finder: the modules that were not found."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if path is None:
-            self.names.add(name)
+class Alone(Exception):
+    """Why ranks cannot be forked from this process, although one that has imported by itself could be started."""
 
 
 class Standby:
-    def __init__(self) -> None:
-        first, _, self.list = os.environ.pop("FTRUN_PARKED").partition(":")
-        self.base = int(first)
-        self.requests, self.answers, self.start = self.base, self.base + 1, self.base + 2
+    def __init__(self, load: Any) -> None:
+        self.load = load
+        first, ranks, self.list = os.environ.pop("FTRUN_PARKED").split(":", 2)
+        os.environ.pop(ROOM, None)
+        self.ranks = int(ranks)
+        self.use(int(first))
         self.given = dict(os.environ)
         self.modules_before = set(sys.modules)
+        self.template: Any = None
+        self.differing: set[str] = set()  # variables that differ between the ranks of a template
         self.began = time_ns()
         self.error: BaseException | None = None
-        self.reads, self.missing = Reads(), Missing()
+        watched = load("_import_watch")
+        self.reads, self.missing = watched["Reads"](), watched["Missing"]()
         sys.meta_path.append(self.missing)
         # Nothing that an import prints may reach the output of the running attempt.
         self.printed = os.memfd_create("printed")
@@ -97,6 +64,9 @@ class Standby:
             if self.streams[number] is not None:
                 os.dup2(self.printed, number)
         os.set_inheritable(self.printed, False)
+
+    def use(self, base: int) -> None:
+        self.base, self.requests, self.answers, self.start = base, base, base + 1, base + 2
 
     def _copy(self, number: int) -> int | None:
         try:
@@ -113,15 +83,14 @@ class Standby:
 
     def prepare(self, chain: Any) -> None:
         """Import; raises Cold.  `chain` runs the program's own sitecustomize."""
-        with open(self.list, "rb") as file:
-            items = os.fsdecode(file.read(1 << 20)).split("\0")
-        obstacle, *rest = items
-        if obstacle:
-            raise Cold(obstacle)
-        lists: list[list[str]] = [[]]
-        for item in rest:
-            lists[-1].append(item) if item else lists.append([])
-        modules, self.own, self.folders, self.changed = lists[:4]
+        modules, self.own, self.folders, self.changed = self._lists(self.list)
+        if self.ranks:
+            modules = self._of_all_ranks(modules)
+            draws = "random" in modules or self.list.endswith(PRELOAD)
+            self.template = self.load("_template")["Template"](Alone, draws)
+        with open(os.path.join(os.path.dirname(self.list), "command"), "rb") as file:
+            if obstacle := self.load("_command")["obstacle"](file.read()):
+                raise Cold(obstacle)
         try:
             chain()
         except ImportError as error:
@@ -137,6 +106,8 @@ class Standby:
                     raise Cold(f"the import of {name} failed: {type(error).__name__}: {error}"[:300]) from None
         self.seconds = monotonic() - self.seconds
         self.reads.end()
+        if self.template is not None:
+            self.template.imported()
         if self.reads.kept:
             raise Cold("an import keeps a copy of the environment")
         self.imported = [name for name in sys.modules if name not in self.modules_before]
@@ -155,6 +126,27 @@ class Standby:
         absent = sorted(self.missing.names & set(self.own))
         if absent:
             raise Cold(f"its imports need the program's own module {absent[0]}")
+
+    def _lists(self, path: str) -> list[list[str]]:
+        """The content of a report (`_report.py`); raises Cold if it is an obstacle."""
+        with open(path, "rb") as file:
+            obstacle, _, rest = os.fsdecode(file.read(1 << 20)).partition("\0")
+        if obstacle:
+            raise Cold(obstacle)
+        return _lists(rest)[:4]
+
+    def _of_all_ranks(self, modules: list[str]) -> list[str]:
+        """What all ranks of a template have imported, with what any of them has added or changed."""
+        differing, reports = _lists(os.fsdecode(os.pread(self.start, os.fstat(self.start).st_size, 0)))[:2]
+        self.differing = set(differing)
+        for report in reports:
+            theirs, *others = self._lists(report)
+            common = set(theirs)
+            modules = [name for name in modules if name in common]
+            for one, more in zip((self.own, self.folders, self.changed), others):  # noqa: B905 - Python 3.8 has no `strict`
+                one += [name for name in more if name not in one]
+        os.ftruncate(self.start, 0)
+        return modules
 
     def check(self) -> None:
         """What may not be in a process that waits, or be done by one."""
@@ -187,6 +179,13 @@ class Standby:
                 paths.add(origin)
         return {path: _version(path) for path in paths}
 
+    def leave_imports(self) -> None:
+        """Leave in the file with the start what a later ftrun needs to import the same in advance."""
+        lists = self.roots, self.own, self.folders, self.changed
+        content = os.fsencode("\0".join("\0".join((*one, "")) for one in lists))
+        if len(content) <= KEPT:
+            os.pwrite(self.start, content, 0)
+
     def say(self, *words: str) -> None:
         os.write(self.answers, os.fsencode("\0".join(words))[:NUMBER] + b"\n")
 
@@ -199,10 +198,7 @@ class Standby:
 
     def become(self) -> None:
         """Become the command; raises Cold."""
-        content = os.fsdecode(os.pread(self.start, os.fstat(self.start).st_size, 0))
-        lists: list[list[str]] = [[]]
-        for item in content.split("\0"):
-            lists[-1].append(item) if item else lists.append([])
+        lists = _lists(os.fsdecode(os.pread(self.start, os.fstat(self.start).st_size, 0)))
         environment = dict(entry.split("=", 1) for entry in lists[0])
         ours, withheld = set(lists[1]), set(lists[2])
         settings = dict(entry.split("=", 1) for entry in lists[3])
@@ -216,6 +212,8 @@ class Standby:
         self.check()
         self._check_files()
         self._restore(settings)
+        self._show(environment)
+        _begin_now()
         os.environ.clear()
         os.environ.update(environment)
         posix = sys.modules["posix"]
@@ -226,6 +224,27 @@ class Standby:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+    def _show(self, environment: dict[str, str]) -> None:
+        """Let /proc/PID/environ have the variables that were added, in the place that was kept for them.  The strings
+        that were there stay where they are: native libraries may have kept their addresses."""
+        wanted = {os.fsencode(f"{name}={value}") for name, value in environment.items()}
+        fields = _content("/proc/self/stat").rpartition(b")")[2].split()
+        begin, end = int(fields[47]), int(fields[48])  # env_start and env_end (proc_pid_stat(5))
+        try:
+            with open("/proc/self/mem", "r+b", buffering=0) as memory:
+                memory.seek(begin)
+                entries = memory.read(end - begin).split(b"\0")
+                added = b"\0".join(sorted(wanted.difference(entries)))
+                found = [entry if entry in wanted else b"\0" * len(entry) for entry in entries]
+                place = next(number for number, entry in enumerate(entries) if entry.startswith(ROOM.encode()))
+                if len(added) > len(entries[place]):
+                    raise Cold("its environment has become longer")
+                found[place] = added.ljust(len(entries[place]), b"\0")
+                memory.seek(begin)
+                memory.write(b"\0".join(found))
+        except (OSError, StopIteration):  # a kernel that does not let a process write there
+            pass
 
     def _check_files(self) -> None:
         for path, version in self.files.items():
@@ -268,6 +287,14 @@ class Standby:
             os.close(fd)
 
 
+def _lists(content: str) -> list[list[str]]:
+    """Lists of words, each ended by a NUL; an empty one ends a list."""
+    lists: list[list[str]] = [[]]
+    for item in content.split("\0"):
+        lists[-1].append(item) if item else lists.append([])
+    return lists
+
+
 def _version(path: str) -> tuple[int, int, int] | None:
     try:
         found = os.stat(path)
@@ -280,17 +307,32 @@ def _can_be_imported(folder: str, entry: str) -> bool:
     return entry.endswith((".py", ".so", ".pyc")) or ("." not in entry and os.path.isdir(os.path.join(folder, entry)))
 
 
-def main(chain: Any) -> BaseException | None:
-    """Returns in the process that has become the command, with the exception of its own sitecustomize, if any."""
-    standby = Standby()
+def _begin_now() -> None:
+    """Modules that have kept the time of their import get that of the start."""
+    logging: Any = sys.modules.get("logging")
+    if logging is not None and hasattr(logging, "_startTime"):
+        logging._startTime = time_ns() if isinstance(logging._startTime, int) else time()
+
+
+def main(chain: Any, load: Any) -> BaseException | None:
+    """Returns in the process that has become the command, with the exception of its own sitecustomize, if any.  `load`
+    returns the names of another file of the hooks."""
+    standby = Standby(load)
     try:
         try:
             standby.prepare(chain)
+            if standby.ranks:
+                standby.template.fork_ranks(standby)  # returns in each rank
+            else:
+                standby.leave_imports()
             standby.say("ready", f"{standby.seconds:.3f}", _resident(), *standby.roots)
             standby.wait()
             standby.become()
         except Cold as why:
             standby.say("cold", str(why))
+            os._exit(0)
+        except Alone as why:
+            standby.say("alone", str(why))
             os._exit(0)
         standby.say("warm")
         standby.forget()

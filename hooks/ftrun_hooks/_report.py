@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from . import layout as at
+from ._command import obstacle
 
 # What they replace in modules depends on the order of the program's own imports.
 ORDERED = ("gevent", "eventlet", "unsloth")
@@ -52,7 +53,7 @@ def _report(command: bytes) -> list[str]:
     finder = next((one for one in sys.meta_path if type(one).__name__ == "FtrunFinder"), None)
     known = getattr(finder, "known_path", [])
     added = [os.path.abspath(entry) for entry in sys.path if entry not in known]
-    return [_obstacle(command), *modules, "", *sorted(own), "", *added, "", *_changed(), ""]
+    return [_obstacle(command, finder), *modules, "", *sorted(own), "", *added, "", *_changed(), ""]
 
 
 def is_library(name: str, module: Any) -> bool:
@@ -69,26 +70,13 @@ def is_library(name: str, module: Any) -> bool:
     return origin.startswith((folder + "/", os.path.realpath(folder) + "/"))
 
 
-def _obstacle(command: bytes) -> str:
-    with open("/proc/self/cmdline", "rb") as file:
-        if file.read() != command:
-            return "the command is not executed as the Python process that gives heartbeats"
-    if os.path.realpath(_found(os.fsdecode(command.partition(b"\0")[0]))) != os.readlink("/proc/self/exe"):
-        return "the first word of the command is not the Python interpreter itself"
-    if sys.flags.verbose or "importtime" in sys._xoptions or os.environ.get("PYTHONPROFILEIMPORTTIME"):
-        return "Python prints its imports"
+def _obstacle(command: bytes, finder: Any) -> str:
+    if finder is None:
+        return "the Python of the command does not run ftrun's sitecustomize"
     if sys.gettrace() is not None or sys.getprofile() is not None:
         return "a debugger or profiler follows the program"
     ordered = [name for name in ("usercustomize", *ORDERED) if name in sys.modules]
-    return f"{ordered[0]} has to come before other imports" if ordered else ""
-
-
-def _found(program: str) -> str:
-    """The path that is executed for the first word of a command."""
-    if "/" in program:
-        return program
-    paths = (os.path.join(folder, program) for folder in os.environ.get("PATH", os.defpath).split(":"))
-    return next((path for path in paths if os.access(path, os.X_OK)), "")
+    return f"{ordered[0]} has to come before other imports" if ordered else obstacle(command)
 
 
 def _changed() -> list[str]:

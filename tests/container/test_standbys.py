@@ -51,7 +51,9 @@ def seen(folder: Path, start: int, rank: int = 0) -> dict[str, Any]:
 
 def comparable(found: dict[str, Any]) -> dict[str, Any]:
     entries = [f"{name}={value}" for name, value in found["environ"]]
-    same = {name: value for name, value in found.items() if name not in ("loaded", "at the first heartbeat", "pid")}
+    other = ("loaded", "at the first heartbeat", "pid", "drawn")
+    same = {name: value for name, value in found.items() if name not in other}
+    same["environment block"] = [entry for entry in found["environment block"] if not entry.startswith(DIFFERENT)]
     same["environ"] = [entry for entry in entries if not entry.startswith(DIFFERENT)]
     same["of a child"] = [entry for entry in found["of a child"] if not entry.startswith(DIFFERENT)]
     names = {entry.partition("=")[0] for entry in entries if entry.startswith(DIFFERENT)}
@@ -59,14 +61,17 @@ def comparable(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_only_time_differs(cold: dict[str, Any], warm: dict[str, Any]) -> None:
-    before, after = comparable(cold), comparable(warm)
-    assert {name: (before[name], after[name]) for name in before if before[name] != after[name]} == {}
-    assert len(before) >= 55
+    assert_same(cold, warm)
     changes = dict(warm["environ"])
     assert (changes["MA_PROC_START_CNT"], changes["FTRUN_RESTART_REASON"]) == ("2", "failure")
-    extra = set(warm["loaded"]) - set(cold["loaded"])
-    assert "email.message" in extra
-    assert extra <= set(cold["at the first heartbeat"])
+    assert "email.message" in set(warm["loaded"]) - set(cold["loaded"])
+    assert set(warm["loaded"]) <= set(cold["loaded"]) | set(cold["at the first heartbeat"])
+
+
+def assert_same(cold: dict[str, Any], warm: dict[str, Any]) -> None:
+    before, after = comparable(cold), comparable(warm)
+    assert {name: (before[name], after[name]) for name in before if before[name] != after[name]} == {}
+    assert len(before) >= 62
     assert set(cold["loaded"]) <= set(warm["loaded"])
 
 
@@ -99,10 +104,147 @@ def test_ranks_observe_no_difference(start: Starter, tmp_path: Path) -> None:
     fail(run, tmp_path)
     assert run.finish()[0] == 0
     outcome = run.named("standby")[1]
-    assert (outcome["what"], outcome["warm"], outcome["of"]) == ("start", 2, 2), outcome
+    assert (outcome["what"], outcome["warm"], outcome["of"], outcome["forked"]) == ("start", 2, 2, 2), outcome
     for rank in range(2):
         assert_only_time_differs(seen(tmp_path, 1, rank), seen(tmp_path, 2, rank))
     assert [seen(tmp_path, 2, rank)["group"] for rank in range(2)] == ["own", "of another"]
+
+
+# An installed package whose generator of random numbers is not that of `random`.
+DRAWN = "import random; GENERATOR = random.Random(); FIXED = random.Random(7)"
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["", "terminal"])
+def test_ranks_that_are_forked_before_the_first_start_observe_no_difference(
+    terminal: bool, start: Starter, mode: Mode, tmp_path: Path
+) -> None:
+    """The first start is forked, the second one is cold."""
+    environment = package(tmp_path, DRAWN, "drawn") | {"WANDB_API_KEY": "not for a process that waits"}
+    options = [*OPTIONS, "--nproc-per-node", "3", "--standby", "off", "--preload", "email.message,drawn"]
+    run = start(sys.executable, OBSERVER, str(tmp_path), mode=mode, options=options, env=environment, tty=terminal)
+    (tmp_path / "fail").touch()
+    assert run.wait() == 0
+    (outcome,) = run.named("standby")
+    forked = 2 if terminal else 3  # a terminal is that of rank 0, whose streams are of another kind then
+    assert (outcome["what"], outcome["warm"], outcome["forked"], outcome["of"]) == ("start", 3, forked, 3), outcome
+    for rank in range(3):
+        assert_same(seen(tmp_path, 2, rank), seen(tmp_path, 1, rank))
+        assert {"email.message", "drawn"} <= set(seen(tmp_path, 1, rank)["loaded"])
+        assert not {"email.message", "drawn"} & set(seen(tmp_path, 2, rank)["loaded"])
+    drawn = [seen(tmp_path, 1, rank)["drawn"] for rank in range(3)]
+    assert all(len(set(values)) == 3 for values in zip(*drawn, strict=True)), drawn
+
+
+ALONE = {
+    "import os; kept = os.open('/dev/zero', 0)": "an import opened /dev/zero",
+    "import mmap; shared = mmap.mmap(-1, 4096)": "an import shares memory",
+    "import os; os.register_at_fork(after_in_child=print)": "later has called os.register_at_fork",
+    "import os; number = os.getpid()": "later has called os.getpid",
+    "import os; os.environ.get('LOCAL_RANK')": "have read the variable LOCAL_RANK",
+}
+
+
+@pytest.mark.parametrize(("text", "why"), ALONE.items(), ids=[why.replace(" ", "-") for why in ALONE.values()])
+def test_what_a_fork_would_share_means_a_standby_that_imports_by_itself(
+    text: str, why: str, start: Starter, tmp_path: Path
+) -> None:
+    program, stop = tmp_path / "train.py", tmp_path / "stop"
+    program.write_text(WAIT.format(imports="later"))
+    options = [*OPTIONS, "--nproc-per-node", "2", "--standby", "2", "--preload", "later"]
+    run = start(sys.executable, str(program), str(stop), options=options, env=package(tmp_path, text))
+    standby(run, "ready")
+    stop.touch()
+    assert run.finish()[0] == 0
+    alone = [one for one in run.named("standby") if one["what"] == "alone"]
+    assert len(alone) == 2, "before the first start, and beside it"
+    assert all(why in one["why"] for one in alone)
+    starts = [one for one in run.named("standby") if one["what"] == "start"]
+    assert [(one["attempt"], one["warm"], one.get("forked")) for one in starts] == [(1, 0, None), (2, 2, None)]
+
+
+NO_PRELOAD = {
+    "absent": "import of absent failed",
+    "loud": "an import printed: loud",
+    "shaded": "has a module shaded of its own",
+}
+
+
+@pytest.mark.parametrize(("module", "why"), NO_PRELOAD.items(), ids=list(NO_PRELOAD))
+def test_what_cannot_be_imported_before_the_first_start_means_a_cold_one(
+    module: str, why: str, start: Starter, tmp_path: Path
+) -> None:
+    environment = package(tmp_path, "print('loud')", "loud") | package(tmp_path, "", "shaded")
+    program = tmp_path / "train.py"
+    program.write_text("print('done')")
+    (tmp_path / "shaded.py").write_text("")
+    options = ["--nproc-per-node", "2", "--standby", "off", "--preload", module]
+    run = start(sys.executable, str(program), options=options, env=environment)
+    code, out, _ = run.finish()
+    assert (code, out.split()) == (0, [b"done", b"done"])
+    assert why in " ".join(one.get("why", "") for one in run.named("standby")), run.named("standby")
+    assert [one["warm"] for one in run.named("standby") if one["what"] == "start"] in ([0], [])
+
+
+EFFECTS = {
+    "a script": ["sh", "-c", "echo begun >> $BEGUN; exec {python} {program}"],
+    "no sitecustomize": ["{python}", "-S", "{program}"],
+    "isolated": ["{python}", "-uI", "{program}"],
+}
+
+
+@pytest.mark.parametrize("words", EFFECTS.values(), ids=[name.replace(" ", "-") for name in EFFECTS])
+def test_no_command_runs_in_advance_that_would_have_effects(words: list[str], start: Starter, tmp_path: Path) -> None:
+    program, begun = tmp_path / "train.py", tmp_path / "begun"
+    program.write_text("import os; open(os.environ['BEGUN'], 'a').write('begun\\n')")
+    command = [word.format(python=sys.executable, program=program) for word in words]
+    options = ["--nproc-per-node", "2", "--preload", "email.message"]
+    run = start(*command, options=options, env={"BEGUN": str(begun)})
+    assert run.finish()[0] == 0
+    assert begun.read_text() == "begun\n" * (4 if words[0] == "sh" else 2)
+    assert standby(run, "cold")["why"]
+
+
+HANGS = "import os, time\nwhile not os.path.exists(os.environ['GO']): time.sleep(0.01)"
+
+
+def test_a_first_start_that_waits_for_imports_ends_when_it_is_asked_to(start: Starter, tmp_path: Path) -> None:
+    environment = package(tmp_path, HANGS) | {"GO": str(tmp_path / "never")}
+    options = ["--nproc-per-node", "2", "--preload", "later"]
+    run = start(sys.executable, "-c", "import time; time.sleep(600)", options=options, env=environment)
+    wait_for(lambda: children(run.pid), "the process that imports")
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() in (143, 128 + signal.SIGTERM)
+    wait_for(lambda: not start.living(), "the end of all")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_imports_before_the_first_start_may_die(
+    number: signal.Signals, start: Starter, tmp_path: Path
+) -> None:
+    environment = package(tmp_path, HANGS) | {"GO": str(tmp_path / "never")}
+    options = ["--nproc-per-node", "2", "--preload", "later"]
+    run = start(sys.executable, "-c", "print('done')", options=options, env=environment)
+    (pid,) = wait_for(lambda: children(run.pid), "the process that imports")
+    os.kill(pid, number)
+    code, out, _ = run.finish()
+    assert (code, out.split()) == (0, [b"done", b"done"])
+    assert standby(run, "failed")["why"] == ("it was stopped" if number == signal.SIGSTOP else "it ended")
+
+
+def test_ftrun_imports_what_the_last_attempt_had_imported(start: Starter, tmp_path: Path) -> None:
+    """The next ftrun in this run dir forks its first ranks."""
+    program, stop = tmp_path / "train.py", tmp_path / "stop"
+    program.write_text(WAIT.format(imports="later").replace("sys.exit(", "sys.exit(0 and "))
+    options = ["--nproc-per-node", "2", "--standby", "2"]
+    environment = package(tmp_path, "")
+    run = start(sys.executable, str(program), str(stop), options=options, env=environment)
+    standby(run, "ready")
+    stop.touch()
+    assert run.finish()[0] == 0
+    again = start(sys.executable, str(program), str(stop), options=options, env=environment, run_dir=run.run_dir)
+    assert again.finish()[0] == 0
+    outcome = [one for one in again.named("standby") if one["what"] == "start"][-1]
+    assert (outcome["warm"], outcome["forked"], outcome["of"]) == (2, 2, 2), again.named("standby")
 
 
 WAIT = """
@@ -146,13 +288,13 @@ def test_ranks_that_were_started_warm_are_started_warm_again(start: Starter, tmp
     assert starts == [(2, 2), (3, 2)], run.named("standby")
 
 
-def package(folder: Path, text: str) -> dict[str, str]:
-    """An installed package `later`, for the environment of ftrun."""
+def package(folder: Path, text: str, name: str = "later") -> dict[str, str]:
+    """An installed package of this name, for the environment of ftrun."""
     site = folder / "lib" / "site-packages"
-    site.mkdir(parents=True, exist_ok=True)
-    (site / "later.py").write_text(text)
-    old = os.stat(site / "later.py").st_mtime - 1000  # long before any standby
-    os.utime(site / "later.py", (old, old))
+    (site / "__pycache__").mkdir(parents=True, exist_ok=True)  # an import that created it would change the folder
+    (site / f"{name}.py").write_text(text)
+    old = os.stat(site / f"{name}.py").st_mtime - 1000  # long before any standby
+    os.utime(site / f"{name}.py", (old, old))
     return {"PYTHONPATH": str(site)}
 
 

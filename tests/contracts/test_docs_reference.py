@@ -30,7 +30,16 @@ NO_VARIABLES = (
         "LAST_SECTION",
     ),
     *("LAST_STEP", "RESTART_REASON", "WATCH_MODE"),
-    *("FTHANG_PEER", "GLOO_SOCKET_IFNAME", "LC_ALL", "LC_CTYPE", "XDG_RUNTIME_DIR", "FTRUN_PARKED", "FTRUN_ROUND"),
+    *(
+        "FTHANG_PEER",
+        "GLOO_SOCKET_IFNAME",
+        "LC_ALL",
+        "LC_CTYPE",
+        "XDG_RUNTIME_DIR",
+        "FTRUN_PARKED",
+        "FTRUN_PARKED_ROOM",
+        "FTRUN_ROUND",
+    ),
 )
 
 

@@ -7,7 +7,8 @@ from support.runs import HOUSE
 
 JOIN = """
 import os, runpy, sys
-Standby, Missing = map(runpy.run_path(sys.argv[1]).get, ("Standby", "Missing"))
+Standby = runpy.run_path(f"{sys.argv[1]}/_parked.py")["Standby"]
+Missing = runpy.run_path(f"{sys.argv[1]}/_import_watch.py")["Missing"]
 if (pid := os.fork()) == 0:
     os.setpgid(0, 0)
     os._exit(0)
@@ -21,6 +22,6 @@ assert os.getpgrp() != pid
 
 
 def test_a_rank_starts_also_if_the_group_of_the_first_one_has_just_ended() -> None:
-    path = HOUSE / "hooks" / "ftrun_hooks" / "_parked.py"
+    path = HOUSE / "hooks" / "ftrun_hooks"
     done = subprocess.run([sys.executable, "-c", JOIN, str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,9 @@ and a later one with 0.
 """
 
 import sys
+from time import time as now
 
+BEGAN = now()
 LOADED = sorted(sys.modules)
 FINDERS = [type(one).__name__ for one in sys.meta_path]
 STREAMS = [(id(getattr(sys, name)) == id(getattr(sys, f"__{name}__"))) for name in ("stdin", "stdout", "stderr")]
@@ -17,7 +19,10 @@ import fcntl  # noqa: E402
 import gc  # noqa: E402
 import json  # noqa: E402
 import locale  # noqa: E402
+import logging  # noqa: E402
+import multiprocessing.process  # noqa: E402
 import os  # noqa: E402
+import random  # noqa: E402
 import resource  # noqa: E402
 import signal  # noqa: E402
 import threading  # noqa: E402
@@ -63,12 +68,27 @@ def status() -> dict[str, str]:
     wanted += ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt", "CapInh", "CapPrm", "CapEff", "CapBnd")
     wanted += ("CapAmb", "Cpus_allowed", "Mems_allowed", "CoreDumping", "THP_enabled", "Speculation_Store_Bypass")
     lines = (line.split(":", 1) for line in file("/proc/self/status").splitlines())
+    wanted += ("VmLck", "VmPin")
     return {name: value.split()[0] if name == "State" else value.strip() for name, value in lines if name in wanted}
 
 
 def of_a_child() -> list[str]:
     with os.popen("env | grep -v '^_=' | sort") as output:
         return output.read().splitlines()
+
+
+def random_elsewhere() -> float:
+    """From a generator that an installed package has created when it was imported."""
+    drawn = sys.modules.get("drawn")
+    return 0.0 if drawn is None else float(drawn.GENERATOR.random())
+
+
+def death_signal() -> int:
+    import ctypes
+
+    found = ctypes.c_int()
+    assert ctypes.CDLL(None).prctl(2, ctypes.byref(found), 0, 0, 0) == 0  # PR_GET_PDEATHSIG
+    return found.value
 
 
 def observe() -> dict[str, Any]:
@@ -116,6 +136,14 @@ def observe() -> dict[str, Any]:
         "of a child": of_a_child(),
         "class": [type(os.environ).__name__, type(os.environb).__name__, type(os.environ).__module__],
         "parent": os.getppid(),
+        "environment block": sorted(entry for entry in file("/proc/self/environ").split("\0") if entry),
+        "dies with its parent": death_signal(),
+        "native thread": threading.main_thread().native_id == os.getpid() == threading.get_native_id(),
+        "begun": logging.LogRecord("", 0, "", 0, "", None, None).relativeCreated < 1000 * (time.time() - BEGAN) + 1000,
+        "timers of the kernel": [tried(file, "/proc/self/timers"), signal.getitimer(signal.ITIMER_VIRTUAL)],
+        "shared for writing": [line for line in file("/proc/self/maps").splitlines() if " rw-s " in line],
+        "advice": [file("/proc/self/coredump_filter"), tried(file, "/proc/self/setgroups")],
+        "state": random.getstate()[0],
         "session": os.getsid(0),
         "locale": [locale.setlocale(locale.LC_ALL), locale.getpreferredencoding(), sys.getfilesystemencoding()],
         "threads": [threading.active_count(), len(os.listdir("/proc/self/task")), _thread._count()],
@@ -138,6 +166,8 @@ def observe() -> dict[str, Any]:
     group = os.getpgrp()
     found["group"] = "own" if group == os.getpid() else "of another"
     found["loaded"] = LOADED
+    key = bytes(multiprocessing.process.current_process().authkey)
+    found["drawn"] = [random.random(), key.hex(), random_elsewhere()]
     return found
 
 

@@ -104,6 +104,15 @@ def load(name):  # type: (str) -> dict[str, object]
     return names
 
 
+def load_and_forget(name):  # type: (str) -> dict[str, object]
+    """The same; the modules that it has imported for itself are not left in sys.modules."""
+    before = set(sys.modules)
+    found = load(name)
+    for loaded in set(sys.modules) - before:
+        del sys.modules[loaded]
+    return found
+
+
 def chain():  # type: () -> None
     """Run the program's own sitecustomize, if any."""
     __import__("sitecustomize")
@@ -145,11 +154,7 @@ if __name__ == "sitecustomize" and folder in sys.path:  # otherwise the import b
             keep_compiled()
     # `site` handles its exceptions, and that it does not exist, as it would without this file.
     if beats and "FTRUN_PARKED" in os.environ:
-        before = set(sys.modules)
-        parked = load("_parked")
-        for loaded in set(sys.modules) - before:
-            del sys.modules[loaded]
-        failed = parked["main"](chain)  # type: ignore[operator]
+        failed = load_and_forget("_parked")["main"](chain, load_and_forget)  # type: ignore[operator]
         if failed is not None:
             raise failed
     else:

@@ -21,7 +21,7 @@ USUAL: Final = ("auto", "off", "10s", "1m", "5m", "30m", "1h")
 GROUPS: Final = {
     "What ftrun does": (
         *("restart-on", "max-restarts", "after-limit", "unconditional-retry", "backoff", "stable-after", "progress"),
-        *("grace", "stop-grace", "recover", "recover-timeout", "link-timeout", "standby"),
+        *("grace", "stop-grace", "recover", "recover-timeout", "link-timeout", "standby", "preload"),
     ),
     "How a hang is found": (
         *("hang-timeout", "start-timeout", "section-timeout", "idle-timeout", "idle-cpu", "idle-io", "auto-beat"),

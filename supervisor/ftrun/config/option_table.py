@@ -13,6 +13,7 @@ from ftrun.config.parsers import (
     duration,
     endpoint,
     label,
+    module_names,
     notices,
     one_of,
     or_auto,
@@ -316,6 +317,14 @@ OPTIONS: Final = (
         or_off(or_auto(above_zero)),
         "Processes of the next start that wait with their imports done, so that a restart does not pay for them; auto: "
         "one for each process of the command, once an attempt is healthy.",
+    ),
+    Option(
+        "preload",
+        "MODULES",
+        "",
+        module_names,
+        "Modules, such as torch,transformers, that are imported once before the first start of several ranks, which "
+        "are then forked; default: what the last attempt of the command had imported.",
     ),
     Option("config", "FILE", "", path, "TOML file with these option names as keys."),
     Option("dry-run", "", "off", truth, "Print each option's value and its source, and start nothing.", flag=True),

@@ -64,6 +64,15 @@ def ranks(text: str) -> frozenset[int]:
     return frozenset(count(number.strip()) for number in text.split(","))
 
 
+def module_names(text: str) -> tuple[str, ...]:
+    """Python modules, such as `torch,transformers`."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"{name!r} is not the name of a module")
+    return tuple(dict.fromkeys(names))
+
+
 def amount(text: str) -> float:
     if not (text.isascii() and text.replace(".", "", 1).isdecimal() and len(text) < 16):
         raise ValueError(f"{text!r} is not a number such as 0.05 or 16384")

@@ -75,6 +75,7 @@ class Setup(NamedTuple):
     auto_beat: bool
     settings: Settings
     starts: start_count.Starts
+    imports: object = None  # of an earlier ftrun in this run dir (`preload.Imports`, as JSON)
 
     def environment(self, ledger: Ledger) -> dict[str, str]:
         """The environment of ftrun plus the variables in docs/reference.md; a variable without a value is absent."""
@@ -251,7 +252,8 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
     ledger = ledger._replace(start_cnt=max(ledger.start_cnt, starts.count - ledger.replacements))
     marked, auto = tree.Tree(marker), settings["auto-beat"].value
     beat_files.access.members = marked.members
-    return Setup(where, journal, beat_files, console, marked, caught, ledger, log, auto, settings, starts)
+    imports = None if before is None else before[1].get("imports")
+    return Setup(where, journal, beat_files, console, marked, caught, ledger, log, auto, settings, starts, imports)
 
 
 def with_group(policy: Policy, settings: Settings, group: "Group | None") -> Policy:

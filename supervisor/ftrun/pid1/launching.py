@@ -5,7 +5,7 @@ import gc
 import os
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.machine import events as ev
@@ -50,6 +50,7 @@ class Launcher:
         self._port: ReservedPort | None = None
         self._null: int | None = None
         self._master_port = 0  # of the ranks
+        self._first_rank: int | None = None  # the number of local rank 0 in the job; None: the command is one process
         self._program = command[0]  # that is executed
         self._unread: list[int] = []  # reports of processes that replace others: their ends say as much
         self._written: int | None = None  # the end of the report that its processes have inherited
@@ -85,20 +86,32 @@ class Launcher:
                 )
                 for local_rank in range(world.local_size if world else 1)
             ]
-            if self.standbys is not None:
-                self.standbys.spawning(self._starts, command)
+            self._first_rank = None if world is None else world.first
+        except (OSError, ValueError) as error:
+            return self._failed(error)
+        if self.standbys is not None:
+            self.standbys.spawning(self._starts, command, time.monotonic())
+            if self.standbys.preparing:
+                return None
+        return self._start_all()
+
+    def _start_all(self) -> ev.SpawnFailed | None:
+        try:
             for local_rank, start in enumerate(self._starts):
                 pid = self._start_warm(local_rank, start) or self._start_cold(start)
-                setup.tree.started(pid, local_rank)
-                if world is not None:
-                    self._started += (LocalRank(world.first + local_rank, local_rank, pid),)
+                self._setup.tree.started(pid, local_rank)
+                if self._first_rank is not None:
+                    self._started += (LocalRank(self._first_rank + local_rank, local_rank, pid),)
         except (OSError, ValueError) as error:  # no more processes or memory; a NUL in an argument
-            why = f"cannot start a process: {error}"
-            setup.console.print(why)
-            self._close()
-            return ev.SpawnFailed(time.monotonic(), exit_codes.INTERNAL.code, why)
+            return self._failed(error)
         self._await_report()
         return None
+
+    def _failed(self, error: OSError | ValueError) -> ev.SpawnFailed:
+        why = f"cannot start a process: {error}"
+        self._setup.console.print(why)
+        self._close()
+        return ev.SpawnFailed(time.monotonic(), exit_codes.INTERNAL.code, why)
 
     def _await_report(self) -> None:
         """Close the end of the report that further processes would need, unless a standby may have to be replaced."""
@@ -192,12 +205,23 @@ class Launcher:
     def descriptors(self) -> set[int]:
         """What reports to `collect`, and may be closed by it; empty between starts."""
         answers = set() if self.standbys is None else {*self.standbys.starting}
+        if self._is_preparing:
+            answers |= self.standbys.descriptors if self.standbys else set()
         return answers if self.report is None else answers | {self.report}
 
     @property
     def deadline(self) -> float | None:
-        """When standbys that have not answered their start are given up."""
-        return None if self.standbys is None else self.standbys.answers_due
+        """When standbys that have not answered their start are given up, or the start need not wait for their imports
+        any more."""
+        if self.standbys is None:
+            return None
+        if self._is_preparing:
+            return self.standbys.deadline
+        return self.standbys.answers_due
+
+    @property
+    def _is_preparing(self) -> bool:
+        return self.standbys is not None and self.standbys.preparing
 
     def is_late(self, now: float) -> bool:
         return self.deadline is not None and now >= self.deadline
@@ -231,8 +255,13 @@ class Launcher:
             return
         tree.replaced(standby.pid, pid)
         self._started = tuple(one._replace(pid=pid) if one.pid == standby.pid else one for one in self._started)
-        if (stop := self._setup.signals.stop) is not None:  # it may have reached only the standby
-            os.kill(pid, stop)
+        self._repeat_stop([pid])
+
+    def _repeat_stop(self, pids: Iterable[int]) -> None:
+        """A request to end came before these were executed, and has reached at most standbys."""
+        if (stop := self._setup.signals.stop) is not None:
+            for pid in pids:
+                os.kill(pid, stop)
 
     def _restart_rank(self, local_rank: int, standby: int, start: "Start") -> None:
         """Where this is not possible, the end of the standby is that of the rank."""
@@ -265,6 +294,12 @@ class Launcher:
     def collect(self, now: float, watched: bool) -> ev.CommandSpawned | ev.SpawnFailed | None:
         """Read the report and close it at its end; the next descriptor that is opened may get its number.  Returns the
         outcome once every process has executed, or could not.  `watched`: no end of the tree is under way."""
+        if self._is_preparing and self.standbys is not None:
+            if not self.standbys.prepared(now):
+                return None
+            if (failed := self._start_all()) is not None:
+                return failed
+            self._repeat_stop(self._setup.tree.processes)
         for answers in [*self.standbys.starting] if self.standbys is not None else ():
             self._settle_warm(answers, now, watched)
         if self.report is None:  # it was about a single rank
@@ -308,8 +343,8 @@ class Start(NamedTuple):
 
 
 def standbys(setup: Setup, poll: select.poll) -> "Standbys | None":
-    """None without the option, and then nothing of it is loaded."""
-    if setup.settings["standby"].value is None:
+    """None without these options, and then nothing of it is loaded."""
+    if setup.settings["standby"].value is None and not setup.settings["preload"].value:
         return None
     from ftrun.pid1.standby import Standbys
 

@@ -1,20 +1,24 @@
-"""Standbys: for each process of the next start one that waits with its imports done (`--standby`).
+"""Standbys: for each process of the next start one that waits with its imports done (`--standby`, `--preload`).
 
-They are started one after another beside a healthy attempt, and never belong to it: not to its tree, its evidence or
-its leftovers.  Whatever is wrong with one costs only its advantage: the command is then executed as without it.
+They are started beside a healthy attempt, or before the first one, and never belong to it: not to its tree, its
+evidence or its leftovers.  Whatever is wrong with one costs only its advantage: the command is then executed as without
+it.
 """
 
 import os
 import select
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from ftrun.core.machine.states import Done, Finish, Job, Running
 from ftrun.core.rules import standby as rules
-from ftrun.host import memory, safe_files
+from ftrun.host import memory, oom, safe_files
 from ftrun.host.reaper import Change
-from ftrun.host.standby_process import StandbyProcess, wait_until_gone
+from ftrun.host.standby_process import StandbyProcess, kind
+from ftrun.pid1 import preload
 from ftrun.pid1.bootstrap import Setup
+from ftrun.pid1.preload import Imports
+from ftrun.pid1.standby_pool import Pool, Startable
 from ftrun_hooks import layout
 
 if TYPE_CHECKING:
@@ -24,91 +28,112 @@ REPORT: Final = 512  # bytes of a report that PID 1 reads: why it cannot be used
 AGAIN: Final = (5.0, 60.0)  # s between two looks for a report that is not there yet
 
 
-class Startable(Protocol):
-    """How one process of the command is started (`launching.Start`)."""
-
-    @property
-    def command(self) -> Sequence[str]: ...
-    @property
-    def environment(self) -> Mapping[str, str]: ...
-    @property
-    def streams(self) -> Mapping[int, int]: ...
-
-
-class Standby:
-    """One standby: `ready` after its imports, which took `seconds`; then it has `size` bytes of memory."""
-
-    def __init__(self, process: StandbyProcess, command: Sequence[str], now: float) -> None:
-        self.process, self.command, self.started_at = process, tuple(command), now
-        self.ready = False
-        self.seconds, self.size = 0.0, 0
-        self.modules: tuple[str, ...] = ()
-
-
 class Standbys:
-    """`pids`: processes that are not part of the command.  `starting`: standbys that were started and have not
-    answered, by descriptor; `answers_due`: when they are late."""
+    """`starting`: standbys that were started and have not answered, by descriptor; `answers_due`: when they are late.
+    `preparing`: the first start waits for its standbys.  `kept`: what a later ftrun may import in advance."""
 
     def __init__(self, setup: Setup, poll: select.poll) -> None:
         self._setup, self._poll = setup, poll
         self._mode: rules.Mode = setup.settings["standby"].value
         self._folder = f"{setup.beats.path}/{layout.IMPORTS}"
-        self._waiting: dict[int, Standby] = {}  # by local rank
+        self._pool = Pool(setup.tree, lambda: setup.signals.inherited, poll, self)
         self._failures: dict[int, int] = {}  # in a row, by local rank
         self._refused: str | None = None  # why there is no standby in this attempt
+        self._alone: str | None = None  # why ranks are not forked from a template in this attempt
         self._starts: Sequence[Startable] = ()
         self._reports: Sequence[int] = ()  # pids of the attempt, by local rank
         self._due: float | None = None
+        self._looks_at: float | None = None  # when the memory is looked at
         self._asked = 0  # how often a report was looked for in vain
         self._announced = False
+        self._is_first, self._was_prepared = True, False  # nothing was started yet
+        self.preparing = False
         self._attempt = 0
-        self._spawned_at = 0.0
         self._cold_start: float | None = None  # s from the last cold start to its first heartbeat
         self._warm_start = False
+        self._forked = 0  # of the standbys of the start under way
         self._outcomes: list[str] = []  # of the start under way: empty for a warm one, else why it is cold
         self._context: Context | None = None
         self._running = False  # the attempt is healthy
         self._ended = False
-        self.pids: set[int] = set()
         self.starting: dict[int, StandbyProcess] = {}
         self.answers_due: float | None = None
         self.saved: float | None = None  # seconds that the last warm start has saved
+        self.kept: Imports | None = None
 
     def attach(self, context: "Context") -> None:
         self._context = context
 
+    @property
+    def pids(self) -> set[int]:
+        """Processes that are not part of the command."""
+        return self._pool.pids
+
     # --- the start of the command -----------------------------------------------------------------------------------
 
-    def spawning(self, starts: Sequence[Startable], command: Sequence[str]) -> None:
-        """The command is about to be started: ask it to report its imports."""
-        self._starts, self._outcomes, self._due = starts, [], None
+    def spawning(self, starts: Sequence[Startable], command: Sequence[str], now: float) -> None:
+        """The command is about to be started: ask it to report its imports.  `preparing`: it has to wait."""
+        self._starts, self._outcomes, self._due, self._forked = starts, [], None, 0
         try:
             os.makedirs(self._folder, 0o700, exist_ok=True)
             for name in os.listdir(self._folder):
                 os.unlink(f"{self._folder}/{name}")
             content = os.fsencode("".join(f"{word}\0" for word in command))
             safe_files.replace(f"{self._folder}/{layout.COMMAND}", content, durable=False)
+            if self._is_first:
+                self._is_first = False
+                self._prepare(command, now)
         except OSError as error:
             self._refuse(f"the imports cannot be reported: {error.strerror}")
 
+    def _prepare(self, command: Sequence[str], now: float) -> None:
+        """Before the first start of several ranks: import once what is known.  One process imports as fast itself."""
+        self.kept = earlier = preload.loaded(self._setup.imports, command)
+        if earlier is not None:
+            self._cold_start = earlier.seconds
+        if len(self._starts) < 2 or (self._mode is None and not self._setup.settings["preload"].value):
+            return
+        try:
+            imports = preload.write(self._setup, self._folder, command, earlier)
+            if imports is None:
+                return
+            if why := self._lacks_memory(rules.FIRST_SIZE + len(self._starts) * rules.FORKED_SIZE):
+                raise ValueError(why)
+            self._pool.patience = rules.FIRST_IMPORTING
+            alike = self._alike(range(len(self._starts)))
+            for number in set(range(len(self._starts))).difference(alike):
+                self._pool.park(number, self._starts[number], imports, now, eager=True)
+            self._pool.fork({number: self._starts[number] for number in alike}, imports, (), now, eager=True)
+        except (OSError, ValueError) as error:
+            self._refuse(str(error))
+            return
+        self.preparing = self._was_prepared = True
+
+    def prepared(self, now: float) -> bool:
+        """Whether the first start need not wait any longer.  It does not where ftrun is asked to end."""
+        if self.preparing:
+            self._pool.read(now)
+            self.preparing = self._may_wait
+        return not self.preparing
+
+    @property
+    def _may_wait(self) -> bool:
+        return self._pool.is_importing and self._setup.signals.stop is None
+
+    @property
+    def descriptors(self) -> set[int]:
+        """What is readable when `prepared` has to be called."""
+        return self._pool.descriptors
+
     def take(self, local_rank: int, start: Startable) -> StandbyProcess | None:
         """The standby for this start, which is not one any more; None if there is none."""
-        usable = (number for number in (local_rank, *self._waiting) if self._fits(number, start))
-        number = next(usable, None)
-        if number is None:
-            one = self._waiting.get(local_rank)
-            self._outcomes.append(self._refused or ("it was not ready" if one is None else "it was still importing"))
+        taken = self._pool.take(local_rank, start)
+        if taken is None:
+            waits = local_rank in self._pool.waiting
+            self._outcomes.append(self._refused or ("it was still importing" if waits else "it was not ready"))
             return None
-        taken = self._waiting.pop(number)
-        self._poll.unregister(taken.process.answers)
-        self.pids.discard(taken.process.pid)
+        self._forked += taken.forked
         return taken.process
-
-    def _fits(self, number: int, start: Startable) -> bool:
-        one = self._waiting.get(number)
-        if one is None or not one.ready or one.command != tuple(start.command):
-            return False
-        return one.process.streams == dict(start.streams)
 
     def begin(self, process: StandbyProcess, start: Startable, group: int, now: float) -> bool:
         """Start it; False if that is not possible, and it has ended."""
@@ -147,12 +172,16 @@ class Standbys:
     def rank_started(self, local_rank: int, now: float) -> None:
         """A single rank was started again, beside the others.  Its next standby has what the attempt had imported."""
         why = self._outcomes.pop()
-        self._record("start", why or None, local_rank, warm=int(not why), of=1)
+        if self._mode is None:
+            return
+        self._record("start", why or None, local_rank, warm=int(not why), forked=self._forked, of=1)
+        self._forked = 0
         self._due, self._announced = rules.due(self._mode, now), False
         self._tell()
 
     def abandon(self) -> None:
         """Some process cannot be started: end the standbys that were."""
+        self.preparing = False
         for answers, process in self.starting.items():
             self._poll.unregister(answers)
             process.kill()
@@ -164,10 +193,10 @@ class Standbys:
         why = next((why for why in self._outcomes if why), None)
         warm = self._outcomes.count("")
         self._warm_start = bool(self._outcomes) and why is None
-        if self._setup.starts.count > 1 and self._outcomes:
-            self._record("start", why, warm=warm, of=len(self._outcomes))
-        for local_rank in [*self._waiting]:
-            self._end(local_rank)  # it was not ready, or no process was started that it fits
+        if self._was_prepared or (self._mode is not None and self._setup.starts.count > 1 and self._outcomes):
+            self._record("start", why, warm=warm, forked=self._forked, of=len(self._outcomes))
+        self._was_prepared, self._pool.patience = False, rules.IMPORTING
+        self._pool.end_all()  # those that were not ready, or that fit no process
 
     # --- beside a healthy attempt -------------------------------------------------------------------------------------
 
@@ -185,9 +214,10 @@ class Standbys:
         moved = min((rank.moved_at for rank in attempt.ranks if rank.moved_at is not None), default=None)
         if moved is None:
             return
-        self._attempt, self._refused, self._announced, self._asked = attempt.number, None, False, 0
+        self._attempt, self._announced, self._asked = attempt.number, False, 0
+        self._refused = self._alone = None
         self._reports = [process.pid for process in attempt.processes] or [attempt.pid]
-        self._due = rules.due(self._mode, moved)
+        self._due = None if self._mode is None else rules.due(self._mode, moved)
         self._compare(moved - attempt.spawned_at)
 
     def _compare(self, seconds: float) -> None:
@@ -199,105 +229,126 @@ class Standbys:
             self._record("saved", seconds=self.saved)
 
     @property
-    def next_start(self) -> rules.NextStart:
-        ready = sum(one.ready for one in self._waiting.values())
+    def next_start(self) -> rules.NextStart | None:
+        if self._mode is None:
+            return None
+        ready = sum(one.ready for one in self._pool.waiting.values())
         given_up = any(count >= rules.TRIES for count in self._failures.values())
         why = self._refused or ("too many standbys failed" if given_up else None)
         return rules.NextStart(ready, max(1, len(self._starts)), why, self.saved)
 
     @property
     def deadline(self) -> float | None:
-        importing = [one.started_at + rules.IMPORTING for one in self._waiting.values() if not one.ready]
-        return min(importing) if importing else self._due if self._running else None
+        if self.preparing and not self._may_wait:
+            return 0.0
+        if self._pool.is_importing:
+            return self._pool.deadline
+        times = self._due if self._running else None, self._looks_at if self._pool.waiting else None
+        return min((at for at in times if at is not None), default=None)
 
     def settle(self, now: float) -> None:
-        """Read the answers, end a standby that hangs, and start the next one."""
-        for local_rank, one in [*self._waiting.items()]:
-            self._read(local_rank, one, now)
-        is_due = self._due is not None and self._running and now >= self._due
-        if is_due and all(one.ready for one in self._waiting.values()):
+        """Read the answers, end standbys that hang or take too much memory, and start the next ones."""
+        if self.preparing:
+            return  # `prepared` is called
+        self._pool.read(now)
+        if self._pool.waiting and self._looks_at is not None and now >= self._looks_at:
+            self._looks_at = now + rules.LOOKING
+            if why := self._lacks_memory(0):
+                self._pool.end_all()
+                self._refuse(why)
+        if self._due is not None and self._running and now >= self._due and not self._pool.is_importing:
             self._next(now)
 
     def _next(self, now: float) -> None:
         wanted = range(rules.number(self._mode, len(self._starts)))
-        missing = [number for number in wanted if number not in self._waiting and self._may_try(number)]
+        missing = [number for number in wanted if number not in self._pool.waiting and self._may_try(number)]
         if self._refused is not None or not missing:
             self._due = None
             self._announce()
             return
-        report = f"{self._folder}/{self._reports[missing[0]]}"
-        found = safe_files.read_foreign(report, REPORT)
-        if not found and not os.path.exists(report):
-            self._due = None if self._asked == len(AGAIN) else now + AGAIN[self._asked]
+        if self._alone is not None:
+            missing = missing[:1]
+        found = {number: self._report(number) for number in missing}
+        reported = {number: why for number, why in found.items() if why is not None}
+        if len(reported) < len(missing) and self._asked < len(AGAIN):
+            self._due = now + AGAIN[self._asked]
             self._asked += 1
-            if self._due is None:
-                self._refuse("the attempt has not reported its imports")
             return
-        why = found.partition(b"\0")[0].decode("utf-8", "replace") or self._lacks_memory()
-        if why:
+        why = next((why for why in reported.values() if why), None)
+        if not reported:
+            self._refuse("the attempt has not reported its imports")
+        elif why := why or self._lacks_memory(self._size(len(reported))):
             self._refuse(why)
         else:
-            self._park(missing[0], report, now)
+            self._import([*reported], now)
+
+    def _import(self, numbers: Sequence[int], now: float) -> None:
+        """Start the standbys of these local ranks."""
+        numbers = self._alike(numbers) or numbers[:1]
+        first, *others = [f"{self._folder}/{self._reports[number]}" for number in numbers]
+        try:
+            if others:
+                self._pool.fork({number: self._starts[number] for number in numbers}, first, others, now)
+            else:
+                self._pool.park(numbers[0], self._starts[numbers[0]], first, now)
+        except (OSError, ValueError) as error:
+            self._refuse(f"a standby cannot be started: {error}")
+        self._looks_at = now + rules.LOOKING
+
+    def _alike(self, numbers: Sequence[int]) -> list[int]:
+        """Those of which one process can be the template: most of them, but not rank 0 where it has the terminal."""
+        kinds = {number: kind(self._starts[number].streams) for number in numbers}
+        return [number for number in numbers if kinds[number] == kinds[numbers[-1]]]
+
+    def _size(self, standbys: int) -> int:
+        """How much memory so many more may need."""
+        alone = [one.size for one in self._pool.waiting.values() if not one.forked]  # which shares nothing
+        measured = max(alone, default=rules.FIRST_SIZE)
+        return measured + (standbys - 1) * rules.FORKED_SIZE
+
+    def _report(self, number: int) -> str | None:
+        """Why the imports of this rank cannot be done in advance, or nothing; None if it has not reported yet."""
+        path = f"{self._folder}/{self._reports[number]}"
+        content = safe_files.read_foreign(path, REPORT)
+        if not content and not os.path.exists(path):
+            return None
+        return content.partition(b"\0")[0].decode("utf-8", "replace")
 
     def _may_try(self, number: int) -> bool:
         return self._failures.get(number, 0) < rules.TRIES and number < len(self._reports)
 
-    def _lacks_memory(self) -> str | None:
-        size = max((one.size for one in self._waiting.values()), default=rules.FIRST_SIZE)
-        return rules.lacks_memory(memory.available(), size)
+    def _lacks_memory(self, size: int) -> str | None:
+        return rules.lacks_memory(memory.available(), size, oom.killed_together())
 
-    def _park(self, number: int, report: str, now: float) -> None:
-        start, setup = self._starts[number], self._setup
-        environment = rules.parked_environment(start.environment)
-        try:
-            process = StandbyProcess(start.command, environment, report, setup.signals.inherited, start.streams)
-        except (OSError, ValueError) as error:
-            self._refuse(f"a standby cannot be started: {error}")
-            return
-        setup.tree.exclude(process.pid)
-        self.pids.add(process.pid)
-        self._waiting[number] = Standby(process, start.command, now)
-        self._poll.register(process.answers, select.POLLIN)
+    # --- what becomes of them (`standby_pool.Owner`) ------------------------------------------------------------------
+
+    def on_forked(self) -> None:
         self._tell()
 
-    def _read(self, local_rank: int, one: Standby, now: float) -> None:
-        content = one.process.read()
-        if content is None:
-            if not one.ready and now >= one.started_at + rules.IMPORTING:
-                self._fail(local_rank, "its imports hang")
-            return
-        what, *words = content.decode("utf-8", "replace").strip().split("\0")
-        if what == "ready" and len(words) >= 2 and not one.ready:
-            one.ready, one.modules = True, tuple(words[2:])
-            one.seconds, one.size = float(words[0]), int(words[1])
-        elif what == "cold" and words:
-            self._end(local_rank)
-            self._refuse(words[0])
-        else:
-            self._fail(local_rank, "it ended")
+    def on_imported(self, process: StandbyProcess, command: Sequence[str]) -> None:
+        self.kept = preload.parsed(process.imports(), command, self._cold_start) or self.kept
 
-    def child_changed(self, change: Change, now: float) -> None:
-        """A child was reaped, stopped or continued; perhaps a standby."""
-        if change.ended:
-            self.pids.discard(change.pid)
-        number = next((number for number, one in self._waiting.items() if one.process.pid == change.pid), None)
-        if number is None or change.how == os.CLD_CONTINUED:
-            return
-        if change.ended:
-            self._read(number, self._waiting[number], now)  # the reason, and then its end
-        if number in self._waiting:
-            self._fail(number, "it ended" if change.ended else "it was stopped")
+    def on_alone(self, why: str) -> None:
+        self._alone = why
+        self._record("alone", why)
 
-    def _fail(self, local_rank: int, why: str) -> None:
-        """It is replaced, a few times."""
-        self._end(local_rank)
-        count = self._failures[local_rank] = self._failures.get(local_rank, 0) + 1
-        self._record("failed", why, local_rank)
+    def on_cold(self, why: str) -> None:
+        self._refuse(why)
+
+    def on_failed(self, local_ranks: Sequence[int], why: str) -> None:
+        """They are replaced, a few times."""
+        for local_rank in local_ranks:
+            self._failures[local_rank] = self._failures.get(local_rank, 0) + 1
+        count, which = self._failures[local_ranks[0]], local_ranks[0] if len(local_ranks) == 1 else None
+        self._record("failed", why, which)
         if count >= rules.TRIES:
-            self._record("off", f"{count} standbys failed", local_rank)
-        elif self._due is None and not self._ended:
+            self._record("off", f"{count} standbys failed", which)
+        elif self._due is None and not self._ended and self._mode is not None:
             self._due = 0.0
         self._announced = False
+
+    def child_changed(self, change: Change, now: float) -> None:
+        self._pool.child_changed(change, now)
 
     def _refuse(self, why: str) -> None:
         self._due = None
@@ -306,11 +357,12 @@ class Standbys:
             self._record("cold", why)
 
     def _announce(self) -> None:
-        ready = [one for one in self._waiting.values() if one.ready]
+        ready = [one for one in self._pool.waiting.values() if one.ready]
         if ready and not self._announced:
             self._announced = True
             seconds, size = max(one.seconds for one in ready), sum(one.size for one in ready)
-            self._record("ready", ready=len(ready), of=len(self._starts), seconds=seconds, memory=size)
+            forked, of = sum(one.forked for one in ready), len(self._starts)
+            self._record("ready", ready=len(ready), forked=forked, of=of, seconds=seconds, memory=size)
 
     def _record(
         self,
@@ -319,12 +371,14 @@ class Standbys:
         local_rank: int | None = None,
         warm: int | None = None,
         ready: int | None = None,
+        forked: int | None = None,
         of: int | None = None,
         seconds: float | None = None,
         memory: int | None = None,
     ) -> None:
-        numbers = ("local_rank", local_rank), ("warm", warm), ("ready", ready), ("of", of), ("memory", memory)
-        fields: tuple[tuple[str, object], ...] = (("what", what), *numbers, ("seconds", seconds), ("why", why))
+        numbers = ("local_rank", local_rank), ("warm", warm), ("ready", ready), ("forked", forked or None), ("of", of)
+        amounts = ("memory", memory), ("seconds", seconds)
+        fields: tuple[tuple[str, object], ...] = (("what", what), *numbers, *amounts, ("why", why))
         if self._context is not None:
             self._context.records.append(("standby", tuple(one for one in fields if one[1] is not None), None))
 
@@ -335,20 +389,12 @@ class Standbys:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _end(self, local_rank: int) -> None:
-        one = self._waiting.pop(local_rank)
-        self._poll.unregister(one.process.answers)
-        one.process.kill()
-        one.process.close()
-
     def close(self) -> None:
-        """End all; there will be no other."""
+        """End all; there will be no other.  A first start that waits for them goes on (`prepared`)."""
         self._ended, self._due = True, None
-        for local_rank in [*self._waiting]:
-            self._end(local_rank)
+        self._pool.end_all()
 
     def finish(self, until: float) -> None:
         """At the very end, when waiting is allowed: wait until all that were killed are gone."""
         self.close()
-        for pid in self.pids:
-            wait_until_gone(pid, until)
+        self._pool.wait_until_gone(until)

@@ -43,6 +43,14 @@ class StateFile:
         self._save_due: float | None = None
 
     @property
+    def _imports(self) -> object:
+        """What a later ftrun may import in advance."""
+        if self._standbys is None:
+            return self._setup.imports
+        kept = self._standbys.kept
+        return None if kept is None else kept._asdict()
+
+    @property
     def due(self) -> float | None:
         """The time of the next call of `follow`."""
         return min((at for at in (self._save_due, self._notices.due) if at is not None), default=None)
@@ -86,6 +94,7 @@ class StateFile:
             "succeeded": isinstance(job.phase, Done) and job.phase.code == 0,
             "run": self._run,
             "next_start": None if self._next_start is None else self._next_start._asdict(),
+            "imports": self._imports,
             "now": state.dump_job(job) | {"since": self._since},
         }
         self._journal.save(job.ledger, more, durable)

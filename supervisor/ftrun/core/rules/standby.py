@@ -12,9 +12,12 @@ from ftrun.core.text.redaction import is_secret
 HEALTHY: Final = 30.0  # s after the first heartbeat, with `auto`: before that a failure is likely to come at once again
 PROMPT: Final = 0.5  # s after it, with a given number
 IMPORTING: Final = 600.0  # s for the imports of a standby; then it hangs
+FIRST_IMPORTING: Final = 120.0  # s, where the first start waits for them
 ANSWERING: Final = 10.0  # s for the answer of a standby that is started; then it is killed
 TRIES: Final = 3  # standbys of one rank that fail before any was started; then it has none
 FIRST_SIZE: Final = 1 << 30  # of a standby, before one was measured
+FORKED_SIZE: Final = 64 << 20  # of one that is forked from a template, beyond what they share
+LOOKING: Final = 5.0  # s between two looks at the memory while standbys wait
 HEADROOM: Final = 512 << 20  # that is left to the job
 SHARE: Final = 0.1  # of the limit: what is left, if that is more
 
@@ -31,6 +34,7 @@ OURS: Final = PER_START | {
     *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "TORCHELASTIC_MAX_RESTARTS"),
     *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
 }
+DIFFERING: Final = frozenset(("RANK", "LOCAL_RANK", "ROLE_RANK"))  # between the ranks of a node
 # Libraries read variables of these families when they are loaded, whatever the rest of the name looks like.
 FAMILIES: Final = ("PYTHON", "LD_", "OMP_", "MKL_", "CUDA_", "NCCL_", "TORCH", "TOKENIZERS_", "HCCL_", "ASCEND_", "LC_")
 Mode = int | Literal["auto"] | None
@@ -65,11 +69,12 @@ def due(mode: Mode, first_moved: float) -> float:
     return first_moved + (HEALTHY if mode == "auto" else PROMPT)
 
 
-def lacks_memory(memory: Memory | None, size: int) -> str | None:
-    """Why there is no room for one more standby of this size; None if there is, or if the kernel does not say."""
+def lacks_memory(memory: Memory | None, size: int, killed_together: bool = False) -> str | None:
+    """Why there is no room for standbys of this size; None if there is, or if the kernel does not say.
+    `killed_together`: the kernel would end the job with a standby that it kills for memory, so more is left to it."""
     if memory is None:
         return None
-    kept = max(HEADROOM, int(memory.limit * SHARE))
+    kept = max(HEADROOM, int(memory.limit * SHARE)) * (2 if killed_together else 1)
     if memory.free - size >= kept:
         return None
     return f"too little memory: {memory.free >> 20} MiB are free, of which the job keeps {kept >> 20}"
@@ -80,7 +85,7 @@ def withheld(environment: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in environment if is_secret(name) and not name.startswith(FAMILIES))
 
 
-def parked_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a standby has while it waits."""
-    left_out = withheld(environment) | PER_START
+def parked_environment(environment: Mapping[str, str], template: bool = False) -> dict[str, str]:
+    """What a standby has while it waits; `template`: what all ranks have in common."""
+    left_out = withheld(environment) | PER_START | (DIFFERING if template else frozenset())
     return {name: value for name, value in environment.items() if name not in left_out}

@@ -33,8 +33,8 @@ Message = TypeVar("Message", bound=tuple[Any, ...])
 class Standbys(StructuralType):
     """The standbys (`pid1/standby.py`), as far as the events of the loop concern them."""
 
-    pids: set[int]
-
+    @property
+    def pids(self) -> set[int]: ...
     def attach(self, context: "Context") -> None: ...
     def follow(self, job: Job, now: float) -> None: ...
     @property
