@@ -193,6 +193,7 @@ PAGES = {
     "reference/states.md": states.page,
     "reference/torchrun.md": torchrun.page,
     "reliability.md": partial(measured.page, "reliability"),
+    "scale.md": partial(measured.page, "scale"),
 }
 
 

@@ -1,5 +1,5 @@
-"""The pages of what was measured, from docs/measured: `benchmarks.md`, `hang-matrix.md`, `reliability.md`, and their
-plots."""
+"""The pages of what was measured, from docs/measured: `benchmarks.md`, `hang-matrix.md`, `reliability.md`, `scale.md`,
+and their plots."""
 
 import json
 import statistics
@@ -36,6 +36,15 @@ also makes.
 
 This page has the results of injecting faults into ftrun, and of running it for a long time. The commands that produce
 them are in the repository (`bin/prove`); each section names its own.
+""",
+    "scale": """# Very large groups
+
+**This page is a plan and a simulation, not a feature**: today all members of a group report to rank 0 directly, in a
+star. That has been run with [4,000 members](benchmarks.md#the-cost-of-coordinating-many-nodes). For more the messengers
+would form a tree, in which each passes on one report for all members below it ([ADR
+35](adr/0035-a-tree-of-messengers.md)). The simulation runs ftrun's own coordinator and the rules that would merge
+reports; what is a model is the network (delays, losses, racks of 32, pods of 1,024) and the processors, by the times
+for a message that were measured with real sockets. One member is one node.
 """,
 }
 

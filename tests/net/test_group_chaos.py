@@ -2,6 +2,7 @@
 
     REPEATS=50 SEED=7 pytest -m slow tests/net/test_group_chaos.py -s
 
+`CHAOS_SECONDS=120` begins no further run after two minutes, as CI does.
 In each run either all members restart in one epoch and finish with the same result, or all end with one verdict.
 """
 
@@ -22,6 +23,7 @@ from support.runs import wait_for
 
 SIZE = 8
 REPEATS = int(os.environ.get("REPEATS", "50"))
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "inf"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 STEPS, WAIT, SILENCE = 100, 20.0, 15.0
 RECOVERY = 120.0  # s from the fault to a successful end; most of it is the import of torch, eight times on few cores
@@ -184,7 +186,10 @@ def test_all_finish_or_all_end_with_one_verdict(tmp_path: Path) -> None:
     violations = []
     only = os.environ.get("KIND", "")
     chosen = (case for case in cases(SEED) if only in case.kind)
+    until = time.monotonic() + SECONDS
     for number in range(REPEATS):
+        if time.monotonic() >= until:
+            break
         case = next(chosen)
         folder = tmp_path / f"{number}"
         wrong, outcome = run_case(case, folder)

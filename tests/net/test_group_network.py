@@ -108,7 +108,7 @@ def test_a_replacement_never_trains_beside_the_member_that_it_replaces(hosts: Ma
         return any(record.get("why") == "member 1 (host-2) is back" for record in zero.named("group"))
 
     wait_for(is_replaced, "a replacement")
-    group.until_started(2)
+    group.until_started(2, timeout=200)  # after the fence: the lease of the member that it replaces
     ended = first.until("exited")["mono"]
     assert all(line["time"] > ended for line in group.book.named("start", epoch=2)), group.log()
     group.finish()

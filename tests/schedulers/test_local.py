@@ -454,5 +454,5 @@ def test_no_container_outlives_the_scheduler(schedule: Scheduler, number: signal
 def test_every_step_of_the_demo_holds() -> None:
     done = subprocess.run([sys.executable, str(LOCAL), "--demo"], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("\n--- ") == 7
+    assert done.stdout.count("\n--- ") == 9
     assert "did not hold" not in done.stdout

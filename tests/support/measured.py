@@ -51,7 +51,7 @@ class Measured(NamedTuple):
 
 
 def save(page: str, found: Measured, folder: Path = RESULTS) -> Path:
-    """Write it for `page` (benchmarks or reliability), with the day, the commit and the machine."""
+    """Write it for `page` (benchmarks, reliability or scale), with the day, the commit and the machine."""
     path = folder / page / f"{found.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     plot = None

@@ -1,4 +1,4 @@
-"""Restart a small process tree thousands of times; no figure of ftrun may grow with the restarts."""
+"""Restart a small process tree, replace a rank, or start warm thousands of times; no figure of ftrun may grow."""
 
 import argparse
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from proof.soak.growth import Growth, grown, growths
-from proof.soak.running import Broken, Plan, Soak
+from proof.soak.running import FORMS, Broken, Plan, Soak
 from proof.soak.samples import SUPERVISOR, Sample
 from support.measured import Measured, Plot, Series, save
 from support.runs import Mode, need_pid1
@@ -19,6 +19,24 @@ MODES: Final[tuple[Mode, ...]] = ("pid1", "subreaper")
 NAMES: Final = {"pid1": "PID 1", "subreaper": "subreaper"}
 COLUMNS: Final = {"descriptors": 1, "threads": 1, "rss": 1024, "pss": 1024}  # and what the figure is divided by
 POINTS: Final = 25  # of a line
+REPEATED: Final = {"restarts": ("restarts", 0), "ranks": ("replaced ranks", 2), "warm": ("warm starts", 4)}
+BEFORE: Final = {
+    "restarts": (
+        "One ftrun restarts a small process tree {plan.restarts:,} times: a parent, two children, one child in its "
+        "own session and a daemon. Half of the restarts follow an exit, and half a signal, except that one in "
+        "{plan.hang} follows a hang (with evidence, a report, and a child that ignores SIGTERM) and one in {plan.look} "
+        "a request by `ftctl restart`. All ordinary helpers run: the checkpoint watcher, the output, the state store, "
+        "the sampler, the messenger and the metrics."
+    ),
+    "ranks": (
+        "One of two recoverable ranks dies {plan.restarts:,} times and is replaced alone, while the other keeps its "
+        "process; each keeps a snapshot of every step. The ordinary helpers run."
+    ),
+    "warm": (
+        "A command fails {plan.restarts:,} times and goes on each time in a standby, for which it waits before. The "
+        "ordinary helpers run."
+    ),
+}
 KNOWN: Final = {
     "events.jsonl": "a few records per restart, which are the history of the job",
     "run.log": "a line per restart",
@@ -31,10 +49,11 @@ KNOWN: Final = {
 def main() -> int:
     parser = argparse.ArgumentParser("bin/prove soak", description=__doc__)
     parser.add_argument("--restarts", type=int, default=10_000, metavar="N", help="of each form of ftrun [%(default)s]")
+    parser.add_argument("--form", choices=FORMS, default="restarts", help="what is repeated [%(default)s]")
     parser.add_argument("--as", dest="modes", choices=MODES, nargs="*", default=MODES, help="[both]")
     parser.add_argument("--dry", action="store_true", help="publish nothing")
     given = parser.parse_args()
-    plan = Plan(given.restarts, look=max(1, given.restarts // 100))
+    plan = Plan(given.restarts, look=max(1, given.restarts // 100), form=given.form)
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `&` has the first one ignored
         signal.signal(number, signal.default_int_handler)
     found: dict[Mode, list[Sample]] = {}
@@ -69,16 +88,12 @@ def soaked(mode: Mode, plan: Plan) -> list[Sample]:
 
 def sections(found: dict[Mode, list[Sample]], plan: Plan, seconds: float, wrong: list[str]) -> list[Measured]:
     before = (
-        f"One ftrun restarts a small process tree {plan.restarts:,} times: a parent, two children, one child in its "
-        "own session and a daemon. Half of the restarts follow an exit, and half a signal, except that one in "
-        f"{plan.hang} follows a hang (with evidence, a report, and a child that ignores SIGTERM) and one in "
-        f"{plan.look} a request by `ftctl restart`. All ordinary helpers run: the checkpoint watcher, the output, the "
-        "state store, the sampler, the messenger and the metrics. Before each such request the tree waits, and ftrun "
-        "is measured from outside.",
+        f"{BEFORE[plan.form].format(plan=plan)} ftrun is measured from outside, each time that the command waits.",
         "A figure is the median of the first tenth of the samples after the warm-up, which is also a tenth; a figure "
         "after an arrow is the median of the last tenth, if it differs.",
     )
-    made_by = "bin/prove soak" + (f" --restarts {plan.restarts}" if plan.restarts != Plan().restarts else "")
+    made_by = "bin/prove soak" + ("" if plan.form == "restarts" else f" --form {plan.form}")
+    made_by += f" --restarts {plan.restarts}" if plan.restarts != Plan().restarts else ""
     heads = ("mode", "process", "descriptors", "threads", "RSS, MiB", "PSS, MiB")
     rows = tuple(row for mode, samples in found.items() for row in _rows(mode, samples))
     first = next(iter(found))
@@ -88,11 +103,14 @@ def sections(found: dict[Mode, list[Sample]], plan: Plan, seconds: float, wrong:
         *(f"As {NAMES[mode]}, the counts of ftrun were: {_rest(samples)}" for mode, samples in found.items()),
         f"These entries of the run dir grow by design: {_kept(found[first])}.",
     )
-    title = f"{plan.restarts:,} restarts in one run of ftrun"
-    memory = Measured("20-soak", title, made_by, before, heads, rows, after, _plot(found[first], "rss", "RSS, MiB"))
+    what, number = REPEATED[plan.form]
+    title = f"{plan.restarts:,} {what} in one run of ftrun"
+    memory = Measured(
+        f"2{number}-soak", title, made_by, before, heads, rows, after, _plot(found[first], "rss", "RSS, MiB")
+    )
     again = Measured(
-        "21-soak-descriptors",
-        f"Open file descriptors over {plan.restarts:,} restarts",
+        f"2{number + 1}-soak-descriptors",
+        f"Open file descriptors over {plan.restarts:,} {what}",
         made_by,
         (f"The plot is of the same run, as {NAMES[first]}.",),
         (),

@@ -1,4 +1,5 @@
-"""One ftrun that restarts a small tree again and again, and is measured while the tree waits."""
+"""One ftrun that repeats a restart, or the replacement of a rank, again and again, and is measured while the command
+waits."""
 
 import os
 import select
@@ -14,15 +15,43 @@ from proof.soak.samples import Sample, look
 from support.runs import FTCTL, FTRUN, HOUSE, Mode, carrying, children, end_process
 
 DEADLINE: Final = 600.0  # s from one sample to the next, and for the end; reached only if something is broken
-TREE: Final = (sys.executable, "-S", "-E", str(HOUSE / "tests" / "proof" / "soak" / "tree.py"))
+SOAK: Final = HOUSE / "tests" / "proof" / "soak"
 MARK: Final = "FTRUN_SOAK"
 MOUNTED: Final = ("unshare", "--mount", "--propagation", "private")
 NAMESPACE: Final = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 SHM: Final = 'mount -t tmpfs -o size=64m soak /dev/shm\nexec "$@"'  # its own /dev/shm: all files in it are of this run
-OPTIONS: Final = (
-    *("--restart-on", "hang,failure", "--max-restarts", "off", "--backoff", "off", "--grace", "300ms", "--quiet"),
-    *("--hang-timeout", "300ms", "--start-timeout", "off", "--idle-timeout", "1m", "--metrics", "127.0.0.1:0"),
-)
+OPTIONS: Final = ("--restart-on", "hang,failure", "--grace", "300ms", "--quiet", "--start-timeout", "off")
+RESTART: Final = ("--max-restarts", "off", "--backoff", "off")
+METRICS: Final = ("--metrics", "127.0.0.1:0")
+
+
+class Form(NamedTuple):
+    """What is repeated: the command and the options for it; `record`: a part of the record of each repetition."""
+
+    command: tuple[str, ...]
+    options: tuple[str, ...]
+    record: bytes
+
+
+def _python(name: str, *options: str) -> tuple[str, ...]:
+    return sys.executable, *options, str(SOAK / name)
+
+
+FORMS: Final = {
+    "restarts": Form(
+        _python("tree.py", "-S", "-E"),
+        (*RESTART, *METRICS, "--hang-timeout", "300ms", "--idle-timeout", "1m"),
+        b'"event": "restart"',
+    ),
+    "ranks": Form(
+        _python("rank_work.py", "-S", "-E"),
+        (*RESTART, *METRICS, "--nproc-per-node", "2", "--hang-timeout", "off", "--standby", "off"),
+        b'"event": "recovered"',
+    ),
+    "warm": Form(
+        _python("warm_work.py"), (*RESTART, *METRICS, "--standby", "1", "--hang-timeout", "off"), b'"warm": 1'
+    ),
+}
 
 
 class Broken(Exception):
@@ -30,11 +59,13 @@ class Broken(Exception):
 
 
 class Plan(NamedTuple):
-    """Of `restarts`, one in `hang` is after a hang, and one in `look` by a request, after a sample."""
+    """`restarts`: how many repetitions of the form.  After each `look`th there is a sample; of the restarts of a whole
+    tree the next one then is a request, and one in `hang` is after a hang."""
 
     restarts: int = 10_000
     look: int = 100
     hang: int = 50
+    form: str = "restarts"
 
 
 class Soak:
@@ -42,11 +73,15 @@ class Soak:
 
     def __init__(self, folder: Path, plan: Plan, mode: Mode, program: Sequence[str] = FTRUN) -> None:
         self._plan, self._logs, self._tmp = plan, folder / "logs", folder / "tmp"
+        self._form, self._fifo = FORMS[plan.form], folder / "go"
+        os.mkfifo(self._fifo)
         self._mark = uuid.uuid4().hex
         self._tmp.mkdir()
         progress = ("--progress", str(folder / "checkpoints" / "*"), "--state-dir", str(folder / "state"))
         arguments = [*MOUNTED, "sh", "-ec", SHM, "sh", *(NAMESPACE if mode == "pid1" else ()), *program, *OPTIONS]
-        arguments += [*progress, "--log-dir", str(self._logs), "--", *TREE, *map(str, plan), str(HOUSE / "hooks")]
+        last = str(plan.hang) if plan.form == "restarts" else str(self._fifo)
+        words = (str(plan.restarts), str(plan.look), last, str(HOUSE / "hooks"))
+        arguments += [*self._form.options, *progress, "--log-dir", str(self._logs), "--", *self._form.command, *words]
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
         self._stderr = (folder / "stderr").open("w+b")
         self._process = subprocess.Popen(
@@ -81,7 +116,10 @@ class Soak:
             if event != b"ready":
                 raise Broken(f"the tree printed {line!r}")
             yield self._look(int(number) - 1)
-            self._request_restart()
+            if self._plan.form == "restarts":
+                self._request_restart()
+            else:
+                self._fifo.write_bytes(b".")
         self._ended()
 
     def _look(self, restarts: int) -> Sample:
@@ -116,9 +154,9 @@ class Soak:
         code = self._process.wait(DEADLINE)
         if code:
             raise Broken(f"it ended with {code}: {self._errors()}")
-        restarts = (self.run_dir / "events.jsonl").read_bytes().count(b'"event": "restart"')
-        if restarts != self._plan.restarts:
-            raise Broken(f"{restarts} restarts are recorded instead of {self._plan.restarts}")
+        found = (self.run_dir / "events.jsonl").read_bytes().count(self._form.record)
+        if found != self._plan.restarts:
+            raise Broken(f"{found} {self._plan.form} are recorded instead of {self._plan.restarts}")
         left = [f"process {pid}" for pid in carrying(f"{MARK}={self._mark}")]
         left += [f"/dev/shm/{name}" for name in os.listdir(self._shm)] + list(map(str, self._tmp.iterdir()))
         if left:

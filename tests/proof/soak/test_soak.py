@@ -59,6 +59,14 @@ def test_a_few_restarts_cause_no_growth(tmp_path: Path) -> None:
 
 
 @pytest.mark.pid1
+@pytest.mark.parametrize("form", ["ranks", "warm"])
+def test_a_few_replaced_ranks_and_warm_starts_cause_no_growth(tmp_path: Path, form: str) -> None:
+    need_pid1()
+    with Soak(tmp_path, Plan(30, look=5, form=form), "pid1") as soak:
+        assert grown(list(soak.samples())) == []
+
+
+@pytest.mark.pid1
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["pid1", "subreaper"])
 def test_two_thousand_restarts_cause_no_growth(tmp_path: Path, mode: Mode) -> None:

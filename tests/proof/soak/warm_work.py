@@ -1,0 +1,41 @@
+"""The command of the soak of warm starts: `warm_work.py STARTS LOOK FIFO HOOKS`.
+
+Each start fails once a standby waits for the next one.  In one start in LOOK it prints `ready <number>` first and waits
+until something is written into FIFO.  After STARTS restarts it ends with 0.
+"""
+
+import email.message  # something that a standby imports
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def main(starts: int, look: int, fifo: str, hooks: str) -> None:
+    sys.path.insert(0, hooks)
+    import ftrun_hooks as ft
+
+    assert email.message
+    number = int(os.environ["MA_PROC_START_CNT"])
+    ft.beat(number)
+    if number > starts:
+        return
+    while not standby_waits():
+        time.sleep(0.005)
+    if number % look == 0:
+        print("ready", number, flush=True)
+        Path(fifo).read_bytes()
+    sys.exit(3)
+
+
+def standby_waits() -> bool:
+    """Whether the last record about standbys says that one waits."""
+    path = Path(os.environ["FTRUN_RUN_DIR"], "events.jsonl")
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 8192))
+        lines = [line for line in file.read().splitlines() if b'"event": "st' in line]
+    return bool(lines) and b'"standby"' in lines[-1] and b'"ready"' in lines[-1]
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
