@@ -14,12 +14,17 @@ from ftrun.helpers.messenger.group_view import CoordinatorSide, MemberSide, OwnM
 from ftrun.messages import group_view as messages
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import FilePart, FileRequest, GroupView, MemberRow
+from ftrun.messages.messenger import Straggler
 from ftrun.messages.peers import MemberAddress
 
 
 class Lines:
     def __init__(self) -> None:
         self.problems: list[str] = []
+        self.sent: list[object] = []
+
+    def send(self, message: object) -> None:
+        self.sent.append(message)
 
     def problem(self, what: str) -> None:
         self.problems.append(what)
@@ -147,7 +152,8 @@ def test_view_of_a_large_group_goes_in_frames_of_bounded_size(run_dir: Path) -> 
 
 
 def test_a_rank_that_is_slow_against_the_ranks_of_all_members_is_marked(run_dir: Path) -> None:
-    side = CoordinatorSide(address(0), Lines(), lambda rank, kind, content: True)  # type: ignore[arg-type]
+    lines = Lines()
+    side = CoordinatorSide(address(0), lines, lambda rank, kind, content: True)  # type: ignore[arg-type]
     known = membership.new_coordinator(0.0, 3, 60.0, 10.0)
 
     def marked(now: float, *times: float) -> list[tuple[int, int, float, float]]:
@@ -163,4 +169,7 @@ def test_a_rank_that_is_slow_against_the_ranks_of_all_members_is_marked(run_dir:
     assert marked(later, 1.0, 1.4) == []
     assert marked(later + 10, 1.0, 1.6) == [(2, 7, 1.0, 0.0)]
     assert marked(later + 20, 1.0, 1.6) == [(2, 7, 1.0, 10.0)]
-    assert marked(later + 30, 1.0, 1.0) == []
+    assert lines.sent == []
+    marked(later + 71, 1.0, 1.6)
+    assert lines.sent == [Straggler(7, 1.6, 1.0, 61.0, 2, "node-2")]
+    assert marked(later + 80, 1.0, 1.0) == []

@@ -10,9 +10,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from ftrun.views import top
-from ftrun.views.snapshot import Snapshot
+from ftrun.views.snapshot import RankNow, Snapshot
 from ftrun.views.summary import headline
-from ftrun.views.top import Screen
+from ftrun.views.top import Screen, folded, render
+from ftrun.views.top_keys import Chosen
 from support.snapshots import ranks, snapshot
 
 SIZES = [(80, 24), (40, 10), (200, 60), (20, 5), (1, 1), (80, 3)]
@@ -145,3 +146,38 @@ def test_the_sparkline_shows_slow_steps() -> None:
     assert "▃▃▃▃▆▆▆▆" in line
     (line,) = [line for line in drawn(snapshot(1), 120, unicode=False) if line.startswith("step")]
     assert "----++++" in line
+
+
+def test_ranks_are_sorted_and_scrolled_as_chosen() -> None:
+    found = tuple(RankNow(n, 100 + n, "moving", step=50 - n, moved=float(n), step_time=1.0 + n % 3) for n in range(30))
+    shown = snapshot(30)._replace(ranks=found)
+
+    def first(*keys: str) -> list[str]:
+        chosen = Chosen()
+        for key in keys:
+            chosen = chosen.pressed(key)
+        text = render(shown, [], [], "note", Screen(80, 24), chosen=chosen).plain.splitlines()
+        at = next(n for n, line in enumerate(text) if line.startswith("rank"))
+        return [line.split()[0] for line in text[at + 1 : at + 4]]
+
+    assert first("s") == ["0", "1", "2"], "by rank"
+    assert first("s", "r") == ["29", "28", "27"]
+    assert first("s", "s") == ["29", "28", "27"], "the lowest step first"
+    assert first("s", "s", "s", "s") == ["2", "5", "8"], "the slowest first, equal ones by their numbers"
+    assert first("s", "j", "\x1b[B", "j", "k") == ["2", "3", "4"]
+    assert first("s", "j", "g") == ["0", "1", "2"]
+    assert first(*"ssssss") == first(), "all orders in turn"
+
+
+def test_help_lists_the_keys_until_any_key() -> None:
+    shown = Chosen().pressed("?")
+    text = render(snapshot(2), [], [], "note", Screen(80, 24), chosen=shown).plain
+    assert text.startswith("Keys\n")
+    assert "sort the ranks" in text
+    assert shown.pressed("x") == Chosen()
+
+
+def test_progress_is_folded() -> None:
+    progress = [{"event": "progress", "by": "step", "attempt": 1, "step": n} for n in range(5)]
+    other = {"event": "hang", "attempt": 1}
+    assert folded([*progress, other, progress[0]]) == [(progress[-1], 5), (other, 1), (progress[0], 1)]

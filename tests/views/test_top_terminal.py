@@ -249,3 +249,17 @@ def test_errors_are_one_line(words: list[str], code: int) -> None:
     assert done.returncode == code
     assert done.stderr.count(b"\n") == 1
     assert done.stdout == b""
+
+
+def test_keys_open_the_help_and_choose_an_order(terminal: Open, over: str) -> None:
+    seen = terminal("--run-dir", over)
+    seen.until("? shows all keys")
+    seen.press("?")
+    seen.until("sort the ranks by the next column")
+    closed = len(seen.text)
+    seen.press("q")  # closes the help only
+    seen.until("? shows all keys", closed)
+    seen.press("\x1b[B")
+    seen.press("q")
+    assert seen.ended() == 0
+    assert seen.restored()

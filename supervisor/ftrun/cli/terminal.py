@@ -82,6 +82,9 @@ class Keys:
 
     def _read(self, fd: int) -> str:
         try:
-            return os.read(fd, 1).decode("ascii", "replace")
+            key = os.read(fd, 1)
+            if key == b"\x1b" and select.select([fd], [], [], 0)[0]:  # the rest of an arrow key
+                key += os.read(fd, 2)
+            return key.decode("ascii", "replace")
         except OSError:
             return ""

@@ -211,7 +211,7 @@ OPTIONS: Final = (
     Option(
         "notify-on",
         "EVENTS",
-        "hang,restart,recovering,fault,ended",
+        "hang,restart,recovering,fault,straggler,ended",
         notices,
         "Which records --on-event and --webhook report.",
     ),

@@ -162,7 +162,9 @@ def textfile(text: str) -> str:
     return text
 
 
-NOTICES: Final = ("hang", "restart", "recovering", "fault", "escalated", "ended", "paused", "resumed", "problem")
+NOTICES: Final = (
+    *("hang", "restart", "recovering", "fault", "straggler", "escalated", "ended", "paused", "resumed", "problem"),
+)
 notices: Final = some_of(*NOTICES)
 
 

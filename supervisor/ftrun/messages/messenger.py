@@ -71,13 +71,28 @@ class GroupNote(NamedTuple):
     what: str
 
 
+class Straggler(NamedTuple):
+    """A rank has been slow for `seconds`: `step_time` s per step, the median of the others is `usual`.  `member`,
+    `node`: of the group, where rank 0 reports it; `device`: its accelerator, if that is known."""
+
+    rank: int
+    step_time: float
+    usual: float
+    seconds: float
+    member: int | None = None
+    node: str = ""
+    device: str = ""
+
+
 class LeaveConfirmed(NamedTuple):
     """Rank 0 has received the report that this member is leaving."""
 
 
 Request = Attempt | Answer | Report
-Event = OperatorRequest | Ordered | Contact | RankZeroSilent | Refused | GroupNote | LeaveConfirmed | Problem
+Event = (
+    OperatorRequest | Ordered | Contact | RankZeroSilent | Refused | GroupNote | Straggler | LeaveConfirmed | Problem
+)
 REQUESTS: Final[Protocol[Request]] = Protocol("ask", Attempt, Answer, Report)
 EVENTS: Final[Protocol[Event]] = Protocol(
-    "event", OperatorRequest, Ordered, Contact, RankZeroSilent, Refused, GroupNote, LeaveConfirmed, Problem
+    "event", OperatorRequest, Ordered, Contact, RankZeroSilent, Refused, GroupNote, Straggler, LeaveConfirmed, Problem
 )

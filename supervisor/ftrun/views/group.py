@@ -72,6 +72,26 @@ def state(found: GroupNow, row: MemberRow) -> str:
     return states.NO_CONTACT if is_gone(found, row) else row.phase
 
 
+def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
+    """The snapshot with the stragglers that a comparison over the whole group has found among its ranks."""
+    own = next((row for row in found.rows if row.rank == found.seen_from), None) if found is not None else None
+    slow = {one.rank: one for one in own.slow} if own is not None else {}
+    if not slow or not shown.alive:
+        return shown
+    return shown._replace(
+        ranks=tuple(
+            rank._replace(straggler=_against_others(slow[rank.rank]))
+            if rank.rank in slow and rank.straggler is None
+            else rank
+            for rank in shown.ranks
+        )
+    )
+
+
+def _against_others(one: SlowRank) -> str:
+    return f"{step_duration(one.step_time)} per step, the others of the group {step_duration(one.usual)}"
+
+
 def needs_attention(found: GroupNow, row: MemberRow) -> bool:
     return is_gone(found, row) or bool(row.slow) or row.phase in ("suspect", "cut off", states.PAUSED)
 

@@ -1,21 +1,18 @@
 """What is known about the ranks that ftrun itself started, besides their heartbeats; and which ranks are stragglers.
 Pure."""
 
-from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import Final, TypeVar
+from typing import Final
 
 from ftrun.core.machine.values import LocalRank
+from ftrun.core.rules.stragglers import LEAST, SLOWER
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.views.snapshot import RankNow
 
-LEAST: Final = 3  # ranks that step, for a comparison
-SLOWER: Final = 1.5  # times the median of the others
 LATE_STEPS: Final = 3  # step times without a step
 LATE: Final = 5.0  # s beyond those
-Key = TypeVar("Key", bound=Hashable)
 ENDED: Final = states.ENDED_RANKS
 
 
@@ -51,22 +48,6 @@ def with_stragglers(ranks: Sequence[RankNow]) -> tuple[RankNow, ...]:
         rank._replace(straggler=_why_slow(rank, [r for r in stepping if r is not rank])) if rank in stepping else rank
         for rank in ranks
     )
-
-
-def slow_ranks(times: Mapping[Key, float]) -> dict[Key, float]:
-    """Of ranks by any name, with their seconds per step: the stragglers among them, each with the median of the
-    others."""
-    if len(times) < LEAST:
-        return {}
-    ordered = sorted(times.values())
-    found = {}
-    for name, time in times.items():
-        if time > SLOWER * ordered[(len(ordered) - 1) // 2]:
-            others = ordered.copy()
-            others.pop(bisect_left(others, time))
-            if time > SLOWER * (usual := median(others)):
-                found[name] = usual
-    return found
 
 
 def _why_slow(rank: RankNow, others: Sequence[RankNow]) -> str | None:

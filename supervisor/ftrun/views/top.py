@@ -16,6 +16,7 @@ from ftrun.views import summary
 from ftrun.views.own_ranks import ENDED
 from ftrun.views.record_files import Record
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
+from ftrun.views.top_keys import HELP, Chosen, used
 
 HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
 WIDE: Final = 70  # cells that the full table needs
@@ -41,10 +42,14 @@ def render(
     note: str,
     screen: Screen,
     group: Sequence[tuple[str, bool]] = (),
+    chosen: Chosen = Chosen(),  # noqa: B008 - a value
 ) -> Text:
     """At most `height` lines of at most `width` cells; `note` is the last line.  `paces`: seconds per step in this
     attempt, the newest last.  `group`: lines about the members of the group; True for one that needs attention."""
     page = _Page(screen)
+    if chosen.help:
+        keys = [page.line((f"  {key:<4} ", "bold"), (what, "")) for key, what in HELP]
+        return Text("\n", end="").join([page.line(("Keys", "bold")), *keys[: screen.height - 1]])
     head = _head(page, shown, paces)
     room = screen.height - 1
     lines = head[: max(1, room - 3)]
@@ -53,7 +58,7 @@ def render(
     lines += members
     room -= len(members)
     ranks, devices, recent = _rooms(room, len(shown.ranks), len(shown.devices), len(records))
-    lines += _ranks(page, shown, ranks)
+    lines += _ranks(page, shown, ranks, chosen)
     lines += _devices(page, shown.devices, devices)
     lines += _records(page, records, recent)
     lines = lines[: screen.height - 1]
@@ -156,13 +161,8 @@ def mood(shown: Snapshot) -> str:
         return "bold reverse"
     if shown.phase == "suspect":
         return "bold red"
-    stale = shown.stalest is not None and _part(shown.stalest) > 0.5
+    stale = shown.stalest is not None and used(shown.stalest) > 0.5
     return "bold yellow" if stale or shown.phase not in ("running", "starting") else "bold green"
-
-
-def _part(rank: RankNow) -> float:
-    """The part of its limit that it has used up."""
-    return 0.0 if rank.age is None or not rank.limit else rank.age / rank.limit
 
 
 def _deadline(page: _Page, shown: Snapshot) -> list[Text]:
@@ -170,7 +170,7 @@ def _deadline(page: _Page, shown: Snapshot) -> list[Text]:
     stalest, found = shown.stalest, list[Text]()
     if stalest is not None and stalest.age is not None and stalest.limit:
         text = f" {seconds(stalest.age)} of {seconds(stalest.limit)}, {sentences.rank(stalest.rank)}"
-        bar = page.bar(_part(stalest), max(4, min(BAR, page.width - 9 - len(text))))
+        bar = page.bar(used(stalest), max(4, min(BAR, page.width - 9 - len(text))))
         found.append(page.line(("silent   ", "dim"), (bar, _heat(stalest)), (text, "")))
     if shown.next and shown.alive:
         found.append(page.line(("next     ", "dim"), (shown.next, "")))
@@ -178,7 +178,7 @@ def _deadline(page: _Page, shown: Snapshot) -> list[Text]:
 
 
 def _heat(rank: RankNow) -> str:
-    part = _part(rank)
+    part = used(rank)
     return "red" if part > 0.8 else "yellow" if part > 0.5 else "green"
 
 
@@ -215,11 +215,15 @@ def _budget(shown: Snapshot) -> str:
 # --- the tables -----------------------------------------------------------------------------------------------------
 
 
-def _ranks(page: _Page, shown: Snapshot, room: int) -> list[Text]:
-    """The stalest first; if there is no room for all, the last line counts the states of the others."""
+def _ranks(page: _Page, shown: Snapshot, room: int, chosen: Chosen) -> list[Text]:
+    """In the chosen order, by default the stalest first; if there is no room for all, the last line counts the states
+    of the others."""
     if room < 2 or not shown.ranks:
         return []
-    ranks = sorted(shown.ranks, key=lambda r: (-_part(r), r.rank))
+    ranks = chosen.ordered(shown.ranks)
+    if len(ranks) > room - 1:
+        skip = min(chosen.skip, len(ranks) - max(1, room - 2))
+        ranks = ranks[skip:] + ranks[:skip]
     few = ranks if len(ranks) <= room - 1 else ranks[: max(1, room - 2)]
     found = [page.line((TABLE if page.width >= WIDE else NARROW, "dim"))]
     for rank in few:
@@ -228,7 +232,8 @@ def _ranks(page: _Page, shown: Snapshot, room: int) -> list[Text]:
     if rest and len(found) < room:
         states = Counter(rank.state for rank in rest)
         text = ", ".join(f"{count} {state}" for state, count in states.most_common())
-        found.append(page.line((f"and {len(rest)} more: {text}", "dim")))
+        order = f"; by {chosen.text}" if chosen.order or chosen.reverse else ""
+        found.append(page.line((f"and {len(rest)} more: {text}{order}", "dim")))
     return found
 
 
@@ -251,7 +256,7 @@ def _rank(page: _Page, rank: RankNow) -> Text:
     wide = page.width >= WIDE
     limit = pace = bar = ""
     if rank.age is not None and rank.limit is not None:
-        limit, bar = f"{seconds(rank.age):>6} of {seconds(rank.limit):<7}", page.bar(_part(rank), 5) + " "
+        limit, bar = f"{seconds(rank.age):>6} of {seconds(rank.limit):<7}", page.bar(used(rank), 5) + " "
         pace = "" if rank.step_time is None else f"{step_duration(rank.step_time):>6}"
     return page.line(
         (f"{name:>4} {rank.pid:>7} " if wide else f"{name:>4} ", ""),
@@ -286,12 +291,25 @@ def _devices(page: _Page, devices: Sequence[DeviceNow], room: int) -> list[Text]
     return found
 
 
+def folded(records: Sequence[Record]) -> list[tuple[Record, int]]:
+    """Progress that follows progress of the same kind is one entry, the newest, with its number."""
+    found: list[tuple[Record, int]] = []
+    for record in records:
+        before, times = found[-1] if found else ({}, 0)
+        kinds = [(one.get("event"), one.get("by"), one.get("attempt")) for one in (before, record)]
+        if kinds[0] == kinds[1] and record.get("event") == "progress":
+            found[-1] = record, times + 1
+        else:
+            found.append((record, 1))
+    return found
+
+
 def _records(page: _Page, records: Sequence[Record], room: int) -> list[Text]:
     found = []
-    for record in list(records)[-room:] if room else []:
+    for record, times in folded(records)[-room:] if room else []:
         event = str(record.get("event"))
         fields = ((name, value) for name, value in record.items() if name not in HIDDEN)
         style = "red" if event in ("hang", "fault", "escalated") else ""
-        text = sentences.record(f"{event:<10}", fields)
+        text = sentences.record(f"{event:<10}" if times == 1 else f"{event} x{times}", fields)
         found.append(page.line((str(record.get("time"))[11:19] + " ", "dim"), (text, style)))
     return found

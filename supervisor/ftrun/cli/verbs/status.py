@@ -37,7 +37,8 @@ SCHEMA: Final = 1
 )
 def command(run_dir: str | None, as_json: bool, exit_code: bool, whole: bool) -> int:
     shown = read_snapshot(rundir.find(run_dir))
-    found = group.read(shown) if whole else None
+    members = group.read(shown)
+    shown, found = group.marked(shown, members), members if whole else None
     columns = width()
     if as_json and whole:
         show_json({"schema": SCHEMA, "group": found and summary.plain(group.document(found))})

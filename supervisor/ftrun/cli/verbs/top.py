@@ -19,6 +19,7 @@ from ftrun.config.parsers import duration
 from ftrun.views import group, record_files, rundir, steps, summary, top
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.snapshot import Snapshot
+from ftrun.views.top_keys import Chosen
 
 LEAST: Final = 0.1  # s
 RECORDS: Final = 32 << 10  # bytes at the end of the records that are read
@@ -71,6 +72,7 @@ class WatchedRun:
         self._dir = rundir.find(given)
         self.shown = read_snapshot(self._dir)
         self.records = record_files.last(f"{self._dir}/events.jsonl", RECORDS)
+        self.chosen = Chosen()
 
     def update(self) -> None:
         try:
@@ -86,13 +88,13 @@ class WatchedRun:
         paces = [pace for _, pace in steps.paces(self._dir, self.shown.attempt)]
         found = group.read(self.shown)
         members = list(group.table(found)) if found is not None else []
-        return top.render(self.shown, paces, self.records, note, screen, members)
+        return top.render(group.marked(self.shown, found), paces, self.records, note, screen, members, self.chosen)
 
 
 def note(shown: Snapshot) -> str:
     """The last line."""
     over = "" if shown.alive else "the run is over; " if shown.phase == "done" else "ftrun is gone; "
-    return f"{over}q quits  {time.strftime('%H:%M:%S')}"
+    return f"{over}q quits, ? shows all keys  {time.strftime('%H:%M:%S')}"
 
 
 def console(width: int | None = None) -> Console:
@@ -145,8 +147,10 @@ def until_key(run: WatchedRun, keys: terminal.Keys, seconds: float, draw: Callab
     due = time.monotonic() + seconds
     while True:
         event = keys.wait(due - time.monotonic())
-        if event in ("q", "Q"):
+        if event in ("q", "Q") and not run.chosen.help:
             return 0
+        if isinstance(event, str):
+            run.chosen = run.chosen.pressed(event)
         if isinstance(event, int) and event != signal.SIGWINCH:
             return event
         if event is None:

@@ -7,7 +7,7 @@ from typing import Final
 from ftrun.core.machine.effects import Exit
 from ftrun.core.machine.values import TOUCH, Ledger, Section
 from ftrun.core.rules import exit_codes
-from ftrun.core.text.durations import seconds
+from ftrun.core.text.durations import seconds, step_duration
 
 SHORT: Final = 150  # characters of text from elsewhere in one log line
 SHORTER: Final = 100  # the same, where one line holds several such texts
@@ -133,6 +133,22 @@ def report(seen: Mapping[str, object]) -> str:
     if "report" not in seen:
         return ""
     return f"report: {seen['report']}" if seen["report"] else "no report could be written"
+
+
+def straggler(
+    number: int,
+    step_time: float,
+    usual: float,
+    lasting: float,
+    of_member: int | None = None,
+    node: str = "",
+    device: str = "",
+) -> str:
+    """A rank that has been slow against the others for so many seconds."""
+    where = f" of member {of_member} ({node})" if of_member is not None else ""
+    where += f" on {device}" if device else ""
+    times = f"{step_duration(step_time)} per step, the others {step_duration(usual)}"
+    return f"{rank(number)}{where} is slow: {times}, for {seconds(lasting)}; nothing is ended for it"
 
 
 def sections(opened: tuple[Section, ...]) -> str:

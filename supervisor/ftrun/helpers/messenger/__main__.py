@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.messenger.steps import Steps
+from ftrun.helpers.messenger.stragglers import LocalStragglers
 from ftrun.messages import peers
 from ftrun.messages.messenger import EVENTS, REQUESTS, Answer, Attempt, Report
 
@@ -55,6 +56,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     channel, publisher, steps = OperatorChannel(context, lines), RecordPublisher(context, lines), Steps(beat_dir, lines)
     link = None if address is None else _link(address, beat_dir, lines)
     channel.ask = None if link is None else link.view.ask
+    steps.stragglers = LocalStragglers(lines) if link is None else None
     poller = zmq.Poller()
     for source in (0, channel.socket, publisher.fd, *(() if link is None else link.sources)):
         if source is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group import membership
 from ftrun.core.group.membership import Coordinator
+from ftrun.core.rules.stragglers import Persistence, slow_ranks
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.group_waits import Connected, CoordinatorWaits, MemberWaits
 from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks
@@ -22,7 +23,7 @@ from ftrun.messages import group_view as messages
 from ftrun.messages import group_waits
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import FilePart, FileRequest, GroupView, MemberRow
-from ftrun.views.own_ranks import slow_ranks
+from ftrun.messages.messenger import Straggler
 
 if TYPE_CHECKING:
     from ftrun.messages.peers import MemberAddress
@@ -211,6 +212,7 @@ class CoordinatorSide:
         self._asked: dict[str, tuple[Answer, int, float]] = {}
         self._slow_since: dict[tuple[int, int], float] = {}  # stragglers, by member and rank
         self._waits = CoordinatorWaits(address, lines, send)
+        self._persistent: Persistence[tuple[int, int]] = Persistence()
         self._every = messages.period(address.size)
         self.row_due = time.monotonic() + messages.PERIOD
         self._sent_at = 0.0
@@ -263,6 +265,10 @@ class CoordinatorSide:
                 if name[0] == rank
             )
             self._rows[rank] = row._replace(slow=slow[: messages.SLOW])
+        for name in self._persistent.update(usual, now):
+            pace, node = paces[name], self._rows[name[0]].node
+            times = round(pace.step_time, 4), round(usual[name], 4), round(self._persistent.seconds(name, now), 1)
+            self._lines.send(Straggler(pace.rank, *times, name[0], node, pace.device))
 
     def receive(self, rank: int, kind: bytes, content: bytes, now: float) -> None:
         """A message of that member.  An invalid one is a problem, and does not count against the member."""

@@ -10,6 +10,7 @@ from ftrun.core.group.messages import Pulse
 from ftrun.core.machine.values import Rank
 from ftrun.core.rules.ranks import one_each
 from ftrun.helpers.lines import Lines
+from ftrun.helpers.messenger.stragglers import LocalStragglers
 from ftrun.host import beat_slots, safe_files
 from ftrun_hooks import layout as at
 
@@ -26,13 +27,17 @@ class Steps:
         self._since = time.monotonic()
         self._last_progress: tuple[int, ...] = ()
         self.attempt = 0
+        self.stragglers: LocalStragglers | None = None  # where there is no group
         self.due = self._since
 
     def record(self, now: float) -> None:
         if now < self.due:
             return
         self.due = now + max(PERIOD, (now - self._since) / FRACTION)
-        steps = [row[at.STEP] - 1 for row in _slots(self._beat_dir) if row[at.STEP]]
+        slots = _slots(self._beat_dir)
+        if self.stragglers is not None:
+            self.stragglers.follow(slots, self.attempt, now)
+        steps = [row[at.STEP] - 1 for row in slots if row[at.STEP]]
         if not steps or not self.attempt:
             return
         progress = (self.attempt, min(steps), max(steps), len(steps))

@@ -68,7 +68,12 @@ METRICS: Final = (
     Metric("ftrun_step", "gauge", (), "The current step of training; absent if no steps are reported."),
     Metric("ftrun_step_seconds", "gauge", (), "Time per step, over this attempt."),
     Metric("ftrun_ranks", "gauge", ("state",), f"Ranks on this node, by state: {_listed(STATES)}."),
-    Metric("ftrun_stragglers", "gauge", (), "Ranks on this node that are slow against the median of the others."),
+    Metric(
+        "ftrun_stragglers",
+        "gauge",
+        (),
+        "Ranks on this node that are slow against the median of the others, in a group those of all members.",
+    ),
     Metric("ftrun_lowest_step", "gauge", (), "The lowest step of all ranks on this node."),
     Metric("ftrun_highest_step", "gauge", (), "The highest step of all ranks on this node."),
     Metric("ftrun_slowest_step_seconds", "gauge", (), "Time per step of the slowest rank."),
@@ -112,6 +117,12 @@ METRICS: Final = (
     Metric("ftrun_rank_age_seconds", "gauge", ("rank",), f"Silence of a rank; for up to {RANKS} ranks."),
     Metric(
         "ftrun_rank_limit_seconds", "gauge", ("rank",), f"Timeout of a rank for that silence; for up to {RANKS} ranks."
+    ),
+    Metric(
+        "ftrun_rank_straggler",
+        "gauge",
+        ("rank",),
+        f"1 for a rank that is slow against the median of the others; for up to {RANKS} ranks.",
     ),
     Metric(
         "ftrun_verdict_info", "info", ("verdict", "exit_code"), "The verdict at the end of the run; absent until then."
@@ -218,6 +229,7 @@ def _rank(rank: RankNow, name: str) -> Iterable[OptionalReading]:
     yield "ftrun_rank_step_seconds", labels, rank.step_time
     yield "ftrun_rank_age_seconds", labels, rank.age
     yield "ftrun_rank_limit_seconds", labels, rank.limit
+    yield "ftrun_rank_straggler", labels, None if rank.straggler is None else 1
 
 
 def _devices(found: Snapshot) -> Iterable[OptionalReading]:

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from ftrun.helpers.metrics import catalogue
 from ftrun.helpers.metrics.catalogue import Reading, readings
 from ftrun.host import safe_files
+from ftrun.views import group
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.snapshot import Snapshot
@@ -62,7 +63,8 @@ class Exporter(Collector):
 
 def _snapshot(run_dir: str) -> Snapshot:
     try:
-        return read_snapshot(run_dir)
+        shown = read_snapshot(run_dir)
+        return group.marked(shown, group.read(shown))
     except NoRunDir:
         return EMPTY
 

@@ -223,12 +223,21 @@ def sentence(found: Record) -> str:
             return f"ended with {found.get('exit_code')} ({found.get('verdict')}): {found.get('why') or ''}"
         case "restart":
             return f"started again ({found.get('reason')}, {found.get('consecutive')} in a row without progress)"
+        case "straggler":
+            return _straggler(found)
         case "recovering":
             return f"recovery by {found.get('rung')}: {found.get('why')}"
         case "hang" | "fault":
             return f"{found['event']}: {recent_events.why(found)}"
     fields = ((name, value) for name, value in found.items() if name not in ("schema", "time", "mono", "attempt"))
     return sentences.record(str(found["event"]), [(name, value) for name, value in fields if name != "event"])
+
+
+def _straggler(found: Record) -> str:
+    rank, member = (state.integer(found.get(name)) for name in ("rank", "member"))
+    times = [state.number(found.get(name)) or 0.0 for name in ("step_time", "usual", "seconds")]
+    node, device = (state.string(found.get(name)) or "" for name in ("node", "device"))
+    return sentences.straggler(rank or 0, times[0], times[1], times[2], member, node, device)
 
 
 if __name__ == "__main__":

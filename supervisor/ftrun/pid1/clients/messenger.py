@@ -18,7 +18,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import GroupMember, report
 from ftrun.core.machine.requests import request_event
 from ftrun.core.machine.states import Job
-from ftrun.core.text import durations
+from ftrun.core.text import durations, sentences
 from ftrun.host import procfs
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
@@ -47,6 +47,9 @@ class Messenger(Client[messages.Event]):
         match message:
             case messages.OperatorRequest(id, verb, by, lasting, until):
                 return [request_event(verb, ev.Requester(id, by, until), lasting, now)]
+            case messages.Straggler():
+                fields = tuple((name, value) for name, value in message._asdict().items() if value not in (None, ""))
+                self.context.records.append(("straggler", fields, sentences.straggler(*message)))
         return []
 
     def on_spawning(self) -> None:

@@ -126,8 +126,10 @@ class Feed:
         try:
             run_dir = self._find()
             shown = read_snapshot(run_dir)
+            members = group.read(shown)
+            shown = group.marked(shown, members)
             records = self._follower.read(f"{run_dir}/events.jsonl")
-            found = payload(shown, paces(shown.run_dir, shown.attempt), group.read(shown))
+            found = payload(shown, paces(shown.run_dir, shown.attempt), members)
             return View(self.view.number, run_dir, records, found, json.dumps(brief(found)))
         except NoRunDir as error:
             return str(error)

@@ -1,0 +1,293 @@
+"""The meaning of the records and of their fields, for the page of the records."""
+
+from typing import Final
+
+from ftrun.core.rules.hang_rules import RULES
+
+NAMES: Final = [f"`{rule}`" for rule in RULES]
+FINDING: Final = {
+    "rule": f"{', '.join(NAMES[:-1])} or {NAMES[-1]}",
+    "rank": "its number; -1: the touch file; -1 - pid: a process without RANK; `null`: the whole command",
+    "age": "how long it has been silent",
+    "limit": "the timeout that has passed; `deadlock`: after how long a job that stands still is looked at",
+    "step": "its step",
+    "section": "the section that is overdue",
+    "pid": "its process id",
+    "learned": "true: ftrun learned that timeout, or two looks proved a deadlock, so evidence may clear it",
+    "mechanism": "`deadlock`: what waits for what, a sentence",
+}
+FAULT: Final = {
+    "device": "the id of the device",
+    "code": "the vendor's code",
+    "severity": "ignore, user, minor, major, critical or unknown",
+    "why": "the meaning of the code",
+    "retry": "what may cure it where ranks can recover: memory, network, request or process",
+    "rank": "the rank that has the fault, where the platform names it",
+}
+END: Final = {"verdict": "its name", "exit_code": "of ftrun", "why": "one sentence"}
+# In the order in which one meets them: when it is written, and the fields of its own.
+MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
+    "started": (
+        "this ftrun is about to start the command for the first time",
+        {
+            "reason": "`first`; `failure` if this run dir has starts of an earlier ftrun in this schedule, "
+            "however that one ended",
+            "start_cnt": "`MA_PROC_START_CNT`",
+            "epoch": "of the group, if ftrun is a member of one",
+            "version": "of ftrun",
+            "command": "the command and its arguments",
+            "pid": "of ftrun",
+            "phase": "name of the `[[phase]]`, if there are phases",
+            "annotations": "of the platform, for readers of the records",
+        },
+    ),
+    "spawned": (
+        "the command has been executed",
+        {"pid": "of the command, or of its first rank", "pids": "with `--nproc-per-node`: of all ranks of this node"},
+    ),
+    "rank_exited": (
+        "a rank that ftrun started (`--nproc-per-node`) ended",
+        {
+            "rank": "its number",
+            "local_rank": "its number on this node",
+            "code": "its exit code",
+            "signal": "the signal that ended it",
+            "exception": "the last exception that one of its processes left, and where it was raised",
+        },
+    ),
+    "link_fault": (
+        "a link is faulty, and the communication library's own retries come before any rung of recovery",
+        {
+            "device": "the device that reports it",
+            "code": "its code",
+            "limit": "for how long a rank may stand still meanwhile, in seconds (`--link-timeout`)",
+            "library": "the library, and the variables that this follows from",
+        },
+    ),
+    "link_recovered": (
+        "all ranks have moved since, so that the library's retries have helped",
+        {"device": "as in `link_fault`", "code": "as in `link_fault`", "seconds": "since the fault"},
+    ),
+    "rank_leftovers": (
+        "a rank has ended with 0 and left processes: they get SIGTERM, and after the grace SIGKILL, while the other "
+        "ranks go on",
+        {
+            "rank": "its number",
+            "local_rank": "its number on this node",
+            "processes": "these processes: pid, name, state and what each waits for in the kernel",
+            "grace": "`--grace`",
+        },
+    ),
+    "rank_killed": (
+        "SIGKILL was needed for what a rank had left",
+        {
+            "rank": "its number",
+            "local_rank": "its number on this node",
+            "processes": "the number of processes that it ended",
+        },
+    ),
+    "rank_spawned": (
+        "the process of a rank was started in place of one that has ended, while the other ranks go on",
+        {"rank": "its number", "local_rank": "its number on this node", "pid": "of the new process"},
+    ),
+    "recovering": (
+        "the ranks leave their round, or the attempt ends because they cannot recover (`tree`)",
+        {
+            "rung": "`retry`: each rank calls its training function again; `rank`: some ranks are replaced; `tree`: no "
+            "recovery below a restart of all ranks is left",
+            "round": "the number of the round that is prepared",
+            "ranks": "the numbers of the ranks that are replaced",
+            "why": "the fault in a sentence; `tree`: why no other rung is left",
+        },
+    ),
+    "recovered": (
+        "each rank has moved, or has finished, in the new round",
+        {
+            "rung": "`retry` or `rank`",
+            "round": "its number",
+            "ranks": "the numbers of the ranks that were replaced",
+            "step": "the step of the snapshots with which it began; `null`: the checkpoint",
+            "seconds": "from the fault to the first movement of the last rank",
+        },
+    ),
+    "first_beat": ("the first rank has moved", {"rank": "its number", "step": "its step, if it reports steps"}),
+    "progress": (
+        "a newer checkpoint, or the first step of this attempt beyond all earlier ones: the restart budget is restored",
+        {
+            "by": "`checkpoint`, `step`, `save` (it resumed from its newest file and saved a newer one) or "
+            "`stable` (`--stable-after`)",
+            "step": "that of a checkpoint whose step was reported, otherwise the highest",
+            "checkpoint": "path of the newest",
+            "seen": "with `--progress`: when the file was seen complete, as `mono`",
+        },
+    ),
+    "learned": (
+        "`--hang-timeout auto` has a new learned timeout",
+        {
+            "limit": "the new timeout",
+            "why": "a sentence",
+            "usual": "the 99th percentile of the last thousand silences",
+            "longest": "of all but the first ten",
+            "steps": "how many silences are known",
+        },
+    ),
+    "look": (
+        "a job that has stood still for a minute or longer was looked at, and waits for something else than at the "
+        "record before",
+        {
+            "age": "for how long it has stood still",
+            "open": "true: something may still end the wait; false: nothing can, which another look has to confirm",
+            "why": "what it waits for, a sentence",
+        },
+    ),
+    "suspect": ("a timeout has passed, or a deadlock was proved; evidence is being collected", FINDING),
+    "cleared": ("the suspicion was refuted", {"why": "the reason"}),
+    "hang": (
+        "the verdict that the suspect hangs",
+        FINDING
+        | {
+            "mechanism": "why the suspect stands still, a sentence: it sleeps, computes, is stopped, or waits, and for "
+            "what; the headline of the report",
+            "why": "the place in the code, if it is known",
+            "cpu": "cores that the suspect and its children used between the two looks",
+            "io": "bytes a second that they read and wrote",
+            "report": "path of the report",
+            "processes": "the number of processes in the tree",
+            "evidence": "`none in time`: the evidence did not come in time",
+            "waits": "whether its stack shows that it waits for other ranks",
+            "culprits": "with `--nproc-per-node`: the numbers of the ranks that cause the hang, if that is certain",
+        },
+    ),
+    "fault": (
+        "a device reports a fault",
+        FAULT | {"follows": "the code of the memory error of which this fault is a consequence; it is only recorded"},
+    ),
+    "healing": ("the tree is dead and a fault is being cured, or the platform permits no start", FAULT),
+    "removed": (
+        "the command continues without a device",
+        {"device": "the id of the device", "left": "the number of devices that are left"},
+    ),
+    "platform": (
+        "the platform wants the command to end, or to start again with other pods",
+        {"what": "`end` or `restart`", "why": "the field of reset.json that says so"},
+    ),
+    "returned": (
+        "a device that was taken out is well again, and the next start has it",
+        {
+            "device": "the id of the device",
+            "devices": "the number of devices of the command",
+            "why": "why the device counts as well",
+        },
+    ),
+    "stopping": (
+        "the tree is being ended",
+        {
+            "by": "`SIGTERM` or `SIGKILL`: by ftrun; `outside`: a signal from outside was forwarded",
+            "grace": "seconds until SIGKILL",
+            "signal": "its number, if from outside",
+        },
+    ),
+    "exited": (
+        "the command ended",
+        {
+            "code": "its exit code, or",
+            "signal": "the signal that killed it",
+            "why": "the first cause, if it failed",
+            "rule": "the rule of `core/rules/crash_causes.py` that gave the cause",
+            "rank": "with `--nproc-per-node`: the rank whose end this is",
+            "oom_kills": "the number of processes that the kernel killed for lack of memory",
+        },
+    ),
+    "killed": ("SIGKILL was needed", {"processes": "the number of processes that it ended"}),
+    "restart": (
+        "ftrun is about to start the command again",
+        {
+            "reason": "hang, fault, failure, manual or peer",
+            "start_cnt": "`MA_PROC_START_CNT` of the new start",
+            "consecutive": "restarts in a row without progress, for this cause",
+            "epoch": "of the group, if ftrun is a member of one",
+        },
+    ),
+    "escalated": (
+        "ftrun makes no further restart in place",
+        {"cause": "hang, fault, failure, or another cause", **END},
+    ),
+    "paused": (
+        "an operator suspends verdicts",
+        {"for": "seconds; `null`: until it is resumed", "by": "who; empty: another member"},
+    ),
+    "resumed": (
+        "verdicts are active again",
+        {"stood": "seconds of the pause in which no rank has moved, up to now; `null`: not known"},
+    ),
+    "standby": (
+        "with `--standby` or `--preload`: what has become of the processes that wait for the next start",
+        {
+            "what": "`ready`: they wait; `cold`: the next start is cold; `failed`: one ended, and is replaced; `off`: "
+            "not any more; `alone`: ranks are not forked from one process, each has a standby that imports by itself; "
+            "`start`: the outcome of a restart, or of a first start with imports done before; `saved`: the time that a "
+            "warm start has saved",
+            "why": "the reason of a cold start, or of the end of a standby",
+            "ready": "how many wait",
+            "forked": "how many of these were forked from one process that had done the imports",
+            "of": "the number of processes of the command",
+            "warm": "how many of these were standbys",
+            "local_rank": "the rank whose standby it was",
+            "seconds": "`ready`: the longest time that one took to import; `saved`: from the start to the first "
+            "heartbeat, against the last cold start",
+            "memory": "bytes of all that wait, pages that they share divided among them (PSS)",
+        },
+    ),
+    "order": (
+        "a request of an operator (`ftctl`), and the answer to it",
+        {
+            "what": "restart, stop, pause or resume",
+            "id": "of the request",
+            "by": "who made the request",
+            "ok": "whether it is carried out",
+            "why": "the answer, a sentence",
+        },
+    ),
+    "group": (
+        "a new order of the coordinator to the whole group; at rank 0 also what the coordinator has observed",
+        {
+            "what": "`wait`; `run`: start the command of this epoch; `stop`: end the command; `end`: end the job; "
+            "`cut`: rank 0 was not reachable in time; `noted`: what rank 0 observed",
+            "epoch": "the number of the start of the whole group",
+            "why": "a sentence",
+            "world_size": "with `run`: how many ranks start on all members together, with `--nproc-per-node`",
+            "cause": "of the next start: hang, fault, failure, manual or peer; absent while that is open",
+            "node": "the node of the first failure",
+            "rank": "the rank that stopped first, if it is known",
+            "step": "its step",
+            "verdict": "with `end`: its name",
+            "exit_code": "with `end`: the exit code of all members",
+        },
+    ),
+    "problem": (
+        "something does not work as it should, and the job continues",
+        {
+            "what": "a sentence",
+            "helper": "the helper that reported it",
+            "annotations": "the file with a value that is not valid",
+            "traceback": "of ftrun itself, which failed and ends with 125",
+        },
+    ),
+    "straggler": (
+        "a rank has been slow against the others for a minute; nothing is ended for it. In a group rank 0 writes it",
+        {
+            "rank": "its number in the job",
+            "step_time": "seconds per step of this rank",
+            "usual": "the median of the others",
+            "seconds": "for how long it has been slow",
+            "member": "in a group: its member",
+            "node": "in a group: its host",
+            "device": "if it is known",
+        },
+    ),
+    "listening": (
+        "a helper listens for clients: `--metrics`",
+        {"helper": "its name", "address": "`HOST:PORT`, with the real port"},
+    ),
+    "ended": ("the run is over; last records of helpers, and answers to requests, may follow", END),
+}
