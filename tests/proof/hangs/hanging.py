@@ -17,15 +17,16 @@ MOMENTS = {
 }
 SINGLE, BESIDE = "a single process", "beside DataLoader workers"
 WORKER, RANKS = "in a DataLoader worker", "in a rank of torchrun"
+STARTED = "in a rank that ftrun started"
 PLAIN = "a single process without PyTorch"  # not in the matrix; its heartbeats are calls of the program
 WORKERS = ("--workers", "2")
-SHAPES = {SINGLE: (), BESIDE: WORKERS, WORKER: (*WORKERS, "--in-worker"), RANKS: ()}
+SHAPES = {SINGLE: (), BESIDE: WORKERS, WORKER: (*WORKERS, "--in-worker"), RANKS: (), STARTED: ()}
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 HANGS = tuple(kind.name for kind in FAILURES if kind.line.startswith("hanging"))
 # What computes without end, in cores.
 BUSY = {"spin": 1.0, "busy": 1.0, "flag": 1.0, "forkstorm": 1.0, "nobeat": 0.1}
 # Kinds that bring their own processes, or that are what the column says.
-ONLY = {"collective": (SINGLE,), "mismatch": (SINGLE, RANKS), "dataloader": (SINGLE,), "nobeat": (SINGLE,)}
+ONLY = {"collective": (SINGLE,), "mismatch": (SINGLE, RANKS, STARTED), "dataloader": (SINGLE,), "nobeat": (SINGLE,)}
 SOON = 60.0  # s in which a closed wait has to be found
 
 
@@ -39,11 +40,14 @@ class Cell(NamedTuple):
 
     @property
     def cores(self) -> float:
-        return BUSY.get(self.kind, 0.15 if self.shape == RANKS else 0.1)
+        return BUSY.get(self.kind, 0.15 if self.shape in (RANKS, STARTED) else 0.1)
 
     def command(self) -> list[str]:
+        """The words that follow ftrun."""
         words = [*FTHANG, self.kind, *MOMENTS[self.moment]]
         words += ["--torch", *SHAPES[self.shape]] if self.shape != PLAIN else []
+        if self.shape == STARTED:
+            return ["--nproc-per-node", "2", *words]
         return [*TORCHRUN, *words[1:]] if self.shape == RANKS else words
 
 

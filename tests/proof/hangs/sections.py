@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from proof.hangs.hanging import BESIDE, HANGS, MOMENTS, ONLY, RANKS, SHAPES, SINGLE, SOON, WORKER
+from proof.hangs.hanging import BESIDE, HANGS, MOMENTS, ONLY, RANKS, SHAPES, SINGLE, SOON, STARTED, WORKER
 from proof.hangs.healthy import MOMENTS as HEALTHY_MOMENTS
 from proof.hangs.healthy import ROWS
 from proof.hangs.others import section
@@ -22,6 +22,7 @@ INTRODUCTION = {
     WORKER: "The hang happens in one of two DataLoader workers, and the main process waits for its batch.",
     RANKS: "`torchrun` has started two ranks, which average their gradients (gloo). The hang happens in rank 1, and "
     "rank 0 waits for it in a collective.",
+    STARTED: "The same two ranks, started by `ftrun --nproc-per-node 2`.",
 }
 # What a report says that differs from run to run.
 CHANGING = (

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from proof.hangs import sections
-from proof.hangs.hanging import CELLS, HANGS, RANKS, SINGLE, Found
+from proof.hangs.hanging import CELLS, HANGS, MOMENTS, RANKS, SINGLE, STARTED, TORCHRUN, Cell, Found
 from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import Met
 from proof.hangs.others import KIND_NAMES
@@ -53,6 +53,14 @@ def test_each_cell_is_another_one_and_each_kind_has_one() -> None:
     assert len(ROWS) > 80
 
 
+def test_the_ranks_of_a_cell_are_started_by_ftrun_or_by_torchrun() -> None:
+    alone, started, ranks = (
+        Cell("deadlock", next(iter(MOMENTS)), shape).command() for shape in (SINGLE, STARTED, RANKS)
+    )
+    assert started == ["--nproc-per-node", "2", *alone]
+    assert ranks == [*TORCHRUN, *alone[1:]]
+
+
 def runs() -> list[dict[str, Any]]:
     learned, before = "after the limit was learned", "before the first step"
     found = [
@@ -79,7 +87,7 @@ def test_the_tables(monkeypatch: Any) -> None:
     saved = list[Any]()
     monkeypatch.setattr(sections, "save", lambda page, one: saved.append(one))
     sections.publish(runs())
-    single, *_, ranks, healthy = saved
+    single, *_, ranks, _, healthy = saved
     rows = {row[0]: row[1:] for row in single.rows}
     assert rows["`deadlock`"][:3] == ("`deadlock` 61 s", "", "`deadlock` 24 s")
     assert "process N (python) waits at …/train.py:1" in rows["`deadlock`"][3]
