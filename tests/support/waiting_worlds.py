@@ -420,7 +420,16 @@ def _descriptors(state: State, process: int) -> dict[int, Descriptor]:
     for target in range(len(state.life)):
         fds[40 + target] = Descriptor("pidfd", f"pidfd:{process}/{target}", pid=pid_of(target))
     readable = [(fd, "r") for fd, end in fds.items() if end.kind == "pipe" and end.mode == "r"]
-    fds[50] = Descriptor("epoll", f"epoll:{process}", members=tuple(readable))
+    polled = {
+        pipe
+        for of, program in state.plan.programs
+        if of == process
+        for op in program
+        if op[0] == "epoll"
+        for pipe in op[1]
+    }
+    complete = all(10 + 2 * pipe in fds for pipe in polled)  # a file that was closed stays in it where others have it
+    fds[50] = Descriptor("epoll", f"epoll:{process}", members=tuple(readable), complete=complete)
     return fds
 
 

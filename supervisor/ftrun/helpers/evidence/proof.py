@@ -87,8 +87,10 @@ def prove(
     after = after._replace(holders=_holders(before, after))
     reader = Reader(after, stacks, optimistic, in_group)
     changed = _changes(before, after)
+    earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
+    seconds = after.at - before.at
     wakers = {
-        (pid, thread.tid): _checked(reader.of(pid, thread), before, pid, thread, after.at - before.at)
+        (pid, thread.tid): _checked(reader.of(pid, thread), earlier.get((pid, thread.tid)), thread, seconds)
         for pid, process in after.processes.items()
         for thread in process.threads
     }
@@ -194,12 +196,10 @@ def _threads(process: WaitingProcess) -> set[tuple[int, int]]:
     return {(thread.tid, thread.start) for thread in process.threads}
 
 
-def _checked(found: Wakers, before: World, pid: int, thread: WaitingThread, seconds: float) -> Wakers:
-    """The same, open if the thread was not in this wait all the time."""
+def _checked(found: Wakers, then: WaitingThread | None, thread: WaitingThread, seconds: float) -> Wakers:
+    """The same, open if the thread was not in this wait all the time.  `then`: it in the first observation."""
     if found.open_reason is not None:
         return found
-    process = before.processes.get(pid)
-    then = next((one for one in process.threads if one.tid == thread.tid), None) if process else None
     if then is None or then.start != thread.start:
         return found._replace(open_reason="has just started")
     if found.polls:

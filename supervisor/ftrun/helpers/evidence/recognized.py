@@ -6,6 +6,7 @@ So it counts as able to run, unless it is listed here.  Each entry gives the rea
 in the same call in both observations, reads and writes nothing, and hardly uses a processor (proof.py).
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -105,18 +106,27 @@ def presumed(frames: Sequence[Frame], name: str, left: float | None, sleeps: boo
         return None if sleeps else _NATIVE.get(name)
     if collective(frames) is not None and not sleeps:  # one that sleeps asks the device now and then
         return Presumed()
+    return next((loop.presumed for loop in _loops(tuple(frames)) if left is None or left <= loop.longest), None)
+
+
+@functools.lru_cache(maxsize=1024)  # of thousands of threads most have the same frames
+def _loops(frames: tuple[Frame, ...]) -> tuple[_Loop, ...]:
+    """The loops that these frames wait in, the innermost first."""
+    found = list[_Loop]()
     for number, frame in enumerate(frames):
-        for loop in _LOOPS:
-            if is_in(frame, loop.file, frozenset({loop.name})) and (left is None or left <= loop.longest):
-                return loop.presumed
+        found += [loop for loop in _LOOPS if is_in(frame, loop.file, frozenset({loop.name}))]
         if not any(is_in(frame, file, names) for file, names in _WAITING) or number > len(_WAITING):
-            return None
-    return None
+            break
+    return tuple(found)
 
 
 def collective(frames: Sequence[Frame]) -> Frame | None:
     """The collective in which a thread waits, or None."""
-    inner = frames[: 1 + _WRAPPED]
+    return _collective(tuple(frames[: 1 + _WRAPPED]))
+
+
+@functools.lru_cache(maxsize=1024)
+def _collective(inner: tuple[Frame, ...]) -> Frame | None:
     return next((f for f in inner if any(is_in(f, file, names) for file, names in COLLECTIVES)), None)
 
 

@@ -1,0 +1,85 @@
+"""What a look at a job costs that stands still, by its number of threads: `python tests/proof/bench/bench_waits.py`.
+
+Each row is a job of several processes whose threads all wait for locks that nobody can release.  CPU time is that of
+the helper and of py-spy, without the start of the interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+HOUSE = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(HOUSE / "supervisor"), str(HOUSE / "hooks")]
+
+from ftrun.helpers.evidence import look as module  # noqa: E402
+from ftrun.helpers.evidence import processes, proof, waits  # noqa: E402
+from ftrun.messages.evidence import Look  # noqa: E402
+
+ROWS: Sequence[tuple[int, int]] = ((10, 1), (1_000, 4), (10_000, 8))  # threads of the whole job, and its processes
+ROUNDS = 5
+JOB = """import os, sys, threading
+threading.stack_size(65536)
+lock = threading.Lock()
+lock.acquire()
+for _ in range(int(sys.argv[1]) - 1):
+    threading.Thread(target=lock.acquire, daemon=True).start()
+for number in range(int(sys.argv[2]) - 1):
+    if os.fork() == 0:
+        for _ in range(int(sys.argv[1]) - 1):
+            threading.Thread(target=lock.acquire, daemon=True).start()
+        break
+os.write(1, b'1')
+lock.acquire()
+"""
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    for threads, number in ROWS:
+        job = subprocess.Popen([sys.executable, "-c", JOB, str(threads // number), str(number)], stdout=subprocess.PIPE)
+        assert job.stdout is not None
+        try:
+            ready = b""
+            while len(ready) < number:
+                ready += job.stdout.read(1)
+            time.sleep(0.5)
+            observed = [spent(observe, job.pid) for _ in range(rounds)]
+            looks = [spent(asked, job.pid) for _ in range(rounds)]
+        finally:
+            for pid in processes.members(job.pid, frozenset()):
+                os.kill(pid, 9)
+            job.wait()
+        for what, found in (("one observation", observed), ("a whole closed look", looks)):
+            low, middle, high = min(found), statistics.median(found), max(found)
+            print(
+                f"{threads:6} threads in {number} processes, {what:19}: {middle * 1e3:8.1f} ms of CPU"
+                f" ({low * 1e3:.1f} to {high * 1e3:.1f}), load {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
+
+
+def spent(work: Callable[[int], None], pid: int) -> float:
+    before = sum(os.times()[:4])
+    work(pid)
+    return sum(os.times()[:4]) - before
+
+
+def observe(pid: int) -> None:
+    world = waits.empty(frozenset())
+    waits.observe_job(world, processes.members(pid, frozenset()))
+    proof.prove(world, world, {}, proof.Facts(pid), optimistic=True)
+
+
+def asked(pid: int) -> None:
+    found = module.look(Look(pid, time.monotonic(), between=0.0))
+    assert found.open_reason is None, found.open_reason
+
+
+if __name__ == "__main__":
+    main()
