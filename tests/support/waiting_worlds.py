@@ -280,8 +280,8 @@ def made(chance: random.Random) -> State:
         python,
         frozenset({0} if chance.random() < 0.5 else ()),
     )
-    held = {("lock", n) for n in range(number) if chance.random() < 0.6} | {("shared", 0)}
-    content = {("pipe", n) for n in (0, 1) if chance.random() < 0.3}
+    held: set[Op] = {("lock", n) for n in range(number) if chance.random() < 0.6} | {("shared", 0)}
+    content: set[Op] = {("pipe", n) for n in (0, 1) if chance.random() < 0.3}
     content |= {("socket", 0, side) for side in "ab" if chance.random() < 0.3}
     file = chance.choice((None, *range(number)))
     file = OUTSIDE if ("file", 0) in foreign else file
