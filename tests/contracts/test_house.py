@@ -82,7 +82,7 @@ bare = set(sys.modules)
 import os
 from ftrun.cli.run import run
 os.environ["TMPDIR"] = {str(tmp_path)!r}
-code = run(["true"])
+code = run(["sleep", "3"])  # the clients of helpers that can wait are loaded a second after the start
 names = sorted({{name.split(".")[0] for name in set(sys.modules) - bare}})
 print(code, *names)
 """
