@@ -30,14 +30,14 @@ EFFECTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "no hangs": ({RETRY: "8", HANG: "false"}, {"restart-on": "fault"}),
     "unconditional": ({RETRY: "8", UNCONDITIONAL: "True"}, {"restart-on": "fault", "unconditional-retry": "on"}),
     "not unconditional": ({RETRY: "8", UNCONDITIONAL: "false"}, {"restart-on": "fault"}),
-    "retries of the pod": ({RETRY: "8", POD: "3"}, {"restart-on": "fault"}),
+    "retries of the pod": ({RETRY: "8", POD: "3"}, {"restart-on": "fault", "replace-members": "on"}),
     "MindCluster's retries": ({TIMES: "3"}, {"unconditional-retry": "on"}),
     "no retries of MindCluster": ({TIMES: "0"}, {}),
     "in place": ({STRATEGY: "recover-in-place, retry"}, {"restart-on": "failure"}),
     "elsewhere": ({STRATEGY: "recover,exit"}, {}),
     "all annotations": (
         {RETRY: "8", HANG: "true", UNCONDITIONAL: "true", POD: "3", STRATEGY: "recover-in-place"},
-        {"restart-on": "hang,fault,failure", "unconditional-retry": "on"},
+        {"restart-on": "hang,fault,failure", "unconditional-retry": "on", "replace-members": "on"},
     ),
 }
 
@@ -109,7 +109,11 @@ def test_the_json_of_the_sources() -> None:
     """As ModelArts creates a job; numbers and booleans may be unquoted."""
     found = read("file", json.dumps(JOB, indent=4))
     assert (found.problems, found.only_report_hangs) == ((), False)
-    assert dict(found.texts) == {"restart-on": "hang,fault", "unconditional-retry": "on"}
+    assert dict(found.texts) == {
+        "restart-on": "hang,fault",
+        "unconditional-retry": "on",
+        "replace-members": "on",
+    }
     assert dict(found.relayed) == {RETRY: "8", POD: "3"}
     unquoted = {"metadata": {"labels": {TIMES: 3}, "annotations": {RETRY: 8, HANG: True}}}
     found = read("file", json.dumps(unquoted))

@@ -92,7 +92,6 @@ def test_a_number_that_is_set_elsewhere_stays() -> None:
 @pytest.mark.parametrize(
     ("given", "alternative"),
     [
-        ("--nnodes 1:4 t.py", "--group-size N"),
         ("--run-path t.py", "name the file"),
         ("--logs-specs x t.py", "--log-dir"),
         ("--duplicate-stdout-filters x t.py", "--local-ranks-filter"),

@@ -19,10 +19,12 @@ from ftrun.core.group.membership import (
     RefuseMember,
     Reported,
     SendOrder,
+    Shape,
     new_coordinator,
 )
-from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, State
+from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Places, Pulse, Ranks, Report, State
 from ftrun.core.group.messages import World as Numbers
+from ftrun.core.group.places import members, place_of
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.group.world import place
 
@@ -52,12 +54,15 @@ class Body:
         self.ranks = 1 + rank % 3  # that it starts
         self.port = world.new_port()  # reserved for its next start
         self.numbers: Numbers | None = None  # of the epoch that runs
+        self.places: Places = ()  # of its epoch
+        self.checkpoint = 0
 
     def report(self) -> Report:
         failure = self.failure and self.failure._replace(age=self.world.now - self.since)
         return Report(self.rank, self.life, self.seq, f"node-{self.boot}", self.boot, self.epoch, self.state, failure,
                       self.end, progressed=self.epoch % 3 == 1, ran=self.ran,
-                      ranks=Ranks(self.ranks, f"host-{self.rank}", self.port))  # fmt: skip
+                      ranks=Ranks(self.ranks, f"host-{self.rank}", self.port), places=self.places,
+                      address=f"host-{self.rank}", checkpoint=self.checkpoint or None)  # fmt: skip
 
     def now_is(self, state: State) -> None:
         self.state, self.seq = state, self.seq + 1
@@ -72,7 +77,7 @@ class Body:
         if not self.alive or self.state == "left":
             return
         self.tree = None
-        if self.end is not None and self.end.verdict != "own":
+        if self.end is not None and (self.end.verdict != "own" or self.ends_alone):
             self.now_is("left")
         elif self.state == "leaving":
             self.end = GroupEnd(143, "stopped", "asked to", asked=True)
@@ -82,6 +87,11 @@ class Body:
             self.now_is("ready")
             if self.world.rank_dice.random() < 0.3:  # a device fails while it is ready
                 self.world.later(self.world.rank_dice.random() * 4, self.loses_a_device)
+
+    @property
+    def ends_alone(self) -> bool:
+        """Its verdict is about itself, and the group goes on."""
+        return self.end is not None and self.end.code == 197 and self.world.shape.goes_on
 
     def loses_a_device(self) -> None:
         if self.alive and self.state == "ready" and self.ranks > 1:
@@ -98,6 +108,10 @@ class Body:
         if not self.alive or self.state == "left":
             return
         self.answered = asked if self.answered is None else max(self.answered, asked)
+        if order.epoch == self.epoch and order.places:
+            self.places = order.places
+        if self.ends_alone:
+            return
         if order.what == "end" and order.end is not None:
             if self.end is None or self.end.verdict == "own":
                 self.world.verdicts.append(order.end)
@@ -109,7 +123,10 @@ class Body:
         elif order.what == "stop" and order.epoch >= self.epoch:
             self.stopped(order)
         elif order.what == "run" and order.epoch > max(self.epoch, self.over):
-            if self.state == "ready":
+            if self.state == "ready" and place_of(order.places, self.rank) is None:
+                self.epoch, self.failure, self.places = order.epoch, None, order.places
+                self.now_is("ready")
+            elif self.state == "ready":
                 self.start(order)
             elif self.state == "running":
                 self.over = max(self.over, order.epoch - 1)
@@ -123,21 +140,22 @@ class Body:
             self.end, self.epoch = None, self.over
             self.now_is("ready")
         elif self.state == "ready" and self.epoch < self.over:
-            self.epoch, self.failure = self.over, None
+            self.epoch, self.failure, self.places = self.over, None, order.places
             self.now_is("ready")
 
     def start(self, order: GroupOrder) -> None:
-        epoch, where = order.epoch, place(order.world, self.rank)
+        epoch, mine = order.epoch, place_of(order.places, self.rank)
+        where = place(order.world, mine)
         assert epoch > self.epoch
         assert order.world is not None
         assert where is not None
         if where.number != self.ranks:
-            self.epoch, self.failure = epoch, None
+            self.epoch, self.failure, self.places = epoch, None, order.places
             self.now_is("ready")
             return
-        self.world.numbered(epoch, order.world)
-        self.numbers = order.world
-        if self.rank == 0:
+        self.world.numbered(epoch, order)
+        self.numbers, self.places, self.checkpoint = order.world, order.places, 0
+        if mine == 0:
             assert order.world.port == self.port, f"epoch {epoch} starts with a port that is not reserved"
             self.port = self.world.new_port()
         for other in self.world.bodies:
@@ -189,8 +207,25 @@ class Body:
             else:
                 self.end = ends
                 self.now_is("ending")
+                if self.ends_alone:
+                    self.world.later(self.world.dice.random() * 5, self.replaced)
 
         self.world.later(self.world.dice.random() * 2, settled)
+
+    def replaced(self) -> None:
+        """It ends with a verdict about its node; another container comes in its place, or none."""
+        if self.alive and self.state != "left":
+            self.dead()
+            if self.rank == 0:
+                self.alive = False
+                self.world.forget()
+            if self.rank == 0 or self.world.dice.random() < 0.5:
+                self.world.later(self.world.dice.random() * 30, lambda: self.world.born(self.rank))
+
+    def save(self) -> None:
+        if self.state == "running":
+            self.checkpoint += 1
+            self.world.send(self)
 
     def hang(self) -> None:
         if self.state == "running":
@@ -216,8 +251,17 @@ class Body:
 class World:
     """`heal()` ends all that is bad about the network; nothing else happens from then on either."""
 
-    def __init__(self, seed: int, size: int, wait: float = 60.0, drain: float = 5.0, bad: float = 0.3) -> None:
-        self.dice, self.rank_dice = random.Random(seed), random.Random(seed)
+    def __init__(
+        self,
+        seed: int,
+        size: int,
+        wait: float = 60.0,
+        drain: float = 5.0,
+        bad: float = 0.3,
+        shape: Shape | None = None,
+    ) -> None:
+        self.shape = shape or Shape(size)
+        self.dice, self.rank_dice, self.place_dice = random.Random(seed), random.Random(seed), random.Random(seed)
         self.now = 0.0
         self.size, self.wait, self.drain, self.bad = size, wait, drain, bad
         self.queue: list[tuple[float, int, Callable[[], object]]] = []
@@ -228,7 +272,7 @@ class World:
         self.present: dict[int, tuple[str, float]] = {}
         self.asked: dict[str, float] = {}  # by life: when its last report that arrived was sent
         self.boots = [f"boot{rank}" for rank in range(size)]
-        self.coordinator: Coordinator | None = new_coordinator(0.0, size, wait, drain, silence=SILENCE)
+        self.coordinator: Coordinator | None = new_coordinator(0.0, self.shape, wait, drain, silence=SILENCE)
         self.woken: float | None = None
         self.worlds: dict[int, tuple[int, Numbers]] = {}  # by port
         for rank in range(size):
@@ -254,13 +298,16 @@ class World:
         self.ports += 1
         return self.ports
 
-    def numbered(self, epoch: int, world: Numbers) -> None:
+    def numbered(self, epoch: int, order: GroupOrder) -> None:
         """A member starts its ranks: all members must number them in the same way, on a port of this epoch alone."""
+        world, placed = order.world, members(order.places)
+        assert world is not None
         running = [body.numbers for body in self.bodies if body.tree is not None]
         assert running == [world] * len(running), f"two numberings of the ranks in epoch {epoch}"
         assert self.worlds.setdefault(world.port, (epoch, world)) == (epoch, world), "a port for two starts"
-        assert world.address == "host-0"
-        assert sum(members for members, _ in world.counts) == self.size
+        assert world.address == order.master == f"host-{placed[0]}"
+        assert sum(count for count, _ in world.counts) == len(placed) == len(set(placed))
+        assert self.shape.fewest <= len(placed) <= self.shape.most
 
     def born(self, rank: int) -> Body:
         self.lives += 1
@@ -309,7 +356,9 @@ class World:
         def gone() -> None:
             if session == self.session and self.present.get(body.rank, ("",))[0] == body.life:
                 del self.present[body.rank]
-                self.tell(MemberLost(self.now, body.rank, body.life, "its connection closed", True, self.now - CLOSED))
+                certain = not body.alive and self.place_dice.random() < 0.5
+                lost = MemberLost(self.now, body.rank, body.life, "its connection closed", True, self.now - CLOSED)
+                self.tell(lost._replace(closed_at=None, certain=certain))
 
         self.later(CLOSED, gone)
 
@@ -372,7 +421,7 @@ class World:
 
         def again() -> None:
             if session == self.session:
-                self.coordinator = new_coordinator(self.now, self.size, self.wait, self.drain, silence=SILENCE)
+                self.coordinator = new_coordinator(self.now, self.shape, self.wait, self.drain, silence=SILENCE)
                 self.wake()
 
         self.later(self.dice.random() * 2, again)
@@ -381,7 +430,7 @@ class World:
 
     def strike(self, kinds: str) -> None:
         """`f`all, `h`ang, `d`ie and come back, `m`ove to another machine, `c`ut for a while, `x`: forget,
-        `z`: rank 0's ftrun dies, `l`eave, `e`nd well."""
+        `z`: rank 0's ftrun dies, `l`eave, `e`nd well, `n`ever comes back, `b`: comes and goes, `p`artition, `s`ave."""
         body, kind = self.dice.choice(self.current() or [None]), self.dice.choice(kinds)
         if body is None or not body.alive or body.moved or (kind in "zdm" and self.unknown_without(body, kind)):
             return
@@ -389,6 +438,20 @@ class World:
             self.forget()
         elif kind in "fhle":
             {"f": body.fall, "h": body.hang, "l": body.leave, "e": body.finish}[kind]()
+        elif kind == "s":
+            for one in self.current():
+                one.save()
+        elif kind == "p":
+            lasting = self.dice.choice([3.0, 20.0, 100.0])
+            for one in self.current():
+                if one.rank and self.dice.random() < 0.5:
+                    one.cut = True
+                    self.later(lasting, one.mended)
+        elif kind in "nb" and body.rank and body.state != "left" and not self.unknown_without(body, "d"):
+            body.die()
+            rank = body.rank
+            for again in range(self.dice.choice([2, 3]) if kind == "b" else 0):
+                self.later(3.0 + 4 * again + self.dice.random(), lambda: self.flap(rank))
         elif kind == "z" and body.rank == 0 and body.state != "left":
             body.die()
             self.forget()
@@ -401,6 +464,13 @@ class World:
         unseen = kind == "m" or any(other.moved and other.tree is not None for other in self.bodies)
         left = (other for other in self.current() if other is not body and other.alive and other.state != "left")
         return unseen and not any(other.epoch >= self.started and not other.moved for other in left)
+
+    def flap(self, rank: int) -> None:
+        newest = [body for body in self.bodies if body.rank == rank][-1]
+        if newest.alive and newest.state != "left" and not self.unknown_without(newest, "d"):
+            newest.die()
+        elif not newest.alive:
+            self.born(rank)
 
     def _lost(self, body: Body, kind: str) -> None:
         rank = body.rank
@@ -425,10 +495,26 @@ class World:
 
     def settled(self) -> str | None:
         """None: all are at work in one epoch, or all have ended; else what is wrong."""
-        bodies = self.current()
-        states = {body.state for body in bodies if body.alive}
-        if states <= {"left"} or (states <= {"running", "done"} and len({b.epoch for b in bodies}) == 1):
+        alive = [body for body in self.bodies if body.alive and not (body.moved and body.tree is None)]
+        working = [body for body in alive if body.state in ("running", "done")]
+        busy = {body.rank for body in working}  # a second container of such a member is refused
+        newest = {body.rank: body for body in sorted(alive, key=lambda b: b.epoch) if body.rank not in busy}
+        bodies = [*working, *newest.values()]
+        if {body.state for body in bodies} <= {"left"}:
             return None
-        members = ", ".join(f"{b.life} {b.state} {b.epoch}{'' if b.alive else ' dead'}" for b in bodies)
+        if (
+            self.shape.is_fixed
+            and len(working) == len(bodies) == len(self.current())
+            and len({b.epoch for b in working}) == 1
+        ):
+            return None
+        others = {body.state for body in bodies if body not in working}
+        if not self.shape.is_fixed and working and others <= {"ready", "left"}:
+            epochs = {body.epoch for body in bodies if body.state != "left"}
+            placed = {*members(working[0].places)}
+            if len(epochs) == 1 and placed == {body.rank for body in working}:
+                return None
+        bodies = self.current()
+        states = ", ".join(f"{b.life} {b.state} {b.epoch}{'' if b.alive else ' dead'}" for b in bodies)
         known = self.coordinator
-        return f"{members}; {known and (known.phase, known.order, known.kinds, known.fences)}"
+        return f"{states}; {known and (known.phase, known.order, known.kinds, known.fences)}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ftrun.core.group.coordinator import decide
-from ftrun.core.group.membership import Effect, Reported, new_coordinator
+from ftrun.core.group.membership import Effect, Reported, Shape, new_coordinator
 from ftrun.core.group.messages import NodeFailure, Report, State
 from ftrun.core.group.root_cause import MemberLost
 
@@ -11,7 +11,7 @@ from ftrun.core.group.root_cause import MemberLost
 class Many:
     def __init__(self, size: int) -> None:
         self.size, self.now, self.seq = size, 0.0, 0
-        self.coordinator = new_coordinator(0.0, size, 600.0, 10.0)
+        self.coordinator = new_coordinator(0.0, Shape(size), 600.0, 10.0)
         self.lives = [f"life{rank}" for rank in range(size)]
 
     def reports(

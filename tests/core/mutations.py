@@ -151,14 +151,14 @@ JOB = (
 
 # In the coordinator of a group: two epochs at work, a wait without an end, a verdict that is not the same everywhere.
 COORDINATOR = (
-    Mutation("no_fence", "group/membership.py", "        if until > now:", "        if False:"),
+    Mutation("no_fence", "group/fences.py", "        if until > now:", "        if False:"),
     Mutation("ready_at_any_epoch", "group/membership.py", 'return "ready" if current else "behind"', 'return "ready"'),
-    Mutation("epochs_fall", "group/membership.py", "if report.epoch > group.epoch and not", "if report.epoch and not"),
+    Mutation("epochs_fall", "group/reports.py", "if report.epoch > group.epoch and not", "if report.epoch and not"),
     Mutation(
         "one_is_enough",
         "group/coordinator.py",
-        'if restart is not None and n("ready") == group.size:',
-        'if restart is not None and n("ready"):',
+        "if ready + absent < len(group.placed):",
+        "if not ready:",
     ),
     Mutation(
         "no_end_of_gathering", "group/membership.py", "Gathering(now + wait, now + HINT)", "Gathering(None, now + HINT)"
@@ -183,8 +183,26 @@ COORDINATOR = (
     Mutation(
         "one_done_is_all",
         "group/coordinator.py",
-        'if group.kinds.get("done") == group.size:',
-        'if group.kinds.get("done"):',
+        'if group.epoch and group.kinds.get("done") == len(group.placed):',
+        'if group.epoch and group.kinds.get("done"):',
+    ),
+    Mutation(
+        "without_a_member_that_may_work",
+        "group/coordinator.py",
+        "if restart is not None and over <= now and",
+        "if restart is not None and",
+    ),
+    Mutation("its_predecessor_is_forgotten", "group/fences.py", "return fenced  # nothing", "return 0.0  # nothing"),
+    Mutation(
+        "fewer_at_once",
+        "group/coordinator.py",
+        "(group.shape.fewest if waited else min(group.shape.most, len(group.placed)))",
+        "group.shape.fewest",
+    ),
+    Mutation("below_the_least", "group/membership.py", "return self.least or self.most", "return 1"),
+    Mutation("two_members_zero", "group/places.py", "found.append(others.pop(0))", "found.append(others[0])"),
+    Mutation(
+        "a_spare_ends_all", "group/ending.py", "not in group.placed and report.rank:", "not in group.placed and 0:"
     ),
 )
 

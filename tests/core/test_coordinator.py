@@ -18,6 +18,7 @@ from ftrun.core.group.membership import (
     RefuseMember,
     Reported,
     SendOrder,
+    Shape,
     Steady,
     new_coordinator,
 )
@@ -31,8 +32,8 @@ FENCE = SILENCE + WAIT + LATE + DRAIN
 class Group:
     """Drives `decide`; members say what they are effect to say, with a `seq` that rises."""
 
-    def __init__(self, size: int = 3, now: float = 0.0) -> None:
-        self.coordinator: Coordinator = new_coordinator(now, size, WAIT, DRAIN)
+    def __init__(self, size: int = 3, now: float = 0.0, shape: Shape | None = None) -> None:
+        self.coordinator: Coordinator = new_coordinator(now, shape or Shape(size), WAIT, DRAIN)
         self.now, self.seq, self.size = now, 0, size
         self.effects: list[Any] = []
         self.ran: dict[str, int] = {}
@@ -62,7 +63,7 @@ class Group:
         for rank in range(self.size):
             self.reports(rank, state, epoch, **more)
 
-    def gone(self, rank: int, closed: bool = True, life: str = "", **times: float) -> Effects:
+    def gone(self, rank: int, closed: bool = True, life: str = "", **times: Any) -> Effects:
         why = "its connection closed"
         return self.event(MemberLost(self.now, rank, life or f"life{rank}", why, closed, **times))
 
@@ -77,6 +78,10 @@ class Group:
     @property
     def order(self) -> GroupOrder:
         return self.coordinator.order
+
+    @property
+    def places(self) -> Any:
+        return self.order.places
 
     @property
     def did(self) -> Any:
@@ -721,3 +726,101 @@ def test_a_rank_that_waits_for_others_is_not_the_root_cause() -> None:
     pulses = {0: Pulse(0, 7, 60.0), 1: Pulse(8, 7, 62.0)}
     assert hung(pulses, hang(0, 7), hang(8, 7, waits=True)) == ("node-0", 0, 7)
     assert hung({}, hang(0, 7, waits=True)) == ("node-0", 0, 7)
+
+
+# --- fewer members, and spares --------------------------------------------------------------------------------------
+
+
+def elastic(size: int = 3, **shape: Any) -> Group:
+    """All but the spares run epoch 1."""
+    group = Group(size, shape=Shape(size, **shape))
+    group.all("ready", 0)
+    for rank in range(size):
+        group.reports(rank, "running" if rank in group.coordinator.placed else "ready", 1)
+    group.now = 100.0
+    return group
+
+
+def test_fewer_start_only_when_the_lost_one_was_waited_for_and_is_certainly_dead() -> None:
+    group = elastic(least=2)
+    group.gone(1, certain=True)
+    group.ready(0, 2)
+    assert group.did == ("stop", 1, "peer")
+    group.at(100.0 + WAIT)
+    assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (2, 1)))
+
+    group = elastic(least=2)
+    group.gone(1)
+    group.ready(0, 2)
+    group.at(100.0 + WAIT)
+    assert group.did == ("stop", 1, "peer")
+    group.due()
+    assert (group.did, group.now) == (("run", 2, "peer"), 100.0 + FENCE)
+
+
+def test_a_spare_takes_the_place_at_once() -> None:
+    group = elastic(4, spares=1)
+    assert group.places == ((0, 3),)
+    group.gone(1, certain=True)
+    group.ready(0, 2)
+    assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (3, 1), (2, 1)))
+
+
+def test_what_happens_to_a_spare_is_nobodys_concern() -> None:
+    group = elastic(4, spares=1)
+    before = group.order
+    group.gone(3)
+    group.reports(3, "ready", 0, life="new")
+    group.reports(3, "left", 1, life="new", end=GroupEnd(197, "node-fault", "a device"))
+    assert (group.order, group.phase) == (before, Steady)
+
+
+def test_a_verdict_about_one_member_ends_that_one_alone_where_the_others_can_go_on() -> None:
+    for shape in (Shape(3, replaces=True), Shape(3, least=2)):
+        group = Group(3, shape=shape)
+        group.all("ready", 0)
+        group.all("running", 1)
+        verdict = GroupEnd(197, "node-fault", "a device is broken")
+        group.reports(1, "ending", 1, end=verdict, failure=NodeFailure("fault", "a device is broken"))
+        group.ready(0, 2)
+        group.reports(1, "left", 1, end=verdict)
+        assert (group.did, group.order.why) == (("stop", 1, "peer"), "member 1 (node-1): a device is broken")
+        group.reports(1, "ready", life="new", node="other", boot="other")
+        assert group.did == ("run", 2, "peer")
+
+
+def test_who_is_back_is_taken_in_at_a_checkpoint_that_every_reporter_has() -> None:
+    group = elastic(least=2, scale_out=True)
+    group.gone(1, certain=True)
+    group.ready(0, 2)
+    group.at(100.0 + WAIT)
+    group.reports(0, "running", 2, checkpoint=10)
+    group.reports(2, "running", 2, checkpoint=10)
+    group.reports(1, "ready", 2, life="new")
+    assert group.did == ("run", 2, "peer")
+    group.reports(0, "running", 2, checkpoint=20)
+    assert group.did == ("run", 2, "peer")
+    group.reports(2, "running", 2, checkpoint=20)
+    assert group.did == ("stop", 2, None)
+    assert group.order.why == "step 20 is saved, and member 1 (node-1) can work again: 3 members go on"
+    group.ready(0, 2)
+    assert (group.did, group.places) == (("run", 3, "peer"), ((0, 1), (2, 1), (1, 1)))
+
+
+def test_a_group_of_new_containers_waits_for_the_leases_of_those_that_do_not_come() -> None:
+    group = Group(3, shape=Shape(3, least=2))
+    group.ready(0, 1)
+    group.at(WAIT)
+    assert group.did == ("wait", 0, None)
+    group.at(FENCE)
+    assert group.did == ("run", 1, "first")
+
+
+def test_below_the_least_number_the_group_ends() -> None:
+    group = elastic(least=2)
+    group.gone(1, certain=True)
+    group.gone(2, certain=True)
+    group.ready(0)
+    group.at(100.0 + WAIT)
+    assert group.end is not None
+    assert group.end[1].endswith("were not back within 10m; 1 member left, and the group needs 2")

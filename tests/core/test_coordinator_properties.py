@@ -5,6 +5,7 @@ import os
 import pytest
 
 from core.coordinator_world import PATIENT, SILENCE, World
+from ftrun.core.group.membership import Shape
 
 SEEDS = 20 if os.environ.get("FTRUN_HYPOTHESIS") == "fast" else 40
 LONG = 1000
@@ -17,8 +18,28 @@ KINDS = {
 }
 
 
-def play(seed: int, kinds: str) -> World:
-    world = World(seed, size=1 + seed % 6, bad=[0.0, 0.1, 0.5][seed % 3])
+ELASTIC = {
+    "fewer": "nndmc",
+    "spares": "nbddm",
+    "flapping": "bbbnd",
+    "partitions": "ppcmn",
+    "scale-out": "ssnbd",
+    "everything": "ffhhddmcxzlnbps",
+    "verdicts": "fffnde",
+}
+
+
+def shape_of(seed: int) -> Shape:
+    """Of 2 to 6 members: fewer are enough, some are spares, or a lost one is replaced."""
+    size = 2 + seed % 5
+    spares = (seed // 5) % 3 % (size - 1)
+    least = max(1, size - spares - (seed // 3) % 3)
+    return Shape(size, least, spares, replaces=seed % 2 == 0, scale_out=seed % 4 > 1)
+
+
+def play(seed: int, kinds: str, shape: Shape | None = None) -> World:
+    size = shape.size if shape else 1 + seed % 6
+    world = World(seed, size, bad=[0.0, 0.1, 0.5][seed % 3], shape=shape)
     dice = world.dice
     at = 8.0
     for _ in range(dice.randrange(1, 12)):
@@ -39,6 +60,19 @@ def play(seed: int, kinds: str) -> World:
 def test_no_two_epochs_at_work_and_nobody_waits_for_ever(kinds: str) -> None:
     for seed in range(SEEDS):
         play(seed, kinds)
+
+
+@pytest.mark.parametrize("kinds", ELASTIC.values(), ids=ELASTIC)
+def test_the_same_with_fewer_members_and_spares(kinds: str) -> None:
+    for seed in range(SEEDS):
+        play(seed, kinds, shape_of(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", ELASTIC.values(), ids=ELASTIC)
+def test_the_same_with_fewer_members_and_spares_for_long(kinds: str) -> None:
+    for seed in range(SEEDS, LONG):
+        play(seed, kinds, shape_of(seed))
 
 
 @pytest.mark.slow

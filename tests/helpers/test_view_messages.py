@@ -112,7 +112,7 @@ def test_rank_0_passes_requests_on_and_drops_what_is_invalid(run_dir: Path) -> N
         side.receive(1, messages.ROW, content, 1.0)
     assert len(lines.problems) == 4
     side.ask(FileRequest("late", 1, "report.md"), answers.append, 1.0)
-    known = membership.new_coordinator(0.0, 3, 60.0, 10.0)
+    known = membership.new_coordinator(0.0, membership.Shape(3), 60.0, 10.0)
     side.process(1e9, known, dict)
     assert (answers[-1].id, answers[-1].ok) == ("late", False)
 
@@ -145,7 +145,7 @@ def test_view_of_a_large_group_goes_in_frames_of_bounded_size(run_dir: Path) -> 
     side = CoordinatorSide(address(0, 300), Lines(), send)  # type: ignore[arg-type]
     for rank in range(1, 300):
         side.receive(rank, messages.ROW, messages.dump(row(rank, health="h" * 299, trouble="t" * 299)), 1.0)
-    side.process(1e9, membership.new_coordinator(0.0, 300, 60.0, 10.0), lambda: {1: Connection()})
+    side.process(1e9, membership.new_coordinator(0.0, membership.Shape(300), 60.0, 10.0), lambda: {1: Connection()})
     assert all(len(content) <= messages.LIMIT for content in sent)
     ranks = [one.rank for content in sent for one in messages.load(GroupView, content).rows]
     assert ranks == list(range(1, 300))
@@ -154,7 +154,7 @@ def test_view_of_a_large_group_goes_in_frames_of_bounded_size(run_dir: Path) -> 
 def test_a_rank_that_is_slow_against_the_ranks_of_all_members_is_marked(run_dir: Path) -> None:
     lines = Lines()
     side = CoordinatorSide(address(0), lines, lambda rank, kind, content: True)  # type: ignore[arg-type]
-    known = membership.new_coordinator(0.0, 3, 60.0, 10.0)
+    known = membership.new_coordinator(0.0, membership.Shape(3), 60.0, 10.0)
 
     def marked(now: float, *times: float) -> list[tuple[int, int, float, float]]:
         for member, seconds in enumerate(times, 1):

@@ -41,13 +41,16 @@ node_rounds = st.builds(
     texts, numbered, st.lists(st.builds(Kept, numbers, texts, numbers), max_size=3).map(tuple), shards, seconds,
     seconds, st.lists(texts, max_size=2).map(tuple),
 )  # fmt: skip
+places = st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), max_size=5).map(tuple)
 reports = st.builds(
     Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), failures, ends, counts,
     st.booleans(), st.booleans(), paused, numbers, ranks, st.none() | node_rounds,
+    places, hosts, maybe,
 )  # fmt: skip
 orders = st.builds(
     GroupOrder, numbers, st.sampled_from(("wait", "run", "stop", "end")), texts, st.none() | reasons, st.none() | texts,
     maybe, maybe, counts, st.booleans(), st.booleans(), paused, ends, worlds, st.none() | group_rounds,
+    places, hosts,
 )  # fmt: skip
 LOADS = (peers.load_report, peers.load_order, peers.load_pulse, peers.load_ack, peers.load_time)
 HELLO = peers.Hello("1.0", "job", 4, 3, "life", "node")

@@ -27,9 +27,11 @@ class Group:
         size: int = 0,
         wait: str = "20s",
         proxy: Proxy | None = None,
+        shape: str = "",
     ) -> None:
-        """`size`: if the group does not use all hosts.  `proxy`: it is between rank 0 and all others."""
-        self.hosts, self.size = hosts, size or hosts.size
+        """`size`: if the group does not use all hosts.  `proxy`: it is between rank 0 and all others.  `shape`: of
+        --group-size, if it is no number."""
+        self.hosts, self.size, self._shape = hosts, size or hosts.size, shape
         self.folder = hosts.folder / "shared"
         self.folder.mkdir()
         self.book = Book(self.folder)
@@ -40,7 +42,7 @@ class Group:
     def start(self, rank: int, again: bool = False, options: Sequence[str] = (), **environment: str) -> Container:
         """`again`: in the same container.  `environment`: the variables of a scheduler."""
         endpoint = self._proxy.address if self._proxy and rank else ""
-        given = [*self.hosts.group(rank, self.size, endpoint, self.wait), *self.options, *options]
+        given = [*self.hosts.group(rank, self._shape or self.size, endpoint, self.wait), *self.options, *options]
         return self.hosts.start(
             rank, *given, "--", *self.command, again=again, environment={"WORLD_SIZE": str(self.size), **environment}
         )
@@ -59,8 +61,9 @@ class Group:
         """The newest container of this rank."""
         return next(container for container in self.hosts.last if container.rank == rank)
 
-    def until_started(self, epoch: int, timeout: float = DEADLINE) -> None:
-        ranks = list(range(self.size))
+    def until_started(self, epoch: int, timeout: float = DEADLINE, nodes: int = 0) -> None:
+        """`nodes`: if not all members have a place in the epoch."""
+        ranks = list(range(nodes or self.size))
         self._until(lambda: self.book.ranks("start", epoch) == ranks, f"all ranks of epoch {epoch}", timeout)
 
     def until_step(self, step: int, timeout: float = DEADLINE) -> None:
@@ -119,7 +122,7 @@ class Group:
     def _unfinished(self) -> list[str]:
         finished = self.book.named("finished", epoch=self.book.epochs[-1])
         ranks = sorted(line["rank"] for line in finished)
-        if ranks != list(range(self.size)):
+        if ranks != sorted(line["rank"] for line in self.book.named("start", epoch=self.book.epochs[-1])):
             return [f"code 0, and of the last epoch only {ranks} finished"]
         results = {(line["step"], line.get("digest")) for line in finished}
         return [] if len(results) == 1 else [f"not the same result: {results}"]

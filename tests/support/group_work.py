@@ -39,7 +39,8 @@ class PlannedFailure(NamedTuple):
 
 
 class Ledger:
-    """The lines of one process have `time` (CLOCK_MONOTONIC, s), `rank`, `epoch`, `pid` (in its namespace), `what`."""
+    """The lines of one process have `time` (CLOCK_MONOTONIC, s), `rank`, `epoch`, `pid` (in its namespace), `what`;
+    those of a start also `member`, which differs from `rank` where a group has fewer members or spares."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder, self.rank = folder, rank
@@ -51,7 +52,8 @@ class Ledger:
         # Lock first, then check: of two processes that start at once, the later one detects the other.
         self._lock = os.open(alive / f"{self.epoch}-{rank}-{time.monotonic_ns()}", os.O_RDWR | os.O_CREAT, 0o666)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.add("start", starts=int(starts), reason=os.environ.get("FTRUN_RESTART_REASON", ""))
+        reason, member = os.environ.get("FTRUN_RESTART_REASON", ""), int(os.environ["RANK"])
+        self.add("start", starts=int(starts), reason=reason, member=member, size=int(os.environ.get("NNODES", "0")))
         for path in alive.iterdir():
             if path.name.split("-")[0] != str(self.epoch) and _is_locked(path):
                 self.add("overlap", other=path.name)
@@ -101,7 +103,7 @@ class Barrier:
     """All ranks of an epoch proceed step by step, as in a training: one that stops holds all others."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._rank, self._size = ledger.rank, int(os.environ["WORLD_SIZE"])
+        self._rank, self._size = ledger.rank, int(os.environ.get("NNODES") or os.environ["WORLD_SIZE"])
         self._file = os.open(ledger.folder / f"steps-{ledger.epoch}", os.O_RDWR | os.O_CREAT, 0o666)
 
     def wait(self, step: int) -> None:
@@ -180,7 +182,7 @@ def options(description: str | None) -> argparse.ArgumentParser:
 def main() -> None:
     """Send heartbeats in step; rank 0 saves the step.  With `FOLDER/enough` the training ends after the next step."""
     given = options(__doc__).parse_args()
-    ledger = Ledger(given.folder, int(os.environ["RANK"]))
+    ledger = Ledger(given.folder, int(os.environ.get("GROUP_RANK") or os.environ["RANK"]))
     kept, last = given.folder / "kept", given.folder / "last"
     step = _number(kept, 0)
     barrier = Barrier(ledger)

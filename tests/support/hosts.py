@@ -262,7 +262,7 @@ class Hosts:
         self._proxies.append(Proxy(self._switch, self._mark, listen, target or self.endpoint))
         return self._proxies[-1]
 
-    def group(self, rank: int, size: int, endpoint: str = "", wait: str = "10s") -> list[str]:
+    def group(self, rank: int, size: int | str, endpoint: str = "", wait: str = "10s") -> list[str]:
         """The options that make it one."""
         given = {"size": str(size), "rank": str(rank), "endpoint": endpoint or self.endpoint}
         given |= {"secret-file": str(self.secret)}

@@ -33,7 +33,7 @@ GROUPS: Final = {
     "Ranks that ftrun starts": ("nproc-per-node", "local-ranks-filter", "prefix-ranks"),
     "Several nodes": (
         *("group-size", "group-rank", "group-endpoint", "group-secret-file", "group-job", "wait-peer"),
-        "peer-timeout",
+        *("peer-timeout", "spares", "scale-out", "replace-members"),
     ),
     "Files and folders": ("run-dir", "log-dir", "state-dir", "config", "annotations", "termination-log", "node-name"),
     "Reports and metrics": (

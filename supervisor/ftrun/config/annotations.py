@@ -77,6 +77,8 @@ def read(path: str, content: str) -> Annotations:
     texts = [("restart-on", ",".join(causes))] if causes else []
     if unconditional or times:
         texts.append(("unconditional-retry", "on"))
+    if pod:
+        texts.append(("replace-members", "on"))
     valid = ((RETRY, retry), (POD, pod), (TIMES, times), (STRATEGY, strategy or None))
     relayed = [(key, found[key]) for key, value in valid if value is not None]
     restarts = next((count for count in attempts if count is not None), None)

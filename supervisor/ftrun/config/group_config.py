@@ -20,7 +20,8 @@ LENGTHS: Final = (16, 65536)  # bytes of a secret
 
 
 class Group(NamedTuple):
-    """`source`: where the group is known from, as text.  Without a `secret` the endpoint is on loopback."""
+    """`source`: where the group is known from, as text.  Without a `secret` the endpoint is on loopback.  `least`,
+    `spares`, `replaces`, `scale_out`: as in `core.group.membership.Shape`."""
 
     size: int
     rank: int
@@ -29,6 +30,15 @@ class Group(NamedTuple):
     wait: float  # s
     job: str  # distinguishes two groups on one port; may be empty
     source: str
+    least: int = 0
+    spares: int = 0
+    replaces: bool = False
+    scale_out: bool = False
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of members that work may change."""
+        return bool(self.spares or (self.least and self.least < self.size))
 
     @property
     def address(self) -> str:
@@ -54,6 +64,9 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
     is neither a secret nor an endpoint on loopback, the user has not asked for a group: the job runs without one.
     """
     given = {name: settings[f"group-{name}"].value for name in ("size", "rank", "endpoint", "secret-file", "job")}
+    least, spares = 0, settings["spares"].value
+    if isinstance(given["size"], tuple):
+        least, given["size"] = given["size"]
     if given["size"] in (None, 1):
         return None, ""
     # Under an outer ftrun the environment describes the outer one.
@@ -63,6 +76,9 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
     requested = size == given["size"] or given["rank"] is not None or not (given["endpoint"] or ":").startswith(":")
     if size is not None and size <= 1:
         return None, ""
+    if size is not None and spares + max(least, 1) > size:
+        needed = f"at least {least} of them work" if least else "at least one of them works"
+        raise ConfigError(f"--spares: {spares} of {size} members are too many, because {needed} (--group-size)")
     secret: str | None = given["secret-file"] or (SECRET if size is not None and os.path.lexists(SECRET) else None)
     if secret:
         read_secret(secret)
@@ -103,6 +119,10 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
         wait=settings["wait-peer"].value,
         job=given["job"] or (found.job if from_platform else ""),
         source=found.source if from_platform or found.size == size else "options",
+        least=least,
+        spares=spares,
+        replaces=settings["replace-members"].value,
+        scale_out=settings["scale-out"].value == "checkpoint",
     ), ""
 
 

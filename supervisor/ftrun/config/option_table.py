@@ -13,6 +13,7 @@ from ftrun.config.parsers import (
     duration,
     endpoint,
     label,
+    members,
     module_names,
     notices,
     one_of,
@@ -246,10 +247,35 @@ OPTIONS: Final = (
     ),
     Option(
         "group-size",
-        "N|auto|off",
+        "N|MIN:MAX|auto|off",
         "auto",
-        or_auto(or_off(above_zero)),
-        "Members of the group, one ftrun each, that restart together; auto: from the platform; off: no group.",
+        or_auto(or_off(members)),
+        "Members of the group, one ftrun each, that restart together; MIN:MAX: go on with fewer when some are lost; "
+        "auto: from the platform; off: no group.",
+    ),
+    Option(
+        "spares",
+        "N",
+        "0",
+        count,
+        "So many members of the group wait without a command, and take the places of lost ones.",
+    ),
+    Option(
+        "scale-out",
+        "restart|checkpoint",
+        "restart",
+        one_of("restart", "checkpoint"),
+        "When a group with fewer members takes in those that have come back: at the next restart, or at the next "
+        "checkpoint, which then restarts all.",
+    ),
+    Option(
+        "replace-members",
+        "",
+        "off",
+        truth,
+        "The platform replaces a single member: one that ends with 196, 197 or 125 does not end the others, which wait "
+        "for the new one. [on with the annotation fault-tolerance/pod-retry-num]",
+        flag=True,
     ),
     Option("group-rank", "N", "", count, "Rank of this member in the group, from 0. [default: from the platform]"),
     Option(
@@ -275,7 +301,7 @@ OPTIONS: Final = (
         "DUR",
         "10m",
         duration,
-        "A lost member that has not returned after this long ends the run with 195.",
+        "A lost member that has not returned after this long ends the run with 195; with MIN:MAX fewer go on.",
     ),
     Option("peer-timeout", "DUR", "1m", duration, "A member that is silent for this long counts as lost."),
     Option(
@@ -338,5 +364,5 @@ JOB_OPTIONS: Final = (  # a phase cannot set these
     *("on-event", "webhook", "webhook-format", "notify-on", "dry-run"),
     *("log-format", "quiet", "verbose", "metrics", "metrics-file"),
     *("group-size", "group-rank", "group-endpoint", "group-secret-file", "group-job", "wait-peer"),
-    "peer-timeout",
+    *("peer-timeout", "spares", "scale-out", "replace-members"),
 )

@@ -115,6 +115,17 @@ def above_zero(text: str) -> int:
     return number
 
 
+def members(text: str) -> int | tuple[int, int]:
+    """`N`, or `MIN:MAX` as a pair; equal numbers are one."""
+    least, colon, most = text.partition(":")
+    if not colon:
+        return above_zero(text)
+    low, high = above_zero(least), above_zero(most)
+    if low > high:
+        raise ValueError(f"{text!r}: MIN is greater than MAX")
+    return high if low == high else (low, high)
+
+
 def address(text: str) -> str:
     """`HOST:PORT`.  Without a host it means all interfaces of this machine; port 0 means any free port."""
     host, colon, port = text.rpartition(":")

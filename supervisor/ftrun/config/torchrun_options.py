@@ -29,7 +29,7 @@ def _refused(name: str, alternative: str, value: bool = True) -> Translation:
 
 TABLE: Final = (
     Translation("nproc-per-node", "`--nproc-per-node`; 1 if only other options of torchrun are given"),
-    Translation("nnodes", "`--group-size`; 1: no group; a range is refused"),
+    Translation("nnodes", "`--group-size`; 1: no group"),
     Translation("node-rank", "`--group-rank`; with `--nnodes` of more than 1 it is needed, unless a platform gives it"),
     Translation("master-addr", "the host of `--group-endpoint`, and so MASTER_ADDR; not needed on one node"),
     Translation("master-port", "the port of `--group-endpoint`; MASTER_PORT itself differs in each attempt"),
@@ -154,9 +154,8 @@ def _options(found: Mapping[str, str]) -> list[str]:
     if found.get("rdzv-backend", "c10d") not in BACKENDS:
         raise ConfigError(f"--rdzv-backend {found['rdzv-backend']}: use --group-endpoint, where member 0 listens")
     nodes = found.get("nnodes", "1")
-    if ":" in nodes and len(set(nodes.split(":"))) > 1:
-        raise ConfigError(f"--nnodes {nodes}: a group has a fixed size; use --nnodes N or --group-size N")
-    nodes = nodes.partition(":")[0]
+    if len(set(nodes.split(":"))) == 1:
+        nodes = nodes.partition(":")[0]
     if nodes == "1":
         return options
     options += ["--group-size", nodes]

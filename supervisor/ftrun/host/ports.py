@@ -1,6 +1,9 @@
-"""A free TCP port for the rendezvous of the ranks."""
+"""TCP ports that PID 1 holds: a free one for the rendezvous of the ranks, and one that shows that it lives."""
 
 import _socket as socket  # the module `socket` would cost PID 1 more time than all else here
+from typing import Final
+
+BACKLOG: Final = 64  # connections of the other members, or of strangers, that nobody reads
 
 
 class ReservedPort:
@@ -15,6 +18,39 @@ class ReservedPort:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("0.0.0.0", 0))
         self.number: int = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class LifeSign:
+    """A TCP port that accepts connections as long as this process lives, and no longer: nobody inherits it.
+
+    The kernel completes the connections, which are never read.  So whoever was once accepted, and is refused later,
+    knows that this process is dead.  Raises OSError if there is no free port.
+    """
+
+    def __init__(self) -> None:
+        kind = socket.SOCK_STREAM | socket.SOCK_CLOEXEC
+        try:
+            self._socket = socket.socket(socket.AF_INET6, kind)
+            self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            self._socket.bind(("::", 0))
+        except OSError:  # no IPv6 here
+            self._socket = socket.socket(socket.AF_INET, kind)
+            self._socket.bind(("0.0.0.0", 0))
+        self._socket.listen(BACKLOG)
+        self.number: int = self._socket.getsockname()[1]
+
+    def clear(self) -> None:
+        """Close the connections that were made, so that there is room for others."""
+        self._socket.setblocking(False)
+        try:
+            while True:
+                connection, _ = self._socket._accept()  # type: ignore[attr-defined]
+                socket.close(connection)
+        except OSError:
+            pass  # there are no more
 
     def close(self) -> None:
         self._socket.close()

@@ -9,13 +9,14 @@ answer comes, sends RENEW, so that the end of the old connection does not count 
 import json
 from typing import Any, Final
 
-from ftrun.core.group.messages import SILENCE, GroupOrder, Pulse, Ranks, Report, World
+from ftrun.core.group.messages import SILENCE, GroupOrder, Places, Pulse, Ranks, Report, World
+from ftrun.core.group.places import MOST_PAIRS
 from ftrun.core.group.world import MOST_RUNS
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
 from ftrun.messages.codec import Codec, Malformed, Value, parse_object
 
-SCHEMA: Final = 5
+SCHEMA: Final = 6
 ORDER: Final = b"order"
 REFUSED: Final = b"refused"
 BYE: Final = b"bye"
@@ -38,7 +39,9 @@ class Incompatible(Malformed):
 
 class MemberAddress(NamedTuple):
     """The position of this ftrun in its group; the third argument of the messenger.  `secret`: the path of a file.
-    `silence`: seconds without a message after which a member counts as lost."""
+    `silence`: seconds without a message after which a member counts as lost.  `least`, `spares`, `replaces`,
+    `scale_out`: as in `membership.Shape`.  `port`: as long as this ftrun lives, it accepts connections there; 0: there
+    is none.  `contained`: if it dies, the kernel ends all of its processes."""
 
     size: int
     rank: int
@@ -52,6 +55,12 @@ class MemberAddress(NamedTuple):
     node: str
     boot: str
     silence: float = SILENCE
+    least: int = 0
+    spares: int = 0
+    replaces: bool = False
+    scale_out: bool = False
+    port: int = 0
+    contained: bool = False
 
 
 class Hello(NamedTuple):
@@ -61,12 +70,22 @@ class Hello(NamedTuple):
     rank: int
     life: str
     node: str
+    least: int = 0
+    spares: int = 0
+    port: int = 0
+    contained: bool = False
     schema: int = SCHEMA
 
 
 def period(size: int) -> float:
     """The period of the heartbeats, in seconds, for a group of that size."""
     return min(max(PERIOD, size / HEARTBEATS_PER_SECOND), MAX_PERIOD)
+
+
+def shape_text(found: Hello | MemberAddress) -> str:
+    """`2:4 with 1 spares`."""
+    size = f"{found.least}:{found.size}" if found.least else str(found.size)
+    return f"{size} with {found.spares} spares" if found.spares else size
 
 
 def dump(value: tuple[Any, ...]) -> bytes:
@@ -83,11 +102,15 @@ def load_hello(content: bytes, version: str) -> Hello:
     if found.get("schema") != SCHEMA or found.get("version") != version:
         version_sent = line(str(found.get("version")))[:40]
         raise Incompatible(f"it is ftrun {version_sent}, and rank 0 is ftrun {version}: a group has one")
-    return _CODEC.value(Hello, found)
+    hello = _CODEC.value(Hello, found)
+    _check_address("", hello.port)
+    return hello
 
 
 def load_report(content: bytes) -> Report:
     report = _load(Report, content)
+    _check_places(report.places)
+    _check_address(report.address, 0)
     if report.ranks is not None:
         _check_ranks(report.ranks)
     if report.rounds is not None:
@@ -97,6 +120,8 @@ def load_report(content: bytes) -> Report:
 
 def load_order(content: bytes) -> GroupOrder:
     order = _load(GroupOrder, content)
+    _check_places(order.places)
+    _check_address(order.master, 0)
     if order.world is not None:
         _check_world(order.world)
     if order.round is not None:
@@ -171,6 +196,13 @@ def _check_round(found: GroupRound) -> None:
 def _check_numbers(number: int, ranks: tuple[int, ...]) -> None:
     if number < 1 or len(ranks) > MOST_REPLACED or not all(rank >= 0 for rank in ranks):
         raise Malformed("not a round of ranks")
+
+
+def _check_places(places: Places) -> None:
+    if len(places) > MOST_PAIRS or not all(first >= 0 and count > 0 for first, count in places):
+        raise Malformed("`places`: not the members of an epoch")
+    if sum(count for _, count in places) > MOST_MEMBERS:
+        raise Malformed(f"`places`: more than {MOST_MEMBERS} members")
 
 
 def _check_address(address: str, port: int) -> None:

@@ -10,7 +10,7 @@ from ftrun.config.derived import job_name, node_name, relayed, state_dir
 from ftrun.config.option_table import Settings
 from ftrun.core.accounting.totals import figures, summary
 from ftrun.core.machine import effects as do
-from ftrun.core.machine.values import Ledger
+from ftrun.core.machine.values import Ledger, NodePlace
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.policy import Policy
@@ -136,16 +136,21 @@ class Setup(NamedTuple):
             prefixed=bool(world and self.settings["prefix-ranks"].value),
         )
 
-    def command(self, arguments: Sequence[str], ledger: Ledger) -> list[str]:
-        """The command line.  With --min-devices, `{devices}` becomes the number of devices that the command has."""
+    def command(self, arguments: Sequence[str], ledger: Ledger, node: NodePlace | None = None) -> list[str]:
+        """The command line.  With --min-devices, `{devices}` becomes the number of devices that the command has; in a
+        group whose size may change, `{nodes}` and `{node_rank}` become those of this epoch."""
         if self.settings["nproc-per-node"].value is not None:
             from ftrun.config.local_world import command_line
 
             arguments = command_line(arguments)
-        if self.settings["min-devices"].value is None:
-            return list(arguments)
-        count = str(len(ledger.visible.names) if ledger.visible else devices.count())
-        return [argument.replace("{devices}", count) for argument in arguments]
+        values = dict[str, object]()
+        if self.settings["min-devices"].value is not None:
+            values["devices"] = len(ledger.visible.names) if ledger.visible else devices.count()
+        if node is not None:
+            values |= {"nodes": node.nodes, "node_rank": node.number, "master_addr": node.master}
+        for name, value in values.items():
+            arguments = [argument.replace(f"{{{name}}}", str(value)) for argument in arguments]
+        return list(arguments)
 
     def verdict(self, end: do.Exit, ledger: Ledger) -> "state_store.Verdict | None":
         """The verdict for the other ftruns of this job, or None if the command ended by itself."""
@@ -263,7 +268,8 @@ def with_group(policy: Policy, settings: Settings, group: "Group | None") -> Pol
     asked = settings["nproc-per-node"].value
     ranks = None if asked is None else local_ranks(asked)
     by_device = asked in ("auto", "gpu") and devices.count() > 0
-    return policy._replace(group=True, member=group.rank, ranks=ranks, rank_per_device=by_device)
+    policy = policy._replace(group=True, member=group.rank, ranks=ranks, rank_per_device=by_device)
+    return policy._replace(elastic=group.is_elastic, ends_alone=group.replaces or group.is_elastic)
 
 
 def local_ranks(asked: int | str, devices_left: int | None = None) -> int:

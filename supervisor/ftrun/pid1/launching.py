@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.values import Ledger, LocalRank, RankPlace
+from ftrun.core.machine.values import Ledger, LocalRank, NodePlace, RankPlace
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.host import beat_folders, spawn
@@ -51,6 +51,7 @@ class Launcher:
         self._null: int | None = None
         self._master_port = 0  # of the ranks
         self._first_rank: int | None = None  # the number of local rank 0 in the job; None: the command is one process
+        self._node: NodePlace | None = None  # of this member, where it may change
         self._program = command[0]  # that is executed
         self._unread: list[int] = []  # reports of processes that replace others: their ends say as much
         self._written: int | None = None  # the end of the report that its processes have inherited
@@ -59,13 +60,16 @@ class Launcher:
         self.restarted: list[tuple[int, int]] = []  # local rank and pid of ranks that were executed instead of these
         self.standbys = standbys(setup, poll)
 
-    def start(self, ledger: Ledger, place: RankPlace | None) -> ev.SpawnFailed | None:
+    def start(self, ledger: Ledger, place: RankPlace | None, node: NodePlace | None) -> ev.SpawnFailed | None:
         """Fork without waiting for the execs.  Returns an event if a process could not be created."""
+        self._node = None
+        if node is not None and self._group is not None and self._group.is_elastic:
+            self._node = node._replace(master=node.master or self._group.address)
         setup, world, group = self._setup, self._setup.local_world(ledger), self._group
         self._started, self._problem = (), None
         self._close_unread()
-        environment, terminal = setup.environment(ledger), self._control.offer()
-        command = setup.command(self._command, ledger)
+        environment, terminal = self._environment(ledger), self._control.offer()
+        command = setup.command(self._command, ledger, self._node)
         self._program = command[0]
         try:
             if world is not None and group is not None:
@@ -113,6 +117,16 @@ class Launcher:
         self._close()
         return ev.SpawnFailed(time.monotonic(), exit_codes.INTERNAL.code, why)
 
+    def _environment(self, ledger: Ledger) -> dict[str, str]:
+        """The environment of the command.  Where the number of members that work may change, it has this member's
+        place, with the names that torchrun and its operators use."""
+        environment, node = self._setup.environment(ledger), self._node
+        if node is None:
+            return environment
+        place = {"NNODES": node.nodes, "GROUP_WORLD_SIZE": node.nodes, "GROUP_RANK": node.number}
+        environment |= {name: str(value) for name, value in (place | {"NODE_RANK": node.number}).items()}
+        return environment | ({"MASTER_ADDR": node.master} if node.master else {})
+
     def _await_report(self) -> None:
         """Close the end of the report that further processes would need, unless a standby may have to be replaced."""
         waits = self.standbys is not None and self.standbys.starting
@@ -124,9 +138,9 @@ class Launcher:
         """Start one rank again, with these further variables, beside the others.  Returns its pid; raises OSError or
         ValueError."""
         setup = self._setup
-        world, environment = self._world_of_round(ledger), setup.environment(ledger)
+        world, environment = self._world_of_round(ledger), self._environment(ledger)
         environment = environment | (world.variables(local_rank, environment) if world else {}) | dict(variables)
-        start = Start(setup.command(self._command, ledger), environment, self._streams(local_rank), None)
+        start = Start(setup.command(self._command, ledger, self._node), environment, self._streams(local_rank), None)
         pid = self._start_warm(local_rank, start)
         if pid is not None:
             self._replacing[pid] = start

@@ -19,7 +19,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Finish, Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
 from ftrun.core.machine.stopping import done_with
-from ftrun.core.machine.values import RankPlace
+from ftrun.core.machine.values import NodePlace, RankPlace
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences
 from ftrun.host import oom, reaper, signals
@@ -311,8 +311,8 @@ class Supervisor:
                 self._records.persist(event, fields, durable)
             case do.LogLine(text):
                 self._records.log(text)
-            case do.Spawn(_, place):
-                self._spawn(place)
+            case do.Spawn(_, place, node):
+                self._spawn(place, node)
             case _ if isinstance(effect, do.RankEffect) and self._recovery is not None:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
             case do.Forward(number):
@@ -341,14 +341,14 @@ class Supervisor:
             case do.Exit():
                 self._exit = effect
 
-    def _spawn(self, place: RankPlace | None) -> None:
+    def _spawn(self, place: RankPlace | None, node: NodePlace | None) -> None:
         self._beats.reset()
         if self._recovery is not None:
             self._recovery.spawning()
         self._setup.starts.started(self._job.ledger.starts)
         self._exit_cause.spawning(time.monotonic())
         self._clients.on_spawning(self._job.ledger.start_cnt, 0 if place is None else place.first)
-        if (failed := self._launcher.start(self._job.ledger, place)) is not None:
+        if (failed := self._launcher.start(self._job.ledger, place, node)) is not None:
             self._tree.kill()  # the ranks that were started before it
             self._queue.append(failed)
 

@@ -18,9 +18,10 @@ from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job, Running
 from ftrun.core.machine.values import Attempt, Ledger
 from ftrun.core.ranks import table
-from ftrun.helpers.messenger.coordinator_link import CoordinatorLink, _sender
+from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
 from ftrun.helpers.messenger.member_link import MemberLink
 from ftrun.helpers.messenger.operator_channel import OperatorChannel
+from ftrun.helpers.messenger.peer import sender
 from ftrun.host.helpers import Helpers, Line
 from ftrun.host.output_pipes import OutputPipes, RankOutput
 from ftrun.host.tree import Tree
@@ -82,7 +83,7 @@ def peer_message(content: bytes) -> None:
         else:
             assert not isinstance(found, float) or found >= 0
     peers.load_why(content)
-    _sender(content)
+    sender(content)
 
 
 ADDRESS: Final = peers.MemberAddress(4, 0, "127.0.0.1:9", None, 600.0, 10.0, 300.0, "", "life", "node", "boot")

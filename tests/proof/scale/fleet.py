@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ftrun.core.group import coordinator
-from ftrun.core.group.membership import DeadlineReached, Event, Reported, SendOrder, new_coordinator
+from ftrun.core.group.membership import DeadlineReached, Event, Reported, SendOrder, Shape, new_coordinator
 from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Report, State
 from ftrun.core.group.root_cause import MemberLost, MemberState, first_failure
 from ftrun.messages import peers
@@ -206,7 +206,7 @@ class Fleet:
             node.slot = len(parent.children)
         for node in self.nodes:
             node.relay = node.relay._replace(size=1 + len(node.children))
-        self.coordinator = new_coordinator(0.0, 1 + len(self.root.children), WAIT, DRAIN)
+        self.coordinator = new_coordinator(0.0, Shape(1 + len(self.root.children)), WAIT, DRAIN)
         self.notes: list[str] = []
 
     @property

@@ -5,19 +5,37 @@ late or repeated message does no harm, and a new coordinator learns the whole st
 
 An epoch is one start of the command on all members.  The start of the next one is ordered only when each member is
 `ready` *at the epoch before*: it has reported that its command of that epoch, and of any earlier one, is dead and will
-not start.  A member that gets `stop` for an epoch that it never ran adopts its number and reports that.
+not start.  A member that gets `stop` for an epoch that it never ran adopts its number and reports that.  Where a group
+may go on with fewer members, or has spares, an epoch starts without a member only once that one's command is certainly
+dead (fences.py).  Members without a place wait, and count as spares; what happens to them concerns nobody else.
 
 While the cause of a `stop` is None, it is open which failure came first, and members that are `ending` wait.  With a
 cause it is decided that all members restart, including those that are `ending`.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
+from ftrun.core.group.ending import (
+    AT_ONCE,
+    NAMED,
+    end_group,
+    end_missing,
+    end_not_joined,
+    end_not_ready,
+    end_not_started,
+    immediate_end,
+    member_names,
+)
+from ftrun.core.group.fences import (
+    drain_time,
+    fence_latecomer,
+    fence_predecessor,
+    fence_unknown,
+    note_waiting,
+    over_at,
+)
 from ftrun.core.group.membership import (
     HINT,
-    LATE,
-    NONE,
     Coordinator,
     Draining,
     Effects,
@@ -33,24 +51,17 @@ from ftrun.core.group.membership import (
     Steady,
     absent_ranks,
     count_kinds,
-    fence_latecomer,
-    fence_predecessor,
-    fence_unknown,
     highest_counts,
     kind_of,
-    note_waiting,
-    put_member,
-    take_report,
 )
 from ftrun.core.group.messages import GroupEnd, GroupOrder, Pulse, Report
+from ftrun.core.group.places import next_members, pairs
+from ftrun.core.group.reports import put_member, take_report, with_places
 from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first, root_cause
 from ftrun.core.group.world import agree
 from ftrun.core.machine.values import CAUSES
 from ftrun.core.rules import exit_codes
-from ftrun.core.text import durations, sentences
-
-NAMED: Final = 10  # ranks in one line
-AT_ONCE: Final = frozenset(verdict.code for verdict in exit_codes.TABLE if verdict.ends_group)
+from ftrun.core.text import sentences
 
 
 def decide(group: Coordinator, event: Event) -> Outcome:
@@ -63,9 +74,9 @@ def decide(group: Coordinator, event: Event) -> Outcome:
         after = _after_deadline(group, event.now)
     if after is group or isinstance(group.phase, Ended):
         return after, effects
-    end = _immediate_end(after, event.report) if isinstance(event, Reported) else None
+    end = immediate_end(after, event.report) if isinstance(event, Reported) else None
     if end is not None:
-        after, more = _end(after, end)
+        after, more = end_group(after, end)
     else:
         after, more = _assess(after, event.now, event.pulses if isinstance(event, Reported) else {})
     orders = () if after.order == group.order else (SendOrder(after.order),)
@@ -100,7 +111,7 @@ def _note_loss(group: Coordinator, event: MemberLost) -> Outcome:
     if before is None or before.report.life != event.life or before.gone is not None or before.report.state == "left":
         return group, ()
     after = put_member(group, before._replace(gone=event))
-    if isinstance(group.phase, Ended) or after.kinds["gone"] > NAMED:
+    if isinstance(group.phase, Ended) or after.kinds.get("gone", 0) > NAMED:
         return after, ()
     return after, (NodeNote(f"{before.name} is lost: {event.why}"),)
 
@@ -121,8 +132,8 @@ def _after_deadline(group: Coordinator, now: float) -> Coordinator:
 
 
 def _assess(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
-    if group.kinds.get("done") == group.size:
-        return _end(group, GroupEnd(0, exit_codes.SUCCEEDED, "all members have succeeded"))
+    if group.epoch and group.kinds.get("done") == len(group.placed):
+        return end_group(group, GroupEnd(0, exit_codes.SUCCEEDED, "all members have succeeded"))
     match group.phase:
         case Gathering():
             return _while_gathering(group, group.phase, now, pulses)
@@ -135,12 +146,13 @@ def _assess(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outc
 
 def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
     n = group.kinds.get
-    here = len(group.members) == group.size and not n("gone")
+    here = not group.unseen and not n("gone")
     at_work = n("running", 0) + n("done", 0)
     bad = n("fallen", 0) + n("ending", 0)
     if group.epoch:
         bad += n("busy", 0) + n("gone", 0) + group.reports_missing
-        if bad or (at_work and n("ready", 0) + n("behind", 0)) or (here and at_work + n("leaving", 0) < group.size):
+        everyone = at_work + n("leaving", 0) == len(group.placed)
+        if bad or (at_work and n("ready", 0) + n("behind", 0)) or (here and not everyone):
             return _begin_draining(fence_unknown(group, now), now, pulses)
         if here:
             return _adopt_epoch(group)
@@ -148,107 +160,153 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
         return _begin_draining(group, now, pulses)
     elif n("ready") == group.size:
         return _start_epoch(group, GroupRestart("first", ""), now)
-    if phase.deadline is not None and now >= phase.deadline:
+    waited = now >= group.started + group.wait
+    if not group.epoch and n("ready", 0) >= (group.shape.fewest if waited else group.shape.most):
+        # An epoch of which none of these knows may run at those that are missing, until their leases are over.
+        until = max((over_at(group, rank) for rank in absent_ranks(group)), default=now)
+        if until <= now:
+            return _start_epoch(group, GroupRestart("first", ""), now)
+        phase = phase._replace(deadline=until)
+        group = group._replace(phase=phase)
+    elif phase.deadline is not None and now >= phase.deadline:
         missing = absent_ranks(group)
-        if missing:
-            return _end(group, _hang_limit(f"{_names(missing)} did not join within {durations.seconds(group.wait)}"))
-        return _end_not_ready(group, now - group.started)
+        return end_not_joined(group, missing) if missing else end_not_ready(group, now - group.started)
     if phase.hint is not None and now >= phase.hint:
         missing = absent_ranks(group)
-        order = group.order._replace(why=f"waiting for {_names(missing)}" if missing else "")
+        order = group.order._replace(why=f"waiting for {member_names(missing)}" if missing else "")
         return group._replace(order=order, phase=phase._replace(hint=now + 3 * HINT)), ()
     return group, ()
 
 
 def _adopt_epoch(group: Coordinator) -> Outcome:
     """All members run the epoch: adopt the state from before this coordinator started."""
-    counts = highest_counts(group)
-    progressed = any(m.report.progressed for m in group.members.values() if m.report.epoch == group.epoch)
-    order = GroupOrder(group.epoch, "run", counts=counts, paused=group.order.paused)
+    counts, before = highest_counts(group), group.order
+    progressed = any(m.report.progressed for m in group.working if m.report.epoch == group.epoch)
+    order = GroupOrder(group.epoch, "run", counts=counts, paused=before.paused, places=before.places)
     after = group._replace(phase=Steady(), order=order, counts=counts, progressed=progressed, report_deadline=None)
-    return _with_shared_state(after), (NodeNote(f"all {group.size} members are at epoch {group.epoch}"),)
+    return _with_shared_state(after), (NodeNote(f"{_all(group)} are at epoch {group.epoch}"),)
 
 
 def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
     n = group.kinds.get
     going = n("running", 0) + n("done", 0) + n("behind", 0) + n("leaving", 0)
-    if going < group.size:
+    if going < len(group.placed):
         return _begin_draining(group, now, pulses)
     if phase.deadline is not None and not n("behind"):
         group = group._replace(phase=Steady())
     elif phase.deadline is not None and now >= phase.deadline:
-        slow = [rank for rank, m in group.members.items() if kind_of(m, group.epoch, False) == "behind"]
-        return _end(group, _hang_limit(f"{_names(slow, group)} did not start within {durations.seconds(group.wait)}"))
-    return _with_shared_state(group), ()
+        slow = [m.report.rank for m in group.working if kind_of(m, group.epoch, False) == "behind"]
+        return end_not_started(group, slow)
+    group = _with_shared_state(group)
+    if group.shape.scale_out:
+        group, why = _scale_out(group)
+        if why:
+            return _begin_draining(group, now, pulses, why)
+    return group, ()
 
 
 def _with_shared_state(group: Coordinator) -> Coordinator:
-    unchanged = group.kinds.get("devices-unchanged") == group.size
+    unchanged = group.kinds.get("devices-unchanged") == len(group.placed)
     if (group.progressed, unchanged) == (group.order.progressed, group.order.devices_unchanged):
         return group
     return group._replace(order=group.order._replace(progressed=group.progressed, devices_unchanged=unchanged))
 
 
-def _begin_draining(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
-    who = first(group.members.values(), group.epoch)
-    why = _reason(group, who)
-    phase = Draining(now, now + _drain_time(group), pulses)
+def _scale_out(group: Coordinator) -> tuple[Coordinator, str]:
+    """Why this epoch ends for the next one to have more members; empty: it does not.  Each member that reports
+    checkpoints must have a newer one than when that became possible, since a checkpoint may have a part of each."""
+    room = group.shape.most - len(group.placed)
+    if room <= 0 or not group.kinds.get("spare"):
+        return group if group.saved is None else group._replace(saved=None), ""
+    now = {m.report.rank: m.report.checkpoint for m in group.working}
+    if group.saved is None:
+        return group._replace(saved=now), ""
+    steps = [step for step in now.values() if step is not None]
+    if not steps or any(step is not None and step == group.saved.get(rank) for rank, step in now.items()):
+        return group, ""
+    spare = sorted(m.report.rank for r, m in group.members.items() if r not in group.placed and _is_ready(group, m))
+    count = len(group.placed) + len(spare[:room])
+    why = f"step {max(steps)} is saved, and {member_names(spare[:room], group)} can work again: {count} members go on"
+    return group, why
+
+
+def _is_ready(group: Coordinator, member: MemberState) -> bool:
+    return kind_of(member, group.epoch, member.report.rank in group.fences) == "ready"
+
+
+def _begin_draining(group: Coordinator, now: float, pulses: Mapping[int, Pulse], why: str = "") -> Outcome:
+    who = first(group.working, group.epoch)
+    why = why or _reason(group, who)
+    phase = Draining(now, now + drain_time(group), pulses)
     counts, before = group.counts or highest_counts(group), group.order
     order = GroupOrder(group.epoch, "stop", why, node=who and who.report.node, counts=counts, paused=before.paused)
-    order = order._replace(progressed=group.progressed)
+    order = order._replace(progressed=group.progressed, places=before.places)
     after, effects = _while_draining(group._replace(phase=phase, order=order), phase, now, pulses)
     return after, (NodeNote(f"epoch {group.epoch} is over: {why}"), *effects)
 
 
 def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
     n = group.kinds.get
-    missing = n("gone", 0) + group.reports_missing * (group.size - len(group.members))
+    missing = n("gone", 0) + group.reports_missing * group.unseen
     lost_since, lost_member, restart, order = phase.lost_since, phase.lost_member, phase.restart, group.order
     if missing and lost_since is None:
         lost_since = now
-        lost_member = first((m for m in group.members.values() if m.gone is not None), group.epoch)
+        lost_member = first((m for m in group.working if m.gone is not None), group.epoch)
     if restart is None and not (n("running") or n("behind") or n("fallen")):  # all have answered
-        known = (*group.members.values(), lost_member) if lost_member else group.members.values()
+        known = (*group.working, lost_member) if lost_member else group.working
         who = _new_rank_zero(group) or first(known, group.epoch)
-        if who is not None and who.report.state == "ending" and who.report.end and not who.report.end.cut:
-            return _end(group, who.report.end._replace(node=who.report.end.node or who.report.node))
+        end = who.report.end if who is not None and who.report.state == "ending" else None
+        if who is not None and end is not None and _ends_all(group, end):
+            return end_group(group, end._replace(node=end.node or who.report.node))
         restart = _restart(group, who, phase.pulses or pulses)
         node, rank, step = restart.suspect or (order.node, None, None)
         order = order._replace(cause=restart.cause, why=restart.why, node=node, rank=rank, step=step)
-    if restart is not None and n("ready") == group.size:
+    waited = lost_since is not None and now >= lost_since + group.wait
+    absent = absent_ranks(group) if missing else []
+    over = max((over_at(group, rank) for rank in absent), default=now)
+    if restart is not None and over <= now and _can_start(group, len(absent), waited):
         return _start_epoch(group, restart, now)
+    until = (phase.since if lost_since is None else max(phase.since, lost_since)) + drain_time(group)
+    until = max((until, *group.fences.values()))
     if missing and lost_since is not None:
-        until = lost_since + group.wait
-    else:
-        until = (phase.since if lost_since is None else max(phase.since, lost_since)) + _drain_time(group)
+        enough = n("ready", 0) + n("spare", 0) >= group.shape.fewest
+        stopping = n("ready", 0) + len(absent) < len(group.placed)
+        patience = max(over, until if stopping else over) if enough else now
+        until = max(lost_since + group.wait, patience)
+    due = over if now < over < until else until
     group = group._replace(
-        phase=Draining(phase.since, until, phase.pulses or pulses, restart, lost_since, lost_member), order=order
+        phase=Draining(phase.since, due, phase.pulses or pulses, restart, lost_since, lost_member), order=order
     )
     if now < until:
         return group, ()
-    if not missing:
-        return _end_not_ready(group, now - phase.since)
-    ranks = absent_ranks(group)
-    be, was = ("is", "was") if len(ranks) == 1 else ("are", "were")
-    why = f"{_names(ranks, group)} {be} lost and {was} not back within {durations.seconds(group.wait)}"
-    return _end(group, _hang_limit(why, _only_node(group, ranks)))
+    return end_missing(group, absent) if missing else end_not_ready(group, now - phase.since)
+
+
+def _ends_all(group: Coordinator, end: GroupEnd) -> bool:
+    """Whether this verdict of one member ends the others too."""
+    return not end.cut and not (group.shape.goes_on and end.code in AT_ONCE)
+
+
+def _can_start(group: Coordinator, absent: int, waited: bool) -> bool:
+    """Whether the next epoch can start: nothing of this one runs any more, and it has as many members as this one, or,
+    once the lost ones were waited for, as the group needs."""
+    ready, spare = group.kinds.get("ready", 0), group.kinds.get("spare", 0)
+    if ready + absent < len(group.placed):
+        return False
+    return ready + spare >= (group.shape.fewest if waited else min(group.shape.most, len(group.placed)))
 
 
 def _new_rank_zero(group: Coordinator) -> MemberState | None:
     """Rank 0, if it is new since the epoch began: its loss is the cause of what the other members report."""
-    member = group.members.get(0)
+    member = group.members.get(0) if 0 in group.placed else None
     return member if group.epoch_reported and member is not None and member.report.ran < group.epoch else None
-
-
-def _drain_time(group: Coordinator) -> float:
-    """How long draining may take: long enough for a fence, and for a device to heal."""
-    return group.lease + LATE + group.drain + group.heal
 
 
 def _reason(group: Coordinator, who: MemberState | None) -> str:
     if who is None:
         at_work = ("running", "done")
-        odd = next((m for _, m in sorted(group.members.items()) if kind_of(m, group.epoch, False) not in at_work), None)
+        known = sorted(group.working, key=lambda m: m.report.rank)
+        odd = next((m for m in known if kind_of(m, group.epoch, False) not in at_work), None)
         return f"{odd.name} does not run its command" if odd else "a member is missing"
     if who.report.failure is not None and who.at is not None and who.report.epoch == group.epoch:
         return f"{who.name}: {sentences.short(who.report.failure.why, sentences.REASON)}"
@@ -257,7 +315,8 @@ def _reason(group: Coordinator, who: MemberState | None) -> str:
     if who is _new_rank_zero(group):
         return f"{who.name} was lost, and has come back"
     if who.report.state == "left":
-        return f"{who.name} has left"
+        own = who.report.end
+        return f"{who.name} has left" + (f": {sentences.short(own.why, sentences.REASON)}" if own and own.code else "")
     return f"{who.name}: the command ended"
 
 
@@ -265,7 +324,8 @@ def _restart(group: Coordinator, who: MemberState | None, pulses: Mapping[int, P
     why = group.order.why if who is None else _reason(group, who)
     if who is None:
         return GroupRestart("peer", why)
-    if who.report.failure is None or who.report.epoch != group.epoch:
+    leaves = who.report.end is not None and not _ends_all(group, who.report.end)
+    if who.report.failure is None or who.report.epoch != group.epoch or leaves:
         return GroupRestart("peer", why, Suspect(who.report.node))
     cause = who.report.failure.cause
     counts = who.report.counts if cause in CAUSES else None
@@ -275,9 +335,13 @@ def _restart(group: Coordinator, who: MemberState | None, pulses: Mapping[int, P
 def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outcome:
     """The barrier is passed, as nothing of an earlier epoch runs anywhere: order the next epoch."""
     epoch = group.epoch + 1
-    world = agree([(member.name, member.report.ranks) for _, member in sorted(group.members.items())])
+    able = {rank for rank, member in group.members.items() if _is_ready(group, member)}
+    before = group.places or (range(group.size) if group.shape.is_fixed else sorted(group.placed & able))
+    places = next_members(before, able, group.shape.most)
+    members = [group.members[rank] for rank in places]
+    world = agree([(member.name, member.report.ranks) for member in members])
     if isinstance(world, str):
-        return _end(group, GroupEnd(exit_codes.USAGE.code, exit_codes.USAGE.name, world))
+        return end_group(group, GroupEnd(exit_codes.USAGE.code, exit_codes.USAGE.name, world))
     counts = restart.counts or group.counts or highest_counts(group)
     if group.progressed:
         hang, fault, failure = (int(restart.cause == cause) for cause in CAUSES)
@@ -289,68 +353,18 @@ def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outco
     order = GroupOrder(epoch, "run", restart.why, restart.cause, node, rank, step, counts, paused=paused, world=world)
     after = group._replace(
         phase=Steady(now + group.wait),
-        order=order,
+        order=order._replace(places=pairs(places), master=members[0].report.address),
         counts=counts,
         progressed=False,
         report_deadline=None,
         reports_missing=False,
         epoch_reported=False,
     )
-    return after._replace(kinds=count_kinds(after)), (NodeNote(f"all {group.size} members start epoch {epoch}"),)
+    after = with_places(after, places)
+    return after._replace(kinds=count_kinds(after)), (NodeNote(f"{_all(after)} start epoch {epoch}"),)
 
 
-# --- the end --------------------------------------------------------------------------------------------------------
-
-
-def _immediate_end(group: Coordinator, report: Report) -> GroupEnd | None:
-    """A verdict that does not depend on other members: one about a device or ftrun itself; that of a member that has
-    left with one, which must hold for all since the member cannot return; and any verdict with which rank 0 leaves.  A
-    member that leaves since it has lost contact with rank 0 counts as lost."""
-    member = group.members[report.rank]
-    own = report.end if report.end is not None and not (report.end.asked or report.end.cut) else None
-    if own is not None:
-        own = own._replace(node=own.node or report.node) if own.code else own
-    if own is not None and report.state in ("ending", "left") and own.code in AT_ONCE:
-        return own
-    if report.state != "left":
-        return None
-    if own is not None and own.code:
-        return own
-    if report.rank != 0:
-        return None
-    if own is not None and not group.kinds.get("running") and not group.kinds.get("fallen"):
-        return own
-    return _hang_limit(f"{member.name} has left, and without it the group has no rank 0", report.node)._replace(
-        asked=True
-    )
-
-
-def _end_not_ready(group: Coordinator, age: float) -> Outcome:
-    late = [r for r, m in group.members.items() if kind_of(m, group.epoch, r in group.fences) != "ready"]
-    why = f"{_names(late, group)} {'was' if len(late) == 1 else 'were'} not ready within {durations.seconds(age)}"
-    return _end(group, _hang_limit(why, _only_node(group, late)))
-
-
-def _hang_limit(why: str, node: str | None = None) -> GroupEnd:
-    return GroupEnd(exit_codes.HANG_LIMIT.code, exit_codes.HANG_LIMIT.name, why, node)
-
-
-def _end(group: Coordinator, end: GroupEnd) -> Outcome:
-    order = GroupOrder(group.epoch, "end", end.why, node=end.node, counts=group.counts or NONE, end=end)
-    return group._replace(phase=Ended(), order=order), (
-        NodeNote(f"all members end with {end.code} ({end.verdict}): {end.why}"),
-    )
-
-
-def _only_node(group: Coordinator, ranks: list[int]) -> str | None:
-    member = group.members.get(ranks[0]) if len(ranks) == 1 else None
-    return member and member.report.node
-
-
-def _names(ranks: list[int], group: Coordinator | None = None) -> str:
-    """`member 3 (node-c)`, `members 1, 2 and 40 more`."""
-    if len(ranks) == 1:
-        member = group.members.get(ranks[0]) if group else None
-        return member.name if member else f"member {ranks[0]}"
-    named = ", ".join(str(r) for r in sorted(ranks)[:NAMED])
-    return f"members {named}" + (f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else "")
+def _all(group: Coordinator) -> str:
+    """The members that work, as the subject of a sentence."""
+    size, working = group.size, len(group.placed)
+    return f"all {size} members" if working == size else f"{working} of {size} members"

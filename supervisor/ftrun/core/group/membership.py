@@ -1,11 +1,11 @@
-"""The coordinator's view of the members of its group: the values, and how reports change them."""
+"""The coordinator's view of the members of its group: the values, and what follows from them."""
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Pulse, Report
-from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first_failure
+from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect
 from ftrun.core.machine.values import Reason
 from ftrun.core.named_tuple import NamedTuple
 
@@ -17,9 +17,10 @@ LATE: Final = 5.0  # s; no message arrives later than that, since its connection
 Kind = Literal["gone", "fenced", "ready", "behind", "running", "done", "leaving", "fallen", "ending", "busy"]
 """The state of a member in the epoch.  `fenced`: an earlier process of this rank may still run its command.  `behind`:
 it is ready, but has not confirmed that this epoch is over.  `fallen`: its command ended for an unknown cause."""
-Counted = Kind | Literal["devices-unchanged"]
-"""What members are counted by: their kind, and those that run or are done as `devices-unchanged` as well, where their
-accelerators do not change."""
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+Counted = Kind | Literal["devices-unchanged", "spare"]
+"""What members are counted by: those that have a place in the epoch by their kind, and, where they run or are done, as
+`devices-unchanged` too while their accelerators do not change; any other one as `spare` while it could start."""
 
 
 class Reported(NamedTuple):
@@ -100,8 +101,43 @@ class Ended(NamedTuple):
 Phase = Gathering | Steady | Draining | Ended
 
 
-class Coordinator(NamedTuple):
+class Shape(NamedTuple):
+    """How many of the `size` members a group needs.  It starts with all but `spares` of them, which take the places of
+    lost ones, and goes on with fewer, but not with fewer than `least` (0: it needs all the others).  `replaces`: the
+    platform replaces a member that ends with a verdict about itself.  `scale_out`: a member that has come late is taken
+    in at the next checkpoint, and not only at the next restart."""
+
     size: int
+    least: int = 0
+    spares: int = 0
+    replaces: bool = False
+    scale_out: bool = False
+
+    @property
+    def most(self) -> int:
+        """The members of an epoch, if none is missing."""
+        return self.size - self.spares
+
+    @property
+    def fewest(self) -> int:
+        return self.least or self.most
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether each epoch has all members."""
+        return self.fewest == self.size
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the others go on when one member ends with a verdict about itself alone."""
+        return self.replaces or not self.is_fixed
+
+
+class Coordinator(NamedTuple):
+    """`places`: the members of the epoch in the order of their places; empty: not known.  `placed`: the members that
+    may work in it."""
+
+    shape: Shape
     wait: float  # how long a missing member is waited for
     drain: float  # the most that a member needs to stop its command
     heal: float  # the most that it then needs before it is ready
@@ -119,6 +155,24 @@ class Coordinator(NamedTuple):
     reports_missing: bool = False  # that time has passed
     epoch_reported: bool = False  # this epoch is known from reports, and was not started by this coordinator
     silence: float = SILENCE  # how long a member may be silent before it counts as lost
+    places: tuple[int, ...] = ()
+    placed: frozenset[int] = frozenset()
+    # By member, its newest checkpoint when it became possible to take in more members; None: that is not possible.
+    saved: Mapping[int, int | None] | None = None
+
+    @property
+    def size(self) -> int:
+        return self.shape.size
+
+    @property
+    def working(self) -> tuple[MemberState, ...]:
+        """The members that have a place in the epoch, as far as they have reported."""
+        return tuple(member for rank, member in self.members.items() if rank in self.placed)
+
+    @property
+    def unseen(self) -> int:
+        """How many members that have a place have not reported."""
+        return len(self.placed) - sum(self.kinds.get(kind, 0) for kind in KINDS)
 
     @property
     def epoch(self) -> int:
@@ -150,52 +204,11 @@ Outcome = tuple[Coordinator, Effects]
 
 
 def new_coordinator(
-    now: float, size: int, wait: float, drain: float, heal: float = 0.0, silence: float = SILENCE
+    now: float, shape: Shape, wait: float, drain: float, heal: float = 0.0, silence: float = SILENCE
 ) -> Coordinator:
     """A new coordinator, without any knowledge."""
-    return Coordinator(size, wait, drain, heal, now, Gathering(now + wait, now + HINT), silence=silence)
-
-
-def take_report(group: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
-    """The coordinator with this report of a member."""
-    if report.epoch > group.epoch and not isinstance(group.phase, Ended):
-        group = _adopt_epoch(group, now, report.epoch)
-    return put_member(group, MemberState(report, first_failure(report, now, before)))
-
-
-def _adopt_epoch(group: Coordinator, now: float, epoch: int) -> Coordinator:
-    """A higher epoch was reported: this coordinator is new and does not know it, so that its decisions about the epoch
-    before are void."""
-    order = group.order._replace(epoch=epoch, cause=None, progressed=False, devices_unchanged=False)
-    match group.phase:
-        case Gathering() if group.epoch == 0:  # the other members must exist
-            group = group._replace(phase=Gathering(None), report_deadline=now + group.silence)
-        case Steady():
-            group, order = group._replace(phase=Gathering(None)), order._replace(what="wait")
-        case Draining() as phase:
-            group = group._replace(phase=phase._replace(restart=None))
-    group = group._replace(order=order, progressed=False, epoch_reported=True)
-    if isinstance(group.phase, Draining):
-        return fence_unknown(group, now)
-    return group._replace(kinds=count_kinds(group))
-
-
-def put_member(group: Coordinator, member: MemberState) -> Coordinator:
-    """The coordinator with this member.  It is cheap, since a thousand members may become ready one after the other."""
-    rank = member.report.rank
-    before = group.members.get(rank)
-    members = {**group.members, rank: member}
-    kinds = dict(group.kinds)
-    for sign, one in ((-1, before), (1, member)):
-        for kind in _kinds_of(group, one) if one is not None else ():
-            kinds[kind] = kinds.get(kind, 0) + sign
-    report, order = member.report, group.order
-    if isinstance(group.phase, Ended):
-        return group._replace(members=members, kinds=kinds)
-    if report.paused is not None and (before is None or before.report.paused != report.paused):
-        order = order._replace(paused=report.paused)
-    progressed = group.progressed or (report.progressed and report.epoch == group.epoch)
-    return group._replace(members=members, kinds=kinds, order=order, progressed=progressed)
+    phase, everyone = Gathering(now + wait, now + HINT), frozenset(range(shape.size))
+    return Coordinator(shape, wait, drain, heal, now, phase, silence=silence, placed=everyone)
 
 
 def kind_of(member: MemberState, epoch: int, fenced: bool) -> Kind:
@@ -222,18 +235,20 @@ def kind_of(member: MemberState, epoch: int, fenced: bool) -> Kind:
 
 
 def count_kinds(group: Coordinator) -> Mapping[Counted, int]:
-    return Counter(kind for member in group.members.values() for kind in _kinds_of(group, member))
+    return Counter(kind for member in group.members.values() for kind in kinds_of(group, member))
 
 
-def _kinds_of(group: Coordinator, member: MemberState) -> tuple[Counted, ...]:
+def kinds_of(group: Coordinator, member: MemberState) -> tuple[Counted, ...]:
     kind = kind_of(member, group.epoch, member.report.rank in group.fences)
+    if member.report.rank not in group.placed:
+        return ("spare",) if kind == "ready" else ()
     return (kind, "devices-unchanged") if member.report.devices_unchanged and kind in ("running", "done") else (kind,)
 
 
 def absent_ranks(group: Coordinator) -> list[int]:
-    """The ranks of the members that never came or are gone."""
-    gone = (r for r, m in group.members.items() if kind_of(m, group.epoch, False) == "gone")
-    return sorted((*gone, *(r for r in range(group.size) if r not in group.members)))
+    """The members that have a place in the epoch and never came, or are gone."""
+    gone = (m.report.rank for m in group.working if kind_of(m, group.epoch, False) == "gone")
+    return sorted((*gone, *(r for r in group.placed if r not in group.members)))
 
 
 def waited_for(group: Coordinator) -> list[int]:
@@ -245,8 +260,8 @@ def waited_for(group: Coordinator) -> list[int]:
         awaited = (*awaited, "running")
     elif isinstance(group.phase, Ended):
         return sorted(r for r, m in group.members.items() if r and m.gone is None and m.report.state != "left")
-    missing = (r for r in range(group.size) if r not in group.members)
-    kinds = ((r, kind_of(m, group.epoch, r in group.fences)) for r, m in group.members.items())
+    missing = (r for r in group.placed if r not in group.members)
+    kinds = ((m.report.rank, kind_of(m, group.epoch, m.report.rank in group.fences)) for m in group.working)
     return sorted({*missing, *(r for r, kind in kinds if kind in awaited)})
 
 
@@ -255,64 +270,3 @@ def highest_counts(group: Coordinator) -> Counts:
     reported = (NONE, *(member.report.counts for member in group.members.values()))
     hang, fault, failure = (max(counts) for counts in zip(*reported, strict=True))
     return hang, fault, failure
-
-
-# --- earlier processes that may still run their command -------------------------------------------------------------
-
-
-def fence_predecessor(group: Coordinator, now: float, before: MemberState, report: Report) -> Coordinator:
-    """A member that has lost contact with rank 0 may keep working, and stops its command itself when its lease is over;
-    a machine that seems lost may only be cut off.  So its successor is fenced, unless the earlier process is certainly
-    dead: its connection closed, and the successor, on the same machine, came only after that.  One that was there
-    before is fenced, since the earlier process may have lost only its messenger.
-    """
-    gone = before.gone
-    if group.epoch == 0 or gone is None:
-        return group
-    since = group.waiting_processes.get((report.rank, report.life), now)
-    closed = next((at for at in (gone.closed_at, gone.last_message) if at is not None), gone.now)
-    if gone.closed and before.report.boot == report.boot and since >= closed:
-        return group
-    # Its last message from rank 0 is not later than rank 0's last one from it, but for one on the way (LATE).
-    last = gone.last_message if gone.last_message is not None and not gone.closed else gone.now
-    return fence(group, now, {report.rank: last})
-
-
-def note_waiting(group: Coordinator, now: float, report: Report) -> Coordinator:
-    key = report.rank, report.life
-    if key in group.waiting_processes:
-        return group
-    known = list(group.waiting_processes.items())[1 - MAX_WAITING :]  # anyone who has the secret may connect
-    return group._replace(waiting_processes=dict([*known, (key, now)]))
-
-
-def fence_latecomer(group: Coordinator, now: float, report: Report) -> Coordinator:
-    """A member that comes late to a new coordinator, and has run nothing, may have replaced another: fence it."""
-    if isinstance(group.phase, Gathering | Ended) or not may_have_predecessor(report, group.epoch):
-        return group
-    return fence(group, now, {report.rank: group.started})
-
-
-def may_have_predecessor(report: Report, epoch: int) -> bool:
-    """True where an earlier process of this rank may still run its command.  Never for rank 0, where the coordinator
-    is; nor for a member that itself ran the newest epoch, since it was the only one of its rank when that began."""
-    return report.rank != 0 and report.state == "ready" and report.failure is None and report.ran < max(epoch, 1)
-
-
-def fence_unknown(group: Coordinator, now: float) -> Coordinator:
-    """A new coordinator does not know which processes its members have replaced: it fences the members that may have
-    replaced one until none of these can still run its command."""
-    members, epoch = group.members.items(), group.epoch
-    return fence(group, now, {r: group.started for r, m in members if may_have_predecessor(m.report, epoch)})
-
-
-def fence(group: Coordinator, now: float, lost: Mapping[int, float]) -> Coordinator:
-    """Fence these members.  `lost`: for each rank, the last time that an earlier process of it may have had contact
-    with rank 0."""
-    fences = dict(group.fences)
-    for rank, since in lost.items():
-        until = since + group.lease + LATE + group.drain  # after the end of its lease and its command
-        if until > now:
-            fences[rank] = max(until, fences.get(rank, until))
-    after = group._replace(fences=fences)
-    return after._replace(kinds=count_kinds(after))

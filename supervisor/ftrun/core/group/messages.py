@@ -9,6 +9,8 @@ from ftrun.core.ranks.shared import GroupRound, NodeRounds
 
 SILENCE: Final = 60.0  # s without a message after which a member counts as lost: the default of `--peer-timeout`
 MISSED_PULSES: Final = 3  # the least number of pulses from a node that must be missing
+Places = tuple[tuple[int, int], ...]
+"""Members in the order of their places (places.py), as pairs: the first of consecutive members, and how many."""
 Counts = tuple[int, int, int]  # restarts in a row without progress: hang, fault, failure
 
 State = Literal["ready", "running", "fallen", "stopping", "done", "ending", "leaving", "left"]
@@ -49,8 +51,9 @@ class GroupEnd(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """What a member offers for its next start, where ftrun starts the ranks: how many it will start.  Of rank 0 also:
-    its address, where the others can reach it (empty: they know it themselves), and a port that is reserved there."""
+    """What a member offers for its next start, where ftrun starts the ranks: how many it will start.  Of a member that
+    may get the first place also: its address, where the others can reach it (empty: they know it themselves), and a
+    port that is reserved there."""
 
     number: int
     address: str = ""
@@ -59,7 +62,7 @@ class Ranks(NamedTuple):
 
 class World(NamedTuple):
     """The ranks of an epoch.  Rank 0 of the job listens at `address` and `port`; `counts`: pairs (members, ranks of
-    each of them), in the order of the members."""
+    each of them), in the order of their places."""
 
     address: str
     port: int
@@ -70,7 +73,9 @@ class Report(NamedTuple):
     """The complete state of a member, for rank 0.  `life` identifies this ftrun process, and `seq` rises within it.
     `epoch`: the newest epoch that this member has run or that rank 0 has ended; the member starts only later ones.
     `end`: only with `ending`, `done`, `left`.  `ran`: the last epoch whose command this ftrun process itself started;
-    0: none.  `ranks`: None if the command is one process.  `rounds`: None if its ranks cannot recover.
+    0: none.  `ranks`: None if the command is one process.  `rounds`: None if its ranks cannot recover.  `places`: of
+    `epoch`; empty: not known.  `address`: where the other members can reach this one; empty: at the endpoint of the
+    group.  `checkpoint`: the newest step that is safe on disk in this attempt.
     """
 
     rank: int
@@ -89,6 +94,9 @@ class Report(NamedTuple):
     ran: int = 0
     ranks: Ranks | None = None  # of the next start
     rounds: NodeRounds | None = None
+    places: Places = ()
+    address: str = ""
+    checkpoint: int | None = None
 
 
 class Pulse(NamedTuple):
@@ -109,7 +117,8 @@ class GroupOrder(NamedTuple):
     epoch on; `progressed`: a member made progress in this epoch, which resets them.  `devices_unchanged`: the
     accelerators of all members have not changed for the idle timeout.  `paused`: as in `Report`.  `world`: with a `run`
     that starts an epoch, where ftrun starts the ranks.  `round`: what their ranks do within the epoch; None: they do
-    not recover, or (with `wait`) that is not known.
+    not recover, or (with `wait`) that is not known.  `places`: the members that work in `epoch`, in the order of their
+    nodes; any other one waits as a spare.  `master`: the address of the first of them; empty: the endpoint's.
     """
 
     epoch: int
@@ -126,3 +135,5 @@ class GroupOrder(NamedTuple):
     end: GroupEnd | None = None
     world: World | None = None
     round: GroupRound | None = None
+    places: Places = ()
+    master: str = ""

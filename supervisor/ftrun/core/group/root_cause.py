@@ -12,6 +12,8 @@ NOWHERE: Final = -1  # before the first step
 class MemberLost(NamedTuple):
     """Rank 0 has lost contact with this life of a member.  `closed`: its connection closed, and no new one came;
     otherwise it is silent.  `last_message`, `closed_at`: when its last message came, and its connection closed.
+    `certain`: its command is dead, since its ftrun said that it ends, or since its machine, which can be reached, has
+    no ftrun any more.
     """
 
     now: float
@@ -21,6 +23,7 @@ class MemberLost(NamedTuple):
     closed: bool = False
     last_message: float | None = None
     closed_at: float | None = None
+    certain: bool = False
 
 
 class MemberState(NamedTuple):

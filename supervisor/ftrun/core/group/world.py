@@ -34,9 +34,9 @@ def agree(offers: Sequence[tuple[str, Ranks | None]]) -> World | str | None:
     return World(first.address, first.port, tuple(counts))
 
 
-def place(world: World | None, member: int) -> RankPlace | None:
-    """The place of this member in the world; None: it has none."""
-    if world is None or member < 0:
+def place(world: World | None, member: int | None) -> RankPlace | None:
+    """The ranks of the member with this place (places.py); None: it has none."""
+    if world is None or member is None or member < 0:
         return None
     seen = before = 0
     for members, count in world.counts:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ftrun.core.machine.values import Fault, Finding, RankPlace
+from ftrun.core.machine.values import Fault, Finding, NodePlace, RankPlace
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.table import Restore
 
@@ -22,10 +22,12 @@ class LogLine(NamedTuple):
 
 
 class Spawn(NamedTuple):
-    """Start the command; its environment comes from the ledger.  `place`: of the ranks that ftrun starts in a group."""
+    """Start the command; its environment comes from the ledger.  In a group: `place` of the ranks that ftrun starts,
+    and `node` of this member."""
 
     number: int
     place: RankPlace | None = None
+    node: NodePlace | None = None
 
 
 class FenceRank(NamedTuple):

@@ -36,7 +36,9 @@ from ftrun.core.rules.idle import unchanged_for
 from ftrun.core.rules.policy import Policy, local_ranks
 from ftrun.core.text import durations, sentences
 
+MOST_NAMED: Final = 256  # members in a record
 DECISION: Final = 10.0  # s that rank 0 has to decide about a verdict, once it can know which members it has lost
+ALONE: Final = tuple(verdict.name for verdict in exit_codes.TABLE if verdict.ends_group)
 OF_THE_NODE: Final = tuple(verdict.name for verdict in exit_codes.TABLE if verdict.about_node)
 
 
@@ -56,7 +58,7 @@ class GroupMember(NamedTuple):
 
 def on_group_order_received(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy) -> Outcome:
     """Apply an order.  Each order is complete, so that a repeated one changes nothing."""
-    order, before = event.order, job.order
+    order, before, epoch = event.order, job.order, job.ledger.epoch
     job = job._replace(order=order)
     written: Effects = ()
     if before is None or (order.epoch, order.what, order.why) != (before.epoch, before.what, before.why):
@@ -72,6 +74,8 @@ def on_group_order_received(job: Job, phase: Phase, event: ev.GroupOrderReceived
         case "run" if order.epoch == job.ledger.epoch:
             outcome = _apply_shared_state(job, phase, event, policy, written)
     job, effects = outcome or (job, written)
+    if job.ledger.epoch != epoch or order.places:
+        job = job._replace(places=order.places if order.epoch == job.ledger.epoch else ())
     effects += _first_failure_line(job, before, order, policy)
     news = before is None or order.paused != before.paused
     if order.paused is not None and news and order.paused != job.announced_pause:
@@ -96,8 +100,12 @@ def _order_record(order: GroupOrder) -> do.Persist:
         origin |= {"node": order.end.node, "verdict": order.end.verdict, "exit_code": order.end.code}
     why = order.why or (order.end.why if order.end else "")
     fields: do.Fields = (("what", order.what), ("epoch", order.epoch), ("why", why or None))
+    if order.what == "run" and order.places:
+        from ftrun.core.group.places import members  # only in a group
+
+        origin["members"] = [*members(order.places)][:MOST_NAMED]
     if order.world is not None:
-        origin["world_size"] = sum(members * count for members, count in order.world.counts)
+        origin["world_size"] = sum(number * count for number, count in order.world.counts)
     return do.Persist("group", tuple((name, value) for name, value in (*fields, *origin.items()) if value is not None))
 
 
@@ -159,7 +167,8 @@ def _end_with_group(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy
     if end.verdict == exit_codes.SUCCEEDED or (end.asked and isinstance(job.want, Finish)):
         if isinstance(phase, Stopping) and phase.stage == "verdict":
             return start_or_finish(job, phase.attempt, event.now, policy, written)
-        if isinstance(job.want, Finish) or end.verdict == exit_codes.SUCCEEDED:
+        spare = isinstance(phase, Pending) and not isinstance(job.want, Finish)
+        if not spare and (isinstance(job.want, Finish) or end.verdict == exit_codes.SUCCEEDED):
             return job, written  # it is ending as it should
     if isinstance(phase, Launching):
         return keep_until_exec(job, phase, event, policy)
@@ -283,6 +292,8 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
         devices_unchanged=_are_devices_unchanged(job, now, policy),
         paused=job.announced_pause,
         ranks=None if ranks is None else Ranks(ranks, me.address, me.port),
+        places=job.places,
+        checkpoint=attempt.checkpoint.checkpoint_step if attempt is not None and attempt.checkpoint else None,
     )
 
 
@@ -319,6 +330,8 @@ def _are_devices_unchanged(job: Job, now: float, policy: Policy) -> bool:
 def waits_for_verdict(job: Job, policy: Policy) -> bool:
     """Whether this verdict may be overruled, or has to wait for other members.  One that the group ordered does not."""
     if not policy.group or not isinstance(job.want, Finish) or job.want.asked:
+        return False
+    if policy.ends_alone and job.want.verdict in ALONE:
         return False
     return job.order is None or job.order.what != "end"
 

@@ -13,7 +13,7 @@ from ftrun.core.machine.device_faults import (
 )
 from ftrun.core.machine.states import Finish, Healing, Job, KeepRunning, Launching, Pending, Restart, Stopping
 from ftrun.core.machine.stopping import Effects, Outcome, await_devices, await_verdict, finish
-from ftrun.core.machine.values import Attempt
+from ftrun.core.machine.values import Attempt, NodePlace
 from ftrun.core.rules.policy import Policy, local_ranks
 from ftrun.core.text import durations, sentences
 
@@ -22,30 +22,41 @@ ANSWER = 5.0  # s; time that a helper gets, beyond the deadline of a question, t
 
 def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     """Start the command.  A member of a group waits until all others can start too."""
-    epoch, place = job.ledger.epoch, None
+    epoch, place, node = job.ledger.epoch, None, None
     if policy.group:
         if job.order is None or job.order.what != "run" or job.order.epoch <= epoch:
             order = job.order or GroupOrder(epoch, "wait", "no message from rank 0 yet")
             line = do.LogLine("ready; waiting for the other members of the group, since all start together")
             return job._replace(phase=Pending(), order=order), (line,) if isinstance(job.want, KeepRunning) else ()
-        epoch = job.order.epoch
+        from ftrun.core.group.places import count, place_of  # only in a group
+
+        order = job.order
+        epoch, number = order.epoch, policy.member
+        if order.places:
+            found = place_of(order.places, policy.member)
+            if found is None:
+                return _wait_as_spare(job, order, count(order.places))
+            number, node = found, NodePlace(found, count(order.places), order.master)
+        job = job._replace(places=order.places)
         if (ranks := local_ranks(job.ledger, policy)) is not None:
             from ftrun.core.group.world import place as place_in  # only where ftrun starts the ranks
 
-            place = place_in(job.order.world, policy.member)
+            place = place_in(order.world, number)
             if place is None or place.number != ranks:
                 return _refuse_epoch(job, epoch, ranks)
     again = job.want if isinstance(job.want, Restart) else None
-    number = job.ledger.start_cnt + 1
-    ledger = job.ledger._replace(start_cnt=number, epoch=epoch, reason=again.reason if again else job.ledger.reason)
+    start = job.ledger.start_cnt + 1
+    ledger = job.ledger._replace(start_cnt=start, epoch=epoch, reason=again.reason if again else job.ledger.reason)
     fields: do.Fields = (("reason", ledger.reason), ("start_cnt", ledger.starts))
     if again:
         fields += (("consecutive", again.consecutive),)
     if policy.group:
         fields += (("epoch", epoch),)
+    if node is not None and policy.elastic:
+        fields += (("node_rank", node.number), ("nodes", node.nodes))
     written = do.Persist(record, fields)  # the cause of a restart and its count are on disk already
     attempt = Attempt(
-        number,
+        start,
         spawned_at=now,
         patience=1 << min(ledger.hang, 10),
         first_beat=ledger.first_beat,
@@ -53,7 +64,16 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
         replacements=ledger.replacements,
     )
     job = job._replace(phase=Launching(attempt), want=KeepRunning(), ledger=ledger, blame=None, removed_devices=())
-    return job, (written, do.Spawn(number, place))
+    return job, (written, do.Spawn(start, place, node))
+
+
+def _wait_as_spare(job: Job, order: GroupOrder, working: int) -> Outcome:
+    """The epoch starts without this member.  It is ready after it, so that it can have a place in the next one."""
+    why = f"{sentences.several(working, 'member')} work in epoch {order.epoch}, and this one waits as a spare"
+    written = do.Persist("group", (("what", "spare"), ("epoch", order.epoch), ("why", why)))
+    ledger = job.ledger._replace(epoch=order.epoch)
+    line = do.LogLine(sentences.sentence(why, "it starts when it is needed, at a restart of all"))
+    return job._replace(phase=Pending(), ledger=ledger, places=order.places), (written, line)
 
 
 def _refuse_epoch(job: Job, epoch: int, ranks: int) -> Outcome:

@@ -3,7 +3,7 @@ lasts until an event."""
 
 from typing import Literal, get_args
 
-from ftrun.core.group.messages import GroupOrder
+from ftrun.core.group.messages import GroupOrder, Places
 from ftrun.core.machine.events import Event, FaultReported
 from ftrun.core.machine.values import Attempt, Device, Fault, Finding, Ledger, Reason
 from ftrun.core.named_tuple import NamedTuple
@@ -144,7 +144,8 @@ class Job(NamedTuple):
     """The whole state.  `held`: why the platform does not permit a start; `leaving`: it requests the end of the
     command.  `devices`: the devices that the command may use.  `past`: the earlier schedules of this job.  `order`: the
     group's current order.  `announced_pause`: the pause that the operator last requested here, as the group is informed
-    of it (`Report.paused`).  `removed_devices`: devices that were removed since the last start."""
+    of it (`Report.paused`).  `removed_devices`: devices that were removed since the last start.  `places`: of the
+    group's epoch in the ledger; empty: not known."""
 
     phase: Phase = Pending()
     want: Want = KeepRunning()
@@ -157,6 +158,7 @@ class Job(NamedTuple):
     order: GroupOrder | None = None
     announced_pause: float | None = None
     removed_devices: tuple[str, ...] = ()
+    places: Places = ()
     leaving: bool = False
 
     @property

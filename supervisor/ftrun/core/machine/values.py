@@ -240,6 +240,15 @@ class RankPlace(NamedTuple):
     port: int
 
 
+class NodePlace(NamedTuple):
+    """The place of one member of a group among the `nodes` that work in an epoch.  `master`: the address of the first
+    of them; empty: that of the endpoint."""
+
+    number: int
+    nodes: int
+    master: str = ""
+
+
 class Attempt(NamedTuple):
     """Facts about one start of the command; a restart discards them.
 

@@ -44,6 +44,8 @@ class Policy(NamedTuple):
     recalls: bool = False  # the first start waits for what an earlier schedule has reached
     group: bool = False  # a member of a group: starts and verdicts are for all members
     member: int = 0  # its number there
+    elastic: bool = False  # the number of members that work may change, and so may the place of this one
+    ends_alone: bool = False  # the others go on when this member ends with a verdict about itself alone
     ranks: int | None = None  # that ftrun starts on this node; None: the command is one process
     rank_per_device: bool = False  # one for each device that the command has
     peer_timeout: float = SILENCE  # how long another member may be silent before it counts as lost

@@ -9,7 +9,6 @@ takes its place later.  An attacker with the secret can send what a member can, 
 prevent its start, use up the connections, and read the orders.  It cannot run anything: no order carries a command.
 """
 
-import json
 import math
 import time
 from collections.abc import Iterator
@@ -24,7 +23,9 @@ from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, Lines
 from ftrun.helpers.messenger.connections import HANDSHAKE, Connections
+from ftrun.helpers.messenger.death_watch import DeathWatch
 from ftrun.helpers.messenger.group_view import CoordinatorSide
+from ftrun.helpers.messenger.peer import Peer, job_text, sender
 from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.messenger.transport import LATE, RETRY, Unusable, secure, server
 from ftrun.messages import group_view, peers
@@ -42,24 +43,8 @@ LEAVING: Final = 4.0  # s that rank 0 waits for the members to leave
 FLUSH: Final = 0.3  # s in which the last orders are sent; a member that has its own closes the connection earlier
 SCAN: Final = 1.0  # s between two checks for silent members
 PULSES_VALID: Final = 0.1  # s for which the collected pulses are reused
-NAME: Final = 100  # characters
 STAMP: Final = 32  # bytes
 KEEPALIVE: Final = 60  # s until the kernel closes the connection of a machine that is gone
-
-
-class Peer:
-    """One ftrun process of a member."""
-
-    def __init__(self, hello: peers.Hello, hello_frame: bytes = b"") -> None:
-        self.hello, self.hello_frame = hello, hello_frame
-        self.id, self.fd = b"", -1  # of its connection, if there is one
-        self.report, self.seq, self.state = b"", 0, ""
-        self.last_seen, self.stamp = 0.0, b""  # when the last message arrived, and the sender's time in it
-        self.host = ""  # its address
-        self.closed = self.until = math.inf  # when its connection closed, and until when it may reconnect
-        self.gone = False  # the coordinator has counted it as lost or left
-        self.renews = False  # it has announced that it renews its connection
-        self.refused = ""
 
 
 class CoordinatorLink:
@@ -84,6 +69,7 @@ class CoordinatorLink:
         self._by_id: dict[bytes, Peer] = {}
         self._by_fd: dict[int, Peer] = {}
         self._disconnected: list[Peer] = []  # whose connection has just closed
+        self._deaths: DeathWatch[Peer] = DeathWatch()
         self._pulse_frames: dict[int, tuple[bytes, float]] = {}  # by rank: the last pulse as received, and when
         self._pulses: dict[int, Pulse] = {}
         self._pulses_at = -math.inf
@@ -91,7 +77,9 @@ class CoordinatorLink:
         self._leaving = math.inf
         now = time.monotonic()
         self._coordinator = membership.new_coordinator(
-            now, address.size, address.wait, address.drain, address.heal, address.silence
+            now,
+            membership.Shape(address.size, address.least, address.spares, address.replaces, address.scale_out),
+            *(address.wait, address.drain, address.heal, address.silence),
         )
         self._order, self._sent_order, self._delivered_order = peers.dump(self._coordinator.order), b"", b""
         self._next = self._scan = self._planned = self._lenient_until = now
@@ -105,7 +93,7 @@ class CoordinatorLink:
             return 0.0
         deadline = math.inf if self._coordinator.deadline is None else self._coordinator.deadline
         closed = min((peer.until for peer in self._disconnected), default=math.inf)
-        return min(self._next, self._scan, self._leaving, deadline, closed, self.view.due)
+        return min(self._next, self._scan, self._leaving, deadline, closed, self._deaths.due, self.view.due)
 
     def set_report(self, report: Report, now: float) -> None:
         """Set the report of this node's own PID 1, which is a member like the others."""
@@ -136,7 +124,7 @@ class CoordinatorLink:
 
     def _check_leaving(self, now: float) -> None:
         """PID 1 ends this process after `LeaveConfirmed`, so the members get their last order before."""
-        if not self._coordinator.staying:
+        if not self._coordinator.staying or self._coordinator.order.what != "end":  # or they wait for another rank 0
             self._leaving = min(self._leaving, now + FLUSH) if self._by_fd else now
         if now >= self._leaving:
             self._leaving = math.inf
@@ -146,6 +134,7 @@ class CoordinatorLink:
     def close(self, orphan: bool) -> None:
         """Close all connections, which is how the members detect the end of rank 0."""
         self.view.close()
+        self._deaths.close()
         self._socket.disable_monitor()
         self._context.destroy(linger=200)  # ms, for the last order
 
@@ -204,7 +193,7 @@ class CoordinatorLink:
                 if peer.refused:
                     raise Malformed(peer.refused)
             except Malformed as why:
-                self._lines.problem(f"{_sender(content[0])} was refused: {why}")
+                self._lines.problem(f"{sender(content[0])} was refused: {why}")
                 final = isinstance(why, peers.Incompatible) and self._can_refuse_finally(now)
                 self._send([id, peers.REFUSED, str(why).encode(), peers.FINAL if final else b""])
                 continue
@@ -239,9 +228,12 @@ class CoordinatorLink:
         """The peer with this `Hello`; `Malformed` if it cannot be a member of this group."""
         hello = peers.load_hello(content, __version__)
         if hello.job != self._address.job:
-            raise Malformed(f"it belongs to {_job(hello.job)}, and rank 0 to {_job(self._address.job)}")
+            raise Malformed(f"it belongs to {job_text(hello.job)}, and rank 0 to {job_text(self._address.job)}")
         if hello.size != self._address.size:
             raise peers.Incompatible(f"it is in a group of {hello.size}, and rank 0 in one of {self._address.size}")
+        if (hello.least, hello.spares) != (self._address.least, self._address.spares):
+            theirs, ours = (peers.shape_text(one) for one in (hello, self._address))
+            raise peers.Incompatible(f"it is in a group of {theirs}, and rank 0 in one of {ours}")
         if not 0 < hello.rank < hello.size:
             raise Malformed(f"member {hello.rank} is rank 0 itself, or does not belong to a group of {hello.size}")
         peers_of_rank = self._peers.setdefault(hello.rank, {})
@@ -265,6 +257,7 @@ class CoordinatorLink:
             self._connection_closed(fd, now)
         else:
             peer.host = connection.host
+            self._deaths.joined(peer, peer.host, peer.hello.port, now)
 
     def _receive_report(self, peer: Peer, frames: list[bytes], now: float) -> None:
         """Process the report, pulse and time of a member.  A heartbeat without changes costs nothing further."""
@@ -277,7 +270,7 @@ class CoordinatorLink:
             peer.report, peer.seq, peer.state = content, report.seq, report.state
             peer.gone, peer.refused = False, ""
             self._pulse_frames[report.rank] = pulse, now
-            self._decide(membership.Reported(now, report, self._pulses_if_failed(report, now)))
+            self._decide(membership.Reported(now, peer.located(report), self._pulses_if_failed(report, now)))
             peer.gone = report.state == "left"
         if not peer.refused:
             self._pulse_frames[peer.hello.rank] = pulse, now
@@ -296,9 +289,13 @@ class CoordinatorLink:
         # both ends give a connection up when nothing arrives.
         if not peer.gone and not peer.renews and now < peer.last_seen + self._period + GIVEN_UP:
             self._disconnected.append(peer)
+            self._deaths.closed(peer, now)
 
     def _check_lost(self, now: float) -> None:
         """Report members as lost that have not reconnected in time, or that are silent."""
+        for peer in self._deaths.process(now):
+            if peer.closed < math.inf and not peer.gone:
+                self._lose_member(peer, "its ftrun has died", True, now, peer.hello.contained)
         self._disconnected = [peer for peer in self._disconnected if peer.closed < math.inf and not peer.gone]
         for peer in self._disconnected:
             if now < peer.until:
@@ -325,13 +322,14 @@ class CoordinatorLink:
         found = read_pulse(self._beat_dir, time.monotonic())
         return found is not None and found.age < self._address.silence
 
-    def _lose_member(self, peer: Peer, why: str, closed: bool, now: float) -> None:
+    def _lose_member(self, peer: Peer, why: str, closed: bool, now: float, certain: bool = False) -> None:
         peer.gone = True
+        self._deaths.forget(peer)
         if not peer.refused:
             self._pulse_frames.pop(peer.hello.rank, None)
             shut = min(peer.closed, now) if closed else None
             hello = peer.hello
-            self._decide(MemberLost(now, hello.rank, hello.life, why, closed, peer.last_seen, shut))
+            self._decide(MemberLost(now, hello.rank, hello.life, why, closed, peer.last_seen, shut, certain))
 
     def _pulses_if_failed(self, report: Report, now: float) -> dict[int, Pulse]:
         """The latest pulses of all members if the report contains a failure, else nothing."""
@@ -384,16 +382,3 @@ class CoordinatorLink:
             return True
         except zmq.ZMQError:
             return False  # it does not read; it will send its report again
-
-
-def _sender(content: bytes) -> str:
-    """The sender of a `Hello` for a person, as far as it can be decoded."""
-    try:
-        found = json.loads(content[: peers.LIMIT])
-        return f"member {int(found['rank'])} ({peers.line(str(found['node'])[:NAME])})"
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return "a peer"
-
-
-def _job(name: str) -> str:
-    return f"the job {name}" if name else "a job without a name"

@@ -26,7 +26,7 @@ from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client, Context
 
 if TYPE_CHECKING:
-    from ftrun.host.ports import ReservedPort
+    from ftrun.host.ports import LifeSign, ReservedPort
 
 SPARE: Final = 5.0  # s; the messenger itself reports the silence this much earlier
 KILLING: Final = 5.0  # s from SIGKILL to the end of every process that can be killed
@@ -72,6 +72,7 @@ class GroupMessenger(Messenger):
         self._last_contact: float | None = None  # when the last answered message was sent; None: never
         self._silent = self._lost = False  # as last reported to the core
         self._refusal = ""
+        self._life: LifeSign | None = None
         super().__init__(context)
 
     def start(self) -> None:
@@ -93,6 +94,12 @@ class GroupMessenger(Messenger):
             node=self._me.node,
             boot=self._me.boot,
             silence=max(policy.peer_timeout, MISSED_PULSES * peers.period(group.size)),
+            least=group.least,
+            spares=group.spares,
+            replaces=group.replaces,
+            scale_out=group.scale_out,
+            port=self._life_sign(),
+            contained=os.getpid() == 1,
         )
         arguments = (context.work_dir.path, context.beat_dir, EXACT.dump(self._address))
         context.helpers.add(self.name, *arguments, paired=True, prompt=True)  # the command waits for it
@@ -103,6 +110,8 @@ class GroupMessenger(Messenger):
                 return [ev.GroupOrderReceived(now, order)]
             case messages.Contact(age):
                 self._contact(now - age, now)
+                if self._life is not None:
+                    self._life.clear()
             case messages.RankZeroSilent(why):
                 return [self._contact_lost(why, now)]
             case messages.Refused(why, final):
@@ -161,6 +170,17 @@ class GroupMessenger(Messenger):
         if self._sent is not None:
             self.send(messages.Report(self._sent))
 
+    def _life_sign(self) -> int:
+        """The number of a port by which rank 0 finds out that this ftrun has died; 0: there is none."""
+        from ftrun.host.ports import LifeSign
+
+        try:
+            self._life = LifeSign()
+        except OSError as error:
+            self.problem(f"no port for the other members: {error.strerror}")
+            return 0
+        return self._life.number
+
     def _note(self, what: str, line: str | None = None) -> None:
         self.context.records.append(("group", (("what", "noted"), ("why", what)), line))
 
@@ -169,10 +189,10 @@ class GroupMessenger(Messenger):
         self._offer_port()
 
     def _offer_port(self) -> None:
-        """Rank 0 reserves the port of the next start in advance, since the order of that start carries it.  That of the
-        current attempt stays reserved."""
+        """The member that may be the first of an epoch reserves the port of the next start in advance, since the order
+        of that start carries it.  That of the current attempt stays reserved."""
         group = self.context.group
-        if group is None or group.rank or self.context.policy.ranks is None:
+        if group is None or self.context.policy.ranks is None or (group.rank and not group.is_elastic):
             return
         from ftrun.host.ports import ReservedPort
 
@@ -184,7 +204,8 @@ class GroupMessenger(Messenger):
             self.problem(f"no port for the ranks: {error.strerror}")
             self._ports, self._me = self._ports[-1:], self._me._replace(port=0)
             return
-        self._ports, self._me = (*self._ports[-1:], new), self._me._replace(address=group.address, port=new.number)
+        address = "" if group.rank else group.address
+        self._ports, self._me = (*self._ports[-1:], new), self._me._replace(address=address, port=new.number)
 
     @property
     def _rank_zero(self) -> str:

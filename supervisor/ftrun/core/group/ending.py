@@ -1,0 +1,89 @@
+"""How a group ends: the verdicts that hold for all of its members, and their reasons."""
+
+from typing import Final
+
+from ftrun.core.group.membership import NONE, Coordinator, Ended, NodeNote, Outcome, kind_of
+from ftrun.core.group.messages import GroupEnd, GroupOrder, Report
+from ftrun.core.rules import exit_codes
+from ftrun.core.text import durations, sentences
+
+NAMED: Final = 10  # members in one line
+AT_ONCE: Final = frozenset(verdict.code for verdict in exit_codes.TABLE if verdict.ends_group)
+
+
+def immediate_end(group: Coordinator, report: Report) -> GroupEnd | None:
+    """A verdict that does not depend on other members: one about a device or ftrun itself; that of a member that has
+    left with one, which must hold for all since the member cannot return; and any verdict with which rank 0 leaves.  A
+    member that leaves since it has lost contact with rank 0 counts as lost, and so does one that leaves with a verdict
+    about itself where the others can go on.  What a spare ends with is no verdict about the job."""
+    member = group.members[report.rank]
+    if report.rank not in group.placed and report.rank:
+        return None
+    own = report.end if report.end is not None and not (report.end.asked or report.end.cut) else None
+    if own is not None:
+        own = own._replace(node=own.node or report.node) if own.code else own
+    if own is not None and report.state in ("ending", "left") and own.code in AT_ONCE:
+        return None if group.shape.goes_on else own
+    if report.state != "left":
+        return None
+    if own is not None and own.code:
+        return own
+    if report.rank != 0:
+        return None
+    if own is not None and not group.kinds.get("running") and not group.kinds.get("fallen"):
+        return own
+    return _hang_limit(f"{member.name} has left, and without it the group has no rank 0", report.node)._replace(
+        asked=True
+    )
+
+
+def end_not_ready(group: Coordinator, age: float) -> Outcome:
+    kinds = ((m.report.rank, kind_of(m, group.epoch, m.report.rank in group.fences)) for m in group.working)
+    late = [rank for rank, kind in kinds if kind != "ready"]
+    why = f"{member_names(late, group)} {'was' if len(late) == 1 else 'were'} not ready within {durations.seconds(age)}"
+    return end_group(group, _hang_limit(why, _only_node(group, late)))
+
+
+def end_not_joined(group: Coordinator, missing: list[int]) -> Outcome:
+    why = f"{member_names(missing)} did not join within {durations.seconds(group.wait)}"
+    return end_group(group, _hang_limit(why))
+
+
+def end_not_started(group: Coordinator, slow: list[int]) -> Outcome:
+    why = f"{member_names(slow, group)} did not start within {durations.seconds(group.wait)}"
+    return end_group(group, _hang_limit(why))
+
+
+def end_missing(group: Coordinator, missing: list[int]) -> Outcome:
+    be, was = ("is", "was") if len(missing) == 1 else ("are", "were")
+    why = f"{member_names(missing, group)} {be} lost and {was} not back within {durations.seconds(group.wait)}"
+    if not group.shape.is_fixed:
+        able = group.kinds.get("ready", 0) + group.kinds.get("spare", 0)
+        why += f"; {sentences.several(able, 'member')} left, and the group needs {group.shape.fewest}"
+    return end_group(group, _hang_limit(why, _only_node(group, missing)))
+
+
+def _hang_limit(why: str, node: str | None = None) -> GroupEnd:
+    return GroupEnd(exit_codes.HANG_LIMIT.code, exit_codes.HANG_LIMIT.name, why, node)
+
+
+def end_group(group: Coordinator, end: GroupEnd) -> Outcome:
+    order = GroupOrder(group.epoch, "end", end.why, node=end.node, counts=group.counts or NONE, end=end)
+    order = order._replace(places=group.order.places)
+    return group._replace(phase=Ended(), order=order), (
+        NodeNote(f"all members end with {end.code} ({end.verdict}): {end.why}"),
+    )
+
+
+def _only_node(group: Coordinator, ranks: list[int]) -> str | None:
+    member = group.members.get(ranks[0]) if len(ranks) == 1 else None
+    return member and member.report.node
+
+
+def member_names(ranks: list[int], group: Coordinator | None = None) -> str:
+    """`member 3 (node-c)`, `members 1, 2 and 40 more`."""
+    if len(ranks) == 1:
+        member = group.members.get(ranks[0]) if group else None
+        return member.name if member else f"member {ranks[0]}"
+    named = ", ".join(str(r) for r in sorted(ranks)[:NAMED])
+    return f"members {named}" + (f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else "")

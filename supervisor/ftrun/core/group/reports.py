@@ -1,0 +1,62 @@
+"""How the reports of its members change what the coordinator of a group knows."""
+
+from ftrun.core.group.fences import fence_unknown
+from ftrun.core.group.membership import Coordinator, Draining, Ended, Gathering, Steady, count_kinds, kinds_of
+from ftrun.core.group.messages import Report
+from ftrun.core.group.places import members
+from ftrun.core.group.root_cause import MemberState, first_failure
+
+
+def take_report(group: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
+    """The coordinator with this report of a member."""
+    if report.epoch > group.epoch and not isinstance(group.phase, Ended):
+        group = _adopt_epoch(group, now, report.epoch)
+    if report.epoch == group.epoch and report.places and not group.places and group.epoch_reported:
+        group = with_places(group, members(report.places))
+        group = group._replace(order=group.order._replace(places=report.places))
+    return put_member(group, MemberState(report, first_failure(report, now, before)))
+
+
+def _adopt_epoch(group: Coordinator, now: float, epoch: int) -> Coordinator:
+    """A higher epoch was reported: this coordinator is new and does not know it, so that its decisions about the epoch
+    before are void."""
+    order = group.order._replace(epoch=epoch, cause=None, progressed=False, devices_unchanged=False, places=())
+    group = with_places(group, ())
+    match group.phase:
+        case Gathering() if group.epoch == 0:  # the other members must exist
+            group = group._replace(phase=Gathering(None), report_deadline=now + group.silence)
+        case Steady():
+            group, order = group._replace(phase=Gathering(None)), order._replace(what="wait")
+        case Draining() as phase:
+            group = group._replace(phase=phase._replace(restart=None))
+    group = group._replace(order=order, progressed=False, epoch_reported=True)
+    if isinstance(group.phase, Draining):
+        return fence_unknown(group, now)
+    return group._replace(kinds=count_kinds(group))
+
+
+def put_member(group: Coordinator, member: MemberState) -> Coordinator:
+    """The coordinator with this member.  It is cheap, since a thousand members may become ready one after the other."""
+    rank = member.report.rank
+    before = group.members.get(rank)
+    everyone = {**group.members, rank: member}
+    kinds = dict(group.kinds)
+    for sign, one in ((-1, before), (1, member)):
+        for kind in kinds_of(group, one) if one is not None else ():
+            kinds[kind] = kinds.get(kind, 0) + sign
+    report, order = member.report, group.order
+    if isinstance(group.phase, Ended):
+        return group._replace(members=everyone, kinds=kinds)
+    if report.paused is not None and (before is None or before.report.paused != report.paused):
+        order = order._replace(paused=report.paused)
+    progressed = group.progressed or (report.progressed and report.epoch == group.epoch)
+    return group._replace(members=everyone, kinds=kinds, order=order, progressed=progressed)
+
+
+def with_places(group: Coordinator, places: tuple[int, ...]) -> Coordinator:
+    """The coordinator that knows who works in the epoch; where nobody knows, each member may."""
+    placed = frozenset(places or range(group.size))
+    if (places, placed) == (group.places, group.placed):
+        return group
+    after = group._replace(places=places, placed=placed, saved=None)
+    return after._replace(kinds=count_kinds(after))

@@ -1,0 +1,74 @@
+"""Whether the ftrun of a member is dead, as its machine shows it."""
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from ftrun.helpers.messenger.death_watch import FIRST, DeathWatch
+from ftrun.host.ports import BACKLOG, LifeSign
+from support.ports import free_port
+from support.runs import wait_for
+
+
+@pytest.fixture
+def life() -> Iterator[LifeSign]:
+    made = LifeSign()
+    yield made
+    made.close()
+
+
+def settle(watch: DeathWatch[str]) -> list[str]:
+    """What it finds until it has nothing more to do, or for half a second."""
+    found, until = list[str](), time.monotonic() + 0.5
+    while not found and watch.due < until:
+        time.sleep(max(0.0, watch.due - time.monotonic()))
+        found += watch.process(time.monotonic())
+    return found
+
+
+def test_a_port_that_is_refused_after_it_accepted_shows_that_its_process_is_dead(life: LifeSign) -> None:
+    watch = DeathWatch[str]()
+    watch.joined("member", "127.0.0.1", life.number, time.monotonic())
+    assert settle(watch) == []
+    watch.closed("member", time.monotonic())
+    assert settle(watch) == []  # it lives
+    life.close()
+    assert wait_for(lambda: watch.process(time.monotonic()), "the death") == ["member"]
+    assert watch.process(time.monotonic()) == []
+    assert watch.due == float("inf")
+
+
+def test_a_port_that_always_refuses_shows_nothing() -> None:
+    """As behind a firewall that rejects it."""
+    watch, port = DeathWatch[str](), free_port()
+    watch.joined("member", "127.0.0.1", port, time.monotonic())
+    assert settle(watch) == []
+    watch.closed("member", time.monotonic())
+    assert settle(watch) == []
+    assert FIRST > 1
+
+
+def test_a_member_that_has_come_back_is_not_asked_any_more(life: LifeSign) -> None:
+    watch = DeathWatch[str]()
+    watch.joined("member", "127.0.0.1", life.number, time.monotonic())
+    settle(watch)
+    watch.closed("member", time.monotonic())
+    watch.joined("member", "127.0.0.1", life.number, time.monotonic())
+    life.close()
+    assert settle(watch) == []
+
+
+@pytest.mark.parametrize("host", ["", "no such host", "256.1.1.1"])
+def test_an_address_that_is_none_is_no_error(host: str, life: LifeSign) -> None:
+    watch = DeathWatch[str]()
+    watch.joined("member", host, life.number, time.monotonic())
+    assert settle(watch) == []
+
+
+def test_connections_that_nobody_reads_do_not_fill_the_port(life: LifeSign) -> None:
+    for _ in range(4):
+        for _ in range(BACKLOG // 2):
+            socket.create_connection(("127.0.0.1", life.number), timeout=30).close()
+        life.clear()

@@ -1,0 +1,134 @@
+"""Groups that go on with fewer members, have spares, or wait for a replaced one: containers on hosts of their own."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from support.group_runs import Group
+from support.hosts import Hosts
+from support.runs import wait_for
+
+Make = Callable[[int], Hosts]
+CRITICAL = "80E18402"  # a code of a device that cannot heal
+QUICK = ("--steps", "100000", "--step-time", "0.02")
+
+
+def members(group: Group, epoch: int) -> dict[int, int]:
+    """Which member had each place in that epoch."""
+    return {line["rank"]: line["member"] for line in group.book.named("start", epoch=epoch)}
+
+
+def sizes(group: Group, epoch: int) -> set[int]:
+    """NNODES, as each command saw it."""
+    return {line["size"] for line in group.book.named("start", epoch=epoch)}
+
+
+def test_a_spare_takes_the_place_of_a_lost_member_and_nothing_restarts_twice(hosts: Make) -> None:
+    group = Group(hosts(4), *QUICK, wait="60s", options=("--spares", "1"))
+    group.begin()
+    group.until_started(1, nodes=3)
+    assert members(group, 1) == {0: 0, 1: 1, 2: 2}
+    until_spare(group, 3)
+    assert not group.rank(3).named("spawned")
+    group.rank(1).kill()
+    group.gone.add(1)
+    group.until_started(2, nodes=3)
+    assert (members(group, 2), sizes(group, 2)) == ({0: 0, 1: 3, 2: 2}, {3})
+    assert "its ftrun has died" in str(group.rank(0).named("group"))
+    group.start(1)  # it is a spare now, and what happens to it is nobody's concern
+    until_spare(group, 1)
+    group.rank(1).kill()
+    group.start(1)
+    until_spare(group, 1)
+    group.gone.discard(1)
+    group.finish()
+    group.must_end(0, epochs=[1, 2])
+
+
+def test_fewer_go_on_and_the_lost_one_is_taken_in_at_the_next_restart(hosts: Make) -> None:
+    failure = ("--failure", "crash:1:100000")
+    group = Group(hosts(3), *QUICK, *failure, wait="5s", shape="2:3", options=("--peer-timeout", "5s"))
+    group.begin()
+    group.until_started(1)
+    group.rank(1).kill()
+    group.until_started(2, nodes=2)
+    assert (members(group, 2), sizes(group, 2)) == ({0: 0, 1: 2}, {2})
+    group.start(1)
+    until_spare(group, 1)
+    restart(group, 0)
+    group.until_started(3)
+    assert (members(group, 3), sizes(group, 3)) == ({0: 0, 1: 2, 2: 1}, {3})
+    group.finish()
+    group.must_end(0, epochs=[1, 2, 3])
+
+
+def test_a_member_that_is_back_is_taken_in_at_the_next_checkpoint(hosts: Make) -> None:
+    options = ("--peer-timeout", "5s", "--scale-out", "checkpoint")
+    group = Group(hosts(3), *QUICK, wait="5s", shape="2:3", options=options)
+    group.begin()
+    group.until_started(1)
+    group.rank(2).kill()
+    group.until_started(2, nodes=2)
+    group.start(2)
+    group.until_started(3)
+    assert "is saved, and member 2 (host-2) can work again: 3 members go on" in group.rank(0).stderr
+    group.finish()
+    group.must_end(0, epochs=[1, 2, 3])
+
+
+def test_below_the_least_number_of_members_the_job_ends_with_195(hosts: Make) -> None:
+    group = Group(hosts(3), *QUICK, wait="4s", shape="2:3", options=("--peer-timeout", "5s"))
+    group.begin()
+    group.until_started(1)
+    group.rank(1).kill()
+    group.until_started(2, nodes=2)
+    group.rank(2).kill()
+    group.gone |= {1, 2}
+    group.must_end(195, epochs=[1, 2])
+    assert "1 member left, and the group needs 2" in str(group.rank(0).verdict["message"])
+
+
+def test_a_replaced_member_does_not_end_the_others(hosts: Make) -> None:
+    """As with a device fault: it ends alone, says `isolate`, and the others start with the new container."""
+    failing = Group(hosts(3), *QUICK, wait="60s", options=("--replace-members",))
+    state = failing.folder / "reset.json"
+    report_fault(state)
+    for rank in range(3):
+        failing.start(rank, options=("--reset-file", str(state)) if rank == 1 else ())
+    failing.until_started(1)
+    report_fault(state, CRITICAL)
+    assert failing.rank(1).wait() == 197
+    assert failing.rank(1).verdict["isolate"] is True
+    for other in (0, 2):
+        failing.rank(other).until("exited")
+        assert not failing.rank(other).ended
+    failing.start(1, MA_SCHEDULE_CNT="2")
+    failing.until_started(2)
+    starts = {line["member"]: line["starts"] for line in failing.book.named("start", epoch=2)}
+    assert starts == {0: 2, 1: 1, 2: 2}
+    failing.finish()
+    failing.must_end(0, epochs=[1, 2])
+
+
+def until_spare(group: Group, rank: int) -> None:
+    member = group.rank(rank)
+    wait_for(lambda: any(record["what"] == "spare" for record in member.named("group")), "a spare")
+
+
+def report_fault(path: Path, code: str = "") -> None:
+    """As MindCluster reports a device, here one that is well, or has a fault."""
+    state = {"Status": "unrecovered" if code else "recovered", "Policy": "hotReset"}
+    device = {"RankId": 1, "LogicId": 0, **state, "ErrorCode": [], "ErrorCodeHex": code}
+    flags = {"FaultFlushing": False, "GracefulExit": 0, "RestartFaultProcess": False}
+    content = {"RankList": [device], "UpdateTime": int(time.time()) + bool(code), "RetryTime": 0, **flags}
+    path.with_suffix(".new").write_text(json.dumps(content))
+    path.with_suffix(".new").rename(path)
+
+
+def restart(group: Group, rank: int) -> None:
+    """The command of this member fails, which restarts all."""
+    wait_for(lambda: group.book.step > 3, "some steps")
+    os.kill(group.rank(rank).command, signal.SIGKILL)
