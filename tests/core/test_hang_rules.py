@@ -17,13 +17,19 @@ def test_each_rule_decides_what_clears_it() -> None:
     assert HangRule._field_defaults == {}
     assert [name for name, rule in RULES.items() if rule.by_work] == ["idle"]
     assert [name for name, rule in RULES.items() if rule.several] == ["section"]
-    assert [name for name, rule in RULES.items() if rule.by_proof] == ["deadlock"]
+    assert [name for name, rule in RULES.items() if rule.by_proof] == ["deadlock", "loop"]
 
 
 def test_a_deadlock_is_called_one_once() -> None:
     found = Finding("deadlock", 1, 31.0, 15.0, mechanism="deadlock: its threads wait for each other")
     text = "rank 1 was proved to be deadlocked after 31s without movement: its threads wait for each other"
     assert sentence(found) == text
+
+
+def test_an_endless_loop_is_called_one_once() -> None:
+    found = Finding("loop", 1, 31.0, 15.0, mechanism="endless loop: rank 1 repeats the same computation at train.py:7")
+    text = "rank 1 was proved to be in an endless loop after 31s without movement: rank 1 repeats the same computation"
+    assert sentence(found) == f"{text} at train.py:7"
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -24,8 +24,10 @@ class RankState(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The helper's only argument: look whether anything can still end the wait of a job that stands still.  The fields
-    are as in `Request`."""
+    """The helper's only argument: look whether anything can still end the wait of a job that stands still.
+
+    `compare`: for how many seconds the states of a thread that computes may be compared (recurrence.py), which slows it
+    down; 0: not at all.  The other fields are as in `Request`."""
 
     root: int
     now: float
@@ -35,6 +37,7 @@ class Look(NamedTuple):
     between: float = 2.0
     timeout: float = 20.0
     group: Membership | None = None
+    compare: float = 0.0
 
 
 class Looked(NamedTuple):
@@ -45,7 +48,8 @@ class Looked(NamedTuple):
     over the threads that cannot run any more: pid, start time, tid, call, arguments and context switches.  `rank`: of a
     closed look, the rank at the end of the chain, if it has one; `pid`: its process.  `cost`: CPU seconds that the look
     took, with its children.  `kind`: the rule that a closed look supports.  `again`: an open look that the group has to
-    repeat soon, because all members together seem to be closed.
+    repeat soon, because all members together seem to be closed.  `compared`: for how many seconds states were compared,
+    whose CPU time is not a part of `cost`.
     """
 
     open_reason: str | None
@@ -56,6 +60,7 @@ class Looked(NamedTuple):
     cost: float = 0.0
     kind: Rule = "deadlock"
     again: bool = False
+    compared: float = 0.0
 
 
 class Request(NamedTuple):

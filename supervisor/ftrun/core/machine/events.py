@@ -101,7 +101,8 @@ class Looked(NamedTuple):
     for what, a sentence.  `fingerprint`: two closed looks with the same one found the same threads in the same calls,
     and none of them has run in between.  `rank`, `pid`: the rank, if it has one, and the process at the end of the
     chain.  `cost`: the CPU seconds of the look.  `rule`: the rule that a closed look supports.  `again`: the members of
-    the group together seem to be in a deadlock, which another look of each has to confirm.
+    the group together seem to be in a deadlock, which another look of each has to confirm.  `compared`: for how many
+    seconds the states of a computing thread were compared; not a part of `cost`.
     """
 
     now: float
@@ -113,6 +114,7 @@ class Looked(NamedTuple):
     cost: float = 0.0
     rule: Rule = "deadlock"
     again: bool = False
+    compared: float = 0.0
 
 
 class CommandStopped(NamedTuple):

@@ -11,7 +11,7 @@ from ftrun.core.rules.idle import Idle
 Cause = Literal["hang", "fault", "failure"]
 CAUSES: Final[tuple[Cause, ...]] = ("hang", "fault", "failure")
 Reason = Literal["first", "hang", "fault", "failure", "manual", "peer"]
-Rule = Literal["step", "start", "section", "idle", "deadlock"]  # the rules that find hangs: `hang_rules.RULES`
+Rule = Literal["step", "start", "section", "idle", "deadlock", "loop"]  # the rules that find hangs: `hang_rules.RULES`
 TOUCH: Final = -1  # the "rank" of the touch file; of several processes without RANK it is -1 - pid
 
 
@@ -113,8 +113,9 @@ class LookState(NamedTuple):
     how long the job had stood still at the last look, in seconds.  `again`: when a closed look is to be confirmed, or
     one with which the group suspects a deadlock (`repeats`: how often it did); otherwise there is no other look before
     `earliest`.  `closed`: the last look, if it was closed; `proved`: two looks in a row found the same.  `raised`: a
-    proof was refuted, so that there is no look before the job has stood still for so many seconds.  `wait`: what the
-    job waits for, according to the last look, as text; `recorded`: the same in the last record `look`.
+    proof was refuted, so that there is no look before the job has stood still for so many seconds.  `compared`: how
+    long it had stood still when the states of a computing thread were last compared in this attempt, in seconds.
+    `wait`: what the job waits for, according to the last look, as text; `recorded`: the same in the last record `look`.
     """
 
     still: Standstill | None = None
@@ -125,6 +126,7 @@ class LookState(NamedTuple):
     closed: ClosedLook | None = None
     proved: bool = False
     raised: float = 0.0
+    compared: float = 0.0
     wait: str = ""
     recorded: str = ""
     repeats: int = 0

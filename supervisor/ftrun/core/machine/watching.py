@@ -95,7 +95,9 @@ def on_looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Pol
     age, is_open = looks.age_of(attempt, event.now), event.open_reason is not None
     found = ClosedLook(begun, event.fingerprint, event.mechanism, event.rank, event.pid, event.rule)
     why = event.mechanism or event.open_reason or ""
-    attempt = looks.end(attempt, None if is_open else found, why, event.now, event.cost, event.again)
+    attempt = looks.end(
+        attempt, None if is_open else found, why, event.now, event.cost, event.again, event.compared > 0
+    )
     if age < looks.RECORDED or why == attempt.look.recorded:
         return check(job, attempt, event.now, policy)
     attempt = attempt._replace(look=attempt.look._replace(recorded=why))

@@ -78,6 +78,12 @@ def _deadlocked(found: Finding) -> str:
     return f"{proved}: {mechanism(found.mechanism)}" if found.mechanism else proved
 
 
+def _looping(found: Finding) -> str:
+    proved = f"{rank(found.rank)} was proved to be in an endless loop after {seconds(found.age)} without movement"
+    text = short(found.mechanism.removeprefix("endless loop: "), REASON)
+    return f"{proved}: {text}" if text else proved
+
+
 def _who(silent: Silent) -> str:
     return "touch file" if silent.rank == TOUCH else rank(silent.rank)
 
@@ -132,6 +138,17 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         several=False,
         sentence=_deadlocked,
         brief=lambda silent: f"{_who(silent)} is deadlocked",
+        missing=lambda found: "without movement",
+    ),
+    "loop": HangRule(
+        meaning="a rank, or the command, comes back to the same complete state again and again, and nothing can "
+        "influence it; only under `--hang-timeout auto`, and without any timeout",
+        timeout="hang",
+        by_work=False,
+        by_proof=True,
+        several=False,
+        sentence=_looping,
+        brief=lambda silent: f"{_who(silent)} is in an endless loop",
         missing=lambda found: "without movement",
     ),
 }

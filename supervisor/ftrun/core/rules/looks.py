@@ -16,6 +16,11 @@ AGAIN: Final = 5.0  # s from a closed look to the one that has to confirm it
 REPEATS: Final = 8  # looks that the group asks for, until those at the usual times have to do
 SPACING: Final = 200  # times the CPU time of a look: the least time to the next one, so that looks take 0.5 % of a core
 LOST: Final = 25.0  # s; a look that has not been answered by then has failed
+# A look that finds a thread which computes may compare its states, which slows that thread down.  It does so for a
+# share of the standstill so far, and again only when a standstill is twice as long: of an hour, half a minute.
+COMPARED: Final = 0.1
+LEAST_COMPARED: Final = 2.0  # s
+MOST_COMPARED: Final = 6.0  # s
 RECORDED: Final = 60.0  # s without a movement from which on the result of a look is recorded
 
 
@@ -57,14 +62,35 @@ def begin(attempt: Attempt, now: float) -> Attempt:
     return attempt._replace(look=look)
 
 
-def end(attempt: Attempt, found: ClosedLook | None, wait: str, now: float, cost: float, again: bool = False) -> Attempt:
+def comparison(attempt: Attempt) -> float:
+    """For how many seconds the look under way may compare the states of a thread that computes."""
+    look = attempt.look
+    if look.closed is not None:
+        return MOST_COMPARED
+    if look.age < 2 * look.compared:
+        return 0.0
+    return min(MOST_COMPARED, max(LEAST_COMPARED, COMPARED * look.age))
+
+
+def end(
+    attempt: Attempt,
+    found: ClosedLook | None,
+    wait: str,
+    now: float,
+    cost: float,
+    again: bool = False,
+    compared: bool = False,
+) -> Attempt:
     """The attempt after the look that was under way; `found`: None after an open one; `wait`: what the job waits for.
-    Two closed looks with the same result prove a deadlock; one whose result differs from the one before is confirmed
-    at the usual time.  `again`: an open one is repeated soon."""
+    Two closed looks with the same result prove a deadlock or a loop; one whose result differs from the one before is
+    confirmed at the usual time.  `again`: an open one is repeated soon.  `compared`: the states of a computing thread
+    were compared."""
     before = attempt.look.closed
     look = attempt.look._replace(begun=None, earliest=now + SPACING * cost, closed=found, wait=wait)
+    if compared:
+        look = look._replace(compared=look.age)
     if found is not None and before is not None:
-        look = look._replace(proved=bool(found.fingerprint) and found._replace(at=before.at) == before)
+        look = look._replace(proved=bool(found.fingerprint) and _is_same(found, before))
     elif found is not None:
         look = look._replace(again=now + AGAIN)
     elif again and look.repeats < REPEATS:
@@ -81,7 +107,13 @@ def age_of(attempt: Attempt, now: float) -> float:
 def _anew(look: LookState, still: Standstill | None) -> LookState:
     """Without any result; a look that is under way is dropped."""
     earliest = look.earliest if look.begun is None else 0.0
-    return LookState(still, earliest=earliest, raised=look.raised, recorded=look.recorded)
+    return LookState(still, earliest=earliest, raised=look.raised, compared=look.compared, recorded=look.recorded)
+
+
+def _is_same(found: ClosedLook, before: ClosedLook) -> bool:
+    """A loop may be found in another of its lines."""
+    text = before.mechanism if found.rule == "loop" else found.mechanism
+    return found._replace(at=before.at, mechanism=text) == before
 
 
 def _has_moved(attempt: Attempt, closed: ClosedLook) -> bool:

@@ -11,6 +11,7 @@ timeout reaches its maximum (an hour by default).  Doubt is therefore resolved i
 * A waiting rank need not be the one that hangs.  If another rank that also stopped does work, or is in a section, which
   has its own timeout, the suspect may be waiting for that rank.
 * A timeout that the user set is never extended.
+* CPU use of a loop that was proved to be endless (recurrence.py) is no work.
 * A learned timeout kills only if nothing outside the job can end the wait (graph.py), whatever else was observed.
 
 Where the job uses an accelerator there is less doubt: a wait for the device also looks like CPU use within one line,
@@ -166,7 +167,9 @@ def classify(
     cleared = _work_of(living, doubt=not (idle and accelerated), moved=outside.moved) or outside.traffic
     if cleared is None and idle and any(change.moved for change in living):
         cleared = f"its Python stack changes: {next(c for c in living if c.moved).location}"
-    if cleared is None and not idle:
+    if finding.rule == "loop":  # it computes, and that it gets nowhere is proved or not
+        cleared = None
+    elif cleared is None and not idle:
         cleared = next((why for rank, subtree in others if (why := _awaited_work(rank, subtree, accelerated))), None)
     cleared = cleared or outside.open_reason
     reason = "; ".join(part for part in (_inactivity(living, cpu, io), outside.closed_reason) if part)

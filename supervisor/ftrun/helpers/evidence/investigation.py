@@ -3,17 +3,19 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Any, Final
 
+from ftrun.core.rules import looks
 from ftrun.core.rules.culprit import RankSeen, culprits
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.helpers.evidence import (
     blocking_calls,
     flight_recorder,
     look,
+    loops,
     processes,
     proof,
     report,
@@ -39,6 +41,7 @@ from ftrun.helpers.evidence.folder import Folder
 from ftrun.helpers.evidence.graph import Graph, Outcome
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.processes import Observation
+from ftrun.helpers.evidence.recurrence import Comparison
 from ftrun.helpers.evidence.report import Facts
 from ftrun.helpers.evidence.stacks import Stacks
 from ftrun.helpers.evidence.world import LATE, World
@@ -82,6 +85,7 @@ class Investigation:
         if request.due is not None:  # the second observation takes as long as the first
             resume = max(resume, request.due - AGAIN * (time.monotonic() - started) - CONCLUSION)
         moving = stacks.find_moving(spy, before, order, resume)
+        compared = self._compare(first_waits.copy())
         time.sleep(max(0.0, resume - time.monotonic()))
 
         second, order = self._observe()
@@ -100,7 +104,8 @@ class Investigation:
         outcome = graph.follow(request.suspect)
         if self._by_proof or (self._needs_proof and not outcome.is_open):
             late = first_task.running or second_task.running or bool(failed)
-            outcome = self._prove(outcome, *worlds, before) if not late else outcome._replace(open_reason=LATE)
+            unknown = outcome._replace(open_reason=LATE)
+            outcome = unknown if late else self._prove(outcome, *worlds, before, compared)
         verdict = self._classify(found, accelerated, graph, outcome)
         facts = Facts(
             request,
@@ -217,13 +222,22 @@ class Investigation:
                 return f"it may wait for {graph.name(rank.pid)}: {other.open_reason}"
         return None
 
-    def _prove(self, outcome: Outcome, before: World, after: World, found: Stacks) -> Outcome:
+    def _compare(self, world: World) -> dict[loops.Node, Comparison]:
+        """Compare the states of the threads that compute, where a loop is suspected."""
+        if self._request.finding.rule != "loop":
+            return {}
+        return loops.compare(loops.computing(world), looks.MOST_COMPARED)
+
+    def _prove(
+        self, outcome: Outcome, before: World, after: World, found: Stacks, compared: Mapping[loops.Node, Comparison]
+    ) -> Outcome:
         """The outcome with what the proof says.  A deadlock that looks have proved is open unless the proof holds once
         more.  With a learned timeout, a wait that the graph finds closed is open as long as it is not proved: a timer
         or a signal may end it in ways that no graph shows."""
         finding = self._request.finding
         job, others = look.facts(self._request), self._others
-        proved = proof.prove(before, after, found.found, job, in_group=others is not None)
+        reasons = {node: comparison.reason or "" for node, comparison in compared.items()}
+        proved = proof.prove(before, after, found.found, job, in_group=others is not None, computing=reasons)
         proved = proved if others is None else others.apply(proved, job)
         if not self._by_proof:
             unproved = proved.open_reason and f"{proved.open_reason}, which may end the wait"
@@ -232,7 +246,8 @@ class Investigation:
         same = proved.pid == finding.pid or finding.pid in {wait.pid for wait in proved.waits}
         elsewhere = None if same else f"the deadlock that was proved is not found again, but this: {proved.mechanism}"
         open_reason = elsewhere if proved.open_reason is None else proved.open_reason
-        return outcome._replace(open_reason=open_reason, why=proved.mechanism)
+        why = "; ".join([proved.mechanism, *(comparison.text for comparison in compared.values())])
+        return outcome._replace(open_reason=open_reason, why=why)
 
     def _times(self) -> tuple[str, str]:
         """The wall clock now, and when the suspect was last active."""

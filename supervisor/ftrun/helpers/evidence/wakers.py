@@ -11,6 +11,7 @@ time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
@@ -19,7 +20,7 @@ from ftrun.helpers.evidence.connections import Connections
 from ftrun.helpers.evidence.interrupts import HELD
 from ftrun.helpers.evidence.recognized import Presumed
 from ftrun.helpers.evidence.stacks import Frame, Stack
-from ftrun.helpers.evidence.world import Descriptor, Socket, WaitingProcess, WaitingThread, World
+from ftrun.helpers.evidence.world import ACCELERATORS, Descriptor, Socket, WaitingProcess, WaitingThread, World
 
 # Signals that end no wait of a healthy job: those that ask a process to end, those that its own code raises, those of
 # job control, and those that the C library uses for itself.
@@ -40,7 +41,7 @@ class Wakers(NamedTuple):
     """`open_reason`: why the wait may end by something that is no thread of the job, or None: what the thread does, to
     follow its name.  `pids`: the processes
     of the job of which a thread may end it.  `what`: what it waits for.  `polls`: it runs now and then, only to wait
-    again.
+    again.  `repeats`: it computes, and repeats the same states for ever (recurrence.py).
 
     In a group also: `links`: the keys of the connections that leave this process tree, of which the other end may end
     it.  `listens`: so may a rank of another member that connects."""
@@ -51,6 +52,7 @@ class Wakers(NamedTuple):
     polls: bool = False
     links: frozenset[str] = frozenset()
     listens: bool = False
+    repeats: bool = False
 
 
 class _Open(Exception):
@@ -60,12 +62,21 @@ class _Open(Exception):
 class Reader:
     """The wakers of the threads in one observation.  `stacks`: the Python stacks of the processes that were read.
     `optimistic`: stacks that were not read would show what closes a wait.  `in_group`: a connection that leaves the
-    process tree may lead to another member of the group, so the wait for it is not open, but has it in `links`."""
+    process tree may lead to another member of the group, so the wait for it is not open, but has it in `links`.
+    `computing`: for threads that compute, why it is not proved that they repeat the same states for ever; empty: it is.
+    `still_devices`: no accelerator of the job does anything."""
 
     def __init__(
-        self, world: World, stacks: Mapping[int, Stack], optimistic: bool = False, in_group: bool = False
+        self,
+        world: World,
+        stacks: Mapping[int, Stack],
+        optimistic: bool = False,
+        in_group: bool = False,
+        computing: Mapping[tuple[int, int], str] = MappingProxyType({}),
+        still_devices: bool = False,
     ) -> None:
         self._world, self._optimistic, self._in_group = world, optimistic, in_group
+        self._computing, self._still_devices = computing, still_devices
         self._links, self._listens = set[str](), False  # of the thread that is being followed
         self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
         self._interpreters = {
@@ -96,8 +107,9 @@ class Reader:
             what, pids = self._wait(pid, process, thread, presumed)
         except _Open as reason:
             return Wakers(str(reason))
-        polls = presumed is not None and (thread.timed or not self.frames(pid, thread.tid))
-        return Wakers(None, frozenset(pids) | {pid}, what, polls, frozenset(self._links), self._listens)
+        repeats = thread.running or thread.state == "R"
+        polls = not repeats and presumed is not None and (thread.timed or not self.frames(pid, thread.tid))
+        return Wakers(None, frozenset(pids) | {pid}, what, polls, frozenset(self._links), self._listens, repeats)
 
     # --- the whole thread ---------------------------------------------------------------------------------------------
 
@@ -111,7 +123,7 @@ class Reader:
         if thread.state == "Z":
             return "the end of the other threads", set()
         if thread.running or thread.state == "R":
-            raise _Open("is running")
+            return self._repeats(pid, process, thread)
         if thread.problem or call is None or interrupts is None:
             raise _Open(f"cannot be observed: {thread.problem or 'it has ended'}")
         if thread.wchan in HELD:
@@ -131,6 +143,31 @@ class Reader:
         if presumed is not None and presumed.children:
             what, pids = "a child", pids | self._children(pid)
         return what, pids | woken
+
+    def _repeats(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> tuple[str, set[int]]:
+        """The same for a thread that computes.  Only a signal can end a loop that repeats the same states, and only in
+        a process whose devices change no memory."""
+        if why := self._computing.get((pid, thread.tid), "is running"):
+            raise _Open(why)
+        if process.interrupts is None:
+            raise _Open("computes, and cannot be observed")
+        if pid not in self._python:
+            raise _Open("computes, and its stack cannot be read")
+        caught = process.interrupts.caught
+        if process.interrupts.timers or caught - _HARMLESS:
+            raise _Open("computes, and may be interrupted by a timer or a signal, which its process handles")
+        if ends := sorted(caught & _ENDING - {_INTERRUPT}):
+            raise _Open(f"computes, and may be interrupted by signal {ends[0]}, which its process handles")
+        devices = (end.key for end in process.fds.values() if end.kind == "device" and not end.key.startswith(_PLAIN))
+        if (device := next((key for key in devices if not self._is_still(key)), None)) is not None:
+            raise _Open(f"computes, and has {device} open, which may change its memory")
+        if pid in self._rings:
+            raise _Open("computes, and has an io_uring, which may change its memory")
+        return "nothing: it repeats the same computation", self._living_children(pid) if _CHILD in caught else set()
+
+    def _is_still(self, key: str) -> bool:
+        """Whether this device is an accelerator that is known to do nothing."""
+        return self._still_devices and key.startswith(ACCELERATORS)
 
     def _presumed(self, pid: int, thread: WaitingThread) -> Presumed | None:
         """What is known about a thread that runs now and then."""

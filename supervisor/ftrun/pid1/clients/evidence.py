@@ -12,6 +12,7 @@ from ftrun.core.machine.values import Attempt, Finding, Rank
 from ftrun.core.rules import adaptive_timeout, early_evidence
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.rules.liveness import is_same, longest_cleared_age
+from ftrun.core.rules.looks import comparison
 from ftrun.host import mounts
 from ftrun.messages import evidence as messages
 from ftrun.messages.group_waits import Membership
@@ -40,7 +41,15 @@ class Evidence(Client[messages.Event]):
         first = sorted(attempt.ranks, key=lambda rank: rank.claimed_at if rank.moved_at is None else rank.moved_at)
         now, context = time.monotonic(), self.context
         ranks = tuple(map(_state, first[:RANKS]))
-        request = messages.Look(attempt.pid, now, context.excluded, ranks, context.devices, group=self._membership)
+        request = messages.Look(
+            attempt.pid,
+            now,
+            context.excluded,
+            ranks,
+            context.devices,
+            group=self._membership,
+            compare=comparison(attempt),
+        )
         self._look_until = now + request.timeout + LATE
         self._ask(request)
 

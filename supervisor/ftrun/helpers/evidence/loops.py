@@ -1,0 +1,40 @@
+"""Threads that compute: which they are, and whether they are proved to repeat the same states for ever."""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from ftrun.helpers.evidence import recurrence
+from ftrun.helpers.evidence.recurrence import Comparison
+from ftrun.helpers.evidence.world import World
+from ftrun.host import procfs
+
+Node = tuple[int, int]  # pid and tid
+MOST: Final = 2  # threads whose states are compared
+
+
+def computing(world: World) -> list[Node]:
+    """The threads that are on a processor or wait for one."""
+    threads = [(pid, thread) for pid, process in world.processes.items() for thread in process.threads]
+    return [(pid, thread.tid) for pid, thread in threads if thread.running or thread.state == "R"]
+
+
+def is_busy(pid: int, tid: int, seconds: float) -> bool:
+    """Whether the thread does not sleep for so long, as far as the kernel counts that."""
+    before = _sleeps(pid, tid)
+    time.sleep(seconds)
+    return before is not None and _sleeps(pid, tid) == before
+
+
+def compare(threads: Sequence[Node], seconds: float) -> dict[Node, Comparison]:
+    """Compare the states of these threads, for so long altogether."""
+    if len(threads) > MOST:
+        return dict.fromkeys(threads, Comparison("computes, like several others"))
+    return {(pid, tid): recurrence.compare(pid, tid, seconds / len(threads)) for pid, tid in threads}
+
+
+def _sleeps(pid: int, tid: int) -> int | None:
+    """How often it has given up its processor; None if that is unknown."""
+    lines = (procfs.read(f"/proc/{pid}/task/{tid}/status") or b"").splitlines()
+    found = [int(line.split()[1]) for line in lines if line.startswith(b"voluntary_ctxt_switches:")]
+    return found[0] if found else None

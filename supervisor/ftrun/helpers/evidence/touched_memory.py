@@ -1,0 +1,107 @@
+"""Which memory a process touches, by the accessed bits of its page tables (/proc/<pid>/smaps, clear_refs; proc(5))."""
+
+import os
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.helpers.evidence.world import ACCELERATORS
+from ftrun.host import procfs
+
+LIMIT: Final = 64 << 20  # bytes of one table
+_KERNELS: Final = ("[vvar]", "[vvar_vclock]", "[vsyscall]")
+# Programs that read no clock, no random number and no counter of the processor but by a system call or the vDSO: the
+# interpreter, its own modules, and the C library.
+_INTERPRETER: Final = re.compile(
+    r"/(lib)?python\d[^/]*$|/lib-dynload/(?!_ctypes)[^/]+\.so$"
+    r"|/(libc|libm|libpthread)[-.][^/]*$|/ld-(linux|musl)[^/]*$"
+)
+
+
+class Area(NamedTuple):
+    """One mapping.  `touched`: bytes that were read or written since the bits were cleared.  `unseen`: the kernel does
+    not know whether it is touched."""
+
+    start: int
+    end: int
+    permissions: str
+    path: str
+    resident: int = 0
+    touched: int = 0
+    unseen: bool = False
+
+    @property
+    def is_shared(self) -> bool:
+        return self.permissions[3:4] == "s"
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the process alone can have written to it."""
+        return self.permissions[1:2] == "w" and not self.is_shared
+
+    @property
+    def is_code(self) -> bool:
+        return "x" in self.permissions
+
+
+def clear(pid: int) -> None:
+    """Forget what was touched so far.  OSError if that is refused."""
+    with open(f"/proc/{pid}/clear_refs", "wb", buffering=0) as file:
+        file.write(b"1")
+
+
+def read(pid: int) -> list[Area]:
+    """All mappings; empty if access is denied."""
+    found: list[Area] = []
+    for line in os.fsdecode(procfs.read(f"/proc/{pid}/smaps", LIMIT) or b"").splitlines():
+        name, separator, value = line.partition(":")
+        if name == "Rss":
+            found[-1] = found[-1]._replace(resident=int(value.split()[0]) << 10)
+        elif name == "Referenced":
+            found[-1] = found[-1]._replace(touched=int(value.split()[0]) << 10)
+        elif name == "VmFlags":
+            found[-1] = found[-1]._replace(unseen=bool({"io", "pf"} & set(value.split())))
+        elif not separator or " " in name:  # 7f00-7f01 rw-p 00000000 00:00 0  /path
+            fields = line.split(None, 5)
+            start, _, end = fields[0].partition("-")
+            path = fields[5] if len(fields) > 5 else ""
+            found.append(Area(int(start, 16), int(end, 16), fields[1], path))
+    return found
+
+
+def influences(areas: Iterable[Area], harmless: str = "") -> dict[str, str]:
+    """What the process uses that may change without its doing: for each mapping a text like `reads ...`.  `harmless`:
+    the path of a file that does not count.
+
+    The bits of the page of a file are those of all processes that map it: one which ends makes it look touched.
+    """
+    areas = list(areas)
+    programs = {area.path for area in areas if area.is_code}
+    found: dict[str, str] = {}
+    for area in areas:
+        what = None
+        if area.unseen and area.path not in _KERNELS and not area.path.startswith(ACCELERATORS):
+            what = f"has the memory of a device, {area.path or 'without a name'}"
+        elif not area.touched or area.path == harmless:
+            continue
+        elif area.is_shared:
+            what = f"uses memory that others may change, {area.path or 'without a name'}"
+        elif area.is_code:
+            what = runs(area)
+        elif area.path.startswith("/") and area.path not in programs:
+            what = f"reads the mapped file {area.path}"
+        if what is not None:
+            found[f"{area.start:x} {what}"] = what
+    if not any(area.touched and area.is_code for area in areas):
+        found[""] = "runs code of which nothing is known"
+    return found
+
+
+def runs(area: Area | None) -> str | None:
+    """What may influence a process that runs code in this area; None: nothing."""
+    if area is not None and area.path == "[vdso]":
+        return "asks for the time"
+    if area is None or not _INTERPRETER.search(area.path):
+        return f"runs code of {os.path.basename(area.path if area else '') or 'no file'}"
+    return None

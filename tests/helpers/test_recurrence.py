@@ -1,0 +1,321 @@
+"""Loops that are proved to be endless on real processes, and computations that are healthy, which never are."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from multiprocessing import shared_memory
+from pathlib import Path
+
+import pytest
+
+from ftrun.helpers.evidence import recurrence, touched_memory, tracing
+from ftrun.helpers.evidence.look import look
+from ftrun.helpers.evidence.touched_memory import Area
+from ftrun.messages.evidence import Look, Looked, RankState
+from ftrun.messages.probe import Device
+from support.evidence_job import Job, ask, needs_spy
+from support.evidence_job import job as job
+from support.runs import state_of, wait_for
+
+needs_registers = pytest.mark.skipif(platform.machine() != "x86_64", reason="the registers of this machine are unknown")
+pytestmark = [needs_spy, needs_registers]
+
+HEAD = """import ctypes, hashlib, mmap, multiprocessing, os, random, signal, sys, threading, time
+from multiprocessing import shared_memory
+def ready():
+    os.write(1, b'ready\\n')
+"""
+SECONDS = 6.0  # for one comparison, on a busy machine
+
+# The code, and a text that the sentence must contain.
+ENDLESS = {
+    "pass": ("ready()\nwhile True: pass", "repeats the same computation at <string>:"),
+    "a flag that nobody sets": ("flag = {'set': False}; ready()\nwhile not flag['set']: pass", "endless loop: "),
+    "functions": (
+        "def arrived(x): return x < 0\ndef again(x): return (x + 1) % 3\n"
+        "def main(x):\n    while not arrived(x): x = again(x)\nready(); main(0)",
+        "endless loop: ",
+    ),
+    "the elements of a list": ("found = [1, 2, 3]; ready()\nwhile sum(found) == 6: pass", "endless loop: "),
+    "beside a thread that waits for a lock": (
+        "lock = threading.Lock(); lock.acquire(); threading.Thread(target=lock.acquire, daemon=True).start(); ready()\n"
+        "while lock.locked(): pass",
+        "endless loop: ",
+    ),
+    "in a child that is awaited": (
+        "def spin():\n    ready()\n    while True: pass\n"
+        "p = multiprocessing.get_context('fork').Process(target=spin); p.start(); p.join()",
+        "repeats the same computation at <string>:",
+    ),
+}
+# All of these compute for ever as far as anybody can see, and some of them end one day.
+HEALTHY = {
+    "a counter": "n = 0; ready()\nwhile True: n += 1",
+    "a counter in a list": "n = [0]; ready()\nwhile True: n[0] += 1",
+    "nested loops": (
+        "ready()\nfor a in range(400):\n    for b in range(400):\n        for c in range(400):\n"
+        "            for d in range(400): pass"
+    ),
+    "a computation with few variables": "x = 3; ready()\nwhile True: x = x * x % 1000000007",
+    "random numbers": "ready()\nwhile random.random() < 2: pass",
+    "a sieve": (
+        "sieve = bytearray(1 << 24); ready()\nfor n in range(2, 1 << 24):\n"
+        "    for m in range(n, 1 << 24, n): sieve[m] ^= 1"
+    ),
+    "until a time": "end = time.time() + 10**6; ready()\nwhile time.time() < end: pass",
+    "until a time, with other work in between": (
+        "def work():\n    x = 0.0\n    for n in range(300): x = x * 0.5 + 1.0\n    return x\n"
+        "end = time.monotonic() + 10**6; ready()\nwhile time.monotonic() < end: work()"
+    ),
+    "until a file exists": "ready()\nwhile not os.path.exists('file'): pass",
+    "until another process sets a flag in shared memory": (
+        "memory = shared_memory.SharedMemory(sys.argv[1]); flag = memory.buf; ready()\nwhile not flag[0]: pass"
+    ),
+    "until another process sets a value": (
+        "value = multiprocessing.Value('i', 0, lock=False); ready()\nwhile not value.value: pass"
+    ),
+    "until another process changes a mapped file": (
+        "open('data', 'wb').write(bytes(4096)); file = open('data', 'rb')\n"
+        "flag = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ); ready()\n"
+        "while not flag[0]: pass"
+    ),
+    "until a thread that sleeps sets a flag": (
+        "flag = []\ndef later():\n    time.sleep(500); flag.append(1)\n"
+        "threading.Thread(target=later, daemon=True).start(); ready()\nwhile not flag: pass"
+    ),
+    "until a thread has computed": (
+        "flag = []\ndef work():\n    hashlib.pbkdf2_hmac('sha256', b'a', b'b', 10**9); flag.append(1)\n"
+        "threading.Thread(target=work, daemon=True).start(); ready()\nwhile not flag: pass"
+    ),
+    "until an alarm": (
+        "flag = []; signal.signal(signal.SIGALRM, lambda *_: flag.append(1)); signal.alarm(500); ready()\n"
+        "while not flag: pass"
+    ),
+    "until a SIGTERM": (
+        "flag = []; signal.signal(signal.SIGTERM, lambda *_: flag.append(1)); ready()\nwhile not flag: pass"
+    ),
+    "until a SIGUSR1": (
+        "flag = []; signal.signal(signal.SIGUSR1, lambda *_: flag.append(1)); ready()\nwhile not flag: pass"
+    ),
+    "until a child has ended, by a handler": (
+        "flag = []; signal.signal(signal.SIGCHLD, lambda *_: flag.append(1))\nif os.fork() == 0: time.sleep(500)\n"
+        "ready()\nwhile not flag: pass"
+    ),
+    "a loop of a C extension": "ready(); hashlib.pbkdf2_hmac('sha256', b'a', b'b', 10**9)",
+    "a loop in C that nobody knows": "libc = ctypes.PyDLL(None); ready()\nwhile True: libc.abs(-1)",
+    "waits for other processes by sched_yield": "ready()\nwhile True: os.sched_yield()",
+}
+HEAVY = {
+    "numpy, in the same frame": (
+        "import numpy as np\na = np.random.rand(300, 300); ready()\nwhile True: a = np.tanh(a @ a)"
+    ),
+    "numpy, a flag in an array": "import numpy as np\na = np.zeros(3); ready()\nwhile a[0] == 0: a[1] += 1",
+    "torch, in the same frame": (
+        "import torch; torch.set_num_threads(1)\na = torch.rand(300, 300); ready()\nwhile True: a = torch.tanh(a @ a)"
+    ),
+}
+
+
+def see(job: Job, *ranks: int, devices: tuple[Device, ...] = (), compare: float = SECONDS) -> Looked:
+    now = time.monotonic()
+    states = tuple(RankState(number, pid, moved_at=now - 60) for number, pid in enumerate(ranks))
+    return look(Look(job.pid, now, (), states, devices, between=0.3, timeout=20.0, compare=compare))
+
+
+def closed(job: Job, *ranks: int) -> Looked:
+    """The first two looks that are closed and the same; a busy machine may need more of them."""
+    last: list[Looked] = []
+
+    def twice() -> Looked | None:
+        first, second = see(job, *ranks), see(job, *ranks)
+        last.append(second)
+        return second if second.open_reason is None and first.fingerprint == second.fingerprint else None
+
+    try:
+        found: Looked = wait_for(twice, "a proof", 120)
+        return found
+    except AssertionError as error:
+        raise AssertionError(f"{error}; {last[-1]}") from None
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_endless_loop_is_proved(job: Job, name: str) -> None:
+    code, text = ENDLESS[name]
+    job.start(HEAD + code)
+    found = closed(job, job.pid)
+    assert text in found.mechanism
+    assert found.kind == "loop"
+    assert found.rank == (None if "child" in name else 0)
+    assert found.compared > 0
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_computation_is_never_taken_for_an_endless_loop(job: Job, name: str) -> None:
+    memory = shared_memory.SharedMemory(create=True, size=64)
+    try:
+        job.start(HEAD + HEALTHY[name], memory.name)
+        found = see(job, job.pid, compare=0.6)
+        assert found.open_reason, found
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_a_library_that_computes_in_one_frame_is_never_taken_for_an_endless_loop(job: Job, name: str) -> None:
+    pytest.importorskip(name.partition(",")[0])
+    job.start(HEAD + HEAVY[name])
+    found = see(job, job.pid, compare=0.6)
+    assert found.open_reason, found
+
+
+def test_states_are_compared_only_if_that_is_asked_for(job: Job) -> None:
+    job.start(HEAD + "ready()\nwhile True: pass")
+    found = see(job, job.pid, compare=0.0)
+    assert found.open_reason == "rank 0 is running"
+    assert found.compared == 0
+
+
+@pytest.mark.parametrize(
+    ("devices", "proved"),
+    [
+        ((), False),
+        ((Device("nvidia", "GPU-1", 0, "x", util=100.0),), False),
+        ((Device("nvidia", "GPU-1", 0, "x", util=0.0),), True),
+    ],
+    ids=["unknown", "busy", "still"],
+)
+def test_a_device_that_is_open_has_to_stand_still(
+    job: Job, tmp_path: Path, devices: tuple[Device, ...], proved: bool
+) -> None:
+    """Whether a process has one open is seen by the path; an accelerator may write to memory that nobody maps."""
+    device = Path(f"/dev/nvidia-ftrun-test-{os.getpid()}")
+    if os.getuid():
+        pytest.skip("only root can make a device file")
+    os.mknod(device, 0o600 | 0o020000, os.makedev(1, 3))
+    try:
+        job.start(HEAD + "f = open(sys.argv[1]); ready()\nwhile True: pass", str(device))
+        if proved:
+            wait_for(lambda: see(job, job.pid, devices=devices).open_reason is None, "a proof", 120)
+        else:
+            assert "open, which may change its memory" in (see(job, job.pid, devices=devices).open_reason or "")
+    finally:
+        device.unlink()
+
+
+def test_a_comparison_leaves_nothing_behind(job: Job) -> None:
+    """Also if the helper is killed in the middle: the thread goes on, and no signal comes."""
+    job.start(HEAD + "n = 0; ready()\nwhile n < 10**12: n += 1")
+    code = f"import sys; sys.path[:0] = {sys.path!r}\nfrom ftrun.helpers.evidence import recurrence\n"
+    code += f"print('begun', flush=True)\nrecurrence.compare({job.pid}, {job.pid}, 60.0)"
+    for _ in range(5):
+        helper = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        try:
+            assert helper.stdout is not None
+            helper.stdout.readline()
+            wait_for(partial(traced, job.pid, helper.pid), "the trace")
+        finally:
+            helper.kill()
+            helper.communicate()
+        wait_for(lambda: traced(job.pid, 0) and state_of(job.pid) == "R", "the thread to go on")
+        wait_for(partial(computes, job.pid, used(job.pid)), "more computation")
+
+
+def test_a_signal_during_a_comparison_arrives(job: Job) -> None:
+    job.start(
+        HEAD + "signal.signal(signal.SIGUSR1, lambda *_: (ready(), sys.exit(7))); n = 0; ready()\nwhile True: n += 1"
+    )
+    sender = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -USR1 {job.pid}"])
+    found = recurrence.compare(job.pid, job.pid, 60.0)
+    sender.wait()
+    assert found.reason in ("has received a signal", "calls the system", "has ended"), found
+    assert job.processes[0].wait(60) == 7
+
+
+def test_a_stop_during_a_comparison_lasts(job: Job) -> None:
+    job.start(HEAD + "n = 0; ready()\nwhile True: n += 1")
+    sender = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -STOP {job.pid}"])
+    found = recurrence.compare(job.pid, job.pid, 60.0)
+    sender.wait()
+    assert found.reason == "has received a signal", found
+    wait_for(lambda: state_of(job.pid) == "T", "the stop")
+    os.kill(job.pid, signal.SIGCONT)
+    wait_for(lambda: state_of(job.pid) == "R", "the thread to go on")
+
+
+def test_a_thread_that_has_ended_or_may_not_be_traced_is_not_compared(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.start(HEAD + "ready(); sys.stdin.read(); os.read(os.pipe()[0], 1)")
+    job.processes[0].kill()
+    job.processes[0].wait()
+    assert "its state cannot be read" in (recurrence.compare(job.pid, job.pid, 1.0).reason or "")
+    monkeypatch.setattr(tracing, "SUPPORTED", False)
+    assert "x86_64 only" in (recurrence.compare(os.getpid(), os.getpid(), 1.0).reason or "")
+
+
+def test_the_evidence_proves_the_loop_once_more_or_clears_it(job: Job) -> None:
+    job.start(HEAD + "ready()\nwhile True: pass")
+    finding = {"rule": "loop", "limit": 15.0, "mechanism": "endless loop: it repeats"}
+    state = [{"rank": 0, "pid": job.pid, "step": 7, "moved_at": time.monotonic() - 60}]
+    result = ask(job, finding=finding, ranks=state).result
+    assert result["cleared"] is None, result
+    job.end()
+    job.processes.clear()
+    job.start(HEAD + "n = 0; ready()\nwhile True: n += 1")
+    state = [{"rank": 0, "pid": job.pid, "step": 7, "moved_at": time.monotonic() - 60}]
+    result = ask(job, finding=finding, ranks=state).result
+    assert "computes, and its state was not found to recur" in (result["cleared"] or ""), result
+
+
+# --- which memory is touched --------------------------------------------------------------------------------------
+
+PYTHON = Area(0, 8, "r-xp", "/usr/bin/python3.11", touched=4096)
+
+
+@pytest.mark.parametrize(
+    ("area", "text"),
+    [
+        (Area(16, 24, "rw-p", "", touched=4096), None),
+        (Area(16, 24, "rw-p", "[heap]", touched=4096), None),
+        (Area(16, 24, "r--p", "/usr/bin/python3.11", touched=4096), None),
+        (Area(16, 24, "r-xp", "/usr/lib/python3.11/lib-dynload/math.cpython-311-x86_64-linux-gnu.so", touched=1), None),
+        (Area(16, 24, "r-xp", "/usr/lib/x86_64-linux-gnu/libc.so.6", touched=1), None),
+        (Area(16, 24, "rw-s", "/dev/shm/x", touched=0), None),
+        (Area(16, 24, "rw-s", "/tmp/beats", touched=1), None),
+        (Area(16, 24, "r--p", "[vvar]", unseen=True), None),
+        (Area(16, 24, "rw-s", "/dev/nvidia0", unseen=True), None),
+        (Area(16, 24, "rw-s", "/dev/infiniband/uverbs0", unseen=True), "has the memory of a device"),
+        (Area(16, 24, "rw-s", "/dev/shm/x", touched=1), "uses memory that others may change, /dev/shm/x"),
+        (Area(16, 24, "r-xp", "[vdso]", touched=1), "asks for the time"),
+        (Area(16, 24, "r-xp", "", touched=1), "runs code of no file"),
+        (Area(16, 24, "r-xp", "/usr/lib/libcrypto.so.3", touched=1), "runs code of libcrypto.so.3"),
+        (Area(16, 24, "r-xp", "/usr/lib/libcublas.so.12", touched=1), "runs code of libcublas.so.12"),
+        (Area(16, 24, "r-xp", "/usr/lib/python3.11/lib-dynload/_ctypes.so", touched=1), "runs code of _ctypes.so"),
+        (Area(16, 24, "r--p", "/data/train.bin", touched=1), "reads the mapped file /data/train.bin"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_may_change_without_the_doing_of_a_thread(area: Area, text: str | None) -> None:
+    found = list(touched_memory.influences([PYTHON, area], "/tmp/beats").values())
+    assert found == [] if text is None else found[0].startswith(text)
+    assert touched_memory.influences([area._replace(touched=0, unseen=False)]), "no code at all was seen"
+
+
+def traced(pid: int, tracer: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return f"TracerPid:\t{tracer}" in lines
+
+
+def computes(pid: int, before: int) -> bool:
+    return used(pid) > before
+
+
+def used(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
