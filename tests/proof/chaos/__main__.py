@@ -43,7 +43,8 @@ The following is accepted: replies to requests, and messages of helpers, after `
 the stopped container still holds the lock; without a free file descriptor, 125 with an error message, or no termination
 message; the beat folder of an ftrun that was killed before its command was started; the loss of a checkpoint that was
 recorded less than 20 ms before ftrun was killed; a hang where the harness itself was delayed by half a second. With a
-full or read-only run dir neither the counts nor the replay are checked. No faults are injected into devices, `--heal`,
+full or read-only run dir neither the counts nor the replay are checked. Devices are those of a fake driver library. An
+Xid in the moment in which a start ends, or the probe is struck, need not be recorded. No faults are injected into
 groups (which have a chaos test of their own, `tests/net/test_group_chaos.py`), or a change of nodes."""
 
 

@@ -202,8 +202,17 @@ def _lost(outcome: Outcome) -> Iterator[str]:
                     yield f"{_describe(one)}: ended with {run.code}"
             case "termination signal" if not run.killed and not any(r["event"] == "ended" for r in run.records):
                 yield f"{_describe(one)}: it did not end"
+            case "device fault" if "fault" not in names and not killed_later and not _deaf(outcome, one, after):
+                yield f"{_describe(one)}: it was never recorded"
             case "signal forwarded":
                 yield from _passed_on(outcome, one, after)
+
+
+def _deaf(outcome: Outcome, one: Injected, after: Sequence[Record]) -> bool:
+    """Whether the probe may have missed an Xid: the driver keeps none for a probe that is not there, and a start that
+    ends leaves it no time."""
+    struck = injected(outcome, "helper killed", "helper stopped", "driver blocked", "container stopped", *STARVING)
+    return bool(struck) or any(record["mono"] < one.at + SOON for record in _ends(after))
 
 
 def _in_time(outcome: Outcome, one: Injected, after: Sequence[Record]) -> Iterator[str]:
@@ -295,7 +304,8 @@ def _fell(outcome: Outcome, run: int, record: Record, of: Run) -> bool:
 
 def _died(outcome: Outcome, run: int, record: Record) -> bool:
     """Whether a helper that ended was made to."""
-    return bool([s for s in injected(outcome, "helper killed", "helper stopped", *STARVING) if s.run == run])
+    made = injected(outcome, "helper killed", "helper stopped", "driver blocked", *STARVING)
+    return any(one.run == run for one in made)
 
 
 def _asked(outcome: Outcome, run: int, record: Record) -> bool:

@@ -169,6 +169,19 @@ def _disk_dead(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     return pid, lambda: _signal(pid, signal.SIGCONT)
 
 
+def _device_fault(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    """The driver reports an Xid of its only GPU, where something listens."""
+    if scene.command is None or not any(process.what == "probe" for process in scene.world.processes()):
+        raise Missed
+    scene.world.driver.xid(0, int(fault.what))
+    return 0, None
+
+
+def _driver_blocked(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
+    scene.world.driver.set("-", blocks="*")
+    return 0, lambda: scene.world.driver.set("-", blocks=None)
+
+
 KINDS: dict[str, Callable[[Fault, Scene], tuple[int, Undo | None]]] = {
     "command killed": _command_killed,
     "command stopped": _command_stopped,
@@ -187,6 +200,8 @@ KINDS: dict[str, Callable[[Fault, Scene], tuple[int, Undo | None]]] = {
     "no more descriptors": _no_descriptors,
     "clock jumps": _clock,
     "disk unresponsive": _disk_dead,
+    "device fault": _device_fault,
+    "driver blocked": _driver_blocked,
 }
 
 

@@ -104,7 +104,7 @@ class Outcome(NamedTuple):
 CHILDREN = ("plain", "daemon", "session", "stopped", "ignore_term")
 FAILURES = ("sleeps", "stops", "raises", "exits", "segfaults", "fails")
 MOMENTS = ("", "", "started", "spawned", "first_beat", "progress", "suspect", "stopping", "exited", "restart", "killed")
-HELPERS = ("messenger", "checkpoint_watcher", "sampler", "evidence", "output", "state_store", "metrics")
+HELPERS = ("messenger", "checkpoint_watcher", "sampler", "evidence", "output", "state_store", "metrics", "probe")
 KILLING = ("KILL", "SEGV", "TERM", "ABRT")
 PASSED = ("HUP", "USR1", "USR2", "WINCH")
 ENDING = ("TERM", "INT", "QUIT")
@@ -149,6 +149,11 @@ PLACES: dict[str, Sequence[Maker]] = {
     "slow logs": (_one("disk unresponsive", longest=4.0),),
     "slow run dir": (_one("disk unresponsive", longest=4.0), _one("disk unresponsive", longest=1.2)),
     "slow state": (_one("disk unresponsive", longest=4.0),),
+    "devices": (
+        _one("device fault", "94", "94", "8", "13", "13", "43", "79", "12345"),
+        _one("device fault", "94", "8", "40"),
+        _one("driver blocked", longest=2.0),
+    ),
 }
 
 
@@ -196,6 +201,10 @@ def _options(
         given["progress"] = "{folder}/checkpoints/*.json"
     if place == "slow logs" or (place in ("plain", "small memory", "slow checkpoints") and chance.random() < 0.4):
         given["log-dir"] = "{folder}/logs"
+    if place == "devices":
+        given |= {"restart-on": "hang,fault,failure", "probe": "nvidia", "check-devices": "off"}
+        given |= {"heal": chance.choice(("true", "true", "sleep 0.2", "false"))}
+        given |= {"heal-timeout": "4s", "device-timeout": "4s"}
     if place == "slow state" or chance.random() < 0.25:
         given["state-dir"] = "{folder}/state"
     if chance.random() < 0.2:

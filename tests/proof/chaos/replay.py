@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
-from ftrun.core.machine.states import Job, Launching, Pending, Running, Starting, Stopping, Suspect
-from ftrun.core.machine.values import Ledger, Rank
+from ftrun.core.machine.states import Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
+from ftrun.core.machine.values import Fault, Ledger, Rank
 from ftrun.core.rules.crash_causes import RULES, CommandFailure, ExceptionRecord, Traceback
+from ftrun.core.rules.fault_history import Clock
 from ftrun.core.rules.policy import Policy
 
 Record = Mapping[str, Any]
@@ -68,6 +69,10 @@ def replay(
 ) -> Replayed:
     """Of one ftrun, from its `started` on, with what it had from those before it."""
     return _Replay(policy, ledger or Ledger(), beside or Beside()).over([dict(record) for record in records])
+
+
+def _fault(record: Record) -> Fault:
+    return Fault(**{name: record[name] for name in Fault._fields if name in record})
 
 
 class _Replay:
@@ -145,6 +150,8 @@ class _Replay:
             case "hang":
                 seen = tuple((k, v) for k, v in record.items() if k in ("why", "evidence", "waits"))
                 return [ev.EvidenceCollected(now, self._ranks, seen)]
+            case "fault":
+                return [ev.FaultReported(now, _fault(record), Clock(now))]
             case "order":
                 return [self._order(record)]
             case "resumed":
@@ -165,6 +172,8 @@ class _Replay:
         """What is waited for, and is no record by itself, has come."""
         now, phase = record["mono"], self.job.phase
         match phase:
+            case Healing() if record.get("verdict") != "stopped":
+                return [ev.HealingFinished(now, "did not heal" not in record.get("why", ""))]
             case Stopping(stage="devices"):
                 return [ev.DevicesReleased(now)]
             case Stopping(stage="verdict"):
@@ -175,7 +184,7 @@ class _Replay:
                 return [ev.DeadlineReached(phase.deadline or now)]
             case Stopping():
                 return [ev.TreeEnded(now)]
-            case Pending() if record["event"] == "ended":
+            case Pending() | Healing() if record["event"] == "ended":
                 sent = [number for at, number in self.beside.signals if at <= now and number in STOP]
                 return [ev.SignalReceived(now, number, True) for number in sent[-1:]]
             case Pending():

@@ -3,6 +3,7 @@ and the ftruns that are started in it."""
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from proof.chaos.plan import Job
+from support.device.nvml import FakeNvml
 from support.runs import FTRUN, HOUSE, alive, carrying, state_of
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -153,9 +155,16 @@ class World:
     def environment(self) -> dict[str, str]:
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
         plain |= {"TMPDIR": str(self.folder)} | dict([self.mark.split("=")])
+        if self.job.place == "devices":
+            plain |= self.driver.environment()
         if self.job.place == "moving clock":
             plain |= {"LD_PRELOAD": str(self.folder / "clock.so"), "CHAOS_CLOCK": str(self.folder / "clock")}
         return plain
+
+    @functools.cached_property
+    def driver(self) -> FakeNvml:
+        """The driver of the place `devices`: one idle GPU."""
+        return FakeNvml(self.folder)
 
     @property
     def _logs(self) -> bool:
