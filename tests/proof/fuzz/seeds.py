@@ -328,6 +328,70 @@ def _messages() -> list[bytes | str]:
     ]
 
 
+# --- /proc and sock_diag ----------------------------------------------------------------------------------------------
+
+SYSCALLS: Final = (
+    "202 0x7f00 0x80 0x0 0x0 0x0 0x0 0x7ffd 0x7f11",  # futex
+    "7 0x7f00 0x2 0xffffffff 0x0 0x0 0x0 0x7ffd 0x7f11",  # poll
+    "270 0x5 0x7f00 0x0 0x0 0x7f00 0x7f00 0x7ffd 0x7f11",  # pselect6
+    "232 0x7 0x7f00 0x10 0x1388 0x0 0x0 0x7ffd 0x7f11",  # epoll_wait
+    "230 0x1 0x1 0x7f00 0x0 0x0 0x0 0x7ffd 0x7f11",  # clock_nanosleep
+    "72 0x5 0x7 0x7f00 0x0 0x0 0x0 0x7ffd 0x7f11",  # fcntl
+    "61 0xffffffff 0x0 0x0 0x0 0x0 0x0 0x7ffd 0x7f11",  # wait4
+    "0 0x5 0x7f00 0x1 0x0 0x0 0x0 0x7ffd 0x7f11",  # read
+    "-1 0x7ffd 0x7f11",
+    "running",
+)
+MAPS: Final = """00001000-00002000 rw-p 00000000 00:00 0
+00002000-00003000 rw-s 00000000 00:01 77                                 /dev/shm/sem.a b (deleted)
+7f0000000000-7f0000001000 rw-p 00010000 08:01 99                         /usr/lib/libpython3.11.so.1.0
+7f0000001000-7f0000002000 rw-p 00000000 00:00 0
+7f0000002000-7f0000003000 rw-s 00000000 00:05 5                          /memfd:x (deleted)
+"""
+LOCKS: Final = """1: FLOCK  ADVISORY  WRITE 12 08:01:77 0 EOF
+1: -> FLOCK  ADVISORY  WRITE 13 08:01:77 0 EOF
+2: OFDLCK ADVISORY  READ -1 08:01:78 0 9
+"""
+FILES: Final = (
+    "pipe:[77]\0",
+    "socket:[8]\0",
+    "/home/a b\0pos:\t0\n",
+    "anon_inode:[eventfd]\0eventfd-count: 0\neventfd-id: 3\n",
+    "anon_inode:[eventpoll]\0tfd:        5 events:       19 data: 5  pos:0 ino:4d sdev:d\n",
+    "anon_inode:[pidfd]\0Pid:\t12\n",
+    "/dev/nvidia0\0",
+)
+TCP: Final = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1F90 0100007F:C350 01 00000000:00000005 00:00000000 00000000     0        0 4711 1
+   1: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 0 1
+"""
+TCP6: Final = TCP.replace("0100007F", "0000000000000000FFFF00000100007F").replace("00000000:0016", "0" * 32 + ":0016")
+ADDRESS: Final = b"\x7f\0\0\1" + b"\0" * 12
+DIAG: Final = (
+    struct.pack("=BBBB", 2, 1, 0, 0)
+    + struct.pack("!HH", 8080, 50000)
+    + ADDRESS * 2
+    + b"\0" * 16
+    + struct.pack("=IIII", 5, 0, 0, 4711)
+    + struct.pack("=HH", 236, 2)
+    + b"\1" * 232,
+    struct.pack("=BBBBI", 1, 1, 1, 0, 4711)
+    + b"\0" * 8
+    + struct.pack("=HHI", 8, 2, 4712)
+    + struct.pack("=HHII", 12, 4, 0, 0)
+    + struct.pack("=HH", 8, 0)
+    + b"\0abc",
+)
+
+
+def _process(syscall: str, *more: str) -> str:
+    """All that /proc has about a thread."""
+    stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 5 6 0 0 20 0 1 0 4711 1 1 " + "0 " * 28
+    status = "Name:\ta\nUid:\t0\t0\t0\t0\nTracerPid:\t0\nSigCgt:\t0000000000000002\nvoluntary_ctxt_switches:\t7\n"
+    found = [stat, "1000 200 7", syscall, "futex_wait_queue", "rchar: 5\nwchar: 6\nsyscr: 1\nsyscw: 1\n", status, MAPS]
+    return "\0".join([*found, "RANK=1", *more, "\5\0\0\0\1\0\0\0" if not more else ""][: 9 + len(more)])
+
+
 HELLO: Final = peers.Hello("0.1.0", "", 4, 1, "life", "node")
 MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
     "config": lambda: [TOML, "[phase]\n", "hang-timeout = 5\n"],
@@ -386,6 +450,16 @@ MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
         b"\0".join([peers.REFUSED, b"why"]),
     ],
     "ranks": lambda: [b"\0".join(map(ranks.FROM_RANK.dump, packets)) for packets in RANK_PACKETS],
+    "thread": lambda: [_process(syscall) for syscall in SYSCALLS],
+    "process": lambda: [_process(SYSCALLS[0])],
+    "maps": lambda: [b"\x10\x10\0" + MAPS.encode(), b"\0" + MAPS.encode()],
+    "locks": lambda: [LOCKS + "\0pos:\t0\nino:\t77\nlock:\t1: FLOCK  ADVISORY  WRITE 12 08:01:77 0 EOF\n"],
+    "open-files": lambda: [*FILES],
+    "net": lambda: [f"{TCP}\0{TCP6}\0{TCP}\0"],
+    "sock-diag": lambda: [b"".join(DIAG), *DIAG],
+    "observation": lambda: [
+        _process(syscall, LOCKS, link) for syscall in SYSCALLS for link in ("pipe:[5]", "socket:[9]")
+    ],
     "helpers": lambda: [bytes([number]) + line for number, name in enumerate(LINES) for line in LINES[name]],
 }
 # Target and bytes, as a fuzzer found them.

@@ -7,6 +7,7 @@ other error.  A target that needs files has a folder of its own, which is create
 import contextlib
 import json
 import os
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,7 @@ from ftrun.platforms.base import Surroundings
 from ftrun.views import beatfile, html, run_snapshot, summary
 from ftrun.views import history as past
 from ftrun_hooks import layout as at
-from proof.fuzz import kit, messages
+from proof.fuzz import kernel, kit, messages
 from proof.fuzz.kit import NOW, PAGE, Quiet, beat_folder, folder, one_line, pieces, policy, text
 
 
@@ -289,5 +290,13 @@ TARGETS: Final = {
     "hub": Target(messages.rank_0, "messages of a member, at rank 0", (Malformed,)),
     "member": Target(messages.member, "messages of rank 0, at a member", (Malformed,)),
     "ranks": Target(messages.rank_packets, "packets of a rank, in PID 1"),
+    "thread": Target(kernel.waiting_thread, "a thread in /proc, its call and its memory", (ValueError,)),
+    "process": Target(kernel.one_process, "a process in /proc", (ValueError, IndexError)),
+    "maps": Target(kernel.mappings, "/proc/<pid>/maps", (ValueError,)),
+    "locks": Target(kernel.file_locks, "/proc/locks and fdinfo", (ValueError,)),
+    "open-files": Target(kernel.open_files, "the descriptors of a process"),
+    "net": Target(kernel.socket_tables, "/proc/<pid>/net", (ValueError, struct.error)),
+    "sock-diag": Target(kernel.sock_diag, "answers of sock_diag"),
+    "observation": Target(kernel.whole_job, "all of /proc about a process that waits", (ValueError, IndexError)),
     "helpers": Target(messages.line_of_a_helper, "messages of helpers, in PID 1"),
 }

@@ -22,6 +22,8 @@ def table() -> tuple[dict[str, set[int]], dict[tuple[int, str], set[int]]]:
     group, seen = "", set[int]()
     for line in (procfs.read("/proc/locks", TABLE) or b"").decode("ascii", "replace").splitlines():
         fields = line.split()
+        if not fields:
+            continue
         if fields[0] != group:
             group, seen = fields[0], set()
         waits = "->" in fields

@@ -87,7 +87,7 @@ def _call(pid: int, found: WaitingThread, task: str, mappings: Mappings) -> Wait
     found = found._replace(call=call)
     try:
         return _interpret(pid, found, call, arguments, mappings)
-    except (OSError, struct.error, ValueError):
+    except (OSError, struct.error, ValueError, IndexError):
         return found._replace(problem=f"the arguments of its {call.name} cannot be read")
 
 
