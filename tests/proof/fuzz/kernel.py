@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from ftrun.helpers.evidence import files, interrupts, locks, processes, sockets, threads, waits
 from ftrun.helpers.evidence.mappings import Mappings
+from ftrun.helpers.evidence.world import Descriptor, Socket
 from ftrun.host import procfs
 from proof.fuzz.kit import pieces, text
 
@@ -46,7 +47,7 @@ def waiting_thread(content: bytes) -> None:
 
     with proc(**dict(zip(NAMES, found, strict=True))), patch.object(threads, "_memory", peek):
         seen = threads.thread(PID, PID, Mappings())
-        threads.environment(PID)
+        processes.environment(PID)
         assert seen.call is not None or seen.problem or seen.running
         for fd, mode in seen.fds:
             assert fd >= 0
@@ -82,7 +83,7 @@ def file_locks(content: bytes) -> None:
         held, blockers = locks.table()
         with contextlib.suppress(ValueError):
             assert locks.inode(PID, 5).isdecimal()
-        opened = {PID: {5: files.Descriptor("file", "/x")}}
+        opened = {PID: {5: Descriptor("file", "/x")}}
         locks.open_files(opened, held)
         assert all(pids for pids in held.values())
         assert all(isinstance(pid, int) for pid, _ in blockers)
@@ -144,7 +145,7 @@ def _message(body: bytes) -> bytes:
     return struct.pack("=IHHII", 16 + len(body), 20, 0, 0, 0) + body + b"\0" * (-len(body) % 4)
 
 
-def _described(found: sockets.Socket) -> None:
+def _described(found: Socket) -> None:
     assert found.queued >= 0
     assert found.unsent >= 0
     assert isinstance(found.description, str)

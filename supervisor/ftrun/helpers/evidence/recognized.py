@@ -93,6 +93,8 @@ _NATIVE: Final = {
     "pt_nccl_watchdg": Presumed(),  # aborts a collective after its timeout
     "pt_nccl_heartbt": Presumed(),  # ends the process if the watchdog stands still
 }
+# Names of the threads above, and of torchrun's process, whose main thread is in a listed loop.
+POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
 RINGS: Final = frozenset({"pt_tcpstore_uv"})  # libuv uses io_uring only to change its epoll descriptor
 
 

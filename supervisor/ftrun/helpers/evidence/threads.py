@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ftrun.helpers.evidence import calls, interrupts, locks, timeouts
+from ftrun.helpers.evidence import calls, interrupts, locks, recognized, timeouts
 from ftrun.helpers.evidence.calls import Call
 from ftrun.helpers.evidence.files import directions
 from ftrun.helpers.evidence.mappings import Mappings
@@ -18,6 +18,8 @@ from ftrun.helpers.evidence.world import Descriptor, WaitingProcess, WaitingThre
 from ftrun.host import procfs
 
 THREADS: Final = 16384  # of one process
+AGAIN: Final = 20  # times that a thread which should wait is read,
+PAUSE: Final = 0.005  # s apart
 POLLED: Final = 1024  # descriptors of one call that are read
 INTERPRETER: Final = 0.1  # s: a wait for the interpreter's own lock has a timeout of 5 ms
 _CALLS: Final = calls.table(os.uname().machine)
@@ -34,10 +36,22 @@ def process(pid: int, fds: dict[int, Descriptor], mappings: Mappings) -> Waiting
         tids = []
     if stat is not None:
         found = found._replace(name=stat.name, start=stat.start, parent=stat.parent)
-    read = [thread(pid, tid, mappings) for tid in tids[:THREADS]]
+    read = [_at_rest(pid, tid, mappings) for tid in tids[:THREADS]]
     read = [_with_socket_timeout(pid, found, fds) for found in read]
     found = found._replace(interrupts=interrupts.read(pid), threads=tuple(read))
     return found if len(tids) <= THREADS else found._replace(problem="it has too many threads")
+
+
+def _at_rest(pid: int, tid: int, mappings: Mappings) -> WaitingThread:
+    """The thread; one that is known to wait again and again is read until it waits, a few times: on a crowded machine
+    it is often on its way back to its wait."""
+    found = thread(pid, tid, mappings)
+    for _ in range(AGAIN if found.name in recognized.POLLING else 0):
+        if not (found.running or found.state == "R"):
+            break
+        time.sleep(PAUSE)
+        found = thread(pid, tid, mappings)
+    return found
 
 
 def _with_socket_timeout(pid: int, found: WaitingThread, fds: Mapping[int, Descriptor]) -> WaitingThread:
