@@ -32,6 +32,7 @@ FILES: Final = (
     File("*.unread-*", "files on a network disk that did not answer at the start, set aside"),
 )
 STATE: Final = (
+    File("imports.json", "what the next container may import in advance"),
     File("history.json", "device faults by node, chip, code and time; the result of each schedule"),
     File("runs/*.json", "each ftrun of the job: its node, end and attempts, for `ftctl history`; the newest 512 files"),
     File("reports/*/attempt-*.md", "copies of the reports of each ftrun, its last 16, with at most 256 KiB each"),

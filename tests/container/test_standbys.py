@@ -159,7 +159,7 @@ def test_what_a_fork_would_share_means_a_standby_that_imports_by_itself(
     assert len(alone) == 2, "before the first start, and beside it"
     assert all(why in one["why"] for one in alone)
     starts = [one for one in run.named("standby") if one["what"] == "start"]
-    assert [(one["attempt"], one["warm"], one.get("forked")) for one in starts] == [(1, 0, None), (2, 2, None)]
+    assert [(one["attempt"], one["warm"], one["forked"]) for one in starts] == [(1, 0, 0), (2, 2, 0)]
 
 
 NO_PRELOAD = {
@@ -231,17 +231,26 @@ def test_a_process_that_imports_before_the_first_start_may_die(
     assert standby(run, "failed")["why"] == ("it was stopped" if number == signal.SIGSTOP else "it ended")
 
 
-def test_ftrun_imports_what_the_last_attempt_had_imported(start: Starter, tmp_path: Path) -> None:
-    """The next ftrun in this run dir forks its first ranks."""
+@pytest.mark.parametrize("kept", ["run dir", "state dir"])
+def test_ftrun_imports_what_the_last_attempt_had_imported(kept: str, start: Starter, tmp_path: Path) -> None:
+    """The next ftrun in this run dir, or the next container with this state dir, forks its first ranks."""
     program, stop = tmp_path / "train.py", tmp_path / "stop"
     program.write_text(WAIT.format(imports="later").replace("sys.exit(", "sys.exit(0 and "))
     options = ["--nproc-per-node", "2", "--standby", "2"]
+    options += ["--state-dir", str(tmp_path / "state")] if kept == "state dir" else []
     environment = package(tmp_path, "")
     run = start(sys.executable, str(program), str(stop), options=options, env=environment)
     standby(run, "ready")
     stop.touch()
     assert run.finish()[0] == 0
-    again = start(sys.executable, str(program), str(stop), options=options, env=environment, run_dir=run.run_dir)
+    again = start(
+        sys.executable,
+        str(program),
+        str(stop),
+        options=options,
+        env=environment,
+        run_dir=run.run_dir if kept == "run dir" else None,
+    )
     assert again.finish()[0] == 0
     outcome = [one for one in again.named("standby") if one["what"] == "start"][-1]
     assert (outcome["warm"], outcome["forked"], outcome["of"]) == (2, 2, 2), again.named("standby")

@@ -66,6 +66,12 @@ class Keep(NamedTuple):
     ended: bool = False
 
 
+class KeepImports(NamedTuple):
+    """From PID 1: write what a later ftrun may import in advance (`pid1/preload.py`), as JSON."""
+
+    content: str
+
+
 class StoreVerdict(NamedTuple):
     """From PID 1: write this verdict, unless the same schedule has one since `since`, in s since the epoch."""
 
@@ -87,6 +93,12 @@ class History(NamedTuple):
     schedules: tuple[Schedule, ...]
 
 
+class StoredImports(NamedTuple):
+    """At the start, before the history: what the last `KeepImports` of any ftrun has left, if anything."""
+
+    content: str
+
+
 class VerdictStored(NamedTuple):
     """Answer to `StoreVerdict`: the valid verdict."""
 
@@ -99,7 +111,7 @@ class Shared(NamedTuple):
     verdict: Verdict | None
 
 
-Request = Keep | StoreVerdict | GetVerdict
-Event = History | VerdictStored | Shared | Problem
-REQUESTS: Final[Protocol[Request]] = Protocol("ask", Keep, StoreVerdict, GetVerdict)
-EVENTS: Final[Protocol[Event]] = Protocol("event", History, VerdictStored, Shared, Problem)
+Request = Keep | KeepImports | StoreVerdict | GetVerdict
+Event = History | StoredImports | VerdictStored | Shared | Problem
+REQUESTS: Final[Protocol[Request]] = Protocol("ask", Keep, KeepImports, StoreVerdict, GetVerdict)
+EVENTS: Final[Protocol[Event]] = Protocol("event", History, StoredImports, VerdictStored, Shared, Problem)

@@ -6,12 +6,12 @@ standby has imported it in advance: that list is in `state.json`, and in the sta
 
 import os
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import redaction
 from ftrun.host import safe_files
-from ftrun.messages.codec import Codec, Malformed
+from ftrun.messages.codec import Codec, Malformed, parse_json
 from ftrun.pid1.bootstrap import Setup
 from ftrun_hooks import layout
 
@@ -54,6 +54,14 @@ def loaded(found: object, command: Sequence[str]) -> Imports | None:
     return imports if imports.command == tuple(redaction.redact_command(command)) else None
 
 
+def read(content: str, command: Sequence[str]) -> Imports | None:
+    """The same from the text in the state dir."""
+    try:
+        return loaded(parse_json(content.encode()), command)
+    except (Malformed, ValueError):
+        return None
+
+
 def write(setup: Setup, folder: str, command: Sequence[str], earlier: Imports | None) -> str | None:
     """Write the list for the standbys of a first start.  Returns its path; None if nothing is to be imported.  Raises
     OSError, or ValueError with the reason why the command cannot be executed in advance."""
@@ -86,7 +94,7 @@ def _added(command: Sequence[str]) -> tuple[str, ...]:
             next(words, None)
         elif word.startswith(MODULES_ONLY):
             return (os.getcwd(),)
-        elif not word.startswith("-"):
+        elif not word.startswith("-") and word:
             return (os.path.dirname(os.path.realpath(word)),)
         elif not word.startswith(WITH_VALUE) and not PLAIN_FLAGS.issuperset(word[1:]):
             raise ValueError(f"with {word} the command may not run ftrun's sitecustomize")
@@ -94,4 +102,3 @@ def _added(command: Sequence[str]) -> tuple[str, ...]:
 
 
 _CODEC: Final = Codec()
-Found = dict[str, Any]

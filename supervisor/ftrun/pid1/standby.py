@@ -8,7 +8,7 @@ it.
 import os
 import select
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ftrun.core.machine.states import Done, Finish, Job, Running
 from ftrun.core.rules import standby as rules
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ftrun.pid1.clients.base import Context
 
 REPORT: Final = 512  # bytes of a report that PID 1 reads: why it cannot be used, or nothing
+FIELDS: Final = ("local_rank", "warm", "ready", "forked", "of", "memory", "seconds")  # of the record, in this order
 AGAIN: Final = (5.0, 60.0)  # s between two looks for a report that is not there yet
 
 
@@ -46,7 +47,7 @@ class Standbys:
         self._looks_at: float | None = None  # when the memory is looked at
         self._asked = 0  # how often a report was looked for in vain
         self._announced = False
-        self._is_first, self._was_prepared = True, False  # nothing was started yet
+        self._is_restart = self._was_prepared = False
         self.preparing = False
         self._attempt = 0
         self._cold_start: float | None = None  # s from the last cold start to its first heartbeat
@@ -73,6 +74,7 @@ class Standbys:
 
     def spawning(self, starts: Sequence[Startable], command: Sequence[str], now: float) -> None:
         """The command is about to be started: ask it to report its imports.  `preparing`: it has to wait."""
+        self._is_restart = bool(self._starts)
         self._starts, self._outcomes, self._due, self._forked = starts, [], None, 0
         try:
             os.makedirs(self._folder, 0o700, exist_ok=True)
@@ -80,15 +82,15 @@ class Standbys:
                 os.unlink(f"{self._folder}/{name}")
             content = os.fsencode("".join(f"{word}\0" for word in command))
             safe_files.replace(f"{self._folder}/{layout.COMMAND}", content, durable=False)
-            if self._is_first:
-                self._is_first = False
+            if not self._is_restart:
                 self._prepare(command, now)
         except OSError as error:
             self._refuse(f"the imports cannot be reported: {error.strerror}")
 
     def _prepare(self, command: Sequence[str], now: float) -> None:
         """Before the first start of several ranks: import once what is known.  One process imports as fast itself."""
-        self.kept = earlier = preload.loaded(self._setup.imports, command)
+        stored = "" if (store := self._state_store) is None else store.imports
+        self.kept = earlier = preload.loaded(self._setup.imports, command) or preload.read(stored, command)
         if earlier is not None:
             self._cold_start = earlier.seconds
         if len(self._starts) < 2 or (self._mode is None and not self._setup.settings["preload"].value):
@@ -193,7 +195,7 @@ class Standbys:
         why = next((why for why in self._outcomes if why), None)
         warm = self._outcomes.count("")
         self._warm_start = bool(self._outcomes) and why is None
-        if self._was_prepared or (self._mode is not None and self._setup.starts.count > 1 and self._outcomes):
+        if self._was_prepared or (self._mode is not None and self._is_restart):
             self._record("start", why, warm=warm, forked=self._forked, of=len(self._outcomes))
         self._was_prepared, self._pool.patience = False, rules.IMPORTING
         self._pool.end_all()  # those that were not ready, or that fit no process
@@ -326,7 +328,15 @@ class Standbys:
         self._tell()
 
     def on_imported(self, process: StandbyProcess, command: Sequence[str]) -> None:
-        self.kept = preload.parsed(process.imports(), command, self._cold_start) or self.kept
+        found = preload.parsed(process.imports(), command, self._cold_start)
+        if found is not None and found != self.kept:
+            self.kept = found
+            if (store := self._state_store) is not None:
+                store.keep_imports(found._asdict())
+
+    @property
+    def _state_store(self) -> Any:
+        return None if self._context is None else self._context.running.get("state_store")
 
     def on_alone(self, why: str) -> None:
         self._alone = why
@@ -364,23 +374,12 @@ class Standbys:
             forked, of = sum(one.forked for one in ready), len(self._starts)
             self._record("ready", ready=len(ready), forked=forked, of=of, seconds=seconds, memory=size)
 
-    def _record(
-        self,
-        what: str,
-        why: str | None = None,
-        local_rank: int | None = None,
-        warm: int | None = None,
-        ready: int | None = None,
-        forked: int | None = None,
-        of: int | None = None,
-        seconds: float | None = None,
-        memory: int | None = None,
-    ) -> None:
-        numbers = ("local_rank", local_rank), ("warm", warm), ("ready", ready), ("forked", forked or None), ("of", of)
-        amounts = ("memory", memory), ("seconds", seconds)
-        fields: tuple[tuple[str, object], ...] = (("what", what), *numbers, *amounts, ("why", why))
+    def _record(self, what: str, why: str | None = None, local_rank: int | None = None, **numbers: float) -> None:
+        given: dict[str, object] = {"local_rank": local_rank, **numbers}
+        fields = tuple((name, given[name]) for name in FIELDS if given.get(name) is not None)
+        reason = () if why is None else (("why", why),)
         if self._context is not None:
-            self._context.records.append(("standby", tuple(one for one in fields if one[1] is not None), None))
+            self._context.records.append(("standby", (("what", what), *fields, *reason), None))
 
     def _tell(self) -> None:
         """The helper of the idle rule must not count it."""

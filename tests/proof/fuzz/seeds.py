@@ -191,6 +191,7 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
         state_store.EVENTS,
         (
             state_store.History((STORED,), (SCHEDULED,)),
+            state_store.StoredImports('{"modules": ["torch"], "command": ["python", "train.py"]}'),
             state_store.Shared(STORED_VERDICT),
             state_store.VerdictStored(None),
         ),

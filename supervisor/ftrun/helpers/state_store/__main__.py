@@ -1,8 +1,9 @@
 """Stores what outlives the pod: `python -m ftrun.helpers.state_store FOLDER [RUN_DIR GIVEN]`, started by PID 1.
 
 The folder may be shared by several state stores, and may be on a network disk.  It contains `history.json`,
-`verdict.json` and `history.lock`.  The requests and replies are in messages/state_store.py.  A `History` is sent at the
-start and in reply to each `Keep`: faults of the last 2 days or of this boot, at most 256, and 64 schedules.  Each fault
+`verdict.json`, `imports.json` and `history.lock`.  The requests and replies are in messages/state_store.py.
+`StoredImports`, if there are any, and a `History` are sent at the start, and one in reply to each `Keep`: faults of the
+last 2 days or of this boot, at most 256, and 64 schedules.  Each fault
 is stored once; a schedule is merged with the stored one of the same `key` (best_*: the maximum; progressed and faulted
 stay true; all other fields take the new value).  Once a request is answered its data is on disk, unless a `problem`
 reports a write error: then it is in memory, and is written as soon as writing works again.  A file with foreign content
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 HISTORY: Final = "history.json"
 VERDICT: Final = "verdict.json"
+IMPORTS: Final = "imports.json"
+IMPORTS_LIMIT: Final = 32768  # bytes
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,6 +47,8 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     os.umask(0o022)  # the outer scheduler reads the verdict, perhaps as another user (Slurm's epilog)
     state_store = StateStore(os.path.abspath(argv[0]), lines)
     life: Life | None = None
+    if (imports := state_store.read_imports()) is not None:
+        lines.send(messages.StoredImports(imports))
     lines.send(state_store.keep((), None))
     while not lines.ended:
         for request in lines.requests():
@@ -69,6 +74,8 @@ class StateStore:
         match request:
             case messages.Keep(faults, schedule):
                 self._lines.send(self.keep(faults, schedule))
+            case messages.KeepImports(content):
+                self.write_imports(content)
             case messages.StoreVerdict(job_verdict, since):
                 if contents.is_valid(job_verdict):
                     self._lines.send(messages.VerdictStored(self.set_verdict(job_verdict, since)))
@@ -117,6 +124,22 @@ class StateStore:
         except (ForeignContent, RecursionError) as reason:
             self._folder.set_aside(HISTORY, reason)
             return None
+
+    # --- the imports ------------------------------------------------------------------------------------------------
+
+    def read_imports(self) -> str | None:
+        try:
+            content = self._folder.read(IMPORTS, IMPORTS_LIMIT)
+            return None if content is None else content.decode()
+        except (ForeignContent, OSError, ValueError):
+            return None  # the next ones replace it
+
+    def write_imports(self, content: str) -> None:
+        try:
+            if self.read_imports() != content:
+                self._folder.write(IMPORTS, content.encode())
+        except (OSError, ValueError) as error:
+            self._lines.problem(f"{self._folder.path}/{IMPORTS} cannot be written ({error})")
 
     # --- the verdict ------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ class StateStore(Client[messages.Event]):
 
     def start(self) -> None:
         self.loaded = False
+        self.imports = ""  # what an earlier ftrun may have left for `--preload`, as JSON
         self._key = f"{os.uname().nodename}-{os.getpid()}-{time.time_ns()}"
         self._since = time.time()
         self._kept: object = None  # the part of the ledger that was sent last
@@ -40,6 +41,8 @@ class StateStore(Client[messages.Event]):
         match message:
             case messages.History():
                 return [self._merge(message, now)]
+            case messages.StoredImports(content):
+                self.imports = content
             case messages.Shared(verdict):
                 return [_shared(verdict, now)]
             case messages.VerdictStored():
@@ -74,6 +77,10 @@ class StateStore(Client[messages.Event]):
         )
         faults = tuple(map(_fault, ledger.occurrences[-SENT:]))
         self.send(messages.Keep(faults, schedule, ledger.start_cnt, final is not None))
+
+    def keep_imports(self, imports: object) -> None:
+        if self.context.helpers.is_running(self.name):
+            self.send(messages.KeepImports(json.dumps(imports)))
 
     def consult(self, ledger: Ledger, now: float) -> list[ev.Event]:
         """Ask whether another ftrun of this job has reached a verdict; answered by `VerdictShared`."""

@@ -19,6 +19,7 @@ FIGURES = {
     "30-heartbeat": "heartbeat",
     "40-hang": "hang",
     "50-again": "again",
+    "55-warm-starts": "warm_starts",
     "60-survivors": "survivors",
     "70-teardown": "teardown",
     "80-coordinator": "coordinator",

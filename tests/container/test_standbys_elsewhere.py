@@ -1,0 +1,137 @@
+"""Standbys in phases, in groups, and in a control group that leaves little memory."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.containers import Run, Starter
+from support.ports import free_port
+from support.runs import wait_for
+
+MIB = 1 << 20
+PARENT = Path("/sys/fs/cgroup")
+PROGRAM = """
+import email.message, os, sys, time
+import ftrun_hooks as ft
+ft.beat(1)
+START, NAME = os.environ["MA_PROC_START_CNT"], sys.argv[1]
+taken = b""
+while not os.path.exists(f"{NAME}-{START}"):
+    time.sleep(0.02)
+    ft.beat()
+    if not taken and os.path.exists(f"{NAME}-take"):
+        taken = b"x" * (int(open(f"{NAME}-take").read()) << 20)
+sys.exit(START in ("1", "3"))  # the phases share the count
+"""
+FAILURE = ("--restart-on", "failure", "--backoff", "10ms")
+
+
+def program(folder: Path, name: str) -> list[str]:
+    (folder / "train.py").write_text(PROGRAM)
+    return [sys.executable, str(folder / "train.py"), str(folder / name)]
+
+
+def outcomes(run_dir: Path) -> list[dict[str, object]]:
+    lines = (run_dir / "events.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["event"] == "standby"]
+
+
+def is_ready(run_dir: Path) -> bool:
+    return any(record["what"] == "ready" for record in outcomes(run_dir))
+
+
+def test_each_phase_has_its_standbys(start: Starter, tmp_path: Path) -> None:
+    names = ("one", "two")
+    tables = [f"[[phase]]\nname = '{name}'\ncommand = {json.dumps(program(tmp_path, name))}\n" for name in names]
+    (tmp_path / "phases.toml").write_text("".join(tables))
+    folder = tmp_path / "state"
+    run = start(options=["--config", str(tmp_path / "phases.toml"), "--standby", "1", *FAILURE], run_dir=folder)
+    for number, name in enumerate(names):
+        phase = wait_for(lambda number=number: sorted(folder.glob("*_restartable"))[number], name)  # type: ignore[misc]
+        wait_for(lambda phase=phase: is_ready(phase), f"the standby of phase {name}")  # type: ignore[misc]
+        for count in (2 * number + 1, 2 * number + 2):
+            (tmp_path / f"{name}-{count}").touch()
+    assert run.finish()[0] == 0
+    for phase in sorted(folder.glob("*_restartable")):
+        starts = [(one["warm"], one["of"]) for one in outcomes(phase) if one["what"] == "start"]
+        assert starts == [(1, 1)], outcomes(phase)
+
+
+def test_all_members_of_a_group_restart_warm_with_their_ranks(start: Starter, tmp_path: Path) -> None:
+    endpoint = f"127.0.0.1:{free_port()}"
+
+    def member(rank: int) -> Run:
+        group = ["--group-size", "2", "--group-rank", str(rank), "--group-endpoint", endpoint]
+        options = [*group, "--nproc-per-node", "2", "--standby", "2", *FAILURE]
+        return start(*program(tmp_path, f"member-{rank}"), options=options)
+
+    members = [member(0), member(1)]
+    for one in members:
+        wait_for(lambda one=one: is_ready(one.run_dir), "the standbys of a member")  # type: ignore[misc]
+    (tmp_path / "member-0-1").touch()
+    for name in ("member-0-2", "member-1-2"):
+        (tmp_path / name).touch()
+    assert [one.finish()[0] for one in members] == [0, 0]
+    for one in members:
+        starts = [(o["warm"], o["forked"], o["of"]) for o in outcomes(one.run_dir) if o["what"] == "start"]
+        assert starts == [(2, 2, 2)], outcomes(one.run_dir)
+
+
+@pytest.fixture
+def control_group(start: Starter) -> Iterator[Path]:
+    """A control group that may have 1,700 MiB of memory; what joins it is ended before the group."""
+    second = (PARENT / "cgroup.controllers").exists()
+    folder = (PARENT if second else PARENT / "memory") / f"ftrun-standby-{start.mark}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error.strerror}")
+    try:
+        try:
+            (folder / ("memory.max" if second else "memory.limit_in_bytes")).write_text(str(1700 * MIB))
+            (folder / "cgroup.procs").open("a").close()
+        except OSError as error:
+            pytest.skip(f"{folder} takes no limit: {error.strerror}")
+        yield folder
+    finally:
+        start.close()
+        folder.rmdir()
+
+
+def inside(folder: Path) -> list[str]:
+    return ["sh", "-ec", f'echo $$ >{folder}/cgroup.procs\nexec "$@"', "sh"]
+
+
+def test_a_standby_ends_when_the_job_needs_its_memory(start: Starter, control_group: Path, tmp_path: Path) -> None:
+    options = ["--standby", "1", *FAILURE]
+    run = start(*program(tmp_path, "job"), options=options, above=inside(control_group))
+    wait_for(lambda: is_ready(run.run_dir), "a standby")
+    (tmp_path / "job-take.new").write_text("1250")
+    (tmp_path / "job-take.new").rename(tmp_path / "job-take")
+    cold = wait_for(lambda: [one for one in outcomes(run.run_dir) if one["what"] == "cold"], "its end")
+    assert "too little memory" in str(cold[0]["why"])
+    (tmp_path / "job-1").touch()
+    (tmp_path / "job-2").touch()
+    assert run.finish()[0] == 0
+    start_of_two = next(one for one in outcomes(run.run_dir) if one["what"] == "start")
+    assert start_of_two["warm"] == 0
+    assert "too little memory" in str(start_of_two["why"])
+
+
+def test_there_is_no_standby_where_the_control_group_has_no_room(
+    start: Starter, control_group: Path, tmp_path: Path
+) -> None:
+    limit = control_group / "memory.max"
+    limit = limit if limit.exists() else control_group / "memory.limit_in_bytes"
+    limit.write_text(str(600 * MIB))
+    options = ["--standby", "1", *FAILURE]
+    run = start(*program(tmp_path, "job"), options=options, above=inside(control_group))
+    cold = wait_for(lambda: [one for one in outcomes(run.run_dir) if one["what"] == "cold"], "the reason")
+    assert "too little memory" in str(cold[0]["why"])
+    assert not is_ready(run.run_dir)
+    (tmp_path / "job-1").touch()
+    (tmp_path / "job-2").touch()
+    assert run.finish()[0] == 0

@@ -1,0 +1,284 @@
+"""What a start costs whose imports are done before: of one command and of eight ranks, after a failure and before the
+first start; of a rank that is replaced; and what the standbys cost the running job."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from proof.bench.compare import peers
+from proof.bench.compare.kit import made_by, settled
+from support.measured import Measured, short, spread
+from support.runs import children
+
+NAME = "55-warm-starts"
+SCRIPT: Final = Path(__file__).with_name("warm_trainee.py")
+DEADLINE: Final = 400.0  # s; eight ranks import PyTorch at once, on a machine that may be busy
+COLD, WARM = "ftrun, `--standby off`", "ftrun, `--standby N`"
+RANKS: Final = 8
+JOBS: Final = (("nothing", 1), ("nothing", RANKS), ("torch", 1), ("lightning", 1), ("torch", RANKS))
+ROUNDS: Final = {"nothing": 5, "torch": 3, "lightning": 2}
+STEPS: Final = 40  # hundreds of steps in a window
+PRELOAD: Final = ("--standby=off", "--preload=torch")
+TITLES: Final = {"nothing": "no imports", "torch": "PyTorch", "lightning": "PyTorch, transformers and Lightning"}
+BEFORE: Final = (
+    "The time in seconds from the failure of one process until the last new process has done its first step, with all "
+    "that it imports. The failure is the moment at which the process raises an exception; each of these programs ends "
+    "and starts all processes. For ftrun two times follow that begin with its decision, the record `stopping` or "
+    "`exited`: to the first line of the last new process, and to its first step. The programs run in turn, round by "
+    "round. ftrun waits for its standbys before the failure. The record comes after the end of the process that has "
+    "failed, which takes seconds where it has PyTorch to unload.",
+    "The machine was shared with much other work while this was measured (load 10 to 35 on two cores): compare the "
+    "programs, not the seconds with those of a quiet machine.",
+)
+
+
+class Job:
+    """One launcher and its processes."""
+
+    def __init__(self, folder: Path, peer: peers.Peer, program: str, ranks: int, options: Sequence[str]) -> None:
+        self.folder, self.fifo, self.ranks = folder, folder / "lines", ranks
+        os.mkfifo(self.fifo)
+        self._reader = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._content = b""
+        command = [sys.executable, str(SCRIPT), str(self.fifo), program]
+        if peer is peers.OURS:
+            some = [f"--nproc-per-node={ranks}"] if ranks > 1 else []
+            options = ["--restart-on=failure", "--backoff=10ms", *some, *options]
+        arguments = peer.command(folder, *command, ranks=ranks, options=options)
+        nothing = subprocess.DEVNULL
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(
+            arguments, stdin=nothing, stdout=nothing, stderr=nothing, cwd=folder,
+            env=settled() | {"TMPDIR": str(folder)}, start_new_session=True,
+        )  # fmt: skip
+
+    def lines(self, what: str, start: int = 0) -> list[float]:
+        found = [line.split() for line in self._content.decode().splitlines()]
+        return [float(line[3]) for line in found if line[0] == what and int(line[2]) in (start, start or int(line[2]))]
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        until = time.monotonic() + DEADLINE
+        while not (found := condition()):
+            ready, _, _ = select.select([self._reader], [], [], 0.02)
+            if ready:
+                self._content += os.read(self._reader, 1 << 16)
+            assert time.monotonic() < until, f"in vain: {self._content.decode()[-300:]} {self.records()[-5:]}"
+        return found
+
+    def last(self, what: str, start: int) -> float:
+        """When the last process of this start has reported it."""
+        self.until(lambda: len(self.lines(what, start)) >= self.ranks)
+        return max(self.lines(what, start))
+
+    def records(self) -> list[dict[str, Any]]:
+        path = self.folder / "run" / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def standby(self, what: str, count: int = 1) -> dict[str, Any]:
+        """The record `standby` of this kind."""
+
+        def look() -> list[dict[str, Any]]:
+            found = [one for one in self.records() if one["event"] == "standby"]
+            assert not [one for one in found if one["what"] in ("cold", "off")], found
+            return [one for one in found if one["what"] == what][count - 1 :]
+
+        return dict(self.until(look)[0])
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(60)
+        finally:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+            os.close(self._reader)
+
+
+@contextmanager
+def job(peer: peers.Peer, program: str, ranks: int, *options: str) -> Iterator[Job]:
+    with tempfile.TemporaryDirectory(prefix="ftrun-bench-") as name:
+        found = Job(Path(name), peer, program, ranks, options)
+        try:
+            yield found
+        finally:
+            found.end()
+
+
+class Failure:
+    """What one failure has cost."""
+
+    def __init__(self, peer: peers.Peer, program: str, ranks: int, warm: bool) -> None:
+        options = [f"--standby={ranks if warm else 'off'}"] if peer is peers.OURS else ["--max-restarts=3"]
+        with job(peer, program, ranks, *options) as run:
+            self.started = run.last("step", 1) - run.began
+            self.memory = run.standby("ready").get("memory", 0) if warm else 0
+            time.sleep(0.5)
+            (run.fifo.parent / f"{run.fifo.name}.fail").touch()
+            first, step = run.last("first", 2), run.last("step", 2)
+            failed = max(run.lines("failing"))
+            decided = [one["mono"] for one in run.records() if one["event"] in ("stopping", "exited")]
+            self.first, self.step = first - failed, step - failed
+            self.from_decision = first - min(decided) if decided else None
+            if warm:
+                outcome = run.standby("start")
+                assert outcome["warm"] == ranks, outcome
+
+
+def first_start(peer: peers.Peer, *options: str) -> float:
+    with job(peer, "torch", RANKS, *options) as run:
+        return run.last("step", 1) - run.began
+
+
+def replaced() -> tuple[float, float]:
+    """kill -9 of rank 2 of four to the next step of all, and to their first line: warm."""
+    return _replaced("--standby=4"), _replaced("--standby=off")
+
+
+def _replaced(option: str) -> float:
+    with job(peers.OURS, "recoverable", 4, option, "--restart-on=none", "--hang-timeout=off") as run:
+        run.until(lambda: len(run.lines("round-1")) >= 4 * run.ranks)
+        if option != "--standby=off":
+            run.standby("ready")
+        time.sleep(0.5)
+        pids = next(one["pids"] for one in run.records() if one["event"] == "spawned")
+        killed = time.monotonic()
+        os.kill(pids[2], signal.SIGKILL)
+        run.until(lambda: len(run.lines("round-2")) >= run.ranks)
+        return sorted(run.lines("round-2"))[run.ranks - 1] - killed
+
+
+Windows = dict[str, tuple[float, float]]  # wall clock and processor time of a hundred steps, both in s
+
+
+def pace() -> Windows:
+    """A hundred steps while a standby waits, while one imports, and without any; in the same process."""
+    with job(peers.OURS, "pace", 1, "--standby=1") as run:
+
+        def window(until: Callable[[], Any], skipped: int = 1) -> tuple[float, float]:
+            first = len(run.lines("pace")) + skipped
+            run.until(until)
+            walls, used = run.lines("pace")[first:], run.lines("used")[first:]
+            return statistics.median(walls), statistics.median(used)
+
+        def some() -> Callable[[], bool]:
+            count = len(run.lines("pace"))
+            return lambda: len(run.lines("pace")) > count + STEPS
+
+        def hurry(number: int) -> None:
+            """Where others use all processors, a standby would get none for long."""
+            run.until(lambda: _standbys(run))
+            os.setpriority(os.PRIO_PROCESS, _standbys(run)[0], 0)
+            run.standby("ready", number)
+
+        run.until(lambda: _standbys(run))
+        imports = window(some())
+        hurry(1)
+        found = {"imports": imports, "waits": window(some())}
+        for number in range(3):  # the third that fails is the last one
+            os.kill(_standbys(run)[0], signal.SIGKILL)
+            if number < 2:
+                hurry(number + 2)
+        run.until(lambda: [one for one in run.records() if one["event"] == "standby" and one["what"] == "off"])
+        return found | {"without": window(some())}
+
+
+def _standbys(run: Job) -> list[int]:
+    return [pid for pid in children(run.process.pid) if _waits(pid)]
+
+
+def _waits(pid: int) -> bool:
+    return Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "1000"
+
+
+def measure(short_form: bool) -> Measured:
+    launchers = [] if short_form else peers.installed(peers.TORCHRUN, peers.FT_LAUNCHER)
+    programs: list[tuple[str, peers.Peer, bool]] = [(COLD, peers.OURS, False), (WARM, peers.OURS, True)]
+    programs += [(peer.titled, peer, False) for peer in launchers]
+    jobs: tuple[tuple[str, int], ...] = (
+        ("nothing", 1),
+        ("nothing", RANKS),
+        ("torch", 1),
+        ("lightning", 1),
+        ("torch", RANKS),
+    )
+    jobs = jobs[:1] if short_form else jobs
+    found: dict[tuple[str, str, int], list[Failure]] = {}
+    for program, ranks in jobs:
+        rounds = 1 if short_form else ROUNDS[program] if ranks == 1 or program == "nothing" else 1
+        for _ in range(rounds):
+            for name, peer, warm in programs:
+                found.setdefault((name, program, ranks), []).append(Failure(peer, program, ranks, warm))
+                print(name, program, ranks, vars(found[name, program, ranks][-1]), flush=True)
+    rows = [(name, *(_cells(found[name, *one]) for one in jobs)) for name, _, _ in programs]
+    head = [f"{'8 ranks' if ranks > 1 else 'one command'}, {TITLES[program]}" for program, ranks in jobs]
+    after = () if short_form else (*_first_starts(launchers), _memory(found), _replacements(), _cost())
+    title, columns = "Starts with imports done before", ("program", *head)
+    return Measured(NAME, title, made_by(NAME), BEFORE, columns, tuple(rows), after)
+
+
+def _cells(failures: list[Failure]) -> str:
+    steps = spread([one.step for one in failures])
+    decided = [(one.from_decision, one.from_decision + one.step - one.first) for one in failures if one.from_decision]
+    return "; ".join([steps, *(spread(part) for part in zip(*decided, strict=True))])
+
+
+def _first_starts(launchers: Sequence[peers.Peer]) -> Iterator[str]:
+    ways = [("ftrun", peers.OURS, ("--standby=off",)), ("ftrun with `--preload torch`", peers.OURS, PRELOAD)]
+    ways += [(peer.titled, peer, ()) for peer in launchers]
+    taken: dict[str, list[float]] = {}
+    for _ in range(1):
+        for name, peer, options in ways:
+            taken.setdefault(name, []).append(first_start(peer, *options))
+            print(name, taken[name], flush=True)
+    cold, warm = (statistics.median(taken[name]) for name, _, _ in ways[:2])
+    text = "; ".join(f"{name} {spread(seconds)} s" for name, seconds in taken.items())
+    yield (
+        f"**First start of {RANKS} ranks that import PyTorch**, to the first step of the last: {text}. With "
+        f"`--preload` that is {short(cold / warm)} times sooner."
+    )
+
+
+def _memory(found: dict[tuple[str, str, int], list[Failure]]) -> str:
+    sizes = [
+        f"{TITLES[program]}, {ranks}: {short(statistics.median(one.memory for one in failures) / 2**20)} MiB"
+        for (name, program, ranks), failures in found.items()
+        if name == WARM
+    ]
+    listed = "; ".join(sizes)
+    return f"**Memory of all standbys together** (PSS), by what they have imported and their number: {listed}."
+
+
+def _replacements() -> str:
+    pairs = [replaced() for _ in range(3)]
+    print("replaced", pairs, flush=True)
+    warm, cold = ([pair[number] for pair in pairs] for number in range(2))
+    return (
+        "**kill -9 of one of four ranks** with `@ft.recoverable` and gloo, to the first step of all in the next round: "
+        f"{spread(warm)} s from a standby, {spread(cold)} s without."
+    )
+
+
+def _cost() -> str:
+    windows = [pace() for _ in range(2)]
+    print("pace", windows, flush=True)
+    parts = []
+    for name, text in (("waits", "while a standby waits"), ("imports", "while one imports at the lowest priority")):
+        wall, used = ([one[name][number] / one["without"][number] for one in windows] for number in range(2))
+        parts.append(
+            f"{text}, it takes {spread(wall)} times as long as without, {spread(used)} times the processor time"
+        )
+    return f"**Cost to a step of the running job**, one process that multiplies matrices: {'; '.join(parts)}."
