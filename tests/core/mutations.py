@@ -73,7 +73,7 @@ JOB = (
         "(*so_far, written, *log_lines, do.Terminate())",
         "(do.Terminate(), *so_far, written, *log_lines)",
     ),
-    Mutation("start_cnt_stands_still", "machine/restarting.py", "_replace(start_cnt=number, ", "_replace("),
+    Mutation("start_cnt_stands_still", "machine/restarting.py", "_replace(start_cnt=start, ", "_replace("),
     Mutation(
         "spawn_before_the_tree_has_ended",
         "machine/job.py",

@@ -772,6 +772,7 @@ def test_what_happens_to_a_spare_is_nobodys_concern() -> None:
     group.gone(3)
     group.reports(3, "ready", 0, life="new")
     group.reports(3, "left", 1, life="new", end=GroupEnd(197, "node-fault", "a device"))
+    group.reports(3, "left", 1, life="newer", end=GroupEnd(94, "non-recoverable", "no such folder"))
     assert (group.order, group.phase) == (before, Steady)
 
 
@@ -802,7 +803,7 @@ def test_who_is_back_is_taken_in_at_a_checkpoint_that_every_reporter_has() -> No
     assert group.did == ("run", 2, "peer")
     group.reports(2, "running", 2, checkpoint=20)
     assert group.did == ("stop", 2, None)
-    assert group.order.why == "step 20 is saved, and member 1 (node-1) can work again: 3 members go on"
+    assert group.order.why == "a checkpoint is saved, and member 1 (node-1) can work again: 3 members go on"
     group.ready(0, 2)
     assert (group.did, group.places) == (("run", 3, "peer"), ((0, 1), (2, 1), (1, 1)))
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from support.group_runs import Group
 from support.hosts import Hosts
 from support.runs import wait_for
@@ -65,16 +67,19 @@ def test_fewer_go_on_and_the_lost_one_is_taken_in_at_the_next_restart(hosts: Mak
     group.must_end(0, epochs=[1, 2, 3])
 
 
-def test_a_member_that_is_back_is_taken_in_at_the_next_checkpoint(hosts: Make) -> None:
-    options = ("--peer-timeout", "5s", "--scale-out", "checkpoint")
-    group = Group(hosts(3), *QUICK, wait="5s", shape="2:3", options=options)
+@pytest.mark.parametrize("files", [False, True], ids=["hooks", "files"])
+def test_a_member_that_is_back_is_taken_in_at_the_next_checkpoint(hosts: Make, files: bool) -> None:
+    made = hosts(3)
+    progress = ("--progress", str(made.folder / "shared" / "kept*")) if files else ()
+    options = ("--peer-timeout", "5s", "--scale-out", "checkpoint", *progress)
+    group = Group(made, *QUICK, wait="5s", shape="2:3", options=options)
     group.begin()
     group.until_started(1)
     group.rank(2).kill()
     group.until_started(2, nodes=2)
     group.start(2)
     group.until_started(3)
-    assert "is saved, and member 2 (host-2) can work again: 3 members go on" in group.rank(0).stderr
+    assert "a checkpoint is saved, and member 2 (host-2) can work again: 3 members go on" in group.rank(0).stderr
     group.finish()
     group.must_end(0, epochs=[1, 2, 3])
 
@@ -91,26 +96,28 @@ def test_below_the_least_number_of_members_the_job_ends_with_195(hosts: Make) ->
     assert "1 member left, and the group needs 2" in str(group.rank(0).verdict["message"])
 
 
-def test_a_replaced_member_does_not_end_the_others(hosts: Make) -> None:
+@pytest.mark.parametrize("rank", [1, 0])
+def test_a_replaced_member_does_not_end_the_others(hosts: Make, rank: int) -> None:
     """As with a device fault: it ends alone, says `isolate`, and the others start with the new container."""
-    failing = Group(hosts(3), *QUICK, wait="60s", options=("--replace-members",))
-    state = failing.folder / "reset.json"
-    report_fault(state)
-    for rank in range(3):
-        failing.start(rank, options=("--reset-file", str(state)) if rank == 1 else ())
-    failing.until_started(1)
-    report_fault(state, CRITICAL)
-    assert failing.rank(1).wait() == 197
-    assert failing.rank(1).verdict["isolate"] is True
-    for other in (0, 2):
-        failing.rank(other).until("exited")
-        assert not failing.rank(other).ended
-    failing.start(1, MA_SCHEDULE_CNT="2")
-    failing.until_started(2)
-    starts = {line["member"]: line["starts"] for line in failing.book.named("start", epoch=2)}
-    assert starts == {0: 2, 1: 1, 2: 2}
-    failing.finish()
-    failing.must_end(0, epochs=[1, 2])
+    group = Group(hosts(3), *QUICK, wait="60s", options=("--replace-members",))
+    state = group.folder / "reset.json"
+    report_fault(state, rank)
+    for member in range(3):
+        group.start(member, options=("--reset-file", str(state)) if member == rank else ())
+    group.until_started(1)
+    report_fault(state, rank, CRITICAL)
+    assert group.rank(rank).wait() == 197
+    assert group.rank(rank).verdict["isolate"] is True
+    others = {0, 1, 2} - {rank}
+    for other in others:
+        group.rank(other).until("exited")
+        assert not group.rank(other).ended
+    group.start(rank, MA_SCHEDULE_CNT="2")
+    group.until_started(2)
+    starts = {line["member"]: line["starts"] for line in group.book.named("start", epoch=2)}
+    assert starts == dict.fromkeys(others, 2) | {rank: 1}
+    group.finish()
+    group.must_end(0, epochs=[1, 2])
 
 
 def until_spare(group: Group, rank: int) -> None:
@@ -118,10 +125,10 @@ def until_spare(group: Group, rank: int) -> None:
     wait_for(lambda: any(record["what"] == "spare" for record in member.named("group")), "a spare")
 
 
-def report_fault(path: Path, code: str = "") -> None:
+def report_fault(path: Path, rank: int, code: str = "") -> None:
     """As MindCluster reports a device, here one that is well, or has a fault."""
     state = {"Status": "unrecovered" if code else "recovered", "Policy": "hotReset"}
-    device = {"RankId": 1, "LogicId": 0, **state, "ErrorCode": [], "ErrorCodeHex": code}
+    device = {"RankId": rank, "LogicId": 0, **state, "ErrorCode": [], "ErrorCodeHex": code}
     flags = {"FaultFlushing": False, "GracefulExit": 0, "RestartFaultProcess": False}
     content = {"RankList": [device], "UpdateTime": int(time.time()) + bool(code), "RetryTime": 0, **flags}
     path.with_suffix(".new").write_text(json.dumps(content))

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -269,10 +269,15 @@ class Hosts:
         return [word for name, value in given.items() for word in (f"--group-{name}", value)] + ["--wait-peer", wait]
 
     def start(
-        self, rank: int, *words: str, again: bool = False, environment: Mapping[str, str] | None = None
+        self,
+        rank: int,
+        *words: str,
+        again: bool = False,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = (),
     ) -> Container:
         """A container on the host of that number, with the options and the command in `words`.  `again`: in the place,
-        and with the run dir, of the one before it there; else all of it is new."""
+        and with the run dir, of the one before it there; else all of it is new.  `program`: in place of ftrun."""
         where = self.hosts[rank]
         earlier = [container for container in self.started if container.rank == rank]
         folder = self.folder / f"container-{rank}-{len(earlier)}"
@@ -289,7 +294,7 @@ class Hosts:
         furnish = ["sh", "-ec", FURNISH, "sh", str(self.names), where.name]
         with (folder / "stdout").open("ab") as out, (folder / "stderr").open("ab") as err:
             process = subprocess.Popen(
-                [*ONE_LIFE, *where.network.enter, *CONTAINER, *furnish, *FTRUN, *options, *words],
+                [*ONE_LIFE, *where.network.enter, *CONTAINER, *furnish, *(program or (*FTRUN, *options)), *words],
                 env=plain,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,

@@ -221,12 +221,12 @@ def _scale_out(group: Coordinator) -> tuple[Coordinator, str]:
     now = {m.report.rank: m.report.checkpoint for m in group.working}
     if group.saved is None:
         return group._replace(saved=now), ""
-    steps = [step for step in now.values() if step is not None]
-    if not steps or any(step is not None and step == group.saved.get(rank) for rank, step in now.items()):
+    newer = [number != group.saved.get(rank) for rank, number in now.items() if number is not None]
+    if not newer or not all(newer):
         return group, ""
     spare = sorted(m.report.rank for r, m in group.members.items() if r not in group.placed and _is_ready(group, m))
     count = len(group.placed) + len(spare[:room])
-    why = f"step {max(steps)} is saved, and {member_names(spare[:room], group)} can work again: {count} members go on"
+    why = f"a checkpoint is saved, and {member_names(spare[:room], group)} can work again: {count} members go on"
     return group, why
 
 

@@ -29,6 +29,7 @@ from ftrun.core.machine.states import (
     Watched,
 )
 from ftrun.core.machine.stopping import Effects, Outcome, exit_text, finish_with, stop, unless_schedules_exhausted
+from ftrun.core.machine.values import Attempt
 from ftrun.core.machine.watching import check
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
@@ -293,8 +294,13 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
         paused=job.announced_pause,
         ranks=None if ranks is None else Ranks(ranks, me.address, me.port),
         places=job.places,
-        checkpoint=attempt.checkpoint.checkpoint_step if attempt is not None and attempt.checkpoint else None,
+        checkpoint=_newest_checkpoint(attempt) if policy.elastic and attempt is not None else None,
     )
+
+
+def _newest_checkpoint(attempt: Attempt) -> int | None:
+    reported = attempt.checkpoint
+    return (attempt.saves or None) if reported is None else reported.checkpoint_step
 
 
 def _member_state(job: Job, fallen: bool) -> State:

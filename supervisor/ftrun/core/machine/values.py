@@ -285,6 +285,7 @@ class Attempt(NamedTuple):
     processes: tuple[LocalRank, ...] = ()  # the ranks that ftrun itself started, by local rank; `pid` is the first
     rounds: Rounds = Rounds()  # of these ranks, where they can recover
     replacements: int = 0  # `Ledger.replacements` when this attempt began
+    saves: int = 0  # checkpoint files (`--progress`) that were saved in it, where a group may take in members after one
     link: LinkFault | None = None
     online: Fault | None = None  # the last fault that a round of the ranks was to cure, at `online_at`
     online_at: float = 0.0

@@ -166,9 +166,10 @@ def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, polic
     written = _progress_record(
         job.ledger, "checkpoint", _known_step(attempt, job.ledger.last_step), event.path, event.at
     )
-    if attempt is not None and not attempt.progressed and event.at >= attempt.spawned_at:
+    if attempt is not None and event.at >= attempt.spawned_at and (policy.elastic or not attempt.progressed):
         assert not isinstance(phase, Pending | Healing | Done)
-        job = job._replace(phase=phase._replace(attempt=attempt._replace(progressed=True)))
+        attempt = attempt._replace(progressed=True, saves=attempt.saves + 1)
+        job = job._replace(phase=phase._replace(attempt=attempt))
     return job._replace(want=want, ledger=ledger), (written,)
 
 

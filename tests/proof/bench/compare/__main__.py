@@ -24,6 +24,7 @@ FIGURES = {
     "70-teardown": "teardown",
     "80-coordinator": "coordinator",
     "90-known-failures": "known_failures",
+    "95-lost-nodes": "lost_nodes",
 }
 
 
