@@ -97,6 +97,11 @@ READ = (
     ("PET_NPROC_PER_NODE, PET_…", "options of torchrun, where the command line is one of torchrun"),
     ("TMPDIR", "the temp folder [default: /tmp]"),
     ("KUBERNETES_SERVICE_HOST", "`ftctl doctor`: in a pod it shows remedies for a manifest"),
+    (
+        "OTEL_SERVICE_NAME, OTEL_EXPORTER_OTLP_HEADERS, TRACEPARENT",
+        "with `--otlp`: the name of the service, headers for the collector, and the trace that the run is a part of",
+    ),
+    ("JOURNAL_STREAM", "`--journal auto`: whether ftrun's stderr goes to journald anyway"),
     ("NO_COLOR, TERM", "no colours where the first is set, or the second is `dumb`"),
     ("GLOO_SOCKET_IFNAME", "`fthang collective`: the network interface of its two ranks"),
 )

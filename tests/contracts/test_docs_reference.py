@@ -19,6 +19,7 @@ OURS = [*(HOUSE / "supervisor").rglob("*.py"), *(HOUSE / "hooks").rglob("*.py")]
 NO_VARIABLES = (
     *("CLOSE_WAIT", "FIN_WAIT1", "FIN_WAIT2", "LAST_ACK", "SYN_RECV", "SYN_SENT", "TIME_WAIT"),
     *("FASTEST_FIRST", "PCI_BUS_ID", "SC_CLK_TCK", "SC_OPEN_MAX"),
+    *("FTRUN_RECORD", "SYSLOG_IDENTIFIER"),  # fields of journald
     *(
         "BEAT_DIR",
         "EPOCH",

@@ -37,8 +37,8 @@ GROUPS: Final = {
     ),
     "Files and folders": ("run-dir", "log-dir", "state-dir", "config", "annotations", "termination-log", "node-name"),
     "Reports and metrics": (
-        *("on-event", "webhook", "webhook-format", "notify-on", "metrics", "metrics-file", "log-format", "quiet"),
-        "verbose",
+        *("on-event", "webhook", "webhook-format", "notify-on", "metrics", "metrics-file", "otlp", "journal"),
+        *("log-format", "quiet", "verbose"),
     ),
     "The end": ("on-exit", "unmount"),
     "This program": ("dry-run", "version", "help"),

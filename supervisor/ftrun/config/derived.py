@@ -1,6 +1,7 @@
 """Values derived from the options and the environment: the policy of the core, and the names and files of the job."""
 
 import os
+from typing import Final
 
 from ftrun.config import annotations
 from ftrun.config.option_table import RESET_FILE, ConfigError, Settings
@@ -11,6 +12,8 @@ from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import HOUR, Policy
 from ftrun.platforms.modelarts import HANG_MINUTES
 from ftrun.platforms.table import NODES
+
+JOURNAL: Final = "/run/systemd/journal/socket"
 
 
 def idle_timeout(settings: Settings) -> float | None:
@@ -119,3 +122,19 @@ def reset_file(settings: Settings) -> str | None:
 def state_dir(settings: Settings) -> str | None:
     """The folder for what outlives the pod, or None."""
     return settings["state-dir"].value or settings["log-dir"].value or None
+
+
+def uses_journal(settings: Settings) -> bool:
+    """With `--journal auto` where journald is there, unless it gets ftrun's own lines anyway, as those of a unit of
+    systemd."""
+    asked = settings["journal"].value
+    return bool(asked == "on" or (asked == "auto" and os.path.exists(JOURNAL) and not _stderr_is_journal()))
+
+
+def _stderr_is_journal() -> bool:
+    """systemd.exec(5): JOURNAL_STREAM has the device and inode of the stream."""
+    try:
+        found = os.fstat(2)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"

@@ -26,6 +26,7 @@ from ftrun.config.parsers import (
     some_of,
     textfile,
     truth,
+    url,
     urls,
 )
 from ftrun.core.named_tuple import NamedTuple
@@ -216,6 +217,14 @@ OPTIONS: Final = (
         notices,
         "Which records --on-event and --webhook report.",
     ),
+    Option("otlp", "URL", "", url, "Export spans and logs to this OpenTelemetry collector, as http://HOST:4318."),
+    Option(
+        "journal",
+        "auto|on|off",
+        "auto",
+        one_of("auto", "on", "off"),
+        "Pass the records on to journald; auto: where it is there, unless it gets ftrun's stderr.",
+    ),
     Option(
         "unconditional-retry",
         "",
@@ -361,7 +370,7 @@ OPTIONS: Final = (
 BY_NAME: Final = {option.name: option for option in OPTIONS}
 JOB_OPTIONS: Final = (  # a phase cannot set these
     *("config", "run-dir", "log-dir", "state-dir", "node-name", "annotations", "termination-log", "unmount", "on-exit"),
-    *("on-event", "webhook", "webhook-format", "notify-on", "dry-run"),
+    *("on-event", "webhook", "webhook-format", "notify-on", "otlp", "journal", "dry-run"),
     *("log-format", "quiet", "verbose", "metrics", "metrics-file"),
     *("group-size", "group-rank", "group-endpoint", "group-secret-file", "group-job", "wait-peer"),
     *("peer-timeout", "spares", "scale-out", "replace-members"),

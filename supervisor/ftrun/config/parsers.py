@@ -187,6 +187,13 @@ def urls(text: str) -> tuple[str, ...]:
     return paths(text)
 
 
+def url(text: str) -> str:
+    """One HTTP URL."""
+    if len(urls(text)) != 1:
+        raise ValueError("write one URL")
+    return text
+
+
 def path(text: str) -> str:
     if not text or "\0" in text:
         raise ValueError("the value is empty")

@@ -33,6 +33,7 @@ from ftrun.messages import (
     sampler,
     state,
     state_store,
+    telemetry,
 )
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem, Ready
@@ -211,6 +212,7 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
         ),
     ),
     "sampler": (sampler.EVENTS, (sampler.Begun(1), sampler.Sample(999.0, 1.0, 0.1, 5.0, 2, 1))),
+    "telemetry": (telemetry.EVENTS, (Problem("w"),)),
     "notifier": (notifier.EVENTS, (Problem("w"),)),
     "metrics": (metrics.EVENTS, (metrics.Listening("127.0.0.1:1"),)),
     "evidence": (

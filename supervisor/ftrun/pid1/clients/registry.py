@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ftrun.config.derived import reset_file, state_dir
+from ftrun.config.derived import reset_file, state_dir, uses_journal
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Job
@@ -75,6 +75,10 @@ def _notifies(context: Context) -> bool:
     return bool(context.command) and any(context.settings[name].value for name in ("on-event", "webhook"))
 
 
+def _exports_records(context: Context) -> bool:
+    return bool(context.settings["otlp"].value) or uses_journal(context.settings)
+
+
 TABLE: Final = (
     Entry("mirror.Mirror", lambda context: bool(context.work_dir.copied)),
     Entry("messenger.Messenger", lambda context: context.group is None and context.settled, later=True),
@@ -87,6 +91,7 @@ TABLE: Final = (
     Entry("sampler.Sampler", _samples, later=True),
     Entry("metrics.Metrics", _exports_metrics, later=True),
     Entry("notifier.Notifier", _notifies, later=True),
+    Entry("telemetry.Telemetry", _exports_records),
     Entry("evidence.Evidence"),
     Entry("heal.Heal"),
     Entry("exit_hooks.ExitHooks"),

@@ -1,0 +1,70 @@
+"""Exports the records: `python -m ftrun.helpers.telemetry RUN_DIR OFFSET`, started by PID 1.
+
+It follows the records from the byte OFFSET on, and passes them on to an OpenTelemetry collector (otlp.py) and to
+journald (journal.py), as the `Exports` in the file at descriptor 3 say.  A destination that does not answer holds up
+nothing: what it does not take is dropped, which `run.log` says.  When stdin has ended, the last records are read and
+sent.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.telemetry.journal import Journal
+from ftrun.messages.codec import EXACT
+from ftrun.messages.telemetry import EVENTS, Exports
+from ftrun.views.record_files import GrowingFile, Record, record
+
+PERIOD: Final = 0.5  # s between two reads of the records
+EXPORTS: Final = 3  # descriptor
+MOST: Final = 1 << 20  # bytes of it
+MISSING: Final = "no OpenTelemetry: its SDK is not installed (pip install 'ftrun[otel]')"
+
+
+class Destination(Protocol):
+    def follow(self, found: Record) -> None:
+        """The next record."""
+
+    def look(self) -> None:
+        """Called every `PERIOD` s."""
+
+    def close(self) -> None:
+        """The run is over: send what is left, within a few seconds."""
+
+
+def main(argv: Sequence[str]) -> int:
+    return run(lambda lines: _run(argv[0], int(argv[1]), lines), EVENTS)
+
+
+def _run(run_dir: str, offset: int, lines: Lines) -> None:
+    exports = EXACT.load(Exports, os.pread(EXPORTS, MOST, 0))
+    destinations: list[Destination] = [Journal(run_dir, lines.problem)] if exports.journal else []
+    if exports.otlp:
+        try:
+            from ftrun.helpers.telemetry.otlp import Otlp
+
+            destinations.append(Otlp(run_dir, exports))
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "opentelemetry":
+                raise
+            lines.problem(MISSING)
+    records = GrowingFile(f"{run_dir}/events.jsonl")
+    records.at = offset  # the beginning of a line: PID 1 writes whole ones
+    ended = False
+    while not ended:
+        lines.pause(PERIOD)
+        ended = lines.ended  # before the read: a later record is not lost
+        for line in records.lines():
+            if (found := record(line)) is not None:
+                for destination in destinations:
+                    destination.follow(found)
+        for destination in destinations:
+            destination.look()
+    for destination in destinations:
+        destination.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
