@@ -24,7 +24,8 @@ from ftrun.core.machine.states import (
     Stopping,
     Suspect,
 )
-from ftrun.core.machine.values import Fault, Ledger, Rank
+from ftrun.core.machine.values import Fault, Ledger, LocalRank, Rank
+from ftrun.core.ranks.table import AskedRetry, LeftRound, SaidHello, Snapshot
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.idle import Idle, TreeSample
 from ftrun.core.rules.liveness import Limits
@@ -114,6 +115,71 @@ def test_a_hang_counts_from_the_last_movement_to_the_verdict() -> None:
 def test_a_verdict_without_evidence_counts_as_a_hang() -> None:
     run = Run().starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(60.0, (Rank(0, 100, moved_at=0.0, step=1),)))
     run.happens(ev.DeadlineReached(90.0)).check(wall=90.0, kept=0.0, hang=90.0)
+
+
+# --- ranks that recover -----------------------------------------------------------------------------------------------
+
+RECOVERS = FAILURES._replace(recover=frozenset({"retry", "rank"}))
+
+
+class Ranks(Run):
+    """Two ranks that can recover, and have moved at 10.0 to step 1 and at 100.0 to step 10."""
+
+    def __init__(self, **also: Any) -> None:
+        super().__init__(RECOVERS)
+        spawned = ev.CommandSpawned(0.0, 100, (LocalRank(0, 0, 100), LocalRank(1, 1, 101)))
+        self.happens(ev.Started(0.0), spawned, *(ev.RankReported(1.0, SaidHello(rank)) for rank in (0, 1)))
+        self.move(10.0, 1).move(55.0, 5, **also).move(100.0, 10, **also)
+
+    def move(self, at: float, step: int, read: float | None = None, **also: Any) -> "Ranks":
+        ranks = tuple(Rank(rank, 100 + rank, moved_at=at, step=step, **also) for rank in (0, 1))
+        self.happens(ev.BeatsRead(at if read is None else read, ranks))
+        return self
+
+    def leave(self, at: float, *held: int) -> "Ranks":
+        number, kept = self.job.phase.attempt.rounds.number, tuple(map(Snapshot, held))  # type: ignore[union-attr]
+        self.happens(*(ev.RankReported(at, LeftRound(rank, number, kept)) for rank in (0, 1)))
+        return self
+
+
+def test_a_retry_costs_its_time_and_the_steps_since_the_snapshot() -> None:
+    run = Ranks()
+    run.happens(ev.RankReported(110.0, AskedRetry(0, 1, "a link"))).leave(110.5, 5)
+    assert run.lost() == {"startup": 10.0}
+    run.move(112.0, 6, read=113.0).check(wall=113.0, kept=0.0, startup=10.0, recovery=2.0, redone=55.0)
+    run.move(120.0, 10)
+    run.dies(130.0, 0).check(wall=130.0, kept=63.0, startup=10.0, recovery=2.0, redone=55.0)
+
+
+def test_a_recovery_with_the_newest_snapshot_costs_no_step() -> None:
+    run = Ranks()
+    run.happens(ev.RankReported(110.0, AskedRetry(0, 1, "a link"))).leave(110.5, 11)
+    run.move(112.0, 12).check(wall=112.0, kept=0.0, startup=10.0, recovery=2.0)
+
+
+def test_a_recovery_with_the_checkpoint_costs_the_work_after_it() -> None:
+    run = Ranks(checkpoint_step=5)
+    run.happens(ev.RankReported(110.0, AskedRetry(0, 1, "a link"))).leave(110.5)
+    run.move(112.0, 6, checkpoint_step=5).check(wall=112.0, kept=45.0, startup=10.0, recovery=2.0, redone=55.0)
+
+
+def test_a_hang_of_one_rank_counts_up_to_its_verdict_and_its_recovery_after_that() -> None:
+    run = Ranks()
+    ranks = tuple(Rank(rank, 100 + rank, moved_at=100.0, step=10) for rank in (0, 1))
+    run.happens(ev.BeatsRead(161.0, ranks), ev.EvidenceCollected(170.0, ranks, (("culprits", (1,)),)))
+    run.happens(ev.RankTreeEnded(171.0, 1), ev.RankStarted(171.0, 1, 201), ev.RankReported(175.0, SaidHello(1)))
+    run.happens(ev.RankReported(176.0, LeftRound(0, 1, (Snapshot(10),))))
+    moved = (Rank(0, 100, moved_at=177.0, step=1), Rank(1, 201, moved_at=178.0, step=1))
+    run.happens(ev.BeatsRead(178.0, moved))
+    lost = {why: seconds for why, seconds in run.lost().items() if why != "redone"}
+    assert lost == {"startup": 10.0, "hang": 70.0, "recovery": 8.0}
+
+
+def test_a_recovery_that_fails_is_lost_and_the_restart_decides_about_the_steps() -> None:
+    run = Ranks()
+    run.happens(ev.RankExited(110.0, 1, None, 9), ev.RankTreeEnded(111.0, 1), ev.RankStarted(111.0, 1, 201))
+    run.happens(ev.RankExited(114.0, 1, None, 9), ev.CommandExited(114.0, None, 9))
+    assert run.lost() == {"startup": 10.0, "recovery": 4.0}
 
 
 @pytest.mark.parametrize(

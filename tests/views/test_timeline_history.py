@@ -58,6 +58,16 @@ LOST = {
         .after(30).record("healing", why="not permitted").after(7).starts("fault", startup=0, step=9).ends(),
         [(0, 1, "startup"), (10, 12, "stopping"), (12, 42, "healing"), (42, 49, "waiting")],
     ),
+    "ranks that recover from a hang, then by a retry": (
+        Script().starts(startup=2).after(18)
+        .record("suspect", rule="step", rank=1, age=9.0, limit=9.0, step=20).after(1)
+        .record("hang", rule="step", rank=1, age=10.0, limit=9.0, step=20).record("recovering", rung="rank", round=2)
+        .after(4).record("recovered", rung="rank", round=2, ranks=[1], step=20, seconds=3.0).after(10)
+        .record("fault", device="npu0", code="80E01801", severity="minor", retry="memory")
+        .record("recovering", rung="retry", round=3).after(2)
+        .record("recovered", rung="retry", round=3, ranks=[], step=30, seconds=1.5).after(5).ends(),
+        [(0, 2, "startup"), (11, 21, "hang"), (22, 25, "recovery"), (35.5, 37, "recovery")],
+    ),
     "only the part of a pause without movement": (
         Script().starts(startup=1).after(4).record("paused").after(20).record("resumed", stood=15.0).after(5)
         .record("paused").after(10).record("resumed", stood=None).record("paused").after(10).ends(),

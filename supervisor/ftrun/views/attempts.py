@@ -14,6 +14,7 @@ from ftrun.views.record_files import Record, parsed
 from ftrun.views.state import integer, number, string
 
 SAMPLES_MOST: Final = 10_000
+RECOVERIES_MOST: Final = 1_000  # intervals of an attempt
 LATEST: Final = 2.5e11  # s; no calendar goes beyond it
 ENDING_SEVERITIES: Final = ("minor", "major", "critical")  # a fault of such a severity ends the attempt
 PLACE: Final = re.compile(r"\(([^()]+:\d+ in [^()]+)\)$")  # at the end of the reason of a failure
@@ -122,6 +123,8 @@ class AttemptHistory:
                 self._add_step(since, step)
                 report = string(record.get("report"))
                 self._update(cause="hang", why=text, place=why, silent=since, verdict=at, report=report)
+            case "recovered":
+                self._recovered(at, number(record.get("seconds")) or 0.0)
             case "fault":
                 text = " ".join(string(record.get(name)) or "" for name in ("device", "code", "severity"))
                 self._mark(record, "fault", text)
@@ -150,6 +153,17 @@ class AttemptHistory:
                 self._resumed(number(record.get("stood")) or 0.0)
             case "ended":
                 self._ended(record, why)
+
+    def _recovered(self, at: float, seconds: float) -> None:
+        """All ranks have moved again: what had looked like the end of the attempt was none."""
+        if not self.attempts:
+            return
+        last, began = self.attempts[-1], max(self.attempts[-1].since, at - seconds)
+        found = [LostInterval(began, at, "recovery")]
+        if last.silent is not None and last.verdict is not None:
+            found.insert(0, LostInterval(max(last.since, last.silent), min(last.verdict, began), "hang"))
+        kept = (*last.recoveries, *found)[-RECOVERIES_MOST:]
+        self._update(recoveries=kept, cause=None, why="", place="", silent=None, verdict=None, report=None)
 
     def finish(self, now: float, alive: bool) -> None:
         """There are no more records; `alive`: the ftrun that has not ended is running."""

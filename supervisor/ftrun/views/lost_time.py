@@ -40,6 +40,7 @@ class AttemptSpan(NamedTuple):
     silent: float | None = None
     verdict: float | None = None
     rested: float | None = None
+    recoveries: tuple[LostInterval, ...] = ()  # of its ranks, without the end of the attempt
     rests: tuple[tuple[float, str], ...] = ()  # since when it was healing or waiting after that
     killed: int | None = None
     cause: str | None = None
@@ -94,7 +95,7 @@ def lost_intervals(
         found += _redone(attempt, following, saves, samples)
         if attempt.silent is not None and attempt.verdict is not None:
             found.append(LostInterval(max(attempt.since, attempt.silent), attempt.verdict, "hang"))
-        found += _until_next_start(attempt, following)
+        found += [*attempt.recoveries, *_until_next_start(attempt, following)]
     counted = [part for interval in _disjoint(found) for part in _outside(interval, paused)]
     return tuple(_disjoint([*counted, *paused]))
 

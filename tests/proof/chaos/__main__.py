@@ -246,6 +246,10 @@ def ranks(seed: int, lasting: float, beside: int, again: str | None) -> int:
     print(f"{len(results)} jobs, {happened.total()} faults, {lost.total()} mishandled, {took:.0f} s, seed {seed}")
     if failed := [result.job.name for result in results if result.wrong]:
         print("failed:", *failed)
+    if happened.total() < rank_chaos.ENOUGH:
+        print(f"not published: fewer than {rank_chaos.ENOUGH:,} faults")
+    else:
+        measured.save("reliability", rank_chaos.page(results, seed, took))
     return _close(folder, results)
 
 

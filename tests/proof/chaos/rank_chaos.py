@@ -14,7 +14,12 @@ from proof.chaos.play import Stopped
 from proof.chaos.rank_check import check
 from proof.chaos.rank_plan import RankJob, RankOutcome, job
 from proof.chaos.rank_play import play
+from support import measured
 
+ENOUGH = 500  # faults
+FOUND = """\
+- Where a rank ended with 0 while another one, whose collective had failed, waited for the next round, that one waited
+  for ever. All ranks are restarted now (`tests/scenarios/a_rank_that_ends_well_while_the_others_need_it.txt`)."""
 TAIL = 40  # records of a job that failed
 
 
@@ -102,3 +107,41 @@ def summary(results: list[RankResult]) -> tuple[Counter[str], Counter[str], Coun
                 recovered["tree"] += 1
         recovered[f"ended with {result.outcome.code}"] += 1
     return happened, lost, recovered
+
+
+def page(results: list[RankResult], seed: int, took: float) -> measured.Measured:
+    """The published section."""
+    happened, lost, recovered = summary(results)
+    ends = {name: number for name, number in recovered.items() if name.startswith("ended")}
+    jobs = sorted(result.outcome.seconds for result in results if result.outcome is not None)
+    return measured.Measured(
+        name="12-rank-chaos",
+        title="Chaos of ranks that recover",
+        made_by="bin/prove chaos --ranks",
+        before=(
+            f"The result is {len(results):,} short jobs of two to four ranks with {happened.total():,} faults, of "
+            f"which {lost.total():,} were mishandled, in {took / 60:.0f} minutes with seed {seed}. The ranks add "
+            "numbers over TCP in each step and keep snapshots; the faults strike in a step, within `keep`, `restore`, "
+            "the leaving of a round and the beginning of the next, or from outside, also at processes of ftrun and "
+            "through MindCluster's `reset.json`. Options, faults and moments follow from the seed and the index of the "
+            f"job. The median duration of a job is {jobs[len(jobs) // 2]:.1f} s.",
+            f"There were {recovered['retry']:,} retries, {recovered['rank']:,} replacements of ranks and "
+            f"{recovered['tree']:,} restarts of all ranks. The jobs {_and(ends)}; those that did not end with 0 had "
+            "used up their restarts, or had `failure` not in `--restart-on`.",
+            "After each job these conditions are checked: each value after each step, and the values at the end, are "
+            "those of a run without faults; no step of a round is done after a step of a later one; who was not "
+            "replaced has kept its process; each rung is permitted and follows a finer one; nothing is recovered "
+            "without a fault; the exit code is that of the records and explained by the restart budget; no process "
+            "and no folder is left.",
+        ),
+        head=("fault (moment)", "injected", "mishandled"),
+        rows=(
+            *((kind, f"{happened[kind]:,}", f"{lost[kind]:,}") for kind in sorted(happened)),
+            ("**total**", f"**{happened.total():,}**", f"**{lost.total():,}**"),
+        ),
+        after=("These defects were found by runs of it, this one included. All are fixed, each with a test:", FOUND),
+    )
+
+
+def _and(ends: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({number:,})" for name, number in sorted(ends.items()))

@@ -76,6 +76,8 @@ AT_A_STEP = (
 )
 BETWEEN = ("killed", "killed", "exits", "raises", "stops")
 OUTER = ("rank killed", "rank killed", "rank killed", "rank stopped", "helper killed", "standby killed")
+# What MindCluster's reset.json reports of a rank, and what recovers it: a retry, a retry, a new process.
+PLATFORM = ("memory fault", "platform asks for a retry", "platform asks for a new process")
 MOMENTS = ("first_beat", "progress", "recovering", "recovering", "rank_spawned", "rank_exited", "recovered", "restart")
 
 
@@ -135,7 +137,7 @@ def _inner(chance: random.Random, ranks: int, steps: int) -> tuple[Inner, ...]:
 def _outer(chance: random.Random, ranks: int) -> tuple[Outer, ...]:
     return tuple(
         Outer(
-            chance.choice(OUTER),
+            chance.choice((*OUTER, *PLATFORM)),
             chance.randrange(ranks),
             chance.choice(MOMENTS),
             round(chance.choice((0.0, 0.02, 0.3)) * chance.random(), 3),

@@ -12,13 +12,19 @@ import uuid
 from pathlib import Path
 
 from proof.chaos.play import Stopped
-from proof.chaos.rank_plan import Outer, RankJob, RankOutcome, Record
+from proof.chaos.rank_plan import PLATFORM, Outer, RankJob, RankOutcome, Record
 from support.runs import FTRUN, HOUSE, alive, carrying, children, helpers, words
 
 LOOK = 0.004  # s
 PATIENCE = 20.0  # s that a fault waits for its record; then it does not happen
 DEADLINE = 150.0  # s for a job; most take five
 DYING = 30.0  # s for what has a SIGKILL
+LASTS = 1.5  # s that a fault is in reset.json; ftrun reads it twice a second
+ENTRY = {
+    "memory fault": {"Status": "unrecovered", "ErrorCodeHex": "80E01801", "Policy": "restart"},
+    "platform asks for a retry": {"Status": "unrecovered", "ErrorCodeHex": "80CA8000", "Policy": "restart_request"},
+    "platform asks for a new process": {"Status": "fault"},
+}
 WORK = str(HOUSE / "tests" / "proof" / "chaos" / "rank_work.py")
 
 
@@ -38,6 +44,7 @@ class _Player:
         self._seen = 0  # records that the next fault does not wait for
         self._due: float | None = None
         self._since = time.monotonic()
+        self._cured: float | None = None  # when the fault in reset.json is over
 
     def play(self) -> RankOutcome:
         began = time.monotonic()
@@ -46,7 +53,9 @@ class _Player:
             while process.poll() is None and time.monotonic() < began + DEADLINE:
                 if self._stop.is_set():
                     raise Stopped
-                if self._queue:
+                if self._cured is not None and time.monotonic() >= self._cured:
+                    self._report()
+                elif self._queue and self._cured is None:
                     self._strike(process.pid)
                 time.sleep(LOOK if self._queue else 10 * LOOK)
             ended = process.poll() is not None
@@ -73,6 +82,8 @@ class _Player:
         command = [*FTRUN, "--run-dir", str(self.folder / "run"), "--termination-log", str(self.folder / "verdict")]
         for name, text in self.job.options:
             command += [f"--{name}", text]
+        if any(fault.kind in PLATFORM for fault in self.job.outer):
+            command += ["--reset-file", str(self.folder / "reset.json")]
         command += ["--", sys.executable, WORK, str(self.folder), json.dumps(self.job.plan())]
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
         with (self.folder / "output").open("wb") as output:
@@ -101,6 +112,10 @@ class _Player:
             return
         if now < self._due:
             return
+        if fault.kind in PLATFORM:
+            self._report(fault)
+            self._next()
+            return
         if (pid := self._target(fault, ftrun)) is not None and alive(pid):
             try:
                 os.kill(pid, signal.SIGSTOP if fault.kind == "rank stopped" else signal.SIGKILL)
@@ -109,6 +124,17 @@ class _Player:
             else:
                 self.struck.append({"mono": now, "kind": fault.kind, "rank": fault.rank, "pid": pid})
         self._next()
+
+    def _report(self, fault: Outer | None = None) -> None:
+        """The platform reports this fault; None: that it is over."""
+        entries = [] if fault is None else [{"RankId": fault.rank, "LogicId": fault.rank} | ENTRY[fault.kind]]
+        one = fault is not None and fault.kind == "platform asks for a new process"
+        beside = self.folder / "reset.json.new"
+        beside.write_text(json.dumps({"RankList": entries, "RestartFaultProcess": one}))
+        beside.replace(self.folder / "reset.json")
+        self._cured = None if fault is None else time.monotonic() + LASTS
+        if fault is not None:
+            self.struck.append({"mono": time.monotonic(), "kind": fault.kind, "rank": fault.rank})
 
     def _next(self) -> None:
         self._queue.pop(0)

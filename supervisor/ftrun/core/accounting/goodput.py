@@ -23,6 +23,7 @@ from ftrun.core.machine.states import (
     Watched,
 )
 from ftrun.core.machine.values import Ledger, Rank
+from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules.exit_codes import STOPPED
 
 REPORTED = 10.0  # s after a start; by then the files that the attempt before saved have been reported
@@ -35,8 +36,10 @@ def update(before: Job, event: Event, after: Job) -> Job:
     account = after.ledger.account
     if not _has_not_begun(before):
         account = _count_time(account, event.now)
-        if isinstance(before.phase, Suspect) and isinstance(after.phase, Stopping):
+        if isinstance(before.phase, Suspect) and (isinstance(after.phase, Stopping) or _recovers(after)):
             account = _count_hang(account) if isinstance(event, EvidenceCollected | DeadlineReached) else account
+        if isinstance(before.phase, Watched) and before.phase.attempt.rounds.is_changing:
+            account = _count_recovery(account, before.phase.attempt.rounds, after, event.now)
         account = _note_suspect(account, before, after)
         if before.paused is not None and after.paused is None:
             account = _count_pause(account, before, after, event.now)
@@ -118,6 +121,38 @@ def _count_hang(account: Account) -> Account:
     """The verdict: all of that silence was a hang."""
     hung = min(account.open, account.silent)
     return _lose(account, "hang", hung)._replace(open=account.open - hung)
+
+
+def _recovers(job: Job) -> bool:
+    return isinstance(job.phase, Watched) and job.phase.attempt.rounds.is_under_way
+
+
+def _count_recovery(account: Account, rounds: Rounds, after: Job, now: float) -> Account:
+    """A recovery of the ranks has succeeded, or failed: the time since its fault is lost, and so is the work after the
+    step with which they have begun again."""
+    if isinstance(after.phase, Watched) and after.phase.attempt.rounds.is_changing:
+        return account
+    moved, rest = now, 0.0
+    if isinstance(after.phase, Watched) and after.phase.attempt.rounds.is_open:
+        moved = max((r.moved_at for r in after.phase.attempt.ranks if r.moved_at is not None), default=now)
+        rest = min(account.open, max(0.0, now - max(moved, rounds.since)))
+    lost = min(account.open - rest, max(0.0, moved - rounds.since))
+    account = _lose(account, "recovery", lost)._replace(open=account.open - lost)
+    if not isinstance(after.phase, Watched) or not after.phase.attempt.rounds.is_open:
+        return account  # a failed one: the next attempt decides about the work
+    return _count_steps_redone(account, rounds.restored, account.open - rest)
+
+
+def _count_steps_redone(account: Account, step: int | None, work: float) -> Account:
+    """The ranks have begun again with the snapshot of this step, or (None) with the checkpoint.  What it does not have
+    of the `work` is lost; where checkpoints are reported, the steps of that work are not known, but they are few."""
+    if step is not None and not account.trace:
+        return account
+    until = 0.0 if step is None else min(work, _work_until(account.trace, step))
+    lost = max(0.0, work - until)
+    trace = tuple(point for point in account.trace if point[0] < until)
+    trace = trace if step is None or not account.trace else (*trace, (until, step))
+    return _lose(account, "redone", lost)._replace(open=account.open - lost, trace=trace)
 
 
 def _count_beats(account: Account, ranks: tuple[Rank, ...], now: float, before: Ledger, ledger: Ledger) -> Account:

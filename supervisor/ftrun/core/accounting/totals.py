@@ -13,14 +13,17 @@ Trace = tuple[tuple[float, int], ...]  # (work of the attempt until then, the st
 
 class LostTime(NamedTuple):
     """Lost time by reason.  `startup`: an attempt up to its first heartbeat, or to an end without one.  `hang`: silence
-    up to the verdict.  `redone`: work that was lost and has to be done again.  `stopping`: from a verdict, or the end
-    of the command, until the tree is dead and the devices are free.  `waiting`: for the backoff, the platform or other
-    nodes.  `paused`: the command stood still while the operator had paused the verdicts, or by the user's job control.
+    up to the verdict.  `redone`: work that was lost and has to be done again.  `recovery`: from a fault that ended no
+    attempt, or from the verdict of a hang, until all ranks moved in the next round.  `stopping`: from a verdict, or the
+    end of the command, until the tree is dead and the devices are free.  `waiting`: for the backoff, the platform or
+    other nodes.  `paused`: the command stood still while the operator had paused the verdicts, or by the user's job
+    control.
     """
 
     startup: float = 0.0
     hang: float = 0.0
     redone: float = 0.0
+    recovery: float = 0.0
     stopping: float = 0.0
     healing: float = 0.0
     waiting: float = 0.0

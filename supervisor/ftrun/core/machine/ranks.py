@@ -60,7 +60,7 @@ def _on_rank_exited(job: Job, phase: Watched, event: ev.RankExited, policy: Poli
         written += (do.FindLeftovers(event.local_rank),)
     recovery = advance(job, attempt, table.Ended(event.local_rank, status, why), event.now, policy)
     recovery = recovery._replace(effects=written + recovery.effects)
-    if recovering.counted_cause(recovery.attempt.rounds, policy) == "failure":
+    if status and recovering.counted_cause(recovery.attempt.rounds, policy) == "failure":
         recovery = recovery._replace(failed=None)  # the exit of the command follows, with what explains it
     return _go_on(phase, recovery, event.now, policy)
 

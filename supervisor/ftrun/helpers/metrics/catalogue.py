@@ -19,7 +19,7 @@ DEVICES: Final = 64
 PHASES: Final = tuple(states.RUN)
 CAUSES: Final = ("hang", "fault", "failure")
 REASONS: Final = (*CAUSES, "manual", "peer")
-WHYS: Final = ("startup", "hang", "redone", "stopping", "healing", "waiting", "paused")
+WHYS: Final = ("startup", "hang", "redone", "recovery", "stopping", "healing", "waiting", "paused")
 STATES: Final = tuple(states.RANKS)
 
 

@@ -20,6 +20,7 @@ FIGURES = {
     "40-hang": "hang",
     "50-again": "again",
     "55-warm-starts": "warm_starts",
+    "57-recovered-ranks": "recovered_ranks",
     "60-survivors": "survivors",
     "70-teardown": "teardown",
     "80-coordinator": "coordinator",
