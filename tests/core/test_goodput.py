@@ -144,7 +144,8 @@ class Ranks(Run):
 
 def test_a_retry_costs_its_time_and_the_steps_since_the_snapshot() -> None:
     run = Ranks()
-    run.happens(ev.RankReported(110.0, AskedRetry(0, 1, "a link"))).leave(110.5, 5)
+    run.happens(ev.RankReported(110.0, AskedRetry(0, 1, "a link")))
+    run.leave(110.5, 5)
     assert run.lost() == {"startup": 10.0}
     run.move(112.0, 6, read=113.0).check(wall=113.0, kept=0.0, startup=10.0, recovery=2.0, redone=55.0)
     run.move(120.0, 10)
@@ -153,13 +154,15 @@ def test_a_retry_costs_its_time_and_the_steps_since_the_snapshot() -> None:
 
 def test_a_recovery_with_the_newest_snapshot_costs_no_step() -> None:
     run = Ranks()
-    run.happens(ev.RankReported(110.0, AskedRetry(0, 1, "a link"))).leave(110.5, 11)
+    run.happens(ev.RankReported(110.0, AskedRetry(0, 1, "a link")))
+    run.leave(110.5, 11)
     run.move(112.0, 12).check(wall=112.0, kept=0.0, startup=10.0, recovery=2.0)
 
 
 def test_a_recovery_with_the_checkpoint_costs_the_work_after_it() -> None:
     run = Ranks(checkpoint_step=5)
-    run.happens(ev.RankReported(110.0, AskedRetry(0, 1, "a link"))).leave(110.5)
+    run.happens(ev.RankReported(110.0, AskedRetry(0, 1, "a link")))
+    run.leave(110.5)
     run.move(112.0, 6, checkpoint_step=5).check(wall=112.0, kept=45.0, startup=10.0, recovery=2.0, redone=55.0)
 
 

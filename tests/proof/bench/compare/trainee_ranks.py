@@ -8,6 +8,8 @@ FOLDER/overhead.
 
 import copy
 import ctypes
+import functools
+import importlib
 import json
 import mmap
 import os
@@ -92,7 +94,8 @@ def ftrun() -> None:
             ft.beat(step)
             note("steps", run.rank, run.round, step, os.getpid())
 
-    train()
+    call: Any = train
+    call()
 
 
 def inprocess() -> None:
@@ -104,8 +107,7 @@ def inprocess() -> None:
 
     kept: dict[str, Any] = {}
 
-    @nvrx.Wrapper()
-    def train(call: nvrx.CallWrapper = None) -> None:  # type: ignore[assignment]
+    def train(call: nvrx.CallWrapper = None) -> None:
         os.environ["MASTER_PORT"] = str(int(os.environ["BASE_PORT"]) + 1 + call.iteration)
         # Nothing frees a rank that waits for a living one in a collective of gloo, but the timeout of the group.
         dist.init_process_group("gloo", timeout=timedelta(seconds=GLOO_TIMEOUT))
@@ -127,7 +129,7 @@ def inprocess() -> None:
 
     os.environ["BASE_PORT"] = os.environ["MASTER_PORT"]
     os.environ["INITIAL_RANK"] = os.environ["RANK"]
-    train()
+    nvrx.Wrapper()(train)()
 
 
 def torchrun() -> None:
@@ -155,19 +157,18 @@ def torchft() -> None:
     """Each rank is a replica group of its own; the others go on without it, and a new process joins them."""
     from datetime import timedelta
 
-    from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
-
+    ft: Any = importlib.import_module("torchft")
     rank, training = int(os.environ["REPLICA"]), Training(parallel=False)
-    manager = Manager(
-        pg=ProcessGroupGloo(timeout=timedelta(seconds=30)),
+    manager = ft.Manager(
+        pg=ft.ProcessGroupGloo(timeout=timedelta(seconds=30)),
         load_state_dict=training.load,
         state_dict=training.state,
         min_replica_size=1,
         replica_id=f"replica-{rank}",
         timeout=timedelta(seconds=30),
     )
-    training.call = DistributedDataParallel(manager, training.model)
-    training.optimizer = Optimizer(manager, training.optimizer)
+    training.call = ft.DistributedDataParallel(manager, training.model)
+    training.optimizer = ft.Optimizer(manager, training.optimizer)
     while until_end(manager.current_step()):
         before = manager.current_step()
         training.step(before, rank, PassingFault)
@@ -196,9 +197,9 @@ def overhead() -> None:
             memory = _shared(number)
             place = ctypes.addressof(ctypes.c_char.from_buffer(memory))
             source = state.data_ptr()
-            acts = {
-                "keep": lambda tensor=state: run.keep(1, state=tensor),
-                "memcpy": lambda to=place, begin=source, length=number: ctypes.memmove(to, begin, length),
+            acts: dict[str, Any] = {
+                "keep": functools.partial(run.keep, 1, state=state),
+                "memcpy": functools.partial(ctypes.memmove, place, source, number),
             }
             for name, act in acts.items():
                 samples = []
@@ -211,7 +212,8 @@ def overhead() -> None:
         (FOLDER / "overhead").write_text(json.dumps(found))
 
     outside = steps
-    train()
+    call: Any = train
+    call()
 
 
 def _shared(size: int) -> mmap.mmap:
