@@ -35,7 +35,7 @@ SEEN = (
     ("FTRUN_LAST_CHECKPOINT", "path of the newest checkpoint reported, also of an earlier schedule; absent if none"),
     ("FTRUN_EPOCH", "the number of this start of the whole group; absent without a group"),
     ("FTRUN_LAST_SECTION", "the outermost section in which the earlier attempt ended; absent if none"),
-    ("FTRUN_ROUND", "of a rank that was started again alone: the number of the round for which it was started"),
+    ("FTRUN_ROUND", "of a rank that was started again alone, or joins a group: the round for which it was started"),
     ("PYTHONPATH", "with automatic heartbeats: a folder of ftrun before the given value"),
     (
         "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_WORLD_SIZE, "

@@ -41,6 +41,7 @@ def train(run):
         log(run, step, loss.item())
     if OUT and run.rank == 0:
         torch.save(model.state_dict(), f"{OUT}/weights.pt")
+    parallel = loss = None  # as the last owner of the process group, DDP would end gloo's threads with the GIL held
     dist.destroy_process_group()
 
 

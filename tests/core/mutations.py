@@ -287,8 +287,8 @@ RANKS = (
     Mutation(
         "a_fault_in_the_proving_round_is_tried_again",
         "ranks/rounds.py",
-        '    if rounds.rung == "rank":\n        return _give_up(rounds, "this was',
-        '    if False:\n        return _give_up(rounds, "this was',
+        '    if rounds.rung == "rank":\n        return give_up(rounds, "this was',
+        '    if False:\n        return give_up(rounds, "this was',
     ),
     Mutation(
         "a_retry_after_a_retry",
@@ -299,8 +299,8 @@ RANKS = (
     Mutation(
         "proved_by_one_rank",
         "ranks/rounds.py",
-        "any(member.local_rank not in rounds.moved for member in working)",
-        "not rounds.moved",
+        "all(member.local_rank in rounds.moved for member",
+        "any(member.local_rank in rounds.moved for member",
     ),
     Mutation(
         "a_state_that_not_all_have",
@@ -328,5 +328,45 @@ RANKS = (
         "ranks/rounds.py",
         '        if member.state == "exited":\n            return',
         "        if False:\n            return",
+    ),
+)
+
+# In the rounds that the ranks of several members have in common.
+GROUP_ROUNDS = (
+    Mutation(
+        "a_common_round_begins_without_all",
+        "group/group_rounds.py",
+        "len(view.running) != group.size or not all(_waits(",
+        "0 not in view.running or not any(_waits(",
+    ),
+    Mutation(
+        "who_waits_at_another_round_waits_at_this_one",
+        "group/group_rounds.py",
+        'rounds.number == number and rounds.progress == "waiting"',
+        'rounds.progress == "waiting"',
+    ),
+    Mutation(
+        "a_member_begins_before_its_own_ranks_wait",
+        "ranks/together.py",
+        'order.number != rounds.number + 1 or rounds.stage != "meeting" or not _all_wait(rounds):\n        return',
+        'order.number != rounds.number + 1 or rounds.stage != "meeting":\n        return',
+    ),
+    Mutation(
+        "a_new_member_starts_beside_a_round_at_work",
+        "machine/restarting.py",
+        'order.what != "run" or (order.round is not None and policy.member not in order.round.joining)',
+        'order.what != "run"',
+    ),
+    Mutation(
+        "a_loss_in_the_round_that_proves_is_recovered",
+        "group/group_rounds.py",
+        'if order.rung == "rank" and order.what == "work":',
+        "if False:",
+    ),
+    Mutation(
+        "a_member_that_is_frozen_is_waited_for",
+        "group/group_rounds.py",
+        "if phase.round_due is not None and now >= phase.round_due:\n        late = [m",
+        "if False:\n        late = [m",
     ),
 )

@@ -326,8 +326,9 @@ def _effect(effect: do.Effect) -> str:
             return f"write {event}{shown}{'; sync' if durable else ''}"
         case do.LogLine(text):
             return f"say {text!r}"
-        case do.Spawn(number, place):
-            return f"spawn attempt {number}" + ("" if place is None else f": {_place(place)}")
+        case do.Spawn(number, place, _, begun):
+            late = f", for round {begun}" if begun > 1 else ""
+            return f"spawn attempt {number}" + ("" if place is None else f": {_place(place)}") + late
         case do.Forward(signal):
             return f"forward signal {signal}"
         case do.FenceRank(local_rank, number, why):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, State, World
 from ftrun.core.group.world import MOST_RUNS
 from ftrun.core.machine.values import Reason
-from ftrun.core.ranks.shared import RUNGS, Copy, GroupRound, Kept, NodeRounds, Progress, Shard
+from ftrun.core.ranks.shared import RUNGS, GroupRound, NodeRounds, Progress
 from ftrun.messages import peers
 from ftrun.messages.codec import EXACT, LARGEST, Malformed
 
@@ -31,15 +31,13 @@ ranks = st.none() | st.builds(Ranks, local, hosts, ports)
 pairs = st.lists(st.tuples(st.integers(1, 9), local), min_size=1, max_size=9).map(tuple)
 worlds = st.none() | st.builds(World, hosts, ports, pairs)
 rungs, numbered = st.none() | st.sampled_from(RUNGS), st.lists(numbers, max_size=3).map(tuple)
-shards = st.lists(st.builds(Shard, texts, numbers), max_size=3).map(tuple)
 group_rounds = st.builds(
     GroupRound, st.integers(1, 99), st.sampled_from(("work", "leave", "close")), rungs, numbered, texts, hosts, ports,
-    maybe, st.lists(st.builds(Copy, numbers, numbered), max_size=3).map(tuple), numbered, seconds, shards,
+    maybe, numbered, seconds,
 )  # fmt: skip
 node_rounds = st.builds(
-    NodeRounds, st.sampled_from(get_args(Progress)), st.integers(1, 99), st.none() | group_rounds, rungs, numbered,
-    texts, numbered, st.lists(st.builds(Kept, numbers, texts, numbers), max_size=3).map(tuple), shards, seconds,
-    seconds, st.lists(texts, max_size=2).map(tuple),
+    NodeRounds, st.sampled_from(get_args(Progress)), st.integers(1, 99), st.none() | group_rounds, st.booleans(), rungs,
+    numbered, texts, numbered, seconds, seconds, st.lists(texts, max_size=2).map(tuple),
 )  # fmt: skip
 places = st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), max_size=5).map(tuple)
 reports = st.builds(
@@ -125,7 +123,6 @@ def _load(load: Any, content: bytes) -> None:
         ({"rounds": {"number": 0}}, "not a round of ranks"),
         ({"rounds": {"ranks": [-1]}}, "not a round of ranks"),
         ({"rounds": {"adopted": {"ranks": [1] * 2049}}}, "not a round of ranks"),
-        ({"rounds": {"adopted": {"copies": [{"source": 1, "targets": [2] * 2049}]}}}, "not a round of ranks"),
         ({"rounds": {"adopted": {"port": 65536}}}, "not an address and a port"),
     ],
 )

@@ -189,7 +189,6 @@ def _check_rounds(rounds: NodeRounds) -> None:
 
 def _check_round(found: GroupRound) -> None:
     _check_numbers(found.number, found.ranks)
-    _check_numbers(found.number, tuple(rank for copy in found.copies for rank in (copy.source, *copy.targets)))
     _check_address(found.address, found.port)
 
 

@@ -52,6 +52,8 @@ class Launcher:
         self._master_port = 0  # of the ranks
         self._first_rank: int | None = None  # the number of local rank 0 in the job; None: the command is one process
         self._node: NodePlace | None = None  # of this member, where it may change
+        self._place: RankPlace | None = None  # of the ranks, in a group
+        self.master: tuple[str, int] | None = None  # where rank 0 listens in the round at work; None: as at the start
         self._program = command[0]  # that is executed
         self._unread: list[int] = []  # reports of processes that replace others: their ends say as much
         self._written: int | None = None  # the end of the report that its processes have inherited
@@ -60,15 +62,19 @@ class Launcher:
         self.restarted: list[tuple[int, int]] = []  # local rank and pid of ranks that were executed instead of these
         self.standbys = standbys(setup, poll)
 
-    def start(self, ledger: Ledger, place: RankPlace | None, node: NodePlace | None) -> ev.SpawnFailed | None:
-        """Fork without waiting for the execs.  Returns an event if a process could not be created."""
+    def start(
+        self, ledger: Ledger, place: RankPlace | None, node: NodePlace | None, number: int
+    ) -> ev.SpawnFailed | None:
+        """Fork without waiting for the execs, for the round `number`.  Returns an event if a process could not be
+        created."""
         self._node = None
         if node is not None and self._group is not None and self._group.is_elastic:
             self._node = node._replace(master=node.master or self._group.address)
         setup, world, group = self._setup, self._setup.local_world(ledger), self._group
-        self._started, self._problem = (), None
+        self._started, self._problem, self._place, self.master = (), None, place, None
         self._close_unread()
         environment, terminal = self._environment(ledger), self._control.offer()
+        environment |= {"FTRUN_ROUND": str(number)} if number > 1 else {}
         command = setup.command(self._command, ledger, self._node)
         self._program = command[0]
         try:
@@ -165,10 +171,11 @@ class Launcher:
         self._unread.append(child.report)
         return child.pid
 
-    def begin_round(self) -> None:
+    def begin_round(self, own_port: bool) -> None:
         """Reserve a port for the next round: what the one before left on its port must not meet it."""
         self._close_unread()
-        self._reserve_port()
+        if own_port:
+            self._reserve_port()
 
     def round_variables(self, ledger: Ledger, local_rank: int) -> dict[str, str]:
         """The variables that differ between two rounds of a living process, and those with its place."""
@@ -177,8 +184,12 @@ class Launcher:
         return {name: value for name, value in found.items() if name not in NOT_BY_ROUND}
 
     def _world_of_round(self, ledger: Ledger) -> "LocalWorld | None":
-        world = self._setup.local_world(ledger)
-        return world and world._replace(port=self._port.number if self._port else 0)
+        world, place, group = self._setup.local_world(ledger), self._place, self._group
+        if world is None or place is None or group is None:
+            return world and world._replace(port=self._port.number if self._port else 0)
+        if self.master is not None:
+            place = place._replace(address=self.master[0], port=self.master[1])
+        return world.placed(place, group.address, group.job, ledger.epoch)
 
     def _close_unread(self) -> None:
         while self._unread:

@@ -19,7 +19,6 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Finish, Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
 from ftrun.core.machine.stopping import done_with
-from ftrun.core.machine.values import NodePlace, RankPlace
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences
 from ftrun.host import oom, reaper, signals
@@ -311,8 +310,8 @@ class Supervisor:
                 self._records.persist(event, fields, durable)
             case do.LogLine(text):
                 self._records.log(text)
-            case do.Spawn(_, place, node):
-                self._spawn(place, node)
+            case do.Spawn():
+                self._spawn(effect)
             case _ if isinstance(effect, do.RankEffect) and self._recovery is not None:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
             case do.Forward(number):
@@ -341,14 +340,15 @@ class Supervisor:
             case do.Exit():
                 self._exit = effect
 
-    def _spawn(self, place: RankPlace | None, node: NodePlace | None) -> None:
+    def _spawn(self, spawn: do.Spawn) -> None:
+        place = spawn.place
         self._beats.reset()
         if self._recovery is not None:
-            self._recovery.spawning()
+            self._recovery.spawning(spawn.round)
         self._setup.starts.started(self._job.ledger.starts)
         self._exit_cause.spawning(time.monotonic())
         self._clients.on_spawning(self._job.ledger.start_cnt, 0 if place is None else place.first)
-        if (failed := self._launcher.start(self._job.ledger, place, node)) is not None:
+        if (failed := self._launcher.start(self._job.ledger, place, spawn.node, spawn.round)) is not None:
             self._tree.kill()  # the ranks that were started before it
             self._queue.append(failed)
 

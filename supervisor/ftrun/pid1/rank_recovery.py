@@ -32,21 +32,21 @@ class RankRecovery:
         cause: ExitCause,
         problem: Callable[[str], None],
     ) -> None:
-        self._recovers = bool(policy.recover) and not policy.group
+        self._recovers, self._shared = bool(policy.recover), policy.group
         self._setup, self._poll, self._launcher, self._processes = setup, poll, launcher, processes
         self._cause, self._problem, self._killer = cause, problem, RankKiller(setup.tree)
         self._channel: RankChannel | None = None
-        self._round = 1  # for which the port is reserved
+        self._round = 1  # for which the last preparations were made
 
     @property
     def due(self) -> float | None:
         """When `receive` has to be called next, also without a message."""
         return self._killer.recheck_at
 
-    def spawning(self) -> None:
-        """The ranks are about to be started: they can reach PID 1 from now on."""
+    def spawning(self, number: int) -> None:
+        """The ranks are about to be started, for this round: they can reach PID 1 from now on."""
         self.close()
-        self._round = 1
+        self._round = number
         if not self._recovers:
             return
         try:
@@ -94,6 +94,7 @@ class RankRecovery:
             case do.FenceRank() | do.BeginRound():
                 if isinstance(effect, do.BeginRound):
                     self._prepare(effect.round, now)
+                    self._launcher.master = effect.master
                 if self._channel is not None:
                     self._channel.send(effect, lambda local_rank: self._variables(ledger, local_rank))
         return []
@@ -101,8 +102,9 @@ class RankRecovery:
     def _start(self, effect: do.StartRank, ledger: Ledger, now: float) -> list[ev.Event]:
         self._prepare(effect.round, now)
         self._setup.starts.started(effect.start_cnt)
-        own = {"MA_PROC_START_CNT": effect.start_cnt, "TORCHELASTIC_RESTART_COUNT": effect.start_cnt - 1}
-        own |= {"FTRUN_ROUND": effect.round}
+        own = {"MA_PROC_START_CNT": effect.start_cnt, "FTRUN_ROUND": effect.round}
+        if not self._shared:  # in a group it is the same for all ranks
+            own |= {"TORCHELASTIC_RESTART_COUNT": effect.start_cnt - 1}
         try:
             pid = self._launcher.start_rank(ledger, effect.local_rank, {name: str(own[name]) for name in own})
         except (OSError, ValueError) as error:
@@ -112,11 +114,11 @@ class RankRecovery:
         return [ev.RankStarted(now, effect.local_rank, pid)]
 
     def _prepare(self, number: int, now: float) -> None:
-        """Once a round: a port of its own, and a fresh account of failures."""
+        """Once a round: a port of its own, and a fresh account of failures.  In a group member 0 offers the port."""
         if number == self._round:
             return
         self._round = number
-        self._launcher.begin_round()
+        self._launcher.begin_round(own_port=not self._shared)
         self._cause.spawning(now)
         self._cause.spawned()
 

@@ -15,6 +15,7 @@ cause it is decided that all members restart, including those that are `ending`.
 
 from collections.abc import Mapping
 
+from ftrun.core.group import group_rounds
 from ftrun.core.group.ending import (
     AT_ONCE,
     NAMED,
@@ -152,6 +153,8 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
     if group.epoch:
         bad += n("busy", 0) + n("gone", 0) + group.reports_missing
         everyone = at_work + n("leaving", 0) == len(group.placed)
+        if not bad and n("behind", 0) + n("ready", 0) and group_rounds.can_admit(group):
+            return _while_steady(*_adopt_round(fence_unknown(group, now)), now, pulses) if here else (group, ())
         if bad or (at_work and n("ready", 0) + n("behind", 0)) or (here and not everyone):
             return _begin_draining(fence_unknown(group, now), now, pulses)
         if here:
@@ -183,15 +186,29 @@ def _adopt_epoch(group: Coordinator) -> Outcome:
     counts, before = highest_counts(group), group.order
     progressed = any(m.report.progressed for m in group.working if m.report.epoch == group.epoch)
     order = GroupOrder(group.epoch, "run", counts=counts, paused=before.paused, places=before.places)
+    order = order._replace(round=group_rounds.adopted(group))
     after = group._replace(phase=Steady(), order=order, counts=counts, progressed=progressed, report_deadline=None)
     return _with_shared_state(after), (NodeNote(f"{_all(group)} are at epoch {group.epoch}"),)
+
+
+def _adopt_round(group: Coordinator) -> tuple[Coordinator, Steady]:
+    """Members whose ftrun is new join those at work, whose ranks leave their round for that."""
+    group, _ = _adopt_epoch(group)
+    assert isinstance(group.phase, Steady)
+    return group, group.phase
 
 
 def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
     n = group.kinds.get
     going = n("running", 0) + n("done", 0) + n("behind", 0) + n("leaving", 0)
-    if going < len(group.placed):
-        return _begin_draining(group, now, pulses)
+    recovery = group_rounds.follow(group, phase, now)
+    group = recovery.group
+    if recovery.goes_on:
+        return group, recovery.effects
+    if going < len(group.placed) or recovery.drain is not None:
+        return _begin_draining(group, now, pulses, lost_since=phase.lost_since, otherwise=recovery.drain)
+    if group.order.round is not None and isinstance(group.phase, Steady):
+        return _with_shared_state(group._replace(phase=group.phase._replace(deadline=None))), recovery.effects
     if phase.deadline is not None and not n("behind"):
         group = group._replace(phase=Steady())
     elif phase.deadline is not None and now >= phase.deadline:
@@ -234,10 +251,18 @@ def _is_ready(group: Coordinator, member: MemberState) -> bool:
     return kind_of(member, group.epoch, member.report.rank in group.fences) == "ready"
 
 
-def _begin_draining(group: Coordinator, now: float, pulses: Mapping[int, Pulse], why: str = "") -> Outcome:
+def _begin_draining(
+    group: Coordinator,
+    now: float,
+    pulses: Mapping[int, Pulse],
+    why: str = "",
+    lost_since: float | None = None,
+    otherwise: str | None = None,
+) -> Outcome:
+    """`lost_since`: since when a member has been waited for already; `otherwise`: why, if no member has failed."""
     who = first(group.working, group.epoch)
-    why = why or _reason(group, who)
-    phase = Draining(now, now + drain_time(group), pulses)
+    why = why or (otherwise if who is None and otherwise is not None else _reason(group, who))
+    phase = Draining(now, now + drain_time(group), pulses, lost_since=lost_since)
     counts, before = group.counts or highest_counts(group), group.order
     order = GroupOrder(group.epoch, "stop", why, node=who and who.report.node, counts=counts, paused=before.paused)
     order = order._replace(progressed=group.progressed, places=before.places)

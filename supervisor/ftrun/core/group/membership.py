@@ -77,9 +77,16 @@ class Gathering(NamedTuple):
 
 
 class Steady(NamedTuple):
-    """All members run the epoch, have run it, or have to start it before the deadline."""
+    """All members run the epoch, have run it, or have to start it before the deadline.
+
+    `round_due`: until when all ranks have to wait for their next round.  `lost_since`: since when they wait for the
+    container of a member, `missing`.  (group_rounds.py)
+    """
 
     deadline: float | None = None
+    round_due: float | None = None
+    lost_since: float | None = None
+    missing: frozenset[int] = frozenset()
 
 
 class Draining(NamedTuple):
@@ -190,6 +197,7 @@ class Coordinator(NamedTuple):
         if isinstance(self.phase, Ended):
             return None
         hint = self.phase.hint if isinstance(self.phase, Gathering) else None
+        hint = self.phase.round_due if isinstance(self.phase, Steady) else hint
         due = (self.phase.deadline, hint, self.report_deadline, *self.fences.values())
         return min((d for d in due if d is not None), default=None)
 

@@ -21,6 +21,7 @@ def _adopt_epoch(group: Coordinator, now: float, epoch: int) -> Coordinator:
     """A higher epoch was reported: this coordinator is new and does not know it, so that its decisions about the epoch
     before are void."""
     order = group.order._replace(epoch=epoch, cause=None, progressed=False, devices_unchanged=False, places=())
+    order = order._replace(round=None)
     group = with_places(group, ())
     match group.phase:
         case Gathering() if group.epoch == 0:  # the other members must exist

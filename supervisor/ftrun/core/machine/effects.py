@@ -22,12 +22,13 @@ class LogLine(NamedTuple):
 
 
 class Spawn(NamedTuple):
-    """Start the command; its environment comes from the ledger.  In a group: `place` of the ranks that ftrun starts,
-    and `node` of this member."""
+    """Start the command, for this `round` of its ranks; its environment comes from the ledger.  In a group: `place` of
+    the ranks that ftrun starts, and `node` of this member."""
 
     number: int
     place: RankPlace | None = None
     node: NodePlace | None = None
+    round: int = 1
 
 
 class FenceRank(NamedTuple):
@@ -68,12 +69,14 @@ class StartRank(NamedTuple):
 
 
 class BeginRound(NamedTuple):
-    """Let a rank begin this round, with the state of `restore` (None: of the checkpoint), because of `reason`."""
+    """Let a rank begin this round, with the state of `restore` (None: of the checkpoint), because of `reason`.  In a
+    group rank 0 listens at `master`, address and port."""
 
     local_rank: int
     round: int
     restore: Restore | None
     reason: str
+    master: tuple[str, int] | None = None
 
 
 class Forward(NamedTuple):

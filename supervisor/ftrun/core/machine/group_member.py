@@ -11,7 +11,7 @@ from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.device_faults import begin_healing, has_to_wait
 from ftrun.core.machine.requests import keep_until_exec, on_pause_requested, on_resume_requested
-from ftrun.core.machine.restarting import launch, start_or_finish
+from ftrun.core.machine.restarting import launch, may_start, start_or_finish
 from ftrun.core.machine.states import (
     Done,
     Finish,
@@ -32,6 +32,7 @@ from ftrun.core.machine.stopping import Effects, Outcome, exit_text, finish_with
 from ftrun.core.machine.values import Attempt
 from ftrun.core.machine.watching import check
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks.shared import NodeRounds
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.idle import unchanged_for
 from ftrun.core.rules.policy import Policy, local_ranks
@@ -70,7 +71,7 @@ def on_group_order_received(job: Job, phase: Phase, event: ev.GroupOrderReceived
             outcome = _end_with_group(job, phase, event, policy, written)
         case "stop" if order.epoch >= job.ledger.epoch:
             outcome = _stop_epoch(job, phase, event, policy, written)
-        case "run" if order.epoch > job.ledger.epoch:
+        case "run" if order.epoch > job.ledger.epoch or may_start(job, order, policy):
             outcome = _start_epoch(job, phase, event, policy, written)
         case "run" if order.epoch == job.ledger.epoch:
             outcome = _apply_shared_state(job, phase, event, policy, written)
@@ -113,6 +114,8 @@ def _order_record(order: GroupOrder) -> do.Persist:
 def _start_epoch(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects) -> Outcome:
     """The next epoch: start if nothing prevents it; a member that runs an older epoch stops that first."""
     if isinstance(phase, Pending) and phase.deadline is None:
+        if not may_start(job, event.order, policy):
+            return job, written  # the ranks of the others have not left their round yet
         hang, fault, failure = event.order.counts
         job = job._replace(ledger=job.ledger._replace(hang=hang, fault=fault, failure=failure))
         if isinstance(job.want, Restart) and job.want.reason == "peer":
@@ -131,8 +134,8 @@ def _stop_epoch(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Po
     order, want = event.order, Restart("peer")
     if isinstance(phase, Launching):
         return keep_until_exec(job, phase, event, policy)
-    if order.what == "stop":
-        job = job._replace(ledger=job.ledger._replace(epoch=order.epoch))
+    if order.what == "stop":  # nor may an earlier order that comes late
+        job = job._replace(ledger=job.ledger._replace(epoch=order.epoch), ran=max(job.ran, order.epoch))
     if isinstance(phase, Watched):
         return stop(job._replace(want=want), phase.attempt, event.now, policy, written, _stop_reason(order))
     overruled = isinstance(job.want, Finish) and _may_be_consequence(job.want) and order.cause is not None
@@ -196,7 +199,13 @@ def _apply_shared_state(
     if order.progressed:
         job = job._replace(ledger=job.ledger._replace(hang=0, fault=0, failure=0))
     if isinstance(phase, Starting | Running) and phase.attempt.everywhere != order.devices_unchanged:
-        return check(job, phase.attempt._replace(everywhere=order.devices_unchanged), event.now, policy, written)
+        attempt = phase.attempt._replace(everywhere=order.devices_unchanged)
+        job, written = check(job, attempt, event.now, policy, written)
+    if order.round is not None and isinstance(job.phase, Watched):
+        from ftrun.core.machine import ranks  # only where there are such ranks
+
+        job, more = ranks.on_group_round(job, job.phase, order.round, event.now, policy)
+        written += more
     return job, written
 
 
@@ -295,12 +304,19 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
         ranks=None if ranks is None else Ranks(ranks, me.address, me.port),
         places=job.places,
         checkpoint=_newest_checkpoint(attempt) if policy.elastic and attempt is not None else None,
+        rounds=None if ranks is None else _node_rounds(job, policy),
     )
 
 
 def _newest_checkpoint(attempt: Attempt) -> int | None:
     reported = attempt.checkpoint
     return (attempt.saves or None) if reported is None else reported.checkpoint_step
+
+
+def _node_rounds(job: Job, policy: Policy) -> NodeRounds | None:
+    from ftrun.core.machine import recovering  # only where ftrun starts the ranks
+
+    return recovering.node_rounds(job, job.phase.attempt if isinstance(job.phase, Watched) else None, policy)
 
 
 def _member_state(job: Job, fallen: bool) -> State:

@@ -84,7 +84,7 @@ def _on_command_spawned(job: Job, phase: Launching, event: ev.CommandSpawned, po
     if event.processes:
         from ftrun.core.machine import recovering  # only where ftrun starts the ranks
 
-        attempt = attempt._replace(rounds=recovering.first_round(event.processes, policy))
+        attempt = attempt._replace(rounds=recovering.first_round(event.processes, job, event.now, policy))
     fields: do.Fields = (("pid", event.pid),)
     if event.processes:
         fields += (("pids", [process.pid for process in event.processes]),)

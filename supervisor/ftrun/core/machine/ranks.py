@@ -11,6 +11,7 @@ from ftrun.core.machine.stopping import Effects, Outcome
 from ftrun.core.machine.values import Attempt, LocalRank
 from ftrun.core.machine.watching import check, cleared_record
 from ftrun.core.ranks import table
+from ftrun.core.ranks.shared import GroupRound
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.policy import Policy
 
@@ -38,6 +39,15 @@ def on_fault_reported(job: Job, phase: Watched, event: ev.FaultReported, policy:
         job, attempt, effects, _ = recovery
         return stop_for_fault(job, attempt, event.fault, event.now, policy, effects)
     return _go_on(phase, recovery, event.now, policy)
+
+
+def on_group_round(job: Job, phase: Watched, order: GroupRound, now: float, policy: Policy) -> Outcome:
+    """The members of the group have decided about the rounds of their ranks."""
+    before = phase.attempt
+    recovery = recovering.follow_group(job, before, order, now, policy)
+    if recovery.attempt == before:
+        return job, recovery.effects
+    return _go_on(phase, recovery, now, policy)
 
 
 def _on_rank_exited_stopping(job: Job, phase: Stopping, event: ev.RankExited) -> Outcome:

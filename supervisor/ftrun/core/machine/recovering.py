@@ -12,7 +12,8 @@ from ftrun.core.machine.states import Job, KeepRunning
 from ftrun.core.machine.stopping import Effects, Outcome, restart_or_escalate
 from ftrun.core.machine.values import Attempt, Cause, Ledger, LocalRank
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.ranks import rounds, table
+from ftrun.core.ranks import rounds, table, together
+from ftrun.core.ranks.shared import GroupRound, NodeRounds
 from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import sentences
@@ -29,20 +30,34 @@ class Recovery(NamedTuple):
     failed: str | None = None
 
 
-def first_round(processes: tuple[LocalRank, ...], policy: Policy) -> Rounds:
-    """The ranks of an attempt that begins.  They can recover once each of them has said so."""
-    if not policy.recover or policy.group:
+def first_round(processes: tuple[LocalRank, ...], job: Job, now: float, policy: Policy) -> Rounds:
+    """The ranks of an attempt that begins.  They can recover once each of them has said so.  In a group that is at work
+    already they join the others between two rounds."""
+    if not policy.recover:
         return CLOSED
-    return Rounds(tuple(table.Member(process.local_rank, process.rank) for process in processes))
+    members = tuple(table.Member(process.local_rank, process.rank) for process in processes)
+    order = job.order.round if job.order is not None else None
+    if order is not None and policy.member in order.joining:
+        return together.joined(members, order, now, _rules(job, policy))
+    return Rounds(members, shared=policy.group)
+
+
+def node_rounds(job: Job, attempt: Attempt | None, policy: Policy) -> NodeRounds | None:
+    """What the other members of the group have to know about the ranks here; None: they cannot recover."""
+    if not policy.recover or policy.ranks is None:
+        return None
+    return together.node_rounds(CLOSED if attempt is None else attempt.rounds, _rules(job, policy))
+
+
+def _rules(job: Job, policy: Policy) -> table.Rules:
+    progress = _progress(job.ledger, policy)
+    return table.Rules(policy.recover, policy.recover_timeout, policy.max_restarts, progress)
 
 
 def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, policy: Policy) -> Recovery:
     """Take this into account, and do what follows from it below the tree."""
-    before, rules = (
-        attempt.rounds,
-        table.Rules(policy.recover, policy.recover_timeout, policy.max_restarts, _progress(job.ledger, policy)),
-    )
-    after, acts = rounds.step(before, happened, now, rules)
+    before, rules = attempt.rounds, _rules(job, policy)
+    after, acts = (together if before.shared else rounds).step(before, happened, now, rules)
     if after.stage == "proving" != before.stage:
         attempt = excuse(attempt, max(before.since, attempt.spawned_at), now)
         attempt = attempt._replace(link=None)  # no connection is left
@@ -62,8 +77,8 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
                 starts = attempt.replacements + (member.replaced if member else 0)
                 job = job._replace(ledger=job.ledger._replace(replacements=max(job.ledger.replacements, starts)))
                 effects.append(do.StartRank(local_rank, number, job.ledger.start_cnt + starts))
-            case table.Go(local_rank, number, restore, reason):
-                effects.append(do.BeginRound(local_rank, number, restore, reason))
+            case table.Go():
+                effects.append(do.BeginRound(*act))
             case table.Prove():
                 effects += _prove(act, attempt, job.ledger, now)
                 retried, replaced = job.ledger.retried, job.ledger.replaced
@@ -85,11 +100,18 @@ def from_hang(job: Job, attempt: Attempt, why: str, culprits: object, now: float
     """A hang was declared: the ranks that cause it are replaced, if the evidence names them (`culprits`)."""
     named = frozenset(culprits) if isinstance(culprits, tuple | list) else frozenset()
     blamed = frozenset(process.local_rank for process in attempt.processes if process.rank in named)
+    if not blamed and attempt.rounds.shared and is_permitted(job, attempt):
+        return advance(job, attempt, table.Unexplained(why), now, policy)  # another node may name its rank
     if not blamed:
         return Recovery(job, attempt, _give_up(attempt.rounds, "the evidence names no rank as the cause"), "unknown")
     if not is_permitted(job, attempt):
         return Recovery(job, attempt, (), "not permitted")
     return advance(job, attempt, table.Blamed(blamed, why), now, policy)
+
+
+def follow_group(job: Job, attempt: Attempt, order: GroupRound, now: float, policy: Policy) -> Recovery:
+    """What the members of the group decide together about the rounds of their ranks."""
+    return advance(job, attempt, table.Ordered(order), now, policy)
 
 
 def _progress(ledger: Ledger, policy: Policy) -> object:

@@ -22,9 +22,9 @@ ANSWER = 5.0  # s; time that a helper gets, beyond the deadline of a question, t
 
 def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     """Start the command.  A member of a group waits until all others can start too."""
-    epoch, place, node = job.ledger.epoch, None, None
+    epoch, place, node, number_of_round = job.ledger.epoch, None, None, 1
     if policy.group:
-        if job.order is None or job.order.what != "run" or job.order.epoch <= epoch:
+        if job.order is None or not may_start(job, job.order, policy):
             order = job.order or GroupOrder(epoch, "wait", "no message from rank 0 yet")
             line = do.LogLine("ready; waiting for the other members of the group, since all start together")
             return job._replace(phase=Pending(), order=order), (line,) if isinstance(job.want, KeepRunning) else ()
@@ -38,6 +38,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
                 return _wait_as_spare(job, order, count(order.places))
             number, node = found, NodePlace(found, count(order.places), order.master)
         job = job._replace(places=order.places)
+        number_of_round = order.round.number + 1 if order.round is not None else 1
         if (ranks := local_ranks(job.ledger, policy)) is not None:
             from ftrun.core.group.world import place as place_in  # only where ftrun starts the ranks
 
@@ -45,6 +46,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
             if place is None or place.number != ranks:
                 return _refuse_epoch(job, epoch, ranks)
     again = job.want if isinstance(job.want, Restart) else None
+    job = job._replace(ran=epoch)
     start = job.ledger.start_cnt + 1
     ledger = job.ledger._replace(start_cnt=start, epoch=epoch, reason=again.reason if again else job.ledger.reason)
     fields: do.Fields = (("reason", ledger.reason), ("start_cnt", ledger.starts))
@@ -64,7 +66,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
         replacements=ledger.replacements,
     )
     job = job._replace(phase=Launching(attempt), want=KeepRunning(), ledger=ledger, blame=None, removed_devices=())
-    return job, (written, do.Spawn(start, place, node))
+    return job, (written, do.Spawn(start, place, node, number_of_round))
 
 
 def _wait_as_spare(job: Job, order: GroupOrder, working: int) -> Outcome:
@@ -74,6 +76,14 @@ def _wait_as_spare(job: Job, order: GroupOrder, working: int) -> Outcome:
     ledger = job.ledger._replace(epoch=order.epoch)
     line = do.LogLine(sentences.sentence(why, "it starts when it is needed, at a restart of all"))
     return job._replace(phase=Pending(), ledger=ledger, places=order.places), (written, line)
+
+
+def may_start(job: Job, order: GroupOrder, policy: Policy) -> bool:
+    """Whether the order starts the command here.  An ftrun that is new in a group at work starts its ranks only between
+    two rounds, and once: it may know the epoch from the state of the one before."""
+    if order.what != "run" or (order.round is not None and policy.member not in order.round.joining):
+        return False
+    return order.epoch > job.ledger.epoch or (order.round is not None and order.epoch > job.ran)
 
 
 def _refuse_epoch(job: Job, epoch: int, ranks: int) -> Outcome:

@@ -145,7 +145,8 @@ class Job(NamedTuple):
     command.  `devices`: the devices that the command may use.  `past`: the earlier schedules of this job.  `order`: the
     group's current order.  `announced_pause`: the pause that the operator last requested here, as the group is informed
     of it (`Report.paused`).  `removed_devices`: devices that were removed since the last start.  `places`: of the
-    group's epoch in the ledger; empty: not known."""
+    group's epoch in the ledger; empty: not known.  `ran`: the last epoch of the group that this ftrun process has
+    started; 0: none."""
 
     phase: Phase = Pending()
     want: Want = KeepRunning()
@@ -160,6 +161,7 @@ class Job(NamedTuple):
     removed_devices: tuple[str, ...] = ()
     places: Places = ()
     leaving: bool = False
+    ran: int = 0
 
     @property
     def recovers_ranks(self) -> bool:

@@ -28,6 +28,7 @@ from ftrun.core.ranks.table import (
     Happened,
     LeftRound,
     Member,
+    Ordered,
     Prove,
     Restore,
     Rounds,
@@ -35,12 +36,16 @@ from ftrun.core.ranks.table import (
     SaidHello,
     Snapshot,
     Start,
+    Unexplained,
     Waited,
 )
 
 SETTLE: Final = 0.1  # s; the kernel closes the connections of a dying process before it reports its death
 SETTLE_LONG: Final = 5.0  # s; the same where a collective that fails without a death would restart all ranks
+SETTLE_SHARED: Final = 1.0  # s; until the death of a rank on another node is known here
+SETTLE_LOST: Final = 20.0  # s; until the loss of another container is known
 SLOWER: Final = 3.0  # a process that starts beside a waiting job may need so many times the first start's time
+ELSEWHERE: Final = 45.0  # s; until another node has the evidence of a hang
 Outcome = tuple[Rounds, tuple[Act, ...]]
 
 
@@ -52,6 +57,13 @@ def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcom
         if rounds.stage == "meeting" and (more := happened.local_ranks - rounds.replacing):
             return _replace_more(rounds, more, happened.why, now, rules)
         return rounds, ()
+    if isinstance(happened, Unexplained):
+        if rounds.stage not in ("working", "proving"):
+            return rounds, ()
+        rounds = rounds._replace(cause=happened.cause, status=None, unexplained=True, stage="settling", since=now)
+        return rounds._replace(why=happened.why, settles=now + ELSEWHERE), ()
+    if isinstance(happened, Ordered):
+        return rounds, ()  # of a group (together.py)
     if isinstance(happened, Waited):
         return _waited(rounds, happened, now, rules)
     member = rounds.member(happened.local_rank)
@@ -85,8 +97,13 @@ def _said_hello(rounds: Rounds, member: Member, event: SaidHello, now: float, ru
         return rounds, ()
     rounds = rounds.with_member(member._replace(state="working"))
     rounds = rounds._replace(slowest_hello=max(rounds.slowest_hello, event.after))
-    if any(member.state == "new" for member in rounds.members):
+    if rounds.shared or any(member.state == "new" for member in rounds.members):
         return rounds, ()
+    return open_rounds(rounds, now, rules)
+
+
+def open_rounds(rounds: Rounds, now: float, rules: Rules) -> Outcome:
+    """All ranks can recover.  What one of them has asked for already begins."""
     rounds = rounds._replace(stage="working", began=now)
     asker = next((member.local_rank for member in rounds.members if member.state in ("leaving", "waiting")), None)
     return (rounds, ()) if asker is None else _begin(rounds, rounds.replacing, asker, rounds.why, now, rules)
@@ -101,13 +118,17 @@ def _asked_retry(rounds: Rounds, member: Member, event: AskedRetry, now: float, 
         return rounds._replace(why=event.why), ()
     if not event.collective:
         return _begin(rounds, frozenset(), member.local_rank, event.why, now, rules)
-    return _settle(rounds, event.why, now), ()
+    return _settle(rounds, event.why, now, rules), ()
 
 
-def _settle(rounds: Rounds, why: str, now: float) -> Rounds:
+def _settle(rounds: Rounds, why: str, now: float, rules: Rules) -> Rounds:
     if rounds.stage == "settling":
         return rounds
-    settle = SETTLE_LONG if rounds.rung == "retry" else SETTLE
+    last = rounds.rung is not None or "retry" not in rules.rungs
+    if rounds.shared:
+        settle = SETTLE_LOST if last else SETTLE_SHARED
+    else:
+        settle = SETTLE_LONG if rounds.rung == "retry" else SETTLE
     return rounds._replace(stage="settling", why=why, since=now, settles=now + settle)
 
 
@@ -148,17 +169,17 @@ def _ended(rounds: Rounds, member: Member, event: Ended, now: float, rules: Rule
         started = member.state == "starting"
         rounds = rounds.with_member(member._replace(state="exited", due=None))
         if rounds.is_under_way:
-            return _give_up(rounds, f"{'the new process of ' if started else ''}rank {member.rank} has ended with 0")
+            return give_up(rounds, f"{'the new process of ' if started else ''}rank {member.rank} has ended with 0")
         return _prove(rounds) if rounds.is_open else (rounds, ())
     if not rounds.is_open:
         return rounds, ()
     if all(one.state in ("finished", "exited") for one in rounds.members):
-        return _give_up(rounds, "all ranks had finished")
+        return give_up(rounds, "all ranks had finished")
     rounds = rounds._replace(cause="failure", status=event.status)
     if rounds.stage != "meeting":
         return _begin(rounds, frozenset({member.local_rank}), None, event.why, now, rules)
     if member.state in ("starting", "waiting"):
-        return _give_up(rounds, f"{event.why}, while the ranks recovered")
+        return give_up(rounds, f"{event.why}, while the ranks recovered")
     return _replace_more(rounds, frozenset({member.local_rank}), event.why, now, rules)
 
 
@@ -175,14 +196,17 @@ def _waited(rounds: Rounds, event: Waited, now: float, rules: Rules) -> Outcome:
         return _prove(rounds._replace(moved=rounds.moved | event.moved))
     if rounds.deadline is None or now < rounds.deadline:
         return rounds, ()
+    if rounds.stage == "settling" and rounds.unexplained:
+        first_cause = rounds.cause if rounds.rung is None else rounds.first_cause
+        return give_up(rounds._replace(first_cause=first_cause), "the evidence names no rank as the cause")
     if rounds.stage == "settling":
         return _begin(rounds, frozenset(), None, rounds.why, now, rules)
     late = [member for member in rounds.members if member.due is not None and now >= member.due]
     for member in late:
         if member.state == "ending":
-            return _give_up(rounds, f"the processes of rank {member.rank} could not be ended in time")
+            return give_up(rounds, f"the processes of rank {member.rank} could not be ended in time")
         if member.state == "starting":
-            return _give_up(rounds, f"the new process of rank {member.rank} did not report in time")
+            return give_up(rounds, f"the new process of rank {member.rank} did not report in time")
     names = ", ".join(f"rank {member.rank}" for member in late)
     why = f"{rounds.why}; {names} did not leave the step in time"
     return _replace_more(rounds, frozenset(member.local_rank for member in late), why, now, rules)
@@ -198,16 +222,24 @@ def _begin(rounds: Rounds, replaced: frozenset[int], asker: int | None, why: str
     first_cause = rounds.cause if rounds.rung is None else rounds.first_cause
     rounds = rounds._replace(why=why, since=since, settles=None, first_cause=first_cause)
     if rounds.rung == "rank":
-        return _give_up(rounds, "this was the round that had to prove the recovery")
+        return give_up(rounds, "this was the round that had to prove the recovery")
     if not replaced and (rounds.rung == "retry" or "retry" not in rules.rungs):
         if asker is None:
-            return _give_up(rounds, "a retry did not help" if rounds.rung else "no retry is permitted (--recover)")
+            return give_up(rounds, "a retry did not help" if rounds.rung else "no retry is permitted (--recover)")
         replaced = frozenset({asker})
     if (refused := _refusal(rounds, replaced, rules)) is not None:
-        return _give_up(rounds, refused)
+        return give_up(rounds, refused)
     rung: Rung = "rank" if replaced else "retry"
-    rounds = rounds._replace(stage="meeting", rung=rung, replacing=replaced, moved=frozenset(), restored=None)
-    acts: list[Act] = [Begin(rung, rounds.number + 1, _numbers(rounds, replaced), why)]
+    written = Begin(rung, rounds.number + 1, numbers(rounds, replaced), why)
+    return end_round(rounds._replace(own=True), replaced, written, now, rules)
+
+
+def end_round(rounds: Rounds, replaced: frozenset[int], written: Begin, now: float, rules: Rules) -> Outcome:
+    """All ranks leave the round, but for those of this node whose processes are replaced."""
+    since, why = rounds.since if rounds.is_under_way else now, written.why
+    rounds = rounds._replace(stage="meeting", rung=written.rung, replacing=replaced, moved=frozenset(), restored=None)
+    rounds = rounds._replace(why=why, since=since, settles=None, unexplained=False)
+    acts: list[Act] = [written]
     for member in rounds.members:
         if member.local_rank not in replaced and member.state != "waiting":
             rounds = rounds.with_member(member._replace(state="leaving", due=now + rules.timeout))
@@ -220,9 +252,9 @@ def _begin(rounds: Rounds, replaced: frozenset[int], asker: int | None, why: str
 def _replace_more(rounds: Rounds, more: frozenset[int], why: str, now: float, rules: Rules) -> Outcome:
     """Further ranks cannot come to the next round: they are replaced as well."""
     if (refused := _refusal(rounds, more, rules)) is not None:
-        return _give_up(rounds, refused)
-    rounds = rounds._replace(rung="rank", replacing=rounds.replacing | more, why=why)
-    written = Begin("rank", rounds.number + 1, _numbers(rounds, rounds.replacing), why)
+        return give_up(rounds, refused)
+    rounds = rounds._replace(rung="rank", replacing=rounds.replacing | more, why=why, own=True)
+    written = Begin("rank", rounds.number + 1, numbers(rounds, rounds.replacing), why)
     rounds, ends = _end(rounds, more, now, rules)
     return rounds, (written, *ends)
 
@@ -257,8 +289,8 @@ def _end(rounds: Rounds, replaced: frozenset[int], now: float, rules: Rules) -> 
 
 
 def _meet(rounds: Rounds, now: float) -> Outcome:
-    """Begin the next round once all ranks wait for it."""
-    if rounds.stage != "meeting" or any(member.state != "waiting" for member in rounds.members):
+    """Begin the next round once all ranks wait for it.  In a group it begins on all nodes together (together.py)."""
+    if rounds.shared or rounds.stage != "meeting" or any(member.state != "waiting" for member in rounds.members):
         return rounds, ()
     assert rounds.rung is not None
     plan, reason, number = restores(rounds.members), rounds.rung, rounds.number + 1
@@ -271,20 +303,24 @@ def _meet(rounds: Rounds, now: float) -> Outcome:
 
 def _prove(rounds: Rounds) -> Outcome:
     """Once each rank has moved, or has finished: the recovery has succeeded."""
-    working = [member for member in rounds.members if member.state == "working"]
-    if rounds.stage != "proving" or any(member.local_rank not in rounds.moved for member in working):
+    if rounds.shared or rounds.stage != "proving" or not all_moved(rounds):
         return rounds, ()
     assert rounds.rung is not None
-    proved = Prove(rounds.rung, rounds.number, _numbers(rounds, rounds.replacing), rounds.restored)
+    proved = Prove(rounds.rung, rounds.number, numbers(rounds, rounds.replacing), rounds.restored)
     return rounds._replace(stage="working", rung=None, replacing=frozenset(), first_cause=""), (proved,)
 
 
-def _give_up(rounds: Rounds, why: str) -> Outcome:
+def all_moved(rounds: Rounds) -> bool:
+    """Whether each rank has moved in its round, or has finished."""
+    return all(member.local_rank in rounds.moved for member in rounds.members if member.state == "working")
+
+
+def give_up(rounds: Rounds, why: str) -> Outcome:
     """No message changes anything in this attempt any more."""
     return rounds._replace(members=(), stage="closed", rung=None, settles=None), (GiveUp(why),)
 
 
-def _numbers(rounds: Rounds, local_ranks: frozenset[int]) -> tuple[int, ...]:
+def numbers(rounds: Rounds, local_ranks: frozenset[int]) -> tuple[int, ...]:
     return tuple(member.rank for member in rounds.members if member.local_rank in local_ranks)
 
 
@@ -292,14 +328,14 @@ def restores(members: Sequence[Member]) -> dict[int, Restore]:
     """For each local rank the snapshot of the newest step that all of them can have: its own, or one of the same shard.
     Empty: there is no such step, so the state comes from the checkpoint."""
     for number in sorted({one.step for member in members for one in member.held}, reverse=True):
-        plan = {member.local_rank: _source(member, members, number) for member in members}
+        plan = {member.local_rank: source(member, members, number) for member in members}
         found = {local_rank: source for local_rank, source in plan.items() if source is not None}
         if len(found) == len(plan):
             return found
     return {}
 
 
-def _source(member: Member, members: Iterable[Member], number: int) -> Restore | None:
+def source(member: Member, members: Iterable[Member], number: int) -> Restore | None:
     own = next((one for one in member.held if one.step == number), None)
     if own is not None:
         return Restore(number, member.local_rank, own.shard)

@@ -11,31 +11,8 @@ RUNGS: Final[tuple[Rung, ...]] = ("retry", "rank")  # the finest first; below th
 OPERATOR: Final = "operator"  # the rung above them, which belongs to the communication library
 # Of the ranks of one member.  `closed`: not all of them have said that they can recover.  `ready`: all have.
 # `working`: they work in their round.  `proved`: each of them has moved in it, or is done.  `leaving`: they leave their
-# round, or a new process has not reported yet.  `waiting`: each of them waits for the next round.  `ended`: a rank has
-# ended with 0, so that there is no next round.
-Progress = Literal["closed", "ready", "working", "proved", "leaving", "waiting", "ended"]
-
-
-class Copy(NamedTuple):
-    """State that the rank `source` sends to the ranks `targets` at the beginning of a round."""
-
-    source: int
-    targets: tuple[int, ...]
-
-
-class Shard(NamedTuple):
-    """So many ranks in a row hold the shard `name`; "": a rank's state is its own, or not known."""
-
-    name: str
-    ranks: int
-
-
-class Kept(NamedTuple):
-    """The rank `rank` has a snapshot of this step, of a shard that others may need."""
-
-    step: int
-    shard: str
-    rank: int
+# round, or a new process has not reported yet.  `waiting`: each of them waits for the next round.
+Progress = Literal["closed", "ready", "working", "proved", "leaving", "waiting"]
 
 
 class GroupRound(NamedTuple):
@@ -46,9 +23,9 @@ class GroupRound(NamedTuple):
 
     `rung`: of the recovery that is under way or not proved yet; None: there is none.  It replaces the processes of
     `ranks`, because of `why`.  With `work`: the rank 0 of the round listens at `address` and `port` (0: as at the start
-    of the epoch); all begin with the snapshot of `step`, or (None) with the checkpoint, and `copies` are sent before.
-    `joining`: members whose ftrun is a new one; their ranks start for the next round.  `slowest`: how many seconds a
-    process needs to report, as far as is known.  `shards`: of all ranks in order; empty: not known.
+    of the epoch); all begin with the snapshot of `step`, or (None) with the checkpoint.  `joining`: members whose ftrun
+    is a new one; their ranks start for the next round.  `slowest`: how many seconds a process needs to report, as far
+    as is known.
     """
 
     number: int = 1
@@ -59,30 +36,27 @@ class GroupRound(NamedTuple):
     address: str = ""
     port: int = 0
     step: int | None = None
-    copies: tuple[Copy, ...] = ()
     joining: tuple[int, ...] = ()
     slowest: float = 0.0
-    shards: tuple[Shard, ...] = ()
 
 
 class NodeRounds(NamedTuple):
     """The ranks of a member, between the rounds of the group.  `number`: of the round at work, or of the one that they
     leave or have left; `adopted`: the last `GroupRound` that was followed.
 
-    With `leaving` and `waiting`, if a fault was noticed here: `rung`, `ranks` and `why` of it.  With `waiting`: all of
-    them have snapshots of `steps`, and some have what is `kept`.  `limit`: the most seconds that they need to come to
-    the next round.  `rungs`: what `--recover` permits.
+    `ended`: a rank has ended with 0, so that there is no next round.  With `leaving` and `waiting`, if a fault was
+    noticed here: `rung`, `ranks` and `why` of it.  With `waiting`: all of them can have snapshots of `steps`.  `limit`:
+    the most seconds that they need to come to the next round.  `rungs`: what `--recover` permits.
     """
 
     progress: Progress = "closed"
     number: int = 1
     adopted: GroupRound | None = None
+    ended: bool = False
     rung: Rung | None = None
     ranks: tuple[int, ...] = ()
     why: str = ""
     steps: tuple[int, ...] = ()
-    kept: tuple[Kept, ...] = ()
-    shards: tuple[Shard, ...] = ()
     limit: float = 0.0
     slowest: float = 0.0
     rungs: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.ranks.shared import RUNGS, Rung
+from ftrun.core.ranks.shared import RUNGS, GroupRound, Rung
 
 # Of one rank.  `new`: its process runs and has not said that it can recover.  `working`: it is in its training
 # function.  `leaving`: it was asked to leave it.  `waiting`: it has left the round, or its new process is there, and it
@@ -60,6 +60,10 @@ class Rounds(NamedTuple):
     `began`: when the round at work began; `moved`: the local ranks that have moved in it since, as far as is known.
     `settles`: until when a death may still explain why a collective failed.  `restored`: the step that the round began
     with; None: that of the checkpoint.  `slowest_hello`: how many seconds after its start the slowest rank reported.
+
+    `shared`: they recover together with the ranks of the other members of a group.  `adopted`: the last order that was
+    followed; `proving`: the one that began the round at work.  `own`: the fault that ended the round was noticed here.
+    `unexplained`: while they settle, another node may name the cause; otherwise nothing below the tree helps.
     """
 
     members: tuple[Member, ...] = ()
@@ -77,6 +81,11 @@ class Rounds(NamedTuple):
     settles: float | None = None
     restored: int | None = None
     slowest_hello: float = 0.0
+    shared: bool = False
+    adopted: GroupRound | None = None
+    proving: GroupRound | None = None
+    own: bool = False
+    unexplained: bool = False
 
     @property
     def deadline(self) -> float | None:
@@ -182,10 +191,23 @@ class Blamed(NamedTuple):
     suspect: int | None = None
 
 
+class Unexplained(NamedTuple):
+    """A verdict whose cause may be a rank of another node of the group, which names it in a moment."""
+
+    why: str = ""
+    cause: str = "hang"
+
+
 class Cleared(NamedTuple):
     """No process of this rank is left."""
 
     local_rank: int
+
+
+class Ordered(NamedTuple):
+    """What the members of the group do together."""
+
+    round: GroupRound
 
 
 class Waited(NamedTuple):
@@ -194,7 +216,7 @@ class Waited(NamedTuple):
     moved: frozenset[int] = frozenset()
 
 
-Happened = Report | Ended | Blamed | Cleared | Waited
+Happened = Report | Ended | Blamed | Unexplained | Cleared | Ordered | Waited
 
 
 # --- what has to be done ------------------------------------------------------------------------------------------
@@ -231,12 +253,13 @@ class Start(NamedTuple):
 
 
 class Go(NamedTuple):
-    """Let a rank begin this round."""
+    """Let a rank begin this round.  In a group: rank 0 listens at `master`, address and port."""
 
     local_rank: int
     round: int
     restore: Restore | None
     reason: Rung
+    master: tuple[str, int] | None = None
 
 
 class Prove(NamedTuple):

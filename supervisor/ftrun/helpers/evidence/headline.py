@@ -18,6 +18,7 @@ from ftrun.helpers.evidence.stacks import Thread
 from ftrun.helpers.evidence.world import Descriptor, Socket, WaitingThread, World
 
 LENGTH: Final = 200  # characters
+OUTSIDE: Final = "something outside the job"
 RUNS: Final = "it runs"  # what ends the wait of a thread that does not wait
 LOCK: Final = "waits for a lock"
 LINKS: Final = 4  # processes of a chain that are named
@@ -154,14 +155,14 @@ def thread_link(thread: WaitingThread, pid: int, stack: Thread | None, world: Wo
         child = f"its child {thread.child}" if thread.child else "a child"
         return Link(who, f"waits for {child}", place, "waits for its child")
     target = _target(thread, call, pid, stack, world)
-    foreign = "something outside the job" if thread.shared and thread.shared in world.outside else ""
+    foreign = OUTSIDE if thread.shared and thread.shared in world.outside else ""
     return Link(who, f"waits {target}", place, ends=foreign or _ends(thread, call, target))
 
 
 def _ends(thread: WaitingThread, call: Call, target: str) -> str:
     """What ends such a wait without any thread of the job."""
     if "outside the job" in target or "for a connection on" in target:
-        return "something outside the job"
+        return OUTSIDE
     if call.kind == "restart" or thread.timed:
         return "its timeout"
     kinds = ("the file", "the device", "the terminal", "timer")

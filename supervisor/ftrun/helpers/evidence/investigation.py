@@ -39,6 +39,7 @@ from ftrun.helpers.evidence.classification import (
 from ftrun.helpers.evidence.connections import traffic
 from ftrun.helpers.evidence.folder import Folder
 from ftrun.helpers.evidence.graph import Graph, Outcome
+from ftrun.helpers.evidence.headline import OUTSIDE
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.processes import Observation
 from ftrun.helpers.evidence.recurrence import Comparison
@@ -49,6 +50,7 @@ from ftrun.messages.evidence import ON_TIME, Event, Reply, Request
 from ftrun.messages.helpers import Problem
 from ftrun.views import state
 
+ELSEWHERE: Final = -1  # stands for the ranks of other members
 STACKS: Final = 0.25  # share of the time beside the pause that is for the stacks of one observation
 AGAIN: Final = 1.5  # times the duration of the first observation, for the second one
 CONCLUSION: Final = 0.05  # s for what follows it
@@ -322,15 +324,19 @@ def _seen_ranks(facts: Facts) -> list[RankSeen]:
     """What each rank of this node that is not done was seen to do."""
     graph, numbers = facts.graph, {rank.pid: rank.rank for rank in facts.request.ranks if not rank.done}
     awaits: dict[int, set[int]] = {}
+    abroad: set[int] = set()  # processes that wait for another host, which in a group has ranks, too
     for node in graph.nodes:
         if node.main and node.pid in numbers:
             others = {graph.nodes[place].pid for place in node.wakers} & numbers.keys()
             awaits.setdefault(node.pid, set()).update(numbers[pid] for pid in others)
+            if facts.request.group is not None and node.ends == OUTSIDE:
+                abroad.add(node.pid)
+                awaits[node.pid].add(ELSEWHERE)
     return [
         RankSeen(
             numbers[change.pid],
             change.is_stopped,
-            change.is_in_collective,
+            change.is_in_collective or bool(abroad and awaits.get(change.pid)),
             bool(change.moved),
             frozenset(awaits.get(change.pid, ())),
         )

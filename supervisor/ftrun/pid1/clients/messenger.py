@@ -154,6 +154,8 @@ class GroupMessenger(Messenger):
 
     def follow(self, job: Job, now: float, unexplained: bool) -> None:
         """Report to rank 0 what has changed here.  The records that led to it are written by then."""
+        if self._me.port and self._me.port == _port_of_round(job):
+            self._offer_port()
         new = report(job, self._me, self.context.policy, now, unexplained)
         self._ran = max(self._ran, new.epoch) if new.state in ("running", "fallen") else self._ran
         new = new._replace(ran=self._ran)
@@ -229,6 +231,12 @@ class GroupMessenger(Messenger):
             return ev.CoordinatorLost(now, self._refusal or why)
         self._silent = True
         return ev.CoordinatorSilent(now, self._refusal or why, self._lease_end)
+
+
+def _port_of_round(job: Job) -> int:
+    """The port of the round that the ranks work in, or begin."""
+    round = job.order.round if job.order is not None else None
+    return round.port if round is not None else 0
 
 
 def _without_age(new: Report) -> Report:

@@ -1,0 +1,277 @@
+"""The rounds that the ranks of all members have in common within an epoch, as the coordinator leads them.  Pure.
+
+A round is left by all members when one of them reports that it leaves it, or when a container is lost.  The next one is
+ordered only when every member reports that all its ranks wait at this one.  What is ordered follows from the reports
+alone, so that a new coordinator orders the same again.  What cannot be done together is left to the restart of all
+members, as without recovery.
+"""
+
+from typing import Final
+
+from ftrun.core.group.membership import LATE, Coordinator, Effects, NodeNote, Steady, kind_of
+from ftrun.core.group.root_cause import MemberState
+from ftrun.core.group.world import agree
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks.shared import GroupRound, NodeRounds, Rung
+
+MOST_RANKS: Final = 1024  # that one round replaces
+BETWEEN: Final = ("leaving", "waiting")
+
+
+class Step(NamedTuple):
+    """`goes_on`: the epoch goes on, although members are missing.  `drain`: why all members have to restart."""
+
+    group: Coordinator
+    effects: Effects = ()
+    goes_on: bool = False
+    drain: str | None = None
+
+
+class _View(NamedTuple):
+    """The members by what they can do for a next round.  `lost`: their containers, or ftruns, are not those that began
+    the round, and the new ones have not started their ranks; `missing` are those of them that have not come yet, and
+    `ready` those that can start."""
+
+    running: dict[int, MemberState]
+    lost: frozenset[int]
+    missing: frozenset[int]
+    ready: frozenset[int]
+    other: tuple[MemberState, ...]
+
+    @property
+    def rounds(self) -> dict[int, NodeRounds]:
+        return {rank: m.report.rounds for rank, m in self.running.items() if m.report.rounds is not None}
+
+
+def follow(group: Coordinator, phase: Steady, now: float) -> Step:
+    """What the reports mean for the ranks of an epoch that all members run."""
+    order = group.order.round
+    if order is None:
+        return Step(_opened(group))
+    view = _view(group)
+    if order.what == "close":
+        late = phase.round_due is not None and now >= phase.round_due
+        return Step(group, drain=order.why if late else None)
+    leaves = bool(view.lost) or any(_has_left(one, order) for one in view.rounds.values())
+    if order.what == "work" and not leaves:
+        return Step(_proved(group, order, view))
+    if (why := _obstacle(group, phase, order, view, now)) is not None:
+        return _given_up(group, phase, order, view, why, now)
+    if _all_wait(group, order, view):
+        return _begin(group, phase, order, view, now)
+    return _leave(group, phase, order, view, now)
+
+
+def adopted(group: Coordinator) -> GroupRound | None:
+    """The round of a group whose coordinator is new: the last that any member has followed."""
+    known = (m.report.rounds.adopted for m in group.members.values() if m.report.rounds is not None)
+    places = ("work", "leave", "close")
+    found = [one for one in known if one is not None]
+    return max(found, key=lambda one: (one.number, places.index(one.what)), default=None)
+
+
+def can_admit(group: Coordinator) -> bool:
+    """Whether members that come to a new coordinator may join those at work: the ranks of these are in rounds."""
+    view = _view(group)
+    followed = (m.report.rounds is not None and m.report.rounds.adopted is not None for m in view.running.values())
+    return bool(view.running) and not view.other and all(followed)
+
+
+# --- what the members do ----------------------------------------------------------------------------------------------
+
+
+def _view(group: Coordinator) -> _View:
+    running, other = dict[int, MemberState](), list[MemberState]()
+    lost, missing, ready = set[int](), set[int](), set[int]()
+    for rank, member in sorted(group.members.items()):
+        kind = kind_of(member, group.epoch, rank in group.fences)
+        is_new = member.report.state == "ready" and member.report.ran < group.epoch
+        if kind == "running":
+            running[rank] = member
+        elif kind in ("gone", "fenced") or is_new:
+            lost.add(rank)
+            if kind == "gone":
+                missing.add(rank)
+            if is_new and kind in ("behind", "ready"):
+                ready.add(rank)
+        else:
+            other.append(member)
+    return _View(running, frozenset(lost), frozenset(missing), frozenset(ready), tuple(other))
+
+
+def _opened(group: Coordinator) -> Coordinator:
+    """The ranks recover together once those of every member have said that they can."""
+    first = group.members.get(0)
+    if not group.shape.is_fixed:
+        return group  # with fewer members, or with a spare, all of them start again
+    if first is None or first.report.rounds is None or not first.report.rounds.rungs:
+        return group
+    for member in group.members.values():
+        rounds = member.report.rounds
+        if rounds is None or rounds.progress != "ready" or rounds.rungs != first.report.rounds.rungs:
+            return group
+        if kind_of(member, group.epoch, False) != "running":
+            return group
+    return group._replace(order=group.order._replace(round=GroupRound()))
+
+
+def _has_left(rounds: NodeRounds, order: GroupRound) -> bool:
+    """Whether the round cannot be that of all members: this one leaves it, or has begun another one of this number."""
+    if rounds.number != order.number:
+        return False
+    differs = rounds.adopted is not None and (rounds.adopted.what, rounds.adopted.port) == ("work", order.port)
+    return rounds.progress in BETWEEN or (rounds.progress in ("working", "proved") and not differs)
+
+
+def _proved(group: Coordinator, order: GroupRound, view: _View) -> Coordinator:
+    if order.rung is None:
+        return group
+    for rank in range(group.size):
+        rounds = view.rounds.get(rank)
+        if rank in view.running and (rounds is None or rounds.number != order.number or rounds.progress != "proved"):
+            return group
+    return _with(group, order._replace(rung=None, ranks=(), why="", joining=()))
+
+
+def _obstacle(group: Coordinator, phase: Steady, order: GroupRound, view: _View, now: float) -> str | None:
+    """Why the members cannot come to a next round together."""
+    for member in view.other:
+        return f"{member.name} does not run its command any more"
+    for rank, member in view.running.items():
+        rounds = view.rounds.get(rank)
+        if rank in order.joining and rounds is not None and rounds.adopted is None:
+            continue  # its ranks are being started
+        if rounds is None or rounds.progress == "closed" or rounds.number + 1 < order.number:
+            return f"the ranks of {member.name} do not recover any more"
+        if rounds.ended:
+            return f"a rank of {member.name} has ended already"
+    rungs = {rounds.rungs for rounds in view.rounds.values()}
+    counts = _counts(group)
+    if counts is None:
+        return "the numbers of the ranks are not known"
+    for rank in sorted(view.lost):
+        name = group.members[rank].name
+        if not view.rounds or not all("rank" in one for one in rungs):
+            return "no rank may be replaced (--recover)"
+        if order.rung == "rank" and order.what == "work":
+            return f"{name} was lost in the round that had to prove the recovery"
+        if rank in order.joining and rank not in view.ready:
+            return f"{name} was lost again while the ranks recovered"
+        rounds = group.members[rank].report.rounds
+        if rank in view.ready and (rounds is None or rounds.rungs not in rungs):
+            return f"{name} has other options (--recover) than the other members"
+    if len(_replaced(group, order, view)) > MOST_RANKS:
+        return f"more than {MOST_RANKS} ranks would have to be replaced"
+    if phase.round_due is not None and now >= phase.round_due:
+        late = [m.name for r, m in sorted(group.members.items()) if not _waits(view, r, order.number)]
+        return f"{', '.join(late[:3])} did not come to the next round in time"
+    return None
+
+
+def _waits(view: _View, rank: int, number: int) -> bool:
+    rounds = view.rounds.get(rank)
+    return rounds is not None and rounds.number == number and rounds.progress == "waiting"
+
+
+def _all_wait(group: Coordinator, order: GroupRound, view: _View) -> bool:
+    """Member 0 must have reserved another port, too."""
+    if len(view.running) != group.size or not all(_waits(view, rank, order.number) for rank in view.running):
+        return False
+    offer, world = view.running[0].report.ranks, group.order.world
+    used = {order.port, world.port if world is not None else 0}
+    return offer is not None and offer.port not in {*used, 0}
+
+
+# --- what follows -----------------------------------------------------------------------------------------------------
+
+
+def _with(group: Coordinator, order: GroupRound) -> Coordinator:
+    return group._replace(order=group.order._replace(round=order))
+
+
+def _given_up(group: Coordinator, phase: Steady, order: GroupRound, view: _View, why: str, now: float) -> Step:
+    """Without a next round: a member that has noticed a fault does what follows from it; otherwise all restart."""
+    noticed = any(rounds.rung is not None for rounds in view.rounds.values())
+    if view.lost or not noticed or view.other:
+        who = next((f"{group.members[rank].name} is lost" for rank in sorted(view.lost)), why)
+        return Step(group, drain=who if noticed or view.lost else why)
+    due = now + LATE + group.drain
+    group = _with(group, order._replace(what="close", why=why, joining=()))
+    return Step(group._replace(phase=phase._replace(round_due=due)), (NodeNote(f"no further round: {why}"),))
+
+
+def _replaced(group: Coordinator, order: GroupRound, view: _View) -> tuple[int, ...]:
+    """The ranks whose processes are replaced, or with their container."""
+    counts = _counts(group) or []
+    ranks = {rank for rounds in view.rounds.values() if rounds.number == order.number for rank in rounds.ranks}
+    for member in {*view.lost, *order.joining}:
+        first = sum(counts[:member])
+        ranks |= set(range(first, first + counts[member]))
+    return tuple(sorted(ranks))
+
+
+def _leave(group: Coordinator, phase: Steady, order: GroupRound, view: _View, now: float) -> Step:
+    """All members leave the round."""
+    noticed = [one for one in view.rounds.values() if one.number == order.number and one.rung is not None]
+    away = bool(view.lost) or bool(order.joining)
+    rung: Rung = "rank" if away or any(one.rung == "rank" for one in noticed) else "retry"
+    why = order.why if order.what == "leave" else "the members are not in one round"
+    if view.lost and phase.lost_since is None:
+        member = group.members[min(view.lost)]
+        why = f"{member.name} is lost" + (f": {member.gone.why}" if member.gone is not None else "")
+    elif noticed and not away:
+        why = next((one.why for one in noticed if one.rung == rung), noticed[0].why)
+    slowest = max((one.slowest for one in view.rounds.values()), default=order.slowest)
+    joining = tuple(sorted({*view.ready, *(rank for rank in order.joining if rank in view.running)}))
+    found = order._replace(
+        what="leave",
+        rung=rung,
+        ranks=_replaced(group, order, view),
+        why=why,
+        joining=joining,
+        slowest=max(slowest, order.slowest),
+        step=None,
+    )
+    effects: Effects = ()
+    if found != order or phase.missing != view.missing:
+        lost_since = phase.lost_since if phase.lost_since is not None else now
+        due = now + max((one.limit for one in view.rounds.values()), default=0.0) + LATE
+        if view.missing:
+            due = max(due, lost_since + group.wait)
+        elif view.lost - view.ready:
+            due += group.lease + LATE + group.drain
+        since = lost_since if view.lost else None
+        phase = phase._replace(deadline=None, round_due=due, lost_since=since, missing=view.missing)
+        group = group._replace(phase=phase)
+    if order.what != "leave":
+        effects = (NodeNote(f"all ranks leave round {order.number}: {why}"),)
+    if joining and group.order.world is None:
+        world = agree([(member.name, member.report.ranks) for _, member in sorted(group.members.items())])
+        group = group._replace(order=group.order._replace(world=world if not isinstance(world, str) else None))
+    return Step(group if found == order else _with(group, found), effects, goes_on=True)
+
+
+def _begin(group: Coordinator, phase: Steady, order: GroupRound, view: _View, now: float) -> Step:
+    """The next round, in which rank 0 listens on a port that no earlier round has used."""
+    left = _leave(group, phase, order, view, now).group.order.round
+    offer = view.running[0].report.ranks
+    assert left is not None
+    assert offer is not None
+    number = order.number + 1
+    begun = left._replace(number=number, what="work", address=offer.address, port=offer.port, joining=())
+    begun = begun._replace(step=_common_step(view))
+    group = _with(group, begun)._replace(phase=phase._replace(round_due=None, lost_since=None, missing=frozenset()))
+    return Step(group, (NodeNote(f"all ranks begin round {number}"),), goes_on=True)
+
+
+def _counts(group: Coordinator) -> list[int] | None:
+    """How many ranks each member has."""
+    offers = [member.report.ranks for _, member in sorted(group.members.items())]
+    known = [offer.number for offer in offers if offer is not None]
+    return known if len(known) == group.size else None
+
+
+def _common_step(view: _View) -> int | None:
+    """The newest step of which every rank of every member can have a snapshot; None: there is none."""
+    steps = [set(rounds.steps) for rounds in view.rounds.values()]
+    return max(set.intersection(*steps), default=None) if steps else None

@@ -1,0 +1,157 @@
+"""The rounds of one member's ranks where the ranks of a whole group recover together, pure.
+
+Faults are noticed here, and ranks are fenced, ended and started here, as on a single node (core/ranks/rounds).  What
+the members decide together comes as the `GroupRound` of an order: that all leave a round, and when all begin the next
+one.  That happens only when every rank of every member waits, so no two rounds are ever at work at once."""
+
+from typing import Final
+
+from ftrun.core.ranks import rounds as alone
+from ftrun.core.ranks.rounds import Outcome
+from ftrun.core.ranks.shared import GroupRound, NodeRounds, Progress
+from ftrun.core.ranks.table import (
+    Act,
+    Begin,
+    Go,
+    Happened,
+    Member,
+    Ordered,
+    Prove,
+    Restore,
+    Rounds,
+    Rules,
+)
+
+ORDER: Final = ("work", "leave", "close")
+
+
+def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcome:
+    if not isinstance(happened, Ordered):
+        return alone.step(rounds, happened, now, rules)
+    order, before = happened.round, rounds.adopted
+    if not rounds.members or order == before or (before is not None and _place(order) < _place(before)):
+        return rounds, ()
+    if any(member.state == "new" for member in rounds.members):
+        return rounds, ()  # it was not made with a report of these processes
+    acts: tuple[Act, ...] = ()
+    if rounds.stage == "closed":
+        rounds, acts = alone.open_rounds(rounds, now, rules)
+    match order.what:
+        case "work":
+            rounds, more = _work(rounds, order, now)
+        case "leave":
+            rounds, more = _leave(rounds, order, now, rules)
+        case "close":
+            rounds, more = rounds._replace(adopted=order), ()
+            if rounds.stage == "meeting" and rounds.own:
+                rounds, more = alone.give_up(rounds, order.why)
+    return rounds, (*acts, *more)
+
+
+def _place(order: GroupRound) -> tuple[int, int]:
+    return order.number, ORDER.index(order.what)
+
+
+def _work(rounds: Rounds, order: GroupRound, now: float) -> Outcome:
+    if order.number == rounds.number:
+        rounds = rounds._replace(adopted=order)
+        if rounds.stage != "proving" or order.rung is not None:
+            return rounds, ()
+        assert rounds.rung is not None
+        before = rounds.proving or order
+        proved = Prove(rounds.rung, order.number, before.ranks, rounds.restored)
+        return rounds._replace(stage="working", rung=None, replacing=frozenset(), first_cause=""), (proved,)
+    if order.number != rounds.number + 1 or rounds.stage != "meeting" or not _all_wait(rounds):
+        return rounds, ()
+    reason, master = order.rung or "retry", (order.address, order.port)
+    plan = _restores(rounds, order)
+    acts = tuple(
+        Go(member.local_rank, order.number, plan.get(member.local_rank), reason, master) for member in rounds.members
+    )
+    members = tuple(member._replace(state="working") for member in rounds.members)
+    rounds = rounds._replace(members=members, stage="proving", number=order.number, began=now, restored=order.step)
+    return rounds._replace(rung=reason, adopted=order, proving=order, own=False), acts
+
+
+def _leave(rounds: Rounds, order: GroupRound, now: float, rules: Rules) -> Outcome:
+    before = rounds.adopted
+    if order.number < rounds.number or any(member.state == "exited" for member in rounds.members):
+        return rounds, ()  # without this member, which its report says
+    if order.number > rounds.number:
+        if order.number != rounds.number + 1 or rounds.stage != "meeting" or not _all_wait(rounds):
+            return rounds, ()
+        rounds = rounds._replace(number=order.number)  # that round has ended before it reached this member
+    rounds = rounds._replace(adopted=order)
+    rung = order.rung or "retry"
+    written = Begin(rung, order.number + 1, order.ranks, order.why)
+    if rounds.stage != "meeting":
+        rounds = rounds._replace(own=False, cause="failure", status=None)
+        return alone.end_round(rounds, frozenset(), written, now, rules)
+    known = (rounds.rung, alone.numbers(rounds, rounds.replacing))
+    if before is not None and _place(before) == _place(order):
+        known = (before.rung, before.ranks)
+    rounds = rounds._replace(rung=rung)
+    return rounds, (() if known == (order.rung, order.ranks) else (written,))
+
+
+def _all_wait(rounds: Rounds) -> bool:
+    return all(member.state == "waiting" for member in rounds.members)
+
+
+def _restores(rounds: Rounds, order: GroupRound) -> dict[int, Restore]:
+    """For each local rank the snapshot of the round's step: its own, or that of another rank of this node."""
+    if order.step is None:
+        return {}
+    plan = {one.local_rank: alone.source(one, rounds.members, order.step) for one in rounds.members}
+    return {local_rank: found for local_rank, found in plan.items() if found is not None}
+
+
+def joined(members: tuple[Member, ...], order: GroupRound, now: float, rules: Rules) -> Rounds:
+    """The ranks of an ftrun that is new: all of them start for the next round."""
+    due = now + max(rules.timeout, alone.SLOWER * order.slowest)
+    members = tuple(member._replace(state="starting", due=due) for member in members)
+    why, number = order.why, order.number
+    return Rounds(members, "meeting", number, order.rung, why=why, since=now, adopted=order, shared=True)
+
+
+# --- what the other members know of them ------------------------------------------------------------------------------
+
+
+def node_rounds(rounds: Rounds, rules: Rules) -> NodeRounds:
+    """For the report of this member."""
+    known = NodeRounds(rungs=tuple(sorted(rules.rungs)))
+    if not rounds.members:
+        return known._replace(number=rounds.number, adopted=rounds.adopted)
+    limit = 2 * rules.timeout + max(rules.timeout, alone.SLOWER * rounds.slowest_hello)
+    known = known._replace(
+        progress=_progress(rounds),
+        number=rounds.number,
+        adopted=rounds.adopted,
+        ended=any(member.state == "exited" for member in rounds.members),
+        limit=limit,
+        slowest=rounds.slowest_hello,
+    )
+    if rounds.stage == "meeting" and rounds.own:
+        replaced = alone.numbers(rounds, rounds.replacing)
+        known = known._replace(rung=rounds.rung, ranks=replaced, why=rounds.why)
+    if known.progress == "waiting":
+        known = known._replace(steps=_steps(rounds))
+    return known
+
+
+def _progress(rounds: Rounds) -> Progress:
+    match rounds.stage:
+        case "closed":
+            return "closed" if any(member.state == "new" for member in rounds.members) else "ready"
+        case "meeting":
+            return "waiting" if _all_wait(rounds) else "leaving"
+        case "proving" if alone.all_moved(rounds):
+            return "proved"
+    return "working"
+
+
+def _steps(rounds: Rounds) -> tuple[int, ...]:
+    """Of which every rank can have a snapshot on this node."""
+    members = rounds.members
+    held = sorted({one.step for member in members for one in member.held}, reverse=True)
+    return tuple(step for step in held if all(alone.source(member, members, step) for member in members))

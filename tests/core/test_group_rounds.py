@@ -1,0 +1,179 @@
+"""The rounds that the ranks of several members have in common: what each fault leads to, and an adversary."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from core.rounds_world import World
+from ftrun.core.ranks.shared import GroupRound
+
+
+def begun(size: int = 2, rungs: frozenset[str] = frozenset({"retry", "rank"})) -> World:
+    world = World(1, size, rungs)
+    world.begin()
+    world.at_ease = True
+    return world
+
+
+def order(world: World) -> GroupRound:
+    found = world.coordinator.order.round
+    assert found is not None
+    return found
+
+
+def pids(world: World) -> list[int]:
+    return [one.pid for _, body in sorted(world.bodies.items()) for one in body.processes.values()]
+
+
+@pytest.mark.parametrize("victim", range(4))
+def test_a_rank_that_dies_is_replaced_and_the_ranks_of_both_members_begin_the_next_round(victim: int) -> None:
+    world = begun()
+    before = pids(world)
+    world.bodies[victim // 2].rank_dies(victim % 2)
+    world.run(1.0)
+    assert (order(world).what, order(world).rung, order(world).ranks) == ("leave", "rank", (victim,))
+    assert "ended rank" in order(world).why
+    world.run(15.0)
+    assert world.works
+    assert order(world) == GroupRound(2, address="host", port=order(world).port, step=4, slowest=order(world).slowest)
+    assert [after == pid for after, pid in zip(pids(world), before, strict=True)].count(False) == 1
+    assert world.coordinator.epoch == 1
+
+
+def test_a_retry_of_one_rank_ends_no_process_on_any_member() -> None:
+    world = begun(3)
+    before = pids(world)
+    world.bodies[2].asks(1, False)
+    world.run(1.0)
+    assert (order(world).rung, order(world).ranks) == ("retry", ())
+    world.run(10.0)
+    assert (world.works, pids(world), order(world).number) == (True, before, 2)
+
+
+def test_a_collective_that_fails_everywhere_is_one_retry() -> None:
+    world = begun()
+    for body in world.bodies.values():
+        body.asks(0, True)
+    world.run(15.0)
+    assert (world.works, order(world).number, world.coordinator.epoch) == (True, 2, 1)
+
+
+def test_a_death_on_one_member_explains_the_collective_that_failed_on_the_other() -> None:
+    world = begun(rungs=frozenset({"rank"}))  # alone it could not be retried
+    before = pids(world)
+    world.bodies[1].asks(0, True)
+    world.run(0.5)
+    world.bodies[0].rank_dies(0)
+    world.run(15.0)
+    assert (world.works, order(world).number, pids(world)[1:]) == (True, 2, before[1:])
+
+
+def test_ranks_of_both_members_that_die_at_once_are_replaced_together() -> None:
+    world = begun()
+    for body in world.bodies.values():
+        body.rank_dies(1)
+    world.run(1.0)
+    assert order(world).ranks == (1, 3)
+    world.run(15.0)
+    assert (world.works, world.coordinator.epoch) == (True, 1)
+
+
+def test_a_rank_that_does_not_leave_is_replaced_and_the_others_wait_for_it() -> None:
+    world = begun()
+    world.bodies[1].processes[0].ignores = True
+    world.bodies[0].rank_dies(0)
+    world.run(5.0)
+    assert not world.works
+    world.run(20.0)
+    assert (world.works, world.coordinator.epoch, order(world).number) == (True, 1, 2)
+
+
+def test_a_second_fault_in_the_round_that_proves_the_recovery_restarts_all_members() -> None:
+    world = begun()
+    world.bodies[0].rank_dies(0)
+    while order(world).number == 1:
+        world.run(0.1)
+    world.bodies[1].rank_dies(0)
+    world.run(30.0)
+    assert (world.works, world.coordinator.epoch) == (True, 2)
+
+
+def test_a_container_that_is_lost_in_the_round_that_proves_a_recovery_restarts_all_members() -> None:
+    world = begun()
+    world.bodies[0].rank_dies(0)
+    while order(world).number == 1:
+        world.run(0.1)
+    world.lose(1, 5.0)
+    world.bodies[0].processes[1].works = None  # it waits in a collective, and does not move
+    world.run(60.0)
+    assert (world.works, world.coordinator.epoch) == (True, 2)
+
+
+def test_members_with_other_recovery_options_restart_together() -> None:
+    world = World(1, 2)
+    world.bodies[1].policy = world.bodies[1].policy._replace(recover=frozenset({"retry"}))
+    world.at_ease = True
+    world.run(10.0)
+    assert (world.works, world.coordinator.order.round) == (True, None)
+    world.bodies[0].rank_dies(0)
+    world.run(30.0)
+    assert (world.works, world.coordinator.epoch) == (True, 2)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_container_that_is_lost_and_comes_back_joins_survivors_that_kept_their_memory(lost: int) -> None:
+    world = begun(3)
+    survivors = {member: [one.pid for one in world.bodies[member].processes.values()] for member in {0, 1, 2} - {lost}}
+    world.lose(lost, 5.0)
+    world.run(4.0)
+    assert not world.works or not world.bodies[lost].alive
+    if lost:
+        assert (order(world).rung, order(world).ranks) == ("rank", (2, 3))
+        assert "member 1 (node-1) is lost" in order(world).why
+    world.run(30.0)
+    assert (world.works, world.coordinator.epoch, order(world).number) == (True, 1, 2)
+    assert order(world).step is None  # the new container has no snapshots
+    for member, before in survivors.items():
+        assert [one.pid for one in world.bodies[member].processes.values()] == before
+
+
+def test_a_container_that_does_not_come_back_ends_the_job_after_the_wait_for_it() -> None:
+    world = begun()
+    world.lose(1, 1000.0)
+    world.run(55.0)
+    assert not world.ends
+    world.run(30.0)
+    assert world.ends == [(0, 195)]
+
+
+def test_a_member_that_is_frozen_ends_the_round_of_the_others_in_time() -> None:
+    world = begun()
+    world.bodies[1].frozen = True
+    world.bodies[0].rank_dies(0)
+    world.run(60.0)
+    assert world.coordinator.order.what == "stop"
+    world.bodies[1].thaws()
+    world.settle(60.0)
+    assert (world.works, world.coordinator.epoch) == (True, 2)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.3, 1.0, 2.0, 2.6, 3.0])
+def test_a_messenger_that_starts_again_during_a_recovery_forgets_nothing_that_matters(moment: float) -> None:
+    world = begun()
+    world.bodies[1].rank_dies(0)
+    world.run(moment)
+    world.forget()
+    world.run(20.0)
+    assert (world.works, world.coordinator.epoch, order(world).number) == (True, 1, 2)
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1 << 32), st.integers(2, 3))
+def test_no_two_rounds_are_ever_at_work_at_once_and_the_group_always_works_or_ends(seed: int, size: int) -> None:
+    world = World(seed, size)
+    world.begin()
+    for _ in range(4):
+        world.harm()
+        world.run(world.dice.random() * 12)
+    world.settle(260.0)
+    assert world.works or world.over

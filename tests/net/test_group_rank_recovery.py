@@ -1,0 +1,141 @@
+"""Two hosts with two recoverable ranks each (docs/examples/recover.py): what a rank, a messenger or a container suffers
+is recovered on both without a restart, and the values are those of a run without it."""
+
+import os
+import signal
+import sys
+import zipfile
+from collections.abc import Callable
+
+import pytest
+
+from support.hosts import Container, Hosts
+from support.runs import HOUSE, status, wait_for
+
+Make = Callable[[int], Hosts]
+LONG = 400.0  # s; PyTorch is imported by five or six processes, on a machine that has other work
+STEPS = 12
+EXAMPLE = HOUSE / "docs" / "examples" / "recover.py"
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(2 * LONG)]
+Lines = list[tuple[int, int, int, str]]  # round, step, pid, loss
+
+
+class Job:
+    """The containers of both hosts, from the folder `out` that they share."""
+
+    def __init__(self, hosts: Hosts, fault: str, *options: str) -> None:
+        self.hosts, self.fault, self.options, self.out = hosts, fault, options, hosts.folder / "out"
+        self.out.mkdir()
+        for member in (1, 0):
+            self.start(member)
+
+    def start(self, member: int) -> Container:
+        words = [*self.hosts.group(member, 2, wait="4m"), "--nproc-per-node", "2", *self.options, "--", sys.executable]
+        environment = {"OUT": str(self.out), "STEPS": str(STEPS), "FAULT": self.fault}
+        return self.hosts.start(member, *words, str(EXAMPLE), environment=environment)
+
+    def member(self, number: int) -> Container:
+        return next(one for one in self.hosts.last if one.rank == number)
+
+    def log(self, rank: int) -> Lines:
+        try:
+            lines = [line.split() for line in (self.out / f"rank-{rank}.log").read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+        return [(int(number), int(step), int(pid), loss) for number, step, pid, loss in lines]
+
+    def until_step(self, step: int) -> None:
+        def reached() -> bool:
+            assert not any(one.ended for one in self.hosts.last), self.hosts.log()
+            return all(len(self.log(rank)) >= step for rank in range(4))
+
+        wait_for(reached, f"step {step} of all ranks", LONG)
+
+    def must_end(self, new: tuple[int, ...], redone: int = 1) -> None:
+        """With 0, after one recovery; the processes of the ranks in `new` are not those of the first round."""
+        wait_for(lambda: all(one.ended for one in self.hosts.last), "the end of both members", LONG)
+        assert [one.wait() for one in self.hosts.last] == [0, 0], self.hosts.log()
+        for one in self.hosts.last:
+            assert len(one.named("spawned")) == 1, "a restart of all ranks"
+            assert one.named("recovered")[-1]["round"] == 2
+            begun = next(i for i, r in enumerate(one.records) if r["event"] == "recovering")
+            assert begun < next(i for i, r in enumerate(one.records) if r["event"] == "recovered")
+        for rank in range(4):
+            lines = self.log(rank)
+            assert sorted({step for _, step, _, _ in lines}) == [*range(1, STEPS + 1)]
+            assert len(lines) <= STEPS + redone
+            assert len({(step, loss) for _, step, _, loss in lines}) == STEPS, "a step that was done again differs"
+            before = {pid for number, _, pid, _ in lines if number == 1}
+            after = {pid for number, _, pid, _ in lines if number == 2}
+            assert (before == after) == (rank not in new), f"rank {rank}: {before}, {after}"
+
+    @property
+    def weights(self) -> dict[str, bytes]:
+        with zipfile.ZipFile(self.out / "weights.pt") as archive:
+            return {name: archive.read(name) for name in archive.namelist() if "/data/" in name}
+
+
+def processes(container: Container) -> list[int]:
+    """Of the ranks, as seen from here, by local rank."""
+    inside = container.named("spawned")[-1]["pids"]
+    found = {}
+    for entry in os.listdir("/proc"):
+        numbers = status(int(entry)).get("NSpid", "").split() if entry.isdigit() else []
+        parent = status(int(entry)).get("PPid") if numbers else None
+        if len(numbers) > 1 and parent == str(container.pid):
+            found[int(numbers[-1])] = int(entry)
+    return [found[pid] for pid in inside]
+
+
+def plain_weights(hosts: Make) -> dict[str, bytes]:
+    job = Job(hosts(2), "-1:0:")
+    wait_for(lambda: all(one.ended for one in job.hosts.last), "the end of both members", LONG)
+    return job.weights
+
+
+def test_the_death_of_rank_0_leaves_three_processes_on_two_hosts_alone(hosts: Make) -> None:
+    job = Job(hosts(2), "0:6:kill")
+    job.must_end((0,))
+
+
+def test_a_container_that_comes_back_joins_ranks_that_kept_their_processes(hosts: Make) -> None:
+    job = Job(hosts(2), "2:6:hang")
+    job.until_step(6)
+    job.member(1).kill()
+    job.start(1)
+    # Nobody has a checkpoint, and the new container no snapshots: all begin with step 0, in the same processes.
+    wait_for(lambda: all(one.ended for one in job.hosts.last), "the end of both members", LONG)
+    assert [one.wait() for one in job.hosts.last] == [0, 0], job.hosts.log()
+    (recovered,) = job.member(0).named("recovered")
+    assert (recovered["ranks"], recovered["step"]) == ([2, 3], None)
+    assert len(job.member(0).named("spawned")) == 1
+    for rank in (0, 1):
+        assert len({pid for _, _, pid, _ in job.log(rank)}) == 1
+        assert len({(step, loss) for _, step, _, loss in job.log(rank)}) == STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["3:6:kill", "2:6:retry", "1:6:exit"])
+def test_the_weights_are_those_of_a_run_without_the_fault(fault: str, hosts: Make) -> None:
+    job = Job(hosts(2), fault)
+    rank, _, kind = fault.split(":")
+    job.must_end(() if kind == "retry" else (int(rank),))
+    assert job.weights == plain_weights(hosts)
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_replaced_and_its_host_names_it(hosts: Make) -> None:
+    job = Job(hosts(2), "2:6:hang", "--hang-timeout", "5s", "--start-timeout", "5m")
+    job.until_step(6)
+    os.kill(processes(job.member(1))[1], signal.SIGSTOP)
+    job.must_end((3,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("member", [0, 1])
+def test_a_messenger_that_dies_during_the_recovery_delays_it_only(member: int, hosts: Make) -> None:
+    job = Job(hosts(2), "2:6:hang")
+    job.until_step(6)
+    os.kill(job.member(member).messenger, signal.SIGKILL)
+    os.kill(processes(job.member(1))[1], signal.SIGKILL)
+    job.must_end((3,))
