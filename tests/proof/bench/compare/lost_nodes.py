@@ -36,11 +36,12 @@ class Training:
 
     def __init__(self, folder: Path, who: str, nodes: int, least: int, spares: int = 0) -> None:
         self.who, self.nodes, self.least, self.spares = who, nodes, least, spares
-        self.hosts = Hosts(folder / "hosts", nodes + spares)
+        self.hosts = Hosts(folder / "hosts", nodes + spares + 1)  # the last one is for a new container
         self.folder = folder / "shared"
         self.folder.mkdir()
 
-    def start(self, host: int) -> None:
+    def start(self, host: int, member: int) -> None:
+        """A container on that host; `member`: the number in the group of ftrun."""
         work = [*WORK, str(self.folder)]
         if self.who != FTRUN:
             rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{self.hosts.hosts[0].address}:29400"]
@@ -51,7 +52,7 @@ class Training:
             self.hosts.start(host, *words, *local, *work[1:], program=[sys.executable, "-m", "torch.distributed.run"])
             return
         size = f"{self.least}:{self.nodes + self.spares}"
-        options = self.hosts.group(host, size, wait=f"{PATIENCE}s")
+        options = self.hosts.group(member, size, wait=f"{PATIENCE}s")
         options += ["--spares", str(self.spares), "--scale-out", "checkpoint", "--nproc-per-node", "1"]
         options += ["--progress", str(self.folder / "checkpoint-*"), "--restart-on", "hang,fault,failure"]
         self.hosts.start(host, *options, "--grace", "2s", "--", *work)
@@ -74,11 +75,14 @@ class Training:
         return None
 
     def begin(self) -> None:
-        for host in range(self.nodes + self.spares):
-            self.start(host)
+        first = self.nodes + (self.spares if self.who == FTRUN else 0)  # torchrun would choose who is the spare
+        for host in range(first):
+            self.start(host, host)
         if self.until_all(self.nodes, 0.0) is None:
             raise AssertionError(f"{self.who} did not start: {self.hosts.log()}")
-        time.sleep(2)  # whoever has no part in it has come too
+        for host in range(first, self.nodes + self.spares):
+            self.start(host, host)
+        time.sleep(5)  # the spare has come too
 
     def kill(self, host: int) -> float:
         newest = [container for container in self.hosts.started if container.rank == host][-1]
@@ -110,7 +114,7 @@ def spare(training: Training) -> Took:
 
 def replaced(training: Training) -> Took:
     since = training.kill(training.nodes - 1)
-    training.start(training.nodes - 1)
+    training.start(training.nodes + training.spares, training.nodes - 1)
     return _after(training, training.nodes, since)
 
 
@@ -123,13 +127,13 @@ def scale_out(training: Training) -> Took:
     if training.until_all(training.nodes - 1, since) is None:
         return Took(None, 0)
     since = time.monotonic()
-    training.start(training.nodes - 1)
+    training.start(training.nodes + training.spares, training.nodes - 1)
     return _after(training, training.nodes, since)
 
 
 def first_replaced(training: Training) -> Took:
     since = training.kill(0)
-    training.start(0)
+    training.start(0, 0)
     return _after(training, training.nodes, since)
 
 
@@ -206,6 +210,7 @@ def measured(samples: Samples, load: Sequence[float]) -> Measured:
         (
             f"The load of this machine with {os.cpu_count()} cores was {min(load):.0f} to {max(load):.0f} meanwhile. A "
             "node that survives starts once for each loss, where nothing else is said. The store of torchrun's "
-            "rendezvous is in the agent of node 0.",
+            "rendezvous is in the agent of node 0. A cell says so where there was no run, or where its result could "
+            "not be explained.",
         ),
     )
