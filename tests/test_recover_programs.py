@@ -127,7 +127,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ("way", "fault"),
     [
         *(("workers", "kill"), ("workers", "retry"), ("swallows", "kill"), ("swallows", "retry")),
-        *(("side thread", "kill"), ("full", "kill"), ("full", "retry")),
+        *(("side thread", "kill"), ("full", "kill")),
     ],
 )
 def test_a_difficult_program_recovers_with_the_same_weights(way: str, fault: str, runs: Runs, expected: str) -> None:

@@ -80,11 +80,6 @@ def _ftrun(*options: str) -> Launch:
     return launch
 
 
-def _torchrun(folder: Path, fault: str, environment: dict[str, str]) -> list[list[str]]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "3"]
-    return [[*launcher, "--nproc-per-node", str(RANKS), *TRAINEE[1:], "torchrun", str(folder), fault]]
-
-
 def _inprocess(folder: Path, fault: str, environment: dict[str, str]) -> list[list[str]]:
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(RANKS)}
     return [[*TRAINEE, "inprocess", str(folder), fault]] * RANKS
@@ -104,7 +99,6 @@ WAYS: Final = (
     Way("ftrun --standby 4", "", "", _ftrun("--standby", str(RANKS))),
     Way("in-process restart", "nvidia-resiliency-ext", "nvidia_resiliency_ext", _inprocess, RANKS - 1),
     Way("torchft", "torchft-nightly", "torchft", _torchft),
-    Way("torchrun", "torch", "torch", _torchrun),
 )
 
 
@@ -266,9 +260,8 @@ def measure(short: bool) -> Measured:
             "In-process restart goes on with three ranks, since it cannot start a process; it has its default "
             "intervals of a second, and a timeout of 5 s for gloo, without which the other ranks wait for the one that "
             "asks for a retry. torchft goes on with three replicas until the new process has joined, which is the time "
-            "here; an exception in a replica ends its process. torchrun ends and starts all ranks, and they read the "
-            "checkpoint of the last step from memory. The rows of ftrun's costs are of one process: a loop that does "
-            "nothing else, and the copy of one tensor into snapshots whose pages are there already.",
+            "here; an exception in a replica ends its process. The rows of ftrun's costs are of one process: a loop "
+            "that does nothing else, and the copy of one tensor into snapshots whose pages are there already.",
         ),
     )
 

@@ -41,8 +41,6 @@ def fault(rank: int, step: int, error: type[BaseException]) -> None:
     note("fault")
     if FAULT == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    if WAY == "torchrun":  # with an exception the end of the interpreter may wait for the group of gloo
-        os._exit(1)
     raise error("a passing fault")
 
 
@@ -132,27 +130,6 @@ def inprocess() -> None:
     nvrx.Wrapper()(train)()
 
 
-def torchrun() -> None:
-    """All ranks are started again, with the checkpoint of the last step in memory."""
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    rank, life = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"]) + 1
-    training, step, path = Training(), 0, FOLDER / "checkpoint"
-    if path.exists():
-        found = torch.load(path)
-        training.load(found)
-        step = found["step"]
-    while until_end(step):
-        training.step(step, rank, PassingFault)
-        step += 1
-        if rank == 0:
-            torch.save(training.state() | {"step": step}, f"{path}.new")
-            os.rename(f"{path}.new", path)
-        note("steps", rank, life, step, os.getpid())
-
-
 def torchft() -> None:
     """Each rank is a replica group of its own; the others go on without it, and a new process joins them."""
     from datetime import timedelta
@@ -225,4 +202,4 @@ def _shared(size: int) -> mmap.mmap:
         return mmap.mmap(file.fileno(), size)
 
 
-{way.__name__: way for way in (ftrun, inprocess, torchrun, torchft, overhead)}[WAY]()
+{way.__name__: way for way in (ftrun, inprocess, torchft, overhead)}[WAY]()
