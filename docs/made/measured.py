@@ -28,9 +28,9 @@ option**: the limits are the real ones, and no program says anything to ftrun. O
 
 Each hang begins at three moments: before the first step, when ftrun has seen nothing of the job; in the first ten
 steps; and after a hundred steps, from which ftrun has learned a limit of 30 s. A cell has the rule that found the hang
-and the seconds from its beginning to the verdict, or for how long it was watched in vain. An empty cell was not
-measured with this version, nor were the tables of DataLoader workers and of two ranks under torchrun, which the program
-also makes.
+and the longest time from its beginning to the verdict, or for how long it was watched in vain. An empty cell was not
+measured. Cells of ranks that were missed on a crowded machine were measured again after threads that poll were read
+until they wait; both runs are counted.
 """,
     "reliability": """# Reliability
 

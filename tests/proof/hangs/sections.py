@@ -58,6 +58,11 @@ def _hangs(number: int, shape: str, runs: Sequence[Run]) -> Measured:
         f"In {len(own)} runs, {len(found)} hangs were found, {len(found) - len(late)} of them within {SOON:g} s. "
         f"{again} of these {len(found)} jobs were restarted once and then finished their training."
     ]
+    if loads := sorted(run["load"] for run in own):
+        after[0] += (
+            f" The load of the machine was {loads[len(loads) // 2]:g} in the median and {loads[-1]:g} at most, on two "
+            "cores: it delays looks and stacks."
+        )
     head = ("kind", *MOMENTS, "what the verdict says; if there was none, why the wait is open")
     return Measured(
         f"1{number}-hangs", f"Hangs: {shape}", COMMAND, (INTRODUCTION[shape],), head, tuple(rows), tuple(after)
