@@ -24,7 +24,6 @@ HANGS = (
     Cell("full-pipes", EARLY, PLAIN),
     Cell("queues", LEARNED, PLAIN),
     Cell("spin", BEFORE, PLAIN),
-    Cell("flag", LEARNED, PLAIN),
 )
 WAIT = 40.0  # s: a job is looked at after 15 and 30
 HEALTHY = (
@@ -55,7 +54,7 @@ def test_a_hang_is_found_in_a_minute(results: Results, cell: Cell) -> None:
     assert isinstance(found, Found)
     assert not found.wrong, found.wrong
     assert found.after is not None, found
-    assert found.rule == ("loop" if cell.kind in ("spin", "flag") else "deadlock"), found
+    assert found.rule == ("loop" if cell.kind == "spin" else "deadlock"), found
     assert found.after < SOON, found
 
 

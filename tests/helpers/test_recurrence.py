@@ -38,7 +38,7 @@ ENDLESS = {
     "pass": ("ready()\nwhile True: pass", "repeats the same computation at <string>:"),
     "a flag that nobody sets": ("flag = {'set': False}; ready()\nwhile not flag['set']: pass", "endless loop: "),
     "functions": (
-        "def arrived(x): return x < 0\ndef again(x): return (x + 1) % 3\n"
+        "def arrived(x): return x < 0\ndef again(x): return x + 0\n"
         "def main(x):\n    while not arrived(x): x = again(x)\nready(); main(0)",
         "endless loop: ",
     ),
@@ -291,7 +291,7 @@ PYTHON = Area(0, 8, "r-xp", "/usr/bin/python3.11", touched=4096)
         (Area(16, 24, "rw-s", "/tmp/beats", touched=1), None),
         (Area(16, 24, "r--p", "[vvar]", unseen=True), None),
         (Area(16, 24, "rw-s", "/dev/nvidia0", unseen=True), None),
-        (Area(16, 24, "rw-s", "/dev/infiniband/uverbs0", unseen=True), "has the memory of a device"),
+        (Area(16, 24, "rw-s", "/dev/infiniband/uverbs0", unseen=True), "has memory that cannot be observed"),
         (Area(16, 24, "rw-s", "/dev/shm/x", touched=1), "uses memory that others may change, /dev/shm/x"),
         (Area(16, 24, "r-xp", "[vdso]", touched=1), "asks for the time"),
         (Area(16, 24, "r-xp", "", touched=1), "runs code of no file"),

@@ -30,7 +30,7 @@ from ftrun.helpers.evidence.tracing import Acted, Tracee
 from ftrun.host import procfs
 from ftrun_hooks import layout
 
-MEMORY: Final = 256 << 20  # bytes that are compared at most
+MEMORY: Final = 512 << 20  # bytes that are compared at most
 CHANGING: Final = 256  # pages that may change
 RECURRENCES: Final = 3  # of complete states, for a proof
 PAUSE: Final = 0.0005  # s between two stops, at most
@@ -93,7 +93,7 @@ class _Comparer:
         reason: str | None = "computes, and there was no time to compare its states"
         found = self._touched(WARM_UP[0])
         while reason is not None and time.monotonic() < self._until:
-            if sum(area.resident for area in found.written) > MEMORY:
+            if sum(area.end - area.start for area in found.written) > MEMORY:
                 reason = "uses more memory than can be compared"
                 break
             self._memory.begin(found.written)

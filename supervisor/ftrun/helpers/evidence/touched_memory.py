@@ -10,6 +10,8 @@ from ftrun.helpers.evidence.world import ACCELERATORS
 from ftrun.host import procfs
 
 LIMIT: Final = 64 << 20  # bytes of one table
+# Flags of mappings whose pages are not counted: of devices, of memory that is no page, and huge pages of a file.
+_UNSEEN: Final = frozenset({"io", "pf", "mm", "ht"})
 _KERNELS: Final = ("[vvar]", "[vvar_vclock]", "[vsyscall]")
 # Programs that read no clock, no random number and no counter of the processor but by a system call or the vDSO: the
 # interpreter, its own modules, and the C library.
@@ -56,12 +58,10 @@ def read(pid: int) -> list[Area]:
     found: list[Area] = []
     for line in os.fsdecode(procfs.read(f"/proc/{pid}/smaps", LIMIT) or b"").splitlines():
         name, separator, value = line.partition(":")
-        if name == "Rss":
-            found[-1] = found[-1]._replace(resident=int(value.split()[0]) << 10)
-        elif name == "Referenced":
+        if name == "Referenced":
             found[-1] = found[-1]._replace(touched=int(value.split()[0]) << 10)
         elif name == "VmFlags":
-            found[-1] = found[-1]._replace(unseen=bool({"io", "pf"} & set(value.split())))
+            found[-1] = found[-1]._replace(unseen=bool(_UNSEEN & set(value.split())))
         elif not separator or " " in name:  # 7f00-7f01 rw-p 00000000 00:00 0  /path
             fields = line.split(None, 5)
             start, _, end = fields[0].partition("-")
@@ -82,7 +82,7 @@ def influences(areas: Iterable[Area], harmless: str = "") -> dict[str, str]:
     for area in areas:
         what = None
         if area.unseen and area.path not in _KERNELS and not area.path.startswith(ACCELERATORS):
-            what = f"has the memory of a device, {area.path or 'without a name'}"
+            what = f"has memory that cannot be observed, {area.path or 'without a name'}"
         elif not area.touched or area.path == harmless:
             continue
         elif area.is_shared:
