@@ -5,7 +5,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.rounds_world import World
-from ftrun.core.ranks.shared import GroupRound
+from ftrun.core.group.group_rounds import follow
+from ftrun.core.group.membership import Steady
+from ftrun.core.group.messages import GroupOrder
+from ftrun.core.machine.restarting import may_start
+from ftrun.core.machine.states import Job
+from ftrun.core.machine.values import Ledger
+from ftrun.core.ranks.shared import GroupRound, NodeRounds
+from ftrun.core.ranks.table import Member, Ordered, Rounds, Rules
+from ftrun.core.ranks.together import step
+from ftrun.core.rules.policy import Policy
 
 
 def begun(size: int = 2, rungs: frozenset[str] = frozenset({"retry", "rank"})) -> World:
@@ -177,3 +186,29 @@ def test_no_two_rounds_are_ever_at_work_at_once_and_the_group_always_works_or_en
         world.run(world.dice.random() * 12)
     world.settle(260.0)
     assert world.works or world.over
+
+
+def test_who_waits_at_another_round_is_waited_for() -> None:
+    group = begun().coordinator
+    members = {
+        rank: one._replace(report=one.report._replace(rounds=NodeRounds("waiting", number, rungs=("rank", "retry"))))
+        for number, (rank, one) in zip((2, 1), sorted(group.members.items()), strict=True)
+    }
+    group = group._replace(members=members, order=group.order._replace(round=GroupRound(2, "leave", "retry", port=7)))
+    followed = follow(group, Steady(), 1.0).group.order.round
+    assert followed is not None
+    assert (followed.number, followed.what) == (2, "leave")
+
+
+def test_a_member_begins_nothing_before_its_own_ranks_wait() -> None:
+    members = (Member(0, 0, "waiting"), Member(1, 1, "leaving", due=9.0))
+    rounds = Rounds(members, "meeting", 1, "retry", shared=True)
+    assert step(rounds, Ordered(GroupRound(2, "work", "retry", port=7)), 1.0, Rules()) == (rounds, ())
+
+
+def test_an_ftrun_that_is_new_starts_its_ranks_only_between_two_rounds() -> None:
+    policy = Policy(group=True, member=1)
+    for joining, may in (((), False), ((0,), False), ((1,), True)):
+        order = GroupOrder(1, "run", round=GroupRound(2, "leave", "rank", joining=joining))
+        assert may_start(Job(), order, policy) == may
+        assert not may_start(Job(ran=1, ledger=Ledger(epoch=1)), order, policy)
