@@ -93,6 +93,7 @@ READ = (
         "read from each process of the job as evidence of ranks on other nodes",
     ),
     *((", ".join((one.visible, *PROBES[one.name][0])), PROBES[one.name][1]) for one in VENDORS),
+    ("TORCH_GLOO_LAZY_INIT", "whether ranks connect only when they first need each other, for the proof of deadlocks"),
     ("TORCH_WORKER_SERVER_SOCKET", "the socket of torch's flight recorder, for evidence"),
     ("PET_NPROC_PER_NODE, PET_…", "options of torchrun, where the command line is one of torchrun"),
     ("TMPDIR", "the temp folder [default: /tmp]"),

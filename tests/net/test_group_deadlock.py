@@ -82,6 +82,7 @@ def test_a_deadlock_over_three_hosts_is_proved_and_names_its_cause(hosts: Make) 
     assert found == [(2, "deadlock", 2)], three.log()
 
 
+@pytest.mark.slow
 def test_a_member_that_cannot_be_reached_leaves_the_wait_of_another_one_open(hosts: Make) -> None:
     """Both stand still for ever.  As long as they cannot compare, there is no verdict; then there is."""
     two = hosts(2)

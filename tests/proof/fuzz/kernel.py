@@ -63,7 +63,8 @@ def one_process(content: bytes) -> None:
         if stat is not None:
             processes._process_state(stat)
             procfs.describe(stat)
-        threads._numbers(PID)
+        variables = processes.environment(PID)
+        assert all((threads._number(variables, name) or 0) >= 0 for name in threads._VARIABLES)
 
 
 def mappings(content: bytes) -> None:

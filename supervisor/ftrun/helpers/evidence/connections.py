@@ -35,6 +35,20 @@ class Connections:
         found = sockets_of(self._world, self._world.processes)
         return [(key, s) for key, s in found if s.state == "ESTABLISHED" and self.leads_outside(s)]
 
+    def peers(self, pid: int) -> set[int] | None:
+        """The processes of the job with which this one has TCP connections; None if one leads elsewhere, or ranks
+        connect only when they first need each other."""
+        found = set[int]()
+        if self._world.processes[pid].connects_late:
+            return None
+        for _, seen in sockets_of(self._world, [pid]):
+            if seen.kind == "tcp" and seen.state == "ESTABLISHED":
+                holders = self._world.holders.get(self.other_end(seen) or "")
+                if not holders:
+                    return None
+                found |= holders.keys()
+        return found
+
     def elsewhere(self, process: WaitingProcess, ranks: Sequence[int], name: Callable[[int], str]) -> str | None:
         """Why some ranks of this rank's collectives must be outside this process tree; None if nothing shows it.
         `ranks`: the pids of the ranks in the tree, `name`: how to name a pid.

@@ -27,17 +27,24 @@ COLLECTIVES: Final = (
     ("horovod/torch/mpi_ops.py", frozenset({"synchronize"})),
 )
 _WRAPPED: Final = 2  # frames of torch's dispatcher that such a call may contain
+_CONTROL: Final = ("ftrun_hooks/_control.py", frozenset({"_listen"}))
+_JOINING: Final = (
+    "torch/distributed/distributed_c10d.py",
+    frozenset({"init_process_group", "new_group", "_new_process_group_helper"}),
+)
 # A backward pass, in which DistributedDataParallel averages the gradients of all ranks.
 BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}))
 
 
 class Presumed(NamedTuple):
     """What a listed thread waits for in truth.  `children`: also the end of a child of its process; `listens`: a
-    listening socket only serves the ranks of its own job; `serves_job`: only processes that have inherited a key."""
+    listening socket only serves the ranks of its own job; `serves_job`: only processes that have inherited a key;
+    `serves_ftrun`: it obeys ftrun, which orders nothing while no rank moves or ends."""
 
     children: bool = False
     listens: bool = False
     serves_job: bool = False
+    serves_ftrun: bool = False
 
 
 class _Loop(NamedTuple):
@@ -79,6 +86,8 @@ _LOOPS: Final = (
     _Loop("multiprocessing/pool.py", "_wait_for_updates", Presumed()),
     # It passes descriptors, such as those of tensors, to processes that have inherited its key.
     _Loop("multiprocessing/resource_sharer.py", "_serve", Presumed(serves_job=True)),
+    # The control connection of a rank that can recover (hooks/ftrun_hooks/_control.py).
+    _Loop("ftrun_hooks/_control.py", "_listen", Presumed(serves_ftrun=True)),  # as in _CONTROL
     # Progress bars that have not been drawn for long are drawn.
     _Loop("tqdm/_monitor.py", "run", Presumed()),
 )
@@ -130,6 +139,16 @@ def collective(frames: Sequence[Frame]) -> Frame | None:
 @functools.lru_cache(maxsize=1024)
 def _collective(inner: tuple[Frame, ...]) -> Frame | None:
     return next((f for f in inner if any(is_in(f, file, names) for file, names in COLLECTIVES)), None)
+
+
+def obeys_ftrun(frames: Sequence[Frame]) -> bool:
+    """Whether this is the side thread of the hooks that waits for the orders of ftrun."""
+    return bool(frames) and is_in(frames[0], *_CONTROL)
+
+
+def joins(frames: Sequence[Frame]) -> bool:
+    """Whether the thread is about to enter a process group, of which some ranks may not be connected yet."""
+    return any(is_in(frame, *_JOINING) for frame in frames)
 
 
 def in_backward(frames: Sequence[Frame]) -> bool:

@@ -7,6 +7,7 @@ import os
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from ftrun.helpers.evidence import calls, interrupts, locks, recognized, timeouts
@@ -24,12 +25,15 @@ POLLED: Final = 1024  # descriptors of one call that are read
 INTERPRETER: Final = 0.1  # s: a wait for the interpreter's own lock has a timeout of 5 ms
 _CALLS: Final = calls.table(os.uname().machine)
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_LATE: Final = "TORCH_GLOO_LAZY_INIT"
 
 
 def process(pid: int, fds: dict[int, Descriptor], mappings: Mappings) -> WaitingProcess:
     """The process with all its threads; `fds`: its open files."""
-    rank, size, local_size = _numbers(pid)
-    found, stat = WaitingProcess(fds, rank=rank, size=size, local_size=local_size), procfs.stat(pid)
+    variables = environment(pid)
+    (rank, size, local_size), late = map(partial(_number, variables), _VARIABLES), variables.get(_LATE, "0") != "0"
+    found = WaitingProcess(fds, rank=rank, size=size, local_size=local_size, connects_late=late)
+    stat = procfs.stat(pid)
     try:
         tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda tid: tid != pid)
     except OSError:
@@ -67,11 +71,9 @@ def _with_socket_timeout(pid: int, found: WaitingThread, fds: Mapping[int, Descr
         return found._replace(unseen=True)
 
 
-def _numbers(pid: int) -> list[int | None]:
-    """The values of _VARIABLES."""
-    variables = environment(pid)
-    values = [variables.get(name, "") for name in _VARIABLES]
-    return [int(value) if value.isdecimal() and len(value) < 10 else None for value in values]
+def _number(variables: Mapping[str, str], name: str) -> int | None:
+    value = variables.get(name, "")
+    return int(value) if value.isdecimal() and len(value) < 10 else None
 
 
 def thread(pid: int, tid: int, mappings: Mappings) -> WaitingThread:

@@ -31,6 +31,7 @@ _JOB_CONTROL: Final = frozenset({18, 20, 21, 22, 28})  # SIGCONT, SIGTSTP, SIGTT
 _HARMLESS: Final = _ENDING | _OWN | _JOB_CONTROL | {_CHILD}
 _EVENT_LOOP: Final = ("in", "poll", "select", "epoll")
 _INTERRUPT: Final = 2  # SIGINT, which Python handles by itself
+_INTERRUPTING: Final = 41  # SIGRTMIN + 7: the first one that hooks/ftrun_hooks/_interrupt.py may take
 _VFORK: Final = frozenset({"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"})
 # Files under /dev that signal no other descriptor.
 _PLAIN: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/fuse")
@@ -39,8 +40,8 @@ _NESTED: Final = 5  # epoll descriptors in epoll descriptors, as in the kernel
 
 class Wakers(NamedTuple):
     """`open_reason`: why the wait may end by something that is no thread of the job, or None: what the thread does, to
-    follow its name.  `pids`: the processes
-    of the job of which a thread may end it.  `what`: what it waits for.  `polls`: it runs now and then, only to wait
+    follow its name.  `pids`: the processes of the job of which a thread may end it.  `what`: what it waits for.
+    `polls`: it runs now and then, only to wait
     again.  `repeats`: it computes, and repeats the same states for ever (recurrence.py).
 
     In a group also: `links`: the keys of the connections that leave this process tree, of which the other end may end
@@ -79,6 +80,7 @@ class Reader:
         self._computing, self._still_devices = computing, still_devices
         self._links, self._listens = set[str](), False  # of the thread that is being followed
         self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
+        self._controlled = {pid for (pid, _), frames in self._frames.items() if recognized.obeys_ftrun(frames)}
         self._interpreters = {
             pid for pid, stack in stacks.items() if any(thread.gil for thread in stack.threads)
         }  # of which a thread holds the interpreter's lock
@@ -172,7 +174,7 @@ class Reader:
     def _presumed(self, pid: int, thread: WaitingThread) -> Presumed | None:
         """What is known about a thread that runs now and then."""
         if self._optimistic:
-            return Presumed(listens=True, serves_job=True)
+            return Presumed(listens=True, serves_job=True, serves_ftrun=True)
         if pid not in self._python or thread.call is None:
             return None
         frames = self.frames(pid, thread.tid)
@@ -188,7 +190,7 @@ class Reader:
         caught, call = process.interrupts.caught, thread.call
         if process.interrupts.timers:
             raise _Open("may be woken by a timer of its process")
-        if alarms := sorted(caught - _HARMLESS):
+        if alarms := sorted(caught - _HARMLESS - self._signal_of_ftrun(pid, caught)):
             raise _Open(f"may be woken by signal {alarms[0]}, which its process handles")
         python = pid in self._python
         awaits = call.kind == "signal" or thread.masked or (call.kind in ("poll", "select") and not thread.fds)
@@ -201,6 +203,12 @@ class Reader:
         if ends and (not python or (thread.tid == pid and recognized.waits_for_event(frames) and not thread.timed)):
             raise _Open(f"may be woken by signal {ends[0]}, which its process handles")
         return self._living_children(pid) if _CHILD in caught else set()
+
+    def _signal_of_ftrun(self, pid: int, caught: frozenset[int]) -> frozenset[int]:
+        """The signal with which the control thread of a rank interrupts its main thread, on an order of ftrun: the
+        first one that the program does not use.  Nothing if the program may use one of these, too."""
+        found = frozenset(number for number in caught if number >= _INTERRUPTING)
+        return found if len(found) == 1 and (self._optimistic or pid in self._controlled) else frozenset()
 
     def _check_event_loop(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> None:
         """_Open if the main thread waits for a descriptor of its own process, and a signal handler may write to it
@@ -276,7 +284,7 @@ class Reader:
     def _descriptors(
         self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None
     ) -> tuple[str, set[int]]:
-        found = [self._descriptor(process, end, mode, presumed) for end, mode in self._awaited(pid, thread)]
+        found = [self._descriptor(pid, process, end, mode, presumed) for end, mode in self._awaited(pid, thread)]
         names = list(dict.fromkeys(what for what, _ in found))
         what = names[0] if len(names) == 1 else f"{len(found)} descriptors" if names else "a signal"
         return what, set[int]().union(*(pids for _, pids in found))
@@ -299,7 +307,7 @@ class Reader:
         return found
 
     def _descriptor(
-        self, process: WaitingProcess, end: Descriptor, mode: str, presumed: Presumed | None
+        self, pid: int, process: WaitingProcess, end: Descriptor, mode: str, presumed: Presumed | None
     ) -> tuple[str, set[int]]:
         """What it waits for, and the processes that may end the wait, beside its own."""
         world = self._world
@@ -312,7 +320,7 @@ class Reader:
             case "eventfd":
                 return self._eventfd(process, end, others)
             case "socket":
-                return self._socket(end, mode, presumed, others)
+                return self._socket(pid, end, mode, presumed, others)
             case "pidfd":
                 if end.pid not in world.processes:
                     raise _Open("waits for the end of a process that is gone, or outside the job")
@@ -332,7 +340,9 @@ class Reader:
             raise _Open("waits for an eventfd that something outside the job may signal")
         return "an eventfd", {*self._world.holders.get(end.key, {}), *others}
 
-    def _socket(self, end: Descriptor, mode: str, presumed: Presumed | None, others: set[int]) -> tuple[str, set[int]]:
+    def _socket(
+        self, pid: int, end: Descriptor, mode: str, presumed: Presumed | None, others: set[int]
+    ) -> tuple[str, set[int]]:
         found = self._world.sockets.get(end.key)
         if found is None:
             raise _Open("waits for a socket of an unknown kind")
@@ -341,10 +351,14 @@ class Reader:
                 return "a rank that connects", self._ranks | others
             if presumed is not None and presumed.serves_job:
                 return "a process of the job that connects", self._world.processes.keys() | others
+            if presumed is not None and presumed.listens and self._are_connected(pid):
+                return "a rank that connects", self._world.processes.keys() | others
             if presumed is not None and presumed.listens and self._in_group and self._has_ranks:
                 self._listens = True
                 return "a rank that connects", others
             raise _Open(f"waits for a connection ({found.description})")
+        if found.kind == "unix" and presumed is not None and presumed.serves_ftrun:
+            return "an order of ftrun", others
         key = self._connections.other_end(found)
         holders = self._world.holders.get(key or "", {})
         where = found.remote or found.description
@@ -364,6 +378,17 @@ class Reader:
         return f"{'a reply on' if 'r' in mode else 'room in'} {found.text}", holders.keys() | others
 
     # --- the job ------------------------------------------------------------------------------------------------------
+
+    def _are_connected(self, pid: int) -> bool:
+        """Whether all ranks of the process group of this process are connected with it, and in this process tree,
+        although they have no RANK in their environments.
+
+        A process group is complete when one of its ranks is in a collective: each rank has a connection to every other
+        one, or at least to the store, which one of them serves.  A rank elsewhere would be seen by its connection."""
+        peers = self._connections.peers(pid)
+        if peers is None or recognized.joins(self.frames(pid, pid)):
+            return False
+        return any(recognized.collective(self.frames(peer, peer)) is not None for peer in (pid, *peers))
 
     def _whole_job(self) -> set[int]:
         """The processes of all ranks; empty if some ranks run elsewhere, or that is not known."""

@@ -114,7 +114,8 @@ class Interrupts(NamedTuple):
 
 class WaitingProcess(NamedTuple):
     """One process.  `threads`: the main thread first.  `problem`: why they are not known.  `rank`, `size`,
-    `local_size`: RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in its initial environment, None where they are not set."""
+    `local_size`: RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in its initial environment, None where they are not set.
+    `connects_late`: its environment has gloo connect ranks only when they first need each other."""
 
     fds: dict[int, Descriptor]
     problem: str = ""
@@ -126,6 +127,7 @@ class WaitingProcess(NamedTuple):
     start: int = 0
     parent: int = 0
     interrupts: Interrupts | None = None  # None: not known
+    connects_late: bool = False
 
 
 class World(NamedTuple):
