@@ -23,7 +23,8 @@ Lines = list[tuple[int, int, int, str]]  # round, step, pid, loss
 class Job:
     """The containers of both hosts, from the folder `out` that they share."""
 
-    def __init__(self, hosts: Hosts, fault: str, *options: str) -> None:
+    def __init__(self, hosts: Hosts, fault: str, *options: str, steps: int = STEPS) -> None:
+        self.steps = steps
         self.hosts, self.fault, self.options, self.out = hosts, fault, options, hosts.folder / "out"
         self.out.mkdir()
         for member in (1, 0):
@@ -31,7 +32,7 @@ class Job:
 
     def start(self, member: int) -> Container:
         words = [*self.hosts.group(member, 2, wait="4m"), "--nproc-per-node", "2", *self.options, "--", sys.executable]
-        environment = {"OUT": str(self.out), "STEPS": str(STEPS), "FAULT": self.fault}
+        environment = {"OUT": str(self.out), "STEPS": str(self.steps), "FAULT": self.fault}
         return self.hosts.start(member, *words, str(EXAMPLE), environment=environment)
 
     def member(self, number: int) -> Container:
@@ -53,7 +54,9 @@ class Job:
 
     def until_done(self) -> None:
         """The exit of the processes does not count: PyTorch may abort one whose gloo threads outlive Python."""
-        wait_for(lambda: all(STEPS in {step for _, step, _, _ in self.log(r)} for r in range(4)), "the last step", LONG)
+        wait_for(
+            lambda: all(self.steps in {step for _, step, _, _ in self.log(r)} for r in range(4)), "the last step", LONG
+        )
         for one in self.hosts.last:
             one.until("recovered")
 
@@ -67,9 +70,9 @@ class Job:
             assert begun < next(i for i, r in enumerate(one.records) if r["event"] == "recovered")
         for rank in range(4):
             lines = self.log(rank)
-            assert sorted({step for _, step, _, _ in lines}) == [*range(1, STEPS + 1)]
-            assert len(lines) <= STEPS + redone
-            assert len({(step, loss) for _, step, _, loss in lines}) == STEPS, "a step that was done again differs"
+            assert sorted({step for _, step, _, _ in lines}) == [*range(1, self.steps + 1)]
+            assert len(lines) <= self.steps + redone
+            assert len({(step, loss) for _, step, _, loss in lines}) == self.steps, "a step that was done again differs"
             before = {pid for number, _, pid, _ in lines if number == 1}
             after = {pid for number, _, pid, _ in lines if number == 2}
             assert (before == after) == (rank not in new), f"rank {rank}: {before}, {after}"
@@ -93,7 +96,7 @@ def processes(container: Container) -> list[int]:
 
 
 def plain_weights(hosts: Make) -> dict[str, bytes]:
-    job = Job(hosts(2), "-1:0:")
+    job = Job(hosts(2), "-1:0:", steps=100)
     wait_for(lambda: all(one.ended for one in job.hosts.last), "the end of both members", LONG)
     return job.weights
 
@@ -119,9 +122,9 @@ def test_a_container_that_comes_back_joins_ranks_that_kept_their_processes(hosts
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["3:6:kill", "2:6:retry", "1:6:exit"])
+@pytest.mark.parametrize("fault", ["3:50:kill", "2:50:retry", "1:50:exit"])
 def test_the_weights_are_those_of_a_run_without_the_fault(fault: str, hosts: Make) -> None:
-    job = Job(hosts(2), fault)
+    job = Job(hosts(2), fault, steps=100)
     rank, _, kind = fault.split(":")
     job.must_end(() if kind == "retry" else (int(rank),))
     assert job.weights == plain_weights(hosts)

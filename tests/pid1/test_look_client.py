@@ -35,7 +35,14 @@ class World:
         work_dir = SimpleNamespace(path="/run", given="/run")
         tree = SimpleNamespace(command=None)
         context: Any = SimpleNamespace(
-            tree=tree, policy=Policy(), helpers=helpers, work_dir=work_dir, excluded=(99,), devices=(), records=[]
+            tree=tree,
+            policy=Policy(),
+            helpers=helpers,
+            work_dir=work_dir,
+            excluded=(99,),
+            devices=(),
+            records=[],
+            group=None,
         )
         monkeypatch.setattr("time.monotonic", lambda: NOW)
         self.context, self.client = context, Evidence(context)
