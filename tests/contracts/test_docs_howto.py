@@ -163,7 +163,7 @@ def test_named_options_exist(page: Path) -> None:
     told = (
         {"FTRUN_LAST_CHECKPOINT", "FTRUN_LAST_STEP", "FTRUN_BEAT_DIR", "FTRUN_FAULT_DEVICE", "FTRUN_FAULT_INDEX"}
         | {
-            *("FTRUN_EVENT", "FTRUN_ATTEMPT", "FTRUN_MESSAGE"),
+            *("FTRUN_EVENT", "FTRUN_ATTEMPT", "FTRUN_MESSAGE", "FTRUN_RECORD"),
         }
         | {o.variable for o in option_table.OPTIONS}
     )

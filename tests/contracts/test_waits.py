@@ -17,6 +17,7 @@ PRODUCT = HOUSE / "supervisor" / "ftrun"
 UNGUARDED = {
     ("host/beat_file.py", "_put"),  # within the size that was allocated under the same limit
     ("host/signals.py", "requeue"),  # PID 1 reads that pipe itself
+    ("host/standby_process.py", "_become"),  # in the child, whose pipe the standby of its parent reads
     ("host/spawn.py", "_become"),  # in the child, after it got the command's signal settings
 }
 WRITES = {"write", "writev", "pwrite", "pwritev", "send", "sendall", "sendmsg", "sendto"}

@@ -593,6 +593,8 @@ class Adversary(RuleBasedStateMachine):
         for effect in effects:
             if isinstance(effect, do.Persist):
                 records.append(effect)
+            elif isinstance(effect, do.Investigate) and effect.due is not None:
+                pass  # evidence in advance decides nothing, and is discarded without a second effect
             elif isinstance(effect, do.Spawn | do.Kill | do.Terminate | do.Exit | do.Heal | do.Investigate | do.Answer):
                 assert records, f"{effect} before any record"
             if isinstance(effect, do.Exit):
@@ -832,6 +834,6 @@ TestPatientAdversary.settings = game(3_000, 60, False)
 
 
 def _marked(phase: Any) -> Any:
-    """The phase, with an attempt that has progressed."""
+    """The phase, with an attempt that has progressed, however often it has saved."""
     attempt = getattr(phase, "attempt", None)
-    return phase if attempt is None else phase._replace(attempt=attempt._replace(progressed=True))
+    return phase if attempt is None else phase._replace(attempt=attempt._replace(progressed=True, saves=0))

@@ -232,7 +232,7 @@ def test_xid_of_a_visible_gpu_is_reported_once(fake: FakeNvml) -> None:
         fake.xid(0, 79)
         fake.xid(1, 79)
         expected = {"device": uuid(1), "code": "79", "gone": False, "old": False}
-        expected |= {"event": "fault", "severity": "critical", "why": "fell off the bus"}
+        expected |= {"event": "fault", "severity": "critical", "why": "fell off the bus", "retry": ""}
         assert probe.event("fault") == expected
         fake.xid(1, 31)
         assert probe.event("fault")["code"] == "31"

@@ -341,6 +341,7 @@ def test_recovery_action_is_a_fault_while_it_lasts(probe: Prober, fake: FakeNvml
         "old": False,
         "severity": "major",
         "why": "the driver asks for a reset of the GPU",
+        "retry": "",
     }
     fake.set(1, **{RECOVERY: REBOOT})
     assert fault(probe) == (uuid(1), "recovery:reboot", "critical", False, False)

@@ -61,7 +61,7 @@ def test_the_script_for_users_makes_a_group_if_there_is_a_secret(submit: Submit,
     endpoint = f"n1:{20000 + int(job.number) % 9000}"
     assert sorted(job.output.splitlines()) == [
         f"Group(size=2, rank={rank}, endpoint='{endpoint}', secret='{tmp_path}/secret', wait=600.0, "
-        f"job='{job.number}.0', source='Slurm')"
+        f"job='{job.number}.0', source='Slurm', least=0, spares=0, replaces=False, scale_out=False)"
         for rank in range(2)
     ]
     job = submit("true", nodes="2", PATH=path)
