@@ -91,8 +91,8 @@ def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[
     text = ftctl(members[2], "status", "--all")
     assert "no contact with member 0 for " in text.stdout
     assert "last heard of" in text.stdout
-    kept = ftctl(members[2], "report", "--member", "1")
-    assert (kept.returncode, kept.stdout) == (0, ftctl(members[1], "report").stdout), "the copy in the state dir"
+    wait_for(lambda: ftctl(members[2], "report", "--member", "1").returncode == 0, "the copy in the state dir")
+    assert ftctl(members[2], "report", "--member", "1").stdout == ftctl(members[1], "report").stdout
     lost = ftctl(members[2], "report", "--member", "0")
     assert (lost.returncode, lost.stdout) == (1, "")
     assert "rank 0" in lost.stderr

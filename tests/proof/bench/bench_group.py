@@ -22,7 +22,7 @@ import zmq  # noqa: E402
 from ftrun import __version__  # noqa: E402
 from ftrun.core.group.messages import Report, State  # noqa: E402
 from ftrun.helpers.messenger.transport import secure  # noqa: E402
-from ftrun.messages import peers  # noqa: E402
+from ftrun.messages import group_view, peers  # noqa: E402
 from ftrun.messages.codec import EXACT  # noqa: E402
 from support.helper_process import HelperProcess  # noqa: E402
 
@@ -66,6 +66,8 @@ class Members:
                     for rank in range(1, self.size):
                         self.beat(rank)
                 frames = socket.recv_multipart()
+                if frames[0] in group_view.KINDS:
+                    continue  # about the view of the group, and about what its members wait for
                 assert frames[0] == peers.ORDER, frames
                 order = json.loads(frames[1])
                 if order["what"] == what and order["epoch"] == epoch:
