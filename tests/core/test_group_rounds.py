@@ -5,8 +5,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.rounds_world import World
+from ftrun.core.group.coordinator import decide
 from ftrun.core.group.group_rounds import follow
-from ftrun.core.group.membership import Steady
+from ftrun.core.group.membership import Reported, Shape, Steady, new_coordinator
 from ftrun.core.group.messages import GroupOrder
 from ftrun.core.machine.restarting import may_start
 from ftrun.core.machine.states import Job
@@ -186,6 +187,32 @@ def test_no_two_rounds_are_ever_at_work_at_once_and_the_group_always_works_or_en
         world.run(world.dice.random() * 12)
     world.settle(260.0)
     assert world.works or world.over
+
+
+def test_a_coordinator_that_knows_nothing_does_at_once_what_the_reports_mean() -> None:
+    """No report comes again unless something changes."""
+    world = begun()
+    world.bodies[1].rank_dies(0)
+    world.run(0.0)
+    reports = [body.sent for body in world.bodies.values()]
+    group = new_coordinator(world.now, Shape(2), 60.0, 5.0)
+    for one in reports:
+        assert one is not None
+        group, _ = decide(group, Reported(world.now, one))
+    assert group.order.round is not None
+    assert (group.order.round.what, group.order.round.ranks) == ("leave", (2,))
+
+
+def test_a_coordinator_that_takes_a_recovery_over_waits_for_it_no_longer_than_another() -> None:
+    world = begun()
+    world.bodies[1].rank_dies(0)
+    world.run(0.5)
+    group = new_coordinator(world.now, Shape(2), 60.0, 5.0)
+    for body in world.bodies.values():
+        assert body.sent is not None
+        group, _ = decide(group, Reported(world.now, body.sent))
+    assert group.order.round == order(world)
+    assert group.deadline is not None
 
 
 def test_who_waits_at_another_round_is_waited_for() -> None:

@@ -154,11 +154,11 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
         bad += n("busy", 0) + n("gone", 0) + group.reports_missing
         everyone = at_work + n("leaving", 0) == len(group.placed)
         if not bad and n("behind", 0) + n("ready", 0) and group_rounds.can_admit(group):
-            return _while_steady(*_adopt_round(fence_unknown(group, now)), now, pulses) if here else (group, ())
+            return _resume(fence_unknown(group, now), now, pulses) if here else (group, ())
         if bad or (at_work and n("ready", 0) + n("behind", 0)) or (here and not everyone):
             return _begin_draining(fence_unknown(group, now), now, pulses)
         if here:
-            return _adopt_epoch(group)
+            return _resume(group, now, pulses)
     elif bad:
         return _begin_draining(group, now, pulses)
     elif n("ready") == group.size:
@@ -191,11 +191,12 @@ def _adopt_epoch(group: Coordinator) -> Outcome:
     return _with_shared_state(after), (NodeNote(f"{_all(group)} are at epoch {group.epoch}"),)
 
 
-def _adopt_round(group: Coordinator) -> tuple[Coordinator, Steady]:
-    """Members whose ftrun is new join those at work, whose ranks leave their round for that."""
-    group, _ = _adopt_epoch(group)
+def _resume(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+    """Adopt the epoch, and do at once what the reports mean for it, since none of them may come again."""
+    group, effects = _adopt_epoch(group)
     assert isinstance(group.phase, Steady)
-    return group, group.phase
+    group, more = _while_steady(group, group.phase, now, pulses)
+    return group, (*effects, *more)
 
 
 def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> Outcome:

@@ -233,7 +233,7 @@ def _leave(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
         step=None,
     )
     effects: Effects = ()
-    if found != order or phase.missing != view.missing:
+    if found != order or phase.missing != view.missing or phase.round_due is None:
         lost_since = phase.lost_since if phase.lost_since is not None else now
         due = now + max((one.limit for one in view.rounds.values()), default=0.0) + LATE
         if view.missing:
