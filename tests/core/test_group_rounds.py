@@ -9,13 +9,15 @@ from ftrun.core.group.coordinator import decide
 from ftrun.core.group.group_rounds import follow
 from ftrun.core.group.membership import Reported, Shape, Steady, new_coordinator
 from ftrun.core.group.messages import GroupOrder
+from ftrun.core.machine.events import GroupOrderReceived, Started
 from ftrun.core.machine.restarting import may_start
 from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Ledger
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
 from ftrun.core.ranks.table import Member, Ordered, Rounds, Rules
-from ftrun.core.ranks.together import step
+from ftrun.core.ranks.together import node_rounds, step
 from ftrun.core.rules.policy import Policy
+from ftrun.pid1.clients.registry import newest_order
 
 
 def begun(size: int = 2, rungs: frozenset[str] = frozenset({"retry", "rank"})) -> World:
@@ -213,6 +215,33 @@ def test_a_coordinator_that_takes_a_recovery_over_waits_for_it_no_longer_than_an
         group, _ = decide(group, Reported(world.now, body.sent))
     assert group.order.round == order(world)
     assert group.deadline is not None
+
+
+def test_a_member_does_not_report_the_rung_of_an_order_as_that_of_its_own_fault() -> None:
+    """Otherwise the order would follow from the report, and the report from the order, for ever."""
+    world = begun()
+    world.bodies[0].rank_dies(0)
+    body = world.bodies[0]
+    assert body.job.order is not None
+    other = body.job.order._replace(round=GroupRound(1, "leave", "retry", why="a retry on the other member"))
+    body.take(GroupOrderReceived(world.now, other))
+    assert body.sent is not None
+    assert body.sent.rounds is not None
+    assert (body.sent.rounds.rung, body.sent.rounds.ranks) == ("rank", (0,))
+
+
+def test_a_member_in_another_round_of_the_same_number_reports_its_own() -> None:
+    one, another = (GroupRound(2, "work", "retry", port=port) for port in (7, 8))
+    rounds = Rounds((Member(0, 0, "waiting"),), "meeting", 1, "retry", shared=True)
+    rounds, _ = step(rounds, Ordered(one), 1.0, Rules())
+    assert step(rounds, Ordered(another), 2.0, Rules()) == (rounds, ())
+    assert node_rounds(rounds, Rules()).adopted == one
+
+
+def test_of_several_orders_that_have_come_only_the_newest_is_followed() -> None:
+    orders = [GroupOrderReceived(1.0, GroupOrder(number, "run")) for number in (1, 2)]
+    started = Started(1.0)
+    assert newest_order([orders[0], started, orders[1]]) == [started, orders[1]]
 
 
 def test_who_waits_at_another_round_is_waited_for() -> None:

@@ -54,6 +54,9 @@ def _place(order: GroupRound) -> tuple[int, int]:
 
 def _work(rounds: Rounds, order: GroupRound, now: float) -> Outcome:
     if order.number == rounds.number:
+        begun = rounds.proving
+        if begun is not None and begun.number == order.number and begun.port != order.port:
+            return rounds, ()  # another round of this number: the report says which one works here, and all leave it
         rounds = rounds._replace(adopted=order)
         if rounds.stage != "proving" or order.rung is not None:
             return rounds, ()
@@ -133,7 +136,8 @@ def node_rounds(rounds: Rounds, rules: Rules) -> NodeRounds:
     )
     if rounds.stage == "meeting" and rounds.own:
         replaced = alone.numbers(rounds, rounds.replacing)
-        known = known._replace(rung=rounds.rung, ranks=replaced, why=rounds.why)
+        # That of the fault here, and never the one that was ordered: the next order follows from this report.
+        known = known._replace(rung="rank" if replaced else "retry", ranks=replaced, why=rounds.why)
     if known.progress == "waiting":
         known = known._replace(steps=_steps(rounds))
     return known
