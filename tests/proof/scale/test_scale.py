@@ -6,9 +6,12 @@ import random
 import pytest
 
 from ftrun.core.group.membership import Steady
+from ftrun.core.group.messages import GroupOrder, NodeFailure, Report, State
+from ftrun.core.group.root_cause import MemberState
 from proof.scale.__main__ import CASES, count, inner, run, settle, started, wait_until
 from proof.scale.model import Network
 from proof.scale.outcome import Case
+from proof.scale.relay import SLOT, Relay, merge
 
 SMALL, LARGE = (200, 6), (1_100, 32)  # members, and how many report to one messenger; a switch needs a second pod
 
@@ -52,3 +55,49 @@ def test_the_failure_of_a_member_reaches_rank_zero_by_its_name() -> None:
     fleet.nodes[150].fail("CUDA error")
     wait_until(fleet, lambda: count(fleet, "run", 2) == len(fleet.nodes))
     assert "node-150: CUDA error" in fleet.coordinator.order.why
+
+
+def merged(what: str, *below: tuple[State, int, NodeFailure | None], now: float = 100.0) -> Report | None:
+    """The report of a relay with two members, to which epoch 1 was ordered last: (state, epoch, failure) of each."""
+    members = {
+        number: MemberState(
+            Report(number, f"life-{number}", 1, f"node-{number}", "boot", epoch, state, failure),
+            None if failure is None else now - failure.age,
+        )
+        for number, (state, epoch, failure) in enumerate(below)
+    }
+    order = GroupOrder(1, "stop" if what == "stop" else "run")
+    return merge(Relay("node-0", 2, 600.0, members, order), now, Report(4, f"{SLOT}4", 7, "node-0", "boot", 0, "ready"))
+
+
+LATE, EARLY = NodeFailure("failure", "connection lost", 1.0), NodeFailure("failure", "CUDA error", 5.0)
+
+
+def test_a_relay_says_nothing_until_it_knows_all_of_its_members() -> None:
+    assert merged("run", ("running", 1, None)) is None
+
+
+def test_a_relay_is_ready_or_running_only_if_all_are() -> None:
+    assert merged("run", ("running", 1, None), ("running", 1, None)).state == "running"  # type: ignore[union-attr]
+    starting = merged("run", ("running", 1, None), ("ready", 0, None))
+    assert starting is not None
+    assert (starting.state, starting.epoch) == ("ready", 0)
+    assert merged("stop", ("ready", 1, None), ("ready", 1, None)).state == "ready"  # type: ignore[union-attr]
+
+
+def test_the_first_failure_is_named_once_all_have_answered() -> None:
+    """While a member below has not answered, an earlier failure may still come."""
+    waiting = merged("stop", ("stopping", 1, LATE), ("running", 1, None))
+    assert waiting is not None
+    assert (waiting.state, waiting.failure) == ("fallen", None)
+    answered = merged("stop", ("stopping", 1, LATE), ("stopping", 1, EARLY))
+    assert answered is not None
+    assert answered.state == "stopping"
+    assert answered.failure == EARLY._replace(why="node-1: CUDA error")
+
+
+def test_a_failure_is_passed_on_before_the_order_to_stop() -> None:
+    found = merged("run", ("stopping", 1, LATE), ("running", 1, None))
+    assert found is not None
+    assert found.state == "stopping"
+    assert found.failure == LATE._replace(why="node-0: connection lost")
