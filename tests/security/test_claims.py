@@ -13,7 +13,11 @@ CLAIMS: Final = {
     "lines of Python, all from this repository": (
         "security/test_small_root.py::test_pid1_loads_as_few_lines_as_the_page_states",
     ),
-    "It listens on no socket": ("security/test_small_root.py::test_pid1_listens_on_no_socket",),
+    "For a single command it listens on no socket": ("security/test_small_root.py::test_pid1_listens_on_no_socket",),
+    "whose connections the kernel accepts and nobody reads": (
+        "security/test_small_root.py::test_pid1_of_a_member_reads_nothing_from_its_port",
+        "host/test_ports.py::test_who_connects_again_and_again_does_not_keep_pid_1_busy",
+    ),
     "The messages of a helper are bounded, and no message can end PID 1": (
         "pid1/test_clients.py::test_a_malformed_message_is_one_problem_that_names_the_helper",
         "host/test_helpers.py::test_a_large_output_is_read_in_bounded_parts",

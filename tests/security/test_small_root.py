@@ -1,13 +1,17 @@
-"""PID 1, which may run as root, is small and listens on no socket."""
+"""PID 1, which may run as root, is small, and nothing from the network reaches it."""
 
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ftrun.messages import operator
+from support.ports import free_port
 from support.runs import HOUSE, Runs, python, wait_for
 from support.runs import runs as runs
 
@@ -53,3 +57,31 @@ def test_pid1_listens_on_no_socket(runs: Runs) -> None:
     assert {(words[5], len(words)) for words in unix if words[6] in sockets} == {("03", 7)}
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 143
+
+
+def test_pid1_of_a_member_reads_nothing_from_its_port(runs: Runs) -> None:
+    """Its only socket of the network shows that it lives; what strangers send there changes nothing."""
+    group = ("--group-size", "2", "--group-rank", "0", "--group-endpoint", f"127.0.0.1:{free_port()}")
+    run = runs.start(*group, "sleep", "60")
+    (port,) = wait_for(lambda: listening_ports(run.pid), "the port")
+    for _ in range(100):
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:
+            stranger.sendall(b"\0" * 4096)
+            stranger.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                stranger.recv(1)
+    assert listening_ports(run.pid) == [port]
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait() == 143, run.log()
+    assert run.named("problem") == []
+
+
+def listening_ports(pid: int) -> list[int]:
+    """The TCP ports on which that process listens."""
+    opened = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+    lines = [
+        line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
+    ]
+    return [
+        int(words[1].rpartition(":")[2], 16) for words in lines if words[3] == "0A" and f"socket:[{words[9]}]" in opened
+    ]

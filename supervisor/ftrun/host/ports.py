@@ -43,10 +43,11 @@ class LifeSign:
         self.number: int = self._socket.getsockname()[1]
 
     def clear(self) -> None:
-        """Close the connections that were made, so that there is room for others."""
+        """Close connections that were made, as many as can wait at once, so that there is room for others.  It never
+        waits, and ends also if somebody connects again and again."""
         self._socket.setblocking(False)
         try:
-            while True:
+            for _ in range(BACKLOG + 1):
                 connection, _ = self._socket._accept()  # type: ignore[attr-defined]
                 socket.close(connection)
         except OSError:
