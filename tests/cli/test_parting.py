@@ -154,8 +154,8 @@ def test_busy_mount_is_detached_after_the_grace_period(runs: Runs, left: Path) -
 @pytest.mark.pid1
 def test_exit_hooks_of_pid_1(runs: Runs) -> None:
     need_pid1()
-    work = ["--on-exit", "sleep 3600", "--on-exit", "touch done"]
+    work = ["--on-exit", "sleep 3600", "--on-exit", "touch done; sleep 3600"]
     run = runs.run(*work, "sh", "-c", "exit 7", prefix=PID1, **A_SECOND)
     assert run.wait() == 7, run.log()
     problems = [record["what"].partition(":")[0] for record in run.named("problem")]
-    assert problems == ["sleep 3600", "touch done"]
+    assert problems == ["sleep 3600", "touch done; sleep 3600"]

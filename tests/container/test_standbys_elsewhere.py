@@ -1,5 +1,6 @@
 """Standbys in phases, in groups, and in a control group that leaves little memory."""
 
+import errno
 import json
 import sys
 from collections.abc import Iterator
@@ -98,7 +99,20 @@ def control_group(start: Starter) -> Iterator[Path]:
         yield folder
     finally:
         start.close()
+        members = folder / "cgroup.procs"
+        wait_for(lambda: members.read_text() == "", "the end of its processes")
+        wait_for(lambda: removed(folder), "the end of the control group")
+
+
+def removed(folder: Path) -> bool:
+    """The kernel may still count processes that have just been reaped."""
+    try:
         folder.rmdir()
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def inside(folder: Path) -> list[str]:

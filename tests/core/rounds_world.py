@@ -32,7 +32,6 @@ from ftrun.core.machine.states import Done, Job, Launching, Running, Starting, W
 from ftrun.core.machine.values import LocalRank, Rank
 from ftrun.core.ranks.table import AskedRetry, LeftRound, SaidHello, Snapshot
 from ftrun.core.rules.policy import Policy
-from ftrun.pid1.clients.registry import newest_order
 
 WAIT: Final = 60.0  # s; --wait-peer
 SILENCE: Final = 15.0  # s; --peer-timeout
@@ -255,7 +254,7 @@ class Body:
             self.take(ev.GroupOrderReceived(self.world.now, order))
 
     def thaws(self) -> None:
-        self.frozen, kept, self.kept = False, newest_order(self.kept), []
+        self.frozen, kept, self.kept = False, ev.newest_order(self.kept), []
         for event in kept:
             self.take(event._replace(now=self.world.now))
         self.wake()

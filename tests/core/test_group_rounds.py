@@ -9,7 +9,7 @@ from ftrun.core.group.coordinator import decide
 from ftrun.core.group.group_rounds import follow
 from ftrun.core.group.membership import Reported, Shape, Steady, new_coordinator
 from ftrun.core.group.messages import GroupOrder
-from ftrun.core.machine.events import GroupOrderReceived, Started
+from ftrun.core.machine.events import GroupOrderReceived, Started, newest_order
 from ftrun.core.machine.restarting import may_start
 from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Ledger
@@ -17,7 +17,6 @@ from ftrun.core.ranks.shared import GroupRound, NodeRounds
 from ftrun.core.ranks.table import Member, Ordered, Rounds, Rules
 from ftrun.core.ranks.together import node_rounds, step
 from ftrun.core.rules.policy import Policy
-from ftrun.pid1.clients.registry import newest_order
 
 
 def begun(size: int = 2, rungs: frozenset[str] = frozenset({"retry", "rank"})) -> World:

@@ -1,6 +1,7 @@
 """Waits that something outside the job can end, on real processes: a learned timeout kills only for other waits."""
 
 import os
+import re
 import signal
 import socketserver
 import sys
@@ -326,7 +327,8 @@ def test_a_worker_that_has_ended_its_share_waits_for_one_that_works(job: Job) ->
     wait_for(lambda: state_of(idle) == "S" and state_of(train) == "R", "the barrier")
     suspect = {"rank": -1 - idle, "pid": idle}
     answer = ask(job, finding=suspect, ranks=[rank(-1 - idle, idle), rank(-1 - train, train, 0.0)], patience=3600.0)
-    assert "it works" in answer.result["cleared"]
+    # On a crowded machine the other one may run without a tick of its processor between the two observations.
+    assert re.search("it works|it is running", answer.result["cleared"])
     os.kill(train, signal.SIGSTOP)
     wait_for(lambda: state_of(train) == "T", "stop")
     answer = ask(job, finding=suspect, ranks=[rank(-1 - idle, idle), rank(-1 - train, train)], patience=3600.0)

@@ -390,3 +390,11 @@ Event = (
     | CoordinatorLost
 )
 EVENTS: tuple[type[Event], ...] = get_args(Event)
+
+
+def newest_order(events: list[Event]) -> list[Event]:
+    """Of several orders of the group that have come, only the newest, since each is a complete state.  After a freeze
+    of PID 1 an earlier one could begin a round of which the other members know nothing any more."""
+    orders = [event for event in events if isinstance(event, GroupOrderReceived)]
+    outdated = {id(order) for order in orders[:-1]}
+    return [event for event in events if id(event) not in outdated]

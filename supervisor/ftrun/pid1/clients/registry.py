@@ -196,7 +196,7 @@ class Clients:
         if self._standbys is not None:
             self._standbys.settle(now)
         self._start(LATER)
-        return newest_order(found)
+        return ev.newest_order(found)
 
     def drain_records(self) -> list[Record]:
         """The records that were made since the last call."""
@@ -314,11 +314,3 @@ class Clients:
         left = [client.finish() for client in reversed(self._running.values())]
         self._helpers.close()
         return next((line for line in left if line is not None), None)
-
-
-def newest_order(events: list[ev.Event]) -> list[ev.Event]:
-    """Of several orders of the group that have come, only the newest, since each is a complete state.  After a freeze
-    of PID 1 an earlier one could begin a round of which the other members know nothing any more."""
-    orders = [event for event in events if isinstance(event, ev.GroupOrderReceived)]
-    outdated = {id(order) for order in orders[:-1]}
-    return [event for event in events if id(event) not in outdated]
