@@ -191,7 +191,7 @@ def test_auto_finds_a_job_whose_accelerators_stopped(runs: Runs, before: Any, la
 def test_auto_leaves_a_changing_utilisation_alone(runs: Runs) -> None:
     fake = faked(runs)
     fake.set(0, **SPINNING)
-    for number in range(60):
+    for number in range(600):
         fake.later(0.1 * number, 0, util=100 - 9 * (number % 3))
     run = runs.run(*AUTO, "sleep", "4", program=MINUTE, MA_HANG_DETECT_TIME="1")
     assert run.wait() == 0, run.log()

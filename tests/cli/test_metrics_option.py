@@ -14,6 +14,10 @@ from support.refusals import refusal
 from support.runs import Run, Runs, python, state_of, wait_for
 
 WAITS = "ft.beat(1)\nft.beat(2)\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
+# The same where silence is no hang, however short the timeout is.
+WAITS_IN_A_SECTION = (
+    "ft.beat(1)\nwith ft.section('wait', timeout='1h'):\n    while not os.path.exists('go'): time.sleep(0.02)\n"
+)
 WAITING = f"import os, time\n{WAITS}"
 Samples = dict[str, dict[str, float]]
 
@@ -111,7 +115,7 @@ def test_scrape_of_a_run_and_its_last_file(runs: Runs) -> None:
 
 
 def test_counters_continue_over_restarts_and_a_killed_ftrun(runs: Runs) -> None:
-    code = f"import os, time\nif ft.attempt().start_cnt == 1: ft.beat(1); time.sleep(3600)\n{WAITS}"
+    code = f"import os, time\nif ft.attempt().start_cnt == 1: ft.beat(1); time.sleep(3600)\n{WAITS_IN_A_SECTION}"
     options = ("--metrics", "127.0.0.1:0", "--hang-timeout", "500ms", "--grace", "off")
     run = runs.start(*options, *python(code))
     run.until("first_beat", 2)
@@ -121,7 +125,7 @@ def test_counters_continue_over_restarts_and_a_killed_ftrun(runs: Runs) -> None:
     assert first["ftrun_wall_seconds_total"][""] >= sum(first["ftrun_lost_seconds_total"].values())
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
-    again = runs.start(*options, *python(f"import os, time\n{WAITS}"))
+    again = runs.start(*options, *python(f"import os, time\n{WAITS_IN_A_SECTION}"))
     second = scrape(address(again, len(run.named("listening")) + 1))
     assert second["ftrun_restarts_total"]["hang"] >= 1
     assert second["ftrun_lost_seconds_total"]["hang"] >= 0.5

@@ -159,9 +159,9 @@ def test_hang_of_one_rank_is_a_hang_of_the_job(runs: Runs) -> None:
 
 
 def test_rank_that_is_done_or_gone_is_not_suspected(runs: Runs) -> None:
-    code = "rank(0, lambda: train(80, 0.025))\nrank(1, lambda: (train(5), ft.done(), time.sleep(2)))\n"
+    code = "rank(0, lambda: train(160, 0.025))\nrank(1, lambda: (train(5), ft.done(), time.sleep(4)))\n"
     code += "rank(2, lambda: train(3))\nwait()"
-    run = runs.run("--hang-timeout", "1s", *python(RANKS + code))
+    run = runs.run("--hang-timeout", "3s", *python(RANKS + code))
     assert run.wait() == 0, run.log()
     assert "hang" not in run.order
 
@@ -233,13 +233,13 @@ def progressed(run: Run, steps: int) -> bool:
 
 
 def test_time_in_which_everything_was_stopped_does_not_count(runs: Runs) -> None:
-    run = runs.start("--hang-timeout", "1s", *FTHANG, *TRAINS)
+    run = runs.start("--hang-timeout", "2s", *FTHANG, *TRAINS)
     command = run.until("spawned")["pid"]
     wait_for(lambda: progressed(run, 10), "steps")
     for pid in (run.pid, command):
         os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: state_of(run.pid) == state_of(command) == "T", "both are stopped")
-    time.sleep(2.5)  # nothing to wait for but the time itself: longer than the hang timeout
+    time.sleep(3.5)  # nothing to wait for but the time itself: longer than the hang timeout
     for pid in (command, run.pid):
         os.kill(pid, signal.SIGCONT)
     assert run.wait() == 0, run.log()
@@ -248,7 +248,7 @@ def test_time_in_which_everything_was_stopped_does_not_count(runs: Runs) -> None
 
 
 def test_stopped_ftrun_does_not_disturb_the_training(runs: Runs) -> None:
-    run = runs.start("--hang-timeout", "1s", *FTHANG, *TRAINS)
+    run = runs.start("--hang-timeout", "2s", *FTHANG, *TRAINS)
     run.until("first_beat")
     os.kill(run.pid, signal.SIGSTOP)
     wait_for(lambda: "finished at step 150" in run.stdout, "training goes on")
