@@ -28,7 +28,7 @@ SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 10
 STEPS, WAIT, SILENCE = 100, 20.0, 15.0
 RECOVERY = 120.0  # s from the fault to a successful end; most of it is the import of torch, eight times on few cores
 LATE = 15.0  # s that a loaded machine may add to a deadline
-OPTIONS = ("--hang-timeout", "4s", "--start-timeout", "60s", "--peer-timeout", f"{SILENCE:.0f}s")
+OPTIONS = ("--hang-timeout", "10s", "--start-timeout", "60s", "--peer-timeout", f"{SILENCE:.0f}s")
 
 
 class Case(NamedTuple):

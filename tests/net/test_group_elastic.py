@@ -26,7 +26,7 @@ fi
 
 
 def begun(here: Hosts, script: str, *arguments: str) -> Group:
-    options = ("--hang-timeout", "3s", "--start-timeout", "60s")
+    options = ("--hang-timeout", "10s", "--start-timeout", "60s")
     group = Group(here, *arguments, program=["bash", "-c", script, "bash"], options=options)
     group.begin()
     return group

@@ -21,6 +21,7 @@ from ftrun.core.rules import exit_codes
 from ftrun.messages import records
 from ftrun.pid1.bootstrap import TERMINATION_LOG
 from schedulers.k8s import apiserver, schema
+from schedulers.k8s.policies import JOB_FAILED, Matched, jobset_failure, pod_failure, volcano_failure
 from support.runs import HOUSE, Runs, wait_for
 from support.runs import runs as runs
 
@@ -84,67 +85,52 @@ def test_custom_resources_are_valid(name: str, facts: schema.Schema) -> None:
 # --- exit codes -----------------------------------------------------------------------------
 
 
-def job_rule(name: str, code: int) -> tuple[int, str] | None:
-    """The first rule that this code of the container matches: its index and its action."""
-    for index, rule in enumerate(JOBS[name]["podFailurePolicy"]["rules"]):
-        codes = rule.get("onExitCodes")
-        if codes and (code in codes["values"]) == (codes["operator"] == "In"):
-            return index, rule["action"]
-    return None
+def job_failure(name: str, code: int) -> Matched | None:
+    """What the Job does with a pod whose container ended with this code; None: it counts it against its limit."""
+    return pod_failure(JOBS[name]["podFailurePolicy"]["rules"], {CONTAINERS[name]["name"]: code})
 
 
-def jobset_rule(message: str) -> str | None:
-    """The action of the first rule for a Job that failed by its podFailurePolicy with this message."""
-    for rule in JOBSET["spec"]["failurePolicy"]["rules"]:
-        reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
-        by_reason = not reasons or "PodFailurePolicy" in reasons
-        if by_reason and (not patterns or any(re.search(pattern, message) for pattern in patterns)):
-            return str(rule["action"])
-    return None
+def jobset_action(failed: Matched | None) -> str:
+    """What JobSet does with a Job that failed by this rule, or by its limit."""
+    (job,) = JOBSET["spec"]["replicatedJobs"]
+    reason = "BackoffLimitExceeded" if failed is None else JOB_FAILED
+    message = (failed and failed.message) or "Job has reached the specified backoff limit"
+    return jobset_failure(JOBSET["spec"]["failurePolicy"]["rules"], reason, message, job["name"])
 
 
-def exit_message(code: int, index: int) -> str:
-    """As matchPodFailurePolicy of Kubernetes' Job controller (pkg/controller/job/pod_failure_policy.go) makes it."""
-    return f"Container train for pod jobs/train-0-x failed with exit code {code} matching FailJob rule at index {index}"
-
-
-def volcano_rule(code: int) -> tuple[dict[str, Any], str]:
-    """applyPolicies of Volcano's controller: the first rule, by code or by event."""
-    rules = VOLCANO["spec"]["policies"]
-    found = next(r for r in rules if r.get("exitCode") == code or r.get("event") == "PodFailed")
-    return found, found["action"]
+def volcano_action(code: int) -> str:
+    (task,) = VOLCANO["spec"]["tasks"]
+    return volcano_failure(VOLCANO["spec"]["policies"], task.get("policies", ()), code)
 
 
 @every_verdict
 @pytest.mark.parametrize("name", ["job", "indexed-job", "group"])
 def test_a_job_does_with_each_code_what_the_table_demands(name: str, verdict: exit_codes.Verdict) -> None:
-    found = job_rule(name, verdict.code)
+    found = job_failure(name, verdict.code)
     failed = "FailIndex" if name == "indexed-job" else "FailJob"
     assert found is not None, f"{verdict.code} has no rule in {name}.yaml"
-    assert found[1] == {FAIL: failed, RESCHEDULE: "Count"}[wanted(verdict)]
+    assert found.action == {FAIL: failed, RESCHEDULE: "Count"}[wanted(verdict)]
 
 
 @every_verdict
 def test_a_jobset_does_with_each_code_what_the_table_demands(verdict: exit_codes.Verdict) -> None:
-    found = job_rule("jobset", verdict.code)
+    found = job_failure("jobset", verdict.code)
     assert found is not None, f"{verdict.code} has no rule in the Job of jobset.yaml"
-    assert found[1] == "FailJob"  # at once, with a message that names the code
-    action = jobset_rule(exit_message(verdict.code, found[0]))
-    assert action == {FAIL: "FailJobSet", RESCHEDULE: "RestartJobSet"}[wanted(verdict)]
+    assert found.action == "FailJob"  # at once, with a message that names the code
+    assert jobset_action(found) == {FAIL: "FailJobSet", RESCHEDULE: "RestartJobSet"}[wanted(verdict)]
 
 
 @every_verdict
 def test_volcano_does_with_each_code_what_the_table_demands(verdict: exit_codes.Verdict) -> None:
-    rule, action = volcano_rule(verdict.code)
-    assert "exitCode" in rule, f"{verdict.code} has no rule in volcano.yaml"
-    assert action == {FAIL: "TerminateJob", RESCHEDULE: "RestartJob"}[wanted(verdict)]
+    assert verdict.code in {rule.get("exitCode") for rule in VOLCANO["spec"]["policies"]}
+    assert volcano_action(verdict.code) == {FAIL: "TerminateJob", RESCHEDULE: "RestartJob"}[wanted(verdict)]
 
 
 def test_the_commands_own_codes_are_retried_in_all_of_them() -> None:
     own = set(range(1, 256)) - CODES
-    assert {job_rule(name, code) for name in JOBS for code in own} == {None}  # counted against the limit
-    assert {jobset_rule(exit_message(code, 0)) for code in own} == {None}  # RestartJobSet
-    assert {volcano_rule(code)[1] for code in own} == {"RestartJob"}
+    assert {job_failure(name, code) for name in JOBS for code in own} == {None}  # counted against the limit
+    assert jobset_action(None) == "RestartJobSet"
+    assert {volcano_action(code) for code in own} == {"RestartJob"}
     assert {pod["metadata"]["annotations"]["fault-tolerance/job-unconditional-retry"] for pod in PODS.values()} == {
         "true"
     }
@@ -152,14 +138,15 @@ def test_the_commands_own_codes_are_retried_in_all_of_them() -> None:
 
 @every_job
 def test_a_disruption_costs_no_retry(name: str) -> None:
-    rules = JOBS[name]["podFailurePolicy"]["rules"]
-    found = [(index, rule["action"]) for index, rule in enumerate(rules) if "onPodConditions" in rule]
-    ((index, action),) = found
-    if name != "jobset":
-        assert action == "Ignore"
-        return
-    message = f"Pod jobs/train-0-x has condition DisruptionTarget matching {action} rule at index {index}"
-    assert jobset_rule(message) == "RestartJobSetAndIgnoreMaxRestarts"
+    """Whatever code the container ends with then."""
+    rules, container = JOBS[name]["podFailurePolicy"]["rules"], CONTAINERS[name]["name"]
+    for code in (0, 1, 137, 143):
+        found = pod_failure(rules, {container: code}, {"DisruptionTarget": "True"})
+        assert found is not None
+        if name == "jobset":
+            assert jobset_action(found) == "RestartJobSetAndIgnoreMaxRestarts"
+        else:
+            assert found.action == "Ignore"
 
 
 @every_job
