@@ -30,6 +30,7 @@ VERBS: Final = {
     "stacks": "Print the present Python stacks of all processes.",
     "report": "Print the report of an attempt that hung or failed.",
     "list": "List all runs that you may see, living and ended.",
+    "explain": "Show each option's value and its source.",
     "history": "List the schedules of the job and their attempts.",
     "timeline": "Draw the run as HTML, SVG or PNG.",
     "serve": "Serve a page with the live view and the timeline.",

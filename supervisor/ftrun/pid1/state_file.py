@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ftrun.pid1.standby import Standbys
 
 PAUSE: Final = 0.2  # s between two saves for figures alone
+OPTION: Final = 1000  # characters of an option's text that are saved
 TIMEOUTS: Final = ("hang-timeout", "start-timeout", "idle-timeout")
 
 
@@ -130,6 +131,11 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str
         "node": policy.node,
         "limits": policy.limits._asdict(),
         "sources": {name: settings[name].source for name in TIMEOUTS},
+        "options": {  # that somebody gave, for `ftctl explain`
+            name: [redaction.redact_option(name, value.text)[:OPTION], value.source]
+            for name, value in settings.items()
+            if value.source != "default"
+        },
         "max_restarts": policy.max_restarts,
         "restart_on": sorted(policy.restart_on),
         "grace": policy.grace,

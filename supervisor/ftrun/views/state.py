@@ -66,6 +66,15 @@ def boolean(found: object) -> bool | None:
     return found if isinstance(found, bool) else None
 
 
+def by_name(found: object) -> dict[str, tuple[str, ...]] | None:
+    """Two texts for each name."""
+    if not isinstance(found, dict):
+        return None
+    pairs = {name: strings(pair) for name, pair in found.items()}
+    known: dict[str, tuple[str, ...]] = {name: pair for name, pair in pairs.items() if pair and len(pair) == 2}
+    return known if len(known) == len(pairs) else None
+
+
 class Optional:
     """This kind, or null."""
 
@@ -123,6 +132,7 @@ STATE: Final = {
         "mono": number,
         "limits": LIMITS,
         "state_dir": Optional(string),
+        "options": by_name,
         "sources": {f"{rule}-timeout": string for rule in ("hang", "start", "idle")},
     },
     "now": {

@@ -64,6 +64,13 @@ def redact(line: str) -> str:
     return line
 
 
+def redact_option(name: str, text: str) -> str:
+    """The text of an option of ftrun, on one line; the path of a webhook is a secret too."""
+    if name == "webhook":
+        text = re.sub(r"(://[^/\n]*/)[^\n]+", rf"\1{MASK}", text)
+    return redact(text).replace("\n", ", ")
+
+
 def redact_command(words: Sequence[str]) -> list[str]:
     """The arguments of a command line, without the values of secrets in them."""
     found: list[str] = []

@@ -1,0 +1,41 @@
+"""`ftctl explain`."""
+
+from typing import Final
+
+import click
+
+from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, show, show_json
+from ftrun.cli.explain import Row, command_line, lines
+from ftrun.config.option_table import OPTIONS
+from ftrun.core.text.sentences import printable
+from ftrun.views import rundir, state
+
+SCHEMA: Final = 1
+
+
+@click.command(
+    help="Show the value of each option of a run, living or ended, and its source: option, environment, annotations, "
+    "phase, config file or default; and its command.  Values of secrets are masked."
+)
+@RUN_DIR
+@AS_JSON
+def command(run_dir: str | None, as_json: bool) -> None:
+    found = rundir.find(run_dir)
+    loaded = state.load(found)
+    run = loaded.part("run")
+    given = state.by_name(run.get("options"))
+    if given is None:
+        raise UserError(loaded.problem or f"{found}: the ftrun of this run, {run.get('version')}, kept no options")
+    words = state.strings(run.get("command")) or ()
+    rows = _rows(given)
+    if as_json:
+        options = {name: {"value": text, "source": source} for name, text, source in rows}
+        show_json({"schema": SCHEMA, "run_dir": found, "options": options, "command": words})
+        return
+    show(map(printable, [*lines(rows), command_line(words)]))
+
+
+def _rows(given: dict[str, tuple[str, ...]]) -> list[Row]:
+    """Those that the run was given, and the defaults of the others."""
+    defaults = {option.name: (option.default, "default") for option in OPTIONS if option.name != "dry-run"}
+    return [(name, text, source) for name, (text, source) in (defaults | given).items()]
