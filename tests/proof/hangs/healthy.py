@@ -740,6 +740,80 @@ while time.monotonic() < end:
     ),
     Row(
         "work",
+        "a busy wait for the clock, with other work in between",
+        """
+def work():
+    x = 0.0
+    for _ in range(300):
+        x = x * 0.5 + 1.0
+    return x
+def until(end):
+    while time.monotonic() < end:
+        work()
+until(time.monotonic() + seconds)
+""",
+        cores=1,
+    ),
+    Row(
+        "work",
+        "a busy wait for a flag that a thread sets, which sleeps",
+        """
+flag = []
+def later():
+    time.sleep(seconds)
+    flag.append(1)
+threading.Thread(target=later, daemon=True).start()
+def until():
+    while not flag:
+        pass
+until()
+""",
+        cores=1,
+    ),
+    Row(
+        "work",
+        "a busy wait for a SIGUSR1 from outside",
+        """
+flag = []
+signal.signal(signal.SIGUSR1, lambda *_: flag.append(1))
+waits()
+def until():
+    while not flag:
+        pass
+until()
+""",
+        actors.signals(10),
+        cores=1,
+    ),
+    Row(
+        "work",
+        "nested loops with few variables",
+        """
+def loop(n):
+    for a in range(n):
+        for b in range(100):
+            for c in range(100):
+                pass
+long_enough(loop, 1000)
+""",
+        cores=1,
+    ),
+    Row(
+        "work",
+        "numpy, which computes in the same frame",
+        """
+import numpy as np
+def compute(n):
+    x = np.ones((50, 50))
+    for _ in range(n):
+        x = np.tanh(x @ x)
+long_enough(compute, 1000)
+""",
+        cores=1,
+        lacks=lambda: "" if importlib.util.find_spec("numpy") else "numpy",
+    ),
+    Row(
+        "work",
         "a busy wait for a file",
         "waits()\nwhile not os.path.exists(folder + '/done'):\n    pass",
         touches,
