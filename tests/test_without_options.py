@@ -33,7 +33,6 @@ HEALTHY = (
     ("a feeder thread that looks for a new file every 40 s", "learned"),
     ("a barrier of processes, of which one downloads", "learned"),
     ("a FIFO that another process holds", "silent"),
-    ("a busy wait for memory that another process writes", "early"),
 )
 Results = Mapping[object, Future[Found] | Future[Met]]
 

@@ -14,9 +14,6 @@ import pytest
 from core.recorded import RARE, STEPS, USUAL, about, recorded, steady
 from core.training import LATE, Step, Training, Within, promptly
 from ftrun.core.machine.states import Running, Starting
-from ftrun.core.machine.values import Rank
-from ftrun.core.rules import adaptive_timeout
-from ftrun.core.rules.adaptive_timeout import ENOUGH
 
 PLACES = [place for place in (100, 101, 150, 999, 1000, 1099, 5050, 9999) if place < STEPS]
 
@@ -61,15 +58,6 @@ def test_a_rare_silence_is_suspected_once(name: str) -> None:
     assert silences[steps[0]] == next(s for i, s in enumerate(silences) if i >= 10 and s > bound(silences, i))
     assert len(steps) <= 4
     assert not training.named("hang")
-
-
-def test_evidence_that_clears_a_silence_doubles_the_limit_up_to_the_age_at_which_less_of_it_is_enough() -> None:
-    slow, ages = Rank(0, intervals=ENOUGH, usual=9.0), [30.0]
-    while ages[-1] < 2000:
-        ages.append(adaptive_timeout.raised(ages[-1], None))
-    assert ages == [30, 60, 120, 240, 480, 600, 1200, 2400]
-    assert adaptive_timeout.raised(500.0, slow) == 900
-    assert adaptive_timeout.raised(900.0, slow) == 1800
 
 
 def test_a_rare_silence_without_work_is_a_hang_at_first() -> None:

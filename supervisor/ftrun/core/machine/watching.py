@@ -282,8 +282,8 @@ def _finding_fields(finding: Finding) -> do.Fields:
 
 
 def _raise_limit(attempt: Attempt, finding: Finding) -> Attempt:
-    """A learned limit was too short; the next one is mostly twice the age of this silence.  If the rank hangs before
-    that, it is found when that limit passes."""
+    """A learned limit was too short; the next one is twice the age of this silence.  If the rank hangs before that, it
+    is found when that limit passes."""
     if hang_rules.RULES[finding.rule].by_proof:
         return looks.refute(attempt, finding.age)
     if hang_rules.RULES[finding.rule].by_work:
@@ -291,10 +291,9 @@ def _raise_limit(attempt: Attempt, finding: Finding) -> Attempt:
     if not finding.learned:
         return attempt
     if finding.rank is None:
-        return attempt._replace(start_raised=adaptive_timeout.raised(finding.age, None))
+        return attempt._replace(start_raised=2 * finding.age)
     others = tuple(r for r in attempt.raised if r.rank != finding.rank)
-    rank = next((rank for rank in attempt.ranks if rank.rank == finding.rank), None)
-    return attempt._replace(raised=(*others, RaisedLimit(finding.rank, adaptive_timeout.raised(finding.age, rank))))
+    return attempt._replace(raised=(*others, RaisedLimit(finding.rank, 2 * finding.age)))
 
 
 def on_deadline_reached_suspect(job: Job, phase: Suspect, event: ev.DeadlineReached, policy: Policy) -> Outcome:

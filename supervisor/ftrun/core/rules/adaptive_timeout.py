@@ -123,13 +123,6 @@ def unproved(rank: Rank | None) -> float:
     return max(UNPROVED_FLOOR, UNPROVED_TIMES * usual)
 
 
-def raised(age: float, rank: Rank | None) -> float:
-    """The next limit in seconds, after evidence has cleared a silence of this age: twice that, but not beyond the age
-    at which less evidence is enough."""
-    enough = unproved(rank)
-    return enough if age < enough < 2 * age else 2 * age
-
-
 def section(longest: float) -> float:
     """How long a section that the hooks open themselves may last, given the longest earlier one of its name."""
     return max(SECTION_FLOOR, SECTION_TIMES * longest)
