@@ -1,5 +1,6 @@
 """PID 1, which may run as root, is small, and nothing from the network reaches it."""
 
+import contextlib
 import os
 import re
 import signal
@@ -7,8 +8,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from ftrun.messages import operator
 from support.ports import free_port
@@ -65,11 +64,14 @@ def test_pid1_of_a_member_reads_nothing_from_its_port(runs: Runs) -> None:
     run = runs.start(*group, "sleep", "60")
     (port,) = wait_for(lambda: listening_ports(run.pid), "the port")
     for _ in range(100):
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:
+        with (
+            # PID 1 may have closed the connection already, without having read from it.
+            contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError),
+            socket.create_connection(("127.0.0.1", port), timeout=60) as stranger,
+        ):
             stranger.sendall(b"\0" * 4096)
             stranger.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                stranger.recv(1)
+            assert stranger.recv(1) == b""
     assert listening_ports(run.pid) == [port]
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 143, run.log()
