@@ -1,5 +1,7 @@
 """End to end: a command that fails is restarted where that can help, and ends at once with 94 where it cannot."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.runs import DEADLINE, FTRUN, HOUSE, Run, Runs
+from support.runs import DEADLINE, FTRUN, HOUSE, Run, Runs, state_of, wait_for
 
 FAILURE = ("--restart-on", "failure", "--backoff", "1ms", "--grace", "off")
 CURED = "if ft.attempt().is_restart: sys.exit(0)\n"
@@ -53,6 +55,21 @@ def test_code_of_the_command_is_passed_on_where_failures_are_not_restarted(runs:
 
 def test_code_2_after_heartbeats_is_no_usage_error(runs: Runs) -> None:
     run = runs.run(*FAILURE, *program(runs, CURED + "ft.beat(1); sys.exit(2)"))
+    assert run.wait() == 0, run.log()
+    assert [r["reason"] for r in run.named("restart")] == ["failure"]
+
+
+def test_a_heartbeat_that_ftrun_sees_only_with_the_end_counts_for_its_cause(runs: Runs) -> None:
+    """The heartbeat and the end of the command come while ftrun is stopped, so it sees both at once."""
+    beats = "import os, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nft.beat(1); sys.exit(2)"
+    run = runs.start(*FAILURE, *program(runs, CURED + beats), str(runs.folder / "go"))
+    command = int(str(run.until("spawned")["pid"]))
+    os.kill(run.pid, signal.SIGSTOP)
+    try:
+        (runs.folder / "go").touch()
+        wait_for(lambda: state_of(command) == "Z", "it has ended")
+    finally:
+        os.kill(run.pid, signal.SIGCONT)
     assert run.wait() == 0, run.log()
     assert [r["reason"] for r in run.named("restart")] == ["failure"]
 

@@ -104,6 +104,8 @@ class ExitCause:
         exited = self._exited
         if exited is None or now < (self.deadline or 0.0):
             return None
+        if now <= exited.now:  # the heartbeats that were read at its end are not in `phase` before the next pass
+            return None
         from ftrun.core.rules import first_death
         from ftrun.core.rules.crash_causes import CommandFailure, first_cause, is_symptom
         from ftrun.core.rules.taken_port import is_taken
