@@ -2,11 +2,9 @@
 
 import http.server
 import json
-import os
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,25 +147,6 @@ def test_sentences_are_for_people() -> None:
 def test_bad_values_are_refused(options: dict[str, str], why: str) -> None:
     with pytest.raises(option_table.ConfigError, match=why):
         option_values.settings(options, {})
-
-
-def test_dry_run_says_where_each_value_comes_from(runs: Runs, tmp_path: Path) -> None:
-    config = tmp_path / "c.toml"
-    config.write_text('grace = "20s"\n')
-    options = ("--config", str(config), "--hang-timeout", "5m", "--webhook", "https://hooks.example/T0/secret")
-    run = runs.run("--dry-run", *options, "python", "train.py", "--api-key", "abc", FTRUN_MAX_RESTARTS="7")
-    assert (run.wait(), run.whole_stderr) == (0, "")
-    rows = [line.split(maxsplit=2) for line in run.stdout.splitlines()]
-    for row in (
-        ["--hang-timeout", "5m", "option"],
-        ["--max-restarts", "7", "environment"],
-        ["--grace", "20s", "config file"],
-        ["--backoff", "1s", "default"],
-    ):
-        assert row in rows
-    assert "T0/secret" not in run.stdout
-    assert run.stdout.splitlines()[-1] == "command: python train.py --api-key ***"
-    assert not os.path.exists(run.run_dir)
 
 
 def test_each_option_is_in_one_group_of_the_help() -> None:

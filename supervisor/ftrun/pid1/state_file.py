@@ -12,6 +12,7 @@ from ftrun.core.machine.notices import GivenNotices, Notices, notices
 from ftrun.core.machine.states import Done, Job
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import redaction
+from ftrun.core.text.sentences import short
 from ftrun.host import clock, leftovers, procfs
 from ftrun.messages import state
 from ftrun.pid1.bootstrap import Setup
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ftrun.pid1.standby import Standbys
 
 PAUSE: Final = 0.2  # s between two saves for figures alone
-OPTION: Final = 1000  # characters of an option's text that are saved
+OPTION: Final = 1000  # characters; of the text of a longer option only the beginning and the end are saved
 TIMEOUTS: Final = ("hang-timeout", "start-timeout", "idle-timeout")
 
 
@@ -131,8 +132,8 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str
         "node": policy.node,
         "limits": policy.limits._asdict(),
         "sources": {name: settings[name].source for name in TIMEOUTS},
-        "options": {  # that somebody gave, for `ftctl explain`
-            name: [redaction.redact_option(name, value.text)[:OPTION], value.source]
+        "options": {  # those that do not have their default; `ftctl explain` adds the others
+            name: [short(redaction.redact_option(name, value.text), OPTION), value.source]
             for name, value in settings.items()
             if value.source != "default"
         },

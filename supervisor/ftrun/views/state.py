@@ -66,8 +66,8 @@ def boolean(found: object) -> bool | None:
     return found if isinstance(found, bool) else None
 
 
-def by_name(found: object) -> dict[str, tuple[str, ...]] | None:
-    """Two texts for each name."""
+def text_pairs(found: object) -> dict[str, tuple[str, ...]] | None:
+    """Two texts for each name: of an option, its value and its source."""
     if not isinstance(found, dict):
         return None
     pairs = {name: strings(pair) for name, pair in found.items()}
@@ -132,7 +132,7 @@ STATE: Final = {
         "mono": number,
         "limits": LIMITS,
         "state_dir": Optional(string),
-        "options": by_name,
+        "options": text_pairs,
         "sources": {f"{rule}-timeout": string for rule in ("hang", "start", "idle")},
     },
     "now": {

@@ -23,7 +23,7 @@ def command(run_dir: str | None, as_json: bool) -> None:
     found = rundir.find(run_dir)
     loaded = state.load(found)
     run = loaded.part("run")
-    given = state.by_name(run.get("options"))
+    given = state.text_pairs(run.get("options"))
     if given is None:
         raise UserError(loaded.problem or f"{found}: the ftrun of this run, {run.get('version')}, kept no options")
     words = state.strings(run.get("command")) or ()
@@ -36,6 +36,6 @@ def command(run_dir: str | None, as_json: bool) -> None:
 
 
 def _rows(given: dict[str, tuple[str, ...]]) -> list[Row]:
-    """Those that the run was given, and the defaults of the others."""
+    """The options that the run was given, and the others with the defaults of the installed ftrun."""
     defaults = {option.name: (option.default, "default") for option in OPTIONS if option.name != "dry-run"}
     return [(name, text, source) for name, (text, source) in (defaults | given).items()]
