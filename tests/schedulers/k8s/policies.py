@@ -1,7 +1,8 @@
 """What Kubernetes, JobSet and Volcano do with a container that has failed, restated from their controllers.
 
 No package on a registry holds these controllers, so that their own code cannot run here.  `test_policies.py` holds
-each of these functions to a table of cases that is restated from the tests of the controllers themselves.
+each of these functions to a table of cases.  Those of Kubernetes are restated from the tests of its controller; those
+of JobSet from its documentation and its code, and those of Volcano from its code, which have no such tables.
 """
 
 from __future__ import annotations
