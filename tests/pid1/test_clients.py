@@ -13,10 +13,12 @@ from ftrun.core.machine import events as ev
 from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import Line
 from ftrun.messages import messenger
+from ftrun.messages import probe as probe_messages
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem, Ready
 from ftrun.pid1.clients.base import REFUSALS
 from ftrun.pid1.clients.messenger import GroupMessenger
+from ftrun.pid1.clients.probe import Probe
 from ftrun.pid1.clients.registry import TABLE, Entry
 from proof.fuzz import kit, messages, seeds
 
@@ -111,3 +113,29 @@ def test_a_final_refusal_ends_only_a_member_that_has_never_joined(joined: bool) 
     events = client.handle(messenger.Refused("it has another secret than this node", True), time.monotonic())
     assert [isinstance(event, ev.CoordinatorLost) for event in events] == ([] if joined else [True])
     assert [record for record, _, _ in context.records] == ["problem"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_devices_are_checked_after_an_attempt_that_ends_before_their_first_report(number: int) -> None:
+    """The first check, before the start, has said that there are devices; a report takes a driver seconds at times."""
+    sent: list[bytes] = []
+    helpers = SimpleNamespace(
+        add=lambda *arguments, **more: None, is_running=lambda name: True, send=lambda name, line: sent.append(line)
+    )
+    context: Any = SimpleNamespace(
+        settings={name: SimpleNamespace(value=None) for name in ("min-devices", "probe", "fault-table")},
+        policy=Policy(checks_devices=True, device_timeout=60.0),
+        helpers=helpers,
+        work_dir=SimpleNamespace(path="/run-dir"),
+        idle_period=10.0,
+        devices=(),
+        ledger=None,
+        command=77,
+    )
+    client = Probe(context)
+    device = probe_messages.Health("GPU-0", "nvidia", "GPU-0", 600 << 20, "ok", False)
+    client.handle(probe_messages.Present((device,) * number), 1.0)
+    client.on_spawning()
+    at_once = client.release([77], 2.0)
+    assert [isinstance(event, ev.DevicesReleased) for event in at_once] == [True] * (1 - number)
+    assert [json.loads(line)["used"] for line in sent] == [{"GPU-0": 600 << 20}] * number

@@ -31,7 +31,8 @@ class Probe(Client[messages.Event]):
 
     def __init__(self, context: Context) -> None:
         settings = context.settings
-        self._seen_at = 0.0
+        self._seen_at: float | None = None  # when the last report came
+        self._first_check_found = False  # whether the first check found devices
         self._samples: deque[DeviceUse] = deque(maxlen=SAMPLES)  # since the last sample
         self._used: dict[str, int] | None = None  # bytes in use before the command ran
         self._freeing = False
@@ -75,7 +76,9 @@ class Probe(Client[messages.Event]):
     def release(self, dead: Sequence[int], now: float) -> list[ev.Event]:
         """Request whether the devices are free: answered at once without devices, or else later."""
         context = self.context
-        if not context.helpers.is_running(self.name) or not context.devices:
+        # An attempt may end before the first report; then the first check says whether there are devices.
+        devices = self._first_check_found if self._seen_at is None else bool(context.devices)
+        if not context.helpers.is_running(self.name) or not devices:
             return [ev.DevicesReleased(now)]
         removed = context.ledger.removed if context.ledger is not None else ()
         self._freeing, self._removed = True, frozenset(removed)
@@ -101,6 +104,7 @@ class Probe(Client[messages.Event]):
 
     def _present(self, devices: Sequence[messages.Health], now: float) -> ev.Event:
         """The first check of the devices, before the command uses them."""
+        self._first_check_found = bool(devices)
         self._broken = {device.id: str(device.health) for device in devices if device.broken}
         self._used = self._used or _memory(devices) or None
         return ev.DevicesFound(now, _usable(devices))
@@ -152,7 +156,7 @@ class Probe(Client[messages.Event]):
         """All samples of the devices since the last call, or the last one; none if the probe was silent for long."""
         samples = tuple(self._samples)
         self._samples.clear()
-        if samples or now - self._seen_at > max(3 * self.context.idle_period, STALE):
+        if samples or self._seen_at is None or now - self._seen_at > max(3 * self.context.idle_period, STALE):
             return samples
         return tuple(_use(device) for device in self.context.devices if _used_by_job(device))
 
