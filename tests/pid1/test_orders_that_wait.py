@@ -106,3 +106,13 @@ def test_a_later_order_that_is_certain_takes_effect_at_once(later: GroupOrder, f
     assert not waits.keeps(order(later), RUNNING, OWN)
     assert not waits.pending
     assert waits.events(time.monotonic() + EXITING, RUNNING) == []
+
+
+def test_the_end_of_a_command_that_is_being_stopped_comes_at_once(folder: str) -> None:
+    """The end of its tree follows in the same pass, and then nobody waits for the command any more."""
+    waits = cause(folder)
+    now = time.monotonic()
+    waits.begin(ev.CommandExited(now, 3), os.getpid(), RankProcesses())
+    (exited,) = waits.events(now, Stopping(Attempt(1), "term"))
+    assert isinstance(exited, ev.CommandExited)
+    assert exited.code == 3

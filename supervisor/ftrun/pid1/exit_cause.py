@@ -4,7 +4,7 @@ from collections.abc import Container
 from typing import Final
 
 from ftrun.core.machine.events import CommandExited, GroupOrderReceived
-from ftrun.core.machine.states import Phase, Running, Starting, Suspect
+from ftrun.core.machine.states import Phase, Running, Starting, Stopping, Suspect
 from ftrun.core.machine.values import Attempt
 from ftrun.core.text import sentences
 from ftrun.host import oom
@@ -104,7 +104,9 @@ class ExitCause:
         exited = self._exited
         if exited is None or now < (self.deadline or 0.0):
             return None
-        if now <= exited.now:  # the heartbeats that were read at its end are not in `phase` before the next pass
+        # The heartbeats that were read at its end are not in `phase` before the next pass.  A command that is being
+        # stopped needs no cause, and its end has to come before that of its tree.
+        if now <= exited.now and not isinstance(phase, Stopping):
             return None
         from ftrun.core.rules import first_death
         from ftrun.core.rules.crash_causes import CommandFailure, first_cause, is_symptom
