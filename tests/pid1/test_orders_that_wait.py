@@ -29,8 +29,11 @@ class NoHelpers:
     def request_tail(self) -> None:
         pass
 
+    def __init__(self, wait: float) -> None:
+        self.wait = wait
+
     def cause_deadline(self, since: float) -> float:
-        return 0.0
+        return since + self.wait if self.wait else 0.0
 
 
 @pytest.fixture
@@ -40,8 +43,9 @@ def folder() -> Iterator[str]:
     made.close()
 
 
-def cause(folder: str) -> ExitCause:
-    found = ExitCause(folder, cast(Any, NoHelpers()))
+def cause(folder: str, wait: float = 0.0) -> ExitCause:
+    """`wait`: how long a helper that may know the cause is waited for."""
+    found = ExitCause(folder, cast(Any, NoHelpers(wait)))
     found.spawning(time.monotonic())
     return found
 
@@ -109,10 +113,11 @@ def test_a_later_order_that_is_certain_takes_effect_at_once(later: GroupOrder, f
 
 
 def test_the_end_of_a_command_that_is_being_stopped_comes_at_once(folder: str) -> None:
-    """The end of its tree follows in the same pass, and then nobody waits for the command any more."""
-    waits = cause(folder)
+    """While its cause is waited for, an order to stop has come; nothing waits for that end once its tree has ended."""
+    waits = cause(folder, wait=60.0)
     now = time.monotonic()
     waits.begin(ev.CommandExited(now, 3), os.getpid(), RankProcesses())
-    (exited,) = waits.events(now, Stopping(Attempt(1), "term"))
+    assert waits.events(now + 1, RUNNING) == []
+    (exited,) = waits.events(now + 1, Stopping(Attempt(1), "term"))
     assert isinstance(exited, ev.CommandExited)
     assert exited.code == 3

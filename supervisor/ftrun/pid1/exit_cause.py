@@ -100,13 +100,13 @@ class ExitCause:
         return max(postponed, self._clients.cause_deadline(self._exited.now))
 
     def _due(self, now: float, phase: Phase) -> CommandExited | None:
-        """The exit event with its cause, once every helper that may know it has reported or its time is over."""
-        exited = self._exited
-        if exited is None or now < (self.deadline or 0.0):
+        """The exit event with its cause, once every helper that may know it has reported or its time is over.  If the
+        command is being stopped meanwhile, nothing depends on the cause, and its end comes before that of its tree."""
+        exited, is_stopping = self._exited, isinstance(phase, Stopping)
+        if exited is None or (not is_stopping and now < (self.deadline or 0.0)):
             return None
-        # The heartbeats that were read at its end are not in `phase` before the next pass.  A command that is being
-        # stopped needs no cause, and its end has to come before that of its tree.
-        if now <= exited.now and not isinstance(phase, Stopping):
+        # The heartbeats that were read at its end are not in `phase` before the next pass.
+        if not is_stopping and now <= exited.now:
             return None
         from ftrun.core.rules import first_death
         from ftrun.core.rules.crash_causes import CommandFailure, first_cause, is_symptom
@@ -119,7 +119,7 @@ class ExitCause:
         cause, death, also = first_cause(found, exited.now), None, ""
         is_explained = cause is not None and not is_symptom(cause.chain)
         awaits_rank = self._ranks.living and (cause is None or not is_explained or cause.pid in self._ranks.living)
-        if awaits_rank and now < exited.now + OTHER_RANKS:
+        if awaits_rank and not is_stopping and now < exited.now + OTHER_RANKS:
             self._postponed, self._failures = exited.now + OTHER_RANKS, len(self._ranks.failures)
             return None
         self._exited, self._known = None, True
