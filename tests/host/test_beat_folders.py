@@ -3,6 +3,7 @@
 import fcntl
 import mmap
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -211,6 +212,34 @@ def test_after_the_time_limit_the_rest_is_left_to_the_next_ftrun(memory: Path, m
     assert 30 < len(left) < 100
     remove_stale(memory)
     assert os.listdir(memory) == []
+
+
+def test_three_descriptors_are_enough_for_any_depth(memory: Path) -> None:
+    """A start that failed since no descriptor was left also left its folder in the memory file system."""
+    folder = stale(memory)
+    deepest = folder.joinpath(*["nested"] * 100)
+    deepest.mkdir(parents=True)
+    (deepest / "file").touch()
+    (folder / "nested" / "link").symlink_to(memory)
+    taken = {int(name) for name in os.listdir("/proc/self/fd")}
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = [number for number in range(max(taken) + 5) if number not in taken]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[3], limits[1]))
+    try:
+        beat_folders.remove(str(folder))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert os.listdir(memory) == []
+
+
+@pytest.mark.parametrize("limit", range(10, 18))
+def test_a_start_without_descriptors_leaves_no_folder(runs: Runs, limit: int) -> None:
+    before = set(os.listdir("/dev/shm"))
+    run = runs.run(*python(""), prefix=("prlimit", f"--nofile={limit}"))
+    assert run.wait() in (0, 125), run.log()
+    assert "Traceback" not in run.stderr
+    mine = f"{beat_folders.PREFIX}{os.getuid()}-{run.process.pid}-"
+    assert not [name for name in set(os.listdir("/dev/shm")) - before if name.startswith(mine)]
 
 
 # --- the lock ---------------------------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ LOCK: Final = "lock"
 HOOKS: Final = os.path.dirname(os.path.abspath(at.__file__))
 IMPORT_LINK: Final = f"{at.PYTHON}/sitecustomize.py"
 VERSIONS: Final = 64  # files of bytecode that are linked; there is one for each version of Python
-DEPTH: Final = 32  # of nested folders that are removed
 # Limits of one call of `remove_stale`, which runs in PID 1: directory entries, and seconds.
 MAX_ENTRIES: Final = 20_000
 MAX_SECONDS: Final = 0.05
@@ -234,42 +233,59 @@ def open_folder(path: str, within: int | None = None) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
 
 
-def _empty(folder: int, deadline: float, keep: str = "", depth: int = DEPTH) -> bool:
+def _empty(folder: int, deadline: float, keep: str = "") -> bool:
     """Remove everything but `keep` from an open folder; return whether nothing else is left.  Raises OSError if the
-    folder cannot be read."""
-    emptied, folders = True, []
-    with os.scandir(folder) as entries:
+    folder cannot be read.
+
+    Whatever the depth, it needs three descriptors at once: ftrun may have few left.  A folder that is not empty is
+    moved up into `folder` before its contents are removed.
+    """
+    folders: list[str] = []
+    emptied = _empty_level(folder, folder, folders, deadline, keep)
+    for name in folders:  # grows
+        try:
+            within = open_folder(name, folder)
+            try:
+                emptied = _empty_level(folder, within, folders, deadline) and emptied
+            finally:
+                os.close(within)
+            os.rmdir(name, dir_fd=folder)
+        except OSError:
+            emptied = False
+    return emptied
+
+
+def _empty_level(top: int, within: int, folders: list[str], deadline: float, keep: str = "") -> bool:
+    """Remove all but `keep` from the open folder `within`; return whether that was done in time.  Folders that are not
+    empty are moved to `top`, and their names appended to `folders`.  Raises OSError if `within` cannot be read."""
+    emptied = True
+    with os.scandir(within) as entries:
         for entry in entries:
             if time.monotonic() > deadline:
                 return False
             if entry.name == keep:
                 continue
             try:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.name)
-                else:
-                    os.unlink(entry.name, dir_fd=folder)
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.name, dir_fd=within)
+                elif not _remove_empty(within, entry.name):
+                    name = entry.name
+                    if within != top:
+                        name = f".{os.urandom(8).hex()}"
+                        os.rename(entry.name, name, src_dir_fd=within, dst_dir_fd=top)
+                    folders.append(name)
             except OSError:
                 emptied = False
-    for name in folders:  # after the listing is closed: ftrun may have few descriptors left
-        if time.monotonic() > deadline:
-            return False
-        try:
-            _remove_folder(folder, name, deadline, depth)
-        except OSError:
-            emptied = False
     return emptied
 
 
-def _remove_folder(within: int, name: str, deadline: float, depth: int) -> None:
-    """Raises OSError if something is left."""
-    if depth > 0:
-        folder = open_folder(name, within)
-        try:
-            _empty(folder, deadline, depth=depth - 1)
-        finally:
-            os.close(folder)
-    os.rmdir(name, dir_fd=within)
+def _remove_empty(within: int, name: str) -> bool:
+    """Return whether the folder was empty and is removed."""
+    try:
+        os.rmdir(name, dir_fd=within)
+    except OSError:
+        return False
+    return True
 
 
 def quietly(call: Callable[..., object], *arguments: str) -> None:
