@@ -72,6 +72,28 @@ def test_explain_of_a_run_without_options_says_so(runs: Runs) -> None:
     assert "kept no options" in ctl(run, "explain", code=1)
 
 
+def test_a_value_that_is_automatic_says_what_it_means_in_this_run(runs: Runs) -> None:
+    options = ("--nproc-per-node", "cpu", "--start-timeout", "2h")
+    given = {"MA_HANG_DETECT_TIME": "20", "NODE_NAME": "node-7"}
+    meanings = {
+        "hang-timeout": "learned from the heartbeats; 2h until then",
+        "idle-timeout": "20m, once an accelerator is used (MA_HANG_DETECT_TIME)",
+        "nproc-per-node": f"{os.cpu_count()}",
+        "group-size": "no group",
+        "node-name": "node-7",
+    }
+    before = runs.run("--dry-run", *options, "true", **given)
+    assert before.wait() == 0, before.whole_stderr
+    run = runs.run(*options, "true", **given)
+    assert run.wait() == 0, run.whole_stderr
+    found = json.loads(ctl(run, "explain", "--json"))["options"]
+    assert {name: found[name].get("meaning") for name in meanings} == meanings
+    assert "meaning" not in found["start-timeout"]
+    for text in (before.stdout, ctl(run, "explain")):
+        ends = {name: line for name in meanings for line in text.splitlines() if line.startswith(f"--{name} ")}
+        assert all(ends[name].endswith(f": {meaning}") for name, meaning in meanings.items()), text
+
+
 def test_a_long_value_is_shortened_visibly(runs: Runs) -> None:
     run = runs.run("--on-exit", f"true {'x' * 2000} last", "true")
     assert run.wait() == 0

@@ -357,6 +357,20 @@ def test_lines_with_the_number_of_their_rank(start: Starter, tmp_path: Path) -> 
     assert sorted(line for line in err.splitlines() if b"error" in line) == [b"[0] error of 0", b"[1] error of 1"]
 
 
+def test_output_that_a_full_disk_refuses_is_reported_and_ends_no_rank(start: Starter, tmp_path: Path) -> None:
+    """Without the option the ranks get the error themselves, and fail as without ftrun."""
+    options, command = ["--nproc-per-node", "2"], program(tmp_path, "print('done', flush=True)")
+    for prefixed, code in ((["--prefix-ranks"], 0), ([], 1)):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [*FTRUN, *options, *prefixed, command], stdout=full, stderr=-1, timeout=90, env=start.environment()
+            )
+        assert done.returncode == code, done.stderr
+        lost = b"[ftrun] output: output is lost: No space left on device; the command is not affected"
+        assert done.stderr.splitlines().count(lost) == (1 if prefixed else 0)
+    wait_for(lambda: not start.living(), "the end of all processes")
+
+
 def test_a_file_for_each_rank_survives_a_restart(tmp_path: Path, start: Starter) -> None:
     options = ["--nproc-per-node", "2", "--local-ranks-filter", "0", "--restart-on", "failure", "--backoff", "10ms"]
     command = [*FTRUN, "--log-dir", str(tmp_path / "logs"), *options, program(tmp_path, TALK)]

@@ -1,23 +1,33 @@
 """Lines with the number of their rank, where several ranks write to one pipe."""
 
+import errno
 import fcntl
 import os
 import threading
+from pathlib import Path
+
+import pytest
 
 from ftrun.helpers.output.prefixed import PrefixedRelay
+from ftrun.helpers.output.relay import Relay
 from ftrun.host.output_pipes import NUMBERS
 
 
-class Quiet:
-    """A listener that nothing is reported to."""
+class Listening:
+    """A listener.  `forwarded`: data has been passed on."""
 
     def __init__(self) -> None:
         self.lock = threading.Condition()
+        self.forwarded, self.problems = threading.Event(), list[str]()
 
     def data_read(self, stream: int, data: bytes) -> None: ...
-    def data_forwarded(self) -> None: ...
     def reader_gone(self, stream: int) -> None: ...
-    def problem(self, description: str) -> None: ...
+
+    def data_forwarded(self) -> None:
+        self.forwarded.set()
+
+    def problem(self, description: str) -> None:
+        self.problems.append(description)
 
 
 def test_lines_of_different_ranks_are_not_mixed_in_a_pipe_that_is_full() -> None:
@@ -28,7 +38,7 @@ def test_lines_of_different_ranks_are_not_mixed_in_a_pipe_that_is_full() -> None
         source, writer = os.pipe()
         os.write(writer, b"".join(b"line %d of %d\n" % (n, rank) for n in range(3_000)))
         os.close(writer)
-        relays.append(PrefixedRelay(rank * NUMBERS + 1, source, target, Quiet()))
+        relays.append(PrefixedRelay(rank * NUMBERS + 1, source, target, Listening()))
     expected = sorted(b"[%d] line %d of %d" % (rank, n, rank) for rank in range(3) for n in range(3_000))
     for relay in relays:
         relay.start()
@@ -40,3 +50,33 @@ def test_lines_of_different_ranks_are_not_mixed_in_a_pipe_that_is_full() -> None
     os.close(end)
     os.close(target)
     assert sorted(found.splitlines()) == expected
+
+
+@pytest.mark.parametrize(("relay", "lost"), [(Relay, 21), (PrefixedRelay, 33)])
+def test_a_disk_that_stays_full_is_one_problem_and_its_end_another(
+    tmp_path: Path, relay: type[Relay], lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of four lines are lost."""
+    source, writer = os.pipe()
+    target = os.open(tmp_path / "target", os.O_WRONLY | os.O_CREAT)
+    listener, write, full = Listening(), os.write, [True, True, True]
+
+    def write_to_disk(fd: int, data: bytes) -> int:
+        if fd == target and full:
+            full.pop()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", write_to_disk)
+    running = relay(1, source, target, listener)
+    running.start()
+    for number in range(4):
+        write(writer, b"line %d\n" % number)
+        assert listener.forwarded.wait(60)
+        listener.forwarded.clear()
+    os.close(writer)
+    running.join(60)
+    os.close(target)
+    full_disk = "output is lost: No space left on device"
+    assert listener.problems == [full_disk, f"output arrives again; {lost} bytes of it are lost"]
+    assert (tmp_path / "target").read_bytes().endswith(b"line 3\n")

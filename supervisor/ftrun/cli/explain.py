@@ -4,19 +4,34 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ftrun.config import derived
 from ftrun.config.option_table import OPTIONS, Settings
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import redaction
 from ftrun.core.text.sentences import printable
 
 WIDEST: Final = 40  # columns of a value before the column of the sources moves
-Row = tuple[str, str, str]  # the name of an option, its text without secrets, and its source
 
 
-def show(settings: Settings, commands: Sequence[Sequence[str]]) -> int:
+class Row(NamedTuple):
+    """One option: its text without secrets, where that comes from, and what it means in this run, where the text does
+    not say it (`auto`)."""
+
+    name: str
+    text: str
+    source: str
+    meaning: str = ""
+
+
+def show(
+    settings: Settings, commands: Sequence[Sequence[str]], ranks: int | None = None, members: int | None = None
+) -> int:
     """Print a line for each option, those that somebody gave first, and the commands that would run; the exit code.
-    Values of secrets are masked."""
+    Values of secrets are masked.  `ranks`: how many ftrun would start here; `members`: of the group."""
     names = [option.name for option in OPTIONS if option.name != "dry-run"]
-    rows = [(name, redaction.redact_option(name, settings[name].text), settings[name].source) for name in names]
+    meanings = derived.meanings(settings, derived.policy(settings), ranks, members)
+    texts = [(redaction.redact_option(name, settings[name].text), settings[name].source) for name in names]
+    rows = [Row(name, *text, meanings.get(name, "")) for name, text in zip(names, texts, strict=True)]
     try:
         print("\n".join(map(printable, [*lines(rows), *map(command_line, commands)])), flush=True)
     except BrokenPipeError:
@@ -33,7 +48,11 @@ def command_line(command: Sequence[str]) -> str:
 
 def lines(rows: Iterable[Row]) -> list[str]:
     """A line for each option, those that somebody gave first."""
-    shown = [(f"--{name}", text or "-", source) for name, text, source in sorted(rows, key=lambda r: r[2] == "default")]
-    name, text = (max(len(row[column]) for row in shown) for column in (0, 1))
-    text = min(text, WIDEST)
-    return [f"{one:<{name}}  {value:<{text}}  {source}" for one, value, source in shown]
+    ordered = sorted(rows, key=lambda row: row.source == "default")
+    shown = [row._replace(name=f"--{row.name}", text=row.text or "-") for row in ordered]
+    name = max(len(row.name) for row in shown)
+    text = min(max(len(row.text) for row in shown), WIDEST)
+    return [
+        f"{row.name:<{name}}  {row.text:<{text}}  {row.source}" + (f": {row.meaning}" if row.meaning else "")
+        for row in shown
+    ]

@@ -40,12 +40,12 @@ def run(arguments: Sequence[str]) -> int:
         settings = option_values.settings(given, os.environ)
         derived.idle_timeout(settings)
         _check_min_devices(settings)
-        _check_ranks(settings)
+        ranks = _check_ranks(settings)
         group = _group(settings)
         if settings["dry-run"].value:
             from ftrun.cli.explain import show
 
-            return show(settings, [phase.command for phase in phases] or [command])
+            return show(settings, [phase.command for phase in phases] or [command], ranks, group and group.size)
         if phases:
             return _in_phases(phases, given, command, group)
         if not command:
@@ -71,11 +71,11 @@ def _check_min_devices(settings: option_table.Settings) -> None:
         raise option_table.ConfigError(f"--min-devices {settings['min-devices'].text}: {why}")
 
 
-def _check_ranks(settings: option_table.Settings) -> None:
-    """ConfigError if the number of ranks on this node is zero or too large."""
+def _check_ranks(settings: option_table.Settings) -> int | None:
+    """How many ranks ftrun starts on this node; None: one command.  ConfigError if that is zero or too large."""
     asked = settings["nproc-per-node"]
     if asked.value is None:
-        return
+        return None
     from ftrun.pid1.bootstrap import local_ranks
     from ftrun_hooks.layout import SLOTS
 
@@ -88,6 +88,7 @@ def _check_ranks(settings: option_table.Settings) -> None:
     if shown.value and max(shown.value) >= count:
         ranks = f"its ranks are 0 to {count - 1}" if count > 1 else "its only rank is 0"
         raise option_table.ConfigError(f"--local-ranks-filter {shown.text}: this node has no such rank; {ranks}")
+    return count
 
 
 def _group(settings: option_table.Settings) -> "Group | None":

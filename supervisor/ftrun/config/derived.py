@@ -3,6 +3,7 @@
 import os
 from typing import Final
 
+from ftrun.accelerators.table import VENDORS
 from ftrun.config import annotations
 from ftrun.config.option_table import RESET_FILE, ConfigError, Settings
 from ftrun.config.parsers import count
@@ -10,6 +11,7 @@ from ftrun.core.ranks.shared import OPERATOR
 from ftrun.core.rules.idle import Thresholds
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import HOUR, Policy
+from ftrun.core.text import durations
 from ftrun.platforms.modelarts import HANG_MINUTES
 from ftrun.platforms.table import NODES
 
@@ -122,6 +124,35 @@ def reset_file(settings: Settings) -> str | None:
 def state_dir(settings: Settings) -> str | None:
     """The folder for what outlives the pod, or None."""
     return settings["state-dir"].value or settings["log-dir"].value or None
+
+
+def meanings(settings: Settings, found: Policy, ranks: int | None, members: int | None) -> dict[str, str]:
+    """What an option means in this run, by its name: those of which the value alone does not say it, as `auto`.
+    `found`: the policy that follows from them; `ranks`: how many ftrun starts on this node; `members`: of the group."""
+    limits, text = found.limits, durations.seconds
+    until = "" if limits.hang is None else f"; {text(limits.hang)} until then"
+    start = "off" if limits.start is None else f"{text(limits.start)}, in a job that sends heartbeats"
+    section = "off" if limits.section is None else text(limits.section)
+    section += "; learned in sections that ftrun opens by itself" if limits.automatic_learned else ""
+    idle = "off" if limits.idle is None else f"{text(limits.idle)}, once an accelerator is used"
+    drivers = [vendor.name for vendor in VENDORS if any(map(os.path.exists, vendor.driver_files))]
+    link = "off" if found.link_timeout is None else f"{text(found.link_timeout)} ({found.link_library})"
+    automatic = {
+        "hang-timeout": f"learned from the heartbeats{until}",
+        "start-timeout": start,
+        "section-timeout": section,
+        "idle-timeout": f"{idle} ({HANG_MINUTES})" if os.environ.get(HANG_MINUTES) else idle,
+        "link-timeout": link,
+        "probe": ", ".join(drivers) or "there is no driver here",
+        "journal": "on" if uses_journal(settings) else "off",
+        "group-size": "no group" if members is None else f"{members}",
+        "standby": "one for each process" if ranks is None else f"{ranks}",
+    }
+    known = {name: meaning for name, meaning in automatic.items() if settings[name].value == "auto"}
+    if isinstance(settings["nproc-per-node"].value, str):
+        known["nproc-per-node"] = f"{ranks}"
+    names = {"node-name": found.node, "state-dir": state_dir(settings), "reset-file": reset_file(settings)}
+    return known | {name: value for name, value in names.items() if value and not settings[name].text}
 
 
 def uses_journal(settings: Settings) -> bool:

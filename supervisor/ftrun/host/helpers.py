@@ -187,7 +187,8 @@ class Helpers:
         """Let a lasting helper complete its work; return whether it did so within `seconds`.  It blocks, so it is for
         the very end.
 
-        A helper that dies meanwhile is started again; one that needs longer is left running.
+        A helper that dies meanwhile is started again; one that needs longer is left running.  `read_lines` then returns
+        what the helper wrote meanwhile.
         """
         until = time.monotonic() + seconds
         return all(self._finished(helper, until) for helper in self._all if helper.name == name)
@@ -242,7 +243,11 @@ class Helpers:
         while (left := until - time.monotonic()) > 0:
             if not poll.poll(min(SLICE, 1000 * left)):
                 _continue_if_stopped(helper.pid)
-            elif not os.read(output, READ):
+            elif content := os.read(output, READ):
+                *lines, helper.rest = (helper.rest + content).split(b"\n")
+                helper.rest = helper.rest[:LINE_LIMIT]
+                self._final_lines += [(helper.name, line) for line in lines]
+            else:
                 break
         os.close(output)
 

@@ -93,7 +93,7 @@ class Supervisor:
         self._exit: do.Exit | None = None
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
         self._exit_cause = ExitCause(self._beats.path, self._clients)
-        self._state_file = StateFile(setup, self._policy, command, self._launcher.standbys)
+        self._state_file = StateFile(setup, self._policy, command, self._launcher.standbys, group)
         self._records = RecordWriter(setup, command, phase.name, self._clients, self._state_file, lambda: self._job)
         self._recovery: RankRecovery | None = None
         if settings["nproc-per-node"].value is not None:
@@ -196,10 +196,7 @@ class Supervisor:
                 self._clients.load_rest()
                 tidy(self._beats.path)
             self._clients.supervise(now)
-        for record, fields, text in self._clients.drain_records():
-            self._records.persist(record, fields, False)
-            if text is not None:
-                self._console.print(text, severity="warning" if record == "problem" else "info")
+        self._records.write_those_of_helpers()
 
     def _handle_ranks(self, ready: set[int] | None, now: float) -> None:
         """Handle what the ranks that can recover have reported, once all have executed."""
@@ -392,6 +389,7 @@ class Supervisor:
         if self._recovery is not None:
             self._recovery.close()
         self._clients.drain()
+        self._records.write_those_of_helpers()
         self._beats.close()
         if self._exit is not None:  # after the last output of the command
             self._setup.print_summary(self._exit, self._job.ledger, self._phase, self._records.logged)

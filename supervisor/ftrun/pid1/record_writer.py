@@ -42,6 +42,13 @@ class RecordWriter:
             self._printed_problem = journal.problem
             console.print(str(journal.problem))
 
+    def write_those_of_helpers(self) -> None:
+        """Write the records that the clients of the helpers have made, and print what is for the operator."""
+        for event, fields, text in self._clients.drain_records():
+            self.persist(event, fields, False)
+            if text is not None:
+                self._setup.console.print(text, severity="warning" if event == "problem" else "info")
+
     def problem(self, what: str, printed: bool = False) -> None:
         self.persist("problem", (("what", what),), False)
         if printed:

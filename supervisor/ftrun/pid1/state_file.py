@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ftrun import __version__
-from ftrun.config.derived import state_dir
+from ftrun.config.derived import meanings, state_dir
 from ftrun.config.option_table import Settings
 from ftrun.core.machine.notices import GivenNotices, Notices, notices
 from ftrun.core.machine.states import Done, Job
@@ -15,9 +15,10 @@ from ftrun.core.text import redaction
 from ftrun.core.text.sentences import short
 from ftrun.host import clock, leftovers, procfs
 from ftrun.messages import state
-from ftrun.pid1.bootstrap import Setup
+from ftrun.pid1.bootstrap import Setup, local_ranks
 
 if TYPE_CHECKING:
+    from ftrun.config.group_config import Group
     from ftrun.core.rules.standby import NextStart
     from ftrun.pid1.standby import Standbys
 
@@ -30,10 +31,15 @@ class StateFile:
     """Saves changes: those of the phase at once, those of figures alone at most every `PAUSE` seconds, at `due`."""
 
     def __init__(
-        self, setup: Setup, policy: Policy, command: Sequence[str], standbys: "Standbys | None" = None
+        self,
+        setup: Setup,
+        policy: Policy,
+        command: Sequence[str],
+        standbys: "Standbys | None" = None,
+        group: "Group | None" = None,
     ) -> None:
         self._setup, self._journal, self._tree, self._policy = setup, setup.journal, setup.tree, policy
-        self._run = _run(setup.settings, policy, command)
+        self._run = _run(setup.settings, policy, command, group)
         self._notices = Notices(GivenNotices())
         self._group = leftovers.Recorder()
         self._standbys = standbys
@@ -117,9 +123,11 @@ def _shape(job: Job) -> tuple[object, ...]:
     return type(phase), getattr(phase, "stage", None), job.want, job.held, job.paused, job.order, counts, saved, facts
 
 
-def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str, Any]:
+def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Group | None") -> dict[str, Any]:
     """Facts that do not change while this ftrun runs."""
     me = procfs.stat(os.getpid())
+    asked = settings["nproc-per-node"].value
+    ranks = None if asked is None else local_ranks(asked)
     return {
         "version": __version__,
         "pid": os.getpid(),
@@ -136,6 +144,10 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str]) -> dict[str
             name: [short(redaction.redact_option(name, value.text), OPTION), value.source]
             for name, value in settings.items()
             if value.source != "default"
+        },
+        "meanings": {
+            name: short(redaction.redact_option(name, text), OPTION)
+            for name, text in meanings(settings, policy, ranks, group and group.size).items()
         },
         "max_restarts": policy.max_restarts,
         "restart_on": sorted(policy.restart_on),

@@ -75,6 +75,13 @@ def text_pairs(found: object) -> dict[str, tuple[str, ...]] | None:
     return known if len(known) == len(pairs) else None
 
 
+def texts(found: object) -> dict[str, str] | None:
+    """A text for each name."""
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        return None
+    return found
+
+
 class Optional:
     """This kind, or null."""
 
@@ -133,6 +140,7 @@ STATE: Final = {
         "limits": LIMITS,
         "state_dir": Optional(string),
         "options": text_pairs,
+        "meanings": texts,
         "sources": {f"{rule}-timeout": string for rule in ("hang", "start", "idle")},
     },
     "now": {

@@ -49,6 +49,7 @@ class Relay(threading.Thread):
         self._to_pipe = stat.S_ISFIFO(os.fstat(target).st_mode)
         self._tee_pipe: tuple[int, int] | None = os.pipe()  # for tee; None if that is not permitted
         self._ended = False
+        self._lost = 0  # bytes, since the last ones that arrived
 
     @property
     def is_drained(self) -> bool:
@@ -112,6 +113,9 @@ class Relay(threading.Thread):
         while left:
             try:
                 left = left[move(left) :]
+                if self._lost:
+                    self._listener.problem(f"output arrives again; {self._lost:,} bytes of it are lost")
+                    self._lost = 0
             except BlockingIOError:  # another process has made the shared descriptor non-blocking
                 poll = select.poll()
                 poll.register(self._target, select.POLLOUT)
@@ -119,7 +123,9 @@ class Relay(threading.Thread):
             except (BrokenPipeError, ConnectionResetError):
                 raise
             except OSError as error:  # a full disk: the command cannot get this error, and must not die of it
-                self._listener.problem(f"output is lost: {error.strerror}")
+                if not self._lost:
+                    self._listener.problem(f"output is lost: {error.strerror}")
+                self._lost += len(left)
                 return len(left)
         return 0
 

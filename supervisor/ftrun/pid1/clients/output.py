@@ -14,6 +14,7 @@ class Output(Client[messages.Event]):
     """`tail`: the last lines of the command's output, once the helper has sent them."""
 
     name = "output"
+    prints_problems = True  # output that is lost
     requests, events = messages.REQUESTS, messages.EVENTS
 
     def start(self) -> None:
@@ -44,5 +45,8 @@ class Output(Client[messages.Event]):
         """Forward the rest of the output."""
         self.context.output_pipes.close_writers()
         self.context.helpers.finish(self.name, DRAINING)
+        for name, line in self.context.helpers.read_lines(set(), time.monotonic()):
+            if name == self.name and line is not None:
+                self.parse(line)  # a problem becomes a record
         self.context.output_pipes.close_readers()
         return None
