@@ -307,6 +307,39 @@ def test_log_dir_on_the_disk_has_a_folder_for_each_run(runs: Runs, net: Disk, de
     assert json.loads((runs.folder / "log").read_text())["run_dir"] in known
 
 
+def test_stderr_on_a_dead_disk_does_not_block_pid_1(runs: Runs, disk: Disk) -> None:
+    """Its lines are written by a helper, once the disk answers."""
+    file = disk.view / "stderr"
+    script = f"trap '' TERM; {WAITS[-1]}"
+    run = runs.start("--stop-grace", "1s", "sh", "-c", script, prefix=("sh", "-c", f'exec "$@" 2> {file}', "sh"))
+    run.until("spawned")
+    lines = wait_for(lambda: (disk.real / "stderr").read_text(), "the first line")
+    assert lines.startswith("[ftrun] attempt 1 started;")
+    disk.die()
+    try:
+        assert ftctl(runs, "restart").stdout
+        run.until("spawned", 2)
+        assert state_of(run.pid) not in "ZD"
+    finally:
+        disk.come_back()
+    go(runs)
+    assert run.wait() == 7, run.log()
+    first, *between, last = (disk.real / "stderr").read_text().splitlines()
+    assert first in lines
+    assert any("restart requested" in line for line in between), between
+    assert last.startswith("[ftrun] ended with 7 ")
+
+
+def test_lines_of_a_short_run_are_on_the_disk_at_its_end(runs: Runs, disk: Disk) -> None:
+    file = disk.view / "stderr"
+    options = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "off")
+    run = runs.run(*options, "sh", "-c", "exit 3", prefix=("sh", "-c", f'exec "$@" 2> {file}', "sh"))
+    assert "ended" in run.order, run.log()
+    first, *_, last = (disk.real / "stderr").read_text().splitlines()
+    assert first.startswith("[ftrun] attempt 1 started;")
+    assert last.startswith("[ftrun] ended with ")
+
+
 PHASES: Final = (
     '[[phase]]\nname = "one"\ncommand = ["sh", "-c", "echo >> one"]\n'
     '[[phase]]\nname = "two"\ncommand = ["sh", "-c", "echo >> two; test -e go"]\n'

@@ -5,6 +5,7 @@ import os
 import select
 import stat
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
@@ -14,6 +15,7 @@ from ftrun.host import clock, mounts
 from ftrun.host.signals import writing
 
 Severity = Literal["debug", "info", "warning", "error"]
+QUEUED: Final = 256  # lines that wait for the helper `line_writer`, the last ones
 LIMIT: Final = 4096  # bytes of a line that a pipe takes completely or not at all (PIPE_BUF)
 TEXT_LIMIT: Final = LIMIT - 64  # bytes of the text in it
 RESET: Final = "\033[0m"
@@ -39,9 +41,12 @@ class Console:
     command shares stderr, so its flags cannot be changed; ftrun opens a pipe or a terminal a second time instead.
 
     `before_line` is called before each line, so that whoever reads the line finds the records that belong to it.
+
+    With `queued`, lines for a file on a network disk, where a write may block, are collected in `queue`, and the
+    helper `line_writer` writes them.
     """
 
-    def __init__(self, level: int = 1, as_json: bool = False) -> None:
+    def __init__(self, level: int = 1, as_json: bool = False, queued: bool = False) -> None:
         # If stderr was closed when ftrun started, descriptor 2 is another file now.
         self.level = level if sys.stderr is not None else -1
         self.attempt: int | None = None
@@ -49,6 +54,7 @@ class Console:
         self._json = as_json
         self._fd, self._colours = 2, False
         self._asked = not mounts.is_on_network_volume(2)  # a disk that does not answer must not block PID 1
+        self.queue: deque[bytes] | None = deque(maxlen=QUEUED) if queued and not self._asked else None
         if not self._asked:
             return
         try:
@@ -104,6 +110,9 @@ class Console:
 
     def _write(self, line: bytes) -> None:
         self.before_line()
+        if self.queue is not None:
+            self.queue.append(line)
+            return
         try:
             poll = select.poll()
             poll.register(self._fd, select.POLLOUT)
@@ -123,10 +132,10 @@ def print_error(text: str) -> None:
         pass
 
 
-def create(settings: Settings) -> Console:
+def create(settings: Settings, queued: bool = False) -> Console:
     """Return the console that these options ask for."""
     level = 0 if settings["quiet"].value else 2 if settings["verbose"].value else 1
-    return Console(level, settings["log-format"].value == "json")
+    return Console(level, settings["log-format"].value == "json", queued)
 
 
 def _nothing() -> None:

@@ -94,6 +94,12 @@ class Helpers:
         if delay:
             self._all[-1].due = time.monotonic() + delay
 
+    def start(self, name: str) -> None:
+        """Start a helper now that does not run: it was not due yet, or has died."""
+        for helper in self._all:
+            if helper.name == name and not helper.pid:
+                self._start(helper, time.monotonic())
+
     def remove(self, name: str) -> None:
         """End a helper and do not start it again."""
         for helper in [h for h in self._all if h.name == name]:

@@ -223,7 +223,7 @@ class Setup(NamedTuple):
 def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Starts | None = None) -> Setup:
     """Raises SetupError if a requirement is not met.  Processes that an earlier, killed ftrun left running on this run
     dir are ended first.  `starts`: the count of an earlier phase."""
-    console = create(settings)
+    console = create(settings, queued=True)
     given = settings["run-dir"].value or settings["log-dir"].value
     try:
         where, journal, copied = work_dir.open_run_dir(*_run_dir(settings), caught)

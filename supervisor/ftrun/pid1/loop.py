@@ -84,7 +84,8 @@ class Supervisor:
         self._poll.register(self._beats.bell, select.POLLIN)
         self._output_pipes = OutputPipes(setup.rank_output)
         helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.run_dir, self._beats.path)
-        context = Context(settings, self._policy, helpers, self._tree, *paths, self._output_pipes, group)
+        pipes, lines = self._output_pipes, self._console.queue
+        context = Context(settings, self._policy, helpers, self._tree, *paths, pipes, group, lines)
         self._launcher = Launcher(command, setup, self._control, self._poll, self._output_pipes, group)
         self._clients = Clients(context, self._launcher.standbys)
         self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
@@ -393,5 +394,4 @@ class Supervisor:
         self._beats.close()
         if self._exit is not None:  # after the last output of the command
             self._setup.print_summary(self._exit, self._job.ledger, self._phase, self._records.logged)
-        if (left := self._clients.close()) is not None:
-            self._console.print(left)
+        self._clients.close(self._console.print)

@@ -20,6 +20,7 @@ from ftrun.messages import (
     exit_hooks,
     group_waits,
     heal,
+    line_writer,
     messenger,
     metrics,
     mirror,
@@ -169,6 +170,7 @@ STORED: Final = state_store.Fault("n", "npu0", "80C98002", "minor", 1.5, "boot",
 SCHEDULED: Final = state_store.Schedule("k", 1, "n", 1.5, 7, None, True, False)
 STORED_VERDICT: Final = state_store.Verdict(1, "node-fault", 197, "n", None, "w", 1, "2026-01-01T00:00:00Z")
 SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
+    "line_writer": (line_writer.EVENTS, (Problem("w"),)),
     "mirror": (mirror.EVENTS, (mirror.Done(read="-"), mirror.Refused("w"))),
     "messenger": (
         messenger.EVENTS,

@@ -1,5 +1,6 @@
 """Base class of the helper clients, and the context that they share."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 from typing import Protocol as StructuralType
@@ -47,7 +48,8 @@ class Standbys(StructuralType):
 class Context:
     """The objects that all clients use, and the state that one client provides to another.
 
-    `records`: records that PID 1 has yet to write.  `idle_period`: seconds between two samples of the idle rule.
+    `records`: records that PID 1 has yet to write.  `lines`: those that the helper `line_writer` has yet to write, if
+    it runs.  `idle_period`: seconds between two samples of the idle rule.
     """
 
     def __init__(
@@ -60,9 +62,11 @@ class Context:
         beat_dir: str,
         output_pipes: OutputPipes,
         group: "Group | None" = None,
+        lines: deque[bytes] | None = None,
     ) -> None:
         self.settings, self.policy, self.helpers, self.tree = settings, policy, helpers, tree
         self.work_dir, self.beat_dir, self.output_pipes, self.group = work_dir, beat_dir, output_pipes, group
+        self.lines = lines
         idle = policy.limits.idle
         self.idle_period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
         self.records: list[Record] = []

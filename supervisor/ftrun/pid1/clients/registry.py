@@ -80,6 +80,7 @@ def _exports_records(context: Context) -> bool:
 
 
 TABLE: Final = (
+    Entry("line_writer.LineWriter", lambda context: context.lines is not None),
     Entry("mirror.Mirror", lambda context: bool(context.work_dir.copied)),
     Entry("messenger.Messenger", lambda context: context.group is None and context.settled, later=True),
     Entry("messenger.GroupMessenger", lambda context: context.group is not None),
@@ -306,11 +307,12 @@ class Clients:
         if (output := self._running.pop("output", None)) is not None:
             output.finish()
 
-    def close(self) -> str | None:
-        """End all helpers, the mirror last, because it copies the files of the others.  Returns a line for the user if
-        files are missing on the network disk."""
+    def close(self, tell: Callable[[str], None]) -> None:
+        """End all helpers: after the others the mirror, because it copies their files, and last the one that writes
+        lines.  `tell` gets a line for the user if files are missing on the network disk."""
         if self._standbys is not None:
             self._standbys.finish(time.monotonic() + ENDING)
-        left = [client.finish() for client in reversed(self._running.values())]
+        for client in reversed(self._running.values()):
+            if (line := client.finish()) is not None:
+                tell(line)
         self._helpers.close()
-        return next((line for line in left if line is not None), None)

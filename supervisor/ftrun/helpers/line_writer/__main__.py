@@ -1,0 +1,31 @@
+"""Writes the lines of ftrun to a file on a network disk: `line_writer`, started by PID 1, with that file as descriptor
+3.  The requests are in messages/line_writer.py.  A write that the disk refuses is reported once.
+"""
+
+import os
+import sys
+from typing import Final
+
+from ftrun.helpers.lines import Lines, run
+from ftrun.messages.line_writer import EVENTS, REQUESTS
+
+FILE: Final = 3
+
+
+def main(_: list[str]) -> int:
+    return run(_write_all, EVENTS, REQUESTS)
+
+
+def _write_all(lines: Lines) -> None:
+    while not lines.ended:
+        for request in lines.requests():
+            content = request.text.encode()
+            try:
+                while content:
+                    content = content[os.write(FILE, content) :]
+            except OSError as error:
+                lines.problem(f"stderr cannot be written ({error.strerror})")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
