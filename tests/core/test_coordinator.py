@@ -446,13 +446,30 @@ def test_a_member_that_is_not_back_in_time_is_named() -> None:
     assert group.order.node == "node-1"
 
 
-def test_a_member_that_comes_and_goes_does_not_extend_the_deadline() -> None:
+def test_a_member_that_is_lost_again_is_waited_for_as_long_as_before_but_not_for_ever() -> None:
     group = running()
     group.gone(1)
+    for lost_at, until in ((400.0, 1000.0), (900.0, 1500.0), (1400.0, 1900.0), (1800.0, 1900.0)):
+        group.now = lost_at
+        group.reports(1, "ready", 0, life := f"life-{lost_at}")
+        group.gone(1, life=life)
+        assert group.coordinator.deadline == until
+    group.ready(0, 2)
+    group.due()
+    assert group.end == (195, "member 1 (node-1) is lost, and for 30m members were lost again and again")
+
+
+def test_each_lost_member_is_waited_for_from_its_own_loss() -> None:
+    group = elastic(4, least=2)
+    group.gone(1, certain=True)
     group.now = 400.0
-    group.reports(1, "ready", 1)
-    group.gone(1)
-    assert group.coordinator.deadline == 700.0
+    group.gone(2, certain=True)
+    group.ready(0, 3)
+    group.at(100.0 + WAIT)
+    assert group.did == ("stop", 1, "peer")
+    group.now = 800.0
+    group.reports(2, "ready", 1, "new", boot="boot2")
+    assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (2, 2)))
 
 
 @pytest.mark.parametrize(

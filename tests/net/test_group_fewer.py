@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from net.test_group_view import ftctl, rows
 from support.group_runs import Group
 from support.hosts import Hosts
 from support.runs import wait_for
@@ -35,6 +36,7 @@ def test_a_spare_takes_the_place_of_a_lost_member_and_nothing_restarts_twice(hos
     assert members(group, 1) == {0: 0, 1: 1, 2: 2}
     until_spare(group, 3)
     assert not group.rank(3).named("spawned")
+    until_shown_as_spare(group, 3)
     group.rank(1).kill()
     group.gone.add(1)
     group.until_started(2, nodes=3)
@@ -123,6 +125,20 @@ def test_a_replaced_member_does_not_end_the_others(hosts: Make, rank: int) -> No
 def until_spare(group: Group, rank: int) -> None:
     member = group.rank(rank)
     wait_for(lambda: any(record["what"] == "spare" for record in member.named("group")), "a spare")
+
+
+def until_shown_as_spare(group: Group, rank: int) -> None:
+    """By `ftctl status` of any member, which says of the others that they work."""
+
+    def shown() -> bool:
+        found = rows(group.rank(0))
+        words = {number: row["state"] for number, row in found.items()}
+        return words.get(rank) == "spare" and "spare" not in [words[other] for other in words if other != rank]
+
+    wait_for(shown, "a row of a spare")
+    alone = ftctl(group.rank(rank), "status", "--exit-code")
+    assert (alone.returncode, alone.stdout.split()[0]) == (0, "spare"), alone
+    assert "held ready to take the place of a lost member" in alone.stdout
 
 
 def report_fault(path: Path, rank: int, code: str = "") -> None:

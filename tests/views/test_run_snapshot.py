@@ -227,6 +227,13 @@ def test_between_two_attempts_there_is_no_attempt(run: MadeRun) -> None:
     assert (found.phase, found.ranks, found.step) == ("waiting", (), 7)
 
 
+def test_a_spare_is_not_said_to_wait_for_a_start(run: MadeRun) -> None:
+    run.status |= {"phase": "pending", "deadline": None, "attempt": None, "spare": True}
+    found = seen(run)
+    assert found.phase == "spare"
+    assert found.next == "The place of a lost member, or a further one, at the next restart of all."
+
+
 def test_checkpoints_have_an_age(run: MadeRun) -> None:
     run.record("progress", ago=25, by="checkpoint", step=5, checkpoint="/c/5")
     run.record("progress", ago=20, by="step", step=6)

@@ -9,6 +9,7 @@ from ftrun import __version__
 from ftrun.config.derived import meanings, state_dir
 from ftrun.config.option_table import Settings
 from ftrun.core.machine.notices import GivenNotices, Notices, notices
+from ftrun.core.machine.restarting import is_spare
 from ftrun.core.machine.states import Done, Job
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import redaction
@@ -103,7 +104,7 @@ class StateFile:
             "run": self._run,
             "next_start": None if self._next_start is None else self._next_start._asdict(),
             "imports": self._imports,
-            "now": state.dump_job(job) | {"since": self._since},
+            "now": state.dump_job(job) | {"since": self._since, "spare": is_spare(job, self._policy)},
         }
         self._journal.save(job.ledger, more, durable)
 

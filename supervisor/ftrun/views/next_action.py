@@ -35,6 +35,8 @@ def _next_action(
     left = None if deadline is None else max(0.0, float(deadline) - now)
     if phase == "done":
         return None, None
+    if phase == "spare":
+        return None, "the place of a lost member, or a further one, at the next restart of all"
     if phase == "waiting":
         return _waiting(status, left)
     if phase == "stopping":

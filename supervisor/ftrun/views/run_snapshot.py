@@ -64,6 +64,8 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, prob
         now = max(state.number(newest.get("mono")) or 0.0, ledger.account.at or 0.0) or now
     if not alive:
         phase = "cut off" if ended is None else "done"
+    elif phase == "waiting" and status.get("spare") is True:
+        phase = "spare"
     shown = Snapshot(
         run_dir=run_dir,
         alive=alive,

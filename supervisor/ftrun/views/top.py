@@ -162,7 +162,7 @@ def mood(shown: Snapshot) -> str:
     if shown.phase == "suspect":
         return "bold red"
     stale = shown.stalest is not None and used(shown.stalest) > 0.5
-    return "bold yellow" if stale or shown.phase not in ("running", "starting") else "bold green"
+    return "bold yellow" if stale or shown.phase not in ("running", "starting", "spare") else "bold green"
 
 
 def _deadline(page: _Page, shown: Snapshot) -> list[Text]:

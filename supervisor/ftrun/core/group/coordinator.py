@@ -35,6 +35,7 @@ from ftrun.core.group.fences import (
     note_waiting,
     over_at,
 )
+from ftrun.core.group.losses import Losses
 from ftrun.core.group.membership import (
     HINT,
     Coordinator,
@@ -207,7 +208,7 @@ def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping
     if recovery.goes_on:
         return group, recovery.effects
     if going < len(group.placed) or recovery.drain is not None:
-        return _begin_draining(group, now, pulses, lost_since=phase.lost_since, otherwise=recovery.drain)
+        return _begin_draining(group, now, pulses, losses=phase.losses, otherwise=recovery.drain)
     if group.order.round is not None and isinstance(group.phase, Steady):
         return _with_shared_state(group._replace(phase=group.phase._replace(deadline=None))), recovery.effects
     if phase.deadline is not None and not n("behind"):
@@ -257,13 +258,13 @@ def _begin_draining(
     now: float,
     pulses: Mapping[int, Pulse],
     why: str = "",
-    lost_since: float | None = None,
+    losses: Losses | None = None,
     otherwise: str | None = None,
 ) -> Outcome:
-    """`lost_since`: since when a member has been waited for already; `otherwise`: why, if no member has failed."""
+    """`losses`: of members that are waited for already; `otherwise`: why, if no member has failed."""
     who = first(group.working, group.epoch)
     why = why or (otherwise if who is None and otherwise is not None else _reason(group, who))
-    phase = Draining(now, now + drain_time(group), pulses, lost_since=lost_since)
+    phase = Draining(now, now + drain_time(group), pulses, losses=losses or Losses())
     counts, before = group.counts or highest_counts(group), group.order
     order = GroupOrder(group.epoch, "stop", why, node=who and who.report.node, counts=counts, paused=before.paused)
     order = order._replace(progressed=group.progressed, places=before.places)
@@ -274,9 +275,10 @@ def _begin_draining(
 def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
     n = group.kinds.get
     missing = n("gone", 0) + group.reports_missing * group.unseen
-    lost_since, lost_member, restart, order = phase.lost_since, phase.lost_member, phase.restart, group.order
-    if missing and lost_since is None:
-        lost_since = now
+    absent = absent_ranks(group) if missing else []
+    losses, lost_member = phase.losses.following(absent, now), phase.lost_member
+    restart, order = phase.restart, group.order
+    if missing and phase.losses.first is None:
         lost_member = first((m for m in group.working if m.gone is not None), group.epoch)
     if restart is None and not (n("running") or n("behind") or n("fallen")):  # all have answered
         known = (*group.working, lost_member) if lost_member else group.working
@@ -287,25 +289,24 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
         restart = _restart(group, who, phase.pulses or pulses)
         node, rank, step = restart.suspect or (order.node, None, None)
         order = order._replace(cause=restart.cause, why=restart.why, node=node, rank=rank, step=step)
-    waited = lost_since is not None and now >= lost_since + group.wait
-    absent = absent_ranks(group) if missing else []
+    patience = losses.until(group.wait)
+    waited = patience is not None and now >= patience
     over = max((over_at(group, rank) for rank in absent), default=now)
     if restart is not None and over <= now and _can_start(group, len(absent), waited):
         return _start_epoch(group, restart, now)
-    until = (phase.since if lost_since is None else max(phase.since, lost_since)) + drain_time(group)
+    until = max(phase.since, losses.newest if losses.newest is not None else phase.since) + drain_time(group)
     until = max((until, *group.fences.values()))
-    if missing and lost_since is not None:
+    if patience is not None and missing:
         enough = n("ready", 0) + n("spare", 0) >= group.shape.fewest
         stopping = n("ready", 0) + len(absent) < len(group.placed)
-        patience = max(over, until if stopping else over) if enough else now
-        until = max(lost_since + group.wait, patience)
+        until = max(patience, (max(over, until) if stopping else over) if enough else now)
     due = over if now < over < until else until
     group = group._replace(
-        phase=Draining(phase.since, due, phase.pulses or pulses, restart, lost_since, lost_member), order=order
+        phase=Draining(phase.since, due, phase.pulses or pulses, restart, losses, lost_member), order=order
     )
     if now < until:
         return group, ()
-    return end_missing(group, absent) if missing else end_not_ready(group, now - phase.since)
+    return end_missing(group, absent, losses, now) if missing else end_not_ready(group, now - phase.since)
 
 
 def _ends_all(group: Coordinator, end: GroupEnd) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from ftrun.core.group.losses import Losses
 from ftrun.core.group.membership import NONE, Coordinator, Ended, NodeNote, Outcome, kind_of
 from ftrun.core.group.messages import GroupEnd, GroupOrder, Report
 from ftrun.core.rules import exit_codes
@@ -54,9 +55,12 @@ def end_not_started(group: Coordinator, slow: list[int]) -> Outcome:
     return end_group(group, _hang_limit(why))
 
 
-def end_missing(group: Coordinator, missing: list[int]) -> Outcome:
+def end_missing(group: Coordinator, missing: list[int], losses: Losses, now: float) -> Outcome:
     be, was = ("is", "was") if len(missing) == 1 else ("are", "were")
     why = f"{member_names(missing, group)} {be} lost and {was} not back within {durations.seconds(group.wait)}"
+    if losses.first is not None and not losses.waited(group.wait, now):
+        age = durations.seconds(now - losses.first)
+        why = f"{member_names(missing, group)} {be} lost, and for {age} members were lost again and again"
     if not group.shape.is_fixed:
         able = group.kinds.get("ready", 0) + group.kinds.get("spare", 0)
         why += f"; {sentences.several(able, 'member')} left, and the group needs {group.shape.fewest}"

@@ -8,6 +8,7 @@ members, as without recovery.
 
 from typing import Final
 
+from ftrun.core.group.losses import Losses
 from ftrun.core.group.membership import LATE, Coordinator, Effects, NodeNote, Steady, kind_of
 from ftrun.core.group.root_cause import MemberState
 from ftrun.core.group.world import agree
@@ -216,7 +217,7 @@ def _leave(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
     away = bool(view.lost) or bool(order.joining)
     rung: Rung = "rank" if away or any(one.rung == "rank" for one in noticed) else "retry"
     why = order.why if order.what == "leave" else "the members are not in one round"
-    if view.lost and phase.lost_since is None:
+    if view.lost and phase.losses.first is None:
         member = group.members[min(view.lost)]
         why = f"{member.name} is lost" + (f": {member.gone.why}" if member.gone is not None else "")
     elif noticed and not away:
@@ -233,15 +234,16 @@ def _leave(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
         step=None,
     )
     effects: Effects = ()
-    if found != order or phase.missing != view.missing or phase.round_due is None:
-        lost_since = phase.lost_since if phase.lost_since is not None else now
+    if found != order or phase.losses.missing.keys() != view.missing or phase.round_due is None:
+        losses = phase.losses.following(view.missing, now) if view.lost else Losses()
+        if view.lost and losses.first is None:
+            losses = losses._replace(first=now)
         due = now + max((one.limit for one in view.rounds.values()), default=0.0) + LATE
-        if view.missing:
-            due = max(due, lost_since + group.wait)
+        if view.missing and (patience := losses.until(group.wait)) is not None:
+            due = max(due, patience)
         elif view.lost - view.ready:
             due += group.lease + LATE + group.drain
-        since = lost_since if view.lost else None
-        phase = phase._replace(deadline=None, round_due=due, lost_since=since, missing=view.missing)
+        phase = phase._replace(deadline=None, round_due=due, losses=losses)
         group = group._replace(phase=phase)
     if order.what != "leave":
         effects = (NodeNote(f"all ranks leave round {order.number}: {why}"),)
@@ -260,7 +262,7 @@ def _begin(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
     number = order.number + 1
     begun = left._replace(number=number, what="work", address=offer.address, port=offer.port, joining=())
     begun = begun._replace(step=_common_step(view))
-    group = _with(group, begun)._replace(phase=phase._replace(round_due=None, lost_since=None, missing=frozenset()))
+    group = _with(group, begun)._replace(phase=phase._replace(round_due=None, losses=Losses()))
     return Step(group, (NodeNote(f"all ranks begin round {number}"),), goes_on=True)
 
 

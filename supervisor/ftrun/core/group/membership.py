@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Literal, get_args
 
+from ftrun.core.group.losses import Losses
 from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Pulse, Report
 from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect
 from ftrun.core.machine.values import Reason
@@ -79,25 +80,24 @@ class Gathering(NamedTuple):
 class Steady(NamedTuple):
     """All members run the epoch, have run it, or have to start it before the deadline.
 
-    `round_due`: until when all ranks have to wait for their next round.  `lost_since`: since when they wait for the
-    container of a member, `missing`.  (group_rounds.py)
+    `round_due`: until when all ranks have to wait for their next round.  `losses`: of containers that they wait for.
+    (group_rounds.py)
     """
 
     deadline: float | None = None
     round_due: float | None = None
-    lost_since: float | None = None
-    missing: frozenset[int] = frozenset()
+    losses: Losses = Losses()
 
 
 class Draining(NamedTuple):
-    """The epoch is over, and not all members are ready; missing ones are waited for until the deadline.  `lost_since`:
-    since when a member is or was lost, and `lost_member`: which one, if it had ever come."""
+    """The epoch is over, and not all members are ready; missing ones are waited for until the deadline.
+    `lost_member`: the first of those that were lost, if it had ever come."""
 
     since: float
     deadline: float
     pulses: Mapping[int, Pulse] = {}
     restart: GroupRestart | None = None
-    lost_since: float | None = None
+    losses: Losses = Losses()
     lost_member: MemberState | None = None
 
 

@@ -78,6 +78,15 @@ def _wait_as_spare(job: Job, order: GroupOrder, working: int) -> Outcome:
     return job._replace(phase=Pending(), ledger=ledger, places=order.places), (written, line)
 
 
+def is_spare(job: Job, policy: Policy) -> bool:
+    """Whether the present epoch of the group has no place for this member, which waits for one in the next."""
+    if not job.places or not isinstance(job.phase, Pending) or job.phase.deadline is not None:
+        return False
+    from ftrun.core.group.places import place_of  # only in a group
+
+    return place_of(job.places, policy.member) is None
+
+
 def may_start(job: Job, order: GroupOrder, policy: Policy) -> bool:
     """Whether the order starts the command here.  An ftrun that is new in a group at work starts its ranks only between
     two rounds, and once: it may know the epoch from the state of the one before."""

@@ -12,6 +12,7 @@ RUN: Final = {
     "stopping": "the process tree is being ended",
     "healing": "a device is healed, or the platform permits no start yet",
     "waiting": "the next start is due later",
+    "spare": "held ready to take the place of a lost member",
     "done": "ended with a verdict",
     "cut off": "ftrun is gone and left no verdict",
 }

@@ -13,6 +13,7 @@ const PHASES = {
   stopping: ["■", "warn"],
   healing: ["✚", "warn"],
   waiting: ["◷", "warn"],
+  spare: ["○", "good"],
   "cut off": ["✖", "bad"],
 };
 

@@ -1,0 +1,40 @@
+"""How long a group waits for members that are lost.  Pure.
+
+Each of them has the whole `--wait-peer`, counted from its own loss, also if it had come back and is lost again.  All of
+them together have no more than LONGEST times that: a member that is lost again and again must not keep the others from
+work for ever.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
+
+LONGEST: Final = 3
+
+
+class Losses(NamedTuple):
+    """`first`, `newest`: when members were lost while the group waits; None: never.  `missing`: those that are missing
+    now, and since when."""
+
+    first: float | None = None
+    newest: float | None = None
+    missing: Mapping[int, float] = {}
+
+    def following(self, missing: Collection[int], now: float) -> "Losses":
+        """These with what is so now."""
+        if self.missing.keys() == set(missing):
+            return self
+        since = {rank: self.missing.get(rank, now) for rank in missing}
+        first = self.first if self.first is not None or not since else min(since.values())
+        return Losses(first, max(since.values(), default=self.newest), since)
+
+    def until(self, wait: float) -> float | None:
+        """Until when those that are missing are waited for; None: nobody was lost."""
+        if self.first is None:
+            return None
+        return min(max(self.missing.values(), default=self.first) + wait, self.first + LONGEST * wait)
+
+    def waited(self, wait: float, now: float) -> bool:
+        """Whether each of those that are missing has had that time."""
+        return all(now >= since + wait for since in self.missing.values())
