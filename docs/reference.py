@@ -8,7 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "supervisor"), str(HERE.parent / "hooks")]
 
-from made import measured, records, run_dir, states, torchrun, verbs  # noqa: E402
+from made import measured, records, run_dir, states, timeline, torchrun, verbs  # noqa: E402
 
 from ftrun.accelerators.table import VENDORS  # noqa: E402
 from ftrun.config import option_table  # noqa: E402
@@ -190,6 +190,7 @@ def _table(rows: tuple[tuple[str, str], ...]) -> list[str]:
 
 # By their path in docs/.
 PAGES = {
+    "_static/timeline.svg": timeline.picture,
     "benchmarks.md": partial(measured.page, "benchmarks"),
     "hang-matrix.md": partial(measured.page, "hang-matrix"),
     "reference.md": page,

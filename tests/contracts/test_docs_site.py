@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from support import browser
 from support.runs import HOUSE
 
 MISSING = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
@@ -92,3 +93,18 @@ def test_each_picture_has_a_description(pages: dict[Path, Page]) -> None:
     pictures = [alt for page in pages.values() for alt in page.images]
     assert pictures
     assert all(alt and len(alt) > 10 for alt in pictures)
+
+
+@pytest.mark.skipif(bool(browser.MISSING), reason=f"not here: {', '.join(browser.MISSING)}")
+def test_the_options_can_be_read_without_scrolling_sideways(site: Path, tmp_path: Path) -> None:
+    """On a screen and on a phone, in a real browser; the home page too."""
+    with browser.chromium(tmp_path) as page:
+        for width in (1280, 400):
+            for name in ("index", "reference"):
+                page.open((site / f"{name}.html").as_uri())
+                page.resize(width)
+                assert page.run("return document.documentElement.scrollWidth") <= width
+            table = "const t = document.querySelector('#options table'), w = t.parentElement;"
+            assert page.run(f"{table} return w.scrollWidth - w.clientWidth") <= 1, width
+            columns = page.run("return [...document.querySelectorAll('#options td')].map((e) => e.offsetLeft)")
+            assert len(set(columns)) == (1 if width == 400 else 4)
