@@ -19,6 +19,8 @@ FILES: Final = (
     File("steps.jsonl", "samples of the steps while ranks step: `mono`, `attempt`, `low`, `high`, `ranks`"),
     File("devices.json", "the accelerators as the probe last saw them, replaced atomically"),
     File("group.json", "in a group: the rows of all members as this one knows them, for `ftctl status --all`"),
+    File("waits.json", "in a group: what the threads of this member wait for, while another member may end that"),
+    File("group_waits.json", "the last answer of rank 0 to these: whether the group is deadlocked"),
     File("ftctl.sock", "the control channel, for the same user and root"),
     File("records.sock", "the stream of the records, while they are written"),
     File("output.log", "what the command printed, with `--log-dir`"),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,17 +101,19 @@ def test_two_closed_looks_may_find_a_loop_in_different_lines() -> None:
     assert not looked(once, 123.0, CLOSED).look.proved
 
 
-def test_the_states_of_a_thread_are_compared_rarely_and_not_for_long() -> None:
-    """For at most a tenth of a standstill, and again only in one that is twice as long."""
-    seen, times = attempt(Rank(0, moved_at=SPAWNED)), {}
+@pytest.mark.parametrize("late", [0.0, 0.4], ids="{} s late".format)
+def test_the_states_of_a_thread_are_compared_rarely_and_not_for_long(late: float) -> None:
+    """For at most a tenth of a standstill, and again only in one that is about twice as long."""
+    seen, times = attempt(Rank(0, moved_at=SPAWNED)), dict[int, float]()
     while (at := looks.due(seen, SPAWNED + 5)) is not None and at < SPAWNED + 3600:
-        seen = looks.begin(seen, at)
+        # The first look comes late, as on a crowded machine, and the next one does not.
+        seen = looks.begin(seen, at + (0.0 if times else late))
         seconds = looks.comparison(seen)
         if seconds:
             times[round(at - SPAWNED)] = seconds
         seen = looks.end(seen, None, "", at + 3, 0.0, compared=seconds > 0)
     assert list(times)[:5] == [15, 30, 60, 120, 240]
-    assert list(times.values())[:5] == [2.0, 3.0, 6.0, 6.0, 6.0]
+    assert list(times.values())[:5] == pytest.approx([2.0, 3.0, 6.0, 6.0, 6.0])
     assert sum(times.values()) < 0.015 * 3600
     moved = looks.begin(looks.follow(seen._replace(ranks=(Rank(0, moved_at=SPAWNED + 3601),))), SPAWNED + 3617)
     assert looks.comparison(moved) == 0, "the job has computed for longer than this before it moved on"

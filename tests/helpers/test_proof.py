@@ -130,6 +130,12 @@ CLOSED = {
         "else:\n    ready(); stuck()",
         "waits for",
     ),
+    "a child that is stopped before it accepts a connection": (
+        "s = socket.socket(socket.AF_UNIX); s.bind('sock'); s.listen()\n"
+        "p = fork.Process(target=lambda: os.kill(os.getpid(), 19)); p.start(); s.close()\n"
+        "c = socket.socket(socket.AF_UNIX); c.connect('sock'); ready(); c.recv(1)",
+        "is stopped by SIGSTOP, and ",
+    ),
     "a child process that is stopped": (
         "p = fork.Process(target=lambda: os.kill(os.getpid(), 19)); p.start(); ready(); p.join()",
         "is stopped by SIGSTOP, and ",

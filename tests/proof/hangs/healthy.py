@@ -740,6 +740,80 @@ while time.monotonic() < end:
     ),
     Row(
         "work",
+        "a busy wait for the clock, with other work in between",
+        """
+def work():
+    x = 0.0
+    for _ in range(300):
+        x = x * 0.5 + 1.0
+    return x
+def until(end):
+    while time.monotonic() < end:
+        work()
+until(time.monotonic() + seconds)
+""",
+        cores=1,
+    ),
+    Row(
+        "work",
+        "a busy wait for a flag that a thread sets, which sleeps",
+        """
+flag = []
+def later():
+    time.sleep(seconds)
+    flag.append(1)
+threading.Thread(target=later, daemon=True).start()
+def until():
+    while not flag:
+        pass
+until()
+""",
+        cores=1,
+    ),
+    Row(
+        "work",
+        "a busy wait for a SIGUSR1 from outside",
+        """
+flag = []
+signal.signal(signal.SIGUSR1, lambda *_: flag.append(1))
+waits()
+def until():
+    while not flag:
+        pass
+until()
+""",
+        actors.signals(10),
+        cores=1,
+    ),
+    Row(
+        "work",
+        "nested loops with few variables",
+        """
+def loop(n):
+    for a in range(n):
+        for b in range(100):
+            for c in range(100):
+                pass
+long_enough(loop, 1000)
+""",
+        cores=1,
+    ),
+    Row(
+        "work",
+        "numpy, which computes in the same frame",
+        """
+import numpy as np
+def compute(n):
+    x = np.ones((50, 50))
+    for _ in range(n):
+        x = np.tanh(x @ x)
+long_enough(compute, 1000)
+""",
+        cores=1,
+        lacks=lambda: "" if importlib.util.find_spec("numpy") else "numpy",
+    ),
+    Row(
+        "work",
         "a busy wait for a file",
         "waits()\nwhile not os.path.exists(folder + '/done'):\n    pass",
         touches,
@@ -838,7 +912,7 @@ child.communicate(b'x')
 # --- with PyTorch -----------------------------------------------------------------------------------------------------
 
 TORCH = """
-import http.client, os, sys, time
+import http.client, os, sys, threading, time
 import torch
 torch.set_num_threads(1)
 port, seconds, folder, moment = int(sys.argv[1]), float(sys.argv[3]), sys.argv[4], sys.argv[5]
@@ -883,6 +957,24 @@ if __name__ == '__main__':
     loader = torch.utils.data.DataLoader(Remote(), batch_size=None, num_workers=2, persistent_workers=PERSISTENT)
     train(torch.nn.Linear(4, 1), first + 20, loader)
 """
+# The workers wait while the main process, which has their last batch, asks a slow server between two epochs.
+EPOCHS = f"""{TORCH}
+if __name__ == '__main__':
+    batches = [torch.ones(8, 4)] * (first + 20)
+    loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=2, persistent_workers=True)
+    model = torch.nn.Linear(4, 1)
+    train(model, first + 20, loader)
+    assert ask('/stall/%f' % seconds) == 200
+    train(model, first + 20, loader)
+"""
+# An accelerator that is none, so that DataLoader starts its thread that pins memory.
+PINNING = """
+from torch import accelerator
+accelerator.is_available = lambda: True
+accelerator.current_device_index = lambda: 0
+accelerator.set_device_index = lambda index: None
+torch.Tensor.pin_memory = lambda tensor, *device: tensor
+"""
 DDP = f"""{TORCH}
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -921,6 +1013,11 @@ def ddp(what: str, collective: str = "", who: int = 1) -> str:
 
 def loader(how: str, persistent: bool) -> Words:
     return program(LOADER.replace("HOW", how).replace("PERSISTENT", str(persistent)))
+
+
+def pinning(how: str) -> Words:
+    text = LOADER.replace("HOW", how).replace("PERSISTENT", "True, pin_memory=True")
+    return program(text.replace(TORCH, TORCH + PINNING))
 
 
 def torchrun(text: str) -> Words:
@@ -983,6 +1080,16 @@ def _row(name: str, words: Words, actor: Actor = nobody, cores: float = 0.15, mo
 WITH_TORCH = (
     _row("a DataLoader whose worker downloads", loader(STALLED, False)),
     _row("a DataLoader with persistent workers, of which one sleeps", loader("time.sleep(seconds)", True)),
+    _row("a DataLoader with persistent workers, which wait between two epochs", program(EPOCHS)),
+    _row("a DataLoader with a thread that pins memory, of which one worker downloads", pinning(STALLED)),
+    _row(
+        "a DataLoader whose worker waits for a lock that a thread of it holds while that downloads",
+        loader(
+            "lock = threading.Lock(); lock.acquire(); "
+            "threading.Thread(target=lambda: (ask('/stall/%f' % seconds), lock.release())).start(); lock.acquire()",
+            False,
+        ),
+    ),
     _row("bursts of steps between rollouts in a remote simulator", program(BURSTS)),
     _row("torchrun: rank 1 downloads, rank 0 waits in the all-reduce of its gradients", torchrun(ddp(STALLED))),
     _row(

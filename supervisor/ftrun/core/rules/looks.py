@@ -17,8 +17,9 @@ REPEATS: Final = 8  # looks that the group asks for, until those at the usual ti
 SPACING: Final = 200  # times the CPU time of a look: the least time to the next one, so that looks take 0.5 % of a core
 LOST: Final = 25.0  # s; a look that has not been answered by then has failed
 # A look that finds a thread which computes may compare its states, which slows that thread down.  It does so for a
-# share of the standstill so far, and again only when a standstill is twice as long: of an hour, half a minute.
+# share of the standstill so far, and again only when a standstill is about twice as long: of an hour, half a minute.
 COMPARED: Final = 0.1
+TWICE: Final = 1.8  # less than two, since a look may come later than it was due
 LEAST_COMPARED: Final = 2.0  # s
 MOST_COMPARED: Final = 6.0  # s
 RECORDED: Final = 60.0  # s without a movement from which on the result of a look is recorded
@@ -67,7 +68,7 @@ def comparison(attempt: Attempt) -> float:
     look = attempt.look
     if look.closed is not None:
         return MOST_COMPARED
-    if look.age < 2 * look.compared:
+    if look.age < TWICE * look.compared:
         return 0.0
     return min(MOST_COMPARED, max(LEAST_COMPARED, COMPARED * look.age))
 

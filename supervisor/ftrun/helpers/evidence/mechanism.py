@@ -14,6 +14,7 @@ Node = tuple[int, int]  # pid and tid
 NAMED: Final = 2  # side threads, or processes of a cycle, that a sentence names
 # File and functions of the standard library, and what a thread waits for in them.
 _OBJECTS: Final = (
+    ("torch/utils/data/dataloader.py", {"_try_get_data", "_get_data"}, "a batch of its DataLoader"),
     ("queue.py", {"get"}, "an item in a queue"),
     ("queue.py", {"put"}, "room in a queue"),
     ("queue.py", {"join"}, "the end of a queue's work"),
@@ -21,7 +22,6 @@ _OBJECTS: Final = (
     ("multiprocessing/queues.py", {"put"}, "room in a queue of processes"),
     ("threading.py", {"join", "_wait_for_tstate_lock", "_shutdown"}, "the end of a thread"),
     ("concurrent/futures/_base.py", {"result", "exception"}, "the result of a future"),
-    ("torch/utils/data/dataloader.py", {"_try_get_data", "_get_data"}, "a batch of its DataLoader"),
     ("threading.py", {"wait"}, "a condition"),
 )
 _DEPTH: Final = 6  # frames from the innermost one in which such a function is looked for
@@ -188,13 +188,15 @@ class Describer:
             own = self._others(pid, [node for node in self._python if node[0] == pid and self._frames(*node)])
         if not own:
             return None
-        return min(own, key=lambda other: (not self._is_stopped(other), self._in_collective(other), other))
+        return min(own, key=lambda other: (not self._is_stopped(other), self._serves_others(other), other))
 
     def _others(self, pid: int, nodes: Iterable[Node]) -> set[int]:
-        return {other for node in nodes if node in self._wakers for other in self._wakers[node].pids} - {pid}
+        return {other for node in nodes if node in self._wakers for other in self._wakers[node].awaited} - {pid}
 
-    def _in_collective(self, pid: int) -> bool:
-        return recognized.collective(self._frames(pid, pid)) is not None
+    def _serves_others(self, pid: int) -> bool:
+        """Whether it waits for what others do, and is no cause."""
+        frames = self._frames(pid, pid)
+        return recognized.collective(frames) is not None or recognized.awaits_work(frames)
 
     def _is_stopped(self, pid: int) -> bool:
         threads = self._world.processes[pid].threads if pid in self._world.processes else ()

@@ -32,6 +32,7 @@ _JOINING: Final = (
     "torch/distributed/distributed_c10d.py",
     frozenset({"init_process_group", "new_group", "_new_process_group_helper"}),
 )
+_WORKER: Final = ("torch/utils/data/_utils/worker.py", frozenset({"_worker_loop"}))
 # A backward pass, in which DistributedDataParallel averages the gradients of all ranks.
 BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}))
 
@@ -71,7 +72,7 @@ _CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and 
 _LOOPS: Final = (
     # `get` with a timeout of 5 s; then it only checks that the workers live, and waits again.
     _Loop("torch/utils/data/dataloader.py", "_try_get_data", Presumed(children=True), _CHECK),
-    # The worker: the same; then it checks that its parent lives, of which the pipe is one end.
+    # The worker: the same; then it checks that its parent lives, of which the pipe is one end.  As in _WORKER.
     _Loop("torch/utils/data/_utils/worker.py", "_worker_loop", Presumed(), _CHECK),
     # The thread that pins memory: the same; then it checks an event that the main thread sets.
     _Loop("torch/utils/data/_utils/pin_memory.py", "do_one_step", Presumed(), _CHECK),
@@ -84,6 +85,8 @@ _LOOPS: Final = (
     _Loop("torch/distributed/elastic/rendezvous/utils.py", "_run", Presumed()),
     # A pool of threads: it looks for threads that have ended, in order to replace them.
     _Loop("multiprocessing/pool.py", "_wait_for_updates", Presumed()),
+    # It forks the processes that those ask for which have inherited its socket, and notices their ends.
+    _Loop("multiprocessing/forkserver.py", "main", Presumed(children=True, serves_job=True)),
     # It passes descriptors, such as those of tensors, to processes that have inherited its key.
     _Loop("multiprocessing/resource_sharer.py", "_serve", Presumed(serves_job=True)),
     # The control connection of a rank that can recover (hooks/ftrun_hooks/_control.py).
@@ -149,6 +152,18 @@ def obeys_ftrun(frames: Sequence[Frame]) -> bool:
 def joins(frames: Sequence[Frame]) -> bool:
     """Whether the thread is about to enter a process group, of which some ranks may not be connected yet."""
     return any(is_in(frame, *_JOINING) for frame in frames)
+
+
+def serves_loader(frames: Sequence[Frame]) -> bool:
+    """Whether this is the main thread of a DataLoader's worker, and waits for no signal that its program may have given
+    a handler of its own."""
+    inner = not waits_for_event(frames) and not any("asyncio" in frame.file for frame in frames)
+    return inner and any(is_in(frame, *_WORKER) for frame in frames)
+
+
+def awaits_work(frames: Sequence[Frame]) -> bool:
+    """Whether this is a worker of a DataLoader that has nothing to do."""
+    return any(loop.name in _WORKER[1] for loop in _loops(tuple(frames)))
 
 
 def in_backward(frames: Sequence[Frame]) -> bool:

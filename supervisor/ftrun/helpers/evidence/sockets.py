@@ -26,8 +26,8 @@ _BY_FAMILY: Final = 20
 _DUMP: Final = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _ERROR, _DONE = 2, 3
 _TCP_INFO: Final = 2  # INET_DIAG_INFO
-_NAME, _PEER, _QUEUES = 0, 2, 4  # UNIX_DIAG_NAME, UNIX_DIAG_PEER, UNIX_DIAG_RQLEN
-_SHOW: Final = 1 | 4 | 16  # UDIAG_SHOW_NAME, UDIAG_SHOW_PEER, UDIAG_SHOW_RQLEN
+_NAME, _PEER, _WAITING, _QUEUES = 0, 2, 3, 4  # UNIX_DIAG_NAME, UNIX_DIAG_PEER, UNIX_DIAG_ICONS, UNIX_DIAG_RQLEN
+_SHOW: Final = 1 | 4 | 8 | 16  # UDIAG_SHOW_NAME, UDIAG_SHOW_PEER, UDIAG_SHOW_ICONS, UDIAG_SHOW_RQLEN
 _BYTES: Final = 120  # offset of tcpi_bytes_acked in struct tcp_info; tcpi_bytes_received follows it
 _TABLE: Final = 8 << 20  # bytes of /proc/<pid>/net/*
 _MAPPED: Final = b"\0" * 10 + b"\xff\xff"
@@ -77,9 +77,10 @@ def _inet(family: int, protocol: int, kind: str) -> dict[str, Socket]:
 
 
 def _unix() -> dict[str, Socket]:
-    """struct unix_diag_req, struct unix_diag_msg (linux/unix_diag.h)."""
+    """struct unix_diag_req, struct unix_diag_msg (linux/unix_diag.h).  A listening socket has the sockets that wait to
+    be accepted: it is the other end of theirs until then, since the kernel has made none of their own yet."""
     request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW, 0, 0)
-    found = {}
+    found, waiting = dict[str, Socket](), dict[str, str]()
     for body in _dump(request):
         (inode,) = struct.unpack_from("=I", body, 4)
         attributes = dict(_attributes(body, 16))
@@ -87,8 +88,12 @@ def _unix() -> dict[str, Socket]:
         queues = struct.unpack("=II", attributes[_QUEUES][:8]) if _QUEUES in attributes else (0, 0)
         name = os.fsdecode(attributes.get(_NAME, b"").rstrip(b"\0").replace(b"\0", b"@"))
         seen = Socket("unix", name, state=_STATES.get(body[2], ""), peer=peer, stream=body[1] != socket.SOCK_DGRAM)
-        found[_key(inode, {})] = seen if seen.listens else seen._replace(queued=queues[0])
-    return found
+        key = _key(inode, {})
+        found[key] = seen if seen.listens else seen._replace(queued=queues[0])
+        if seen.listens:
+            clients = struct.iter_unpack("=I", attributes.get(_WAITING, b""))
+            waiting |= {f"socket:[{client}]": key for (client,) in clients if client}
+    return found | {client: found[client]._replace(peer=key) for client, key in waiting.items() if client in found}
 
 
 def _dump(request: bytes) -> Iterator[bytes]:

@@ -15,23 +15,15 @@ from types import MappingProxyType
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.evidence import recognized
+from ftrun.helpers.evidence import handled, recognized
 from ftrun.helpers.evidence.connections import Connections
+from ftrun.helpers.evidence.handled import CHILD, TERMINATE
 from ftrun.helpers.evidence.interrupts import HELD
 from ftrun.helpers.evidence.recognized import Presumed
 from ftrun.helpers.evidence.stacks import Frame, Stack
 from ftrun.helpers.evidence.world import ACCELERATORS, Descriptor, Socket, WaitingProcess, WaitingThread, World
 
-# Signals that end no wait of a healthy job: those that ask a process to end, those that its own code raises, those of
-# job control, and those that the C library uses for itself.
-_ENDING: Final = frozenset({1, 2, 3, 15})  # SIGHUP, SIGINT, SIGQUIT, SIGTERM
-_OWN: Final = frozenset({4, 5, 6, 7, 8, 11, 13, 16, 25, 31, 32, 33})  # SIGILL ... SIGSEGV, SIGPIPE, SIGXFSZ, SIGSYS
-_CHILD: Final = 17  # SIGCHLD
-_JOB_CONTROL: Final = frozenset({18, 20, 21, 22, 28})  # SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH
-_HARMLESS: Final = _ENDING | _OWN | _JOB_CONTROL | {_CHILD}
 _EVENT_LOOP: Final = ("in", "poll", "select", "epoll")
-_INTERRUPT: Final = 2  # SIGINT, which Python handles by itself
-_INTERRUPTING: Final = 41  # SIGRTMIN + 7: the first one that hooks/ftrun_hooks/_interrupt.py may take
 _VFORK: Final = frozenset({"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"})
 # Files under /dev that signal no other descriptor.
 _PLAIN: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/fuse")
@@ -40,9 +32,9 @@ _NESTED: Final = 5  # epoll descriptors in epoll descriptors, as in the kernel
 
 class Wakers(NamedTuple):
     """`open_reason`: why the wait may end by something that is no thread of the job, or None: what the thread does, to
-    follow its name.  `pids`: the processes of the job of which a thread may end it.  `what`: what it waits for.
-    `polls`: it runs now and then, only to wait
-    again.  `repeats`: it computes, and repeats the same states for ever (recurrence.py).
+    follow its name.  `pids`: the processes of the job of which a thread may end it; `awaited`: those of them that may
+    do so otherwise than by a signal or by their end.  `what`: what it waits for.  `polls`: it runs now and then, only
+    to wait again.  `repeats`: it computes, and repeats the same states for ever (recurrence.py).
 
     In a group also: `links`: the keys of the connections that leave this process tree, of which the other end may end
     it.  `listens`: so may a rank of another member that connects."""
@@ -54,6 +46,7 @@ class Wakers(NamedTuple):
     links: frozenset[str] = frozenset()
     listens: bool = False
     repeats: bool = False
+    awaited: frozenset[int] = frozenset()
 
 
 class _Open(Exception):
@@ -87,7 +80,7 @@ class Reader:
         self._python = world.processes.keys() if optimistic else stacks.keys()
         self._connections = Connections(world)
         self._unknown = frozenset(pid for pid, process in world.processes.items() if process.problem)
-        self._ranks = self._whole_job()
+        self._ranks = world.ranks_of_whole_job()
         self._has_ranks = any(process.rank is not None for process in world.processes.values())
         self._offspring = dict[int, set[int]]()
         self._rings = set[int]()
@@ -106,24 +99,26 @@ class Reader:
         presumed = self._presumed(pid, thread)
         self._links, self._listens = set(), False
         try:
-            what, pids = self._wait(pid, process, thread, presumed)
+            what, awaited, beside = self._wait(pid, process, thread, presumed)
         except _Open as reason:
             return Wakers(str(reason))
         repeats = thread.running or thread.state == "R"
         polls = not repeats and presumed is not None and (thread.timed or not self.frames(pid, thread.tid))
-        return Wakers(None, frozenset(pids) | {pid}, what, polls, frozenset(self._links), self._listens, repeats)
+        pids, links = frozenset({pid, *awaited, *beside}), frozenset(self._links)
+        return Wakers(None, pids, what, polls, links, self._listens, repeats, frozenset(awaited))
 
     # --- the whole thread ---------------------------------------------------------------------------------------------
 
     def _wait(
         self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None
-    ) -> tuple[str, set[int]]:
-        """What it waits for, and which processes may end that wait; _Open if something else may."""
+    ) -> tuple[str, set[int], set[int]]:
+        """What it waits for, which processes may end that wait, and which by a signal or by their end; _Open if
+        something else may."""
         call, interrupts = thread.call, process.interrupts
         if thread.is_stopped:
-            return "SIGCONT", set(self._above(pid))
+            return "SIGCONT", set(self._above(pid)), set()
         if thread.state == "Z":
-            return "the end of the other threads", set()
+            return "the end of the other threads", set(), set()
         if thread.running or thread.state == "R":
             return self._repeats(pid, process, thread)
         if thread.problem or call is None or interrupts is None:
@@ -131,7 +126,7 @@ class Reader:
         if thread.wchan in HELD:
             raise _Open("is frozen")
         if thread.state == "D" and call.name in ("vfork", "clone", "clone3") and thread.wchan in _VFORK:
-            return "a child that shares its memory", self._living_children(pid)
+            return "a child that shares its memory", self._living_children(pid), set()
         if thread.state != "S":
             raise _Open(f"is in state {thread.state}, in {thread.wchan or 'the kernel'}")
         if pid in self._rings:
@@ -143,10 +138,11 @@ class Reader:
         if thread.tid == pid and pid in pids and call.kind in _EVENT_LOOP:
             self._check_event_loop(pid, process, thread)
         if presumed is not None and presumed.children:
-            what, pids = "a child", pids | self._children(pid)
-        return what, pids | woken
+            what, children = "a child", self._children(pid)
+            pids, woken = (pids, woken | children) if pids else (children, woken)
+        return what, pids, woken
 
-    def _repeats(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> tuple[str, set[int]]:
+    def _repeats(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> tuple[str, set[int], set[int]]:
         """The same for a thread that computes.  Only a signal can end a loop that repeats the same states, and only in
         a process whose devices change no memory."""
         if why := self._computing.get((pid, thread.tid), "is running"):
@@ -156,16 +152,18 @@ class Reader:
         if pid not in self._python:
             raise _Open("computes, and its stack cannot be read")
         caught = process.interrupts.caught
-        if process.interrupts.timers or caught - _HARMLESS:
+        if process.interrupts.timers or handled.alarms(caught):
             raise _Open("computes, and may be interrupted by a timer or a signal, which its process handles")
-        if ends := sorted(caught & _ENDING - {_INTERRUPT}):
+        ends, enders = self._ends(pid, caught)
+        if ends:
             raise _Open(f"computes, and may be interrupted by signal {ends[0]}, which its process handles")
         devices = (end.key for end in process.fds.values() if end.kind == "device" and not end.key.startswith(_PLAIN))
         if (device := next((key for key in devices if not self._is_still(key)), None)) is not None:
             raise _Open(f"computes, and has {device} open, which may change its memory")
         if pid in self._rings:
             raise _Open("computes, and has an io_uring, which may change its memory")
-        return "nothing: it repeats the same computation", self._living_children(pid) if _CHILD in caught else set()
+        children = self._living_children(pid) if CHILD in caught else set()
+        return "nothing: it repeats the same computation", set(), children | enders
 
     def _is_still(self, key: str) -> bool:
         """Whether this device is an accelerator that is known to do nothing."""
@@ -190,31 +188,38 @@ class Reader:
         caught, call = process.interrupts.caught, thread.call
         if process.interrupts.timers:
             raise _Open("may be woken by a timer of its process")
-        if alarms := sorted(caught - _HARMLESS - self._signal_of_ftrun(pid, caught)):
+        if alarms := handled.alarms(caught, self._optimistic or pid in self._controlled):
             raise _Open(f"may be woken by signal {alarms[0]}, which its process handles")
         python = pid in self._python
         awaits = call.kind == "signal" or thread.masked or (call.kind in ("poll", "select") and not thread.fds)
         if call.name == "rt_sigtimedwait":
             raise _Open("waits for a signal")
-        if awaits and (signals := sorted(caught - _OWN - {_CHILD} - ({_INTERRUPT} if python else set()))):
+        if awaits and (signals := handled.awaited(caught, python)):
             raise _Open(f"waits for a signal, like {signals[0]}, which its process handles")
-        ends = sorted(caught & _ENDING - {_INTERRUPT})
+        ends, enders = self._ends(pid, caught)
         frames = self.frames(pid, thread.tid)
         if ends and (not python or (thread.tid == pid and recognized.waits_for_event(frames) and not thread.timed)):
             raise _Open(f"may be woken by signal {ends[0]}, which its process handles")
-        return self._living_children(pid) if _CHILD in caught else set()
+        return enders | (self._living_children(pid) if CHILD in caught else set())
 
-    def _signal_of_ftrun(self, pid: int, caught: frozenset[int]) -> frozenset[int]:
-        """The signal with which the control thread of a rank interrupts its main thread, on an order of ftrun: the
-        first one that the program does not use.  Nothing if the program may use one of these, too."""
-        found = frozenset(number for number in caught if number >= _INTERRUPTING)
-        return found if len(found) == 1 and (self._optimistic or pid in self._controlled) else frozenset()
+    def _ends(self, pid: int, caught: frozenset[int]) -> tuple[list[int], set[int]]:
+        """The signals that ask this process to end, that it handles, and that may come from outside the job; and who
+        sends it the others.
+
+        torch has each worker of a DataLoader end at SIGTERM, which its parent sends; who stops a job asks the command.
+        """
+        ends = handled.ending(caught)
+        if self._optimistic:
+            return sorted(ends - {TERMINATE}), set()
+        if TERMINATE in ends and recognized.serves_loader(self.frames(pid, pid)):
+            return sorted(ends - {TERMINATE}), {self._world.processes[pid].parent} & self._world.processes.keys()
+        return sorted(ends), set()
 
     def _check_event_loop(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> None:
         """_Open if the main thread waits for a descriptor of its own process, and a signal handler may write to it
         (signal.set_wakeup_fd).  multiprocessing holds both ends of its pipes, too."""
         assert process.interrupts is not None
-        ends = sorted(process.interrupts.caught & _ENDING - {_INTERRUPT})
+        ends, _ = self._ends(pid, process.interrupts.caught)
         if ends and not recognized.waits_for_connection(self.frames(pid, thread.tid)):
             raise _Open(f"may be woken by signal {ends[0]}, which its process handles")
 
@@ -389,12 +394,3 @@ class Reader:
         if peers is None or recognized.joins(self.frames(pid, pid)):
             return False
         return any(recognized.collective(self.frames(peer, peer)) is not None for peer in (pid, *peers))
-
-    def _whole_job(self) -> set[int]:
-        """The processes of all ranks; empty if some ranks run elsewhere, or that is not known."""
-        ranks = {pid: p for pid, p in self._world.processes.items() if p.rank is not None}
-        sizes = {(process.size, process.local_size) for process in ranks.values()}
-        if len(sizes) != 1:
-            return set()
-        ((size, local),) = sizes
-        return set(ranks) if size == local == len({process.rank for process in ranks.values()}) else set()

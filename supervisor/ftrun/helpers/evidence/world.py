@@ -181,6 +181,15 @@ class World(NamedTuple):
         """Whether a process of the job has an accelerator open, as far as that is visible."""
         return any(end.is_accelerator for process in self.processes.values() for end in process.fds.values())
 
+    def ranks_of_whole_job(self) -> set[int]:
+        """The processes of all ranks; empty if some ranks run elsewhere, or that is not known."""
+        ranks = {pid: process for pid, process in self.processes.items() if process.rank is not None}
+        sizes = {(process.size, process.local_size) for process in ranks.values()}
+        if len(sizes) != 1:
+            return set()
+        ((size, local),) = sizes
+        return set(ranks) if size == local == len({process.rank for process in ranks.values()}) else set()
+
 
 def host(address: str) -> str:
     return address.rpartition(":")[0]

@@ -1,0 +1,33 @@
+"""Which of the signals that a process handles may end one of its waits.  Pure.
+
+Some end no wait of a healthy job: those that ask a process to end, those that its own code raises, those of job
+control, and those that the C library uses for itself.
+"""
+
+from typing import Final
+
+CHILD: Final = 17  # SIGCHLD
+TERMINATE: Final = 15  # SIGTERM
+_INTERRUPT: Final = 2  # SIGINT, which Python handles by itself
+_ENDING: Final = frozenset({1, _INTERRUPT, 3, TERMINATE})  # SIGHUP, SIGQUIT
+_OWN: Final = frozenset({4, 5, 6, 7, 8, 11, 13, 16, 25, 31, 32, 33})  # SIGILL ... SIGSEGV, SIGPIPE, SIGXFSZ, SIGSYS
+_JOB_CONTROL: Final = frozenset({18, 20, 21, 22, 28})  # SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH
+_HARMLESS: Final = _ENDING | _OWN | _JOB_CONTROL | {CHILD}
+_INTERRUPTING: Final = 41  # SIGRTMIN + 7: the first one that hooks/ftrun_hooks/_interrupt.py may take
+
+
+def alarms(caught: frozenset[int], obeys_ftrun: bool = False) -> list[int]:
+    """Those that may end any wait.  `obeys_ftrun`: a thread of the process interrupts its main thread on an order of
+    ftrun, with the first signal that the program does not use; if the program may use one of these too, it is one."""
+    orders = {number for number in caught if number >= _INTERRUPTING} if obeys_ftrun else set()
+    return sorted(caught - _HARMLESS - (orders if len(orders) == 1 else set()))
+
+
+def awaited(caught: frozenset[int], python: bool) -> list[int]:
+    """Those that may end a call that waits for a signal."""
+    return sorted(caught - _OWN - {CHILD} - ({_INTERRUPT} if python else set()))
+
+
+def ending(caught: frozenset[int]) -> frozenset[int]:
+    """Those that ask a process to end, and that the program handles: it may go on instead."""
+    return caught & _ENDING - {_INTERRUPT}
