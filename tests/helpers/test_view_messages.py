@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import base64
+import json
+import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ftrun.core.group import membership
 from ftrun.helpers.messenger.group_view import CoordinatorSide, MemberSide, OwnMember
+from ftrun.helpers.messenger.imports import ImportsSeeker
 from ftrun.messages import group_view as messages
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import FilePart, FileRequest, GroupView, MemberRow
-from ftrun.messages.messenger import Straggler
+from ftrun.messages.messenger import FoundImports, Straggler
 from ftrun.messages.peers import MemberAddress
 
 
@@ -173,3 +177,36 @@ def test_a_rank_that_is_slow_against_the_ranks_of_all_members_is_marked(run_dir:
     marked(later + 71, 1.0, 1.6)
     assert lines.sent == [Straggler(7, 1.6, 1.0, 61.0, 2, "node-2")]
     assert marked(later + 80, 1.0, 1.0) == []
+
+
+class Others:
+    """A view of members at work, of which each answers as `own` says it."""
+
+    def __init__(self, own: dict[int, OwnMember]) -> None:
+        self.own, self.asked = own, list[int]()
+        self.at_work: list[int] = []
+
+    def ask(self, request: FileRequest, answer: Callable[[FilePart], None], now: float) -> None:
+        self.asked.append(request.member)
+        self.own[request.member].answer(request, answer, now)
+
+
+def test_a_spare_asks_the_members_at_work_until_one_knows_what_to_import(run_dir: Path) -> None:
+    lines, others = Lines(), Others({rank: OwnMember(address(rank), Lines()) for rank in range(3)})  # type: ignore[arg-type]
+    seeker = ImportsSeeker(lines, others)  # type: ignore[arg-type]
+    seeker.process(1.0)
+    seeker.begin(1.0)
+    seeker.process(1.0)
+    assert others.asked == []  # nobody works
+    others.at_work = [0, 2]
+    for _ in range(3):
+        seeker.process(seeker.due)
+    assert (others.asked, lines.sent) == ([0, 2, 0], [])
+    imports = {"modules": ["m" * messages.PART], "command": ["train"]}
+    (run_dir / "state.json").write_text(json.dumps({"schema": 1, "imports": imports}))
+    for _ in range(2):
+        seeker.process(seeker.due)
+    assert others.asked == [0, 2, 0, 2, 2]  # the rest comes from the same member
+    (found,) = lines.sent
+    assert isinstance(found, FoundImports)
+    assert (json.loads(found.content), seeker.due) == (imports, math.inf)

@@ -35,7 +35,8 @@ class Shape(NamedTuple):
 
     @property
     def options(self) -> tuple[str, ...]:
-        return (*OPTIONS, "--spares", str(self.spares))
+        warm = ("--standby", "1") if self.spares and self.hosts > 3 else ()
+        return (*OPTIONS, "--spares", str(self.spares), *warm)
 
 
 SHAPES = (Shape(3, 2, 0), Shape(4, 3, 1), Shape(4, 2, 1), Shape(4, 2, 0), Shape(3, 1, 1))

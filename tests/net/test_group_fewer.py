@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 
 from net.test_group_view import ftctl, rows
 from support.group_runs import Group
-from support.hosts import Hosts
-from support.runs import wait_for
+from support.hosts import Container, Hosts
+from support.runs import HOUSE, Record, wait_for
 
 Make = Callable[[int], Hosts]
 CRITICAL = "80E18402"  # a code of a device that cannot heal
@@ -50,6 +51,67 @@ def test_a_spare_takes_the_place_of_a_lost_member_and_nothing_restarts_twice(hos
     group.gone.discard(1)
     group.finish()
     group.must_end(0, epochs=[1, 2])
+
+
+def test_a_spare_holds_a_standby_that_has_imported_what_the_members_at_work_have(hosts: Make) -> None:
+    group = Group(hosts(3), *QUICK, wait="60s", options=("--spares", "1", "--standby", "1"))
+    group.begin()
+    group.until_started(1, nodes=2)
+    spare = group.rank(2)
+    ready = until_standby(spare, "ready")
+    assert (ready["ready"], ready["of"]) == (1, 1)
+    wait_for(lambda: "warm: its imports are done" in ftctl(spare, "status").stdout, "the status of a spare")
+    group.rank(1).kill()
+    group.gone.add(1)
+    group.until_started(2, nodes=2)
+    started = until_standby(spare, "start")
+    assert (started["warm"], started["of"], started.get("why")) == (1, 1, None)
+    assert [one["attempt"] for one in spare.named("spawned")] == [1]
+    group.finish()
+    group.must_end(0, epochs=[1, 2])
+
+
+# Its ranks need not agree on anything.
+RANKS = """
+import json, os, sys, time
+from email.message import EmailMessage
+sys.path.insert(0, sys.argv[1])
+import ftrun_hooks as ft
+names = "WORLD_SIZE", "GROUP_RANK", "MA_PROC_START_CNT"
+path = f"{sys.argv[2]}/{os.environ['FTRUN_EPOCH']}-{os.environ['RANK']}"
+with open(f"{path}.new", "w") as file:
+    file.write(json.dumps({name: os.environ[name] for name in names}))
+os.rename(f"{path}.new", path)
+for step in range(1_000_000):
+    ft.beat(step)
+    time.sleep(0.02)
+"""
+
+
+def test_the_standbys_of_a_spare_are_forked_and_get_the_numbers_of_the_lost_ranks(hosts: Make) -> None:
+    here = hosts(3)
+    program = here.folder / "ranks.py"
+    program.write_text(RANKS)
+    options = ("--spares", "1", "--nproc-per-node", "2", "--standby", "2", "--grace", "1s")
+    command = (*options, "--", sys.executable, str(program), str(HOUSE / "hooks"), str(here.folder))
+    members = [here.start(rank, *here.group(rank, 3, wait="60s"), *command) for rank in range(3)]
+    ready = until_standby(members[2], "ready")
+    assert (ready["ready"], ready["of"], ready["forked"]) == (2, 2, 2)
+    wait_for(lambda: all((here.folder / f"1-{rank}").exists() for rank in range(4)), "all ranks of epoch 1")
+    members[1].kill()
+    started = until_standby(members[2], "start")
+    assert (started["warm"], started["of"], started["forked"], started.get("why")) == (2, 2, 2, None)
+    seen = [json.loads(wait_for((here.folder / f"2-{rank}").read_text, f"rank {rank} of epoch 2")) for rank in range(4)]
+    assert [(one["GROUP_RANK"], one["MA_PROC_START_CNT"]) for one in seen] == [*[("0", "2")] * 2, *[("1", "1")] * 2]
+    assert {one["WORLD_SIZE"] for one in seen} == {"4"}
+
+
+def until_standby(member: Container, what: str) -> Record:
+    """The first record `standby` of this kind."""
+    found: Record = wait_for(
+        lambda: next((one for one in member.named("standby") if one["what"] == what), None), f"a record standby {what}"
+    )
+    return found
 
 
 def test_fewer_go_on_and_the_lost_one_is_taken_in_at_the_next_restart(hosts: Make) -> None:

@@ -98,11 +98,12 @@ class GroupView(NamedTuple):
 
 class FileRequest(NamedTuple):
     """A part of a file of member `member`, from byte `offset` on.  `attempt` 0: the last one with a report.  `stacks`:
-    those of that report; `present stacks`: those of the processes now, of one `rank` if given."""
+    those of that report; `present stacks`: those of the processes now, of one `rank` if given; `imports`: what its
+    standbys have imported, as in its `state.json`."""
 
     id: str
     member: int
-    what: Literal["report.md", "report.json", "stacks", "present stacks"]
+    what: Literal["report.md", "report.json", "stacks", "present stacks", "imports"]
     attempt: int = 0
     offset: int = 0
     rank: int | None = None

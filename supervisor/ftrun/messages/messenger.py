@@ -30,6 +30,10 @@ class Report(NamedTuple):
     report: messages.Report
 
 
+class SeekImports(NamedTuple):
+    """From PID 1 of a spare: ask the members at work what their command has imported; the answer is `FoundImports`."""
+
+
 class OperatorRequest(NamedTuple):
     """A request of an operator, who waits until `until`, of time.monotonic(); a pause lasts `lasting` s."""
 
@@ -84,15 +88,32 @@ class Straggler(NamedTuple):
     device: str = ""
 
 
+class FoundImports(NamedTuple):
+    """What the standbys of a member at work have imported, as in its `state.json`."""
+
+    content: str
+
+
 class LeaveConfirmed(NamedTuple):
     """Rank 0 has received the report that this member is leaving."""
 
 
-Request = Attempt | Answer | Report
+Request = Attempt | Answer | Report | SeekImports
 Event = (
-    OperatorRequest | Ordered | Contact | RankZeroSilent | Refused | GroupNote | Straggler | LeaveConfirmed | Problem
+    OperatorRequest
+    | Ordered
+    | Contact
+    | RankZeroSilent
+    | Refused
+    | GroupNote
+    | Straggler
+    | FoundImports
+    | LeaveConfirmed
+    | Problem
 )
-REQUESTS: Final[Protocol[Request]] = Protocol("ask", Attempt, Answer, Report)
+REQUESTS: Final[Protocol[Request]] = Protocol("ask", Attempt, Answer, Report, SeekImports)
 EVENTS: Final[Protocol[Event]] = Protocol(
-    "event", OperatorRequest, Ordered, Contact, RankZeroSilent, Refused, GroupNote, Straggler, LeaveConfirmed, Problem
+    "event",
+    *(OperatorRequest, Ordered, Contact, RankZeroSilent, Refused, GroupNote, Straggler, FoundImports),
+    *(LeaveConfirmed, Problem),
 )

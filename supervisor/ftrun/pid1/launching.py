@@ -67,9 +67,7 @@ class Launcher:
     ) -> ev.SpawnFailed | None:
         """Fork without waiting for the execs, for the round `number`.  Returns an event if a process could not be
         created."""
-        self._node = None
-        if node is not None and self._group is not None and self._group.is_elastic:
-            self._node = node._replace(master=node.master or self._group.address)
+        self._node = self._reachable(node)
         setup, world, group = self._setup, self._setup.local_world(ledger), self._group
         self._started, self._problem, self._place, self.master = (), None, place, None
         self._close_unread()
@@ -87,15 +85,7 @@ class Launcher:
             self._master_port = world.port if world else 0
             self.report, self._written = spawn.report_pipe()
             self._poll.register(self.report, select.POLLIN)
-            self._starts = [
-                Start(
-                    command,
-                    environment | (world.variables(local_rank, environment) if world else {}),
-                    self._streams(local_rank),
-                    None if local_rank else terminal,
-                )
-                for local_rank in range(world.local_size if world else 1)
-            ]
+            self._starts = self._all_starts(command, environment, world, terminal)
             self._first_rank = None if world is None else world.first
         except (OSError, ValueError) as error:
             return self._failed(error)
@@ -104,6 +94,33 @@ class Launcher:
             if self.standbys.preparing:
                 return None
         return self._start_all()
+
+    def hold(self, ledger: Ledger, place: RankPlace | None, node: NodePlace) -> None:
+        """This member waits as a spare: have standbys ready for a start at a place like this."""
+        if self.standbys is not None and (group := self._group) is not None:
+            self._node, world = self._reachable(node), self._setup.local_world(ledger)
+            world = world and world.placed(place, group.address, group.job, ledger.epoch)
+            command = self._setup.command(self._command, ledger, self._node)
+            self.standbys.hold(self._all_starts(command, self._environment(ledger), world, None), command)
+
+    def _reachable(self, node: NodePlace | None) -> NodePlace | None:
+        """This member's place with the address of the first one, where the number of members may change."""
+        if node is None or self._group is None or not self._group.is_elastic:
+            return None
+        return node._replace(master=node.master or self._group.address)
+
+    def _all_starts(
+        self, command: Sequence[str], environment: Mapping[str, str], world: "LocalWorld | None", terminal: int | None
+    ) -> list["Start"]:
+        return [
+            Start(
+                command,
+                {**environment, **(world.variables(local_rank, environment) if world else {})},
+                self._streams(local_rank),
+                None if local_rank else terminal,
+            )
+            for local_rank in range(world.local_size if world else 1)
+        ]
 
     def _start_all(self) -> ev.SpawnFailed | None:
         try:

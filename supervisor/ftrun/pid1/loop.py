@@ -310,6 +310,8 @@ class Supervisor:
                 self._records.log(text)
             case do.Spawn():
                 self._spawn(effect)
+            case do.HoldStandbys(place, node):
+                self._launcher.hold(self._job.ledger, place, node)
             case _ if isinstance(effect, do.RankEffect) and self._recovery is not None:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
             case do.Forward(number):
@@ -339,14 +341,13 @@ class Supervisor:
                 self._exit = effect
 
     def _spawn(self, spawn: do.Spawn) -> None:
-        place = spawn.place
         self._beats.reset()
         if self._recovery is not None:
             self._recovery.spawning(spawn.round)
         self._setup.starts.started(self._job.ledger.starts)
         self._exit_cause.spawning(time.monotonic())
-        self._clients.on_spawning(self._job.ledger.start_cnt, 0 if place is None else place.first)
-        if (failed := self._launcher.start(self._job.ledger, place, spawn.node, spawn.round)) is not None:
+        self._clients.on_spawning(self._job.ledger.start_cnt, spawn.place.first if spawn.place else 0)
+        if (failed := self._launcher.start(self._job.ledger, spawn.place, spawn.node, spawn.round)) is not None:
             self._tree.kill()  # the ranks that were started before it
             self._queue.append(failed)
 

@@ -45,17 +45,18 @@ def parsed(content: bytes, command: Sequence[str], seconds: float | None) -> Imp
     return Imports(modules, own, folders, changed, tuple(redaction.redact_command(command)), seconds)
 
 
-def loaded(found: object, command: Sequence[str]) -> Imports | None:
-    """The imports in `state.json` or from the state dir, if they are of this command."""
+def loaded(found: object, command: Sequence[str] | None) -> Imports | None:
+    """The imports in `state.json`, from the state dir or from another member, if they are of this command; None: of
+    whatever command, since its words may have the number of a node."""
     try:
         imports: Imports = _CODEC.value(Imports, found)
     except Malformed:
         return None
-    return imports if imports.command == tuple(redaction.redact_command(command)) else None
+    return imports if command is None or imports.command == tuple(redaction.redact_command(command)) else None
 
 
-def read(content: str, command: Sequence[str]) -> Imports | None:
-    """The same from the text in the state dir."""
+def read(content: str, command: Sequence[str] | None) -> Imports | None:
+    """The same from a text."""
     try:
         return loaded(parse_json(content.encode()), command)
     except (Malformed, ValueError):

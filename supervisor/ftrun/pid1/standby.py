@@ -14,32 +14,32 @@ from ftrun.core.machine.states import Done, Finish, Job, Running
 from ftrun.core.rules import standby as rules
 from ftrun.host import memory, oom, safe_files
 from ftrun.host.reaper import Change
-from ftrun.host.standby_process import StandbyProcess, kind
+from ftrun.host.standby_process import StandbyProcess
 from ftrun.pid1 import preload
 from ftrun.pid1.bootstrap import Setup
 from ftrun.pid1.preload import Imports
 from ftrun.pid1.standby_pool import Pool, Startable
+from ftrun.pid1.warm_starts import WarmStarts
 from ftrun_hooks import layout
 
 if TYPE_CHECKING:
     from ftrun.pid1.clients.base import Context
+    from ftrun.pid1.spare_standbys import SpareStandbys
 
 REPORT: Final = 512  # bytes of a report that PID 1 reads: why it cannot be used, or nothing
 FIELDS: Final = ("local_rank", "warm", "ready", "forked", "of", "memory", "seconds")  # of the record, in this order
+UNKNOWN: Final = "it is not known yet what the members at work have imported"
 AGAIN: Final = (5.0, 60.0)  # s between two looks for a report that is not there yet
 
 
-class Standbys:
-    """`starting`: standbys that were started and have not answered, by descriptor; `answers_due`: when they are late.
-    `preparing`: the first start waits for its standbys.  `kept`: what a later ftrun may import in advance."""
+class Standbys(WarmStarts):
+    """`kept`: what a later ftrun may import in advance."""
 
     def __init__(self, setup: Setup, poll: select.poll) -> None:
-        self._setup, self._poll = setup, poll
+        super().__init__(Pool(setup.tree, lambda: setup.signals.inherited, poll, self), poll)
+        self._setup = setup
         self._mode: rules.Mode = setup.settings["standby"].value
         self._folder = f"{setup.beats.path}/{layout.IMPORTS}"
-        self._pool = Pool(setup.tree, lambda: setup.signals.inherited, poll, self)
-        self._failures: dict[int, int] = {}  # in a row, by local rank
-        self._refused: str | None = None  # why there is no standby in this attempt
         self._alone: str | None = None  # why ranks are not forked from a template in this attempt
         self._starts: Sequence[Startable] = ()
         self._reports: Sequence[int] = ()  # pids of the attempt, by local rank
@@ -48,17 +48,13 @@ class Standbys:
         self._asked = 0  # how often a report was looked for in vain
         self._announced = False
         self._is_restart = self._was_prepared = False
-        self.preparing = False
         self._attempt = 0
         self._cold_start: float | None = None  # s from the last cold start to its first heartbeat
         self._warm_start = False
-        self._forked = 0  # of the standbys of the start under way
-        self._outcomes: list[str] = []  # of the start under way: empty for a warm one, else why it is cold
         self._context: Context | None = None
         self._running = False  # the attempt is healthy
         self._ended = False
-        self.starting: dict[int, StandbyProcess] = {}
-        self.answers_due: float | None = None
+        self._spare: SpareStandbys | None = None  # while this member waits as a spare
         self.saved: float | None = None  # seconds that the last warm start has saved
         self.kept: Imports | None = None
 
@@ -74,7 +70,7 @@ class Standbys:
 
     def spawning(self, starts: Sequence[Startable], command: Sequence[str], now: float) -> None:
         """The command is about to be started: ask it to report its imports.  `preparing`: it has to wait."""
-        self._is_restart = bool(self._starts)
+        self._is_restart, self._was_prepared, self._spare = bool(self._starts), self._spare is not None, None
         self._starts, self._outcomes, self._due, self._forked = starts, [], None, 0
         try:
             os.makedirs(self._folder, 0o700, exist_ok=True)
@@ -89,10 +85,7 @@ class Standbys:
 
     def _prepare(self, command: Sequence[str], now: float) -> None:
         """Before the first start of several ranks: import once what is known.  One process imports as fast itself."""
-        stored = "" if (store := self._state_store) is None else store.imports
-        self.kept = earlier = preload.loaded(self._setup.imports, command) or preload.read(stored, command)
-        if earlier is not None:
-            self._cold_start = earlier.seconds
+        self.kept = earlier = self._earlier(command)
         if len(self._starts) < 2 or (self._mode is None and not self._setup.settings["preload"].value):
             return
         try:
@@ -102,14 +95,52 @@ class Standbys:
             if why := self._lacks_memory(rules.FIRST_SIZE + len(self._starts) * rules.FORKED_SIZE):
                 raise ValueError(why)
             self._pool.patience = rules.FIRST_IMPORTING
-            alike = self._alike(range(len(self._starts)))
-            for number in set(range(len(self._starts))).difference(alike):
-                self._pool.park(number, self._starts[number], imports, now, eager=True)
-            self._pool.fork({number: self._starts[number] for number in alike}, imports, (), now, eager=True)
+            self._pool.execute_first(dict(enumerate(self._starts)), imports, now)
         except (OSError, ValueError) as error:
             self._refuse(str(error))
             return
         self.preparing = self._was_prepared = True
+
+    def _earlier(self, command: Sequence[str]) -> Imports | None:
+        """What an earlier ftrun has imported for this command."""
+        stored = "" if (store := self._state_store) is None else store.imports
+        found = preload.loaded(self._setup.imports, command) or preload.read(stored, command)
+        if found is not None:
+            self._cold_start = found.seconds
+        return found
+
+    def hold(self, starts: Sequence[Startable], command: Sequence[str]) -> None:
+        """This member waits as a spare: have standbys ready for a start like these."""
+        if self._pool.waiting or self._pool.is_importing:
+            return
+        from ftrun.pid1.spare_standbys import SpareStandbys  # only there
+
+        self._starts, self._refused, self._announced = starts, None, False
+        self._spare = SpareStandbys(self._setup, self._pool, starts, command, self.kept or self._earlier(command))
+
+    def told(self, content: str) -> None:
+        """What a member at work has imported, for a spare."""
+        if self._spare is not None and (imports := preload.read(content, None)) is not None:
+            self._cold_start = imports.seconds
+            self._spare.told(imports)
+
+    @property
+    def wants_imports(self) -> bool:
+        return self._spare is not None and self._spare.wanting
+
+    def _hold(self, spare: "SpareStandbys", now: float) -> None:
+        try:
+            if why := self._lacks_memory(rules.FIRST_SIZE + len(self._starts) * rules.FORKED_SIZE):
+                raise ValueError(why)
+            if self._refused is not None or not spare.execute(self._mode, self._folder, self._failures, now):
+                self._announce()
+            if spare.wanting and self._context is not None:
+                messenger: Any = self._context.running["messenger"]
+                messenger.seek_imports()
+        except (OSError, ValueError) as error:
+            spare.due = None
+            self._refuse(str(error))
+        self._looks_at = now + rules.LOOKING
 
     def prepared(self, now: float) -> bool:
         """Whether the first start need not wait any longer.  It does not where ftrun is asked to end."""
@@ -127,50 +158,6 @@ class Standbys:
         """What is readable when `prepared` has to be called."""
         return self._pool.descriptors
 
-    def take(self, local_rank: int, start: Startable) -> StandbyProcess | None:
-        """The standby for this start, which is not one any more; None if there is none."""
-        taken = self._pool.take(local_rank, start)
-        if taken is None:
-            waits = local_rank in self._pool.waiting
-            self._outcomes.append(self._refused or ("it was still importing" if waits else "it was not ready"))
-            return None
-        self._forked += taken.forked
-        return taken.process
-
-    def begin(self, process: StandbyProcess, start: Startable, group: int, now: float) -> bool:
-        """Start it; False if that is not possible, and it has ended."""
-        try:
-            process.start(start.environment, rules.OURS, rules.withheld(start.environment), group)
-        except OSError as error:
-            self._outcomes.append(f"it could not be started: {error.strerror}")
-            process.kill()
-            process.close()
-            return False
-        self.starting[process.answers] = process
-        self._poll.register(process.answers, select.POLLIN)
-        self.answers_due = now + rules.ANSWERING
-        return True
-
-    def answered(self, answers: int, now: float) -> bool | None:
-        """Whether it is the command now; None: it has not answered yet."""
-        process = self.starting[answers]
-        content = process.read()
-        if content is None and self.answers_due is not None and now < self.answers_due:
-            return None
-        warm = content == b"warm\n"
-        if warm:
-            self._failures.clear()
-        _, _, why = (content or b"").decode("utf-8", "replace").strip().partition("\0")
-        self._outcomes.append("" if warm else why or ("it ended" if content == b"" else "it did not answer"))
-        self._poll.unregister(answers)
-        del self.starting[answers]
-        if not self.starting:
-            self.answers_due = None
-        if not warm:
-            process.kill()
-        process.close()
-        return warm
-
     def rank_started(self, local_rank: int, now: float) -> None:
         """A single rank was started again, beside the others.  Its next standby has what the attempt had imported."""
         why = self._outcomes.pop()
@@ -180,15 +167,6 @@ class Standbys:
         self._forked = 0
         self._due, self._announced = rules.due(self._mode, now), False
         self._tell()
-
-    def abandon(self) -> None:
-        """Some process cannot be started: end the standbys that were."""
-        self.preparing = False
-        for answers, process in self.starting.items():
-            self._poll.unregister(answers)
-            process.kill()
-            process.close()
-        self.starting, self.answers_due = {}, None
 
     def spawned(self) -> None:
         """All processes of the command are started."""
@@ -232,11 +210,12 @@ class Standbys:
 
     @property
     def next_start(self) -> rules.NextStart | None:
-        if self._mode is None:
+        if self._mode is None and self._spare is None:
             return None
         ready = sum(one.ready for one in self._pool.waiting.values())
         given_up = any(count >= rules.TRIES for count in self._failures.values())
         why = self._refused or ("too many standbys failed" if given_up else None)
+        why = UNKNOWN if why is None and self.wants_imports else why
         return rules.NextStart(ready, max(1, len(self._starts)), why, self.saved)
 
     @property
@@ -245,7 +224,8 @@ class Standbys:
             return 0.0
         if self._pool.is_importing:
             return self._pool.deadline
-        times = self._due if self._running else None, self._looks_at if self._pool.waiting else None
+        times = [self._due if self._running else None, self._looks_at if self._pool.waiting else None]
+        times += [self._spare.due] if self._spare is not None else []
         return min((at for at in times if at is not None), default=None)
 
     def settle(self, now: float) -> None:
@@ -258,6 +238,8 @@ class Standbys:
             if why := self._lacks_memory(0):
                 self._pool.end_all()
                 self._refuse(why)
+        if self._spare is not None and self._spare.due is not None and not self._pool.is_importing:
+            self._hold(self._spare, now)
         if self._due is not None and self._running and now >= self._due and not self._pool.is_importing:
             self._next(now)
 
@@ -286,7 +268,7 @@ class Standbys:
 
     def _import(self, numbers: Sequence[int], now: float) -> None:
         """Start the standbys of these local ranks."""
-        numbers = self._alike(numbers) or numbers[:1]
+        numbers = self._pool.alike({number: self._starts[number] for number in numbers}) or numbers[:1]
         first, *others = [f"{self._folder}/{self._reports[number]}" for number in numbers]
         try:
             if others:
@@ -296,11 +278,6 @@ class Standbys:
         except (OSError, ValueError) as error:
             self._refuse(f"a standby cannot be started: {error}")
         self._looks_at = now + rules.LOOKING
-
-    def _alike(self, numbers: Sequence[int]) -> list[int]:
-        """Those of which one process can be the template: most of them, but not rank 0 where it has the terminal."""
-        kinds = {number: kind(self._starts[number].streams) for number in numbers}
-        return [number for number in numbers if kinds[number] == kinds[numbers[-1]]]
 
     def _size(self, standbys: int) -> int:
         """How much memory so many more may need."""
@@ -341,6 +318,8 @@ class Standbys:
     def on_alone(self, why: str) -> None:
         self._alone = why
         self._record("alone", why)
+        if self._spare is not None:
+            self._spare.alone, self._spare.due = True, 0.0
 
     def on_cold(self, why: str) -> None:
         self._refuse(why)
@@ -355,6 +334,8 @@ class Standbys:
             self._record("off", f"{count} standbys failed", which)
         elif self._due is None and not self._ended and self._mode is not None:
             self._due = 0.0
+        if self._spare is not None:
+            self._spare.due = 0.0
         self._announced = False
 
     def child_changed(self, change: Change, now: float) -> None:

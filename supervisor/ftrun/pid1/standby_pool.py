@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from ftrun.core.rules import standby as rules
 from ftrun.host.reaper import Change
 from ftrun.host.signals import Inherited
-from ftrun.host.standby_process import Plan, StandbyProcess, execute, execute_template, wait_until_gone
+from ftrun.host.standby_process import Plan, StandbyProcess, execute, execute_template, kind, wait_until_gone
 from ftrun.host.tree import Tree
 
 ENDED: Final = "it ended"
@@ -96,6 +96,20 @@ class Pool:
         self._template = Template(process, forked, now)
         self._poll.register(process.answers, select.POLLIN)
         self._owner.on_forked()
+
+    def execute_first(self, starts: Mapping[int, Startable], imports: str, now: float) -> None:
+        """Execute standbys of a command that has not run here yet.  Raises OSError or ValueError."""
+        alike = self.alike(starts)
+        for number in starts:
+            if number not in alike or len(alike) == 1:
+                self.park(number, starts[number], imports, now, eager=True)
+        if len(alike) > 1:
+            self.fork({number: starts[number] for number in alike}, imports, (), now, eager=True)
+
+    def alike(self, starts: Mapping[int, Startable]) -> list[int]:
+        """Those of which one process can be the template: most of them, but not rank 0 where it has the terminal."""
+        kinds = {number: kind(start.streams) for number, start in starts.items()}
+        return [number for number in kinds if kinds[number] == kinds[max(kinds)]]
 
     def _plan(self, start: Startable, imports: str, template: bool, eager: bool = False) -> Plan:
         environment = rules.parked_environment(start.environment, template)

@@ -185,6 +185,7 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             messenger.Refused("w", True),
             messenger.GroupNote("w"),
             messenger.Straggler(5, 2.0, 1.0, 60.0, 1, "n", "d"),
+            messenger.FoundImports("{}"),
             messenger.LeaveConfirmed(),
         ),
     ),

@@ -31,6 +31,13 @@ class Spawn(NamedTuple):
     round: int = 1
 
 
+class HoldStandbys(NamedTuple):
+    """This member waits as a spare: have standbys ready for a start at a place that may be like this (`Spawn`)."""
+
+    place: RankPlace | None
+    node: NodePlace
+
+
 class FenceRank(NamedTuple):
     """Ask a rank to leave this round."""
 
@@ -146,6 +153,7 @@ Effect = (
     Persist
     | LogLine
     | Spawn
+    | HoldStandbys
     | RankEffect
     | Forward
     | Investigate

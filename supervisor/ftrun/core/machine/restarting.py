@@ -35,7 +35,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
         if order.places:
             found = place_of(order.places, policy.member)
             if found is None:
-                return _wait_as_spare(job, order, count(order.places))
+                return _wait_as_spare(job, order, count(order.places), policy)
             number, node = found, NodePlace(found, count(order.places), order.master)
         job = job._replace(places=order.places)
         number_of_round = order.round.number + 1 if order.round is not None else 1
@@ -69,13 +69,18 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     return job, (written, do.Spawn(start, place, node, number_of_round))
 
 
-def _wait_as_spare(job: Job, order: GroupOrder, working: int) -> Outcome:
-    """The epoch starts without this member.  It is ready after it, so that it can have a place in the next one."""
+def _wait_as_spare(job: Job, order: GroupOrder, working: int, policy: Policy) -> Outcome:
+    """The epoch starts without this member.  It is ready after it, so that it can have a place in the next one, for
+    which it prepares as if that were the last one."""
+    from ftrun.core.group.world import place as place_in  # only in a group
+
     why = f"{sentences.several(working, 'member')} work in epoch {order.epoch}, and this one waits as a spare"
     written = do.Persist("group", (("what", "spare"), ("epoch", order.epoch), ("why", why)))
     ledger = job.ledger._replace(epoch=order.epoch)
     line = do.LogLine(sentences.sentence(why, "it starts when it is needed, at a restart of all"))
-    return job._replace(phase=Pending(), ledger=ledger, places=order.places), (written, line)
+    ranks = place_in(order.world, working - 1) if local_ranks(job.ledger, policy) is not None else None
+    hold = do.HoldStandbys(ranks, NodePlace(working - 1, working, order.master))
+    return job._replace(phase=Pending(), ledger=ledger, places=order.places), (written, line, hold)
 
 
 def is_spare(job: Job, policy: Policy) -> bool:

@@ -32,7 +32,7 @@ PER_START: Final = frozenset(
 OURS: Final = PER_START | {
     *("MA_SCHEDULE_CNT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "TORCHELASTIC_MAX_RESTARTS"),
-    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
+    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "NNODES", "NODE_RANK"),
 }
 DIFFERING: Final = frozenset(("RANK", "LOCAL_RANK", "ROLE_RANK"))  # between the ranks of a node
 # Libraries read variables of these families when they are loaded, whatever the rest of the name looks like.

@@ -18,10 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.messenger.imports import ImportsSeeker
 from ftrun.helpers.messenger.steps import Steps
 from ftrun.helpers.messenger.stragglers import LocalStragglers
 from ftrun.messages import peers
-from ftrun.messages.messenger import EVENTS, REQUESTS, Answer, Attempt, Report
+from ftrun.messages.messenger import EVENTS, REQUESTS, Answer, Attempt, Report, SeekImports
 
 if TYPE_CHECKING:
     from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
@@ -56,6 +57,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     channel, publisher, steps = OperatorChannel(context, lines), RecordPublisher(context, lines), Steps(beat_dir, lines)
     link = None if address is None else _link(address, beat_dir, lines)
     channel.ask = None if link is None else link.view.ask
+    seeker = None if link is None else ImportsSeeker(lines, link.view)
     steps.stragglers = LocalStragglers(lines) if link is None else None
     poller = zmq.Poller()
     for source in (0, channel.socket, publisher.fd, *(() if link is None else link.sources)):
@@ -65,6 +67,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
         while not lines.ended:
             now = time.monotonic()
             due = min(channel.due, publisher.due, steps.due, math.inf if link is None else link.due)
+            due = min(due, math.inf if seeker is None else seeker.due)
             ready = dict(poller.poll(int(max(0.0, due - now) * 1000) + 1))
             now = time.monotonic()
             for request in lines.requests(0.0) if 0 in ready else ():
@@ -73,6 +76,8 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
                         steps.attempt = number
                     case Report(report) if link is not None:
                         link.set_report(peers.bounded(report), now)
+                    case SeekImports() if seeker is not None:
+                        seeker.begin(now)
                     case Answer():
                         channel.reply(request)
             channel.process(now)
@@ -85,6 +90,8 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
             steps.record(now)
             if link is not None:
                 link.process(now)
+            if seeker is not None:
+                seeker.process(now)
     finally:
         if link is not None:
             link.close(lines.ended)

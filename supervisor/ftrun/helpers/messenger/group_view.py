@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 from ftrun.core.group import membership
 from ftrun.core.group.membership import Coordinator
 from ftrun.core.rules.stragglers import Persistence, slow_ranks
+from ftrun.core.text import states
 from ftrun.helpers.lines import Lines
+from ftrun.helpers.messenger import imports
 from ftrun.helpers.messenger.group_waits import Connected, CoordinatorWaits, MemberWaits
 from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks
 from ftrun.host import procfs, safe_files
@@ -61,7 +63,10 @@ class OwnMember:
             answer(self.read(request))
 
     def read(self, request: FileRequest) -> FilePart:
-        """A part of a file of a report; never an exception."""
+        """A part of a file of a report, or of the imports; never an exception."""
+        if request.what == "imports":
+            content = imports.own()
+            return _part(request, 0, content) if content else FilePart(request.id, False, "it has imported nothing yet")
         try:
             attempts = sorted(
                 int(found[1]) for name in os.listdir("reports") if (found := re.fullmatch(r"attempt-(\d{1,9})", name))
@@ -77,8 +82,12 @@ class OwnMember:
         if not content:
             what = f"reports/attempt-{attempt}/{request.what} cannot be read"
             return FilePart(request.id, False, f"member {self._address.rank}: {what}", attempt)
-        part = content[request.offset : request.offset + messages.PART] if request.offset >= 0 else b""
-        return FilePart(request.id, True, "", attempt, len(content), base64.b64encode(part).decode("ascii"))
+        return _part(request, attempt, content)
+
+
+def _part(request: FileRequest, attempt: int, content: bytes) -> FilePart:
+    part = content[request.offset : request.offset + messages.PART] if request.offset >= 0 else b""
+    return FilePart(request.id, True, "", attempt, len(content), base64.b64encode(part).decode("ascii"))
 
 
 def _report_file(attempt: int, what: str) -> bytes:
@@ -139,6 +148,11 @@ class MemberSide:
     def due(self) -> float:
         """When `process` has to be called next."""
         return time.monotonic() + POLL if self._own.stacks.collecting else self.row_due
+
+    @property
+    def at_work(self) -> list[int]:
+        """The other members whose command runs, as far as that is known."""
+        return _at_work(self._rows, self._address.rank)
 
     def close(self) -> None:
         self._own.stacks.close()
@@ -221,6 +235,11 @@ class CoordinatorSide:
     def due(self) -> float:
         """When `process` has to be called next."""
         return time.monotonic() + POLL if self._own.stacks.collecting else self.row_due
+
+    @property
+    def at_work(self) -> list[int]:
+        """The other members whose command runs, as far as that is known."""
+        return _at_work(self._rows, 0)
 
     def close(self) -> None:
         self._own.stacks.close()
@@ -316,6 +335,10 @@ class CoordinatorSide:
             answer(FilePart(own_id, False, f"member {member} is not connected to rank 0"))
         else:
             self._asked[id] = lambda part: answer(part._replace(id=own_id)), member, now + _patience(request)
+
+
+def _at_work(rows: Mapping[int, MemberRow], own: int) -> list[int]:
+    return [rank for rank, row in sorted(rows.items()) if rank != own and row.phase in states.LIVE]
 
 
 def _patience(request: FileRequest) -> float:

@@ -122,6 +122,8 @@ class GroupMessenger(Messenger):
                     return [ev.CoordinatorLost(now, self._refusal, True)]
             case messages.GroupNote(what):
                 self._note(what)
+            case messages.FoundImports(content) if self.context.standbys is not None:
+                self.context.standbys.told(content)
             case messages.LeaveConfirmed():
                 self.awaited.clear()
             case _:
@@ -171,6 +173,12 @@ class GroupMessenger(Messenger):
         super().on_helpers_started()
         if self._sent is not None:
             self.send(messages.Report(self._sent))
+        if self.context.standbys is not None and self.context.standbys.wants_imports:
+            self.seek_imports()
+
+    def seek_imports(self) -> None:
+        """For the standbys of a spare, which are told the answer."""
+        self.send(messages.SeekImports())
 
     def _life_sign(self) -> int:
         """The number of a port by which rank 0 finds out that this ftrun has died; 0: there is none."""
