@@ -278,11 +278,12 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {
             "rank": "its number in the job",
             "step_time": "seconds per step of this rank",
-            "usual": "the median of the others",
+            "usual": "the median of the others; of `work`, where that is given",
             "seconds": "for how long it has been slow",
             "member": "in a group: its member",
-            "node": "in a group: its host",
-            "device": "if it is known",
+            "node": "its host",
+            "device": "its accelerator, where each rank has one",
+            "work": "where all ranks take the same time: the seconds of it in which this one does not wait for others",
         },
     ),
     "listening": (

@@ -53,7 +53,7 @@ TYPES: Final = {
     **{("standby", name): "int" for name in ("ready", "forked", "of", "warm", "local_rank", "memory")},
     ("standby", "seconds"): "float",
     **{("straggler", name): "int" for name in ("rank", "member")},
-    **{("straggler", name): "float" for name in ("step_time", "usual", "seconds")},
+    **{("straggler", name): "float" for name in ("step_time", "usual", "seconds", "work")},
 }
 JSON: Final = {"NoneType": "null"}
 APPENDS: Final = ("self.context.records.append", "self._context.records.append")

@@ -17,6 +17,7 @@ FILES: Final = (
     File("state.json", "the current state, replaced atomically: counts, progress, timeouts, accounting of the time"),
     File("run.log", "ftrun's own lines with their time, and unexpected output of helpers"),
     File("steps.jsonl", "samples of the steps while ranks step: `mono`, `attempt`, `low`, `high`, `ranks`"),
+    File("paces.json", "while ranks step: `step_time` and `work` of each over the last minute, replaced atomically"),
     File("devices.json", "the accelerators as the probe last saw them, replaced atomically"),
     File("group.json", "in a group: the rows of all members as this one knows them, for `ftctl status --all`"),
     File("waits.json", "in a group: what the threads of this member wait for, while another member may end that"),

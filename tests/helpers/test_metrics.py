@@ -31,7 +31,7 @@ def ranks(number: int) -> tuple[RankNow, ...]:
 def full(number: int = 8) -> Snapshot:
     """Every value is known."""
     some = ranks(number)
-    some = (some[0]._replace(straggler="2s per step, the others 1s"), *some[1:])
+    some = (some[0]._replace(straggler="2s per step, the others 1s", work=0.4, device="7"), *some[1:])
     return NEW._replace(
         phase="running",
         version="0.1.0",

@@ -162,7 +162,7 @@ def test_a_rank_that_is_slow_against_the_ranks_of_all_members_is_marked(run_dir:
 
     def marked(now: float, *times: float) -> list[tuple[int, int, float, float]]:
         for member, seconds in enumerate(times, 1):
-            paces = (messages.Pace(7, seconds), messages.Pace(8, 1.0))
+            paces = (messages.Pace(7, seconds, "d"), messages.Pace(8, 1.0))
             side.receive(member, messages.ROW, messages.dump(row(member, paces=paces)), now)
         side.process(now + 2, known, lambda: {1: Connection(), 2: Connection()})
         view = messages.load(GroupView, (run_dir / messages.FILE).read_bytes())
@@ -175,7 +175,7 @@ def test_a_rank_that_is_slow_against_the_ranks_of_all_members_is_marked(run_dir:
     assert marked(later + 20, 1.0, 1.6) == [(2, 7, 1.0, 10.0)]
     assert lines.sent == []
     marked(later + 71, 1.0, 1.6)
-    assert lines.sent == [Straggler(7, 1.6, 1.0, 61.0, 2, "node-2")]
+    assert lines.sent == [Straggler(7, 1.6, 1.0, 61.0, 2, "node-2", "d")]
     assert marked(later + 80, 1.0, 1.0) == []
 
 
@@ -210,3 +210,20 @@ def test_a_spare_asks_the_members_at_work_until_one_knows_what_to_import(run_dir
     (found,) = lines.sent
     assert isinstance(found, FoundImports)
     assert (json.loads(found.content), seeker.due) == (imports, math.inf)
+
+
+def test_ranks_in_lockstep_are_compared_over_all_members_by_their_work(run_dir: Path) -> None:
+    lines = Lines()
+    side = CoordinatorSide(address(0), lines, lambda rank, kind, content: True)  # type: ignore[arg-type]
+    known = membership.new_coordinator(0.0, membership.Shape(3), 60.0, 10.0)
+    later = time.monotonic() + 1000
+    for now in (later, later + 61):
+        for member, work in ((1, 0.7), (2, 0.98)):
+            paces = (messages.Pace(2 * member, 1.0, f"d{member}", work), messages.Pace(2 * member + 1, 1.0, "", 0.7))
+            side.receive(member, messages.ROW, messages.dump(row(member, paces=paces)), now)
+        side.process(now + 2, known, lambda: {1: Connection(), 2: Connection()})
+    view = messages.load(GroupView, (run_dir / messages.FILE).read_bytes())
+    assert [(one.rank, one.slow) for one in view.rows if one.slow] == [
+        (2, (messages.SlowRank(4, 1.0, 0.7, "d2", 61.0, 0.98),))
+    ]
+    assert lines.sent == [Straggler(4, 1.0, 0.7, 61.0, 2, "node-2", "d2", 0.98)]

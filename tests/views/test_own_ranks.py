@@ -3,8 +3,9 @@
 import pytest
 
 from ftrun.core.machine.values import LocalRank
-from ftrun.views.own_ranks import with_processes, with_stragglers
-from ftrun.views.snapshot import RankNow
+from ftrun.core.rules.stragglers import Pace
+from ftrun.views.own_ranks import with_devices, with_paces, with_processes, with_stragglers
+from ftrun.views.snapshot import DeviceNow, RankNow
 
 
 def rank(number: int, step_time: float | None = 1.0, moved: float | None = 0.5, state: str = "moving") -> RankNow:
@@ -54,8 +55,24 @@ def test_short_steps_are_shown_in_milliseconds() -> None:
     assert ranks[2].straggler == "80ms per step, the others 20ms"
 
 
-def test_a_rank_that_waits_for_the_straggler_is_none() -> None:
-    """In lockstep all stop with the slow one, which nothing distinguishes then."""
+def test_ranks_in_lockstep_are_told_apart_by_their_work() -> None:
+    measured = {(n, 100 + n): Pace(1.3, 1.28 if n == 2 else 1.0) for n in range(4)}
+    ranks = with_stragglers(with_paces([rank(n) for n in range(5)], measured))
+    why = "it works for 1.3s in each step, the others for 1s and then wait"
+    assert [row.straggler for row in ranks] == [None, None, why, None, None]
+    assert [(row.step_time, row.work) for row in ranks[3:]] == [(1.3, 1.0), (1.0, None)]
+    assert with_paces([rank(0)], {(0, 7): Pace(9.0)}) == (rank(0),), "of an earlier process"
+
+
+def test_rank_n_of_a_node_has_device_n_where_each_has_one() -> None:
+    devices = [DeviceNow("a"), DeviceNow("b")]
+    ranks = [rank(4)._replace(local_rank=1), rank(5)._replace(local_rank=0)]
+    assert [row.device for row in with_devices(ranks, devices)] == ["b", "a"]
+    assert [row.device for row in with_devices([rank(7), rank(6)], devices)] == ["b", "a"]
+    assert [row.device for row in with_devices([rank(7)], devices)] == [None]
+
+
+def test_a_silence_of_all_ranks_marks_none() -> None:
     assert not any(row.straggler for row in with_stragglers([rank(n, moved=60.0) for n in range(4)]))
 
 

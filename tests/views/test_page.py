@@ -292,7 +292,7 @@ def test_the_group_is_shown_with_what_needs_attention_first(
 ) -> None:
     show(monkeypatch, snapshot(3)._replace(run_dir=str(run_dir), node="here"))
     now = time.monotonic()
-    slow = SlowRank(5, 2.0, 1.0, "gpu 1", 30.0)
+    slow = SlowRank(5, 2.0, 1.0, "1", 30.0)
     rows = [
         MemberRow(0, "here", "running", "healthy", 1, now),
         MemberRow(1, "there", "running", "healthy", 2, now, step=7, beat=1.0, report=1, trouble="hang in attempt 1: x"),
@@ -304,7 +304,7 @@ def test_the_group_is_shown_with_what_needs_attention_first(
     assert [member["rank"] for member in found["members"]] == [2, 0, 1]
     assert found["never_seen"] == [3]
     assert found["headline"] == "group of 4, epoch 2, running (seen from member 0)"
-    assert found["members"][0]["slow"][0]["text"].startswith("rank 5 on gpu 1 is a straggler: 2s per step")
+    assert found["members"][0]["slow"][0]["text"].startswith("rank 5, device 1, is a straggler: 2s per step")
     assert found["members"][2]["state"] == "running"
 
 

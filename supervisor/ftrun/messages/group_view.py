@@ -37,22 +37,25 @@ def period(size: int) -> float:
 
 
 class Pace(NamedTuple):
-    """The seconds per step of a rank, lately; `device`: its accelerator, if that is known."""
+    """The seconds per step of a rank, lately, and its `work` in them (core/rules/stragglers.py); `device`: its
+    accelerator, if that is known."""
 
     rank: int
     step_time: float
     device: str = ""
+    work: float | None = None
 
 
 class SlowRank(NamedTuple):
-    """A straggler: `usual` is the median of the other ranks of the group.  `since`: for how many seconds it has been
-    one."""
+    """A straggler: `usual` is the median of the other ranks of the group, of `work` where that is given.  `since`: for
+    how many seconds it has been one."""
 
     rank: int
     step_time: float
     usual: float
     device: str = ""
     since: float = 0.0
+    work: float | None = None
 
 
 class MemberRow(NamedTuple):

@@ -76,8 +76,9 @@ class GroupNote(NamedTuple):
 
 
 class Straggler(NamedTuple):
-    """A rank has been slow for `seconds`: `step_time` s per step, the median of the others is `usual`.  `member`,
-    `node`: of the group, where rank 0 reports it; `device`: its accelerator, if that is known."""
+    """A rank has been slow for `seconds`: `step_time` s per step, the median of the others is `usual`; with `work`: so
+    many of them it works, and `usual` is the work of the others.  `member`: of the group, where rank 0 reports it;
+    `node`: its host; `device`: its accelerator, if that is known."""
 
     rank: int
     step_time: float
@@ -86,6 +87,7 @@ class Straggler(NamedTuple):
     member: int | None = None
     node: str = ""
     device: str = ""
+    work: float | None = None
 
 
 class FoundImports(NamedTuple):

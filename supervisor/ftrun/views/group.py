@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences, states
-from ftrun.core.text.durations import seconds, step_duration
+from ftrun.core.text.durations import seconds
 from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.codec import Malformed
@@ -80,7 +80,7 @@ def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
         return shown
     return shown._replace(
         ranks=tuple(
-            rank._replace(straggler=_against_others(slow[rank.rank]))
+            rank._replace(straggler=_why(slow[rank.rank], "the others of the group"))
             if rank.rank in slow and rank.straggler is None
             else rank
             for rank in shown.ranks
@@ -88,8 +88,9 @@ def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
     )
 
 
-def _against_others(one: SlowRank) -> str:
-    return f"{step_duration(one.step_time)} per step, the others of the group {step_duration(one.usual)}"
+def _why(one: SlowRank, others: str) -> str:
+    what, own = ("step_time", one.step_time) if one.work is None else ("work", one.work)
+    return sentences.slower(what, own, one.usual, others)
 
 
 def needs_attention(found: GroupNow, row: MemberRow) -> bool:
@@ -158,9 +159,8 @@ def details(found: GroupNow) -> Iterator[str]:
 
 
 def straggler(one: SlowRank) -> str:
-    device = f" on {one.device}" if one.device else ""
-    times = f"{step_duration(one.step_time)} per step, the others {step_duration(one.usual)}"
-    return f"{sentences.rank(one.rank)}{device} is a {states.STRAGGLER}: {times}, for {seconds(one.since)}"
+    who = sentences.placed(sentences.rank(one.rank), one.device)
+    return f"{who} is a {states.STRAGGLER}: {_why(one, 'the others')}, for {seconds(one.since)}"
 
 
 def _ranks(slow: tuple[SlowRank, ...]) -> str:

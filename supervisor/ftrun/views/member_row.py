@@ -9,9 +9,10 @@ from ftrun.messages.group_view import PACES, TEXT, MemberRow, Pace
 from ftrun.views import summary
 from ftrun.views.own_ranks import ENDED
 from ftrun.views.run_snapshot import read_snapshot
-from ftrun.views.snapshot import Snapshot
+from ftrun.views.snapshot import RankNow, Snapshot
 
 STEP: Final = 1 << 53  # the largest step that is passed on
+DEVICE: Final = 64  # characters of the id of a device
 
 
 def read_row(run_dir: str, rank: int, node: str, now: float) -> MemberRow:
@@ -40,8 +41,12 @@ def row(shown: Snapshot, rank: int, node: str, now: float) -> MemberRow:
         trouble_time=None if trouble is None else trouble.time,
         report=_last_report(shown.run_dir),
         run_dir=os.path.abspath(shown.run_dir)[:TEXT],
-        paces=tuple(Pace(one.rank, one.step_time) for one in active if one.step_time)[:PACES],
+        paces=tuple(_pace(one, one.step_time) for one in active if one.step_time)[:PACES],
     )
+
+
+def _pace(one: RankNow, step_time: float) -> Pace:
+    return Pace(one.rank, round(step_time, 6), (one.device or "")[:DEVICE], one.work)
 
 
 def _last_report(run_dir: str) -> int | None:

@@ -1,18 +1,15 @@
-"""What is known about the ranks that ftrun itself started, besides their heartbeats; and which ranks are stragglers.
-Pure."""
+"""What is known about the ranks of this node besides their heartbeats: the processes that ftrun started, their paces
+and devices, and which of them are stragglers.  Pure."""
 
-from collections.abc import Iterable, Sequence
-from statistics import median
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ftrun.core.machine.values import LocalRank
-from ftrun.core.rules.stragglers import LEAST, SLOWER
+from ftrun.core.rules.stragglers import Pace, stragglers
 from ftrun.core.text import sentences, states
-from ftrun.core.text.durations import seconds, step_duration
-from ftrun.views.snapshot import RankNow
+from ftrun.core.text.sentences import slower
+from ftrun.views.snapshot import DeviceNow, RankNow
 
-LATE_STEPS: Final = 3  # step times without a step
-LATE: Final = 5.0  # s beyond those
 ENDED: Final = states.ENDED_RANKS
 
 
@@ -35,26 +32,34 @@ def _exit(process: LocalRank) -> str:
     return f"{how}: {process.exception}" if process.exception else how
 
 
-def with_stragglers(ranks: Sequence[RankNow]) -> tuple[RankNow, ...]:
-    """The same ranks; each that is slow against the median of the others says why.
-
-    A rank is a straggler if its steps take 1.5 times as long, or if its last step is older than three of the others'
-    step times and five seconds while the others step.  Nothing is killed for it.
-    """
-    stepping = [rank for rank in ranks if rank.step_time and rank.moved is not None and rank.state not in ENDED]
-    if len(stepping) < LEAST:
-        return tuple(ranks)
+def with_paces(ranks: Sequence[RankNow], paces: Mapping[tuple[int, int], Pace]) -> tuple[RankNow, ...]:
+    """The same ranks with what was measured lately, by rank and pid."""
     return tuple(
-        rank._replace(straggler=_why_slow(rank, [r for r in stepping if r is not rank])) if rank in stepping else rank
+        rank._replace(step_time=pace.step_time, work=pace.work)
+        if (pace := paces.get((rank.rank, rank.pid))) is not None
+        else rank
         for rank in ranks
     )
 
 
-def _why_slow(rank: RankNow, others: Sequence[RankNow]) -> str | None:
-    usual = median(other.step_time or 0.0 for other in others)
-    moved = median(other.moved or 0.0 for other in others)
-    if (rank.step_time or 0.0) > SLOWER * usual:
-        return f"{step_duration(rank.step_time or 0.0)} per step, the others {step_duration(usual)}"
-    if rank.state != "section" and (rank.moved or 0.0) > max(moved, LATE_STEPS * usual) + LATE:
-        return f"no step for {seconds(rank.moved or 0.0)}, the others step every {step_duration(usual)}"
-    return None
+def with_devices(ranks: Sequence[RankNow], devices: Sequence[DeviceNow]) -> tuple[RankNow, ...]:
+    """The same ranks with their devices where each has one, by the convention that rank n of a node takes device n."""
+    numbered = [rank for rank in ranks if rank.rank >= 0]
+    if len(numbered) != len(devices):
+        return tuple(ranks)
+    ordered = sorted(numbered, key=lambda rank: rank.rank if rank.local_rank is None else rank.local_rank)
+    found = {rank.rank: device.id for rank, device in zip(ordered, devices, strict=True)}
+    return tuple(rank._replace(device=found.get(rank.rank)) for rank in ranks)
+
+
+def with_stragglers(ranks: Sequence[RankNow]) -> tuple[RankNow, ...]:
+    """The same ranks; each that is slow against the others (core/rules/stragglers.py) says why."""
+    paces = {
+        rank.rank: Pace(rank.step_time, rank.work, None if rank.state == "section" else rank.moved)
+        for rank in ranks
+        if rank.step_time and rank.moved is not None and rank.state not in ENDED
+    }
+    found = stragglers(paces)
+    return tuple(
+        rank._replace(straggler=slower(*slow)) if (slow := found.get(rank.rank)) is not None else rank for rank in ranks
+    )

@@ -17,7 +17,7 @@ from ftrun.core.text import durations, sentences, states
 from ftrun.core.text.sentences import several
 from ftrun.host import procfs
 from ftrun.messages import records
-from ftrun.views import beatfile, live_verdict, liveness, own_ranks, recent_events, record_files, state, steps
+from ftrun.views import beatfile, live_verdict, liveness, own_ranks, paces, recent_events, record_files, state, steps
 from ftrun.views.beatfile import BeatFileContent
 from ftrun.views.live_verdict import LiveVerdict
 from ftrun.views.next_action import next_action
@@ -159,7 +159,10 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         for rank, first in zip(beats.ranks, firsts, strict=False)
     )
     ranks = own_ranks.with_processes(ranks, attempt.processes, max(0.0, now - spawned_at))
-    ranks = own_ranks.with_stragglers(ranks) if shown.alive else ranks
+    ranks = own_ranks.with_devices(ranks, shown.devices)
+    if shown.alive:
+        measured = paces.read(shown.run_dir, shown.attempt, clock) if liveness.same_boot(run) else {}
+        ranks = own_ranks.with_stragglers(own_ranks.with_paces(ranks, measured))
     at, what = next_action(status, shown.phase, live, limits, now)
     return shown._replace(
         up=max(0.0, now - spawned_at) if shown.phase != "done" else None,

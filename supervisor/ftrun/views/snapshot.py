@@ -18,7 +18,9 @@ class Limit(NamedTuple):
 
 
 class RankNow(NamedTuple):
-    """`moved` and `alive`: seconds ago; None: never.  `step_time`: seconds per step, over this attempt.
+    """`moved` and `alive`: seconds ago; None: never.  `step_time`: seconds per step, over the last
+    minute, or over this attempt until that is known; `work`: of these, the time in which it does not wait for other
+    ranks, None where that is not known (ADR 36).
 
     `state`: `starting`, `moving`, `section`, `done`, `gone`, or `exited` for a rank that ftrun started and that failed.
     `rule`: the hang rule that would find this rank first,
@@ -39,6 +41,8 @@ class RankNow(NamedTuple):
     local_rank: int | None = None  # of a rank that ftrun started
     exit: str | None = None  # how it ended, as text
     straggler: str | None = None  # why it is slow against the others
+    work: float | None = None
+    device: str | None = None  # the id of its accelerator, where each rank has one
 
     @property
     def called(self) -> str:

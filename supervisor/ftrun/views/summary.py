@@ -220,6 +220,12 @@ def _progress(shown: Snapshot) -> Iterator[Line]:
         yield "checkpoint", "none reported"
 
 
+def straggler(shown: Snapshot, rank: RankNow) -> str:
+    """Which rank it is, where, and why it is one."""
+    device = f", device {rank.device}" if rank.device else ""
+    return f"{rank.called} on {shown.node}{device}: {rank.straggler}"
+
+
 def _ranks(shown: Snapshot) -> Iterator[Line]:
     present = [states.QUIET if rank.state == "moving" and quiet(rank) else rank.state for rank in shown.ranks]
     counts = [f"{present.count(state)} {name}" for state, name in RANK_STATES.items() if state in present]
@@ -232,7 +238,7 @@ def _ranks(shown: Snapshot) -> Iterator[Line]:
     if stalest is not None:
         yield "stalest", _stalest(stalest)
     slow = [rank for rank in shown.ranks if rank.straggler is not None]
-    yield from ((states.STRAGGLER, f"{rank.called} on {shown.node}: {rank.straggler}") for rank in slow[:SLOW])
+    yield from ((states.STRAGGLER, straggler(shown, rank)) for rank in slow[:SLOW])
     if slow[SLOW:]:
         yield "", f"and {len(slow) - SLOW} more stragglers"
     failed = [rank for rank in shown.ranks if rank.state == "exited"]

@@ -131,6 +131,7 @@ def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
         found += page.wrapped((shown.why or "").partition(" (report: ")[0], "", 2)
     found += _deadline(page, shown)
     found += _steps(page, shown, paces)
+    found += _slow(page, shown)
     if shown.checkpoint_age is not None:
         step = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}, "
         found.append(page.line(("saved    ", "dim"), (f"{step}{summary.saved(shown)}", "")))
@@ -194,6 +195,15 @@ def _steps(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     if room >= 20 and len(values) >= 6:
         line += [("  ", ""), (page.spark(values), "cyan"), (f" max {step_duration(max(values))}", "dim")]
     return [page.line(*line)]
+
+
+def _slow(page: _Page, shown: Snapshot) -> list[Text]:
+    """A line for the first straggler, with its place, and how many more there are."""
+    slow = [rank for rank in shown.ranks if rank.straggler is not None]
+    if not slow:
+        return []
+    more = f"; and {len(slow) - 1} more" if slow[1:] else ""
+    return page.wrapped(f"slow     {summary.straggler(shown, slow[0])}{more}", "yellow", 2)
 
 
 def _budget(shown: Snapshot) -> str:

@@ -184,7 +184,7 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             messenger.RankZeroSilent("w"),
             messenger.Refused("w", True),
             messenger.GroupNote("w"),
-            messenger.Straggler(5, 2.0, 1.0, 60.0, 1, "n", "d"),
+            messenger.Straggler(5, 2.0, 1.0, 60.0, 1, "n", "d", 1.9),
             messenger.FoundImports("{}"),
             messenger.LeaveConfirmed(),
         ),

@@ -1,33 +1,115 @@
-"""Which ranks are slow against the others, and when that is worth a record.  Nothing is ended for it."""
+"""Which ranks are slow against the others, and when that is worth a record.  Nothing is ended for it.
+
+Ranks that wait for each other in each step all take the same time for it, that of the slowest.  It is found by its
+work: the time of a step in which its main thread did not wait for other ranks (ADR 36).
+"""
 
 from bisect import bisect_left
-from collections.abc import Hashable, Mapping
-from statistics import median
-from typing import Final, Generic, TypeVar
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Final, Generic, Literal, TypeVar
 
 from ftrun.core.named_tuple import NamedTuple
 
 LEAST: Final = 3  # ranks that step, for a comparison
-SLOWER: Final = 1.5  # times the median of the others
+SLOWER: Final = 1.5  # times the step time of the others
+SAME: Final = 0.1  # of the step time of the others: a smaller difference is that of ranks in lockstep
+WAITED: Final = 0.15  # of a step for which the others wait for a rank, on average
+LATE_STEPS: Final = 3  # step times without a step
+LATE: Final = 5.0  # s beyond those
 PERSISTS: Final = 60.0  # s for which a rank is slow before that is recorded
 AGAIN: Final = 3600.0  # s after which a rank that became slow again is recorded again
 Key = TypeVar("Key", bound=Hashable)
 
 
-def slow_ranks(times: Mapping[Key, float]) -> dict[Key, float]:
-    """Of ranks by any name, with their seconds per step: the stragglers among them, each with the median of the
-    others."""
-    if len(times) < LEAST:
+class Pace(NamedTuple):
+    """Of a rank, in seconds: `step_time` per step, lately; `work`: of that, the time in which it did not wait for
+    other ranks, None where that cannot be known; `silence`: since its last step, None in a section or where the others
+    are not read at the same time."""
+
+    step_time: float
+    work: float | None = None
+    silence: float | None = None
+
+
+class Slowness(NamedTuple):
+    """Why a rank is a straggler: the figure of `Pace` that differs, and its value.  `usual`: the median of the others;
+    of a silence, that of their step times."""
+
+    what: Literal["step_time", "work", "silence"]
+    seconds: float
+    usual: float
+
+    @property
+    def work(self) -> float | None:
+        """Where that is what differs."""
+        return self.seconds if self.what == "work" else None
+
+
+def stragglers(paces: Mapping[Key, Pace]) -> dict[Key, Slowness]:
+    """The stragglers among ranks by any name.
+
+    A rank is one if its steps take 1.5 times as long as those of the others; or, if all take the same time, if it works
+    for so much longer that the others wait for it for 15 % of each step; or if its last step is older than three of
+    the others' step times and five seconds while the others step.  Each against the median of all others.
+    """
+    if len(paces) < LEAST:
         return {}
-    ordered = sorted(times.values())
+    times = sorted(pace.step_time for pace in paces.values())
+    works = _in_lockstep(paces, times)
+    worked = sorted(works.values())
+    silences = sorted(pace.silence for pace in paces.values() if pace.silence is not None)
     found = {}
-    for name, time in times.items():
-        if time > SLOWER * ordered[(len(ordered) - 2) // 2]:
-            others = ordered.copy()
-            others.pop(bisect_left(others, time))
-            if time > SLOWER * (usual := median(others)):
-                found[name] = usual
+    for name, pace in paces.items():
+        slow = _slow_steps(pace, times) or _much_work(pace, works.get(name), worked) or _silent(pace, silences, times)
+        if slow is not None:
+            found[name] = slow
     return found
+
+
+def _slow_steps(pace: Pace, times: Sequence[float]) -> Slowness | None:
+    time = pace.step_time
+    if time <= SLOWER * _least(times) or time <= SLOWER * (usual := _others(times, time)):
+        return None
+    return Slowness("step_time", time, usual)
+
+
+def _much_work(pace: Pace, work: float | None, worked: Sequence[float]) -> Slowness | None:
+    if work is None or len(worked) < LEAST or work - _least(worked) <= WAITED * pace.step_time:
+        return None
+    usual = _others(worked, work)
+    return Slowness("work", work, usual) if work - usual > WAITED * pace.step_time else None
+
+
+def _silent(pace: Pace, silences: Sequence[float], times: Sequence[float]) -> Slowness | None:
+    silence = pace.silence
+    if silence is None or len(silences) < LEAST or silence <= LATE + _least(silences):
+        return None
+    usual = _others(times, pace.step_time)
+    if silence <= LATE + max(_others(silences, silence), LATE_STEPS * usual):
+        return None
+    return Slowness("silence", silence, usual)
+
+
+def _in_lockstep(paces: Mapping[Key, Pace], times: Sequence[float]) -> dict[Key, float]:
+    """The work of those whose step time is that of all."""
+    usual = times[len(times) // 2]
+    return {
+        name: pace.work
+        for name, pace in paces.items()
+        if pace.work is not None and abs(pace.step_time - usual) <= SAME * usual
+    }
+
+
+def _least(ordered: Sequence[float]) -> float:
+    """What the median of the others is at least, whichever of these is left out."""
+    return ordered[(len(ordered) - 2) // 2]
+
+
+def _others(ordered: Sequence[float], own: float) -> float:
+    """The median without that one."""
+    at, middle = bisect_left(ordered, own), len(ordered) - 1
+    low, high = (middle - 1) // 2, middle // 2
+    return (ordered[low + (low >= at)] + ordered[high + (high >= at)]) / 2
 
 
 class Since(NamedTuple):

@@ -143,12 +143,26 @@ def straggler(
     of_member: int | None = None,
     node: str = "",
     device: str = "",
+    work: float | None = None,
 ) -> str:
     """A rank that has been slow against the others for so many seconds."""
-    where = f" of member {of_member} ({node})" if of_member is not None else ""
-    where += f" on {device}" if device else ""
-    times = f"{step_duration(step_time)} per step, the others {step_duration(usual)}"
+    where = placed(f" of member {of_member} ({node})" if of_member is not None else f" on {node}" * bool(node), device)
+    times = slower("step_time", step_time, usual) if work is None else slower("work", work, usual)
     return f"{rank(number)}{where} is slow: {times}, for {seconds(lasting)}; nothing is ended for it"
+
+
+def placed(where: str, device: str | None) -> str:
+    """With the accelerator of a rank, if that is known."""
+    return f"{where}, device {device}," if device else where
+
+
+def slower(what: str, own: float, usual: float, others: str = "the others") -> str:
+    """Why a rank is a straggler, by the name of the figure that differs (`Slowness` in core/rules/stragglers.py)."""
+    if what == "work":
+        return f"it works for {step_duration(own)} in each step, {others} for {step_duration(usual)} and then wait"
+    if what == "silence":
+        return f"no step for {seconds(own)}, {others} step every {step_duration(usual)}"
+    return f"{step_duration(own)} per step, {others} {step_duration(usual)}"
 
 
 def sections(opened: tuple[Section, ...]) -> str:

@@ -2,10 +2,11 @@
 the command.
 
 It creates in the run dir: `ftctl.sock`, the control channel (operator_channel.py); `records.sock`, a stream of the
-records (record_publisher.py); and `steps.jsonl`, the progress of training over time (steps.py).  stdin and stdout are
-one stream socket, whose messages are defined in messages/messenger.py.  With GROUP (a `messages.peers.MemberAddress`
-as JSON) it also communicates with the other nodes (coordinator_link.py at rank 0, member_link.py elsewhere).  It exits
-with 0 when stdin ends or PID 1 no longer reads, and with 1 after an unexpected exception.
+records (record_publisher.py); `steps.jsonl`, the progress of training over time (steps.py); and `paces.json`, how fast
+each rank steps (paces.py).  stdin and stdout are one stream socket, whose messages are defined in
+messages/messenger.py.  With GROUP (a `messages.peers.MemberAddress` as JSON) it also communicates with the other nodes
+(coordinator_link.py at rank 0, member_link.py elsewhere).  It exits with 0 when stdin ends or PID 1 no longer reads,
+and with 1 after an unexpected exception.
 """
 
 import math
@@ -19,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.messenger.imports import ImportsSeeker
-from ftrun.helpers.messenger.steps import Steps
-from ftrun.helpers.messenger.stragglers import LocalStragglers
+from ftrun.helpers.messenger.paces import Paces
+from ftrun.helpers.messenger.steps import Steps, read_slots
 from ftrun.messages import peers
 from ftrun.messages.messenger import EVENTS, REQUESTS, Answer, Attempt, Report, SeekImports
 
@@ -58,7 +59,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     link = None if address is None else _link(address, beat_dir, lines)
     channel.ask = None if link is None else link.view.ask
     seeker = None if link is None else ImportsSeeker(lines, link.view)
-    steps.stragglers = LocalStragglers(lines) if link is None else None
+    paces = Paces(lines if link is None else None)
     poller = zmq.Poller()
     for source in (0, channel.socket, publisher.fd, *(() if link is None else link.sources)):
         if source is not None:
@@ -66,7 +67,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     try:
         while not lines.ended:
             now = time.monotonic()
-            due = min(channel.due, publisher.due, steps.due, math.inf if link is None else link.due)
+            due = min(channel.due, publisher.due, steps.due, paces.due, math.inf if link is None else link.due)
             due = min(due, math.inf if seeker is None else seeker.due)
             ready = dict(poller.poll(int(max(0.0, due - now) * 1000) + 1))
             now = time.monotonic()
@@ -88,6 +89,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
                 publisher.send()
                 poller.register(publisher.fd, zmq.POLLIN)
             steps.record(now)
+            paces.follow(partial(read_slots, beat_dir), steps.attempt, now)
             if link is not None:
                 link.process(now)
             if seeker is not None:

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group import membership
 from ftrun.core.group.membership import Coordinator
-from ftrun.core.rules.stragglers import Persistence, slow_ranks
+from ftrun.core.rules import stragglers
+from ftrun.core.rules.stragglers import Persistence
 from ftrun.core.text import states
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger import imports
 from ftrun.helpers.messenger.group_waits import Connected, CoordinatorWaits, MemberWaits
+from ftrun.helpers.messenger.paces import straggler
 from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks
 from ftrun.host import procfs, safe_files
 from ftrun.messages import group_view as messages
 from ftrun.messages import group_waits
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import FilePart, FileRequest, GroupView, MemberRow
-from ftrun.messages.messenger import Straggler
 
 if TYPE_CHECKING:
     from ftrun.messages.peers import MemberAddress
@@ -275,19 +276,18 @@ class CoordinatorSide:
         """Mark the stragglers over all members.  A member without news takes no part."""
         fresh = {rank: row for rank, row in self._rows.items() if row.present and now - row.at < 3 * messages.PERIOD}
         paces = {(rank, pace.rank): pace for rank, row in fresh.items() for pace in row.paces}
-        usual = slow_ranks({name: pace.step_time for name, pace in paces.items()})
-        self._slow_since = {name: self._slow_since.get(name, now) for name in usual}
+        found = stragglers.stragglers({name: stragglers.Pace(p.step_time, p.work) for name, p in paces.items()})
+        self._slow_since = {name: self._slow_since.get(name, now) for name in found}
+        slow: dict[int, list[messages.SlowRank]] = {}
+        for name, since in self._slow_since.items():
+            pace, work = paces[name], found[name].work
+            one = messages.SlowRank(name[1], pace.step_time, found[name].usual, pace.device, now - since, work)
+            slow.setdefault(name[0], []).append(one)
         for rank, row in self._rows.items():
-            slow = tuple(
-                messages.SlowRank(name[1], paces[name].step_time, usual[name], paces[name].device, now - since)
-                for name, since in self._slow_since.items()
-                if name[0] == rank
-            )
-            self._rows[rank] = row._replace(slow=slow[: messages.SLOW])
-        for name in self._persistent.update(usual, now):
+            self._rows[rank] = row._replace(slow=tuple(slow.get(rank, ())[: messages.SLOW]))
+        for name in self._persistent.update(found, now):
             pace, node = paces[name], self._rows[name[0]].node
-            times = round(pace.step_time, 4), round(usual[name], 4), round(self._persistent.seconds(name, now), 1)
-            self._lines.send(Straggler(pace.rank, *times, name[0], node, pace.device))
+            self._lines.send(straggler(found[name], pace, self._persistent.seconds(name, now), node, name[0]))
 
     def receive(self, rank: int, kind: bytes, content: bytes, now: float) -> None:
         """A message of that member.  An invalid one is a problem, and does not count against the member."""

@@ -10,7 +10,6 @@ from ftrun.core.group.messages import Pulse
 from ftrun.core.machine.values import Rank
 from ftrun.core.rules.ranks import one_each
 from ftrun.helpers.lines import Lines
-from ftrun.helpers.messenger.stragglers import LocalStragglers
 from ftrun.host import beat_slots, safe_files
 from ftrun_hooks import layout as at
 
@@ -27,17 +26,13 @@ class Steps:
         self._since = time.monotonic()
         self._last_progress: tuple[int, ...] = ()
         self.attempt = 0
-        self.stragglers: LocalStragglers | None = None  # where there is no group
         self.due = self._since
 
     def record(self, now: float) -> None:
         if now < self.due:
             return
         self.due = now + max(PERIOD, (now - self._since) / FRACTION)
-        slots = _slots(self._beat_dir)
-        if self.stragglers is not None:
-            self.stragglers.follow(slots, self.attempt, now)
-        steps = [row[at.STEP] - 1 for row in slots if row[at.STEP]]
+        steps = [row[at.STEP] - 1 for row in read_slots(self._beat_dir) if row[at.STEP]]
         if not steps or not self.attempt:
             return
         progress = (self.attempt, min(steps), max(steps), len(steps))
@@ -55,7 +50,7 @@ class Steps:
 def read_pulse(beat_dir: str, now: float) -> Pulse | None:
     """The rank with the lowest step; among equals, the one that has been silent longest.  None: no rank has sent a
     heartbeat, or all are done."""
-    rows = (row for row in _slots(beat_dir) if beat_slots.has_plausible_times(row, now))
+    rows = (row for row in read_slots(beat_dir) if beat_slots.has_plausible_times(row, now))
     ranks = [beat_slots.rank(row, row[at.CREDIT], (), lambda _: None) for row in rows]
     pulses = (_pulse(rank, now) for rank in one_each(ranks) if not rank.done)
     return min(pulses, key=lambda pulse: (pulse.step is None, pulse.step or 0, -pulse.age), default=None)
@@ -66,7 +61,7 @@ def _pulse(rank: Rank, now: float) -> Pulse:
     return Pulse(rank.rank, rank.step, round(max(0.0, age), 3))
 
 
-def _slots(beat_dir: str) -> list[list[int]]:
+def read_slots(beat_dir: str) -> list[list[int]]:
     """The words of each slot that a rank has claimed.  The file is opened each time, because ftrun recreates one that
     the command has damaged.  It is read and not mapped: if the command truncated it, access would raise SIGBUS."""
     try:

@@ -114,6 +114,12 @@ METRICS: Final = (
     Metric("ftrun_device_age_seconds", "gauge", ("device",), "Time since the probe last read the device."),
     Metric("ftrun_rank_step", "gauge", ("rank",), f"Step of a rank; for up to {RANKS} ranks on this node."),
     Metric("ftrun_rank_step_seconds", "gauge", ("rank",), f"Time per step of a rank; for up to {RANKS} ranks."),
+    Metric(
+        "ftrun_rank_work_seconds",
+        "gauge",
+        ("rank",),
+        "Time of each step in which a rank does not wait for the others; absent where it is not known.",
+    ),
     Metric("ftrun_rank_age_seconds", "gauge", ("rank",), f"Silence of a rank; for up to {RANKS} ranks."),
     Metric(
         "ftrun_rank_limit_seconds", "gauge", ("rank",), f"Timeout of a rank for that silence; for up to {RANKS} ranks."
@@ -121,8 +127,8 @@ METRICS: Final = (
     Metric(
         "ftrun_rank_straggler",
         "gauge",
-        ("rank",),
-        f"1 for a rank that is slow against the median of the others; for up to {RANKS} ranks.",
+        ("rank", "node", "device"),
+        f"1 for a rank that is slow against the median of the others, with its place; for up to {RANKS} ranks.",
     ),
     Metric(
         "ftrun_verdict_info", "info", ("verdict", "exit_code"), "The verdict at the end of the run; absent until then."
@@ -220,16 +226,17 @@ def _ranks(found: Snapshot) -> Iterable[OptionalReading]:
         unranked = sorted((rank.rank for rank in found.ranks if rank.rank < values.TOUCH), reverse=True)
         names = {values.TOUCH: TOUCH} | {rank: f"{UNRANKED}-{index}" for index, rank in enumerate(unranked)}
         for rank in found.ranks:
-            yield from _rank(rank, names.get(rank.rank, str(rank.rank)))
+            yield from _rank(rank, names.get(rank.rank, str(rank.rank)), found.node)
 
 
-def _rank(rank: RankNow, name: str) -> Iterable[OptionalReading]:
+def _rank(rank: RankNow, name: str, node: str) -> Iterable[OptionalReading]:
     labels = (name,)
     yield "ftrun_rank_step", labels, rank.step
     yield "ftrun_rank_step_seconds", labels, rank.step_time
     yield "ftrun_rank_age_seconds", labels, rank.age
     yield "ftrun_rank_limit_seconds", labels, rank.limit
-    yield "ftrun_rank_straggler", labels, None if rank.straggler is None else 1
+    yield "ftrun_rank_work_seconds", labels, rank.work
+    yield "ftrun_rank_straggler", (name, node, rank.device or ""), None if rank.straggler is None else 1
 
 
 def _devices(found: Snapshot) -> Iterable[OptionalReading]:

@@ -236,8 +236,9 @@ def sentence(found: Record) -> str:
 def _straggler(found: Record) -> str:
     rank, member = (state.integer(found.get(name)) for name in ("rank", "member"))
     times = [state.number(found.get(name)) or 0.0 for name in ("step_time", "usual", "seconds")]
+    work = state.number(found.get("work"))
     node, device = (state.string(found.get(name)) or "" for name in ("node", "device"))
-    return sentences.straggler(rank or 0, times[0], times[1], times[2], member, node, device)
+    return sentences.straggler(rank or 0, times[0], times[1], times[2], member, node, device, work)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ export function ranks(now) {
   set(all, now.ranks.length < count ? `Show all ${count}` : "Show fewer");
   rows(at("rank-rows"), sorted(now.ranks), "tr", (row, rank) => {
     const near = rank.age !== null && rank.limit ? rank.age / rank.limit : 0;
-    const named = rank.straggler !== null ? `straggler: ${rank.straggler}` : rank.exit !== null ? `${rank.state}, ${rank.exit}` : rank.state;
+    const device = rank.device ? `, device ${rank.device}` : "";
+    const named = rank.straggler !== null ? `straggler on ${last.node}${device}: ${rank.straggler}` : rank.exit !== null ? `${rank.state}, ${rank.exit}` : rank.state;
     const state = near >= 1 ? `${rank.state}, over its limit` : near > 0.75 ? `${rank.state}, near its limit` : named;
     const look = near > 0.75 || rank.state === "gone" || rank.state === "exited" ? "bad" : rank.straggler !== null ? "warn" : "";
     cells(row, [
