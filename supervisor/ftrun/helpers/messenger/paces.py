@@ -62,7 +62,7 @@ class _Rank:
         if len(self.stretches) < ENOUGH:
             return None
         works = [one.work for one in self.stretches if one.work is not None]
-        work = median(works) if len(works) == len(self.stretches) else None
+        work = median(works) if 2 * len(works) > len(self.stretches) else None  # one stretch may be unknown
         return Pace(median(one.step_time for one in self.stretches), work)
 
 
