@@ -1,6 +1,7 @@
 """Restart a small process tree, replace a rank, or start warm thousands of times; no figure of ftrun may grow."""
 
 import argparse
+import math
 import signal
 import statistics
 import sys
@@ -49,18 +50,28 @@ KNOWN: Final = {
 def main() -> int:
     parser = argparse.ArgumentParser("bin/prove soak", description=__doc__)
     parser.add_argument("--restarts", type=int, default=10_000, metavar="N", help="of each form of ftrun [%(default)s]")
+    parser.add_argument(
+        "--for",
+        dest="minutes",
+        type=float,
+        metavar="MIN",
+        default=math.inf,
+        help="at most so long [no limit]",
+    )
     parser.add_argument("--form", choices=FORMS, default="restarts", help="what is repeated [%(default)s]")
     parser.add_argument("--as", dest="modes", choices=MODES, nargs="*", default=MODES, help="[both]")
     parser.add_argument("--dry", action="store_true", help="publish nothing")
     given = parser.parse_args()
-    plan = Plan(given.restarts, look=max(1, given.restarts // 100), form=given.form)
+    look = max(1, given.restarts // (100 if given.minutes == math.inf else 500))
+    plan = Plan(given.restarts, look, form=given.form, seconds=given.minutes * 60)
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `&` has the first one ignored
         signal.signal(number, signal.default_int_handler)
     found: dict[Mode, list[Sample]] = {}
     began = time.monotonic()
     try:
         for mode in given.modes:
-            found[mode] = soaked(mode, plan)
+            found[mode], restarts = soaked(mode, plan)
+            plan = plan._replace(restarts=restarts)  # as many in the other mode
     except Broken as why:
         print(f"broken: {why}", file=sys.stderr)
         return 1
@@ -74,7 +85,8 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def soaked(mode: Mode, plan: Plan) -> list[Sample]:
+def soaked(mode: Mode, plan: Plan) -> tuple[list[Sample], int]:
+    """The samples, and how many repetitions there were."""
     samples = []
     with tempfile.TemporaryDirectory(prefix="ft-") as folder, Soak(Path(folder), plan, mode) as soak:
         for sample in soak.samples():
@@ -83,7 +95,7 @@ def soaked(mode: Mode, plan: Plan) -> list[Sample]:
             line = f"{NAMES[mode]}: {sample.restarts + 1} starts, {ftrun.rss} KiB, {ftrun.descriptors} descriptors"
             print(f"\r{line} ", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    return samples
+    return samples, soak.restarts
 
 
 def sections(found: dict[Mode, list[Sample]], plan: Plan, seconds: float, wrong: list[str]) -> list[Measured]:

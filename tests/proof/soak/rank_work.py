@@ -1,8 +1,8 @@
-"""The command of the soak of ranks: `rank_work.py ROUNDS LOOK FIFO HOOKS`.  Rank 1 of two dies in each round.
+"""The command of the soak of ranks: `rank_work.py LAST LOOK FIFO HOOKS`.  Rank 1 of two dies in each round.
 
 Each dies once the round before is proved by its record `recovered`, so that the next death is another fault.  In one
-round in LOOK it prints `ready <number>` first and waits until something is written into FIFO.  After ROUNDS
-replacements both ranks end with 0.
+round in LOOK it prints `ready <number>` first and waits until something is written into FIFO.  After as many
+replacements as the file LAST says both ranks end with 0.
 """
 
 import os
@@ -13,19 +13,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def main(rounds: int, look: int, fifo: str, hooks: str) -> None:
+def main(last: str, look: int, fifo: str, hooks: str) -> None:
     sys.path.insert(0, hooks)
     import ftrun_hooks as ft
+
+    def dies(number: int) -> bool:
+        return number <= int(Path(last).read_text())
 
     def train(run: "ft.Run") -> None:
         step = run.restore()
         began, records = step, Records()
-        while run.round <= rounds or step < began + 2:
+        while dies(run.round) or step < began + 2:
             step += 1
             run.keep(step, done=step)
             ft.beat(step)
             time.sleep(0.005)
-            if run.rank == 1 and run.round <= rounds and records.proved(run.round):
+            if run.rank == 1 and dies(run.round) and records.proved(run.round):
                 if run.round % look == 0:
                     print("ready", run.round, flush=True)
                     Path(fifo).read_bytes()
@@ -51,4 +54,4 @@ class Records:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

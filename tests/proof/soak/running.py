@@ -1,6 +1,7 @@
 """One ftrun that repeats a restart, or the replacement of a rank, again and again, and is measured while the command
 waits."""
 
+import math
 import os
 import select
 import subprocess
@@ -14,7 +15,7 @@ from typing import IO, Final, NamedTuple, Self
 from proof.soak.samples import Sample, look
 from support.runs import FTCTL, FTRUN, HOUSE, Mode, carrying, children, end_process
 
-DEADLINE: Final = 600.0  # s from one sample to the next, and for the end; reached only if something is broken
+DEADLINE: Final = 1800.0  # s from one sample to the next, and for the end; reached only if something is broken
 SOAK: Final = HOUSE / "tests" / "proof" / "soak"
 MARK: Final = "FTRUN_SOAK"
 MOUNTED: Final = ("unshare", "--mount", "--propagation", "private")
@@ -59,28 +60,32 @@ class Broken(Exception):
 
 
 class Plan(NamedTuple):
-    """`restarts`: how many repetitions of the form.  After each `look`th there is a sample; of the restarts of a whole
-    tree the next one then is a request, and one in `hang` is after a hang."""
+    """`restarts`: how many repetitions of the form, or fewer after `seconds`: at the first sample after that time, the
+    next repetition is the last one.  After each `look`th there is a sample; of the restarts of a whole tree the next
+    one then is a request, and one in `hang` is after a hang."""
 
     restarts: int = 10_000
     look: int = 100
     hang: int = 50
     form: str = "restarts"
+    seconds: float = math.inf
 
 
 class Soak:
-    """A context manager: all processes are ended at its exit."""
+    """A context manager: all processes are ended at its exit.  `restarts`: as planned, or how many it has come to."""
 
     def __init__(self, folder: Path, plan: Plan, mode: Mode, program: Sequence[str] = FTRUN) -> None:
         self._plan, self._logs, self._tmp = plan, folder / "logs", folder / "tmp"
-        self._form, self._fifo = FORMS[plan.form], folder / "go"
+        self._form, self._fifo, self._last = FORMS[plan.form], folder / "go", folder / "last"
         os.mkfifo(self._fifo)
+        self._until = time.monotonic() + plan.seconds
+        self._set_last(plan.restarts)
         self._mark = uuid.uuid4().hex
         self._tmp.mkdir()
         progress = ("--progress", str(folder / "checkpoints" / "*"), "--state-dir", str(folder / "state"))
         arguments = [*MOUNTED, "sh", "-ec", SHM, "sh", *(NAMESPACE if mode == "pid1" else ()), *program, *OPTIONS]
         last = str(plan.hang) if plan.form == "restarts" else str(self._fifo)
-        words = (str(plan.restarts), str(plan.look), last, str(HOUSE / "hooks"))
+        words = (str(self._last), str(plan.look), last, str(HOUSE / "hooks"))
         arguments += [*self._form.options, *progress, "--log-dir", str(self._logs), "--", *self._form.command, *words]
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
         self._stderr = (folder / "stderr").open("w+b")
@@ -116,11 +121,19 @@ class Soak:
             if event != b"ready":
                 raise Broken(f"the tree printed {line!r}")
             yield self._look(int(number) - 1)
+            if time.monotonic() > self._until:
+                self._set_last(int(number))
             if self._plan.form == "restarts":
                 self._request_restart()
             else:
                 self._fifo.write_bytes(b".")
         self._ended()
+
+    def _set_last(self, restarts: int) -> None:
+        """The command reads this file at each of its starts, or rounds."""
+        self.restarts = restarts
+        self._last.with_suffix(".new").write_text(str(restarts))
+        self._last.with_suffix(".new").rename(self._last)
 
     def _look(self, restarts: int) -> Sample:
         ftrun = children(self._process.pid)[0] if self._mode == "pid1" else self._process.pid
@@ -155,8 +168,8 @@ class Soak:
         if code:
             raise Broken(f"it ended with {code}: {self._errors()}")
         found = (self.run_dir / "events.jsonl").read_bytes().count(self._form.record)
-        if found != self._plan.restarts:
-            raise Broken(f"{found} {self._plan.form} are recorded instead of {self._plan.restarts}")
+        if found != self.restarts:
+            raise Broken(f"{found} {self._plan.form} are recorded instead of {self.restarts}")
         left = [f"process {pid}" for pid in carrying(f"{MARK}={self._mark}")]
         left += [f"/dev/shm/{name}" for name in os.listdir(self._shm)] + list(map(str, self._tmp.iterdir()))
         if left:

@@ -1,8 +1,9 @@
-"""The command of the soak: `tree.py RESTARTS LOOK HANG HOOKS`.  A small tree whose end depends on the start number.
+"""The command of the soak: `tree.py LAST LOOK HANG HOOKS`.  A small tree whose end depends on the start number.
 
 A parent, two children, one child in its own session and a daemon.  Each LOOKth start prints `ready <number>` and
 waits for the restart; one in HANG sends a heartbeat and hangs, with a child that ignores SIGTERM; of the rest every
-second exits with 3, and the others are killed.  After RESTARTS restarts it ends with 0.
+second exits with 3, and the others are killed.  After as many restarts as
+the file LAST says it ends with 0.
 """
 
 import os
@@ -10,7 +11,7 @@ import signal
 import sys
 
 
-def main(hooks: str, restarts: int, look: int, hang: int) -> None:
+def main(last: str, look: int, hang: int, hooks: str) -> None:
     number = int(os.environ["MA_PROC_START_CNT"])
     waiting, hanging = number % look == 0, number % hang == hang // 2
     children_ready, done = os.pipe()
@@ -19,8 +20,9 @@ def main(hooks: str, restarts: int, look: int, hang: int) -> None:
     os.close(done)
     while os.read(children_ready, 1):
         pass  # until all children have closed the pipe, and so are ready
-    if number > restarts:
-        sys.exit(0)
+    with open(last) as file:
+        if number > int(file.read()):
+            sys.exit(0)
     if waiting:
         print("ready", number, flush=True)
         signal.pause()
@@ -53,4 +55,4 @@ def start_child(done: int, own_session: bool, daemon: bool, ignores_term: bool) 
 
 
 if __name__ == "__main__":
-    main(sys.argv[4], *map(int, sys.argv[1:4]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

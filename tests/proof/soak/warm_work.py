@@ -1,7 +1,7 @@
-"""The command of the soak of warm starts: `warm_work.py STARTS LOOK FIFO HOOKS`.
+"""The command of the soak of warm starts: `warm_work.py LAST LOOK FIFO HOOKS`.
 
 Each start fails once a standby waits for the next one.  In one start in LOOK it prints `ready <number>` first and waits
-until something is written into FIFO.  After STARTS restarts it ends with 0.
+until something is written into FIFO.  After as many restarts as the file LAST says it ends with 0.
 """
 
 import email.message  # something that a standby imports
@@ -11,14 +11,14 @@ import time
 from pathlib import Path
 
 
-def main(starts: int, look: int, fifo: str, hooks: str) -> None:
+def main(last: str, look: int, fifo: str, hooks: str) -> None:
     sys.path.insert(0, hooks)
     import ftrun_hooks as ft
 
     assert email.message
     number = int(os.environ["MA_PROC_START_CNT"])
     ft.beat(number)
-    if number > starts:
+    if number > int(Path(last).read_text()):
         return
     while not standby_waits():
         time.sleep(0.005)
@@ -38,4 +38,4 @@ def standby_waits() -> bool:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
