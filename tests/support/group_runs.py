@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from support.group_work import Book
 from support.hosts import Container, Hosts, Proxy
-from support.runs import DEADLINE, HOUSE, wait_for
+from support.runs import DEADLINE, FTRUN, HOUSE, wait_for
 
 WORK = (sys.executable, str(HOUSE / "tests" / "support" / "group_work.py"))
 TRAIN = (sys.executable, str(HOUSE / "tests" / "support" / "group_train.py"))
@@ -28,10 +28,11 @@ class Group:
         wait: str = "20s",
         proxy: Proxy | None = None,
         shape: str = "",
+        ftrun: Sequence[str] = FTRUN,
     ) -> None:
         """`size`: if the group does not use all hosts.  `proxy`: it is between rank 0 and all others.  `shape`: of
-        --group-size, if it is no number."""
-        self.hosts, self.size, self._shape = hosts, size or hosts.size, shape
+        --group-size, if it is no number.  `ftrun`: a changed one."""
+        self.hosts, self.size, self._shape, self._ftrun = hosts, size or hosts.size, shape, ftrun
         self.folder = hosts.folder / "shared"
         self.folder.mkdir()
         self.book = Book(self.folder)
@@ -43,9 +44,9 @@ class Group:
         """`again`: in the same container.  `environment`: the variables of a scheduler."""
         endpoint = self._proxy.address if self._proxy and rank else ""
         given = [*self.hosts.group(rank, self._shape or self.size, endpoint, self.wait), *self.options, *options]
-        return self.hosts.start(
-            rank, *given, "--", *self.command, again=again, environment={"WORLD_SIZE": str(self.size), **environment}
-        )
+        variables = {"WORLD_SIZE": str(self.size), **environment}
+        words = [*given, "--", *self.command]
+        return self.hosts.start(rank, *words, again=again, environment=variables, ftrun=self._ftrun)
 
     def begin(self) -> list[Container]:
         for rank in range(self.size):

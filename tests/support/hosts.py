@@ -275,9 +275,11 @@ class Hosts:
         again: bool = False,
         environment: Mapping[str, str] | None = None,
         program: Sequence[str] = (),
+        ftrun: Sequence[str] = FTRUN,
     ) -> Container:
         """A container on the host of that number, with the options and the command in `words`.  `again`: in the place,
-        and with the run dir, of the one before it there; else all of it is new.  `program`: in place of ftrun."""
+        and with the run dir, of the one before it there; else all of it is new.  `program`: in place of ftrun.
+        `ftrun`: a changed one."""
         where = self.hosts[rank]
         earlier = [container for container in self.started if container.rank == rank]
         folder = self.folder / f"container-{rank}-{len(earlier)}"
@@ -294,7 +296,7 @@ class Hosts:
         furnish = ["sh", "-ec", FURNISH, "sh", str(self.names), where.name]
         with (folder / "stdout").open("ab") as out, (folder / "stderr").open("ab") as err:
             process = subprocess.Popen(
-                [*ONE_LIFE, *where.network.enter, *CONTAINER, *furnish, *(program or (*FTRUN, *options)), *words],
+                [*ONE_LIFE, *where.network.enter, *CONTAINER, *furnish, *(program or (*ftrun, *options)), *words],
                 env=plain,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,

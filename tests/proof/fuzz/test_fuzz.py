@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -47,9 +48,7 @@ def _cleaned() -> Iterator[None]:
 def broken(draw: st.DrawFn, samples: list[bytes]) -> bytes:
     """A sample with a few pieces cut out or put in; where it is JSON, with other values."""
     content = draw(st.sampled_from(samples))
-    places = [
-        (start, end, found) for start, end in _places(content) if (found := _json(content[start:end])) is not None
-    ]
+    places = _places(content)
     whole = draw(st.integers(0, 3)) == 0
     if places and not whole:
         start, end, found = draw(st.sampled_from(places))
@@ -60,14 +59,14 @@ def broken(draw: st.DrawFn, samples: list[bytes]) -> bytes:
     return content
 
 
-def _places(content: bytes) -> Iterator[tuple[int, int]]:
-    """Where JSON may be: all of it, without the first byte, and between zero bytes."""
-    yield 0, len(content)
-    yield 1, len(content)
-    start = 0
+@cache
+def _places(content: bytes) -> list[tuple[int, int, Any]]:
+    """Where a sample has JSON, and what: all of it, without the first byte, or between zero bytes."""
+    parts, start = [(0, len(content)), (1, len(content))], 0
     for piece in content.split(b"\0"):
-        yield start, start + len(piece)
+        parts.append((start, start + len(piece)))
         start += len(piece) + 1
+    return [(at, to, found) for at, to in parts if at < to and (found := _json(content[at:to])) is not None]
 
 
 def _json(content: bytes) -> Any:
