@@ -49,7 +49,7 @@ def test_status_of_a_running_and_of_a_stopped_run(runs: Runs) -> None:
     assert found["stalest"] == rank
     assert rank["limit"] == 3600
     assert 0 <= rank["age"] < 60
-    assert found["next"].startswith("Rank 5 will be suspected in ")
+    assert found["next"].startswith("Rank 5 would be suspected in ")
     assert found["next"].endswith("(timeout 60m, set by --hang-timeout).")
     assert found["left"] == {"hang": 3, "fault": 3, "failure": 0}
     text = ftctl("status", "--run-dir", str(run.run_dir)).stdout

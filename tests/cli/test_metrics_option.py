@@ -36,6 +36,18 @@ def scrape(address: str) -> Samples:
         return samples(answer.read().decode())
 
 
+def test_a_command_at_the_end_keeps_the_server_for_a_scrape_that_sees_the_verdict(runs: Runs) -> None:
+    """docs/metrics.md: with --metrics alone the alerts know a good end from a bad one by it."""
+    wait = "until test -e seen; do sleep 0.02; done"
+    run = runs.start("--metrics", "127.0.0.1:0", "--on-exit", wait, *python(WAITING))
+    place = address(run)
+    (runs.folder / "go").touch()
+    found = wait_for(lambda: scrape(place)["ftrun_verdict_info"] and scrape(place), "the verdict")
+    assert found["ftrun_verdict_info"] == {"0 succeeded": 1.0}
+    (runs.folder / "seen").touch()
+    assert run.wait() == 0
+
+
 def address(run: Run, number: int = 1) -> str:
     return str(run.until("listening", number)["address"])
 

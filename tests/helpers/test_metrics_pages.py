@@ -134,7 +134,10 @@ SERIES = {
         'ftrun_checkpoint_age_seconds{instance="a"}': "0+60x600",
         'ftrun_phase{phase="running",instance="a"}': "1x600",
     },
-    "FtrunEndedInTrouble": {'ftrun_verdict_info{verdict="hang-limit",exit_code="195",instance="a"}': "_x590 1x10"},
+    "FtrunEndedInTrouble": {  # a: seen by one scrape of a server that has ended since; b: a good end
+        'ftrun_verdict_info{verdict="hang-limit",exit_code="195",instance="a"}': "_x597 1 stale",
+        'ftrun_verdict_info{verdict="succeeded",exit_code="0",instance="b"}': "_x597 1 stale",
+    },
     "FtrunGone": {
         'ftrun_up{instance="a"}': "1x590 0x10",
         'ftrun_up{instance="b"}': "1x590 0x10",

@@ -53,7 +53,7 @@ def snapshot(number: int = 8, devices: int = 8, **changed: Any) -> Snapshot:
             Limit("idle", None, "option"),
         ),
         deadline=7.0,
-        next="Rank 3 will be suspected in 7s: 31s without a step (timeout 38s, learned: 10 times 3.8s).",
+        next="Rank 3 would be suspected in 7s: 31s without a step (timeout 38s, learned: 10 times 3.8s).",
         devices=tuple(
             DeviceNow(f"GPU-{n}", "NVIDIA H100", 98.0 - n, 71 << 30, 80 << 30, 640.0, 1.2) for n in range(devices)
         ),

@@ -196,6 +196,9 @@ def test_the_page_fits_a_small_screen(page: browser.Page, invented: str, width: 
     outside = "return [...document.querySelectorAll('main > *, main > * > :not(.out)')]"
     outside += ".filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.outerHTML.slice(0, 80))"
     assert page.run(outside) == []
+    for region in ("timeline", "limits"):  # what is there to be read at once does not have to be scrolled sideways
+        beyond = "const e = document.querySelector(arguments[0]); return e.scrollWidth - e.clientWidth"
+        assert page.run(beyond, f"#{region}.scroll, #{region} .scroll") <= 1, region
     page.shot(f"ranks-{width}")
 
 

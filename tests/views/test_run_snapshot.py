@@ -49,7 +49,7 @@ def test_a_running_run(run: MadeRun) -> None:
     assert found.step == 9
     assert found.step_time == pytest.approx(38 / 9, abs=0.01), "since the first sample of the last minute"
     assert found.deadline == pytest.approx(70, abs=0.01)
-    assert found.next == "Rank 1 will be suspected in 70s: 30s without a step (timeout 100s, set by --hang-timeout)."
+    assert found.next == "Rank 1 would be suspected in 70s: 30s without a step (timeout 100s, set by --hang-timeout)."
     assert found.left == {"hang": 3, "fault": 3, "failure": 0}
     assert found.problems == ()
 
@@ -88,7 +88,7 @@ def test_a_rank_that_has_not_moved_is_starting(run: MadeRun) -> None:
     run.status["phase"] = "starting"
     found = seen(run)
     assert found.ranks[0].state == "starting"
-    assert str(found.next).startswith("Rank 0 will be suspected in 59m 10s: 50s without a first ")
+    assert str(found.next).startswith("Rank 0 would be suspected in 59m 10s: 50s without a first ")
     assert str(found.next).endswith("(timeout 60m, the default).")
 
 
@@ -97,7 +97,7 @@ def test_a_section_has_its_own_deadline(run: MadeRun) -> None:
     run.section(0, "checkpoint", began=120, timeout=600)
     found = seen(run)
     assert (found.ranks[0].state, found.ranks[0].section) == ("section", "checkpoint")
-    assert found.next == "Rank 0 will be suspected in 8m: 2m in section 'checkpoint' (timeout 10m)."
+    assert found.next == "Rank 0 would be suspected in 8m: 2m in section 'checkpoint' (timeout 10m)."
 
 
 def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
@@ -116,7 +116,7 @@ def test_a_deadlock_is_found_sooner_than_a_timeout_that_is_learned(run: MadeRun)
     run.rank(0, moved=30, step=9)
     run.attempt["wait"] = "rank 0 waits for a reply from 10.0.0.7:443"
     found = seen(run)
-    assert str(found.next).startswith("Rank 0 will be suspected in 4m 30s, or sooner if it is deadlocked: 30s without")
+    assert str(found.next).startswith("Rank 0 would be suspected in 4m 30s, or sooner if it is deadlocked: 30s without")
     assert found.wait == "rank 0 waits for a reply from 10.0.0.7:443"
     assert f"wait        {found.wait}" in lines(found)
 
@@ -126,14 +126,14 @@ def test_a_given_start_timeout_is_active_from_the_spawn(run: MadeRun) -> None:
     run.run["sources"]["start-timeout"] = "environment"
     run.status["phase"] = "starting"
     found = str(seen(run).next)
-    assert found.startswith("The command will be suspected in 10s: 50s without a first ")
+    assert found.startswith("The command would be suspected in 10s: 50s without a first ")
     assert found.endswith("(timeout 60s, set by FTRUN_START_TIMEOUT).")
 
 
 def test_the_idle_rule_is_shown(run: MadeRun) -> None:
     run.attempt |= {"idle_since": run.now - 45, "accelerator": True}
     why = "the default, since the job uses an accelerator"
-    assert seen(run).next == f"The command will be suspected in 29m 15s: 45s without any work (timeout 30m, {why})."
+    assert seen(run).next == f"The command would be suspected in 29m 15s: 45s without any work (timeout 30m, {why})."
 
 
 def test_a_learned_timeout_has_its_reason(run: MadeRun) -> None:
@@ -165,7 +165,7 @@ def test_a_later_start_has_a_learned_start_timeout(run: MadeRun) -> None:
     found = seen(run)
     assert (found.limits[1].name, found.limits[1].seconds) == ("start", 300.0)
     assert "learned: 5 times the slowest start so far, 5.5s" in found.limits[1].source
-    assert "The command will be suspected in" in str(found.next)
+    assert "The command would be suspected in" in str(found.next)
     assert found.first_beat == 5.5
 
 

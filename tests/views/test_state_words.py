@@ -95,3 +95,14 @@ def test_the_rows_of_the_group_use_the_words_of_the_table() -> None:
     assert group.state(found, row) == states.PAUSED
     assert group.state(found._replace(ages={1: 1e6}), row) == states.NO_CONTACT
     assert all(marked for line, marked in list(group.table(found))[1:] if states.PAUSED in line)
+
+
+def test_on_a_narrow_terminal_the_rows_of_the_group_keep_the_trouble() -> None:
+    row = MemberRow(1, "node-b", "running", "running", 2, 5.0, step=7, trouble="hang in attempt 1: rank 0 stopped")
+    found = GroupNow(3, 1, 2, "run", "", (), (row,), {1: 1.0, 2: 1.0}, None)
+    for columns, host in ((80, True), (60, False)):
+        lines = [line for line, _ in group.table(found, columns)]
+        assert all(len(line) <= columns for line in lines)
+        assert lines[1].endswith("  hang in 1")
+        assert ("node-b" in lines[1]) is host
+        assert lines[2].endswith("never seen")

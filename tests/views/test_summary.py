@@ -22,7 +22,7 @@ def test_status_shows_the_state_of_the_run() -> None:
     shown = " ".join(text(RUNNING).split())
     for part in (
         "running for 13m 32s, attempt 2 after a hang: quiet, rank 3 has not moved for 31s",
-        "next Rank 3 will be suspected in 7s",
+        "next Rank 3 would be suspected in 7s",
         "hang in attempt 1: rank 3 stopped at step 790, 41s ago (limit 38s) report /run/dir/reports/",
         "1 after a hang; consecutive without progress: hang 1 of 3, fault 0 of 3; a failure ends the job",
         "812, 420ms per step, 2.38 steps/s",

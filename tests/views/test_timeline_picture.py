@@ -11,6 +11,7 @@ import pytest
 
 from ftrun.views import axis, html, svg, timeline
 from ftrun.views.history import History, fold
+from ftrun.views.page.timeline_cache import NARROWEST
 from ftrun.views.shapes import HATCHES, PALETTE, Picture, Polyline, Rect, Text, text_width
 from support.scripted import BEGAN, Script, long_run
 
@@ -57,9 +58,10 @@ def texts(picture: Picture) -> list[tuple[Text, tuple[float, float, float, float
     return found
 
 
+@pytest.mark.parametrize("width", [timeline.WIDTH, NARROWEST])
 @pytest.mark.parametrize("name", RUNS)
-def test_labels_do_not_overlap_and_all_shapes_lie_in_the_picture(name: str) -> None:
-    picture = timeline.draw(RUNS[name])
+def test_labels_do_not_overlap_and_all_shapes_lie_in_the_picture(name: str, width: float) -> None:
+    picture = timeline.draw(RUNS[name], width)
     boxes = texts(picture)
     for shape, (left, top, right, bottom) in boxes:
         assert min(left, top) >= 0, shape

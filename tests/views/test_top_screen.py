@@ -89,6 +89,22 @@ def test_processes_without_a_rank_are_named_by_their_pids() -> None:
     assert sorted(row[1] for row in rows) == ["4000", "4001", "4002"], text
 
 
+GROUP = [("member host     state      attempt  step heartbeat  trouble", False)]
+GROUP += [(f"     {number} node-{number} running", number == 7) for number in range(8)]
+
+
+@pytest.mark.parametrize(("height", "first"), [(22, 7), (50, 0)])
+def test_members_that_do_not_fit_are_counted(height: int, first: int) -> None:
+    """Those that need attention come first then."""
+    console = Console(file=io.StringIO(), width=80, height=height, color_system=None)
+    console.print(render(snapshot(2, 0), PACES, RECORDS, "q quits", Screen(80, height, True), GROUP), end="")
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    rows = [line for line in text.split("\n") if " node-" in line]
+    assert rows[0].split()[0] == str(first)
+    more = f"and {8 - len(rows)} more members: ftctl status --all"
+    assert (more in text) is (len(rows) < 8) is (height < 24)
+
+
 def test_all_ranks_are_shown_if_there_is_room() -> None:
     lines = drawn(snapshot(8), 200, 60)
     assert not [line for line in lines if line.startswith("and ")]

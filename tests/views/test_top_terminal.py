@@ -218,7 +218,7 @@ def test_a_run_is_followed_to_its_verdict(runs: Runs, terminal: Open) -> None:
     run = runs.start("--hang-timeout", "1s", "--grace", "1s", "--max-restarts", "1", FTHANG, *hang)
     run.until("spawned")
     seen = terminal("--run-dir", str(run.run_dir), "--interval", "100ms")
-    seen.until("Rank 0 will be suspected in")
+    seen.until("Rank 0 would be suspected in")
     text = seen.until("the run is over; q quits")
     assert run.wait() == 195
     assert "attempt 1" in text

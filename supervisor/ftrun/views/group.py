@@ -18,6 +18,8 @@ from ftrun.views.snapshot import Snapshot
 OLD: Final = 15.0  # s; an older row says so
 HOST: Final = 16  # columns
 ENDED: Final = ("done", "cut off")
+WIDE: Final = 80  # columns
+NARROW: Final = f"{'member':>6} {'state':<10} {'step':>9}  trouble"
 HEAD: Final = f"{'member':>6} {'host':<{HOST}} {'state':<10} {'attempt':>7} {'step':>9} {'heartbeat':>9}  trouble"
 
 
@@ -126,9 +128,11 @@ def headline(found: GroupNow) -> str:
     return f"group of {found.size}, epoch {found.epoch}, {what}{why}{waits}{lost} (seen from member {found.seen_from})"
 
 
-def table(found: GroupNow) -> Iterator[tuple[str, bool]]:
-    """The heading and a row for each member, at most 80 columns; True for a row that needs attention."""
-    yield HEAD, False
+def table(found: GroupNow, columns: int = WIDE) -> Iterator[tuple[str, bool]]:
+    """The heading and a row for each member, at most 80 columns, and less where fewer `columns` are there, since the
+    trouble is last; True for a row that needs attention."""
+    wide = columns >= WIDE
+    yield HEAD if wide else NARROW, False
     for row in found.rows:
         age = found.ages.get(row.rank) or 0.0
         beat = "" if row.beat is None else f"{seconds(row.beat + age)} ago"
@@ -136,11 +140,12 @@ def table(found: GroupNow) -> Iterator[tuple[str, bool]]:
         trouble = row.trouble.partition(":")[0].replace(" in attempt ", " in ") if row.trouble else "none"
         trouble = f"{states.STRAGGLER}: {_ranks(row.slow)}" if row.slow else trouble
         name = sentences.short(row.node, HOST)
-        line = f"{row.rank:>6} {name:<{HOST}} {state(found, row):<10} {row.attempt:>7} {step:>9} {beat:>9}  {trouble}"
-        yield line[:80], needs_attention(found, row)
+        more = f"{row.attempt:>7} {step:>9} {beat:>9}  {trouble}" if wide else f"{step:>9}  {trouble}"
+        host = f"{name:<{HOST}} " if wide else ""
+        yield f"{row.rank:>6} {host}{state(found, row):<10} {more}"[:WIDE], needs_attention(found, row)
     for rank in range(found.size):
         if rank not in found.ages:
-            yield f"{rank:>6} {'':<{HOST}} never seen", True
+            yield f"{rank:>6} {'':<{HOST}} never seen" if wide else f"{rank:>6} never seen", True
 
 
 def details(found: GroupNow) -> Iterator[str]:

@@ -67,7 +67,7 @@ def _suspicion(live: LiveVerdict, limits: tuple[Limit, ...]) -> NextAction:
     sources = {limit.name: limit.source for limit in limits}
     source = sources.get(RULES[first.rule].timeout, "default")
     when = durations.seconds(left) + _sooner(live, left)
-    return left, f"{sentences.rank(first.rank)} will be suspected in {when}: {_silence(first, source)}"
+    return left, f"{sentences.rank(first.rank)} would be suspected in {when}: {_silence(first, source)}"
 
 
 def _proof(finding: dict[str, Any]) -> str:
@@ -106,7 +106,7 @@ def _no_active_timeout(live: LiveVerdict) -> str:
     if idle is not None and (live.limits.idle_given or attempt.idle.accelerator):
         timeout = durations.seconds(idle)
         sooner = _sooner(live, idle)
-        return f"the command works; it will be suspected after {timeout} without any work (--idle-timeout){sooner}"
+        return f"the command works; it would be suspected after {timeout} without any work (--idle-timeout){sooner}"
     if attempt.ranks:
         return "every process that has sent heartbeats is done or gone: a hang of the others would not be noticed"
     return sentences.DEADLOCKS_DETECTED if live.limits.auto else sentences.HANGS_UNDETECTED

@@ -132,7 +132,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
     if shown.next_start is not None and shown.alive:
         yield "next start", _next_start(shown.next_start)
     if shown.group is not None:
-        yield "group", shown.group
+        yield "group", f"{shown.group}; its members: ftctl status --all"
     yield from _progress(shown)
     if shown.ranks:
         yield from _ranks(shown)
@@ -142,9 +142,10 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         yield from (("", f"{_named(device)}: {device.fault}") for device in faulty[:FAULTY])
         if faulty[FAULTY:]:
             yield "", f"and {len(faulty) - FAULTY} more with a fault"
+    longest = max((len(limit.name) for limit in shown.limits), default=0)
     for number, limit in enumerate(shown.limits):
         value = "off" if limit.seconds is None else seconds(limit.seconds)
-        yield "" if number else "timeouts", f"{limit.name:<8} {value:<7} {limit.source}"
+        yield "" if number else "timeouts", f"{limit.name:<{longest}} {value:<7} {limit.source}"
     if shown.goodput is not None or shown.lost:
         yield "goodput", goodput(shown)
     yield "job", _command(shown)

@@ -350,11 +350,9 @@ def _legend(history: History, y: float, width: float) -> tuple[list[Shape], floa
     entries += [(why, f"{why} {seconds(value)} ({MEANINGS[why]})") for why, value in history.shown_totals.items()]
     x = LEFT
     for why, label in entries:
-        needed = 20 + text_width(label, 13) + 18
-        if x + needed > width - RIGHT and x > LEFT:
-            x, y = LEFT, y + 24
+        x, y, needed = _placed(label, x, y, width)
         found.append(Rect(x, y - 11, 14, 14, why, hatch=HATCHES[why]))
-        found.append(Text(x + 20, y, label, 13))
+        found.append(Text(x + 20, y, fitted(label, 13, width - x - 20), 13))
         x += needed
     counts = Counter(mark.kind for mark in history.marks)
     counts["saved"] = history.saved
@@ -363,6 +361,7 @@ def _legend(history: History, y: float, width: float) -> tuple[list[Shape], floa
     x, y = LEFT, y + 26
     for kind, name in signs:
         label = f"{name} ({counts[kind]})" if kind not in ("escalated", "suspect") else name
+        x, y, needed = _placed(label, x, y, width)
         if kind == "saved":
             found.append(_diamond(x + 7, y - 4, 5, ""))
         elif kind == "suspect":
@@ -373,6 +372,12 @@ def _legend(history: History, y: float, width: float) -> tuple[list[Shape], floa
             found.append(Rect(x + 6, y - 10, 2, 11, COLOURS.get(kind, "muted")))
         else:
             found.append(_flag(x + 7, y + 1, COLOURS.get(kind, "muted"), ""))
-        found.append(Text(x + 20, y, label, 13))
-        x += 20 + text_width(label, 13) + 18
+        found.append(Text(x + 20, y, fitted(label, 13, width - x - 20), 13))
+        x += needed
     return found, y + (22 if signs else -4)
+
+
+def _placed(label: str, x: float, y: float, width: float) -> tuple[float, float, float]:
+    """Where this entry of the legend begins, on the next line if it does not fit, and how wide it is."""
+    needed = 20 + text_width(label, 13) + 18
+    return (LEFT, y + 24, needed) if x + needed > width - RIGHT and x > LEFT else (x, y, needed)

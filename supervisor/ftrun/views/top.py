@@ -54,7 +54,7 @@ def render(
     room = screen.height - 1
     lines = head[: max(1, room - 3)]
     room -= len(lines)
-    members = _members(page, group, room // 3)
+    members = _members(page, group, max(room // 3, min(len(group), room // 2)))
     lines += members
     room -= len(members)
     ranks, devices, recent = _rooms(room, len(shown.ranks), len(shown.devices), len(records))
@@ -252,8 +252,10 @@ def _members(page: _Page, group: Sequence[tuple[str, bool]], room: int) -> list[
     if room < 2 or not group:
         return []
     head, *rows = group
-    few = rows if len(rows) < room else sorted(rows, key=lambda row: not row[1])[: room - 1]
-    return [page.line((head[0], "dim")), *(page.line((text, "yellow" if marked else "")) for text, marked in few)]
+    few = rows if len(rows) < room else sorted(rows, key=lambda row: not row[1])[: max(1, room - 2)]
+    lines = [page.line((head[0], "dim")), *(page.line((text, "yellow" if marked else "")) for text, marked in few)]
+    more = f"and {len(rows) - len(few)} more members: ftctl status --all"
+    return lines if len(few) == len(rows) or room < 3 else [*lines, page.line((more, "dim"))]
 
 
 def _rank(page: _Page, rank: RankNow) -> Text:

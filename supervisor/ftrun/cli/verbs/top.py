@@ -87,7 +87,7 @@ class WatchedRun:
     def frame(self, screen: top.Screen, note: str) -> Text:
         paces = [pace for _, pace in steps.paces(self._dir, self.shown.attempt)]
         found = group.read(self.shown)
-        members = list(group.table(found)) if found is not None else []
+        members = list(group.table(found, screen.width)) if found is not None else []
         return top.render(group.marked(self.shown, found), paces, self.records, note, screen, members, self.chosen)
 
 

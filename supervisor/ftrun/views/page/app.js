@@ -83,7 +83,7 @@ function picture() {
     drawnAt = Date.now();
     const box = at("timeline");
     wide = box.clientWidth;
-    const drawn = await fetched(`timeline.svg?inline&width=${Math.max(640, wide)}`);
+    const drawn = await fetched(`timeline.svg?inline&width=${Math.max(320, wide)}`);
     if (drawn) box.replaceChildren(document.importNode(drawn, true));
   }, Math.max(0, drawnAt + PICTURE[0] - Date.now()));
 }

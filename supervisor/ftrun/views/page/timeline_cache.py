@@ -15,7 +15,7 @@ from ftrun.views.timeline import draw
 FRESH: Final = 2.0  # s
 SHARE: Final = 10  # times the duration of a read until the next one: the records of a week are many MB
 PATIENCE: Final = 20.0  # s
-NARROWEST, WIDEST = 640, 2400  # px
+NARROWEST, WIDEST = 320, 2400  # px
 
 
 class Read(NamedTuple):
