@@ -198,7 +198,7 @@ def test_samples_of_steps_are_not_written_to_a_foreign_file(
 ) -> None:
     PUT[put](shared / "steps.jsonl", precious / "file")
     monkeypatch.chdir(shared)
-    monkeypatch.setattr(steps, "_slots", lambda beat_dir: [[2] * at.SLOT_WORDS])
+    monkeypatch.setattr(steps, "read_slots", lambda beat_dir: [[2] * at.SLOT_WORDS])
     problems: list[str] = []
     lines = Lines(messenger.EVENTS)
     monkeypatch.setattr(lines, "problem", problems.append)
