@@ -385,6 +385,32 @@ def test_a_standby_is_replaced_a_few_times_and_is_gone_with_ftrun(start: Starter
     assert run.finish()[0] == 0
 
 
+def slices(pid: int) -> str:
+    """How long and how often a processor ran it, as the kernel's scheduler accounts it."""
+    return Path(f"/proc/{pid}/schedstat").read_text()
+
+
+def test_a_standby_that_waits_gets_no_processor_time(start: Starter, tmp_path: Path) -> None:
+    program, stop = tmp_path / "train.py", tmp_path / "stop"
+    program.write_text(WAIT.format(imports="json, email.message"))
+    run = start(sys.executable, str(program), str(stop), options=[*OPTIONS, "--standby", "1"])
+    standby(run, "ready")
+    (pid,) = parked(run)
+    before = slices(pid)
+
+    def is_at_rest() -> bool:
+        nonlocal before
+        earlier, before = before, slices(pid)
+        return earlier == before
+
+    wait_for(is_at_rest, "the standby to wait")
+    job = slices(run.command).split()[2]
+    wait_for(lambda: int(slices(run.command).split()[2]) > int(job) + 50, "the job to run fifty times")
+    assert slices(pid) == before
+    stop.touch()
+    assert run.finish()[0] == 0
+
+
 def test_standbys_end_with_a_killed_ftrun(start: Starter, mode: Mode, tmp_path: Path) -> None:
     program, stop = tmp_path / "train.py", tmp_path / "stop"
     program.write_text(WAIT.format(imports="os"))
