@@ -16,6 +16,7 @@ from proof.bench.compare.kit import made_by
 from proof.bench.compare.peers import TORCHRUN
 from support.hosts import Hosts, refusal
 from support.measured import Measured
+from support.runs import wait_for
 
 NAME = "95-lost-nodes"
 WORK = (sys.executable, str(Path(__file__).with_name("trainee_nodes.py")))
@@ -34,15 +35,15 @@ class Move(NamedTuple):
 class Training:
     """Containers on hosts of their own, each with the same launcher; `nodes` of them train, and `least` are enough."""
 
-    def __init__(self, folder: Path, who: str, nodes: int, least: int, spares: int = 0) -> None:
-        self.who, self.nodes, self.least, self.spares = who, nodes, least, spares
+    def __init__(self, folder: Path, who: str, nodes: int, least: int, spares: int = 0, imports: str = "") -> None:
+        self.who, self.nodes, self.least, self.spares, self.imports = who, nodes, least, spares, imports
         self.hosts = Hosts(folder / "hosts", nodes + spares + 1)  # the last one is for a new container
         self.folder = folder / "shared"
         self.folder.mkdir()
 
     def start(self, host: int, member: int) -> None:
         """A container on that host; `member`: the number in the group of ftrun."""
-        work = [*WORK, str(self.folder)]
+        work = [*WORK, str(self.folder), *([self.imports] if self.imports else [])]
         if self.who != FTRUN:
             rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{self.hosts.hosts[0].address}:29400"]
             rendezvous += ["--rdzv-id", "job", "--rdzv-conf", f"last_call_timeout={PATIENCE},join_timeout=300"]
@@ -55,6 +56,7 @@ class Training:
         options = self.hosts.group(member, size, wait=f"{PATIENCE}s")
         options += ["--spares", str(self.spares), "--scale-out", "checkpoint", "--nproc-per-node", "1"]
         options += ["--progress", str(self.folder / "checkpoint-*"), "--restart-on", "hang,fault,failure"]
+        options += ["--standby", "1"] if self.imports else []
         self.hosts.start(host, *options, "--grace", "2s", "--", *work)
 
     def moves(self, since: float) -> list[Move]:
@@ -83,6 +85,9 @@ class Training:
         for host in range(first, self.nodes + self.spares):
             self.start(host, host)
         time.sleep(5)  # the spare has come too
+        if self.imports and self.who == FTRUN:
+            last = self.hosts.last
+            wait_for(lambda: all("ready" in [r["what"] for r in one.named("standby")] for one in last), "standbys", 180)
 
     def kill(self, host: int) -> float:
         newest = [container for container in self.hosts.started if container.rank == host][-1]
@@ -137,20 +142,21 @@ def first_replaced(training: Training) -> Took:
     return _after(training, training.nodes, since)
 
 
-SCENES: tuple[tuple[str, Scene, int, int, int], ...] = (  # nodes, least, spares
-    ("3 nodes and a spare, node 2 is lost", spare, 3, 2, 1),
-    ("3 nodes, node 2 is lost, a new container comes at once", replaced, 3, 2, 0),
-    (f"2:3 nodes, node 2 is lost, nobody comes for {PATIENCE} s", fewer, 3, 2, 0),
-    ("2:3 nodes, a third comes back", scale_out, 3, 2, 0),
-    ("3 nodes, node 0 is lost, a new container comes at once", first_replaced, 3, 2, 0),
-    ("8 nodes and a spare, node 7 is lost", spare, 8, 7, 1),
-    (f"7:8 nodes, node 7 is lost, nobody comes for {PATIENCE} s", fewer, 8, 7, 0),
+SCENES: tuple[tuple[str, Scene, int, int, int, str], ...] = (  # nodes, least, spares, and what the program imports
+    ("3 nodes and a spare, node 2 is lost", spare, 3, 2, 1, ""),
+    ("the same, and the program imports PyTorch", spare, 3, 2, 1, "torch"),
+    ("3 nodes, node 2 is lost, a new container comes at once", replaced, 3, 2, 0, ""),
+    (f"2:3 nodes, node 2 is lost, nobody comes for {PATIENCE} s", fewer, 3, 2, 0, ""),
+    ("2:3 nodes, a third comes back", scale_out, 3, 2, 0, ""),
+    ("3 nodes, node 0 is lost, a new container comes at once", first_replaced, 3, 2, 0, ""),
+    ("8 nodes and a spare, node 7 is lost", spare, 8, 7, 1, ""),
+    (f"7:8 nodes, node 7 is lost, nobody comes for {PATIENCE} s", fewer, 8, 7, 0, ""),
 )
 
 
-def run(who: str, scene: Scene, nodes: int, least: int, spares: int) -> Took:
+def run(who: str, scene: Scene, nodes: int, least: int, spares: int, imports: str) -> Took:
     with tempfile.TemporaryDirectory(prefix="ftrun-bench-") as name:
-        training = Training(Path(name), who, nodes, least, spares)
+        training = Training(Path(name), who, nodes, least, spares, imports)
         try:
             training.begin()
             return scene(training)
@@ -179,9 +185,9 @@ def measure(short: bool) -> Measured:
     samples: Samples = {}
     load = [os.getloadavg()[0]]
     for number in range(1 if short else 3):
-        for title, scene, nodes, least, spares in SCENES[:2] if short else SCENES:
+        for title, scene, nodes, least, spares, imports in SCENES[:2] if short else SCENES:
             for who in [FTRUN, TORCHRUN.name] if TORCHRUN.installed else [FTRUN]:
-                samples.setdefault((title, who), []).append(run(who, scene, nodes, least, spares))
+                samples.setdefault((title, who), []).append(run(who, scene, nodes, least, spares, imports))
                 print(f"{number}: {title}, {who}: {samples[title, who][-1]}", file=sys.stderr, flush=True)
                 load.append(os.getloadavg()[0])
     return measured(samples, load)
@@ -200,9 +206,10 @@ def measured(samples: Samples, load: Sequence[float]) -> Measured:
             "Each node is a container on a host of its own, in network namespaces. The time is from the SIGKILL of a "
             'container (with "comes back": from the start of the new one) to the first step of all nodes that train '
             f"then: median (lowest to highest) of {runs} runs, in turn. One rank a node, in lockstep over TCP, "
-            "which imports nothing, and fails when a connection breaks.",
+            "which imports nothing where nothing else is said, and fails when a connection breaks.",
             f"ftrun: `--group-size 2:3 --nproc-per-node 1 --wait-peer {PATIENCE}s --scale-out checkpoint`, with a "
-            "checkpoint each half second and, where there is one, `--spares 1`. torchrun: `--nnodes 2:3 --rdzv-backend "
+            "checkpoint each half second and, where there is one, `--spares 1`; where the program imports PyTorch, "
+            "also `--standby 1`, so that the spare has imported it. torchrun: `--nnodes 2:3 --rdzv-backend "
             f"c10d`, `last_call_timeout={PATIENCE}`; its spare is one more agent.",
         ),
         ("what happens", *(TORCHRUN.titled if who != FTRUN else who for who in peers)),

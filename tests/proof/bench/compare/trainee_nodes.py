@@ -1,4 +1,5 @@
-"""One rank of a training in lockstep over TCP, which imports nothing: `trainee_nodes.py FOLDER`.
+"""One rank of a training in lockstep over TCP: `trainee_nodes.py FOLDER [MODULE]`.  It imports nothing but MODULE, and
+then also gives heartbeats.
 
 Rank 0 accepts a connection of every other rank and sends each a byte a step; whoever loses a connection fails, as a
 rank does whose collective breaks.  A line in `FOLDER/moves` says that this rank has made the first step of a start.
@@ -27,6 +28,12 @@ def connected(rank: int, size: int) -> list[socket.socket]:
 
 
 def main() -> None:
+    beat = None
+    if len(sys.argv) > 2:
+        import ftrun_hooks
+
+        __import__(sys.argv[2])
+        beat = ftrun_hooks.beat
     folder, rank, size = sys.argv[1], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     others, step = connected(rank, size), 0
     for other in others:
@@ -40,6 +47,8 @@ def main() -> None:
             if rank:
                 other.sendall(b"x")
         step += 1
+        if beat is not None:
+            beat(step)
         if step == 1:
             line = {"time": time.monotonic(), "rank": rank, "size": size, "host": os.uname().nodename}
             with open(f"{folder}/moves", "a", encoding="ascii") as moves:
