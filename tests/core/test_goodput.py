@@ -96,6 +96,10 @@ def test_a_command_without_heartbeats_has_no_startup() -> None:
     run.happens(ev.BeatsRead(5.0, (Rank(0, 100),))).dies(20.0, 0).check(wall=20.0, kept=20.0)
 
 
+def test_an_import_error_in_the_first_start_is_startup_and_redoes_nothing() -> None:
+    Run().starts(0.0).dies(3.0, 1).check(wall=3.0, kept=0.0, startup=3.0)
+
+
 def test_a_command_that_cannot_be_executed_did_no_work() -> None:
     Run().happens(ev.Started(0.0), ev.SpawnFailed(1.0, 127, "no")).check(wall=1.0, kept=0.0, startup=1.0)
 
