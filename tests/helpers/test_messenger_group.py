@@ -183,6 +183,26 @@ def test_an_ftrun_that_dies_without_its_messenger_is_detected_at_once(make: Call
     assert "member 1 (node1) is lost: its ftrun has died" in nodes[2].ordered("stop", 1).why
 
 
+def test_a_spare_replaces_at_once_a_container_whose_messenger_says_that_its_ftrun_has_died(
+    make: Callable[[int], Group],
+) -> None:
+    """The messenger of a killed container may say so before the kernel ends it, too.  Its command is dead by then, and
+    the group waited for it as long as it may live where nothing of it is known: two minutes by default."""
+    nodes = make(3).nodes(spares=1, contained=True)
+    for node in nodes:
+        node.report("ready")
+    for node in nodes:
+        node.ordered("run", 1)
+    for node in nodes[:2]:
+        node.report("running", 1)
+    nodes[2].report("ready", 1)
+    assert nodes[1].end() == 0
+    nodes[0].ordered("stop", 1)
+    nodes[0].report("ready", 1)
+    for node in (nodes[0], nodes[2]):
+        assert node.ordered("run", 2).places == ((0, 1), (2, 1))
+
+
 def test_a_frozen_member_is_lost_and_detects_it(make: Callable[[int], Group]) -> None:
     """Its connection remains open."""
     silence = 2.0

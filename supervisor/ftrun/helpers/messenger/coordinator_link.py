@@ -222,7 +222,7 @@ class CoordinatorLink:
         if notice == peers.RENEW:
             peer.renews, peer.last_seen = True, now
         else:
-            self._lose_member(peer, "its ftrun has died", True, now)
+            self._lose_member(peer, "its ftrun has died", True, now, peer.hello.contained)
 
     def _admit(self, content: bytes) -> Peer:
         """The peer with this `Hello`; `Malformed` if it cannot be a member of this group."""
