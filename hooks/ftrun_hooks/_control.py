@@ -1,8 +1,9 @@
 """The control connection of a rank to ftrun: packets of JSON on a Unix socket, read by a side thread.
 
 ftrun asks this process to leave a round (`fence`) and lets it begin the next one (`go`); the process says that it can
-recover (`hello`), that it leaves a round (`retry`), waits for the next one (`barrier`) or is done (`finished`).  A
-process that does not obey is replaced, so nothing here has to succeed.
+recover (`hello`), that it leaves a round (`retry`), waits for the next one (`barrier`), has loaded the snapshot of
+another rank (`restored`), which may then overwrite it (`release`), or is done (`finished`).  A process that does not
+obey is replaced, so nothing here has to succeed.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ class Client:
     """`connect` returns None where ranks do not recover: outside ftrun, and without --nproc-per-node.
 
     `working` is the round in which the training function runs, 0 if it does not; `fence` the last round that ftrun has
-    ended.  `orders` receives each `go`, and None when ftrun has closed the connection.  `abort` is called by the side
+    ended, and `released` the last one in which no other rank needs the snapshot any more with which this one began
+    it.  `orders` receives each `go`, and None when ftrun has closed the connection.  `abort` is called by the side
     thread when a round is ended.
     """
 
     def __init__(self, connection: socket.socket, abort: Callable[[], None]) -> None:
         self._connection, self._abort = connection, abort
         self._signal = Signal()
-        self.working = self.fence = 0
+        self.working = self.fence = self.released = 0
         self.finished = False
         self.orders: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self.owner = os.getpid()
@@ -95,6 +97,8 @@ class Client:
     def _received(self, message: dict[str, Any]) -> None:
         if message["type"] == "go":
             self.orders.put(message)
+        elif message["type"] == "release":
+            self.released = int(message["round"])
         elif message["type"] == "fence" and message["round"] > self.fence:
             deferred.why = str(message["why"])
             self.fence = int(message["round"])

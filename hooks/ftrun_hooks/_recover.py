@@ -41,6 +41,8 @@ class Run:
         self.kept: dict[str, Any] = {}
         self._snapshots, self._client = snapshots, client
         self._source: tuple[int, int] | None = None  # a step, and the local rank whose snapshot it is
+        # Whether it still has to load the snapshot of another rank, and whether others still load its own.
+        self._borrows = self._lends = False
 
     def keep(self, step: int, shard: str = "", **state: Any) -> bool:
         """Put the state after `step` steps into shared memory, from which a later round begins.  True if it is there.
@@ -55,13 +57,18 @@ class Run:
         of all ranks nor the container: **it is no checkpoint.**
 
         Ranks that give the same `shard` say that they hold the same state, e.g. `shard="all"` with DDP: then a rank
-        without a snapshot begins with that of another rank of this node.
+        without a snapshot begins with that of another rank of this node.  Until it has loaded it, the other rank keeps
+        that snapshot beside its newest one.
 
         Outside ftrun it does nothing.  TypeError for a tensor that is spread over ranks (DTensor): keep `to_local()`.
         """
         if self._snapshots is None:
             return False
         with deferred:
+            self._has_restored()  # a snapshot that was not loaded before this is not wanted
+            if self._lends and self._client is not None and self._client.released >= self.round:
+                self._lends = False
+                self._snapshots.release()
             return self._snapshots.keep(step, shard, state)
 
     def restore(self, checkpoint: Callable[[], int | None] | None = None, **targets: Any) -> int:
@@ -85,7 +92,14 @@ class Run:
         except Damaged as why:
             self._snapshots.forget()
             raise Retry(f"the snapshot of step {step} cannot be read: {why}") from None
+        with deferred:
+            self._has_restored()
         return step
+
+    def _has_restored(self) -> None:
+        if self._borrows and self._client is not None:
+            self._borrows = False
+            self._client.send("restored", round=self.round)
 
     def check(self) -> None:
         """Leave here if the round has ended.  Only for threads of your own, and after code that caught BaseException:
@@ -217,9 +231,14 @@ class _Rounds:
         os.environ.update({str(name): str(value) for name, value in order["variables"].items()})
         found = order["restore"]
         run = Run(int(order["round"]), str(order["reason"]), snapshots, client)
-        run._source = None if found is None else (int(found["step"]), int(found["from"]))
         # A snapshot of a step after this one belongs to a round that has ended.
         snapshots.forget(but=None if found is None else int(found["step"]))
+        if found is not None:
+            run._source = int(found["step"]), int(found["from"])
+            run._borrows = run._source[1] != snapshots.local_rank
+            if order.get("lends"):
+                run._lends = True
+                snapshots.lend(run._source[0])
         return run
 
 

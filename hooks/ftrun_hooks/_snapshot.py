@@ -3,7 +3,8 @@
 A file is a header page, a description as JSON, and the bytes of what it describes.  A snapshot is written into the
 file that does not have the newest one: first the word VALID is cleared, last it is set.  Words are stored whole, so a
 process that is killed at any instant leaves the other file as it was, and this one either invalid or complete.
-SEQUENCE changes with each snapshot: a reader that finds another one afterwards has read a mixture, and says so.
+SEQUENCE grows with each snapshot: a reader that finds another one afterwards has read a mixture, and says so.  While
+other ranks read a snapshot, it is lent: each new one is written into the other file.
 """
 
 from __future__ import annotations
@@ -137,6 +138,7 @@ class Snapshots:
     def __init__(self, folder: str, local_rank: int) -> None:
         self.folder, self.local_rank = folder, local_rank
         self._files = self._of(local_rank)
+        self._lent: File | None = None
         self._problem: str | None = None
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -154,7 +156,7 @@ class Snapshots:
     def held(self) -> list[tuple[int, str]]:
         """The step and the shard of each complete snapshot, the oldest first."""
         found: list[tuple[int, str]] = []
-        for file in self._files:
+        for file in self._files if self._problem is None else ():
             try:
                 content, _ = file.description()
                 found.append((int(content["step"]), str(content["shard"])))
@@ -163,14 +165,21 @@ class Snapshots:
         return sorted(found)
 
     def forget(self, but: int | None = None) -> None:
-        """Give up all own snapshots, but that of the step `but`, with which a round begins.
-
-        The next one is then written into the other file, so that ranks that read this one have time for it.
-        """
+        """Give up all own snapshots, but that of the step `but`, with which a round begins."""
+        self.release()
         for file in self._files:
             header = file.header()
             if header is not None and header[H_STEP] != but:
                 file.forget()
+
+    def lend(self, step: int) -> None:
+        """Keep the own snapshot of this step as it is until `release`: other ranks load it."""
+        self._lent = _of_step(self._files, step)
+
+    def release(self) -> None:
+        if self._lent is not None and self._problem is not None:
+            self._lent.remove()
+        self._lent = None
 
     def keep(self, step: int, shard: str, state: dict[str, Any]) -> bool:
         """Raises TypeError or ValueError for a state that cannot be kept; the snapshots are then as they were."""
@@ -185,6 +194,8 @@ class Snapshots:
         description = json.dumps({"step": step, "shard": shard, "state": content}).encode()
         ages = [_sequence(file) for file in self._files]
         older = self._files[ages.index(min(ages))]
+        if older is self._lent:
+            older = next(file for file in self._files if file is not self._lent)
         try:
             older.write(step, max(ages) + 1, description, writer.data, writer.size)
         except Full:
@@ -201,7 +212,8 @@ class Snapshots:
     def _give_up(self, why: str) -> None:
         self._problem = why
         for file in self._files:
-            file.remove()
+            if file is not self._lent:
+                file.remove()
         rank = os.environ.get("RANK", self.local_rank)
         text = f"run.keep keeps no snapshots from now on: {why}. After a fault the ranks begin with the checkpoint."
         if os.environ.get("FTRUN_QUIET") != "1":
@@ -209,25 +221,24 @@ class Snapshots:
 
     def load(self, step: int, local_rank: int, targets: dict[str, Any]) -> dict[str, Any]:
         """Load the snapshot of this rank into the targets; what has none is returned.  Raises Damaged."""
-        for file in self._files if local_rank == self.local_rank else self._of(local_rank):
-            before = file.header()
-            if before is None or before[H_STEP] != step:
-                continue
-            content, memory = file.description()
-            missing = [name for name in targets if name not in content["state"]]
-            if missing:
-                raise Damaged(f"it has no {', '.join(missing)}")
-            rest = {}
-            for name, described in content["state"].items():
-                value = _value(described, memory)
-                if file.header() != before:
-                    raise Damaged("it was overwritten while it was read")
-                if name in targets:
-                    _load_into(targets[name], value)
-                else:
-                    rest[name] = value
-            return rest
-        raise Damaged("it is not there any more")
+        file = _of_step(self._files if local_rank == self.local_rank else self._of(local_rank), step)
+        before = None if file is None else file.header()
+        if file is None or before is None or before[H_STEP] != step:
+            raise Damaged("it is not there any more")
+        content, memory = file.description()
+        missing = [name for name in targets if name not in content["state"]]
+        if missing:
+            raise Damaged(f"it has no {', '.join(missing)}")
+        rest = {}
+        for name, described in content["state"].items():
+            value = _value(described, memory)
+            if file.header() != before:
+                raise Damaged("it was overwritten while it was read")
+            if name in targets:
+                _load_into(targets[name], value)
+            else:
+                rest[name] = value
+        return rest
 
 
 class Bytes:
@@ -299,6 +310,12 @@ def _load_into(target: Any, value: Any) -> None:
         target[:] = value
     else:
         raise TypeError(f"run.restore cannot load into a {type(target).__name__}: read it from run.kept")
+
+
+def _of_step(files: tuple[File, File], step: int) -> File | None:
+    """The one that has the snapshot of this step; of two the older one, with which a round may have begun."""
+    found = [file for file in files if (header := file.header()) is not None and header[H_STEP] == step]
+    return min(found, key=_sequence, default=None)
 
 
 def _sequence(file: File) -> int:

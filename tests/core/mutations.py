@@ -329,6 +329,24 @@ RANKS = (
         '        if member.state == "exited":\n            return',
         "        if False:\n            return",
     ),
+    Mutation(
+        "what_others_load_may_be_overwritten",
+        "ranks/loans.py",
+        "reason, master, local_rank in lenders)",
+        "reason, master, False)",
+    ),
+    Mutation(
+        "a_snapshot_is_released_by_the_first_that_has_loaded_it",
+        "ranks/loans.py",
+        "    if rounds.borrowers:\n        return rounds, ()",
+        "    if not rounds.lenders:\n        return rounds, ()",
+    ),
+    Mutation(
+        "what_was_loaded_in_any_round_counts",
+        "ranks/rounds.py",
+        "loans.restored(rounds, local_rank) if number == rounds.number else (rounds, ())",
+        "loans.restored(rounds, local_rank)",
+    ),
 )
 
 # In the rounds that the ranks of several members have in common.

@@ -1,6 +1,8 @@
 """Rounds of recovery (core/ranks): what each fault leads to, and an adversary that loses, doubles and reorders."""
 
+import random
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,8 +25,10 @@ from ftrun.core.ranks.table import (
     LeftRound,
     Member,
     Prove,
+    Release,
     Report,
     Restore,
+    Restored,
     Rounds,
     Rules,
     SaidHello,
@@ -261,6 +265,39 @@ def test_the_newest_step_that_each_rank_can_have_is_restored() -> None:
     assert restores(members([(6, "a")], [], shards=("a", "b"))) == {}, "another shard"
 
 
+ALL = (Snapshot(4, "all"), Snapshot(5, "all"))
+
+
+def lending() -> World:
+    """Round 2 has begun: ranks 1 and 2 were replaced, have no snapshot, and load that of rank 0."""
+    world = World()
+    world.then(*(SaidHello(rank, ALL) for rank in range(3)))
+    world.rounds = world.rounds._replace(members=tuple(one._replace(shard="all") for one in world.rounds.members))
+    world.then(Ended(1, 137, "it died"), Ended(2, 137, "it died"), Cleared(1), Cleared(2))
+    world.then(LeftRound(0, 1, ALL), SaidHello(1), SaidHello(2))
+    restore = Restore(5, 0, "all")
+    assert world.acts == [Go(rank, 2, restore, "rank", lends=rank == 0) for rank in range(3)]
+    return world
+
+
+def test_a_snapshot_is_released_once_every_rank_that_borrows_it_has_loaded_it() -> None:
+    world = lending()
+    assert world.then(Restored(1, 2), Restored(1, 2), Restored(2, 1), Restored(0, 2)) == []
+    assert world.then(Restored(2, 2)) == [Release(0, 2)]
+    assert world.then(Restored(2, 2)) == []
+
+
+def test_a_rank_whose_function_has_returned_needs_no_snapshot() -> None:
+    world = lending()
+    assert world.then(Restored(1, 2), Finished(2, 2)) == [Release(0, 2)]
+
+
+def test_nobody_lends_where_each_rank_has_its_own_snapshot() -> None:
+    world = World()
+    assert not any(act.lends for act in world.recover(1) if isinstance(act, Go))
+    assert world.then(Restored(1, 2)) == []
+
+
 # --- the adversary ----------------------------------------------------------------------------------------------------
 
 RANKS = 3
@@ -271,6 +308,10 @@ class Adversary:
 
     `at_work`: the round in which the function of each rank runs at this moment; None: it does not run.  A process that
     is replaced loses its channel.  Nothing else is assumed: messages are lost, doubled and late in any order.
+
+    All hold the same state, and no collective holds them together.  `slots`: the two files of each rank, each a step
+    and the number of the snapshot; `lent`: the one that others load, until `released` is the round of the rank.
+    `reads`: what a rank is loading, from which rank and slot; `loading`: what it has to load first.
     """
 
     def __init__(self) -> None:
@@ -280,6 +321,12 @@ class Adversary:
         self.at_work: list[int | None] = [1] * RANKS
         self.doing = [1] * RANKS  # the round that each process knows
         self.incarnation = [0] * RANKS
+        self.steps, self.kept = [0] * RANKS, 0
+        self.slots: list[list[Slot | None]] = [[None, None] for _ in range(RANKS)]
+        self.lent: list[int | None] = [None] * RANKS
+        self.released = [0] * RANKS
+        self.loading: list[Restore | None] = [None] * RANKS
+        self.reads: list[tuple[int, int, Slot] | None] = [None] * RANKS
         self.to_pid1: list[tuple[int, int, Report]] = [(n, 0, SaidHello(n)) for n in range(RANKS)]
         self.to_rank: list[tuple[int, int, Act]] = []
         self.ended: set[int] = set()
@@ -300,25 +347,24 @@ class Adversary:
 
     def perform(self, act: Act) -> None:
         match act:
-            case Fence(rank) | Go(rank):
+            case Fence(rank) | Go(rank) | Release(rank):
                 self.to_rank.append((rank, self.incarnation[rank], act))
             case End(rank):
-                self.alive[rank], self.at_work[rank] = False, None
-                self.ended.add(rank)
+                self.stop(rank)
             case Start(rank, number):
                 assert not self.alive[rank], "a process beside another one of its rank"
                 assert rank in self.ended
                 self.ended.discard(rank)
                 self.alive[rank], self.doing[rank] = True, number
                 self.incarnation[rank] += 1
-                self.to_pid1.append((rank, self.incarnation[rank], SaidHello(rank, KEPT)))
+                self.to_pid1.append((rank, self.incarnation[rank], SaidHello(rank, self.held(rank))))
             case GiveUp():
                 self.given_up = True
 
     def leave(self, rank: int, first: Report | None = None) -> None:
         """The function of this rank unwinds; it then waits."""
-        self.at_work[rank] = None
-        for report in (*((first,) if first else ()), LeftRound(rank, self.doing[rank], KEPT)):
+        self.at_work[rank] = self.loading[rank] = self.reads[rank] = None
+        for report in (*((first,) if first else ()), LeftRound(rank, self.doing[rank], self.held(rank))):
             self.to_pid1.append((rank, self.incarnation[rank], report))
 
     def move(self, choice: str, which: int, loses: bool) -> None:
@@ -335,9 +381,14 @@ class Adversary:
                 self.arrive(target, act)
         elif choice == "retry" and self.alive[rank] and self.at_work[rank] is not None:
             self.leave(rank, AskedRetry(rank, self.doing[rank], "why", loses))
+        elif choice == "keep" and self.at_work[rank] is not None and self.loading[rank] is None:
+            self.keep(rank, torn=False)
+        elif choice == "read" and self.at_work[rank] is not None and self.loading[rank] is not None:
+            self.read(rank)
         elif choice == "die" and self.alive[rank]:
-            self.alive[rank], self.at_work[rank] = False, None
-            self.ended.add(rank)
+            if which % 2 and self.at_work[rank] is not None and self.loading[rank] is None:
+                self.keep(rank, torn=True)
+            self.stop(rank)
             self.happen(Ended(rank, 0 if loses and which % 7 == 0 else 137, "it died"))
         elif choice == "clear" and self.ended:
             self.happen(Cleared(sorted(self.ended)[which % len(self.ended)]))
@@ -345,10 +396,18 @@ class Adversary:
             self.happen(Blamed(frozenset({rank}) if loses else frozenset(), "it hangs"))
         elif choice == "finish" and self.alive[rank] and self.at_work[rank] is not None:
             self.to_pid1.append((rank, self.incarnation[rank], Finished(rank, self.doing[rank])))
+        elif choice == "settle":
+            self.settle()
         elif choice == "wait":
             self.now += which / 10
             moved = {n for n in range(RANKS) if self.at_work[n] == self.rounds.number}
             self.happen(Waited(frozenset(moved)))
+
+    def settle(self) -> None:
+        """All messages arrive, in their order."""
+        while self.to_pid1 or self.to_rank:
+            self.move("to pid1", 0, False)
+            self.move("to rank", 0, False)
 
     def arrive(self, rank: int, act: Act) -> None:
         if isinstance(act, Fence) and self.at_work[rank] is not None and act.round == self.doing[rank]:
@@ -357,9 +416,71 @@ class Adversary:
             others = {at for at in self.at_work if at is not None}
             assert others <= {act.round}, "two rounds at work"
             self.at_work[rank] = self.doing[rank] = act.round
+            self.begin(rank, act)
+        elif isinstance(act, Release):
+            self.released[rank] = act.round
+
+    # --- snapshots, as the hooks keep them ---
+
+    def stop(self, rank: int) -> None:
+        self.alive[rank], self.at_work[rank] = False, None
+        self.loading[rank] = self.reads[rank] = self.lent[rank] = None
+        self.ended.add(rank)
+
+    def held(self, rank: int) -> tuple[Snapshot, ...]:
+        return tuple(Snapshot(one.step, "all") for one in self.slots[rank] if one is not None)
+
+    def begin(self, rank: int, go: Go) -> None:
+        step = None if go.restore is None else go.restore.step
+        mine = self.slots[rank] = [one if one is not None and one.step == step else None for one in self.slots[rank]]
+        self.lent[rank] = oldest(mine) if go.lends else None
+        self.steps[rank] = step or 0
+        self.loading[rank] = go.restore if go.restore is not None and go.restore.source != rank else None
+
+    def keep(self, rank: int, torn: bool) -> None:
+        """A step, and its snapshot.  `torn`: the process dies while it is written."""
+        mine = self.slots[rank]
+        place = next((n for n in range(2) if mine[n] is None), None)
+        place = oldest(mine) if place is None else place
+        assert place is not None
+        if place == self.lent[rank] and self.released[rank] < self.doing[rank]:
+            place = 1 - place
+        for reader, read in enumerate(self.reads):
+            assert read is None or read[:2] != (rank, place), f"rank {reader} loads what rank {rank} overwrites"
+        self.steps[rank] += 1
+        self.kept += 1
+        mine[place] = None if torn else Slot(self.steps[rank], self.kept)
+
+    def read(self, rank: int) -> None:
+        """Begin to load the snapshot, or come to its end."""
+        wanted = self.loading[rank]
+        assert wanted is not None
+        source = self.slots[wanted.source]
+        if self.reads[rank] is None:
+            places = [n for n in range(2) if (one := source[n]) is not None and one.step == wanted.step]
+            assert places, f"rank {rank} does not find the snapshot of rank {wanted.source}"
+            place = min(places, key=lambda n: source[n] or Slot(0, 0))
+            found = source[place]
+            assert found is not None
+            self.reads[rank] = wanted.source, place, found
+            return
+        self.loading[rank] = self.reads[rank] = None
+        self.to_pid1.append((rank, self.incarnation[rank], Restored(rank, self.doing[rank])))
 
 
-CHOICES = ("to pid1", "to pid1", "to rank", "to rank", "retry", "die", "clear", "blame", "finish", "wait")
+class Slot(NamedTuple):
+    step: int
+    number: int
+
+
+def oldest(slots: list[Slot | None]) -> int | None:
+    return min((n for n in range(2) if slots[n] is not None), key=lambda n: slots[n] or Slot(0, 0), default=None)
+
+
+CHOICES = (
+    *("to pid1", "to pid1", "to rank", "to rank", "retry", "die", "clear", "blame", "finish", "wait"),
+    *("keep", "keep", "read"),
+)
 Move = tuple[str, int, bool]
 MOVES = st.lists(st.tuples(st.sampled_from(CHOICES), st.integers(0, 210), st.booleans()), max_size=120)
 # In which order the processes report for the first time, and how many moves come before each: a rank may retry, leave
@@ -390,6 +511,23 @@ def play(hellos: Hellos, moves: list[Move]) -> Adversary:
 @given(HELLOS, MOVES)
 def test_no_two_rounds_are_at_work_whatever_happens_to_messages(hellos: Hellos, moves: list[Move]) -> None:
     play(hellos, moves)
+
+
+LENDING = ("keep", "keep", "keep", "read", "read", "read", "to pid1", "to rank", "settle", "settle", "retry")
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_no_snapshot_is_overwritten_while_another_rank_loads_it(seed: int) -> None:
+    """Round 2 begins with the snapshot of one rank, which the others load while it keeps newer ones."""
+    adversary, dice = Adversary(), random.Random(seed)
+    adversary.settle()
+    for rank in (0, 1, 2, 0):
+        adversary.keep(rank, torn=False)
+    adversary.move("retry", 1, False)
+    adversary.settle()
+    assert (adversary.at_work, adversary.loading[1]) == ([2] * RANKS, Restore(2, 0, "all"))
+    for _ in range(60):
+        adversary.move(dice.choice(LENDING), dice.randrange(211), dice.random() < 0.2)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

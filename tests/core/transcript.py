@@ -344,9 +344,12 @@ def _effect(effect: do.Effect) -> str:
             return f"end what local rank {local_rank} has left: SIGTERM, and SIGKILL after {_show(grace)} s"
         case do.StartRank(local_rank, number, start_cnt):
             return f"start local rank {local_rank} for round {number} as start {start_cnt}"
-        case do.BeginRound(local_rank, number, restore, reason):
+        case do.BeginRound(local_rank, number, restore, reason, _, lends):
             source = f"step {restore.step} of local rank {restore.source}" if restore else "the checkpoint"
-            return f"begin round {number} of local rank {local_rank} ({reason}) with {source}"
+            lent = ", which it lends" if lends else ""
+            return f"begin round {number} of local rank {local_rank} ({reason}) with {source}{lent}"
+        case do.ReleaseSnapshot(local_rank, number):
+            return f"local rank {local_rank} may overwrite the snapshot with which round {number} began"
         case do.Investigate(finding, due):
             early = "" if due is None else f", whose limit passes at {_show(due)}"
             return f"investigate rule {finding.rule} of rank {_show(finding.rank)}{early}"

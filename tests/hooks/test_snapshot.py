@@ -124,6 +124,38 @@ def test_without_space_it_says_so_once_and_goes_on(
     assert snapshots.held() == []
 
 
+def test_a_snapshot_that_is_lent_stays_until_it_is_released(snapshots: Snapshots) -> None:
+    for step in (4, 5):
+        snapshots.keep(step, "all", {"state": b"%d" % step})
+    snapshots.forget(but=5)
+    snapshots.lend(5)
+    for step in (5, 6, 7):  # the step with which the round began once more, too
+        snapshots.keep(step, "all", {"state": b"new %d" % step})
+    assert Snapshots(snapshots.folder, 1).load(5, 0, {}) == {"state": b"5"}
+    assert snapshots.held() == [(5, "all"), (7, "all")]
+    snapshots.release()
+    for step in (8, 9):
+        snapshots.keep(step, "all", {"state": b""})
+    assert snapshots.held() == [(8, "all"), (9, "all")]
+
+
+def test_a_snapshot_that_is_lent_outlives_a_lack_of_space(
+    snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots.keep(5, "all", {"state": b"5"})
+    snapshots.lend(5)
+
+    def full(file: int, begin: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert snapshots.keep(6, "all", {"state": bytes(SIZE)}) is False
+    assert Snapshots(snapshots.folder, 1).load(5, 0, {}) == {"state": b"5"}
+    assert snapshots.held() == []
+    snapshots.forget()
+    assert os.listdir(snapshots.folder) == []
+
+
 @pytest.mark.parametrize("step", [-1, 1.0, True, "1"])
 def test_a_step_that_is_none_is_refused(snapshots: Snapshots, step: object) -> None:
     with pytest.raises(ValueError, match="step"):

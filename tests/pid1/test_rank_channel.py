@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core.machine.effects import BeginRound, FenceRank
-from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Report, Restore, SaidHello, Snapshot
+from ftrun.core.machine.effects import BeginRound, FenceRank, ReleaseSnapshot
+from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Report, Restore, Restored, SaidHello, Snapshot
 from ftrun.host.tree import Tree
 from ftrun.messages.ranks import LARGEST
 from ftrun.pid1.rank_channel import RankChannel
@@ -60,11 +60,12 @@ def channel(tmp_path: Path) -> Iterator[Channel]:
 def test_each_message_is_a_report_of_its_rank(channel: Channel) -> None:
     retry = {"type": "retry", "round": 1, "why": "w", "kind": "collective"}
     barrier = {"type": "barrier", "round": 1, "held": [[5, ""]], "problem": None}
-    with channel.connect(HELLO, retry, barrier, {"type": "finished", "round": 2}):
+    with channel.connect(HELLO, retry, barrier, {"type": "restored", "round": 2}, {"type": "finished", "round": 2}):
         assert channel.receive() == [
             SaidHello(1, (Snapshot(3, "a"),)),
             AskedRetry(1, 1, "w", True),
             LeftRound(1, 1, (Snapshot(5),)),
+            Restored(1, 2),
             Finished(1, 2),
         ]
     assert channel.receive() == []
@@ -106,9 +107,11 @@ def test_a_rank_is_told_when_to_leave_and_where_the_next_round_begins(channel: C
         channel.channel.send(FenceRank(1, 1, "why"), lambda rank: {})
         channel.channel.send(FenceRank(0, 1, "why"), lambda rank: {})  # nobody is connected
         channel.channel.send(BeginRound(1, 2, Restore(5, 0, "a"), "rank"), lambda rank: {"RANK": str(rank)})
+        channel.channel.send(ReleaseSnapshot(1, 2), lambda rank: {})
         assert json.loads(peer.recv(LARGEST)) == {"type": "fence", "round": 1, "why": "why"}
         go = {"round": 2, "variables": {"RANK": "1"}, "restore": {"step": 5, "from": 0, "shard": "a"}, "reason": "rank"}
-        assert json.loads(peer.recv(LARGEST)) == {"type": "go", **go}
+        assert json.loads(peer.recv(LARGEST)) == {"type": "go", "lends": False, **go}
+        assert json.loads(peer.recv(LARGEST)) == {"type": "release", "round": 2}
 
 
 def test_a_later_connection_of_a_rank_takes_the_place_of_the_one_before(channel: Channel) -> None:

@@ -34,6 +34,12 @@ class Barrier(NamedTuple):
     problem: str | None = None
 
 
+class Restored(NamedTuple):
+    """The rank has loaded the snapshot of another rank, with which it begins this round."""
+
+    round: int
+
+
 class Finished(NamedTuple):
     """The function returned in this round."""
 
@@ -42,12 +48,20 @@ class Finished(NamedTuple):
 
 class Go(NamedTuple):
     """The rank begins this round, with these environment variables.  `restore`: `step`, `shard`, and `from`, the local
-    rank whose snapshot it is; None: the checkpoint."""
+    rank whose snapshot it is; None: the checkpoint.  `lends`: another rank begins with the snapshot of this one, which
+    must not be overwritten until `Release`."""
 
     round: int
     variables: dict[str, str]
     restore: dict[str, object] | None
     reason: Reason
+    lends: bool = False
+
+
+class Release(NamedTuple):
+    """No other rank needs the snapshot any more with which the rank began this round."""
+
+    round: int
 
 
 class Fence(NamedTuple):
@@ -57,5 +71,7 @@ class Fence(NamedTuple):
     why: str = ""
 
 
-FROM_RANK = Protocol[Hello | Retry | Barrier | Finished]("type", Hello, Retry, Barrier, Finished)
-TO_RANK = Protocol[Go | Fence]("type", Go, Fence)
+FromRank = Hello | Retry | Barrier | Restored | Finished
+ToRank = Go | Release | Fence
+FROM_RANK = Protocol[FromRank]("type", Hello, Retry, Barrier, Restored, Finished)
+TO_RANK = Protocol[ToRank]("type", Go, Release, Fence)

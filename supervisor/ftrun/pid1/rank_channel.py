@@ -9,8 +9,8 @@ import select
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from ftrun.core.machine.effects import BeginRound, FenceRank
-from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Report, SaidHello, Snapshot
+from ftrun.core.machine.effects import BeginRound, FenceRank, ReleaseSnapshot
+from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Report, Restored, SaidHello, Snapshot
 from ftrun.host.rank_socket import Peer, RankSocket
 from ftrun.host.tree import Tree
 from ftrun.messages import ranks
@@ -66,7 +66,7 @@ class RankChannel:
                 return
             yield report
 
-    def _report(self, fd: int, message: ranks.Hello | ranks.Retry | ranks.Barrier | ranks.Finished) -> Report:
+    def _report(self, fd: int, message: ranks.FromRank) -> Report:
         if isinstance(message, ranks.Hello):
             return self._said_hello(fd, message)
         if fd not in self._ranks:
@@ -77,6 +77,8 @@ class RankChannel:
                 return AskedRetry(local_rank, number, why[:LONGEST_WHY], kind == "collective")
             case ranks.Barrier(number, held, problem):
                 return LeftRound(local_rank, number, _snapshots(held), problem and problem[:LONGEST_WHY])
+            case ranks.Restored(number):
+                return Restored(local_rank, number)
             case ranks.Finished(number):
                 return Finished(local_rank, number)
 
@@ -89,20 +91,24 @@ class RankChannel:
         self._ranks[fd] = message.local_rank
         return SaidHello(message.local_rank, _snapshots(message.held))
 
-    def send(self, effect: FenceRank | BeginRound, variables: Callable[[int], dict[str, str]]) -> None:
+    def send(
+        self, effect: FenceRank | BeginRound | ReleaseSnapshot, variables: Callable[[int], dict[str, str]]
+    ) -> None:
         """Send it to the rank, if it is connected; `variables`: the environment of a local rank in this round."""
         fd = next((fd for fd, rank in self._ranks.items() if rank == effect.local_rank), None)
         if fd is None:
             return
-        message: ranks.Go | ranks.Fence
+        message: ranks.ToRank
         if isinstance(effect, FenceRank):
             message = ranks.Fence(effect.round, effect.why[:LONGEST_WHY])
+        elif isinstance(effect, ReleaseSnapshot):
+            message = ranks.Release(effect.round)
         else:
             reason: ranks.Reason = "rank" if effect.reason == "rank" else "retry"
             restore: dict[str, object] | None = None
             if (found := effect.restore) is not None:
                 restore = {"step": found.step, "from": found.source, "shard": found.shard}
-            message = ranks.Go(effect.round, variables(effect.local_rank), restore, reason)
+            message = ranks.Go(effect.round, variables(effect.local_rank), restore, reason, effect.lends)
         if not self._peers[fd].send(ranks.TO_RANK.dump(message)):
             self._close(fd)
 

@@ -91,7 +91,7 @@ class RankRecovery:
                 self._killer.end_leftovers(local_rank, grace)
             case do.StartRank():
                 return self._start(effect, ledger, now)
-            case do.FenceRank() | do.BeginRound():
+            case do.FenceRank() | do.BeginRound() | do.ReleaseSnapshot():
                 if isinstance(effect, do.BeginRound):
                     self._prepare(effect.round, now)
                     self._launcher.master = effect.master

@@ -77,13 +77,22 @@ class StartRank(NamedTuple):
 
 class BeginRound(NamedTuple):
     """Let a rank begin this round, with the state of `restore` (None: of the checkpoint), because of `reason`.  In a
-    group rank 0 listens at `master`, address and port."""
+    group rank 0 listens at `master`, address and port.  `lends`: another rank begins with its snapshot, which stays as
+    it is until `ReleaseSnapshot`."""
 
     local_rank: int
     round: int
     restore: Restore | None
     reason: str
     master: tuple[str, int] | None = None
+    lends: bool = False
+
+
+class ReleaseSnapshot(NamedTuple):
+    """Tell a rank that no other one needs the snapshot any more with which it began this round."""
+
+    local_rank: int
+    round: int
 
 
 class Forward(NamedTuple):
@@ -148,7 +157,7 @@ class Exit(NamedTuple):
     device: str | None = None
 
 
-RankEffect = FenceRank | EndRank | FindLeftovers | EndLeftovers | StartRank | BeginRound
+RankEffect = FenceRank | EndRank | FindLeftovers | EndLeftovers | StartRank | BeginRound | ReleaseSnapshot
 Effect = (
     Persist
     | LogLine

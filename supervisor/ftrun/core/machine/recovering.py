@@ -79,6 +79,8 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
                 effects.append(do.StartRank(local_rank, number, job.ledger.start_cnt + starts))
             case table.Go():
                 effects.append(do.BeginRound(*act))
+            case table.Release():
+                effects.append(do.ReleaseSnapshot(*act))
             case table.Prove():
                 effects += _prove(act, attempt, job.ledger, now)
                 retried, replaced = job.ledger.retried, job.ledger.replaced

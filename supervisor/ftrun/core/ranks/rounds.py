@@ -12,6 +12,7 @@ an attempt: what follows is the restart of the tree, as without recovery.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ftrun.core.ranks import loans
 from ftrun.core.ranks.shared import Rung
 from ftrun.core.ranks.table import (
     Act,
@@ -24,13 +25,13 @@ from ftrun.core.ranks.table import (
     Fence,
     Finished,
     GiveUp,
-    Go,
     Happened,
     LeftRound,
     Member,
     Ordered,
     Prove,
     Restore,
+    Restored,
     Rounds,
     Rules,
     SaidHello,
@@ -76,10 +77,10 @@ def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcom
             return _asked_retry(rounds, member, happened, now, rules)
         case LeftRound():
             return _left_round(rounds, member, happened, now, rules)
+        case Restored(local_rank, number):
+            return loans.restored(rounds, local_rank) if number == rounds.number else (rounds, ())
         case Finished(_, number):
-            if number != rounds.number or rounds.stage == "meeting" or member.state != "working":
-                return rounds, ()  # one that was asked to leave its round comes back, also after its function returned
-            return _prove(rounds.with_member(member._replace(state="finished")))
+            return _finished(rounds, member, number)
         case Ended():
             return _ended(rounds, member, happened, now, rules)
         case Cleared():
@@ -151,6 +152,14 @@ def _left_round(rounds: Rounds, member: Member, event: LeftRound, now: float, ru
     if rounds.stage == "settling":
         return rounds, ()
     return _begin(rounds, frozenset(), member.local_rank, f"rank {member.rank} has left the round", now, rules)
+
+
+def _finished(rounds: Rounds, member: Member, number: int) -> Outcome:
+    if number != rounds.number or rounds.stage == "meeting" or member.state != "working":
+        return rounds, ()  # one that was asked to leave its round comes back, also after its function returned
+    rounds, released = loans.restored(rounds.with_member(member._replace(state="finished")), member.local_rank)
+    rounds, proved = _prove(rounds)
+    return rounds, (*released, *proved)
 
 
 def _holding(member: Member, held: tuple[Snapshot, ...]) -> Member:
@@ -294,11 +303,9 @@ def _meet(rounds: Rounds, now: float) -> Outcome:
         return rounds, ()
     assert rounds.rung is not None
     plan, reason, number = restores(rounds.members), rounds.rung, rounds.number + 1
-    acts = tuple(Go(m.local_rank, number, plan.get(m.local_rank), reason) for m in rounds.members)
-    members = tuple(member._replace(state="working") for member in rounds.members)
     step = next((one.step for one in plan.values()), None)
-    rounds = rounds._replace(members=members, stage="proving", number=number, began=now, restored=step)
-    return rounds, acts
+    rounds, acts = loans.begin(rounds, plan, number, reason)
+    return rounds._replace(stage="proving", began=now, restored=step), acts
 
 
 def _prove(rounds: Rounds) -> Outcome:

@@ -60,6 +60,7 @@ class Rounds(NamedTuple):
     `began`: when the round at work began; `moved`: the local ranks that have moved in it since, as far as is known.
     `settles`: until when a death may still explain why a collective failed.  `restored`: the step that the round began
     with; None: that of the checkpoint.  `slowest_hello`: how many seconds after its start the slowest rank reported.
+    `borrowers`: the local ranks that still load a snapshot of another one; `lenders`: those that have these snapshots.
 
     `shared`: they recover together with the ranks of the other members of a group.  `adopted`: the last order that was
     followed; `proving`: the one that began the round at work.  `own`: the fault that ended the round was noticed here.
@@ -81,6 +82,8 @@ class Rounds(NamedTuple):
     settles: float | None = None
     restored: int | None = None
     slowest_hello: float = 0.0
+    borrowers: frozenset[int] = frozenset()
+    lenders: frozenset[int] = frozenset()
     shared: bool = False
     adopted: GroupRound | None = None
     proving: GroupRound | None = None
@@ -165,12 +168,19 @@ class LeftRound(NamedTuple):
     problem: str | None = None
 
 
+class Restored(NamedTuple):
+    """A rank has loaded the snapshot with which it begins this round."""
+
+    local_rank: int
+    round: int
+
+
 class Finished(NamedTuple):
     local_rank: int
     round: int
 
 
-Report = SaidHello | AskedRetry | LeftRound | Finished
+Report = SaidHello | AskedRetry | LeftRound | Restored | Finished
 
 
 class Ended(NamedTuple):
@@ -253,13 +263,22 @@ class Start(NamedTuple):
 
 
 class Go(NamedTuple):
-    """Let a rank begin this round.  In a group: rank 0 listens at `master`, address and port."""
+    """Let a rank begin this round.  In a group: rank 0 listens at `master`, address and port.  `lends`: another rank
+    begins with its snapshot, which must stay as it is until `Release`."""
 
     local_rank: int
     round: int
     restore: Restore | None
     reason: Rung
     master: tuple[str, int] | None = None
+    lends: bool = False
+
+
+class Release(NamedTuple):
+    """No other rank needs the snapshot any more with which this one began the round."""
+
+    local_rank: int
+    round: int
 
 
 class Prove(NamedTuple):
@@ -277,4 +296,4 @@ class GiveUp(NamedTuple):
     why: str
 
 
-Act = Begin | Fence | End | Start | Go | Prove | GiveUp
+Act = Begin | Fence | End | Start | Go | Release | Prove | GiveUp

@@ -6,13 +6,13 @@ one.  That happens only when every rank of every member waits, so no two rounds 
 
 from typing import Final
 
+from ftrun.core.ranks import loans
 from ftrun.core.ranks import rounds as alone
 from ftrun.core.ranks.rounds import Outcome
 from ftrun.core.ranks.shared import GroupRound, NodeRounds, Progress
 from ftrun.core.ranks.table import (
     Act,
     Begin,
-    Go,
     Happened,
     Member,
     Ordered,
@@ -68,11 +68,8 @@ def _work(rounds: Rounds, order: GroupRound, now: float) -> Outcome:
         return rounds, ()
     reason, master = order.rung or "retry", (order.address, order.port)
     plan = _restores(rounds, order)
-    acts = tuple(
-        Go(member.local_rank, order.number, plan.get(member.local_rank), reason, master) for member in rounds.members
-    )
-    members = tuple(member._replace(state="working") for member in rounds.members)
-    rounds = rounds._replace(members=members, stage="proving", number=order.number, began=now, restored=order.step)
+    rounds, acts = loans.begin(rounds, plan, order.number, reason, master)
+    rounds = rounds._replace(stage="proving", began=now, restored=order.step)
     return rounds._replace(rung=reason, adopted=order, proving=order, own=False), acts
 
 
