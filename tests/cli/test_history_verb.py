@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.views import schedules
+from support.helper_process import HelperProcess
 from support.runs import FTCTL, Run, Runs, python, wait_for
 
 FIRST = """
@@ -65,6 +66,29 @@ def test_schedules_outlive_their_containers_and_the_next_one_sees_the_last_check
     assert "RuntimeError: boom" in text
     assert lives(runs, "--run-dir", "pod-2") == [first, last], "of a run the whole job, by its state dir"
     assert lives(runs, "--state-dir", "state", "-n", "1") == [last]
+
+
+def test_a_report_whose_records_come_after_the_next_start_is_copied_too(runs: Runs) -> None:
+    """The request that announces the next attempt may reach the state store before the records do."""
+    options = ("--restart-on", "failure", "--backoff", "10ms")
+    assert runs.run(*options, *python(FIRST), run_dir=runs.folder / "whole").wait() == 0
+    whole, seen, state = runs.folder / "whole", runs.folder / "seen", runs.folder / "state"
+    records = (whole / "events.jsonl").read_text().splitlines(keepends=True)
+    begun = 1 + next(n for n, line in enumerate(records) if json.loads(line)["event"] == "spawned")
+    seen.mkdir()
+    (seen / "events.jsonl").write_text("".join(records[:begun]))
+    schedule = {"key": "k", "count": 1, "node": "n", "wall": 1.5, "best_step": None, "best_checkpoint": None}
+    schedule |= {"progressed": False, "faulted": False, "failed": False, "phase": "", "job": "", "last_step": None}
+    with HelperProcess("state_store", str(state), str(seen), str(seen)) as store:
+        store.event("history")
+        store.ask(ask="keep", faults=[], schedule=schedule | {"last_checkpoint": "", "member": 0}, attempt=2)
+        store.event("history")
+        copy = Path(schedules.report_copy(str(state), "k", 1))
+        assert not copy.exists()
+        (seen / "events.jsonl").write_text("".join(records))
+        wait_for(copy.exists, "the copy of the report")
+    (life,) = schedules.read(str(state))
+    assert [attempt.cause for attempt in life.attempts] == ["failure", None]
 
 
 def test_run_without_a_state_dir_has_a_history_and_every_run_is_listed(runs: Runs) -> None:

@@ -12,8 +12,8 @@ pending requests and exits with 0; after an unexpected exception it exits with 1
 process waits for it.
 
 With RUN_DIR it also writes `runs/<key>.json`, the attempts of this ftrun (`views.schedules.Life`), from the records in
-RUN_DIR: after each start of the command and at the end, before that request is answered, and at most once a minute in
-between.  GIVEN is the path of the run dir that the user knows.
+RUN_DIR: after each start of the command and at the end, before that request is answered, once more two seconds after a
+start, and at most once a minute in between.  GIVEN is the path of the run dir that the user knows.
 """
 
 import os
@@ -51,7 +51,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
         lines.send(messages.StoredImports(imports))
     lines.send(state_store.keep((), None))
     while not lines.ended:
-        for request in lines.requests():
+        for request in lines.requests(None if life is None else life.pause):
             if len(argv) > 2 and isinstance(request, messages.Keep):
                 if life is None:
                     # here, since the first start waits for the history, and these imports take longer than that
@@ -60,6 +60,8 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
                     life = LifeFile(state_store.folder, argv[1], argv[2], lines)
                 life.follow(request)
             state_store.answer(request)
+        if life is not None:
+            life.follow_again()
 
 
 class StateStore:

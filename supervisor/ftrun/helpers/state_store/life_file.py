@@ -1,6 +1,7 @@
 """Writes the file of this ftrun in the folder `runs` of the state dir, and copies of its reports in the folder
 `reports` there (views/schedules.py)."""
 
+import math
 import os
 import shutil
 import time
@@ -18,6 +19,7 @@ REPORTS: Final = 16  # copies of reports of one ftrun, the last ones
 REPORT: Final = 256 << 10  # bytes of a copy; a longer report is cut
 CUT: Final = "\n\n(This copy is cut: the whole report is in the run dir.)\n"
 EVERY: Final = 60.0  # s between two writes without a new attempt
+AGAIN: Final = 2.0  # s after a new attempt: its first records, or the last report, may not have been there before
 
 
 class LifeFile:
@@ -29,13 +31,32 @@ class LifeFile:
         self._at = 0.0
         self._life: Life | None = None
         self._copied: set[int] = set()
+        self._schedule: messages.Schedule | None = None  # of the last request
+        self._again = math.inf  # when the file of a new attempt is written once more
+
+    @property
+    def pause(self) -> float | None:
+        """Seconds until `follow_again` is to be called."""
+        return None if self._again == math.inf else max(0.0, self._again - time.monotonic())
 
     def follow(self, request: messages.Keep) -> None:
         """Write the file if there is a new attempt or the end, or if it is old."""
-        schedule, state = request.schedule, (request.attempt, request.ended)
-        if schedule is None or (state == self._written and time.monotonic() < self._at + EVERY):
+        state, now = (request.attempt, request.ended), time.monotonic()
+        if request.schedule is None or (state == self._written and now < self._at + EVERY):
             return
-        first, self._written, self._at = self._written is None, state, time.monotonic()
+        if state != self._written and not request.ended:
+            self._again = now + AGAIN
+        first, self._written, self._at, self._schedule = self._written is None, state, now, request.schedule
+        self._write(request.schedule, first)
+
+    def follow_again(self) -> None:
+        """Write the file of a new attempt once more, if it is time."""
+        if time.monotonic() >= self._again:
+            self._again = math.inf
+            if self._schedule is not None:
+                self._write(self._schedule, False)
+
+    def _write(self, schedule: messages.Schedule, first: bool) -> None:
         life = Life(
             SCHEMA,
             schedule.key,
@@ -70,9 +91,9 @@ class LifeFile:
         for attempt in [one for one in life.attempts if one.cause in schedules.REPORTED and not one.open][-REPORTS:]:
             if attempt.number in self._copied:
                 continue
-            self._copied.add(attempt.number)
             if (text := reports.text(self._run_dir, attempt.number)) is None:
                 continue
+            self._copied.add(attempt.number)
             content = text.encode("utf-8", "replace")
             if len(content) > REPORT:
                 content = content[: REPORT - len(CUT)] + CUT.encode()

@@ -1,6 +1,6 @@
 """Real ranks that train with gloo in lockstep under ftrun: which of them becomes a record `straggler`.
 
-Long, since only a rank that is slow for a minute is one: `pytest -m slow tests/cli/test_stragglers.py`.  Its short form
+Long, since only a rank that is slow for a minute is one: `pytest -m slow tests/cli/test_slow_ranks.py`.  Its short form
 is tests/helpers/test_paces.py.
 """
 
