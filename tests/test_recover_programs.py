@@ -102,7 +102,7 @@ def train(run):
 train()
 """
 BEGUN = re.compile(r"rank (\d+), pid (\d+): round (\d+) \((\w+)\) from step (\d+)")
-WEIGHTS = re.compile(r"rank \d+: weights (\w+)")
+WEIGHTS = re.compile(r"rank \d+: weights ([0-9a-f]{64})")  # two ranks may share a line
 SMALL = 'mount -t tmpfs -o size="${SHM:-64m}" shm /dev/shm'
 
 
