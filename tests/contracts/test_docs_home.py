@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.console import Shell, commands
+from support.console import Shell, commands, session
 from support.runs import FTHANG, HOUSE, Runs
 
 sys.path.insert(0, str(HOUSE / "docs"))
@@ -31,13 +31,8 @@ def checkout(tmp_path: Path) -> Iterator[Shell]:
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(HOUSE / name, folder)
     (folder / "train.py").write_text("import os\nprint('start', os.environ['MA_PROC_START_CNT'])\n")
-    made = Shell(folder)
-    left = ["the session was not ended"]
-    try:
+    with session(folder) as made:
         yield made
-    finally:
-        left = made.end()
-    assert left == []
 
 
 def check_program(shell: Shell) -> None:

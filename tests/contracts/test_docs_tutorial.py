@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.console import Shell, commands, differences, says
+from support.console import Shell, commands, differences, says, session
 from support.runs import HOUSE
 
 TUTORIAL = commands((HOUSE / "docs" / "tutorial.md").read_text(encoding="utf-8"))
@@ -19,13 +19,8 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     folder = tmp_path / "session"
     folder.mkdir()
     (folder / "ftrun").symlink_to(HOUSE)
-    made = Shell(folder)
-    left = ["the session was not ended"]
-    try:
+    with session(folder) as made:
         yield made
-    finally:
-        left = made.end()
-    assert left == []
 
 
 @pytest.mark.torch

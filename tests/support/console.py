@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,10 +119,22 @@ class Shell:
         return carrying(self._marker)
 
 
-def differences(shell: Shell, session: list[Command]) -> list[str]:
-    """Runs all of it; each command whose output is not what the page shows, with both."""
+@contextmanager
+def session(folder: Path) -> Iterator[Shell]:
+    """A shell in `folder`.  At its end nothing that it has started may run any more."""
+    made = Shell(folder)
+    left = ["the session was not ended"]
+    try:
+        yield made
+    finally:
+        left = made.end()
+    assert left == []
+
+
+def differences(shell: Shell, shown: list[Command]) -> list[str]:
+    """Runs all that a page has shown; each command whose output is not what the page shows, with both."""
     wrong = []
-    for command in session:
+    for command in shown:
         printed = shell.run(command.text)
         if not says(command.output, printed):
             wrong.append(f"$ {command.text}\n--- the page shows\n{command.output}\n--- it printed\n{printed}")

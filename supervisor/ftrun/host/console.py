@@ -43,7 +43,8 @@ class Console:
     `before_line` is called before each line, so that whoever reads the line finds the records that belong to it.
 
     With `queued`, lines for a file on a network disk, where a write may block, are collected in `queue`, and the
-    helper `line_writer` writes them.
+    helper `line_writer` writes them.  Without it such a line is written at once, and may wait for the disk: that
+    is for the moments at which no command runs.
     """
 
     def __init__(self, level: int = 1, as_json: bool = False, queued: bool = False) -> None:
