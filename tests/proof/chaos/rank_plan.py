@@ -28,7 +28,9 @@ class Outer(NamedTuple):
 
 
 class RankJob(NamedTuple):
-    """`same`: all ranks hold the same state, and so may begin with the snapshot of another."""
+    """`same`: all ranks hold the same state, and so may begin with the snapshot of another.  `swallows`: the training
+    has `except Exception` around its collective; `workers`: each rank has its own processes that prepare a step, as a
+    DataLoader has."""
 
     seed: int
     number: int
@@ -38,6 +40,8 @@ class RankJob(NamedTuple):
     keep_every: int
     save_every: int
     same: bool
+    swallows: bool
+    workers: bool
     options: tuple[tuple[str, str], ...]
     max_restarts: int
     inner: tuple[Inner, ...]
@@ -49,7 +53,8 @@ class RankJob(NamedTuple):
 
     def plan(self) -> Record:
         """As the training gets it."""
-        given: Record = {name: getattr(self, name) for name in ("steps", "pace", "keep_every", "save_every", "same")}
+        names = ("steps", "pace", "keep_every", "save_every", "same", "swallows", "workers")
+        given: Record = {name: getattr(self, name) for name in names}
         return given | {"faults": [fault._asdict() for fault in self.inner]}
 
 
@@ -75,9 +80,18 @@ AT_A_STEP = (
     *("keeps the GIL", "waits for a lock", "leaves a daemon", "exits with 0"),
 )
 BETWEEN = ("killed", "killed", "exits", "raises", "stops")
-OUTER = ("rank killed", "rank killed", "rank killed", "rank stopped", "helper killed", "standby killed")
+SHM_FULL = "/dev/shm full"
+OUTER = (
+    *("rank killed", "rank killed", "two ranks killed", "rank stopped"),
+    *("helper killed", "helper killed", "standby killed", SHM_FULL),
+)
 # What MindCluster's reset.json reports of a rank, and what recovers it: a retry, a retry, a new process.
 PLATFORM = ("memory fault", "platform asks for a retry", "platform asks for a new process")
+# Options that make ftrun run a helper; {} is the folder of the job.
+HELPERS = (
+    *(("metrics-file", "{}/metrics.prom"), ("on-event", "true"), ("idle-timeout", "1h")),
+    *(("state-dir", "{}/state"), ("prefix-ranks", "")),
+)
 MOMENTS = ("first_beat", "progress", "recovering", "recovering", "rank_spawned", "rank_exited", "recovered", "restart")
 
 
@@ -93,6 +107,8 @@ def job(seed: int, index: int) -> RankJob:
         chance.choice((1, 1, 1, 2)),
         chance.choice((4, 7, 100)),
         chance.random() < 0.5,
+        chance.random() < 0.25,
+        chance.random() < 0.25,
         _options(chance, ranks, restarts),
         restarts,
         _inner(chance, ranks, steps),
@@ -114,6 +130,9 @@ def _options(chance: random.Random, ranks: int, restarts: int) -> tuple[tuple[st
         "backoff": chance.choice(("off", "100ms")),
         "probe": "off",
     }
+    for name, value in HELPERS:
+        if chance.random() < 0.3:
+            given[name] = value
     return tuple((name, str(value)) for name, value in given.items())
 
 
@@ -121,6 +140,10 @@ def _inner(chance: random.Random, ranks: int, steps: int) -> tuple[Inner, ...]:
     faults = []
     for _ in range(chance.randint(1, 2)):
         step, rank = chance.randint(0, steps - 1), chance.randrange(ranks)
+        if chance.random() < 0.1:
+            victims = chance.sample(range(ranks), 2)
+            faults += [Inner("killed with another", victim, "step", step) for victim in victims]
+            continue
         moment = chance.choice(("step", "step", "step", "keep", "leave", "restore", "go"))
         if moment == "step":
             faults.append(Inner(chance.choice(AT_A_STEP), rank, moment, step))

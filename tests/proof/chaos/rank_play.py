@@ -1,5 +1,6 @@
 """Run one job of ranks with the faults of its plan, and return its outcome."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -12,8 +13,8 @@ import uuid
 from pathlib import Path
 
 from proof.chaos.play import Stopped
-from proof.chaos.rank_plan import PLATFORM, Outer, RankJob, RankOutcome, Record
-from support.runs import FTRUN, HOUSE, alive, carrying, children, helpers, words
+from proof.chaos.rank_plan import PLATFORM, SHM_FULL, Outer, RankJob, RankOutcome, Record
+from support.runs import FTRUN, HOUSE, MOUNTS, alive, carrying, children, helpers, words
 
 LOOK = 0.004  # s
 PATIENCE = 20.0  # s that a fault waits for its record; then it does not happen
@@ -81,10 +82,13 @@ class _Player:
     def _start(self) -> "subprocess.Popen[bytes]":
         command = [*FTRUN, "--run-dir", str(self.folder / "run"), "--termination-log", str(self.folder / "verdict")]
         for name, text in self.job.options:
-            command += [f"--{name}", text]
+            command += [f"--{name}={text.format(self.folder)}" if text else f"--{name}"]
         if any(fault.kind in PLATFORM for fault in self.job.outer):
             command += ["--reset-file", str(self.folder / "reset.json")]
         command += ["--", sys.executable, WORK, str(self.folder), json.dumps(self.job.plan())]
+        if any(fault.kind == SHM_FULL for fault in self.job.outer):
+            mount = 'mount -t tmpfs -o size=4m shm /dev/shm; exec "$@"'
+            command = [*MOUNTS, "sh", "-ec", mount, "sh", *command]
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
         with (self.folder / "output").open("wb") as output:
             return subprocess.Popen(
@@ -116,7 +120,10 @@ class _Player:
             self._report(fault)
             self._next()
             return
-        if (pid := self._target(fault, ftrun)) is not None and alive(pid):
+        if fault.kind == SHM_FULL:
+            _fill(Path(f"/proc/{ftrun}/root/dev/shm/ballast"))
+            self.struck.append({"mono": now, "kind": fault.kind})
+        for pid in self._targets(fault, ftrun):
             try:
                 os.kill(pid, signal.SIGSTOP if fault.kind == "rank stopped" else signal.SIGKILL)
             except ProcessLookupError:
@@ -140,15 +147,21 @@ class _Player:
         self._queue.pop(0)
         self._due, self._since, self._seen = None, time.monotonic(), len(self._records())
 
-    def _target(self, fault: Outer, ftrun: int) -> int | None:
-        ranks = [_read(self.folder / f"pid-{rank}") for rank in range(self.job.ranks)]
-        if fault.kind.startswith("rank"):
-            pid = int(ranks[fault.rank] or 0)
-            return pid if pid and WORK in words(pid) else None
+    def _targets(self, fault: Outer, ftrun: int) -> list[int]:
+        """The living processes that this fault is for."""
+        ranks = [int(_read(self.folder / f"pid-{rank}") or 0) for rank in range(self.job.ranks)]
         if fault.kind == "helper killed":
-            return next(iter(helpers(ftrun).values()), None)
-        known = {int(pid) for pid in ranks if pid}
-        return next((pid for pid in children(ftrun) if WORK in words(pid) and pid not in known), None)
+            found = [pid for _, pid in sorted(helpers(ftrun).items())]
+            chosen = found[fault.rank % len(found) :][:1] if found else []
+        elif fault.kind == "standby killed":
+            chosen = [pid for pid in children(ftrun) if WORK in words(pid) and pid not in ranks][:1]
+        elif "rank" in fault.kind:
+            both = fault.rank, (fault.rank + 1) % self.job.ranks
+            chosen = [ranks[rank] for rank in (both if fault.kind == "two ranks killed" else both[:1])]
+            chosen = [pid for pid in chosen if pid and WORK in words(pid)]
+        else:
+            chosen = []
+        return [pid for pid in chosen if alive(pid)]
 
     def _left(self, ftrun: int) -> list[str]:
         until = time.monotonic() + DYING
@@ -172,6 +185,13 @@ class _Player:
         process.wait()
         for path in Path("/dev/shm").glob(f"ftrun-beats-*-{process.pid}-*"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _fill(path: Path) -> None:
+    """Until no space is left."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
 
 
 def _read(path: Path) -> str | None:

@@ -1,17 +1,19 @@
 """The training of a job of `bin/prove chaos --ranks`: `rank_work.py FOLDER PLAN`, the plan as JSON.
 
-Each rank has a number that each step changes, together with the sum over all ranks; `value_after` of rank_plan.py is
-what it has to be.  Each fault of the plan happens once in the job: who claims its file first.
+Each rank has a number that each step changes, together with the sum over all ranks; `final_values` of rank_numbers.py
+is what it has to be.  Each fault of the plan happens once in the job: who claims its file first.
 """
 
+import contextlib
 import ctypes
 import json
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,7 @@ def due(moment: str, step: int) -> None:
 
 def fail(kind: str) -> None:
     match kind:
-        case "killed":
+        case "killed" | "killed with another":
             os.kill(os.getpid(), signal.SIGKILL)
         case "exits":
             os._exit(3)
@@ -119,18 +121,62 @@ def newest(state: State) -> int:
     return 0
 
 
+def added(ranks: Together, own: int) -> int:
+    while True:
+        try:
+            return int(ranks.added([own])[0])
+        except Exception:
+            if not PLAN["swallows"]:
+                raise
+            time.sleep(0.01)
+
+
+def prepared(value: int, step: int) -> int:
+    return addend(value, step, RANK)
+
+
+@contextlib.contextmanager
+def working() -> Iterator[Callable[[int, int], int] | None]:
+    """A process of this rank that prepares each step, as the workers of a DataLoader do; None without."""
+    if not PLAN["workers"]:
+        yield None
+        return
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=_prepare, args=(theirs, ours), daemon=True)
+    process.start()
+    theirs.close()
+
+    def ask(value: int, step: int) -> int:
+        ours.send((value, step))
+        return int(ours.recv())
+
+    try:
+        yield ask
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
+def _prepare(requests: Any, other_end: Any) -> None:
+    other_end.close()
+    with contextlib.suppress(EOFError):
+        while True:
+            requests.send(prepared(*requests.recv()))
+
+
 def train(run: Any) -> int:
     due("go", 0)
     state = State()
     step = run.restore(lambda: newest(state), state=state)
     write_down("rounds", round=run.round, reason=run.reason, step=step)
     try:
-        with Together(run.rank, run.world_size) as ranks:
+        with Together(run.rank, run.world_size) as ranks, working() as worker:
             while step < PLAN["steps"]:
                 time.sleep(PLAN["pace"])
                 due("step", step)
-                (total,) = ranks.added([addend(state.value, step, RANK)])
-                state.value = next_value(state.value, int(total), RANK, SAME)
+                total = added(ranks, prepared(state.value, step) if worker is None else worker(state.value, step))
+                state.value = next_value(state.value, total, RANK, SAME)
                 step += 1
                 due("keep", step)
                 if step % PLAN["keep_every"] == 0:

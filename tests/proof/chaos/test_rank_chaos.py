@@ -11,7 +11,7 @@ from proof.chaos.rank_numbers import final_values
 from proof.chaos.rank_plan import RankJob, RankOutcome, job
 
 OPTIONS = (("restart-on", "hang,fault,failure"), ("max-restarts", "3"), ("recover", "retry,rank"))
-JOB = RankJob(1, 1, 2, 4, 0.01, 1, 4, True, OPTIONS, 3, (), ())
+JOB = RankJob(1, 1, 2, 4, 0.01, 1, 4, True, False, False, OPTIONS, 3, (), ())
 
 
 def record(mono: float, event: str, **fields: Any) -> dict[str, Any]:

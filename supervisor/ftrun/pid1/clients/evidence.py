@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.states import Job, Running, Starting
+from ftrun.core.machine.states import Job, Running, Starting, Suspect
 from ftrun.core.machine.values import Attempt, Finding, Rank
 from ftrun.core.rules import adaptive_timeout, early_evidence
 from ftrun.core.rules.hang_rules import RULES
@@ -32,6 +32,7 @@ class Evidence(Client[messages.Event]):
     def start(self) -> None:
         self._finding: Finding | None = None
         self._early: Finding | None = None  # evidence about it is under way, and its limit has not passed
+        self._again: tuple[Attempt, float] | None = None  # of whom it is asked once more, and when it was asked first
         self._look_until: float | None = None  # when the look under way is late; None: there is none
         self._look_failed = False  # a problem with a look was recorded in this attempt
         self._epoch = 0  # of the group
@@ -55,15 +56,16 @@ class Evidence(Client[messages.Event]):
 
     def investigate(self, finding: Finding, attempt: Attempt) -> None:
         """Answered by `EvidenceCollected`; if the helper cannot be started, the deadline of the phase decides.
-        Evidence about this finding that is under way is completed."""
+        Evidence about this finding that is under way is completed; a helper without an answer is started once more."""
         early, self._early = self._early, None
         self._finding, self._look_until = finding, None
+        self._again = attempt, time.monotonic()
         if early is not None and is_same(early, finding) and self.context.helpers.is_running(self.name):
             line = messages.ON_TIME.dump(messages.Overdue(finding, time.monotonic(), _states(finding, attempt)))
             if len(line) <= PIPE:
                 self.context.helpers.send(self.name, line)
                 return
-        self._ask(self._request(finding, attempt, time.monotonic()))
+        self._ask(self._request(finding, attempt, self._again[1]))
 
     def investigate_early(self, finding: Finding, due: float, attempt: Attempt) -> None:
         """The same for a limit that passes only at `due`: answered after `investigate`."""
@@ -122,6 +124,8 @@ class Evidence(Client[messages.Event]):
         """A look whose answer is not awaited any more, since the job has moved or ends, is ended; so is evidence that
         was begun early."""
         self._epoch = job.ledger.epoch
+        if not isinstance(job.phase, Suspect):
+            self._again = None
         attempt = job.phase.attempt if isinstance(job.phase, Starting | Running) else None
         if self._look_until is not None and (attempt is None or attempt.look.begun is None):
             self._end_look()
@@ -161,6 +165,13 @@ class Evidence(Client[messages.Event]):
         self._early = None  # it is collected when the limit has passed
         if self._finding is None:
             return []
+        if self._again is not None:
+            # The helper was killed, or has failed.  Without evidence a hang has no culprit, and all ranks would end.
+            (attempt, asked), self._again = self._again, None
+            request = self._request(self._finding, attempt, now)
+            if (left := request.timeout - (now - asked)) > MARGIN:
+                self._ask(request._replace(timeout=left))
+                return []
         # A learned timeout alone never kills a rank.
         cleared = "no evidence could be collected" if self._finding.learned else None
         self._finding = None
