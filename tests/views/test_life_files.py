@@ -12,18 +12,8 @@ from ftrun.views.schedules import Life
 LIFE = Life(1, "n-1-2", 3, 0, "n", "", "", "/run", "", 100.0)
 
 
-def history(*spans: AttemptSpan, problems: tuple[str, ...] = (), **more: Any) -> History:
-    return History("/run", ("train",), ((100.0, 200.0),), spans, problems=problems, open=True)._replace(**more)
-
-
-def test_attempts_that_the_records_no_longer_reach_stay() -> None:
-    first, second = AttemptSpan(1, "first", 100.0, 150.0, cause="hang"), AttemptSpan(2, "hang", 150.0, 180.0)
-    before = schedules.with_history(LIFE, history(first, second))
-    cut = AttemptSpan(2, "", 170.0, 180.0), AttemptSpan(3, "failure", 180.0, 200.0)
-    after = schedules.with_history(LIFE, history(*cut, problems=("only the last 8 MiB of it are shown",)), before)
-    assert [one.number for one in after.attempts] == [1, 2, 3]
-    assert after.attempts[1].since == 150.0
-    assert after.verdict is None
+def history(*spans: AttemptSpan, **more: Any) -> History:
+    return History("/run", ("train",), ((100.0, 200.0),), spans, open=True)._replace(**more)
 
 
 def test_attempts_of_an_earlier_ftrun_in_the_run_dir_are_left_out_and_the_end_is_kept() -> None:

@@ -48,7 +48,7 @@ def test_plain_records_are_understood() -> None:
 
 def test_history_is_the_same() -> None:
     def quick() -> Iterator[record_files.Record | quick_progress.Progress]:
-        return history._records(LINES)
+        return history.parsed_records(LINES)
 
     def slow() -> Iterator[record_files.Record]:
         return (found for line in LINES if (found := record_files.parsed(line)) is not None)

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from copy import copy
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.exit_codes import STOPPED
@@ -46,10 +47,10 @@ def thinned(values: list[Any], most: int) -> list[Any]:
 
 class AttemptHistory:
     """The history up to the last added record.  `seen`: when attempts were last seen, by CLOCK_MONOTONIC: an ftrun that
-    was killed had run until then."""
+    was killed had run until then.  `samples`: how many steps are kept at least, of those that the records have."""
 
-    def __init__(self, *seen: Mapping[int, float]) -> None:
-        self._seen = seen
+    def __init__(self, *seen: Mapping[int, float], samples: int = SAMPLES_MOST) -> None:
+        self._seen, self._samples_most = seen, samples
         self.attempts: list[AttemptSpan] = []
         self.runs: list[tuple[float, float]] = []
         # Plain tuples with the fields of StepSample and Checkpoint, since there may be a million of them.
@@ -68,6 +69,7 @@ class AttemptHistory:
         self._paused_since: float | None = None
         self._saved_at: float | None = None  # of the last attempt, in which it is not noted yet
         self.saved = 0  # checkpoints of a known step
+        self.saved_before = False  # in an attempt that is forgotten
 
     def add(self, record: Record | Progress) -> None:
         """The next record, in order."""
@@ -165,6 +167,25 @@ class AttemptHistory:
         kept = (*last.recoveries, *found)[-RECOVERIES_MOST:]
         self._update(recoveries=kept, cause=None, why="", place="", silent=None, verdict=None, report=None)
 
+    def copy(self) -> Self:
+        """Of what `finish` changes."""
+        found = copy(self)
+        found.attempts, found.runs, found.paused = [*self.attempts], [*self.runs], [*self.paused]
+        return found
+
+    def forget(self, most: int) -> None:
+        """Forget all that is older than the last `most` attempts."""
+        if len(self.attempts) <= most:
+            return
+        self.saved_before |= any(attempt.saved is not None for attempt in self.attempts[:-most])
+        self.attempts = self.attempts[-most:]
+        since, oldest = self.attempts[0].since, min(attempt.number for attempt in self.attempts)
+        self.samples = [one for one in self.samples if one[1] >= oldest]
+        self.checkpoints = [one for one in self.checkpoints if one[0] >= since]
+        self.marks = [one for one in self.marks if one.at >= since]
+        self.paused = [one for one in self.paused if one.until >= since]
+        self.runs = self.runs[-most:]
+
     def finish(self, now: float, alive: bool) -> None:
         """There are no more records; `alive`: the ftrun that has not ended is running."""
         self._update()
@@ -204,8 +225,8 @@ class AttemptHistory:
         self._saved_at = self._at
         self.saved += step is not None
         self.checkpoints.append((self._at, self.attempts[-1].number, step))
-        if len(self.checkpoints) > 2 * SAMPLES_MOST:
-            self.checkpoints = thinned(self.checkpoints, SAMPLES_MOST)
+        if len(self.checkpoints) > 2 * self._samples_most:
+            self.checkpoints = thinned(self.checkpoints, self._samples_most)
 
     def _update(self, **changed: Any) -> None:
         """Change the last attempt, if there is one."""
@@ -221,8 +242,8 @@ class AttemptHistory:
         if step is not None and self.attempts:
             attempt = self.attempts[-1]
             self.samples.append((at if at > attempt.since else attempt.since, attempt.number, step, step))
-            if len(self.samples) > 2 * SAMPLES_MOST:
-                self.samples = thinned(self.samples, SAMPLES_MOST)
+            if len(self.samples) > 2 * self._samples_most:
+                self.samples = thinned(self.samples, self._samples_most)
 
     def _started(self, record: Record) -> None:
         command = record.get("command")

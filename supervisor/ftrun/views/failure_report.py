@@ -7,27 +7,22 @@ from ftrun.core.text import markdown, sentences
 from ftrun.views.record_files import Record
 
 SHOWN: Final = ("exited", "rank_exited", "fault", "escalated", "problem")
-READ: Final = (*SHOWN, "started", "stopping", "restart", "ended")  # the records that it is made from
+READ: Final = (*SHOWN, "stopping", "restart", "ended")  # the records that it is made from
 
 
 def document(
-    records: Sequence[Record], attempt: int, run_dir: str, tail: Sequence[str], node: str = ""
+    records: Sequence[Record], attempt: int, run_dir: str, tail: Sequence[str], node: str, command: list[Any] | None
 ) -> dict[str, Any] | None:
     """What is known about how this attempt ended; None if it has not ended badly.  `tail`: the last lines of its
-    output, where that is kept; `node`: the host."""
+    output, where that is kept; `node`: the host; `command`: its words, None if they are unknown."""
     own = [record for record in records if record.get("attempt") == attempt]
-    ends = [record for record in own if record["event"] == "exited" and (record.get("code") or record.get("signal"))]
-    if not ends:
+    if (end := _bad_end(own)) is None:
         return None
-    end = ends[-1]
-    if any(record["event"] == "stopping" for record in own[: own.index(end)]):
-        return None  # somebody asked for the end, or ftrun decided it and has a report of its own
-    started = next((record for record in reversed(records) if record["event"] == "started"), {})
-    following = [record for record in records if record["event"] in ("restart", "ended") and _follows(record, attempt)]
+    following = [record for record in records if _follows(record, attempt)]
     return {
         "schema": 1,
         "attempt": attempt,
-        "command": started.get("command"),
+        "command": command,
         "node": node,
         "run_dir": run_dir,
         "time": end.get("time"),
@@ -40,15 +35,31 @@ def document(
     }
 
 
+def _bad_end(own: Sequence[Record]) -> Record | None:
+    """The record of the end of this attempt, of which these are the records; None if it has not ended badly."""
+    ends = [record for record in own if record["event"] == "exited" and (record.get("code") or record.get("signal"))]
+    if not ends or any(record["event"] == "stopping" for record in own[: own.index(ends[-1])]):
+        return None  # somebody asked for the end, or ftrun decided it and has a report of its own
+    return ends[-1]
+
+
 def _follows(record: Record, attempt: int) -> bool:
-    number = record.get("attempt")
-    return number == attempt + 1 if record["event"] == "restart" else number == attempt
+    wanted = {"restart": attempt + 1, "ended": attempt}
+    return record["event"] in wanted and record.get("attempt") == wanted[record["event"]]
+
+
+def concerns(record: Record, attempt: int) -> bool:
+    """Whether the report of this attempt is made from this record."""
+    return record.get("attempt") == attempt or _follows(record, attempt)
 
 
 def failed(records: Sequence[Record]) -> list[int]:
     """The attempts for which there is such a report, in order."""
-    numbers = {number for record in records if type(number := record.get("attempt")) is int}
-    return [number for number in sorted(numbers) if document(records, number, "", ()) is not None]
+    own: dict[int, list[Record]] = {}
+    for record in records:
+        if type(number := record.get("attempt")) is int:
+            own.setdefault(number, []).append(record)
+    return sorted(number for number, found in own.items() if _bad_end(found) is not None)
 
 
 def lines(found: dict[str, Any]) -> list[str]:

@@ -114,18 +114,18 @@ def read(run_dir: str, now: float | None = None, most: int | None = None) -> His
     or no records are skipped; `most`: bytes of records that are read.  NoRunDir if there are no records."""
     wall = time.time()
     now = wall if now is None else now
-    known = _known_state(run_dir, time.monotonic() + now - wall)  # first: a later end is then in the records
+    known = known_state(run_dir, time.monotonic() + now - wall)  # first: a later end is then in the records
     rundir.check(run_dir)
     problems: list[str] = []
     try:
-        records = _records(_read(f"{run_dir}/{RECORDS}", most or RECORDS_MOST, problems))
+        records = parsed_records(_read(f"{run_dir}/{RECORDS}", most or RECORDS_MOST, problems))
         steps = _steps(f"{run_dir}/{STEPS}", problems)
         return fold(run_dir, records, steps, now, known)._replace(problems=tuple(problems))
     except OSError as error:
         raise rundir.NoRunDir(f"{error.filename or run_dir}: {error.strerror}") from None
 
 
-def _known_state(run_dir: str, now: float) -> KnownState:
+def known_state(run_dir: str, now: float) -> KnownState:
     """`now`: CLOCK_MONOTONIC."""
     found = state.load(run_dir)
     run = found.part("run")
@@ -142,7 +142,7 @@ def _known_state(run_dir: str, now: float) -> KnownState:
 def _steps(path: str, problems: list[str]) -> list[StepSample]:
     """The samples of steps; without them the records still have a history."""
     try:
-        return [one for line in _read(path, STEPS_MOST, problems) if (one := sample(parsed(line) or {})) is not None]
+        return list(parsed_steps(_read(path, STEPS_MOST, problems)))
     except OSError as error:
         problems.append(f"the steps cannot be read: {path}: {error.strerror}")
         return []
@@ -159,9 +159,16 @@ def _read(path: str, most: int, problems: list[str]) -> Iterator[bytes]:
     return GrowingFile(path, max(0, size - most)).lines()
 
 
-def _records(lines: Iterable[bytes]) -> Iterator[Record | Progress]:
+def parsed_records(lines: Iterable[bytes]) -> Iterator[Record | Progress]:
     for line in lines:
         found = progress(line) or parsed(line)
+        if found is not None:
+            yield found
+
+
+def parsed_steps(lines: Iterable[bytes]) -> Iterator[StepSample]:
+    for line in lines:
+        found = sample(parsed(line) or {})
         if found is not None:
             yield found
 
@@ -181,6 +188,13 @@ def fold(
     )
     for record in records:
         found.add(record)
+    return summed_up(run_dir, found, stepped, now, known)
+
+
+def summed_up(
+    run_dir: str, found: AttemptHistory, stepped: Sequence[StepSample], now: float, known: KnownState
+) -> History:
+    """The history of the records that were added to `found`, which is finished thereby.  Pure."""
     found.finish(now, known.alive)
     attempts = tuple(found.attempts)
     samples = _joined([StepSample(*one) for one in found.samples], _on_wall_clock(stepped, attempts))
@@ -195,7 +209,7 @@ def fold(
         checkpoints=tuple(Checkpoint(*one) for one in thinned(found.checkpoints, CHECKPOINTS_MOST)),
         saved=found.saved,
         marks=tuple(found.marks),
-        lost=lost_time.lost_intervals(attempts, samples, found.paused),
+        lost=lost_time.lost_intervals(attempts, samples, found.paused, found.saved_before),
         open=found.open,
         verdict=found.verdict,
         exit_code=found.exit_code,

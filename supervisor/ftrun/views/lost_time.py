@@ -84,11 +84,15 @@ def _of_attempt(samples: Sequence[StepSample], attempt: AttemptSpan) -> Sequence
 
 
 def lost_intervals(
-    attempts: Sequence[AttemptSpan], samples: Sequence[StepSample], paused: Sequence[LostInterval]
+    attempts: Sequence[AttemptSpan],
+    samples: Sequence[StepSample],
+    paused: Sequence[LostInterval],
+    saved_before: bool = False,
 ) -> tuple[LostInterval, ...]:
-    """In order, without overlaps; within a pause only the pause counts."""
+    """In order, without overlaps; within a pause only the pause counts.  `saved_before`: there was a checkpoint in an
+    attempt before these."""
     found: list[LostInterval] = []
-    saves = any(attempt.saved is not None for attempt in attempts)
+    saves = saved_before or any(attempt.saved is not None for attempt in attempts)
     for attempt, following in zip_longest(attempts, attempts[1:]):
         if attempt.first_beat is not None:  # a command that sends no heartbeats has no startup
             found.append(LostInterval(attempt.since, min(attempt.first_beat, attempt.worked_until), "startup"))

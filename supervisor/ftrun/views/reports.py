@@ -37,8 +37,15 @@ def known(run_dir: str) -> list[int]:
 
 def failure(run_dir: str, attempt: int) -> dict[str, Any] | None:
     """The report of an attempt that failed, as JSON values; None if it did not fail."""
-    node = state.string(state.load(run_dir).part("run").get("node")) or ""
-    return failure_report.document(_records(run_dir), attempt, run_dir, _tail(run_dir, attempt), node)
+    run, records = state.load(run_dir).part("run"), _records_of(run_dir, attempt)
+    if not records:
+        return None
+    node, command = state.string(run.get("node")) or "", run.get("command")
+    if command is None:  # there is no state.json
+        started = record_files.search_back(f"{run_dir}/events.jsonl", ("started",))
+        command = next(started, {}).get("command")
+    known = command if isinstance(command, list) else None
+    return failure_report.document(records, attempt, run_dir, _tail(run_dir, attempt), node, known)
 
 
 def text(run_dir: str, attempt: int) -> str | None:
@@ -52,6 +59,17 @@ def text(run_dir: str, attempt: int) -> str | None:
 
 def _records(run_dir: str) -> list[record_files.Record]:
     return list(record_files.search_back(f"{run_dir}/events.jsonl", failure_report.READ))[::-1]
+
+
+def _records_of(run_dir: str, attempt: int) -> list[record_files.Record]:
+    """Those that the report of this attempt is made from.  The others are not kept: there may be very many."""
+    found: list[record_files.Record] = []
+    for record in record_files.search_back(f"{run_dir}/events.jsonl", failure_report.READ):
+        if failure_report.concerns(record, attempt):
+            found.append(record)
+        elif found and (state.integer(record.get("attempt")) or attempt) < attempt:
+            break  # all that is older is of earlier attempts
+    return found[::-1]
 
 
 def _tail(run_dir: str, attempt: int) -> list[str]:

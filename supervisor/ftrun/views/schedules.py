@@ -5,7 +5,8 @@ containers and their run dirs.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ MOST: Final = 256  # attempts in a file, the last ones
 READ: Final = 512  # files that are read, the newest
 TEXT: Final = 300  # characters of a text
 COMMAND: Final = 1000  # characters of a command
-TAIL: Final = 8 << 20  # bytes of records from which a file is made
+TAIL: Final = 8 << 20  # bytes of records and of steps from which a file is begun, the last ones
 EARLY: Final = 1.0  # s by which the clocks of a start may differ
 
 
@@ -73,16 +74,9 @@ class Life(NamedTuple):
     attempts: tuple[AttemptLine, ...] = ()
 
 
-def with_history(life: Life, found: History, before: Life | None = None) -> Life:
-    """The life with the attempts of this history of its run dir, from its begin on; those that the history does not
-    reach any more are those of `before`.  Pure."""
-    spans = [span for span in found.attempts if span.since >= life.began - EARLY]
-    lines = {line.number: line for line in (before.attempts if before is not None else ())}
-    known = set(lines)
-    cut = any("only the last" in problem for problem in found.problems)
-    for number, span in enumerate(spans):
-        if not (cut and number == 0 and span.number in known):  # only its end is in the records that were read
-            lines[span.number] = _line(span, found.lost)
+def with_history(life: Life, found: History) -> Life:
+    """The life with the last attempts of this history of its run dir, from its begin on.  Pure."""
+    lines = {span.number: _line(span, found.lost) for span in found.attempts if span.since >= life.began - EARLY}
     attempts = tuple(lines[number] for number in sorted(lines))[-MOST:]
     ended = found.verdict is not None and not found.open
     return life._replace(
@@ -95,9 +89,12 @@ def with_history(life: Life, found: History, before: Life | None = None) -> Life
     )
 
 
-def _line(span: AttemptSpan, lost: Iterable[LostInterval]) -> AttemptLine:
+def _line(span: AttemptSpan, lost: Sequence[LostInterval]) -> AttemptLine:
+    """`lost`: in order, without overlaps."""
     cost: dict[str, float] = {}
-    for interval in lost:
+    for interval in lost[bisect_right(lost, span.since, key=lambda one: one.until) :]:
+        if interval.since >= span.until:
+            break
         shared = min(interval.until, span.until) - max(interval.since, span.since)
         if shared > 0:
             cost[interval.why] = round(cost.get(interval.why, 0.0) + shared, 3)

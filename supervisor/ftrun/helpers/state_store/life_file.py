@@ -10,7 +10,8 @@ from typing import Final
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.state_store.shared_folder import Folder
 from ftrun.messages import state_store as messages
-from ftrun.views import history, reports, schedules
+from ftrun.views import reports, schedules
+from ftrun.views.history_follower import HistoryFollower
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.schedules import SCHEMA, Life
 
@@ -29,7 +30,7 @@ class LifeFile:
         self._path, self._run_dir, self._given, self._lines = folder.path, run_dir, given, lines
         self._written: tuple[int, bool] | None = None
         self._at = 0.0
-        self._life: Life | None = None
+        self._history = HistoryFollower(run_dir, schedules.MOST, schedules.TAIL)
         self._copied: set[int] = set()
         self._schedule: messages.Schedule | None = None  # of the last request
         self._again = math.inf  # when the file of a new attempt is written once more
@@ -72,8 +73,7 @@ class LifeFile:
             last_checkpoint=schedule.last_checkpoint,
         )
         try:
-            found = history.read(self._run_dir, most=schedules.TAIL)
-            life = self._life = schedules.with_history(life, found, self._life)
+            life = schedules.with_history(life, self._history.read())
             # A folder of its own without the lock: the key is in the name, so that only this process writes the file.
             folder = Folder(f"{self._path}/{schedules.FOLDER}", self._lines.problem)
             os.makedirs(folder.path, 0o755, exist_ok=True)
