@@ -452,6 +452,21 @@ def test_the_first_verdict_of_a_schedule_stands(tmp_path: Path) -> None:
         assert state_store.event("shared")["verdict"] == second
 
 
+def test_the_verdict_about_one_member_is_not_that_of_the_job(tmp_path: Path) -> None:
+    """Each has a file of its own, with the newest."""
+    state_store, _ = start(tmp_path)
+    first, other, second = verdict(), verdict(node="n2"), verdict(2)
+    with state_store:
+        for member, made in ((1, first), (2, other), (1, second)):
+            state_store.ask(ask="store_verdict", verdict=made, member=member)
+            assert state_store.event("verdict_stored")["verdict"] == made
+        state_store.ask(ask="get_verdict", schedule_cnt=1, since=0)
+        assert state_store.event("shared")["verdict"] is None
+    assert not (tmp_path / "verdict.json").exists()
+    assert json.loads((tmp_path / "verdict-member-1.json").read_bytes()) == second
+    assert json.loads((tmp_path / "verdict-member-2.json").read_bytes()) == other
+
+
 def test_a_verdict_of_an_earlier_job_does_not_count(tmp_path: Path) -> None:
     state_store, _ = start(tmp_path)
     with state_store:

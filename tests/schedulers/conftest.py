@@ -17,7 +17,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def submit(cluster: Cluster, tmp_path: Path) -> Iterator[Submit]:
-    """Starts a job with docs/schedulers/slurm/job.sh.  Leaves no job, and all nodes available."""
+    """Starts a job with a script of docs/schedulers/slurm.  Leaves no job, and all nodes available."""
     made = Submit(cluster, tmp_path)
     yield made
     cluster.clear()

@@ -1,4 +1,4 @@
-"""A private Slurm with two nodes on this host, as any user.  Outside of its folder it uses only ports."""
+"""A private Slurm with three nodes on this host, as any user.  Outside of its folder it uses only ports."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
+
+from support.device.npu_smi import FakeNpuSmi
 from support.ports import free_ports
 from support.runs import DEADLINE, HOUSE, carrying, end_process, wait_for
 
 FILES = HOUSE / "docs" / "schedulers" / "slurm"
-NODES = ("n1", "n2")
+NODES = ("n1", "n2")  # of the partition in which jobs run that ask for none
+ALL = (*NODES, "n3")  # of the partition `wide`
 USER = pwd.getpwuid(os.getuid()).pw_name
 DAEMONS = ("munged", "slurmctld", "slurmd")
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "SPECIAL_EXIT"}
@@ -56,7 +60,9 @@ include {files}/slurm.conf
 EpilogSlurmctld={files}/epilog.sh
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 RealMemory=1000 Weight=1
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 RealMemory=1000 Weight=2
+NodeName=n3 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[3]} CPUs=2 RealMemory=1000 Weight=3
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
+PartitionName=wide Nodes=n[1-3] MaxTime=INFINITE State=UP
 """
 
 # Slurm waits for a slurmstepd that is not reaped yet as if it were running; PID 1 of a container may take seconds.
@@ -87,6 +93,7 @@ class Cluster:
         self.environment |= dict([self.marker.split("=")])
         self._stack = ExitStack()
         self._daemons: list[subprocess.Popen[bytes]] = []
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Cluster:
         try:
@@ -108,7 +115,7 @@ class Cluster:
         (self.folder / "controller").mkdir()
         host = socket.gethostname().partition(".")[0]
         values = {"folder": self.folder, "sockets": sockets, "files": FILES, "host": host}
-        conf = CONF.format(**values, user=USER, ports=free_ports(1 + len(NODES)))
+        conf = CONF.format(**values, user=USER, ports=free_ports(1 + len(ALL)))
         (self.folder / "slurm.conf").write_text(conf)
         epilog = self.folder / "epilog"
         epilog.write_text(f"#!/bin/sh\nSLURM_CONF={self.folder}/slurm.conf exec {FILES}/epilog.sh\n")
@@ -121,9 +128,9 @@ class Cluster:
         self._daemon("munged", "munged", "--foreground", "--force", f"--socket={sockets}/munge", *options)
         self._until((sockets / "munge").exists, "the socket of munged")
         self._daemon("slurmctld", "slurmctld", "-D")
-        for node in NODES:
+        for node in ALL:
             (sockets / node).mkdir()
-            self._daemon(f"slurmd.{node}", sys.executable, "-c", REAPER, "slurmd", "-D", "-N", node)
+            self._start_node(node)
         self._until(self._idle, "idle nodes")
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
@@ -133,7 +140,29 @@ class Cluster:
 
         wait_for(look, what)
 
-    def _daemon(self, name: str, *command: str) -> None:
+    def _start_node(self, name: str) -> None:
+        self._nodes[name] = self._daemon(f"slurmd.{name}", sys.executable, "-c", REAPER, "slurmd", "-D", "-N", name)
+
+    def fail_node(self, name: str) -> None:
+        """The node loses power, and slurmctld knows it at once; without `scontrol` after SlurmdTimeout.  `clear` brings
+        it back."""
+        daemon = self._nodes.pop(name)
+        self._daemons.remove(daemon)
+        marked = psutil.Process(daemon.pid)
+        for process in [marked, *marked.children(recursive=True)]:
+            end_process(process.pid)
+        daemon.wait()
+
+        def all_ended() -> bool:
+            found = [pid for pid in carrying(f"SLURMD_NODENAME={name}") if pid in carrying(self.marker)]
+            for pid in found:
+                end_process(pid)
+            return not found
+
+        wait_for(all_ended, f"that nothing of {name} is left")
+        self.output("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=power")
+
+    def _daemon(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         """Start a daemon, which is ended and waited for in the end."""
         with (self.folder / f"{name}.out").open("wb") as out:
             daemon = subprocess.Popen(
@@ -141,6 +170,7 @@ class Cluster:
             )
         self._daemons.append(daemon)
         self._stack.callback(end, daemon)
+        return daemon
 
     def _end_what_is_left(self) -> None:
         """The slurmstepd of a job outlives slurmd."""
@@ -153,7 +183,7 @@ class Cluster:
         wait_for(none_left, "nothing of the cluster")
 
     def _idle(self) -> bool:
-        return self.output("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * len(NODES)
+        return self.output("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * (len(NODES) + len(ALL))
 
     def output(self, *command: str) -> str:
         """The output of a command of Slurm; empty if it fails."""
@@ -167,7 +197,10 @@ class Cluster:
         """Cancel all jobs, and make all nodes available again."""
         self.output("scancel", "--user", USER)
         wait_for(lambda: not self.output("squeue", "-h"), "that no job is left")
-        for node in NODES:
+        for node in ALL:
+            if node not in self._nodes:
+                self._start_node(node)
+                self.output("scontrol", "update", f"NodeName={node}", "State=RESUME")
             if "DRAIN" in self.node(node)["State"]:
                 self.output("scontrol", "update", f"NodeName={node}", "State=RESUME")
         wait_for(self._idle, "idle nodes")
@@ -178,14 +211,17 @@ class Cluster:
 
 
 class Submit:
-    """Starts jobs with the script for users; their files are in `folder`."""
+    """Starts jobs with a script for users; their files are in `folder`."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
         self.jobs: list[Job] = []
 
-    def __call__(self, *command: str, nodes: str = "1", **environment: str) -> Job:
-        arguments = ["sbatch", "--parsable", f"--nodes={nodes}", str(FILES / "job.sh"), *command]
+    def __call__(
+        self, *command: str, nodes: str = "1", script: str = "job.sh", partition: str = "main", **environment: str
+    ) -> Job:
+        options = ["--parsable", f"--nodes={nodes}", f"--partition={partition}"]
+        arguments = ["sbatch", *options, str(FILES / script), *command]
         environment = self.cluster.environment | {"TMPDIR": str(self.folder)} | environment
         done = subprocess.run(
             arguments, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=DEADLINE
@@ -234,6 +270,22 @@ class Job:
         shown = " ".join(f"{name}={value}" for name, value in self.show().items())
         state = "\n".join(f"--- {path.name}\n{tail(path)}" for path in sorted(self.state_dir.glob("*.json")))
         return f"{shown}\n{self.output}\n{state}"
+
+
+def drained(submit: Submit) -> list[str]:
+    return [name for name in ALL if "DRAIN" in submit.cluster.node(name)["State"]]
+
+
+def failing_npu_smi(folder: Path, node: str) -> Path:
+    """The folder of an npu-smi that reports a critical fault, on this node and once there is a file `broken`."""
+    healthy, faulty = FakeNpuSmi(folder / "healthy"), FakeNpuSmi(folder / "faulty")
+    faulty.set(health="Alarm", codes=[("80818C00", "a core computes wrongly")])
+    tool = folder / "bin" / "npu-smi"
+    tool.parent.mkdir()
+    broken = f'[ "$SLURMD_NODENAME" = {node} ] && [ -e {folder}/broken ]'
+    tool.write_text(f'#!/bin/sh\n{broken} && exec {faulty.folder}/npu-smi "$@"\nexec {healthy.folder}/npu-smi "$@"\n')
+    tool.chmod(0o755)
+    return tool.parent
 
 
 def fields(text: str) -> dict[str, str]:

@@ -47,6 +47,7 @@ JOBS = {
     "job": MANIFESTS["job"]["spec"],
     "indexed-job": MANIFESTS["indexed-job"]["spec"],
     "group": documents("group.yaml")[1]["spec"],
+    "elastic": documents("elastic.yaml")[1]["spec"],
     "jobset": JOBSET["spec"]["replicatedJobs"][0]["template"]["spec"],
 }
 PODS = {name: spec["template"] for name, spec in JOBS.items()} | {"volcano": VOLCANO["spec"]["tasks"][0]["template"]}
@@ -63,7 +64,9 @@ def wanted(verdict: exit_codes.Verdict) -> str:
 # --- validity ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["job.yaml", "indexed-job.yaml", "group.yaml", "state.yaml", "cordon.yaml"])
+@pytest.mark.parametrize(
+    "name", ["job.yaml", "indexed-job.yaml", "group.yaml", "elastic.yaml", "state.yaml", "cordon.yaml"]
+)
 def test_manifests_of_kubernetes_resources_are_valid(name: str) -> None:
     for document in documents(name):
         kubernetes_validate.validate(document, NEWEST, strict=True)
@@ -104,12 +107,14 @@ def volcano_action(code: int) -> str:
 
 
 @every_verdict
-@pytest.mark.parametrize("name", ["job", "indexed-job", "group"])
+@pytest.mark.parametrize("name", ["job", "indexed-job", "group", "elastic"])
 def test_a_job_does_with_each_code_what_the_table_demands(name: str, verdict: exit_codes.Verdict) -> None:
+    """But in a group that goes on with fewer pods, a verdict of one of them ends that one alone."""
     found = job_failure(name, verdict.code)
     failed = "FailIndex" if name == "indexed-job" else "FailJob"
     assert found is not None, f"{verdict.code} has no rule in {name}.yaml"
-    assert found.action == {FAIL: failed, RESCHEDULE: "Count"}[wanted(verdict)]
+    alone = name == "elastic" and verdict.ends_group
+    assert found.action == ("Count" if alone else {FAIL: failed, RESCHEDULE: "Count"}[wanted(verdict)])
 
 
 @every_verdict
@@ -124,6 +129,55 @@ def test_a_jobset_does_with_each_code_what_the_table_demands(verdict: exit_codes
 def test_volcano_does_with_each_code_what_the_table_demands(verdict: exit_codes.Verdict) -> None:
     assert verdict.code in {rule.get("exitCode") for rule in VOLCANO["spec"]["policies"]}
     assert volcano_action(verdict.code) == {FAIL: "TerminateJob", RESCHEDULE: "RestartJob"}[wanted(verdict)]
+
+
+def fragment(key: str) -> Any:
+    """The rules for spares and fewer pods, from the page."""
+    blocks = re.findall(r"^  ```yaml\n(.*?)^  ```", readme(), re.M | re.S)
+    (found,) = (made[key] for made in map(yaml.safe_load, blocks) if key in made)
+    return found
+
+
+@every_verdict
+def test_the_rules_for_spares_end_one_pod_alone(verdict: exit_codes.Verdict) -> None:
+    job = {**JOBSET, "spec": {**JOBSET["spec"], "failurePolicy": fragment("failurePolicy")}}
+    jsonschema.validate(job, schema.JOBSET)
+    found = job_failure("jobset", verdict.code)
+    assert found is not None
+    action = jobset_failure(fragment("failurePolicy")["rules"], JOB_FAILED, found.message or "")
+    alone = "RestartJob" if verdict.ends_group else "RestartJobSet"
+    assert action == (alone if verdict.ends_group or wanted(verdict) == RESCHEDULE else "FailJobSet")
+    volcano = {**VOLCANO, "spec": {**VOLCANO["spec"], "policies": fragment("policies")}}
+    jsonschema.validate(volcano, schema.VOLCANO)
+    action = volcano_failure(fragment("policies"), (), verdict.code)
+    alone = "RestartPod" if verdict.ends_group else "RestartJob"
+    assert action == (alone if verdict.ends_group or wanted(verdict) == RESCHEDULE else "TerminateJob")
+
+
+def test_a_pod_that_is_lost_or_disrupted_is_replaced_alone() -> None:
+    """Its kill, the codes of its command in a group of ftrun, and its eviction."""
+    rules, policies = fragment("failurePolicy")["rules"], fragment("policies")
+    assert jobset_failure(rules, "BackoffLimitExceeded", "Job has reached the specified backoff limit") == "RestartJob"
+    disrupted = pod_failure(JOBS["jobset"]["podFailurePolicy"]["rules"], {"train": 143}, {"DisruptionTarget": "True"})
+    assert disrupted is not None
+    assert jobset_failure(rules, JOB_FAILED, disrupted.message or "") == "RestartJobAndIgnoreMaxRestarts"
+    assert volcano_failure(policies, (), 137) == "RestartPod"
+    assert volcano_failure(policies, (), 143, "PodEvicted") == "RestartPod"
+
+
+def test_the_spare_pods_are_what_ftrun_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    container, job = CONTAINERS["elastic"], JOBS["elastic"]
+    environment = {"JOB_COMPLETION_INDEX": "4"} | {e["name"]: e["value"] for e in container["env"] if "value" in e}
+    (tmp_path / "group").write_text("0123456789abcdef")
+    monkeypatch.setattr(group_config, "SECRET", str(tmp_path / "group"))
+    hosts = "10.0.0.3\ttrain-4.train.jobs.svc.cluster.local\ttrain-4\n"
+    found, note = group_config.group(option_values.settings({}, environment), environment, "train-4", hosts)
+    assert found, note
+    assert (found.size, found.rank, found.least, found.spares, found.scale_out) == (5, 4, 3, 1, True)
+    assert job["completions"] == job["parallelism"] == found.size
+    assert all(word in container["args"][-1] for word in ("{nodes}", "{node_rank}", "{master_addr}"))
+    assert job["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
+    assert job["podReplacementPolicy"] == "Failed"
 
 
 def test_the_commands_own_codes_are_retried_in_all_of_them() -> None:
@@ -285,7 +339,7 @@ def test_the_service_of_the_group_names_its_pods() -> None:
     assert PODS["group"]["spec"]["subdomain"] == service["metadata"]["name"]
 
 
-@pytest.mark.parametrize("name", sorted(PODS.keys() - MEMBERS.keys()))
+@pytest.mark.parametrize("name", sorted(PODS.keys() - MEMBERS.keys() - {"elastic"}))
 def test_other_pods_are_no_group(name: str) -> None:
     environment = {"JOB_COMPLETION_INDEX": "2"}
     environment |= {entry["name"]: entry["value"] for entry in CONTAINERS[name]["env"] if "value" in entry}
@@ -359,10 +413,11 @@ def verdict(**more: object) -> dict[str, object]:
     return fields | more
 
 
+@pytest.mark.parametrize("file", ["verdict.json", "verdict-member-3.json"])
 @pytest.mark.parametrize("indent", [None, 1])
-def test_the_nodes_own_verdict_is_a_problem(tmp_path: Path, indent: int | None) -> None:
+def test_the_nodes_own_verdict_is_a_problem(tmp_path: Path, indent: int | None, file: str) -> None:
     (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "verdict.json").write_text(json.dumps(verdict(), indent=indent))
+    (tmp_path / "train" / file).write_text(json.dumps(verdict(), indent=indent))
     code, line = check(tmp_path)
     assert code == 1
     assert line.startswith(str(tmp_path / "train"))

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from schedulers import slurm
-from schedulers.slurm import NODES, Cluster, Job, Submit
-from support.device.npu_smi import FakeNpuSmi
+from schedulers.slurm import NODES, Cluster, Job, Submit, drained, failing_npu_smi
 from support.runs import DEADLINE, carrying, python, wait_for
 
 SOON = {"FTRUN_HANG_TIMEOUT": "1s", "FTRUN_GRACE": "off", "FTRUN_BACKOFF": "10ms"}
@@ -30,10 +29,6 @@ def verdict(job: Job) -> dict[str, Any]:
     return found
 
 
-def drained(submit: Submit) -> list[str]:
-    return [name for name in NODES if "DRAIN" in submit.cluster.node(name)["State"]]
-
-
 def test_a_hang_limit_is_requeued_and_resumes_from_its_checkpoint(submit: Submit) -> None:
     script = f"{HANG} --after 8 --times $((9 * (2 - MA_SCHEDULE_CNT)))"
     job = submit(*shell(script), **SOON, FTRUN_MAX_RESTARTS="1")
@@ -48,18 +43,6 @@ def test_a_hang_limit_is_requeued_and_resumes_from_its_checkpoint(submit: Submit
     assert drained(submit) == []
 
 
-def failing_npu_smi(folder: Path) -> Path:
-    """The folder of an npu-smi that reports a critical fault, on n1 and once there is a file `broken`."""
-    healthy, faulty = FakeNpuSmi(folder / "healthy"), FakeNpuSmi(folder / "faulty")
-    faulty.set(health="Alarm", codes=[("80818C00", "a core computes wrongly")])
-    tool = folder / "bin" / "npu-smi"
-    tool.parent.mkdir()
-    broken = f'[ "$SLURMD_NODENAME" = n1 ] && [ -e {folder}/broken ]'
-    tool.write_text(f'#!/bin/sh\n{broken} && exec {faulty.folder}/npu-smi "$@"\nexec {healthy.folder}/npu-smi "$@"\n')
-    tool.chmod(0o755)
-    return tool.parent
-
-
 def test_the_node_of_a_197_is_drained_and_the_job_runs_on_the_other(submit: Submit, tmp_path: Path) -> None:
     """A chip fails permanently while the job runs."""
     script = (
@@ -70,7 +53,7 @@ def test_the_node_of_a_197_is_drained_and_the_job_runs_on_the_other(submit: Subm
         "FTRUN_GRACE": "off",
         "FTRUN_IDLE_TIMEOUT": "20s",
     }  # the probe reads as often as the idle rule
-    path = f"{failing_npu_smi(tmp_path)}:{submit.cluster.environment['PATH']}"
+    path = f"{failing_npu_smi(tmp_path, 'n1')}:{submit.cluster.environment['PATH']}"
     job = submit(*shell(f"{script} exec sleep 3600"), **options, PATH=path)
     ended = job.end()
     assert (ended["JobState"], ended["Restarts"], ended["NodeList"]) == ("COMPLETED", "1", "n2")

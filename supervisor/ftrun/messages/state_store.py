@@ -73,10 +73,12 @@ class KeepImports(NamedTuple):
 
 
 class StoreVerdict(NamedTuple):
-    """From PID 1: write this verdict, unless the same schedule has one since `since`, in s since the epoch."""
+    """From PID 1: write this verdict, unless the same schedule has one since `since`, in s since the epoch.  `member`:
+    the verdict is about this member of a group only, which goes on without it, and goes to a file of its own."""
 
     verdict: Verdict
     since: float = 0.0
+    member: int | None = None
 
 
 class GetVerdict(NamedTuple):

@@ -16,6 +16,7 @@ from ftrun.config.derived import policy
 from ftrun.config.option_table import Settings
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
+from ftrun.core.machine.group_member import ends_alone
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Finish, Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
 from ftrun.core.machine.stopping import done_with
@@ -356,7 +357,8 @@ class Supervisor:
     def _finish(self, end: do.Exit) -> None:
         """Complete the last requests: the verdict for the other ftruns, and the work at the end of the container."""
         work = self._setup.exit_work(end, self._job.ledger) if self._last or end.code else None
-        self._clients.end(self._setup.verdict(end, self._job.ledger), work)
+        verdict, alone = self._setup.verdict(end, self._job.ledger), ends_alone(end.verdict, self._policy)
+        self._clients.end(verdict, alone, work)
         self._clients.keep(self._job.ledger, end.verdict)
         last = LastRequests(self._clients, self._setup.exit_grace)
         while not last.are_complete:

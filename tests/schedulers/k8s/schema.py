@@ -80,7 +80,9 @@ JOBSET: Final = resource(
 EVENTS: Final = ["*", "PodFailed", "PodEvicted", "Unknown", "TaskCompleted", "TaskFailed", "JobUpdated"]
 POLICY: Final = closed(
     "action",
-    action={"enum": ["AbortJob", "RestartJob", "RestartTask", "TerminateJob", "CompleteJob", "ResumeJob"]},
+    action={
+        "enum": ["AbortJob", "RestartJob", "RestartTask", "RestartPod", "TerminateJob", "CompleteJob", "ResumeJob"]
+    },
     event={"enum": EVENTS},
     events=array({"enum": EVENTS}),
     exitCode={"type": "integer", "not": {"const": 0}},

@@ -353,9 +353,14 @@ def waits_for_verdict(job: Job, policy: Policy) -> bool:
     """Whether this verdict may be overruled, or has to wait for other members.  One that the group ordered does not."""
     if not policy.group or not isinstance(job.want, Finish) or job.want.asked:
         return False
-    if policy.ends_alone and job.want.verdict in ALONE:
+    if ends_alone(job.want.verdict, policy):
         return False
     return job.order is None or job.order.what != "end"
+
+
+def ends_alone(verdict: str, policy: Policy) -> bool:
+    """Whether a member that ends with this verdict ends alone: the others of its group go on without it."""
+    return policy.ends_alone and verdict in ALONE
 
 
 def heal_at_barrier(job: Job, phase: Phase, now: float, policy: Policy, written: Effects) -> Outcome:

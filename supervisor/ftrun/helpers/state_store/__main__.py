@@ -1,15 +1,14 @@
 """Stores what outlives the pod: `python -m ftrun.helpers.state_store FOLDER [RUN_DIR GIVEN]`, started by PID 1.
 
 The folder may be shared by several state stores, and may be on a network disk.  It contains `history.json`,
-`verdict.json`, `imports.json` and `history.lock`.  The requests and replies are in messages/state_store.py.
-`StoredImports`, if there are any, and a `History` are sent at the start, and one in reply to each `Keep`: faults of the
-last 2 days or of this boot, at most 256, and 64 schedules.  Each fault
-is stored once; a schedule is merged with the stored one of the same `key` (best_*: the maximum; progressed and faulted
-stay true; all other fields take the new value).  Once a request is answered its data is on disk, unless a `problem`
-reports a write error: then it is in memory, and is written as soon as writing works again.  A file with foreign content
-is set aside as `NAME.corrupt-<n>`; one that cannot be read is left alone.  When stdin ends, the store completes the
-pending requests and exits with 0; after an unexpected exception it exits with 1.  It may block on a dead disk: no
-process waits for it.
+`verdict.json`, `verdict-member-<n>.json`, `imports.json` and `history.lock`.  The requests and replies are in
+messages/state_store.py.  `StoredImports`, if there are any, and a `History` are sent at the start, and one in reply to
+each `Keep`: faults of the last 2 days or of this boot, at most 256, and 64 schedules.  Each fault is stored once; a
+schedule is merged with the stored one of the same `key` (best_*: the maximum; progressed and faulted stay true; all
+other fields take the new value).  Once a request is answered its data is on disk, unless a `problem` reports a write
+error: then it is in memory, and is written as soon as writing works again.  A file with foreign content is set aside as
+`NAME.corrupt-<n>`; one that cannot be read is left alone.  When stdin ends, the store completes the pending requests
+and exits with 0; after an unexpected exception it exits with 1.  It may block on a dead disk: no process waits for it.
 
 With RUN_DIR it also writes `runs/<key>.json`, the attempts of this ftrun (`views.schedules.Life`), from the records in
 RUN_DIR: after each start of the command and at the end, before that request is answered, once more two seconds after a
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 HISTORY: Final = "history.json"
 VERDICT: Final = "verdict.json"
+MEMBER_VERDICT: Final = "verdict-member-{}.json"
 IMPORTS: Final = "imports.json"
 IMPORTS_LIMIT: Final = 32768  # bytes
 
@@ -78,11 +78,12 @@ class StateStore:
                 self._lines.send(self.keep(faults, schedule))
             case messages.KeepImports(content):
                 self.write_imports(content)
-            case messages.StoreVerdict(job_verdict, since):
-                if contents.is_valid(job_verdict):
-                    self._lines.send(messages.VerdictStored(self.set_verdict(job_verdict, since)))
-                else:
-                    self._lines.problem(f"malformed request: the verdict is incomplete or invalid: {job_verdict}")
+            case messages.StoreVerdict(verdict, _, _) if not contents.is_valid(verdict):
+                self._lines.problem(f"malformed request: the verdict is incomplete or invalid: {verdict}")
+            case messages.StoreVerdict(verdict, since, None):
+                self._lines.send(messages.VerdictStored(self.set_verdict(verdict, since)))
+            case messages.StoreVerdict(verdict, _, int(member)):
+                self._lines.send(messages.VerdictStored(self.set_member_verdict(verdict, member)))
             case messages.GetVerdict(schedule_cnt, since):
                 self._lines.send(messages.Shared(self.get_verdict(schedule_cnt, since)))
 
@@ -157,6 +158,16 @@ class StateStore:
         except OSError as error:
             self._write_failed(VERDICT, error)
         return job_verdict
+
+    def set_member_verdict(self, verdict: messages.Verdict, member: int) -> messages.Verdict:
+        """Store the verdict about this member alone, in place of an earlier one.  It is no verdict on the job."""
+        name = MEMBER_VERDICT.format(member)
+        try:
+            with self._folder.locked():
+                self._folder.write(name, contents.dump_verdict(verdict))
+        except OSError as error:
+            self._write_failed(name, error)
+        return verdict
 
     def get_verdict(self, schedule_cnt: int, since: float) -> messages.Verdict | None:
         """The stored verdict of this schedule; one from before `since` is of an earlier job, and does not count."""

@@ -289,10 +289,11 @@ class Clients:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def end(self, verdict: "Verdict | None", work: "Work | None") -> None:
-        """The last requests: `verdict` for the other ftruns, `work` for the end of the container."""
+    def end(self, verdict: "Verdict | None", alone: bool, work: "Work | None") -> None:
+        """The last requests: `verdict` for the other ftruns, or `alone` about this member of their group; `work` for
+        the end of the container."""
         if (store := self._store) is not None:
-            store.end(verdict)
+            store.end(verdict, alone)
         if work is not None:
             hooks: ExitHooks = self.client("exit_hooks")
             hooks.begin(work)

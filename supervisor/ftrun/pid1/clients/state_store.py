@@ -34,6 +34,7 @@ class StateStore(Client[messages.Event]):
         self._verdict: messages.Verdict | None = (
             None  # until the helper confirms it, because the helper may be restarted
         )
+        self._alone = False
         work_dir = self.context.work_dir
         self.context.helpers.add(self.name, str(state_dir(self.context.settings)), work_dir.path, work_dir.given)
 
@@ -89,12 +90,13 @@ class StateStore(Client[messages.Event]):
         self.send(messages.GetVerdict(ledger.schedule_cnt, self._since - DRIFT))
         return []
 
-    def end(self, verdict: messages.Verdict | None) -> None:
-        """Send the last requests; `verdict` is for the other ftruns."""
+    def end(self, verdict: messages.Verdict | None, alone: bool) -> None:
+        """Send the last requests; `verdict` is for the other ftruns.  `alone`: it is about this member of a group only;
+        the others go on, and must not take it for that of the job when they are stopped later."""
         self.awaited.add("history")
         if verdict is not None:
             self.awaited.add("verdict")
-            self._verdict = verdict
+            self._verdict, self._alone = verdict, alone
             if self.loaded:
                 self._store_verdict()
 
@@ -120,7 +122,8 @@ class StateStore(Client[messages.Event]):
 
     def _store_verdict(self) -> None:
         assert self._verdict is not None
-        self.send(messages.StoreVerdict(self._verdict, self._since - DRIFT))
+        member = self.context.policy.member if self._alone else None
+        self.send(messages.StoreVerdict(self._verdict, self._since - DRIFT, member))
 
 
 def _failed(verdict: str | None) -> bool:
