@@ -7,11 +7,13 @@ the helper and of py-spy, without the start of the interpreter.
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 HOUSE = Path(__file__).resolve().parents[3]
@@ -42,19 +44,9 @@ lock.acquire()
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     for threads, number in ROWS:
-        job = subprocess.Popen([sys.executable, "-c", JOB, str(threads // number), str(number)], stdout=subprocess.PIPE)
-        assert job.stdout is not None
-        try:
-            ready = b""
-            while len(ready) < number:
-                ready += job.stdout.read(1)
-            time.sleep(0.5)
-            observed = [spent(observe, job.pid) for _ in range(rounds)]
-            looks = [spent(asked, job.pid) for _ in range(rounds)]
-        finally:
-            for pid in processes.members(job.pid, frozenset()):
-                os.kill(pid, 9)
-            job.wait()
+        with waiting(threads, number) as pid:
+            observed = [spent(observe, pid) for _ in range(rounds)]
+            looks = [spent(asked, pid) for _ in range(rounds)]
         for what, found in (("one observation", observed), ("a whole closed look", looks)):
             low, middle, high = min(found), statistics.median(found), max(found)
             print(
@@ -64,10 +56,34 @@ def main() -> None:
             )
 
 
+@contextmanager
+def waiting(threads: int, number: int) -> Iterator[int]:
+    """The pid of such a job, of so many processes; all of them are ended afterwards."""
+    job = subprocess.Popen([sys.executable, "-c", JOB, str(threads // number), str(number)], stdout=subprocess.PIPE)
+    assert job.stdout is not None
+    try:
+        ready = b""
+        while len(ready) < number:
+            ready += job.stdout.read(1)
+        time.sleep(0.5)  # the threads that were started last need a moment until they wait, which nothing tells
+        yield job.pid
+    finally:
+        for pid in processes.members(job.pid, frozenset()):
+            os.kill(pid, 9)
+        job.wait()
+        job.stdout.close()
+
+
 def spent(work: Callable[[int], None], pid: int) -> float:
-    before = sum(os.times()[:4])
+    before = cpu_time()
     work(pid)
-    return sum(os.times()[:4]) - before
+    return cpu_time() - before
+
+
+def cpu_time() -> float:
+    """Of this process and of its children that have ended; finer than `os.times`."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def observe(pid: int) -> None:

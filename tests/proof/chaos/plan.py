@@ -155,11 +155,12 @@ PLACES: dict[str, Sequence[Maker]] = {
         _one("driver blocked", longest=2.0),
     ),
 }
+OFTEN = {"plain": 4, "devices": 4}  # how many times as often as each other place
 
 
 def job(seed: int, index: int) -> Job:
     chance = random.Random(f"{seed}:{index}")
-    place = chance.choices(list(PLACES), [4, *[1] * (len(PLACES) - 1)])[0]
+    place = chance.choices(list(PLACES), [OFTEN.get(name, 1) for name in PLACES])[0]
     mode: Mode = chance.choice(("pid1", "subreaper"))
     training = _training(chance, place)
     hang, restarts = chance.choice((1.5, 2.0)), chance.randint(1, 3)

@@ -40,6 +40,7 @@ SAME = (
     "ok",
     "checkpoint",
 )
+POSTPONED = "; ftrun acts on it when the pause is over"  # ends a problem: a fault that is on record later
 TURNS = 4  # events that one record may take
 LITTLE = 1e-4  # s; what is rounded in a record
 MOMENT = 2e-3  # s from an event to its record
@@ -87,6 +88,7 @@ class _Replay:
         wrong = None
         for index, record in enumerate(records):
             if record["event"] in UNDECIDED:
+                self._postpone(record, records[index + 1 :])
                 continue
             wrong = self._next(record, records[index + 1 :])
             if wrong is not None:
@@ -129,6 +131,16 @@ class _Replay:
             if isinstance(effect, do.Exit):
                 self.end = effect
 
+    def _postpone(self, record: Record, rest: list[dict[str, Any]]) -> None:
+        """A fault that was reported in a pause becomes a record when the pause ends, or the command does."""
+        what = str(record.get("what", ""))
+        if not what.endswith(POSTPONED):
+            return
+        for later in rest:
+            if later["event"] == "fault" and what == f"device {later['device']} reports {later['code']}{POSTPONED}":
+                self._feed(ev.FaultReported(record["mono"], _fault(later), Clock(record["mono"])))
+                return
+
     # --- from a record to the event before it -------------------------------------------------------------------------
 
     def _cause(self, record: dict[str, Any], rest: list[dict[str, Any]]) -> list[ev.Event]:
@@ -150,6 +162,9 @@ class _Replay:
             case "hang":
                 seen = tuple((k, v) for k, v in record.items() if k in ("why", "evidence", "waits"))
                 return [ev.EvidenceCollected(now, self._ranks, seen)]
+            case "fault" if self.job.paused is not None and isinstance(phase, WATCHED):
+                waits = bool(self.job.paused.faults)  # and is handled since the command has ended
+                return next((self._exited(one) for one in rest if waits and one["event"] == "exited"), [])
             case "fault":
                 return [ev.FaultReported(now, _fault(record), Clock(now))]
             case "order":

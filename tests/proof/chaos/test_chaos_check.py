@@ -210,3 +210,30 @@ def test_a_job_is_made_of_seed_and_index_alone() -> None:
     assert len(set(made)) == 200
     assert job(8, 0) != made[0]
     assert {one.mode for one in made} == {"pid1", "subreaper"}
+
+
+FAULT = {"device": "GPU-1", "code": "94", "severity": "minor", "why": "contained", "retry": "memory"}
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["the command ends in the pause", "the pause ends"])
+def test_a_fault_in_a_pause_is_replayed_when_it_is_handled(ends: bool) -> None:
+    """As the pure core itself writes it: the fault comes first, then what ended the attempt."""
+    asked = {"id": "1", "by": "root", "ok": True}
+    what = "device GPU-1 reports 94; ftrun acts on it when the pause is over"
+    records = [
+        record(10.0, "started", 1, reason="first", start_cnt=1),
+        record(10.1, "spawned", 1, pid=7),
+        record(10.3, "order", 1, what="pause", why="no verdicts until it is resumed", **asked),
+        record(10.3, "paused", 1),
+        record(10.5, "problem", 1, what=what),
+    ]
+    handled = [record(11.0, "fault", 1, **FAULT), record(11.0, "stopping", 1, by="SIGKILL")]
+    if ends:
+        records += [*handled, record(11.0, "exited", 1, code=3)]
+    else:
+        records += [record(11.0, "order", 1, what="resume", why="verdicts are on again", **asked)]
+        records += [record(11.0, "resumed", 1, stood=None), *handled, record(11.1, "exited", 1, signal=9)]
+    policy = POLICY._replace(restart_on=frozenset({"fault"}))
+    assert replay(records, policy).wrong is None
+    if ends:
+        assert replay([*records[:4], *records[5:]], policy).wrong, "nobody has reported that fault in the pause"
