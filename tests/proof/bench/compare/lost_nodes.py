@@ -23,6 +23,10 @@ WORK = (sys.executable, str(Path(__file__).with_name("trainee_nodes.py")))
 PATIENCE = 5  # s that both wait for a lost node before fewer go on
 GIVE_UP = 60.0  # s
 FTRUN = "ftrun"
+# Without warnings, since a standby whose imports print something is not used: PyTorch prints one where pynvml, which a
+# peer requires, is installed too.  And each round of torchrun with a store of its own: with a shared one, which is the
+# default, an agent that joins a later round waits for an address that rank 0 has given in the first round only.
+ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 class Move(NamedTuple):
@@ -50,14 +54,15 @@ class Training:
             nodes = f"{self.least}:{self.nodes}" if self.least < self.nodes else str(self.nodes)
             words = ["--nnodes", nodes, "--nproc-per-node", "1", "--max-restarts", "100", *rendezvous]
             local = ["--local-addr", self.hosts.hosts[host].address]
-            self.hosts.start(host, *words, *local, *work[1:], program=[sys.executable, "-m", "torch.distributed.run"])
+            agent = [sys.executable, "-m", "torch.distributed.run"]
+            self.hosts.start(host, *words, *local, *work[1:], program=agent, environment=ENVIRONMENT)
             return
         size = f"{self.least}:{self.nodes + self.spares}"
         options = self.hosts.group(member, size, wait=f"{PATIENCE}s")
         options += ["--spares", str(self.spares), "--scale-out", "checkpoint", "--nproc-per-node", "1"]
         options += ["--progress", str(self.folder / "checkpoint-*"), "--restart-on", "hang,fault,failure"]
         options += ["--standby", "1"] if self.imports else []
-        self.hosts.start(host, *options, "--grace", "2s", "--", *work)
+        self.hosts.start(host, *options, "--grace", "2s", "--", *work, environment=ENVIRONMENT)
 
     def moves(self, since: float) -> list[Move]:
         try:
@@ -210,14 +215,17 @@ def measured(samples: Samples, load: Sequence[float]) -> Measured:
             f"ftrun: `--group-size 2:3 --nproc-per-node 1 --wait-peer {PATIENCE}s --scale-out checkpoint`, with a "
             "checkpoint each half second and, where there is one, `--spares 1`; where the program imports PyTorch, "
             "also `--standby 1`, so that the spare has imported it. torchrun: `--nnodes 2:3 --rdzv-backend "
-            f"c10d`, `last_call_timeout={PATIENCE}`; its spare is one more agent.",
+            f"c10d`, `last_call_timeout={PATIENCE}`, and `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` in the environment; "
+            "its spare is one more agent. Without this variable torchrun 2.13 stopped in the first of these scenes: "
+            "rank 0 writes its address into the store of its first round only, and the agent that joins a later round "
+            "waits for it for a minute, after which all agents end.",
         ),
         ("what happens", *(TORCHRUN.titled if who != FTRUN else who for who in peers)),
         rows,
         (
             f"The load of this machine with {os.cpu_count()} cores was {min(load):.0f} to {max(load):.0f} meanwhile. A "
-            "node that survives starts once for each loss, where nothing else is said. The store of torchrun's "
-            "rendezvous is in the agent of node 0. A cell says so where there was no run, or where its result could "
-            "not be explained.",
+            "node that survives starts once for each loss, where nothing else is said. torchrun takes an agent for "
+            "lost after three missed keep-alives, 15 s by default; ftrun knows it from the end of its container. The "
+            "store of torchrun's rendezvous is in the agent of node 0, so that all end with that.",
         ),
     )
