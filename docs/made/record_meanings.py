@@ -221,7 +221,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {"stood": "seconds of the pause in which no rank has moved, up to now; `null`: not known"},
     ),
     "standby": (
-        "with `--standby` or `--preload`: what has become of the processes that wait for the next start",
+        "unless `--standby off`, and with `--preload`: what has become of the processes that wait for the next start",
         {
             "what": "`ready`: they wait; `cold`: the next start is cold; `failed`: one ended, and is replaced; `off`: "
             "not any more; `alone`: ranks are not forked from one process, each has a standby that imports by itself; "

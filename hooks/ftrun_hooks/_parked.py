@@ -64,6 +64,7 @@ class Standby:
             if self.streams[number] is not None:
                 os.dup2(self.printed, number)
         os.set_inheritable(self.printed, False)
+        self.known = {fd for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")}
 
     def use(self, base: int) -> None:
         self.base, self.requests, self.answers, self.start = base, base, base + 1, base + 2
@@ -168,6 +169,16 @@ class Standby:
                 continue
             if target.startswith(DEVICES):
                 raise Cold(f"an import opened the device {target}")
+            if fd in self.known:
+                continue
+            # The running attempt has the same: a port, a connection to a service, a log that both would write.
+            if target.startswith("socket:"):
+                raise Cold("an import opened a socket")
+            flags, is_locked = _use(fd)
+            if is_locked:
+                raise Cold(f"an import has locked {target}")
+            if flags & 3 and os.fstat(int(fd)).st_mode & 0o170000 == 0o100000:  # a regular file
+                raise Cold(f"an import keeps {target} open for writing")
 
     def _versions(self) -> dict[str, tuple[int, int, int] | None]:
         """The version of each imported file, of the interpreter, and of the folders with installed packages."""
@@ -301,6 +312,13 @@ def _version(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _use(fd: str) -> tuple[int, bool]:
+    """The flags with which it was opened, and whether this process has locked the file (proc_pid_fdinfo(5))."""
+    lines = _content(f"/proc/self/fdinfo/{fd}").split(b"\n")
+    flags = next((line for line in lines if line.startswith(b"flags:")), b"0")
+    return int(flags.split()[-1], 8), any(line.startswith(b"lock:") for line in lines)
 
 
 def _can_be_imported(folder: str, entry: str) -> bool:

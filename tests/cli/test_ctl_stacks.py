@@ -92,6 +92,13 @@ def test_ranks_that_go_on_after_rank_0_have_stacks(runs: Runs) -> None:
     wait_for(only_others, "the stacks of the other ranks")
 
 
+def test_a_standby_is_not_a_process_of_the_job(runs: Runs) -> None:
+    run = runs.start("--standby", "1", *python("import time; ft.beat(1); time.sleep(3600)"))
+    wait_for(lambda: [one for one in run.named("standby") if one["what"] == "ready"], "the standby")
+    found = json.loads(look(run, "--json").stdout)["processes"]
+    assert [process["pid"] for process in found] == [run.named("spawned")[0]["pid"]]
+
+
 def test_ended_run_has_no_stacks(runs: Runs) -> None:
     run = runs.run("true")
     done = look(run)

@@ -14,6 +14,7 @@ import pytest
 from ftrun.core.rules.standby import NextStart
 from ftrun.views.run_snapshot import read_snapshot
 from support.containers import Run, Starter
+from support.ports import free_port
 from support.runs import HOUSE, Mode, Record, alive, children, wait_for
 
 OBSERVER = str(HOUSE / "tests" / "support" / "observer.py")
@@ -315,6 +316,14 @@ COLD = {
     "import os; copy = dict(os.environ)": "keeps a copy of the environment",
     "import os\nif os.environ.get('MARK') is None: raise ValueError('as in a standby')": "import of later failed",
     "import os; kept = os.open('/dev/null', 0)": "later.py has changed",
+    "import socket; kept = socket.socket(socket.AF_UNIX)": "an import opened a socket",
+    "kept = open(__file__.partition('/lib/')[0] + '/log', 'a')": "/log open for writing",
+    "import fcntl; kept = open(__file__); fcntl.flock(kept, fcntl.LOCK_SH)": "an import has locked /",
+    "import fcntl; kept = open(__file__); fcntl.lockf(kept, fcntl.LOCK_SH)": "an import has locked ",
+    # A program of which there can be only one: the standby fails, and the attempt keeps what it holds.
+    "import fcntl; kept = open(__file__); fcntl.flock(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)": "later failed: Blocking",
+    "import socket; kept = socket.socket(); kept.bind(('127.0.0.1', PORT)); kept.listen()": "later failed: OSError",
+    "import subprocess; kept = subprocess.Popen(['sleep', '60'])": "an import started a process",
 }
 
 
@@ -323,7 +332,7 @@ def test_what_may_differ_means_a_cold_start(text: str, why: str, start: Starter,
     program, stop = tmp_path / "train.py", tmp_path / "stop"
     set_before = "os.environ.setdefault('MARK', 'x')\nimport later" if "MARK" in text else "import later"
     program.write_text(WAIT.format(imports="os").replace("import ftrun_hooks", f"{set_before}\nimport ftrun_hooks"))
-    environment = package(tmp_path, text) | {"HF_TOKEN": "secret"}
+    environment = package(tmp_path, text.replace("PORT", str(free_port()))) | {"HF_TOKEN": "secret"}
     run = start(sys.executable, str(program), str(stop), options=[*OPTIONS, "--standby", "1"], env=environment)
     first: Record = wait_for(lambda: run.named("standby")[:1], "a record standby")[0]
     if first["what"] == "ready" and "changed" in why and "variable" not in why:
@@ -333,6 +342,30 @@ def test_what_may_differ_means_a_cold_start(text: str, why: str, start: Starter,
     found = [one.get("why") or "" for one in run.named("standby")]
     assert why in " ".join(found), found
     assert [one.get("warm") for one in run.named("standby") if one["what"] == "start"] == [0]
+
+
+LEAVES = "import atexit; atexit.register(lambda: open(__file__.partition('/lib/')[0] + '/left', 'a').write('left '))"
+
+
+def test_what_imports_leave_for_the_exit_is_done_by_those_that_have_run(start: Starter, tmp_path: Path) -> None:
+    """Two attempts, and two standbys, of which the second one is not needed."""
+    program, stop = tmp_path / "train.py", tmp_path / "stop"
+    program.write_text(
+        WAIT.format(imports="later").replace("sys.argv[1]", "sys.argv[1] + os.environ['MA_PROC_START_CNT']")
+    )
+    command = [sys.executable, str(program), str(stop)]
+    run = start(*command, options=[*OPTIONS, "--standby", "1"], env=package(tmp_path, LEAVES))
+
+    def are_ready(number: int) -> bool:
+        return len([one for one in run.named("standby") if one["what"] == "ready"]) == number
+
+    for number in (1, 2):
+        wait_for(partial(are_ready, number), "a standby")
+        (tmp_path / f"stop{number}").touch()
+    assert run.finish()[0] == 0
+    assert [one["warm"] for one in run.named("standby") if one["what"] == "start"] == [1]
+    wait_for(lambda: not start.living(), "the end of all")
+    assert (tmp_path / "left").read_text() == "left left "
 
 
 def test_a_shell_is_never_started_in_advance(start: Starter, tmp_path: Path) -> None:
@@ -401,7 +434,8 @@ def test_a_standby_that_waits_gets_no_processor_time(start: Starter, tmp_path: P
     def is_at_rest() -> bool:
         nonlocal before
         earlier, before = before, slices(pid)
-        return earlier == before
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return earlier == before and state == "S"  # one that has to wait for a processor gets no time either
 
     wait_for(is_at_rest, "the standby to wait")
     job = slices(run.command).split()[2]

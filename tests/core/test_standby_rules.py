@@ -33,6 +33,13 @@ def test_the_job_keeps_its_headroom(memory: Memory | None, fits: bool) -> None:
     assert fits or "too little memory" in str(why)
 
 
+def test_a_standby_that_would_be_killed_with_the_job_is_watched_closely() -> None:
+    assert standby.looking(killed_together=True) <= 1 < standby.looking(killed_together=False)
+    free = Memory(4 * GIB, GIB + HEADROOM)
+    assert standby.lacks_memory(free, GIB) is None
+    assert standby.lacks_memory(free, GIB, killed_together=True) is not None
+
+
 def test_secrets_and_what_differs_at_each_start_are_not_in_a_process_that_waits() -> None:
     kept = {"PATH": "/bin", "RANK": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": "0", "LC_ALL": "C"}
     left_out = {"HF_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "y", "MA_PROC_START_CNT": "1", "MASTER_PORT": "2"}

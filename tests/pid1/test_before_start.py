@@ -52,3 +52,9 @@ def test_named_tuples_of_ftrun_are_those_that_are_created_fast() -> None:
     users = [file for file in (HOUSE / "supervisor").rglob("*.py") if "import NamedTuple" in file.read_text()]
     others = [file.name for file in users if "from ftrun.core.named_tuple import NamedTuple" not in file.read_text()]
     assert others == ["named_tuple.py"]
+
+
+def test_standbys_are_loaded_before_the_command_only_where_it_may_start_from_one(tmp_path: Path) -> None:
+    assert "ftrun.pid1.standby" not in before_start(tmp_path, "--nproc-per-node", "2")
+    assert "ftrun.pid1.standby" in before_start(tmp_path, "--standby", "1")
+    assert "ftrun.pid1.standby" in before_start(tmp_path, "--nproc-per-node", "2", "--preload", "json")

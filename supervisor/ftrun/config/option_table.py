@@ -348,10 +348,10 @@ OPTIONS: Final = (
     Option(
         "standby",
         "off|auto|N",
-        "off",
+        "auto",
         or_off(or_auto(above_zero)),
         "Processes of the next start that wait with their imports done, so that a restart does not pay for them; auto: "
-        "one for each process of the command, once an attempt is healthy.",
+        "one for each process of a Python command, 30 s after its first heartbeat, where there is memory for them.",
     ),
     Option(
         "preload",

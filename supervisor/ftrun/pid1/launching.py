@@ -1,34 +1,33 @@
 """Start of the command: the forks, the reports of the execs, and the work of PID 1 that follows them."""
 
-import errno
 import gc
 import os
 import select
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
+from ftrun.config.option_table import Settings
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Ledger, LocalRank, NodePlace, RankPlace
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
-from ftrun.host import beat_folders, spawn
+from ftrun.host import beat_folders, safe_files, spawn
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.terminal import JobControl
 from ftrun.pid1.bootstrap import Setup
+from ftrun_hooks import layout
 
 if TYPE_CHECKING:
     from ftrun.config.group_config import Group
-    from ftrun.config.local_world import LocalWorld
-    from ftrun.host.ports import ReservedPort
+    from ftrun.core.rules.standby import Mode
+    from ftrun.host.standby_process import StandbyProcess
+    from ftrun.pid1.clients.base import Context
     from ftrun.pid1.standby import Standbys
-
-# A living process keeps what it was started with.
-NOT_BY_ROUND: Final = ("OMP_NUM_THREADS", "TORCHELASTIC_RESTART_COUNT")
 
 
 class Launcher:
-    """Starts the command once, or once for each local rank (`--nproc-per-node`).
+    """Starts the command once; `rank_launching` starts it once for each local rank (`--nproc-per-node`).
 
     `report`: a descriptor that is readable once an exec has failed or all have succeeded; None between starts.  It is
     one for all ranks, so that PID 1 does not wake up for each of them while they start."""
@@ -47,20 +46,17 @@ class Launcher:
         self.report: int | None = None
         self._started: tuple[LocalRank, ...] = ()
         self._problem: ev.SpawnFailed | None = None
-        self._port: ReservedPort | None = None
-        self._null: int | None = None
         self._master_port = 0  # of the ranks
         self._first_rank: int | None = None  # the number of local rank 0 in the job; None: the command is one process
         self._node: NodePlace | None = None  # of this member, where it may change
-        self._place: RankPlace | None = None  # of the ranks, in a group
-        self.master: tuple[str, int] | None = None  # where rank 0 listens in the round at work; None: as at the start
         self._program = command[0]  # that is executed
-        self._unread: list[int] = []  # reports of processes that replace others: their ends say as much
         self._written: int | None = None  # the end of the report that its processes have inherited
         self._starts: list[Start] = []  # by local rank
-        self._replacing: dict[int, Start] = {}  # single ranks whose standby has not answered, by pid
-        self.restarted: list[tuple[int, int]] = []  # local rank and pid of ranks that were executed instead of these
-        self.standbys = standbys(setup, poll)
+        self.standby_request = StandbyRequest(setup, poll)
+
+    @property
+    def standbys(self) -> "Standbys | None":
+        return self.standby_request.standbys
 
     def start(
         self, ledger: Ledger, place: RankPlace | None, node: NodePlace | None, number: int
@@ -68,40 +64,35 @@ class Launcher:
         """Fork without waiting for the execs, for the round `number`.  Returns an event if a process could not be
         created."""
         self._node = self._reachable(node)
-        setup, world, group = self._setup, self._setup.local_world(ledger), self._group
-        self._started, self._problem, self._place, self.master = (), None, place, None
-        self._close_unread()
+        self._started, self._problem = (), None
         environment, terminal = self._environment(ledger), self._control.offer()
         environment |= {"FTRUN_ROUND": str(number)} if number > 1 else {}
-        command = setup.command(self._command, ledger, self._node)
+        command = self._setup.command(self._command, ledger, self._node)
         self._program = command[0]
         try:
-            if world is not None and group is not None:
-                world = world.placed(place, group.address, group.job, ledger.epoch)
-            elif world is not None:
-                world = world._replace(port=self._reserve_port())
-            if world is not None and not world.port:
-                raise OSError(errno.EADDRINUSE, "rank 0 of the group has no free port")
-            self._master_port = world.port if world else 0
+            variables = self._of_processes(ledger, place, environment)
             self.report, self._written = spawn.report_pipe()
             self._poll.register(self.report, select.POLLIN)
-            self._starts = self._all_starts(command, environment, world, terminal)
-            self._first_rank = None if world is None else world.first
+            self._starts = self._all_starts(command, environment, variables, terminal)
         except (OSError, ValueError) as error:
             return self._failed(error)
-        if self.standbys is not None:
-            self.standbys.spawning(self._starts, command, time.monotonic())
-            if self.standbys.preparing:
-                return None
-        return self._start_all()
+        self.standby_request.spawning(self._starts, command, time.monotonic())
+        return None if self._is_preparing else self._start_all()
+
+    def _of_processes(
+        self, ledger: Ledger, place: RankPlace | None, environment: Mapping[str, str], held: bool = False
+    ) -> Sequence[Mapping[str, str]]:
+        """What the environment of each process has beside this one.  `held`: for standbys, at a place that may change.
+        Raises OSError."""
+        return ({},)
 
     def hold(self, ledger: Ledger, place: RankPlace | None, node: NodePlace) -> None:
         """This member waits as a spare: have standbys ready for a start at a place like this."""
-        if self.standbys is not None and (group := self._group) is not None:
-            self._node, world = self._reachable(node), self._setup.local_world(ledger)
-            world = world and world.placed(place, group.address, group.job, ledger.epoch)
-            command = self._setup.command(self._command, ledger, self._node)
-            self.standbys.hold(self._all_starts(command, self._environment(ledger), world, None), command)
+        if (standbys := self.standby_request.for_a_spare()) is not None:
+            self._node = self._reachable(node)
+            command, environment = self._setup.command(self._command, ledger, self._node), self._environment(ledger)
+            variables = self._of_processes(ledger, place, environment, held=True)
+            standbys.hold(self._all_starts(command, environment, variables, None), command)
 
     def _reachable(self, node: NodePlace | None) -> NodePlace | None:
         """This member's place with the address of the first one, where the number of members may change."""
@@ -110,16 +101,15 @@ class Launcher:
         return node._replace(master=node.master or self._group.address)
 
     def _all_starts(
-        self, command: Sequence[str], environment: Mapping[str, str], world: "LocalWorld | None", terminal: int | None
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        variables: Sequence[Mapping[str, str]],
+        terminal: int | None,
     ) -> list["Start"]:
         return [
-            Start(
-                command,
-                {**environment, **(world.variables(local_rank, environment) if world else {})},
-                self._streams(local_rank),
-                None if local_rank else terminal,
-            )
-            for local_rank in range(world.local_size if world else 1)
+            Start(command, {**environment, **more}, self._streams(local_rank), None if local_rank else terminal)
+            for local_rank, more in enumerate(variables)
         ]
 
     def _start_all(self) -> ev.SpawnFailed | None:
@@ -156,61 +146,6 @@ class Launcher:
         if self._written is not None and not waits:
             os.close(self._written)
             self._written = None
-
-    def start_rank(self, ledger: Ledger, local_rank: int, variables: Mapping[str, str]) -> int:
-        """Start one rank again, with these further variables, beside the others.  Returns its pid; raises OSError or
-        ValueError."""
-        setup = self._setup
-        world, environment = self._world_of_round(ledger), self._environment(ledger)
-        environment = environment | (world.variables(local_rank, environment) if world else {}) | dict(variables)
-        start = Start(setup.command(self._command, ledger, self._node), environment, self._streams(local_rank), None)
-        pid = self._start_warm(local_rank, start)
-        if pid is not None:
-            self._replacing[pid] = start
-        else:
-            pid = self._execute_rank(start)
-            if self.standbys is not None:
-                self.standbys.rank_started(local_rank, time.monotonic())
-        setup.tree.started(pid, local_rank)
-        return pid
-
-    def _execute_rank(self, start: "Start") -> int:
-        setup = self._setup
-        child = spawn.spawn(
-            start.command,
-            start.environment,
-            setup.signals.inherited,
-            None,
-            os.getpid() != 1,
-            start.streams,
-            setup.tree.joinable_group(),
-        )
-        self._unread.append(child.report)
-        return child.pid
-
-    def begin_round(self, own_port: bool) -> None:
-        """Reserve a port for the next round: what the one before left on its port must not meet it."""
-        self._close_unread()
-        if own_port:
-            self._reserve_port()
-
-    def round_variables(self, ledger: Ledger, local_rank: int) -> dict[str, str]:
-        """The variables that differ between two rounds of a living process, and those with its place."""
-        world = self._world_of_round(ledger)
-        found = world.variables(local_rank, os.environ) if world else {}
-        return {name: value for name, value in found.items() if name not in NOT_BY_ROUND}
-
-    def _world_of_round(self, ledger: Ledger) -> "LocalWorld | None":
-        world, place, group = self._setup.local_world(ledger), self._place, self._group
-        if world is None or place is None or group is None:
-            return world and world._replace(port=self._port.number if self._port else 0)
-        if self.master is not None:
-            place = place._replace(address=self.master[0], port=self.master[1])
-        return world.placed(place, group.address, group.job, ledger.epoch)
-
-    def _close_unread(self) -> None:
-        while self._unread:
-            os.close(self._unread.pop())
 
     def _start_cold(self, start: "Start") -> int:
         """Returns the pid; raises OSError or ValueError."""
@@ -270,23 +205,20 @@ class Launcher:
 
     def awaits(self, pid: int) -> bool:
         """Whether a change of this process is to be seen by `collect` first."""
-        return self.report is not None or pid in self._replacing
+        return self.report is not None
 
     def _settle_warm(self, answers: int, now: float, watched: bool) -> None:
         """A standby may have answered, ended, or be late: without a good answer the command is executed instead."""
         assert self.standbys is not None
-        standby, tree = self.standbys.starting[answers], self._setup.tree
+        standby = self.standbys.starting[answers]
         warm = self.standbys.answered(answers, now)
-        if warm is None:
-            return
-        if (start := self._replacing.pop(standby.pid, None)) is not None:
-            local_rank = tree.processes[standby.pid]
-            self.standbys.rank_started(local_rank, now)
-            if not warm and watched:
-                self._restart_rank(local_rank, standby.pid, start)
-            return
+        if warm is not None:
+            self._answered(standby, warm, now, watched)
+
+    def _answered(self, standby: "StandbyProcess", warm: bool, now: float, watched: bool) -> None:
         if warm:
             return
+        tree = self._setup.tree
         try:
             pid = self._start_cold(self._starts[tree.processes[standby.pid]])
         except (OSError, ValueError) as error:
@@ -305,33 +237,8 @@ class Launcher:
             for pid in pids:
                 os.kill(pid, stop)
 
-    def _restart_rank(self, local_rank: int, standby: int, start: "Start") -> None:
-        """Where this is not possible, the end of the standby is that of the rank."""
-        try:
-            pid = self._execute_rank(start)
-        except (OSError, ValueError) as error:
-            self._setup.console.print(f"cannot start a process for local rank {local_rank}: {error}")
-            return
-        self._setup.tree.replaced(standby, pid)
-        self.restarted.append((local_rank, pid))
-
-    def _reserve_port(self) -> int:
-        """A port for this attempt alone: what an earlier one left on its port must not meet this one."""
-        from ftrun.host.ports import ReservedPort
-
-        if self._port is not None:
-            self._port.close()
-        self._port = ReservedPort()
-        return self._port.number
-
-    def _streams(self, local_rank: int) -> dict[int, int]:
-        """The standard streams of a rank.  A terminal belongs to rank 0; the others read the end of a file."""
-        streams = self._capture.streams(local_rank)
-        if local_rank == 0 or not os.isatty(0):
-            return streams
-        if self._null is None:
-            self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        return {**streams, 0: self._null}
+    def _streams(self, local_rank: int) -> Mapping[int, int]:
+        return self._capture.streams(local_rank)
 
     def collect(self, now: float, watched: bool) -> ev.CommandSpawned | ev.SpawnFailed | None:
         """Read the report and close it at its end; the next descriptor that is opened may get its number.  Returns the
@@ -367,7 +274,6 @@ class Launcher:
     def _close(self) -> None:
         if self.standbys is not None:
             self.standbys.abandon()
-            self._replacing.clear()
         self._await_report()
         if self.report is not None:
             self._poll.unregister(self.report)
@@ -384,13 +290,81 @@ class Start(NamedTuple):
     terminal: int | None
 
 
-def standbys(setup: Setup, poll: select.poll) -> "Standbys | None":
-    """None without these options, and then nothing of it is loaded."""
-    if setup.settings["standby"].value is None and not setup.settings["preload"].value:
-        return None
-    from ftrun.pid1.standby import Standbys
+class StandbyRequest:
+    """Whether there are to be standbys (`--standby`, `--preload`).  `standbys`: None until they are loaded: before the
+    command is started only where that may start from one, else after it, and with `auto` only if it is Python."""
 
-    return Standbys(setup, poll)
+    def __init__(self, setup: Setup, poll: select.poll) -> None:
+        self._setup, self._poll, self._folder = setup, poll, f"{setup.beats.path}/{layout.IMPORTS}"
+        self._mode = standby_mode(setup.settings)
+        self.standbys: Standbys | None = None
+        self._context: Context | None = None
+        self._begun: tuple[Sequence[Start], Sequence[str]] | None = None  # the last start
+        if setup.settings["preload"].value or self._mode not in (None, "auto"):
+            self._load()
+
+    def attach(self, context: "Context") -> None:
+        self._context = context
+        if self.standbys is not None:
+            self.standbys.attach(context)
+
+    def _load(self) -> "Standbys":
+        if self.standbys is None:
+            from ftrun.pid1.standby import Standbys
+
+            self.standbys = Standbys(self._setup, self._poll, self._mode)
+            if self._context is not None:
+                self.standbys.attach(self._context)
+        return self.standbys
+
+    def for_a_spare(self) -> "Standbys | None":
+        return self.standbys if self._mode is None else self._load()
+
+    def spawning(self, starts: "Sequence[Start]", command: Sequence[str], now: float) -> None:
+        """The command is about to be started: let it report its imports.  `standbys.preparing`: it has to wait."""
+        if self._mode is not None and self._begun is None and len(starts) > 1 and self._knows_imports:
+            self._load()
+        self._begun = starts, command
+        if self._mode is None and self.standbys is None:
+            return
+        problem = None
+        try:
+            os.makedirs(self._folder, 0o700, exist_ok=True)
+            for name in os.listdir(self._folder):
+                os.unlink(f"{self._folder}/{name}")
+            words = os.fsencode("".join(f"{word}\0" for word in command))
+            safe_files.replace(f"{self._folder}/{layout.COMMAND}", words, durable=False)
+        except OSError as error:
+            problem = f"the imports cannot be reported: {error.strerror}"
+        if self.standbys is not None:
+            self.standbys.spawning(starts, command, now, problem)
+
+    @property
+    def _knows_imports(self) -> bool:
+        """Whether an earlier ftrun has left what it has imported for some command."""
+        store: Any = None if self._context is None else self._context.running.get("state_store")
+        return self._setup.imports is not None or bool(store and store.imports)
+
+    def settled(self) -> None:
+        """Work without urgency is done now."""
+        is_wanted = self.standbys is None and self._mode is not None
+        if is_wanted and self._begun is not None and any(map(_is_python, self._setup.tree.processes)):
+            self._load().begun(*self._begun)
+
+
+def standby_mode(settings: Settings) -> "Mode":
+    """With `auto` there are none where ftrun starts nothing again."""
+    mode: Mode = settings["standby"].value
+    restarts = settings["restart-on"].value and settings["max-restarts"].value != 0
+    replaces = settings["nproc-per-node"].value is not None and "rank" in settings["recover"].value
+    return mode if mode != "auto" or restarts or replaces else None
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+    except OSError:  # it has ended, or runs as another user, and would not report its imports
+        return False
 
 
 def tidy(beat_folder: str) -> None:

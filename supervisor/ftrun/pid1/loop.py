@@ -77,30 +77,32 @@ class Supervisor:
         self._journal, self._beats, self._console, self._tree = setup.journal, setup.beats, setup.console, setup.tree
         self._signals, self._setup = setup.signals, setup
         self._console.before_line = self._journal.flush
-        self._control = JobControl()
-        self._job = Job(ledger=setup.ledger)
-        self._queue: deque[ev.Event] = deque()
-        self._poll = select.poll()
-        self._poll.register(self._signals.fd, select.POLLIN)
-        self._poll.register(self._beats.bell, select.POLLIN)
+        self._control, self._job = JobControl(), Job(ledger=setup.ledger)
+        self._queue, self._poll = deque[ev.Event](), select.poll()
+        for fd in (self._signals.fd, self._beats.bell):
+            self._poll.register(fd, select.POLLIN)
         self._output_pipes = OutputPipes(setup.rank_output)
         helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.run_dir, self._beats.path)
         pipes, lines = self._output_pipes, self._console.queue
         context = Context(settings, self._policy, helpers, self._tree, *paths, pipes, group, lines)
-        self._launcher = Launcher(command, setup, self._control, self._poll, self._output_pipes, group)
-        self._clients = Clients(context, self._launcher.standbys)
+        launcher = Launcher
+        has_ranks = settings["nproc-per-node"].value is not None
+        if has_ranks:
+            from ftrun.pid1 import rank_launching, rank_recovery  # with all that it needs when a rank dies
+
+            launcher = rank_launching.RankLauncher
+        self._launcher = launcher(command, setup, self._control, self._poll, self._output_pipes, group)
+        self._clients = Clients(context, self._launcher.standby_request)
         self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
-        self._tree_killer = TreeKiller(self._tree)
-        self._ranks, self._held = RankProcesses(), list[reaper.Change]()  # changes of ranks before all have executed
+        self._tree_killer, self._ranks = TreeKiller(self._tree), RankProcesses()
+        self._held = list[reaper.Change]()  # of ranks before all have executed
         self._exit: do.Exit | None = None
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
         self._exit_cause = ExitCause(self._beats.path, self._clients)
-        self._state_file = StateFile(setup, self._policy, command, self._launcher.standbys, group)
+        self._state_file = StateFile(setup, self._policy, command, self._launcher.standby_request, group)
         self._records = RecordWriter(setup, command, phase.name, self._clients, self._state_file, lambda: self._job)
         self._recovery: RankRecovery | None = None
-        if settings["nproc-per-node"].value is not None:
-            from ftrun.pid1 import rank_recovery  # with all that it needs when a rank dies
-
+        if has_ranks:
             shared = self._poll, self._launcher, self._ranks, self._exit_cause, self._records.problem
             self._recovery = rank_recovery.RankRecovery(setup, self._policy, *shared)
 

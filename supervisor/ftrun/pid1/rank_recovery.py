@@ -15,6 +15,7 @@ from ftrun.pid1.bootstrap import Setup
 from ftrun.pid1.exit_cause import ExitCause
 from ftrun.pid1.launching import Launcher
 from ftrun.pid1.rank_channel import RankChannel
+from ftrun.pid1.rank_launching import RankLauncher
 from ftrun.pid1.ranks import RankProcesses
 from ftrun_hooks import layout
 
@@ -32,6 +33,7 @@ class RankRecovery:
         cause: ExitCause,
         problem: Callable[[str], None],
     ) -> None:
+        assert isinstance(launcher, RankLauncher), "ftrun starts the ranks"
         self._recovers, self._shared = bool(policy.recover), policy.group
         self._setup, self._poll, self._launcher, self._processes = setup, poll, launcher, processes
         self._cause, self._problem, self._killer = cause, problem, RankKiller(setup.tree)

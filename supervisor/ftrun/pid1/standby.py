@@ -35,10 +35,10 @@ AGAIN: Final = (5.0, 60.0)  # s between two looks for a report that is not there
 class Standbys(WarmStarts):
     """`kept`: what a later ftrun may import in advance."""
 
-    def __init__(self, setup: Setup, poll: select.poll) -> None:
+    def __init__(self, setup: Setup, poll: select.poll, mode: rules.Mode) -> None:
         super().__init__(Pool(setup.tree, lambda: setup.signals.inherited, poll, self), poll)
         self._setup = setup
-        self._mode: rules.Mode = setup.settings["standby"].value
+        self._mode = mode
         self._folder = f"{setup.beats.path}/{layout.IMPORTS}"
         self._alone: str | None = None  # why ranks are not forked from a template in this attempt
         self._starts: Sequence[Startable] = ()
@@ -48,6 +48,7 @@ class Standbys(WarmStarts):
         self._asked = 0  # how often a report was looked for in vain
         self._announced = False
         self._is_restart = self._was_prepared = False
+        self._expected = mode != "auto"  # the next start may be warm, as far as its records say
         self._attempt = 0
         self._cold_start: float | None = None  # s from the last cold start to its first heartbeat
         self._warm_start = False
@@ -59,7 +60,7 @@ class Standbys(WarmStarts):
         self.kept: Imports | None = None
 
     def attach(self, context: "Context") -> None:
-        self._context = context
+        self._context, context.standbys = context, self
 
     @property
     def pids(self) -> set[int]:
@@ -68,20 +69,21 @@ class Standbys(WarmStarts):
 
     # --- the start of the command -----------------------------------------------------------------------------------
 
-    def spawning(self, starts: Sequence[Startable], command: Sequence[str], now: float) -> None:
-        """The command is about to be started: ask it to report its imports.  `preparing`: it has to wait."""
+    def begun(self, starts: Sequence[Startable], command: Sequence[str]) -> None:
+        """The command was started before these standbys were loaded."""
+        self._starts, self.kept = starts, self._earlier(command)
+
+    def spawning(
+        self, starts: Sequence[Startable], command: Sequence[str], now: float, problem: str | None = None
+    ) -> None:
+        """The command is about to be started, and will report its imports, unless there is a `problem`.  `preparing`:
+        it has to wait."""
         self._is_restart, self._was_prepared, self._spare = bool(self._starts), self._spare is not None, None
         self._starts, self._outcomes, self._due, self._forked = starts, [], None, 0
-        try:
-            os.makedirs(self._folder, 0o700, exist_ok=True)
-            for name in os.listdir(self._folder):
-                os.unlink(f"{self._folder}/{name}")
-            content = os.fsencode("".join(f"{word}\0" for word in command))
-            safe_files.replace(f"{self._folder}/{layout.COMMAND}", content, durable=False)
-            if not self._is_restart:
-                self._prepare(command, now)
-        except OSError as error:
-            self._refuse(f"the imports cannot be reported: {error.strerror}")
+        if problem is not None:
+            self._refuse(problem)
+        elif not self._is_restart:
+            self._prepare(command, now)
 
     def _prepare(self, command: Sequence[str], now: float) -> None:
         """Before the first start of several ranks: import once what is known.  One process imports as fast itself."""
@@ -140,7 +142,7 @@ class Standbys(WarmStarts):
         except (OSError, ValueError) as error:
             spare.due = None
             self._refuse(str(error))
-        self._looks_at = now + rules.LOOKING
+        self._looks_at = now + rules.looking(oom.killed_together())
 
     def prepared(self, now: float) -> bool:
         """Whether the first start need not wait any longer.  It does not where ftrun is asked to end."""
@@ -163,8 +165,9 @@ class Standbys(WarmStarts):
         why = self._outcomes.pop()
         if self._mode is None:
             return
-        self._record("start", why or None, local_rank, warm=int(not why), forked=self._forked, of=1)
-        self._forked = 0
+        if self._expected or not why:
+            self._record("start", why or None, local_rank, warm=int(not why), forked=self._forked, of=1)
+        self._forked, self._expected = 0, self._mode != "auto"
         self._due, self._announced = rules.due(self._mode, now), False
         self._tell()
 
@@ -173,9 +176,10 @@ class Standbys(WarmStarts):
         why = next((why for why in self._outcomes if why), None)
         warm = self._outcomes.count("")
         self._warm_start = bool(self._outcomes) and why is None
-        if self._was_prepared or (self._mode is not None and self._is_restart):
+        if self._was_prepared or (self._mode is not None and self._is_restart and self._expected):
             self._record("start", why, warm=warm, forked=self._forked, of=len(self._outcomes))
         self._was_prepared, self._pool.patience = False, rules.IMPORTING
+        self._expected = self._mode != "auto"
         self._pool.end_all()  # those that were not ready, or that fit no process
 
     # --- beside a healthy attempt -------------------------------------------------------------------------------------
@@ -234,7 +238,7 @@ class Standbys(WarmStarts):
             return  # `prepared` is called
         self._pool.read(now)
         if self._pool.waiting and self._looks_at is not None and now >= self._looks_at:
-            self._looks_at = now + rules.LOOKING
+            self._looks_at = now + rules.looking(oom.killed_together())
             if why := self._lacks_memory(0):
                 self._pool.end_all()
                 self._refuse(why)
@@ -244,6 +248,7 @@ class Standbys(WarmStarts):
             self._next(now)
 
     def _next(self, now: float) -> None:
+        self._expected = True
         wanted = range(rules.number(self._mode, len(self._starts)))
         missing = [number for number in wanted if number not in self._pool.waiting and self._may_try(number)]
         if self._refused is not None or not missing:
@@ -277,7 +282,7 @@ class Standbys(WarmStarts):
                 self._pool.park(numbers[0], self._starts[numbers[0]], first, now)
         except (OSError, ValueError) as error:
             self._refuse(f"a standby cannot be started: {error}")
-        self._looks_at = now + rules.LOOKING
+        self._looks_at = now + rules.looking(oom.killed_together())
 
     def _size(self, standbys: int) -> int:
         """How much memory so many more may need."""

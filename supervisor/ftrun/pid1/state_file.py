@@ -21,6 +21,7 @@ from ftrun.pid1.bootstrap import Setup, local_ranks
 if TYPE_CHECKING:
     from ftrun.config.group_config import Group
     from ftrun.core.rules.standby import NextStart
+    from ftrun.pid1.launching import StandbyRequest
     from ftrun.pid1.standby import Standbys
 
 PAUSE: Final = 0.2  # s between two saves for figures alone
@@ -36,20 +37,24 @@ class StateFile:
         setup: Setup,
         policy: Policy,
         command: Sequence[str],
-        standbys: "Standbys | None" = None,
+        standbys: "StandbyRequest | None" = None,
         group: "Group | None" = None,
     ) -> None:
         self._setup, self._journal, self._tree, self._policy = setup, setup.journal, setup.tree, policy
         self._run = _run(setup.settings, policy, command, group)
         self._notices = Notices(GivenNotices())
         self._group = leftovers.Recorder()
-        self._standbys = standbys
+        self._request = standbys
         self._next_start: NextStart | None = None
         self._saved: Job | None = None
         self._saved_at = 0.0
         self._at: tuple[object, ...] = ()  # the phase and its stage
         self._since = 0.0
         self._save_due: float | None = None
+
+    @property
+    def _standbys(self) -> "Standbys | None":
+        return None if self._request is None else self._request.standbys
 
     @property
     def _imports(self) -> object:

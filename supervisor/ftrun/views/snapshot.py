@@ -136,7 +136,7 @@ class Snapshot(NamedTuple):
     round: int | None = None  # of ranks that can recover, the one at work or that has ended last
     recovery: str | None = None  # how they recover at this moment
     recovered: dict[str, int] = {}  # noqa: RUF012 - so often in this run dir, by rung
-    next_start: NextStart | None = None  # with --standby: whether it would be warm
+    next_start: NextStart | None = None  # whether it would be warm; None: no standbys
     wait: str | None = None  # what a job that stands still waits for, according to the last look at it
     devices: tuple[DeviceNow, ...] = ()
     trouble: Incident | None = None

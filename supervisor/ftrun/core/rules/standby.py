@@ -18,6 +18,7 @@ TRIES: Final = 3  # standbys of one rank that fail before any was started; then 
 FIRST_SIZE: Final = 1 << 30  # of a standby, before one was measured
 FORKED_SIZE: Final = 64 << 20  # of one that is forked from a template, beyond what they share
 LOOKING: Final = 5.0  # s between two looks at the memory while standbys wait
+LOOKING_OFTEN: Final = 1.0  # s, where the kernel would end the job with a standby
 HEADROOM: Final = 512 << 20  # that is left to the job
 SHARE: Final = 0.1  # of the limit: what is left, if that is more
 
@@ -67,6 +68,11 @@ def number(mode: Mode, ranks: int) -> int:
 def due(mode: Mode, first_moved: float) -> float:
     """When the first standby of an attempt may be started."""
     return first_moved + (HEALTHY if mode == "auto" else PROMPT)
+
+
+def looking(killed_together: bool) -> float:
+    """Seconds between two looks at the memory.  `killed_together`: as in `lacks_memory`."""
+    return LOOKING_OFTEN if killed_together else LOOKING
 
 
 def lacks_memory(memory: Memory | None, size: int, killed_together: bool = False) -> str | None:

@@ -93,6 +93,11 @@ def below(pid: int, processes: Iterable[Stat]) -> set[int]:
     return found
 
 
+def is_standby(process: Stat) -> bool:
+    """Whether it waits to be a start of the command (`host/standby_process.py`), or was one and could not hide that."""
+    return process.state != "D" and any(e.startswith(b"FTRUN_PARKED=") for e in procfs.environment(process.pid))
+
+
 def carries(root: int) -> Callable[[Stat], bool]:
     """A check whether a process has the beat folder of `root` in its environment (host/tree.py)."""
     try:

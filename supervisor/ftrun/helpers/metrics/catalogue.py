@@ -61,7 +61,7 @@ METRICS: Final = (
         f"Recoveries short of a restart of all ranks in this run dir, by rung: {_listed(RUNGS)}.",
     ),
     Metric("ftrun_standbys_ready", "gauge", (), "Processes of the next start whose imports are done (`--standby`)."),
-    Metric("ftrun_standbys_wanted", "gauge", (), "Processes of the next start; absent without `--standby`."),
+    Metric("ftrun_standbys_wanted", "gauge", (), "Processes of the next start; absent where it cannot be warm."),
     Metric(
         "ftrun_warm_start_saved_seconds", "gauge", (), "Time that the last warm start saved up to its first heartbeat."
     ),

@@ -48,6 +48,13 @@ class Standbys(StructuralType):
     def finish(self, until: float) -> None: ...
 
 
+class StandbyRequest(StructuralType):
+    """What loads the standbys (`pid1/launching.py`), and gives them to the context."""
+
+    def attach(self, context: "Context") -> None: ...
+    def settled(self) -> None: ...
+
+
 class Context:
     """The objects that all clients use, and the state that one client provides to another.
 

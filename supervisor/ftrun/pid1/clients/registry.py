@@ -17,7 +17,7 @@ from ftrun.core.machine.values import Attempt, Fault, Ledger
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import devices
 from ftrun.host.reaper import Change
-from ftrun.pid1.clients.base import Client, Context, Record, Standbys
+from ftrun.pid1.clients.base import Client, Context, Record, StandbyRequest, Standbys
 
 if TYPE_CHECKING:
     from ftrun.messages.exit_hooks import Work
@@ -103,9 +103,8 @@ LATER: Final = [entry for entry in TABLE if entry.later]
 class Clients:
     """All helper clients of one supervised command, and its standbys."""
 
-    def __init__(self, context: Context, standbys: Standbys | None = None) -> None:
-        self._context = context
-        self._standbys = context.standbys = standbys
+    def __init__(self, context: Context, standbys: StandbyRequest | None = None) -> None:
+        self._context, self._standby_request = context, standbys
         if standbys is not None:
             standbys.attach(context)
         self._helpers, self._tree = context.helpers, context.tree
@@ -116,6 +115,10 @@ class Clients:
         for entry in entries:
             if entry.helper not in self._running and entry.runs is not None and entry.runs(self._context):
                 self._running[entry.helper] = entry.load()(self._context)
+
+    @property
+    def _standbys(self) -> Standbys | None:
+        return self._context.standbys
 
     def client(self, helper: str) -> Any:
         """The client of this helper; it is loaded if needed."""
@@ -147,6 +150,8 @@ class Clients:
         """Create the clients that can wait until the command has started, and load all others.  Once they are needed,
         the disk may be gone, or no file descriptor free to read a module with."""
         self._context.settled = True
+        if self._standby_request is not None:
+            self._standby_request.settled()
         self._start(LATER)
         for entry in TABLE:
             if entry.runs is None:
