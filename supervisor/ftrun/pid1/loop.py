@@ -81,12 +81,10 @@ class Supervisor:
         self._queue, self._poll = deque[ev.Event](), select.poll()
         for fd in (self._signals.fd, self._beats.bell):
             self._poll.register(fd, select.POLLIN)
-        self._output_pipes = OutputPipes(setup.rank_output)
+        self._output_pipes = pipes = OutputPipes(setup.rank_output)
         helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.run_dir, self._beats.path)
-        pipes, lines = self._output_pipes, self._console.queue
-        context = Context(settings, self._policy, helpers, self._tree, *paths, pipes, group, lines)
-        launcher = Launcher
-        has_ranks = settings["nproc-per-node"].value is not None
+        context = Context(settings, self._policy, helpers, self._tree, *paths, pipes, group, self._console.queue)
+        launcher, has_ranks = Launcher, settings["nproc-per-node"].value is not None
         if has_ranks:
             from ftrun.pid1 import rank_launching, rank_recovery  # with all that it needs when a rank dies
 
