@@ -12,6 +12,8 @@ from typing import Any, Callable, TypeVar, cast
 from . import _torch_adapter as adapter
 from ._control import LONGEST, Client
 from ._interrupt import Fenced, deferred, fenced_in
+from ._leftovers import Leftovers
+from ._rendezvous import Rendezvous
 from ._section import close_all
 from ._snapshot import Damaged, Snapshots
 
@@ -35,11 +37,18 @@ class Run:
     replaced).
     """
 
-    def __init__(self, number: int, reason: str, snapshots: Snapshots | None, client: Client | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        reason: str,
+        snapshots: Snapshots | None = None,
+        client: Client | None = None,
+        leftovers: Leftovers | None = None,
+    ) -> None:
         self.round, self.reason = number, reason
         self.rank, self.world_size = _number("RANK", 0), _number("WORLD_SIZE", 1)
         self.kept: dict[str, Any] = {}
-        self._snapshots, self._client = snapshots, client
+        self._snapshots, self._client, self._leftovers = snapshots, client, leftovers
         self._source: tuple[int, int] | None = None  # a step, and the local rank whose snapshot it is
         # Whether it still has to load the snapshot of another rank, and whether others still load its own.
         self._borrows = self._lends = False
@@ -69,6 +78,8 @@ class Run:
             if self._lends and self._client is not None and self._client.released >= self.round:
                 self._lends = False
                 self._snapshots.release()
+            if self._leftovers is not None:
+                self._leftovers.watch(state.values())
             return self._snapshots.keep(step, shard, state)
 
     def restore(self, checkpoint: Callable[[], int | None] | None = None, **targets: Any) -> int:
@@ -87,6 +98,8 @@ class Run:
         if self._source is None or self._snapshots is None:
             return (checkpoint() or 0) if checkpoint is not None else 0
         step, source = self._source
+        if self._leftovers is not None:
+            self._leftovers.watch(targets.values())
         try:
             self.kept = self._snapshots.load(step, source, targets)
         except Damaged as why:
@@ -121,7 +134,9 @@ def recoverable(function: Function) -> Function:
     this rank's process, which is replaced; a broken connection or an error of a collective is a retry.
 
     **Torn down for you:** the process groups of torch.distributed, the local variables of the function and all it had
-    called (the frames of the traceback), open sections, reference cycles, and CUDA's cache of free memory.
+    called (the frames of the traceback), open sections, and CUDA's cache of free memory.  Reference cycles are
+    collected at once where a value that was given to `run.keep` or `run.restore`, a socket of the round, or memory of a
+    device still exists after that; others by Python in its own time.
 
     **Yours:** what the function put into global variables (a model there keeps its memory, and its process group
     open), threads, files, and processes that it started.  A DataLoader ends its workers when its iterator is dropped.
@@ -143,6 +158,7 @@ class _Rounds:
     def __init__(self, function: Callable[..., Any], client: Client | None) -> None:
         self._function, self._client = function, client
         self._snapshots = Snapshots.of_rank() if client is not None else None
+        self._leftovers, self._rendezvous = Leftovers(), Rendezvous()
 
     @classmethod
     def of_process(cls, function: Callable[..., Any]) -> _Rounds:
@@ -155,10 +171,10 @@ class _Rounds:
     def call(self, args: Any, kwargs: Any) -> Any:
         client, snapshots = self._client, self._snapshots
         if client is None or snapshots is None:
-            return self._function(Run(_number("FTRUN_ROUND", 1), "first", None, None), *args, **kwargs)
+            return self._function(Run(_number("FTRUN_ROUND", 1), "first"), *args, **kwargs)
         adapter.prepare()
         client.start(snapshots.held())
-        run = Run(1, "first", snapshots, client)
+        run = Run(1, "first", snapshots, client, self._leftovers)
         if _number("FTRUN_ROUND", 1) > 1:  # this process replaces another one
             run = self._next(RuntimeError("ftrun has closed the connection"))
         while True:
@@ -180,6 +196,7 @@ class _Rounds:
         """Whether the function returned, with what, or the exception that ended it."""
         try:
             try:
+                self._leftovers.begin()
                 deferred.arm(sys._getframe())
                 if not client.begin(run.round):
                     raise Fenced(deferred.why)
@@ -215,7 +232,11 @@ class _Rounds:
         run._client = run._snapshots = None  # a thread that still has it cannot keep anything
         run.kept = {}
         close_all()
-        problem = adapter.tear_down()
+        self._rendezvous.note()
+        problem = adapter.end_groups()
+        if problem is None:
+            self._leftovers.collect()
+            problem = adapter.give_memory_back()
         assert self._snapshots is not None
         client.send("barrier", round=run.round, held=self._snapshots.held(), problem=problem and problem[:LONGEST])
         return RuntimeError(f"the training function was left ({line}), and ftrun has ended the recovery")
@@ -230,7 +251,7 @@ class _Rounds:
             raise failure
         os.environ.update({str(name): str(value) for name, value in order["variables"].items()})
         found = order["restore"]
-        run = Run(int(order["round"]), str(order["reason"]), snapshots, client)
+        run = Run(int(order["round"]), str(order["reason"]), snapshots, client, self._leftovers)
         # A snapshot of a step after this one belongs to a round that has ended.
         snapshots.forget(but=None if found is None else int(found["step"]))
         if found is not None:
@@ -239,6 +260,7 @@ class _Rounds:
             if order.get("lends"):
                 run._lends = True
                 snapshots.lend(run._source[0])
+        self._rendezvous.wait(lambda: client.fence >= run.round)
         return run
 
 

@@ -5,7 +5,6 @@ PyTorch is never imported here: what the program has not loaded needs no treatme
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from ctypes import memmove
@@ -54,20 +53,22 @@ def abort() -> None:
         groups._abort_process_group()
 
 
-def tear_down() -> str | None:
-    """The function has been left: end its process groups, and give the memory back that nothing uses any
-    more.  Why this process cannot do another round, or None."""
+def end_groups() -> str | None:
+    """The function has been left: end its process groups.  Why this process cannot do another round, or None."""
     groups: Any = sys.modules.get("torch.distributed.distributed_c10d")
-    torch: Any = sys.modules.get("torch")
     try:
         if groups is not None and groups.is_initialized():
             groups.destroy_process_group()
             _release_defaults(groups)
     except Exception as error:
         return f"its process groups cannot be ended: {error}"
-    # Once, since PyTorch's modules alone make it 0.15 s of processor time.  A group of gloo that only cycles refer to
-    # keeps its connections open, and a tensor its memory.
-    gc.collect()
+    return None
+
+
+def give_memory_back() -> str | None:
+    """Give the memory of the device back that nothing uses any more.  Why this process cannot do another round, or
+    None."""
+    torch: Any = sys.modules.get("torch")
     try:
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()  # raises for ever once an error has corrupted the context
@@ -75,6 +76,25 @@ def tear_down() -> str | None:
     except Exception as error:
         return f"CUDA does not work any more: {error}"
     return None
+
+
+def allocated() -> dict[int, int]:
+    """The bytes of tensors on each device of CUDA."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    return {number: torch.cuda.memory_allocated(number) for number in range(torch.cuda.device_count())}
+
+
+def store_port() -> int | None:
+    """The port of the store over which the ranks of this round have met, or None if there is none."""
+    groups: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    if groups is None or not groups.is_initialized():
+        return None
+    store = groups._get_default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return getattr(store, "port", None)
 
 
 def _release_defaults(groups: Any) -> None:
