@@ -7,7 +7,7 @@ What holds at any moment is checked as it happens: `World` raises AssertionError
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from ftrun.core.group.coordinator import decide as lead
@@ -71,8 +71,12 @@ class Body:
             peer_timeout=SILENCE,
             recover=world.rungs,
             recover_timeout=RECOVER,
+            elastic=not world.shape.is_fixed,
+            ends_alone=not world.shape.is_fixed,
         )
-        self.me = GroupMember(member, life, f"node-{member}", f"boot-{member}", "host", world.new_port() * (not member))
+        self.first = 2 * member  # the number of its first rank
+        self.me = GroupMember(member, life, f"node-{member}", f"boot-{member}", f"host-{member}")
+        self.offer()
         self.job, self.alive, self.frozen = Job(), True, False
         self.processes: dict[int, Process] = {}
         self.sent: Report | None = None
@@ -99,7 +103,7 @@ class Body:
             written = self.perform(effect, written)
         self.follow()
         if isinstance(event, ev.RankExited) and watched and not self.job.recovers_ranks:
-            self.take(ev.CommandExited(self.world.now, signal=9, rank=2 * self.member + event.local_rank))
+            self.take(ev.CommandExited(self.world.now, signal=9, rank=self.first + event.local_rank))
         if (deadline := self.job.phase.deadline) is not None:
             self.world.later(max(0.0, deadline - self.world.now) + 0.001, self.wake)
 
@@ -114,7 +118,7 @@ class Body:
     def beats(self) -> None:
         now = self.world.now
         ranks = tuple(
-            Rank(2 * self.member + one.local, one.pid, claimed_at=1.0, moved_at=one.moved or None, step=1)
+            Rank(self.first + one.local, one.pid, claimed_at=1.0, moved_at=one.moved or None, step=1)
             for one in self.processes.values()
             if one.alive
         )
@@ -129,6 +133,7 @@ class Body:
             case do.Spawn(_, place, _, number):
                 assert place is not None
                 world.check_start(self)
+                self.first = place.first
                 self.places = (self.job.ledger.epoch, place.port)
                 self.offer()
                 self.processes = {local: Process(local, world.new_port()) for local in range(2)}
@@ -164,7 +169,7 @@ class Body:
         return written
 
     def offer(self) -> None:
-        if not self.member:
+        if not self.member or self.policy.elastic:
             self.me = self.me._replace(port=self.world.new_port())
 
     # --- its ranks ---
@@ -172,7 +177,7 @@ class Body:
     def spawned(self, number: int) -> None:
         if not self.alive or not self.processes:
             return
-        made = tuple(LocalRank(2 * self.member + one.local, one.local, one.pid) for one in self.processes.values())
+        made = tuple(LocalRank(self.first + one.local, one.local, one.pid) for one in self.processes.values())
         self.take(ev.CommandSpawned(self.world.now, made[0].pid, made, self.places[1]))
         for one in self.processes.values():
             self.hello_later(one, number)
@@ -261,10 +266,19 @@ class Body:
 
 
 class World:
-    """`at_ease`: nothing is lost, doubled or late any more."""
+    """`at_ease`: nothing is lost, doubled or late any more.  `shape`: of the group; by default all members work."""
 
-    def __init__(self, seed: int, size: int = 2, rungs: frozenset[str] = frozenset({"retry", "rank"})) -> None:
+    def __init__(
+        self,
+        seed: int,
+        size: int = 2,
+        rungs: frozenset[str] = frozenset({"retry", "rank"}),
+        shape: Shape | None = None,
+        late: Collection[int] = (),
+    ) -> None:
+        """`late`: members that are not there yet."""
         self.dice, self.size, self.now, self.rungs = random.Random(seed), size, 100.0, rungs
+        self.shape = shape or Shape(size)
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.count = self.ports = 0
         self.ends: list[tuple[int, int]] = []
@@ -274,7 +288,7 @@ class World:
         self.coordinator = self._forgotten()
         self.bodies: dict[int, Body] = {}
         self.ghosts: list[Body] = []  # that are cut off, and may still work
-        for member in range(size):
+        for member in {*range(size)} - {*late}:
             self.come(member, "a")
 
     # --- time ---
@@ -369,7 +383,7 @@ class World:
         self.later(BEAT, self.scan)
 
     def _forgotten(self) -> Coordinator:
-        return new_coordinator(self.now, Shape(self.size), WAIT, 5.0, 0.0, SILENCE)
+        return new_coordinator(self.now, self.shape, WAIT, 5.0, 0.0, SILENCE)
 
     # --- faults ---
 
@@ -440,11 +454,16 @@ class World:
     # --- how it is ---
 
     @property
+    def working(self) -> list[Body]:
+        """The members that have a place in the epoch, in the order of their numbers."""
+        return [body for member, body in sorted(self.bodies.items()) if member in self.coordinator.placed]
+
+    @property
     def works(self) -> bool:
-        """All ranks of all members work in one round."""
-        return all(
+        """All ranks of all these members work in one round."""
+        return len(self.working) >= self.shape.fewest and all(
             body.alive and len(body.processes) == 2 and all(one.works for one in body.processes.values())
-            for body in self.bodies.values()
+            for body in self.working
         )
 
     @property
@@ -454,9 +473,9 @@ class World:
     def begin(self) -> None:
         self.at_ease = True
         self.later(BEAT, self.scan)
-        self.run(10.0)
+        self.run(10.0 if len(self.bodies) == self.size else 2 * WAIT)  # for those that are not there
         assert self.works
-        assert all(body.job.recovers_ranks for body in self.bodies.values())
+        assert all(body.job.recovers_ranks for body in self.working)
         self.at_ease = False
 
     def settle(self, seconds: float = 200.0) -> None:

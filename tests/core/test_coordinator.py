@@ -24,6 +24,7 @@ from ftrun.core.group.membership import (
 )
 from ftrun.core.group.messages import SILENCE, GroupEnd, GroupOrder, NodeFailure, Pulse, Report
 from ftrun.core.group.root_cause import MemberLost
+from ftrun.core.ranks.shared import GroupRound, NodeRounds
 
 WAIT, DRAIN = 600.0, 10.0
 FENCE = SILENCE + WAIT + LATE + DRAIN
@@ -807,18 +808,22 @@ def test_a_verdict_about_one_member_ends_that_one_alone_where_the_others_can_go_
         assert group.did == ("run", 2, "peer")
 
 
-def test_who_is_back_is_taken_in_at_a_checkpoint_that_every_reporter_has() -> None:
+@pytest.mark.parametrize("rounds", [None, NodeRounds("ready", rungs=("rank", "retry"))])
+def test_who_is_back_is_taken_in_at_a_checkpoint_that_every_reporter_has(rounds: NodeRounds | None) -> None:
+    """Also where the ranks at work are in rounds of recovery."""
     group = elastic(least=2, scale_out=True)
     group.gone(1, certain=True)
     group.ready(0, 2)
     group.at(100.0 + WAIT)
-    group.reports(0, "running", 2, checkpoint=10)
-    group.reports(2, "running", 2, checkpoint=10)
+    group.reports(0, "running", 2, checkpoint=10, rounds=rounds)
+    group.reports(2, "running", 2, checkpoint=10, rounds=rounds)
+    assert group.order.round == (rounds and GroupRound())
+    rounds = rounds and rounds._replace(progress="working", adopted=GroupRound())
     group.reports(1, "ready", 2, life="new")
     assert group.did == ("run", 2, "peer")
-    group.reports(0, "running", 2, checkpoint=20)
+    group.reports(0, "running", 2, checkpoint=20, rounds=rounds)
     assert group.did == ("run", 2, "peer")
-    group.reports(2, "running", 2, checkpoint=20)
+    group.reports(2, "running", 2, checkpoint=20, rounds=rounds)
     assert group.did == ("stop", 2, None)
     assert group.order.why == "a checkpoint is saved, and member 1 (node-1) can work again: 3 members go on"
     group.ready(0, 2)

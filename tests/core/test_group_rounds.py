@@ -46,7 +46,7 @@ def test_a_rank_that_dies_is_replaced_and_the_ranks_of_both_members_begin_the_ne
     assert "ended rank" in order(world).why
     world.run(15.0)
     assert world.works
-    assert order(world) == GroupRound(2, address="host", port=order(world).port, step=4, slowest=order(world).slowest)
+    assert order(world) == GroupRound(2, address="host-0", port=order(world).port, step=4, slowest=order(world).slowest)
     assert [after == pid for after, pid in zip(pids(world), before, strict=True)].count(False) == 1
     assert world.coordinator.epoch == 1
 
@@ -181,13 +181,98 @@ def test_a_messenger_that_starts_again_during_a_recovery_forgets_nothing_that_ma
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 32), st.integers(2, 3))
 def test_no_two_rounds_are_ever_at_work_at_once_and_the_group_always_works_or_ends(seed: int, size: int) -> None:
-    world = World(seed, size)
+    play(World(seed, size))
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1 << 32), st.sampled_from([Shape(3, 2), Shape(3, 0, 1), Shape(4, 2, 1), Shape(3, 1, 1)]))
+def test_the_same_where_the_members_of_an_epoch_may_change(seed: int, shape: Shape) -> None:
+    play(World(seed, shape.size, shape=shape, late=(shape.size - 1,) if seed % 3 == 0 else ()))
+
+
+def play(world: World) -> None:
     world.begin()
+    for late in {*range(world.size)} - {*world.bodies}:
+        world.come(late, "late")
     for _ in range(4):
         world.harm()
         world.run(world.dice.random() * 12)
     world.settle(260.0)
     assert world.works or world.over
+
+
+def elastic(shape: Shape, late: tuple[int, ...] = ()) -> World:
+    world = World(1, shape.size, shape=shape, late=late)
+    world.begin()
+    world.at_ease = True
+    return world
+
+
+@pytest.mark.parametrize("shape", [Shape(3, 2), Shape(3, 0, 1), Shape(4, 1, 1)])
+def test_the_ranks_of_a_group_that_may_go_on_with_fewer_members_recover_together(shape: Shape) -> None:
+    world = elastic(shape)
+    before = pids(world)
+    world.bodies[1].rank_dies(0)
+    world.run(1.0)
+    assert (order(world).what, order(world).rung, order(world).ranks) == ("leave", "rank", (2,))
+    world.run(15.0)
+    assert (world.works, world.coordinator.epoch, order(world).number) == (True, 1, 2)
+    assert [after == pid for after, pid in zip(pids(world), before, strict=True)].count(False) == 1
+    assert len(world.working) == shape.most
+
+
+def test_a_spare_takes_the_place_of_a_lost_member_and_its_ranks_recover_with_the_others() -> None:
+    """In the second epoch member 2 has the place of member 0, and its rank 0 serves the store."""
+    world = elastic(Shape(3, 0, 1))
+    world.bodies[1].rank_dies(0)
+    while order(world).number == 1:
+        world.run(0.1)
+    world.lose(1, 1000.0)
+    world.settle(200.0)
+    assert (world.works, world.coordinator.epoch, world.coordinator.places) == (True, 2, (0, 2))
+    assert order(world) == GroupRound()
+    before = pids(world)
+    world.bodies[2].rank_dies(1)
+    world.run(1.0)
+    assert (order(world).rung, order(world).ranks) == ("rank", (3,))
+    world.run(15.0)
+    assert (world.works, world.coordinator.epoch, order(world).address) == (True, 2, "host-0")
+    assert [after == pid for after, pid in zip(pids(world), before, strict=True)].count(False) == 1
+
+
+def test_a_group_that_goes_on_without_a_lost_member_waits_for_it_between_no_rounds() -> None:
+    world = elastic(Shape(3, 2))
+    world.lose(2, 1000.0)
+    world.run(3.0)
+    assert world.coordinator.order.what == "stop"
+    assert "member 2 (node-2) is lost" in world.coordinator.order.why
+    world.settle(200.0)
+    assert (world.works, world.coordinator.epoch, world.coordinator.places) == (True, 2, (0, 1))
+    world.bodies[1].asks(0, False)
+    world.run(10.0)
+    assert (world.works, world.coordinator.epoch, order(world).number) == (True, 2, 2)
+
+
+def test_a_member_that_comes_while_others_are_in_rounds_is_a_spare() -> None:
+    world = elastic(Shape(3, 2), late=(2,))
+    assert order(world) == GroupRound()
+    world.come(2, "late")
+    world.run(5.0)
+    assert (world.coordinator.kinds["spare"], world.bodies[2].processes, world.coordinator.epoch) == (1, {}, 1)
+    before = pids(world)
+    world.bodies[1].asks(0, False)
+    world.run(10.0)
+    assert (world.works, pids(world), order(world).number) == (True, before, 2)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.3, 1.0, 2.0, 2.6, 3.0])
+def test_a_new_messenger_leads_the_rounds_of_a_group_with_a_spare_on(moment: float) -> None:
+    world = elastic(Shape(3, 0, 1))
+    world.bodies[1].rank_dies(0)
+    world.run(moment)
+    world.forget()
+    world.run(20.0)
+    assert (world.works, world.coordinator.epoch, order(world).number) == (True, 1, 2)
 
 
 def test_a_coordinator_that_knows_nothing_does_at_once_what_the_reports_mean() -> None:

@@ -101,8 +101,9 @@ def plain_weights(hosts: Make) -> dict[str, bytes]:
     return job.weights
 
 
-def test_the_death_of_rank_0_leaves_three_processes_on_two_hosts_alone(hosts: Make) -> None:
-    job = Job(hosts(2), "0:6:kill")
+@pytest.mark.parametrize("size", ["2", "1:2"])
+def test_the_death_of_rank_0_leaves_three_processes_on_two_hosts_alone(hosts: Make, size: str) -> None:
+    job = Job(hosts(2), "0:6:kill", "--group-size", size)
     job.must_end((0,))
 
 

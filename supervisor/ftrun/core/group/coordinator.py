@@ -209,9 +209,11 @@ def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping
         return group, recovery.effects
     if going < len(group.placed) or recovery.drain is not None:
         return _begin_draining(group, now, pulses, losses=phase.losses, otherwise=recovery.drain)
-    if group.order.round is not None and isinstance(group.phase, Steady):
-        return _with_shared_state(group._replace(phase=group.phase._replace(deadline=None))), recovery.effects
-    if phase.deadline is not None and not n("behind"):
+    if (order := group.order.round) is not None and isinstance(group.phase, Steady):
+        group = group._replace(phase=group.phase._replace(deadline=None))
+        if order.rung is not None or order.what != "work":
+            return _with_shared_state(group), recovery.effects
+    elif phase.deadline is not None and not n("behind"):
         group = group._replace(phase=Steady())
     elif phase.deadline is not None and now >= phase.deadline:
         slow = [m.report.rank for m in group.working if kind_of(m, group.epoch, False) == "behind"]

@@ -3,7 +3,8 @@
 A round is left by all members when one of them reports that it leaves it, or when a container is lost.  The next one is
 ordered only when every member reports that all its ranks wait at this one.  What is ordered follows from the reports
 alone, so that a new coordinator orders the same again.  What cannot be done together is left to the restart of all
-members, as without recovery.
+members, as without recovery.  So is the loss of a container where the members of an epoch may change (MIN:MAX, spares):
+the next epoch then begins without it, or with a spare.
 """
 
 from typing import Final
@@ -65,7 +66,7 @@ def follow(group: Coordinator, phase: Steady, now: float) -> Step:
 
 def adopted(group: Coordinator) -> GroupRound | None:
     """The round of a group whose coordinator is new: the last that any member has followed."""
-    known = (m.report.rounds.adopted for m in group.members.values() if m.report.rounds is not None)
+    known = (m.report.rounds.adopted for m in group.working if m.report.rounds is not None)
     places = ("work", "leave", "close")
     found = [one for one in known if one is not None]
     return max(found, key=lambda one: (one.number, places.index(one.what)), default=None)
@@ -75,7 +76,7 @@ def can_admit(group: Coordinator) -> bool:
     """Whether members that come to a new coordinator may join those at work: the ranks of these are in rounds."""
     view = _view(group)
     followed = (m.report.rounds is not None and m.report.rounds.adopted is not None for m in view.running.values())
-    return bool(view.running) and not view.other and all(followed)
+    return group.shape.is_fixed and bool(view.running) and not view.other and all(followed)
 
 
 # --- what the members do ----------------------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ def can_admit(group: Coordinator) -> bool:
 def _view(group: Coordinator) -> _View:
     running, other = dict[int, MemberState](), list[MemberState]()
     lost, missing, ready = set[int](), set[int](), set[int]()
-    for rank, member in sorted(group.members.items()):
+    for rank, member in sorted((rank, group.members[rank]) for rank in group.placed & group.members.keys()):
         kind = kind_of(member, group.epoch, rank in group.fences)
         is_new = member.report.state == "ready" and member.report.ran < group.epoch
         if kind == "running":
@@ -102,18 +103,22 @@ def _view(group: Coordinator) -> _View:
 
 def _opened(group: Coordinator) -> Coordinator:
     """The ranks recover together once those of every member have said that they can."""
-    first = group.members.get(0)
-    if not group.shape.is_fixed:
-        return group  # with fewer members, or with a spare, all of them start again
-    if first is None or first.report.rounds is None or not first.report.rounds.rungs:
+    members = [group.members.get(rank) for rank in _places(group)]
+    rungs = members[0].report.rounds.rungs if members[0] is not None and members[0].report.rounds is not None else ()
+    if not rungs:
         return group
-    for member in group.members.values():
-        rounds = member.report.rounds
-        if rounds is None or rounds.progress != "ready" or rounds.rungs != first.report.rounds.rungs:
+    for member in members:
+        rounds = member.report.rounds if member is not None else None
+        if member is None or rounds is None or rounds.progress != "ready" or rounds.rungs != rungs:
             return group
         if kind_of(member, group.epoch, False) != "running":
             return group
     return group._replace(order=group.order._replace(round=GroupRound()))
+
+
+def _places(group: Coordinator) -> tuple[int, ...]:
+    """The members that have a place in the epoch, in the order of their places: the first one has rank 0."""
+    return group.places or tuple(sorted(group.placed))
 
 
 def _has_left(rounds: NodeRounds, order: GroupRound) -> bool:
@@ -127,7 +132,7 @@ def _has_left(rounds: NodeRounds, order: GroupRound) -> bool:
 def _proved(group: Coordinator, order: GroupRound, view: _View) -> Coordinator:
     if order.rung is None:
         return group
-    for rank in range(group.size):
+    for rank in _places(group):
         rounds = view.rounds.get(rank)
         if rank in view.running and (rounds is None or rounds.number != order.number or rounds.progress != "proved"):
             return group
@@ -152,6 +157,8 @@ def _obstacle(group: Coordinator, phase: Steady, order: GroupRound, view: _View,
         return "the numbers of the ranks are not known"
     for rank in sorted(view.lost):
         name = group.members[rank].name
+        if not group.shape.is_fixed:
+            return f"{name} is lost, and the group may go on without it"
         if not view.rounds or not all("rank" in one for one in rungs):
             return "no rank may be replaced (--recover)"
         if order.rung == "rank" and order.what == "work":
@@ -164,7 +171,8 @@ def _obstacle(group: Coordinator, phase: Steady, order: GroupRound, view: _View,
     if len(_replaced(group, order, view)) > MOST_RANKS:
         return f"more than {MOST_RANKS} ranks would have to be replaced"
     if phase.round_due is not None and now >= phase.round_due:
-        late = [m.name for r, m in sorted(group.members.items()) if not _waits(view, r, order.number)]
+        known = [rank for rank in sorted(group.placed) if rank in group.members]
+        late = [group.members[rank].name for rank in known if not _waits(view, rank, order.number)]
         return f"{', '.join(late[:3])} did not come to the next round in time"
     return None
 
@@ -175,10 +183,11 @@ def _waits(view: _View, rank: int, number: int) -> bool:
 
 
 def _all_wait(group: Coordinator, order: GroupRound, view: _View) -> bool:
-    """Member 0 must have reserved another port, too."""
-    if len(view.running) != group.size or not all(_waits(view, rank, order.number) for rank in view.running):
+    """The member with rank 0 must have reserved another port, too."""
+    places = _places(group)
+    if len(view.running) != len(places) or not all(_waits(view, rank, order.number) for rank in view.running):
         return False
-    offer, world = view.running[0].report.ranks, group.order.world
+    offer, world = view.running[places[0]].report.ranks, group.order.world
     used = {order.port, world.port if world is not None else 0}
     return offer is not None and offer.port not in {*used, 0}
 
@@ -205,9 +214,10 @@ def _replaced(group: Coordinator, order: GroupRound, view: _View) -> tuple[int, 
     """The ranks whose processes are replaced, or with their container."""
     counts = _counts(group) or []
     ranks = {rank for rounds in view.rounds.values() if rounds.number == order.number for rank in rounds.ranks}
-    for member in {*view.lost, *order.joining}:
-        first = sum(counts[:member])
-        ranks |= set(range(first, first + counts[member]))
+    for place, member in enumerate(_places(group)):
+        if member in view.lost or member in order.joining:
+            first = sum(counts[:place])
+            ranks |= set(range(first, first + counts[place]))
     return tuple(sorted(ranks))
 
 
@@ -248,7 +258,7 @@ def _leave(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
     if order.what != "leave":
         effects = (NodeNote(f"all ranks leave round {order.number}: {why}"),)
     if joining and group.order.world is None:
-        world = agree([(member.name, member.report.ranks) for _, member in sorted(group.members.items())])
+        world = agree([(group.members[rank].name, group.members[rank].report.ranks) for rank in _places(group)])
         group = group._replace(order=group.order._replace(world=world if not isinstance(world, str) else None))
     return Step(group if found == order else _with(group, found), effects, goes_on=True)
 
@@ -256,7 +266,7 @@ def _leave(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
 def _begin(group: Coordinator, phase: Steady, order: GroupRound, view: _View, now: float) -> Step:
     """The next round, in which rank 0 listens on a port that no earlier round has used."""
     left = _leave(group, phase, order, view, now).group.order.round
-    offer = view.running[0].report.ranks
+    offer = view.running[_places(group)[0]].report.ranks
     assert left is not None
     assert offer is not None
     number = order.number + 1
@@ -267,10 +277,10 @@ def _begin(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
 
 
 def _counts(group: Coordinator) -> list[int] | None:
-    """How many ranks each member has."""
-    offers = [member.report.ranks for _, member in sorted(group.members.items())]
-    known = [offer.number for offer in offers if offer is not None]
-    return known if len(known) == group.size else None
+    """How many ranks each member has, in the order of their places."""
+    members = [group.members.get(rank) for rank in _places(group)]
+    known = [member.report.ranks.number for member in members if member is not None and member.report.ranks is not None]
+    return known if len(known) == len(members) else None
 
 
 def _common_step(view: _View) -> int | None:

@@ -94,10 +94,19 @@ def is_spare(job: Job, policy: Policy) -> bool:
 
 def may_start(job: Job, order: GroupOrder, policy: Policy) -> bool:
     """Whether the order starts the command here.  An ftrun that is new in a group at work starts its ranks only between
-    two rounds, and once: it may know the epoch from the state of the one before."""
-    if order.what != "run" or (order.round is not None and policy.member not in order.round.joining):
+    two rounds, and once: it may know the epoch from the state of the one before.  A member without a place in the epoch
+    starts nothing then, and waits as a spare."""
+    if order.what != "run":
         return False
-    return order.epoch > job.ledger.epoch or (order.round is not None and order.epoch > job.ran)
+    if order.round is None or not _has_place(order, policy):
+        return order.epoch > job.ledger.epoch
+    return policy.member in order.round.joining and (order.epoch > job.ledger.epoch or order.epoch > job.ran)
+
+
+def _has_place(order: GroupOrder, policy: Policy) -> bool:
+    from ftrun.core.group.places import place_of  # only in a group
+
+    return not order.places or place_of(order.places, policy.member) is not None
 
 
 def _refuse_epoch(job: Job, epoch: int, ranks: int) -> Outcome:

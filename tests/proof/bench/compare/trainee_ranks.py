@@ -153,6 +153,26 @@ def torchft() -> None:
             note("steps", rank, manager.num_participants(), manager.current_step(), os.getpid())
 
 
+def torchrun() -> None:
+    """All ranks start again, with the checkpoint that rank 0 has written."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    rank, life = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"]) + 1
+    training, step, path = Training(), 0, FOLDER / "checkpoint"
+    if path.exists():
+        saved = training.torch.load(path)
+        training.load(saved["state"])
+        step = saved["step"]
+    while until_end(step):
+        training.step(step, rank, PassingFault)
+        step += 1
+        if rank == 0:
+            training.torch.save({"step": step, "state": training.state()}, path.with_suffix(".new"))
+            path.with_suffix(".new").rename(path)
+        note("steps", rank, life, step, os.getpid())
+
+
 def overhead() -> None:
     """Seconds for each step of a loop, plain and decorated; GB/s of `keep` and of memcpy, by size."""
     import torch
@@ -202,4 +222,4 @@ def _shared(size: int) -> mmap.mmap:
         return mmap.mmap(file.fileno(), size)
 
 
-{way.__name__: way for way in (ftrun, inprocess, torchft, overhead)}[WAY]()
+{way.__name__: way for way in (ftrun, inprocess, torchft, torchrun, overhead)}[WAY]()
