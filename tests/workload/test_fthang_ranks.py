@@ -75,6 +75,14 @@ def test_rank_0_may_fail_as_any_other(runs: Runs, expected: dict[str, str]) -> N
     assert run.named("recovered")[-1]["ranks"] == [0]
 
 
+@pytest.mark.parametrize("kind", ["rank-killed", "rank-in-restore"])
+def test_several_ranks_may_fail_at_once(kind: str, runs: Runs, expected: dict[str, str]) -> None:
+    run = recovers(runs, kind, expected, "--rank", "0", "--rank", "2")
+    last = run.named("recovered")[-1]
+    assert (last["rung"], last["ranks"]) == ("rank", [0, 2])
+    assert pids(run, 1)[1] == pids(run, last["round"])[1]
+
+
 def test_a_rank_that_fails_again_at_once_ends_with_the_tree(runs: Runs) -> None:
     run = train(runs, "rank-killed", "--times", "9", options=("--restart-on", "failure", "--max-restarts", "1"))
     assert run.wait() == 93, run.log()

@@ -64,7 +64,13 @@ def _kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 @click.option("--torch", is_flag=True, help="Train with PyTorch and report nothing: ftrun sees the optimizer steps.")
 @click.option("--workers", default=0, show_default=True, type=WholeNumber(0), help="Of the loader, with --torch.")
 @click.option("--in-worker", is_flag=True, help="Misbehave in a worker of the loader.")
-@click.option("--rank", type=WholeNumber(0), help="Which rank misbehaves, in a kind rank-...  [default: 1]")
+@click.option(
+    "--rank",
+    "failing",
+    type=WholeNumber(0),
+    multiple=True,
+    help="Which rank misbehaves, in a kind rank-...; may be given again, for several at once.  [default: 1]",
+)
 def command(
     kind: str,
     arg: str | None,
@@ -78,7 +84,7 @@ def command(
     torch: bool,
     workers: int,
     in_worker: bool,
-    rank: int | None,
+    failing: tuple[int, ...],
 ) -> None:
     try:
         chosen, value = kinds.parse(kind, arg)
@@ -89,7 +95,7 @@ def command(
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if chosen.ranks and (torch or no_hooks):
         raise click.UsageError(f"{kind} has neither --torch nor --no-hooks")
-    if rank is not None and (not chosen.ranks or rank >= size):
+    if failing and (not chosen.ranks or max(failing) >= size):
         raise click.UsageError(
             "--rank is for the kinds rank-..." if not chosen.ranks else f"--rank is less than {size} here"
         )
@@ -105,8 +111,8 @@ def command(
     hooks = not (no_hooks or torch)
     setting = Setting(value, folder, steps, after, step_time, checkpoint_every, hooks, torch, workers, in_worker)
     if chosen.ranks:
-        at = min(1, size - 1) if rank is None else rank
-        ranks.train(chosen, setting._replace(rank=at), kind != "rank-none" and attempt.start_cnt <= times)
+        at = frozenset(failing or [min(1, size - 1)])
+        ranks.train(chosen, setting._replace(ranks=at), kind != "rank-none" and attempt.start_cnt <= times)
         return
     begun = newest(folder) or BEGINNING
     say(

@@ -45,8 +45,8 @@ class Model:
 
 
 class _Failure:
-    """What `kind` does, once, at the rank that `--rank` names.  If it happens between two rounds, the rank after that
-    one asks for a retry first."""
+    """What `kind` does, once, at each rank that `--rank` names.  If it happens between two rounds, another one
+    asks for a retry first."""
 
     def __init__(self, kind: Kind, setting: Setting, disturbed: bool) -> None:
         self._kind, self._setting = kind, setting
@@ -55,15 +55,21 @@ class _Failure:
     def at(self, when: When, run: "Run", step: int = 0) -> None:
         """This moment has come: fail, if it is the one."""
         kind, setting = self._kind, self._setting
-        asks = kind.between_rounds and run.rank == (setting.rank + 1) % run.world_size
+        asks = kind.between_rounds and run.rank == _asker(setting.ranks, run.world_size)
         if self._asks and asks and when is When.STEP and step >= setting.after:
             self._asks = False
             raise ft.Retry(f"rank {run.rank} asks for a retry")
         reached = step >= setting.after if when is When.STEP else when is When.LEAVE or run.round > 1
-        if self._pending and when is kind.when and run.rank == setting.rank and reached:
+        if self._pending and when is kind.when and run.rank in setting.ranks and reached:
             self._pending = False
             say(f"rank {run.rank}: {kind.text(setting.value)}")
             kind.begin(setting)
+
+
+def _asker(failing: frozenset[int], size: int) -> int:
+    """The rank that asks for a retry: one that does not fail, if there is one."""
+    after = (max(failing) + 1) % size
+    return next((rank for rank in (after, *range(size)) if rank not in failing), after)
 
 
 def train(kind: Kind, setting: Setting, disturbed: bool) -> None:

@@ -38,7 +38,7 @@ class Setting(NamedTuple):
     torch: bool  # the optimizer is a real one
     workers: int = 0  # of the loader
     in_worker: bool = False  # the kind happens in one of them
-    rank: int = 0  # at which the kinds of a recoverable training happen
+    ranks: frozenset[int] = frozenset()  # at which the kinds of a recoverable training happen
 
     def section(self, name: str) -> AbstractContextManager[None]:
         return ft.section(name) if self.hooks else nullcontext()
