@@ -194,9 +194,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=4, metavar="N", help="side by side [4]")
     parser.add_argument("--job", metavar="SEED:INDEX", help="run only this job again")
     parser.add_argument("--ranks", action="store_true", help="jobs of two to four ranks that can recover")
+    parser.add_argument("--members", type=int, default=1, metavar="N", help="with --ranks: ftruns of a group [1]")
     given = parser.parse_args()
     if given.ranks:
-        return ranks(given.seed, given.lasting, given.jobs, given.job)
+        return ranks(given.seed, given.lasting, given.jobs, given.job, given.members)
     if why := refusal():
         print(f"bin/prove chaos: {why}", file=sys.stderr)
         return 2
@@ -228,16 +229,17 @@ def main() -> int:
     return _close(folder, results)
 
 
-def ranks(seed: int, lasting: float, beside: int, again: str | None) -> int:
+def ranks(seed: int, lasting: float, beside: int, again: str | None, members: int) -> int:
     """`--ranks`: 0 if every job ended with the right values or the right code."""
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     if again:
-        result = rank_chaos.one(rank_plan.job(*map(int, again.split(":"))), folder, threading.Event())
+        number, index = map(int, again.split(":"))
+        result = rank_chaos.one(rank_plan.job(number, index, members), folder, threading.Event())
         assert result is not None
         print(rank_chaos.report(result, folder))
         return _close(folder, [result])
     print(f"seed {seed}", flush=True)
-    began, results = time.monotonic(), rank_chaos.run(seed, lasting, beside, folder)
+    began, results = time.monotonic(), rank_chaos.run(seed, lasting, beside, folder, members)
     happened, lost, recovered = rank_chaos.summary(results)
     for kind in sorted(happened):
         print(f"{kind:32} {happened[kind]:5} {lost[kind]:5}")
@@ -246,10 +248,11 @@ def ranks(seed: int, lasting: float, beside: int, again: str | None) -> int:
     print(f"{len(results)} jobs, {happened.total()} faults, {lost.total()} mishandled, {took:.0f} s, seed {seed}")
     if failed := [result.job.name for result in results if result.wrong]:
         print("failed:", *failed)
-    if happened.total() < rank_chaos.ENOUGH:
-        print(f"not published: fewer than {rank_chaos.ENOUGH:,} faults")
+    enough = rank_chaos.ENOUGH if members == 1 else rank_chaos.ENOUGH_IN_GROUPS
+    if happened.total() < enough:
+        print(f"not published: fewer than {enough:,} faults")
     else:
-        measured.save("reliability", rank_chaos.page(results, seed, took))
+        measured.save("reliability", rank_chaos.page(results, seed, took, members))
     return _close(folder, results)
 
 

@@ -1,5 +1,6 @@
 """Many short jobs of ranks that can recover, with faults, each derived from a seed and an index: `--ranks`."""
 
+import os
 import shutil
 import threading
 import time
@@ -16,7 +17,7 @@ from proof.chaos.rank_plan import RankJob, RankOutcome, job
 from proof.chaos.rank_play import play
 from support import measured
 
-ENOUGH = 500  # faults
+ENOUGH, ENOUGH_IN_GROUPS = 500, 150  # faults
 FOUND = """\
 - Where a rank ended with 0 while another one, whose collective had failed, waited for the next round, that one waited
   for ever. All ranks are restarted now (`tests/scenarios/a_rank_that_ends_well_while_the_others_need_it.txt`)."""
@@ -46,16 +47,16 @@ def one(made: RankJob, folder: Path, stop: threading.Event) -> RankResult | None
     return RankResult(made, outcome, wrong)
 
 
-def run(seed: int, seconds: float, beside: int, folder: Path, first: int = 0) -> list[RankResult]:
+def run(seed: int, seconds: float, beside: int, folder: Path, members: int = 1) -> list[RankResult]:
     """Jobs side by side until the time is over; what failed is printed."""
-    until, stop, indexes, lock = time.monotonic() + seconds, threading.Event(), count(first), threading.Lock()
+    until, stop, indexes, lock = time.monotonic() + seconds, threading.Event(), count(), threading.Lock()
     results: list[RankResult] = []
 
     def work() -> None:
         while time.monotonic() < until and not stop.is_set():
             with lock:
                 index = next(indexes)
-            result = one(job(seed, index), folder, stop)
+            result = one(job(seed, index, members), folder, stop)
             if result is None:
                 return
             results.append(result)
@@ -80,12 +81,14 @@ def report(result: RankResult, folder: Path) -> str:
     lines += [f"  planned: {fault}" for fault in (*made.inner, *made.outer)]
     if outcome is not None:
         lines += [f"  happened: {one}" for one in outcome.struck]
-        lines.append(f"  code {outcome.code} after {outcome.seconds:.1f} s")
-        for record in outcome.records[-TAIL:]:
-            fields = {k: v for k, v in record.items() if k not in ("schema", "time", "mono", "event", "command")}
-            lines.append(f"    {record.get('mono')} {record.get('event')} {str(fields)[:300]}")
+        lines.append(f"  after {outcome.seconds:.1f} s")
+        for number, side in enumerate(outcome.sides):
+            lines.append(f"  ftrun {number}: code {side.code}")
+            for record in side.records[-TAIL:]:
+                fields = {k: v for k, v in record.items() if k not in ("schema", "time", "mono", "event", "command")}
+                lines.append(f"    {record.get('mono')} {record.get('event')} {str(fields)[:300]}")
         lines += [f"    | {line}" for line in outcome.stderr.splitlines()[-12:]]
-    lines.append(f"  folder: {folder}; again: bin/prove chaos --ranks --job {made.name}")
+    lines.append(f"  folder: {folder}; again: bin/prove chaos --ranks --members {made.members} --job {made.name}")
     return "\n".join(lines)
 
 
@@ -100,31 +103,36 @@ def summary(results: list[RankResult]) -> tuple[Counter[str], Counter[str], Coun
         )
         happened += kinds
         lost += kinds if result.wrong else Counter()
-        for record in result.outcome.records:
-            if record["event"] == "recovered":
-                recovered[record["rung"]] += 1
-            elif record["event"] == "restart":
-                recovered["tree"] += 1
+        # What one member of a group has proved, another one may have missed.
+        records = [record for side in result.outcome.sides for record in side.records]
+        proved = {(r["attempt"], r["round"], r["rung"]) for r in records if r["event"] == "recovered"}
+        recovered.update(rung for _, _, rung in proved)
+        recovered["tree"] += len({r["attempt"] for r in records if r["event"] == "restart"})
         recovered[f"ended with {result.outcome.code}"] += 1
     return happened, lost, recovered
 
 
-def page(results: list[RankResult], seed: int, took: float) -> measured.Measured:
+def page(results: list[RankResult], seed: int, took: float, members: int) -> measured.Measured:
     """The published section."""
     happened, lost, recovered = summary(results)
     ends = {name: number for name, number in recovered.items() if name.startswith("ended")}
     jobs = sorted(result.outcome.seconds for result in results if result.outcome is not None)
+    alone = members == 1
+    what = "two to four ranks" if alone else f"{2 * members} ranks, two in each of {members} ftruns that form a group,"
+    outside = "from outside, also at processes of ftrun"
+    outside += ", at /dev/shm and through MindCluster's `reset.json`" if alone else " on each node"
     return measured.Measured(
-        name="12-rank-chaos",
-        title="Chaos of ranks that recover",
-        made_by="bin/prove chaos --ranks",
+        name="12-rank-chaos" if alone else "13-group-rank-chaos",
+        title="Chaos of ranks that recover" if alone else "Chaos of ranks that recover in a group",
+        made_by="bin/prove chaos --ranks" + ("" if alone else f" --members {members}"),
         before=(
-            f"The result is {len(results):,} short jobs of two to four ranks with {happened.total():,} faults, of "
-            f"which {lost.total():,} were mishandled, in {took / 60:.0f} minutes with seed {seed}. The ranks add "
-            "numbers over TCP in each step and keep snapshots; the faults strike in a step, within `keep`, `restore`, "
-            "the leaving of a round and the beginning of the next, or from outside, also at processes of ftrun and "
-            "through MindCluster's `reset.json`. Options, faults and moments follow from the seed and the index of the "
-            f"job. The median duration of a job is {jobs[len(jobs) // 2]:.1f} s.",
+            f"The result is {len(results):,} short jobs of {what} with {happened.total():,} faults, of which "
+            f"{lost.total():,} were mishandled, in {took / 60:.0f} minutes with seed {seed}, on a machine with a load "
+            f"of {os.getloadavg()[2]:.0f}. The ranks add numbers over TCP in each step and keep snapshots; some have "
+            "worker processes, or `except Exception` around the step. The faults strike in a step, within `keep`, "
+            f"`restore`, the leaving of a round and the beginning of the next, or {outside}. Options, faults and "
+            "moments follow from the seed and the index of the job. The median duration of a job is "
+            f"{jobs[len(jobs) // 2]:.1f} s.",
             f"There were {recovered['retry']:,} retries, {recovered['rank']:,} replacements of ranks and "
             f"{recovered['tree']:,} restarts of all ranks. The jobs {_and(ends)}; those that did not end with 0 had "
             "used up their restarts, or had `failure` not in `--restart-on`.",
@@ -132,14 +140,15 @@ def page(results: list[RankResult], seed: int, took: float) -> measured.Measured
             "those of a run without faults; no step of a round is done after a step of a later one; who was not "
             "replaced has kept its process; each rung is permitted and follows a finer one; nothing is recovered "
             "without a fault; the exit code is that of the records and explained by the restart budget; no process "
-            "and no folder is left.",
+            "and no folder is left. A rank that is stopped after its training is over is continued: nobody watches it "
+            "any more.",
         ),
         head=("fault (moment)", "injected", "mishandled"),
         rows=(
             *((kind, f"{happened[kind]:,}", f"{lost[kind]:,}") for kind in sorted(happened)),
             ("**total**", f"**{happened.total():,}**", f"**{lost.total():,}**"),
         ),
-        after=("These defects were found by runs of it, this one included. All are fixed, each with a test:", FOUND),
+        after=("These defects were found by runs of it. All are fixed, each with a test:", FOUND) if alone else (),
     )
 
 

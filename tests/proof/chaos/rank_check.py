@@ -14,16 +14,14 @@ HARMLESS = ("helper killed", "standby killed", SHM_FULL)
 
 
 def check(outcome: RankOutcome) -> list[str]:
-    if outcome.code is None:
+    if any(side.code is None for side in outcome.sides):
         return ["it did not end in time"]
-    found = [
-        *_end(outcome),
-        *_weights(outcome),
-        *_rounds(outcome),
-        *_processes(outcome),
-        *_rungs(outcome),
-        *_unexplained(outcome),
-    ]
+    found = [*_weights(outcome), *_rounds(outcome), *_processes(outcome)]
+    for side in outcome.sides:
+        alone = outcome._replace(code=side.code, records=side.records, verdict=side.verdict)
+        found += [*_end(alone), *_rungs(alone), *_unexplained(alone)]
+    if len({side.code == 0 for side in outcome.sides}) > 1:
+        found.append(f"the members have ended with {[side.code for side in outcome.sides]}")
     return found + [f"left behind: {one}" for one in outcome.left]
 
 
@@ -81,7 +79,9 @@ def _processes(outcome: RankOutcome) -> Iterator[str]:
     pids: dict[tuple[int, int], dict[int, int]] = {}
     for one in outcome.rounds:
         pids.setdefault((_attempt(outcome, one["mono"]), one["round"]), {})[one["rank"]] = one["pid"]
-    written = {(r["attempt"], r["round"]): r["ranks"] for r in outcome.records if r["event"] == "recovering"}
+    written: dict[tuple[int, int], set[int]] = {}
+    for record in (one for side in outcome.sides for one in side.records if one["event"] == "recovering"):
+        written.setdefault((record["attempt"], record["round"]), set()).update(record["ranks"])
     attempts = [record["attempt"] for record in outcome.records if record["event"] in STARTS]
     for (attempt, before), (same, after) in pairwise(sorted(pids)):
         if attempt != same:
@@ -90,7 +90,7 @@ def _processes(outcome: RankOutcome) -> Iterator[str]:
         replaced = {rank for rank in old.keys() & new.keys() if old[rank] != new[rank]}
         permitted: set[int] = set()
         for number in range(before + 1, after + 1):
-            permitted |= set(written.get((attempts[attempt - 1], number), []))
+            permitted |= written.get((attempts[attempt - 1], number), set())
         if not replaced <= permitted:
             yield f"ranks {replaced} have new processes in round {after} of start {attempt}, on record are {permitted}"
 

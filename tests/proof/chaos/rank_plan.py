@@ -30,7 +30,7 @@ class Outer(NamedTuple):
 class RankJob(NamedTuple):
     """`same`: all ranks hold the same state, and so may begin with the snapshot of another.  `swallows`: the training
     has `except Exception` around its collective; `workers`: each rank has its own processes that prepare a step, as a
-    DataLoader has."""
+    DataLoader has.  `members`: how many ftruns there are, a group if several; `ranks` are those of all of them."""
 
     seed: int
     number: int
@@ -46,10 +46,16 @@ class RankJob(NamedTuple):
     max_restarts: int
     inner: tuple[Inner, ...]
     outer: tuple[Outer, ...]
+    members: int = 1
 
     @property
     def name(self) -> str:
         return f"{self.seed}:{self.number}"
+
+    @property
+    def local(self) -> int:
+        """How many ranks each ftrun starts."""
+        return self.ranks // self.members
 
     def plan(self) -> Record:
         """As the training gets it."""
@@ -58,9 +64,18 @@ class RankJob(NamedTuple):
         return given | {"faults": [fault._asdict() for fault in self.inner]}
 
 
+class Side(NamedTuple):
+    """How one ftrun has ended."""
+
+    code: int | None
+    records: tuple[Record, ...]
+    verdict: Record | None
+
+
 class RankOutcome(NamedTuple):
     """`code`: as in a shell; None: it did not end in time.  `struck`: the faults that happened, with `kind`; `steps`,
-    `rounds`: what the training wrote; `final`: the values of the ranks at the end; `left`: processes and folders."""
+    `rounds`: what the training wrote; `final`: the values of the ranks at the end; `left`: processes and folders;
+    `others`: of the further ftruns of a group."""
 
     job: RankJob
     code: int | None
@@ -73,6 +88,11 @@ class RankOutcome(NamedTuple):
     left: tuple[str, ...] = ()
     stderr: str = ""
     seconds: float = 0.0
+    others: tuple[Side, ...] = ()
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        return Side(self.code, self.records, self.verdict), *self.others
 
 
 AT_A_STEP = (
@@ -95,10 +115,12 @@ HELPERS = (
 MOMENTS = ("first_beat", "progress", "recovering", "recovering", "rank_spawned", "rank_exited", "recovered", "restart")
 
 
-def job(seed: int, index: int) -> RankJob:
+def job(seed: int, index: int, members: int = 1) -> RankJob:
+    """`members`: of a group, with two ranks each."""
     chance = random.Random(f"ranks:{seed}:{index}")
     ranks, steps, restarts = chance.randint(2, 4), chance.randint(14, 30), chance.randint(2, 3)
-    return RankJob(
+    ranks = ranks if members == 1 else 2 * members
+    made = RankJob(
         seed,
         index,
         ranks,
@@ -109,21 +131,25 @@ def job(seed: int, index: int) -> RankJob:
         chance.random() < 0.5,
         chance.random() < 0.25,
         chance.random() < 0.25,
-        _options(chance, ranks, restarts),
+        _options(chance, ranks // members, restarts),
         restarts,
         _inner(chance, ranks, steps),
         _outer(chance, ranks),
+        members,
     )
+    # What the platform and shared memory do is a matter of one node.
+    ours = tuple(one for one in made.outer if one.kind not in (*PLATFORM, SHM_FULL))
+    return made if members == 1 else made._replace(outer=ours)
 
 
-def _options(chance: random.Random, ranks: int, restarts: int) -> tuple[tuple[str, str], ...]:
+def _options(chance: random.Random, local: int, restarts: int) -> tuple[tuple[str, str], ...]:
     given: dict[str, Any] = {
-        "nproc-per-node": ranks,
+        "nproc-per-node": local,
         "restart-on": chance.choice(("hang,fault", *["hang,fault,failure"] * 4)),
         "max-restarts": restarts,
         "recover": chance.choice((*["retry,rank"] * 6, "rank", "retry", "none")),
         "recover-timeout": chance.choice(("5s", "8s")),
-        "standby": chance.choice(("off", "off", "1", str(ranks))),
+        "standby": chance.choice(("off", "off", "1", str(local))),
         "hang-timeout": "5s",
         "start-timeout": "60s",
         "grace": chance.choice(("off", "500ms")),

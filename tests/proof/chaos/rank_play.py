@@ -13,7 +13,8 @@ import uuid
 from pathlib import Path
 
 from proof.chaos.play import Stopped
-from proof.chaos.rank_plan import PLATFORM, SHM_FULL, Outer, RankJob, RankOutcome, Record
+from proof.chaos.rank_plan import PLATFORM, SHM_FULL, Outer, RankJob, RankOutcome, Record, Side
+from support.ports import free_port
 from support.runs import FTRUN, HOUSE, MOUNTS, alive, carrying, children, helpers, words
 
 LOOK = 0.004  # s
@@ -39,9 +40,11 @@ def play(job: RankJob, folder: Path, stop: threading.Event) -> RankOutcome:
 class _Player:
     def __init__(self, job: RankJob, folder: Path, stop: threading.Event) -> None:
         self.job, self.folder, self._stop = job, folder, stop
+        self._port = free_port() if job.members > 1 else 0
         self.mark = f"CHAOS={uuid.uuid4().hex}"
         self.struck: list[Record] = []
         self._queue = list(job.outer)
+        self._stopped: dict[int, int] = {}  # the pid of each rank that was stopped from outside
         self._seen = 0  # records that the next fault does not wait for
         self._due: float | None = None
         self._since = time.monotonic()
@@ -49,40 +52,55 @@ class _Player:
 
     def play(self) -> RankOutcome:
         began = time.monotonic()
-        process = self._start()
+        processes = [self._start(member) for member in range(self.job.members)]
+        pids = [process.pid for process in processes]
         try:
-            while process.poll() is None and time.monotonic() < began + DEADLINE:
+            while any(process.poll() is None for process in processes) and time.monotonic() < began + DEADLINE:
                 if self._stop.is_set():
                     raise Stopped
                 if self._cured is not None and time.monotonic() >= self._cured:
                     self._report()
                 elif self._queue and self._cured is None:
-                    self._strike(process.pid)
+                    self._strike(pids)
+                self._continue_done()
                 time.sleep(LOOK if self._queue else 10 * LOOK)
-            ended = process.poll() is not None
-            left = self._left(process.pid) if ended else []
+            ended = all(process.poll() is not None for process in processes)
+            left = self._left(pids) if ended else []
         finally:
-            self._end(process)
-        code = process.returncode if ended else None
+            self._end(processes)
+        sides = [self._side(member, process.returncode if ended else None) for member, process in enumerate(processes)]
         final = [_read(self.folder / f"final-{rank}") for rank in range(self.job.ranks)]
         return RankOutcome(
             self.job,
-            code if code is None or code >= 0 else 128 - code,
-            tuple(self._records()),
+            sides[0].code,
+            sides[0].records,
             (*self.struck, *_lines(self.folder / "struck")),
             tuple(_lines(self.folder / "steps")),
             tuple(_lines(self.folder / "rounds")),
             tuple(int(one) if one else None for one in final),
-            json.loads(_read(self.folder / "verdict") or "null"),
+            sides[0].verdict,
             tuple(left),
             (_read(self.folder / "output") or ""),
             time.monotonic() - began,
+            tuple(sides[1:]),
         )
 
-    def _start(self) -> "subprocess.Popen[bytes]":
-        command = [*FTRUN, "--run-dir", str(self.folder / "run"), "--termination-log", str(self.folder / "verdict")]
+    def _side(self, member: int, code: int | None) -> Side:
+        verdict = json.loads(_read(self.folder / f"verdict-{member}") or "null")
+        return Side(code if code is None or code >= 0 else 128 - code, tuple(self._records(member)), verdict)
+
+    def _start(self, member: int) -> "subprocess.Popen[bytes]":
+        run, verdict = (str(self.folder / f"{name}-{member}") for name in ("run", "verdict"))
+        command = [*FTRUN, "--run-dir", run, "--termination-log", verdict]
         for name, text in self.job.options:
             command += [f"--{name}={text.format(self.folder)}" if text else f"--{name}"]
+        if self.job.members > 1:
+            (self.folder / "secret").write_text("a secret of this job")
+            (self.folder / "secret").chmod(0o600)
+            group = {"size": self.job.members, "rank": member, "secret-file": self.folder / "secret"}
+            group["endpoint"] = f"127.0.0.1:{self._port}"
+            command += [f"--group-{name}={value}" for name, value in group.items()]
+            command += ["--wait-peer=60s", f"--node-name=node-{member}"]
         if any(fault.kind in PLATFORM for fault in self.job.outer):
             command += ["--reset-file", str(self.folder / "reset.json")]
         command += ["--", sys.executable, WORK, str(self.folder), json.dumps(self.job.plan())]
@@ -90,7 +108,7 @@ class _Player:
             mount = 'mount -t tmpfs -o size=4m shm /dev/shm; exec "$@"'
             command = [*MOUNTS, "sh", "-ec", mount, "sh", *command]
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
-        with (self.folder / "output").open("wb") as output:
+        with (self.folder / "output").open("ab") as output:
             return subprocess.Popen(
                 command,
                 env=plain | dict([self.mark.split("=")]),
@@ -101,10 +119,10 @@ class _Player:
                 start_new_session=True,
             )
 
-    def _records(self) -> list[Record]:
-        return _lines(self.folder / "run" / "events.jsonl")
+    def _records(self, member: int = 0) -> list[Record]:
+        return _lines(self.folder / f"run-{member}" / "events.jsonl")
 
-    def _strike(self, ftrun: int) -> None:
+    def _strike(self, ftruns: list[int]) -> None:
         """Inject the next fault from outside, if its moment has come."""
         fault, now = self._queue[0], time.monotonic()
         if self._due is None:
@@ -121,16 +139,26 @@ class _Player:
             self._next()
             return
         if fault.kind == SHM_FULL:
-            _fill(Path(f"/proc/{ftrun}/root/dev/shm/ballast"))
+            _fill(Path(f"/proc/{ftruns[0]}/root/dev/shm/ballast"))
             self.struck.append({"mono": now, "kind": fault.kind})
-        for pid in self._targets(fault, ftrun):
+        for pid in self._targets(fault, ftruns):
             try:
                 os.kill(pid, signal.SIGSTOP if fault.kind == "rank stopped" else signal.SIGKILL)
             except ProcessLookupError:
                 pass
             else:
                 self.struck.append({"mono": now, "kind": fault.kind, "rank": fault.rank, "pid": pid})
+                if fault.kind == "rank stopped":
+                    self._stopped[fault.rank] = pid
         self._next()
+
+    def _continue_done(self) -> None:
+        """A rank whose training is over is not watched, so one that was stopped after that has to be continued."""
+        for rank, pid in list(self._stopped.items()):
+            if (self.folder / f"over-{rank}").exists():
+                del self._stopped[rank]
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
     def _report(self, fault: Outer | None = None) -> None:
         """The platform reports this fault; None: that it is over."""
@@ -147,14 +175,15 @@ class _Player:
         self._queue.pop(0)
         self._due, self._since, self._seen = None, time.monotonic(), len(self._records())
 
-    def _targets(self, fault: Outer, ftrun: int) -> list[int]:
+    def _targets(self, fault: Outer, ftruns: list[int]) -> list[int]:
         """The living processes that this fault is for."""
         ranks = [int(_read(self.folder / f"pid-{rank}") or 0) for rank in range(self.job.ranks)]
         if fault.kind == "helper killed":
-            found = [pid for _, pid in sorted(helpers(ftrun).items())]
+            found = [pid for ftrun in ftruns for _, pid in sorted(helpers(ftrun).items())]
             chosen = found[fault.rank % len(found) :][:1] if found else []
         elif fault.kind == "standby killed":
-            chosen = [pid for pid in children(ftrun) if WORK in words(pid) and pid not in ranks][:1]
+            found = [pid for ftrun in ftruns for pid in children(ftrun)]
+            chosen = [pid for pid in found if WORK in words(pid) and pid not in ranks][:1]
         elif "rank" in fault.kind:
             both = fault.rank, (fault.rank + 1) % self.job.ranks
             chosen = [ranks[rank] for rank in (both if fault.kind == "two ranks killed" else both[:1])]
@@ -163,28 +192,34 @@ class _Player:
             chosen = []
         return [pid for pid in chosen if alive(pid)]
 
-    def _left(self, ftrun: int) -> list[str]:
+    def _left(self, ftruns: list[int]) -> list[str]:
         until = time.monotonic() + DYING
-        while (found := self._found(ftrun)) and time.monotonic() < until:
+        while (found := self._found(ftruns)) and time.monotonic() < until:
             time.sleep(0.05)
         return found
 
-    def _found(self, ftrun: int) -> list[str]:
+    def _found(self, ftruns: list[int]) -> list[str]:
         left = [f"process {pid} {words(pid)[:200]}" for pid in carrying(self.mark)]
-        return left + [str(path) for path in Path("/dev/shm").glob(f"ftrun-beats-*-{ftrun}-*")]
+        return left + [str(path) for ftrun in ftruns for path in _beat_folders(ftrun)]
 
-    def _end(self, process: "subprocess.Popen[bytes]") -> None:
+    def _end(self, processes: "list[subprocess.Popen[bytes]]") -> None:
         until = time.monotonic() + DYING
-        while (process.poll() is None or carrying(self.mark)) and time.monotonic() < until:
-            for pid in [process.pid] * (process.poll() is None) + carrying(self.mark):
-                try:
+        while time.monotonic() < until:
+            living = [one.pid for one in processes if one.poll() is None] + carrying(self.mark)
+            if not living:
+                break
+            for pid in living:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
             time.sleep(0.02)
-        process.wait()
-        for path in Path("/dev/shm").glob(f"ftrun-beats-*-{process.pid}-*"):
-            shutil.rmtree(path, ignore_errors=True)
+        for process in processes:
+            process.wait()
+            for path in _beat_folders(process.pid):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _beat_folders(ftrun: int) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"ftrun-beats-*-{ftrun}-*"))
 
 
 def _fill(path: Path) -> None:

@@ -186,6 +186,7 @@ def train(run: Any) -> int:
                     ft.checkpoint(step, FOLDER / f"checkpoint-{step:06}-{RANK}")
                 ft.beat(step)
                 write_down("steps", round=run.round, step=step, value=state.value)
+            put(f"over-{RANK}", "")  # it is not watched any more once this function has returned
     except BaseException:
         due("leave", step)
         raise
