@@ -93,6 +93,22 @@ def test_ranks_that_die_at_once_are_replaced_together(victims: tuple[int, ...], 
     assert run.named("recovered")[-1]["step"] == 5
 
 
+def test_a_hang_before_the_first_step_of_a_round_whose_processes_are_all_new_restarts_all(runs: Runs) -> None:
+    """No process is left that had sent a heartbeat: the time to the first one counts again, from the round."""
+    faults = """
+if step == 5 and starts == 1: os.kill(os.getpid(), 9)
+if run.round == 2 and rank == 1: os.kill(os.getpid(), signal.SIGSTOP)
+"""
+    run = start(runs, faults, "--hang-timeout", "4s", "--start-timeout", "6s")
+    assert run.wait() == 0, run.log()
+    (hang,) = run.named("hang")
+    assert (hang["rule"], hang["limit"]) == ("start", 6.0)
+    assert [record["rung"] for record in run.named("recovering")][-1] == "tree"
+    (restart,) = run.named("restart")
+    assert restart["reason"] == "hang"
+    assert (runs.folder / "total-1").read_text() == expected()
+
+
 # --- a helper of ftrun is killed while the ranks recover --------------------------------------------------------------
 
 # What makes ftrun run a helper: options, with {} for the folder of the test.

@@ -3,6 +3,7 @@
 import pytest
 
 from ftrun.core.machine.values import TOUCH, Attempt, RaisedLimit, Rank, Section
+from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules.adaptive_timeout import FLOOR
 from ftrun.core.rules.liveness import LOOKS_PER_LIMIT, Assessment, Limits, assess, section_limit, time_awake
 
@@ -87,6 +88,21 @@ def test_a_given_start_limit_holds_from_the_spawn() -> None:
 )
 def test_any_movement_or_end_disarms_the_start_limit(rank: Rank) -> None:
     assert rule(assessed(rank, now=40.0, limits=LIMITS._replace(start_given=True))) is None
+
+
+def test_a_round_whose_processes_are_all_new_is_a_start() -> None:
+    """Nobody is left of those that had moved, and none of the new processes has sent a heartbeat."""
+    gone = Rank(0, moved_at=20.0, present=False), Rank(1, moved_at=21.0, present=False)
+    attempt = Attempt(1, pid=100, ranks=gone, rounds=Rounds(number=2, began=30.0))
+    assert assess(attempt, 69.0, LIMITS)[:2] == (None, 70.0)
+    assert rule(assess(attempt, 70.0, LIMITS)) == ("start", None)
+    alive = attempt._replace(ranks=(gone[0], Rank(1, moved_at=21.0)))
+    assert rule(assess(alive, 69.0, LIMITS)) is None
+    assert rule(assess(alive, 70.0, LIMITS)) == ("start", 1), "a process that is left is the one that is late"
+    moved = attempt._replace(ranks=(gone[0], Rank(1, moved_at=31.0, present=False)))
+    assert assess(moved, 1e6, LIMITS) == NOTHING
+    assert assess(attempt._replace(ranks=()), 1e6, LIMITS) == NOTHING, "a program without heartbeats is not suspected"
+    assert assess(attempt, 1e6, OFF) == NOTHING
 
 
 def test_missing_heartbeats_of_barred_processes_do_not_count() -> None:

@@ -20,7 +20,9 @@ from support import measured
 ENOUGH, ENOUGH_IN_GROUPS = 500, 150  # faults
 FOUND = """\
 - Where a rank ended with 0 while another one, whose collective had failed, waited for the next round, that one waited
-  for ever. All ranks are restarted now (`tests/scenarios/a_rank_that_ends_well_while_the_others_need_it.txt`)."""
+  for ever. All ranks are restarted now (`tests/scenarios/a_rank_that_ends_well_while_the_others_need_it.txt`).
+- Where all ranks were replaced and a new process hung before the first heartbeat of any of them, nobody noticed. The
+  time to the first heartbeat counts again now, from the beginning of the round (`tests/cli/test_rank_faults.py`)."""
 TAIL = 40  # records of a job that failed
 
 

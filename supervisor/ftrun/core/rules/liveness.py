@@ -193,14 +193,19 @@ def longest_cleared_age(finding: Finding, limits: Limits) -> float | None:
 def _spawn(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
     """The finding for a start without a heartbeat.  A configured start limit holds from the spawn, whether or not the
     program ever calls a hook.  Otherwise the limit follows from how long the first heartbeat took in earlier attempts.
+    A later round of recovery is such a start if no process is left of those that had moved before it.
     """
     limit, by_learning = start_limit(attempt, limits)
+    ranks, since = attempt.ranks, attempt.spawned_at
+    if attempt.rounds.number > 1 and attempt.moved:
+        limit, by_learning, since = limits.start, False, attempt.rounds.began
+        ranks = tuple(r for r in ranks if r.present or (r.moved_at is not None and r.moved_at > since))
     if limit is None or attempt.barred:
         return []
-    if any(r.moved_at is not None or r.done or (r.sections and r.present) for r in attempt.ranks):
+    if any(r.moved_at is not None or r.done or (r.sections and r.present) for r in ranks):
         return []
-    credit = max((r.credit for r in attempt.ranks), default=0.0)
-    age = time_awake(attempt.spawned_at, now, attempt.aways) - credit
+    credit = max((r.credit for r in ranks), default=0.0)
+    age = time_awake(since, now, attempt.aways) - credit
     return [Finding("start", None, age, limit, pid=attempt.pid, learned=by_learning)]
 
 
