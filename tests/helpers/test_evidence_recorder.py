@@ -68,6 +68,26 @@ def test_the_rank_that_does_not_enter_a_collective_is_named(job: Job) -> None:
     assert answers["0"]["problem"] is None
 
 
+@pytest.mark.torch
+def test_the_headline_has_the_numbers_of_collectives_that_do_not_match(job: Job) -> None:
+    """Rank 0 begins one collective more than it waits for."""
+    late = RANK.replace("time.sleep(600)  # never comes", "dist.barrier()")
+    begun = "    dist.all_reduce(torch.ones(4), async_op=True)\n"
+    job.start(LAUNCHER, late.replace("    dist.all_reduce", f"{begun}    dist.all_reduce"))
+    waiting, other = map(int, job.first_line.split())
+    ranks = [rank(0, waiting), rank(1, other)]
+    text = "ollective mismatch: rank 1 is in barrier #2, rank 0 in all_reduce #3"
+
+    def examined() -> Any:
+        answer = ask(job, finding={"pid": waiting}, ranks=ranks, between=1)
+        return answer if answer.result["mechanism"] == f"c{text}" else None
+
+    answer = wait_for(examined, "both in their collectives")
+    written = text.replace("_", r"\_").replace("#", r"\#")
+    assert answer.markdown.splitlines()[0] == f"# C{written}"
+    assert "has not reached collective 3" in answer.result["why"]
+
+
 @pytest.fixture
 def short() -> Iterator[str]:
     """A folder with a short name: the name of a socket has at most 107 bytes."""
@@ -196,3 +216,35 @@ def at(number: int, name: str = "all_reduce", is_open: bool = True, sizes: str =
 )
 def test_lagging_and_mismatched_ranks_are_named(answers: dict[int, Answer], expected: list[str]) -> None:
     assert flight_recorder.lagging_ranks(answers) == expected
+
+
+def called(number: int, name: str, sizes: str = "[[4]]", open: bool = True, group: str = "default_pg") -> Answer:
+    return Answer(1, {group: Collective(number, f"gloo:{name}", sizes, open)})
+
+
+@pytest.mark.parametrize(
+    ("answers", "text"),
+    [
+        ([called(42, "barrier"), called(41, "all_reduce")], "rank 1 is in all_reduce #41, rank 0 in barrier #42"),
+        ([called(7, "all_reduce"), called(8, "all_reduce")], "rank 0 is in all_reduce #7, rank 1 in all_reduce #8"),
+        (
+            [called(8, "barrier"), called(8, "all_reduce"), called(8, "barrier")],
+            "ranks 0, 2 are in barrier #8, rank 1 in all_reduce #8",
+        ),
+        (
+            [called(8, "all_reduce"), called(8, "all_reduce", "[[8]]")],
+            "rank 0 is in all_reduce #8 of [[4]], rank 1 in all_reduce #8 of [[8]]",
+        ),
+        (
+            [called(2, "barrier", group="data"), called(3, "barrier", group="data")],
+            "rank 0 is in barrier #2, rank 1 in barrier #3 of data",
+        ),
+        ([called(8, "barrier"), called(8, "barrier")], ""),
+        ([called(8, "barrier"), called(7, "all_reduce", open=False)], ""),
+        ([called(8, "barrier", group="data"), called(7, "all_reduce")], ""),
+        ([Answer(1, {})], ""),
+    ],
+    ids=str,
+)
+def test_collectives_that_do_not_match(answers: list[Answer], text: str) -> None:
+    assert flight_recorder.mismatch(dict(enumerate(answers))) == (f"collective mismatch: {text}" if text else "")

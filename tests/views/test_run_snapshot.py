@@ -100,6 +100,17 @@ def test_a_section_has_its_own_deadline(run: MadeRun) -> None:
     assert found.next == "Rank 0 would be suspected in 8m: 2m in section 'checkpoint' (timeout 10m)."
 
 
+def test_a_computation_without_end_has_a_limit_of_its_own(run: MadeRun) -> None:
+    run.limits = run.limits._replace(auto=True)
+    run.rank(0, moved=700, step=200, INTERVALS=100, USUAL=NS // 2, LONGEST=NS)
+    run.attempt |= {"raised": [(0, 1400.0)], "spin": (0, run.now - 700, "rank 0 computes at train.py:7")}
+    why = "learned: 100 times the usual silence and 2 times the longest one, at least 20m"
+    text = "Rank 0 would be suspected in 8m 20s, or sooner if it is deadlocked: 11m 40s without movement"
+    assert seen(run).next == f"{text} (timeout 20m, {why})."
+    run.attempt["spin"] = (0, run.now - 800, "rank 0 computes at train.py:7")
+    assert "timeout 23m" in str(seen(run).next), "it has moved since"
+
+
 def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
     run.status["phase"] = "starting"
     found = seen(run)
@@ -208,6 +219,11 @@ NEXT_ACTIONS = [
         28,
         "Rank 1 was proved to be deadlocked: it waits for itself; the verdict follows in 28s at the latest; evidence "
         "is being collected.",
+    ),
+    (
+        {"phase": "suspect", "finding": {"rank": 1, "rule": "spin", "mechanism": "rank 1 computes at train.py:7"}},
+        28,
+        "Rank 1 computes at train.py:7; the verdict follows in 28s at the latest; evidence is being collected.",
     ),
     ({"phase": "launching"}, None, "The command is being executed."),
 ]

@@ -49,7 +49,10 @@ class Looked(NamedTuple):
     closed look, the rank at the end of the chain, if it has one; `pid`: its process.  `cost`: CPU seconds that the look
     took, with its children.  `kind`: the rule that a closed look supports.  `again`: an open look that the group has to
     repeat soon, because all members together seem to be closed.  `compared`: for how many seconds states were compared,
-    whose CPU time is not a part of `cost`.
+    whose CPU time is not a part of `cost`.  `confined`: of an open look, that the thread whose states were compared is
+    confined (recurrence.py), and nothing else may end its computation: a sentence, or empty; `rank` and `pid` are of
+    it, and the `fingerprint` stays the same while it reads and writes nothing.  `place`: the functions of the program
+    in which such a thread computes.
     """
 
     open_reason: str | None
@@ -61,6 +64,8 @@ class Looked(NamedTuple):
     kind: Rule = "deadlock"
     again: bool = False
     compared: float = 0.0
+    confined: str = ""
+    place: str = ""
 
 
 class Request(NamedTuple):

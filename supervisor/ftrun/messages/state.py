@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from ftrun.core.accounting.totals import TRACE, Account, LostTime, Trace
 from ftrun.core.machine.states import Finish, Job, KeepRunning, Restart, Stopping, Suspect
-from ftrun.core.machine.values import Attempt, Ledger, SavedFile, VisibleDevices
+from ftrun.core.machine.values import Attempt, Ledger, LookState, SavedFile, VisibleDevices
 from ftrun.core.ranks.table import Rounds
+from ftrun.core.rules import spin
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages.codec import Codec, Malformed, parse_json
 
@@ -82,8 +83,16 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "processes": [tuple(one)[:-1] for one in attempt.processes],
         "exceptions": [one.exception for one in attempt.processes],
         "wait": attempt.look.wait,
+        "spin": _spin(attempt.look),
         "rounds": _rounds(attempt.rounds) if attempt.rounds.is_open else None,
     }
+
+
+def _spin(look: LookState) -> tuple[object, ...] | None:
+    """The rank that looks have found to compute where it never was before, if the rule `spin` applies to it."""
+    if look.still is None or look.confined is None or not spin.applies(look):
+        return None
+    return look.confined.rank, look.still.since, look.confined.why
 
 
 def _rounds(rounds: Rounds) -> dict[str, Any]:

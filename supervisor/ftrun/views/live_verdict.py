@@ -3,10 +3,20 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ftrun.core.machine.values import Attempt, Finding, LearnedTimeouts, LocalRank, RaisedLimit, Rank
+from ftrun.core.machine.values import (
+    Attempt,
+    Confined,
+    Finding,
+    LearnedTimeouts,
+    LocalRank,
+    LookState,
+    RaisedLimit,
+    Rank,
+    Standstill,
+)
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.table import Rounds
-from ftrun.core.rules import adaptive_timeout
+from ftrun.core.rules import adaptive_timeout, spin
 from ftrun.core.rules.adaptive_timeout import ENOUGH
 from ftrun.core.rules.idle import SAMPLES, Idle, TreeSample
 from ftrun.core.rules.liveness import Limits, assess, hang_limit, section_limit, start_limit
@@ -62,7 +72,17 @@ def attempt(found: dict[str, Any], ranks: tuple[Rank, ...]) -> Attempt:
         start_raised=float(found.get("start_raised", 0.0)),
         rounds=_rounds(found.get("rounds")),
         processes=_processes(found),
+        look=_look(found.get("spin"), ranks),
     )
+
+
+def _look(found: list[Any] | None, ranks: tuple[Rank, ...]) -> LookState:
+    """What the looks have shown, as far as a limit follows from it."""
+    if found is None:
+        return LookState()
+    number, since, why = found
+    pid = next((rank.pid for rank in ranks if rank.rank == number), 0)
+    return LookState(Standstill(number, float(since)), confined=Confined(why, why, "", number, pid, spin.LOOKS))
 
 
 def _rounds(found: dict[str, Any] | None) -> Rounds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,11 @@ from proof.hangs.hanging import BESIDE, HANGS, MOMENTS, ONLY, RANKS, SHAPES, SIN
 from proof.hangs.healthy import MOMENTS as HEALTHY_MOMENTS
 from proof.hangs.healthy import ROWS
 from proof.hangs.others import section
-from support.measured import Measured, save
+from support.measured import RESULTS, Measured, save
 
 Run = dict[str, Any]
 PAGE = "hang-matrix"
+MARK = " °"  # of a cell that an earlier run has measured
 COMMAND = "bin/prove hangs --publish"
 INTRODUCTION = {
     SINGLE: "The program is one process; `collective` and `mismatch` bring a second rank, `dataloader` a worker.",
@@ -34,10 +36,12 @@ CHANGING = (
 
 
 def publish(runs: Sequence[Run]) -> list[Path]:
+    """A table of which nothing was measured stays as it is; so does a cell, with a mark."""
     hangs = [run for run in runs if run["what"] == "hang"]
     healthy = [run for run in runs if run["what"] == "healthy"]
     others = [run for run in runs if run["what"] == "others"]
-    made = [_hangs(number, shape, hangs) for number, shape in enumerate(SHAPES)] if hangs else []
+    measured = {run["shape"] for run in hangs}
+    made = [_hangs(number, shape, hangs) for number, shape in enumerate(SHAPES) if shape in measured]
     made += [_healthy(healthy)] if healthy else []
     made += [section(others)] if others else []
     return [save(PAGE, one) for one in made]
@@ -45,12 +49,18 @@ def publish(runs: Sequence[Run]) -> list[Path]:
 
 def _hangs(number: int, shape: str, runs: Sequence[Run]) -> Measured:
     own = [run for run in runs if run["shape"] == shape]
-    rows = []
+    rows, name, kept = [], f"1{number}-hangs", 0
+    earlier = _published(name)
+    before: dict[str, Sequence[str]] = {row[0]: row[1:] for row in earlier.get("rows", ())}
     for kind in HANGS:
         if shape in ONLY.get(kind, SHAPES):
             of_kind = [run for run in own if run["kind"] == kind]
             cells = [_cell([run for run in of_kind if run["moment"] == moment]) for moment in MOMENTS]
-            rows.append((f"`{kind}`", *cells, _says(of_kind)))
+            old = before.get(f"`{kind}`", ("",) * (len(MOMENTS) + 1))
+            for place, cell in enumerate(cells):
+                if not cell and old[place]:
+                    cells[place], kept = old[place].removesuffix(MARK) + MARK, kept + 1
+            rows.append((f"`{kind}`", *cells, _says(of_kind) or old[-1]))
     found = [run for run in own if run["after"] is not None]
     late = [run for run in found if run["after"] > SOON]
     again = sum(not run["wrong"] for run in found)
@@ -63,10 +73,20 @@ def _hangs(number: int, shape: str, runs: Sequence[Run]) -> Measured:
             f" The load of the machine was {loads[len(loads) // 2]:g} in the median and {loads[-1]:g} at most, on two "
             "cores: it delays looks and stacks."
         )
+    if kept:
+        when = f"{earlier['day']}, commit {earlier['commit']}"
+        after.append(
+            f"A cell with {MARK.strip()} was not measured in these runs: it is as published on {when}, or before."
+        )
     head = ("kind", *MOMENTS, "what the verdict says; if there was none, why the wait is open")
-    return Measured(
-        f"1{number}-hangs", f"Hangs: {shape}", COMMAND, (INTRODUCTION[shape],), head, tuple(rows), tuple(after)
-    )
+    return Measured(name, f"Hangs: {shape}", COMMAND, (INTRODUCTION[shape],), head, tuple(rows), tuple(after))
+
+
+def _published(name: str) -> dict[str, Any]:
+    """That table as it is now, empty if there is none."""
+    path = RESULTS / PAGE / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def _cell(runs: Sequence[Run]) -> str:

@@ -1,15 +1,20 @@
 """The program that measures the matrix: its schedule, its rows, and the tables that it makes."""
 
+import json
 import threading
 import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from proof.hangs import sections
+from proof.hangs import limits, sections
+from proof.hangs.computing import PROGRAMS, Seen, recorded
 from proof.hangs.hanging import CELLS, HANGS, MOMENTS, RANKS, SINGLE, STARTED, TORCHRUN, Cell, Found
 from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import Met
 from proof.hangs.others import KIND_NAMES
 from proof.hangs.schedule import Job, run_all
+from support.measured import save
 
 
 def test_jobs_run_side_by_side_within_the_cores_and_the_number() -> None:
@@ -83,11 +88,12 @@ def runs() -> list[dict[str, Any]]:
     ]
 
 
-def test_the_tables(monkeypatch: Any) -> None:
+def test_the_tables(monkeypatch: Any, tmp_path: Path) -> None:
     saved = list[Any]()
     monkeypatch.setattr(sections, "save", lambda page, one: saved.append(one))
+    monkeypatch.setattr(sections, "RESULTS", tmp_path)
     sections.publish(runs())
-    single, *_, ranks, _, healthy = saved
+    single, ranks, healthy = saved
     rows = {row[0]: row[1:] for row in single.rows}
     assert rows["`deadlock`"][:3] == ("`deadlock` 61 s", "", "`deadlock` 24 s")
     assert "process N (python) waits at …/train.py:1" in rows["`deadlock`"][3]
@@ -97,3 +103,59 @@ def test_the_tables(monkeypatch: Any) -> None:
     name, number, wrong, suspected, why = healthy.rows[1]
     assert (number, wrong, suspected, why) == ("2", "1", "1", "a timer that ends in Ns")
     assert name in ROWS
+
+
+def test_a_cell_without_a_new_run_stays_and_is_marked(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr(sections, "RESULTS", tmp_path)
+    monkeypatch.setattr(sections, "save", partial(save, folder=tmp_path))
+    sections.publish(runs())
+    others = [run | {"kind": "pipe"} if run["kind"] == "deadlock" else run for run in runs()[:3]]
+    for _ in range(2):
+        single = json.loads(sections.publish(others)[0].read_text())
+        rows = {row[0]: row[1:] for row in single["rows"]}
+        assert rows["`pipe`"][:3] == ["`deadlock` 61 s", "", "`deadlock` 24 s"]
+        assert rows["`deadlock`"][:3] == ["`deadlock` 61 s °", "", "`deadlock` 24 s °"]
+        assert "train.py:1" in rows["`deadlock`"][3]
+        assert "A cell with ° was not measured in these runs" in single["after"][1]
+    assert (tmp_path / "hang-matrix" / "13-hangs.json").exists(), "a table without new runs stays"
+
+
+# --- the limit for computations that are not proved ------------------------------------------------------------------
+
+
+def seen(confined: int, of: int = 12) -> list[Seen]:
+    return [Seen(True, True, number < confined, "computes") for number in range(of)]
+
+
+def test_what_was_recorded_covers_each_program_and_tells_hangs_from_work() -> None:
+    found = recorded()
+    assert found.keys() == {program.name for program in PROGRAMS}
+    for program in PROGRAMS:
+        confined = sum(one.confined for one in found[program.name])
+        if program.name in ("`busy`", "`spin`", "a counter"):
+            assert confined > len(found[program.name]) / 2, program.name
+        elif program.name != "a search with few numbers":
+            assert confined == 0, program.name
+
+
+def test_looks_compare_at_ever_longer_silences() -> None:
+    assert limits.TIMES[:6] == [15, 30, 60, 120, 240, 450]
+
+
+def test_a_verdict_needs_two_looks_in_a_row_and_the_evidence() -> None:
+    assert limits.verdict(600.0, lambda: True) == 600.0
+    assert limits.verdict(600.0, lambda: False) == limits.HOUR
+    late = iter([False] * 6 + [True] * 99)
+    assert limits.verdict(600.0, lambda: next(late)) == limits.TIMES[7]
+    refuted = iter([True] * 6 + [False] + [True] * 99)
+    assert limits.verdict(600.0, lambda: next(refuted)) > 1200.0
+
+
+def test_the_rule_costs_less_than_the_place_alone_and_finds_as_much() -> None:
+    found = {program.name: seen(12 if program.share in (0.0, 0.003) else 0) for program in PROGRAMS}
+    place, _, rule = (limits.simulate(600.0, one, limits.LENGTHS[1], found, 2000) for one in limits.CANDIDATES)
+    assert rule.killed - rule.by_hour < (place.killed - place.by_hour) / 20
+    assert limits.found_after(600.0, limits.CANDIDATES[2], found["`busy`"], 20) == (600.0, 0.0)
+    table = limits.measured(found, 200)
+    assert [row[1] for row in table.rows[-5:]] == ["5m", "10m", "20m", "30m", "60m"]
+    assert all(len(row) == len(table.head) for row in table.rows)

@@ -99,11 +99,9 @@ class Looked(NamedTuple):
 
     `open_reason`: why something may still end the wait; None: the look is closed, nothing can.  `mechanism`: what waits
     for what, a sentence.  `fingerprint`: two closed looks with the same one found the same threads in the same calls,
-    and none of them has run in between.  `rank`, `pid`: the rank, if it has one, and the process at the end of the
-    chain.  `cost`: the CPU seconds of the look.  `rule`: the rule that a closed look supports.  `again`: the members of
-    the group together seem to be in a deadlock, which another look of each has to confirm.  `compared`: for how many
-    seconds the states of a computing thread were compared; not a part of `cost`.
-    """
+    none of which has run in between.  `rank`, `pid`: the rank, if it has one, and the process at the end of the chain.
+    `cost`: CPU seconds.  `rule`: the one that a closed look supports.  `again`: the group has to confirm a deadlock of
+    its members.  `compared`: seconds for which states were compared.  `confined`, `place`: what that has shown."""
 
     now: float
     open_reason: str | None
@@ -115,6 +113,8 @@ class Looked(NamedTuple):
     rule: Rule = "deadlock"
     again: bool = False
     compared: float = 0.0
+    confined: str = ""
+    place: str = ""
 
 
 class CommandStopped(NamedTuple):

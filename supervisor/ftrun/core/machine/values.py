@@ -11,7 +11,8 @@ from ftrun.core.rules.idle import Idle
 Cause = Literal["hang", "fault", "failure"]
 CAUSES: Final[tuple[Cause, ...]] = ("hang", "fault", "failure")
 Reason = Literal["first", "hang", "fault", "failure", "manual", "peer"]
-Rule = Literal["step", "start", "section", "idle", "deadlock", "loop"]  # the rules that find hangs: `hang_rules.RULES`
+# The rules that find hangs: `hang_rules.RULES`.
+Rule = Literal["step", "start", "section", "idle", "deadlock", "loop", "spin"]
 TOUCH: Final = -1  # the "rank" of the touch file; of several processes without RANK it is -1 - pid
 
 
@@ -106,6 +107,20 @@ class ClosedLook(NamedTuple):
     rule: Rule = "deadlock"
 
 
+class Confined(NamedTuple):
+    """What looks have shown of a rank that computes, without a proof: nothing can influence it, and it changes next to
+    no memory.  `why`: a sentence; `place`: the functions of the program in which it computes; `fingerprint`: stays the
+    same while it reads and writes nothing; `rank`, `pid`: as in `ClosedLook`; `times`: how many looks in a row have
+    found that."""
+
+    why: str
+    place: str
+    fingerprint: str
+    rank: int | None = None
+    pid: int = 0
+    times: int = 1
+
+
 class LookState(NamedTuple):
     """What the looks at this attempt have shown since it last moved (core/rules/looks.py).
 
@@ -116,6 +131,8 @@ class LookState(NamedTuple):
     proof was refuted, so that there is no look before the job has stood still for so many seconds.  `compared`: how
     long it had stood still when the states of a computing thread were last compared in this attempt, in seconds.
     `wait`: what the job waits for, according to the last look, as text; `recorded`: the same in the last record `look`.
+    `confined`: what the last comparison of states has shown, if that.  `place`: where a thread computed then; `places`:
+    where one has computed in this attempt before the job moved on, the newest last.
     """
 
     still: Standstill | None = None
@@ -130,6 +147,9 @@ class LookState(NamedTuple):
     wait: str = ""
     recorded: str = ""
     repeats: int = 0
+    confined: Confined | None = None
+    place: str = ""
+    places: tuple[str, ...] = ()
 
 
 class EarlyEvidence(NamedTuple):

@@ -18,7 +18,17 @@ from ftrun.core.machine.states import (
     Watched,
 )
 from ftrun.core.machine.stopping import Effects, Outcome, restart_or_escalate
-from ftrun.core.machine.values import CAUSES, Attempt, Cause, ClosedLook, EarlyEvidence, Finding, Ledger, RaisedLimit
+from ftrun.core.machine.values import (
+    CAUSES,
+    Attempt,
+    Cause,
+    ClosedLook,
+    Confined,
+    EarlyEvidence,
+    Finding,
+    Ledger,
+    RaisedLimit,
+)
 from ftrun.core.rules import adaptive_timeout, early_evidence, hang_rules, looks
 from ftrun.core.rules.idle import observe, unchanged_for
 from ftrun.core.rules.liveness import assess, is_same, time_awake
@@ -94,10 +104,12 @@ def on_looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Pol
         return job, ()
     age, is_open = looks.age_of(attempt, event.now), event.open_reason is not None
     found = ClosedLook(begun, event.fingerprint, event.mechanism, event.rank, event.pid, event.rule)
-    why = event.mechanism or event.open_reason or ""
-    attempt = looks.end(
-        attempt, None if is_open else found, why, event.now, event.cost, event.again, event.compared > 0
+    why = event.confined or event.mechanism or event.open_reason or ""
+    confined = (
+        Confined(event.confined, event.place, event.fingerprint, event.rank, event.pid) if event.confined else None
     )
+    compared = event.compared > 0, confined, event.place
+    attempt = looks.end(attempt, None if is_open else found, why, event.now, event.cost, event.again, *compared)
     if age < looks.RECORDED or why == attempt.look.recorded:
         return check(job, attempt, event.now, policy)
     attempt = attempt._replace(look=attempt.look._replace(recorded=why))

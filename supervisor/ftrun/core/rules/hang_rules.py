@@ -25,8 +25,9 @@ class HangRule(NamedTuple):
     """`meaning`: what the rule checks, for the reference.  `timeout`: the name of its timeout (`hang` for
     `--hang-timeout`).  `sentence`: why a rank is considered hung, with age and limit.  `brief`: the same in a few
     words.  `missing`: what has not come, to follow an age ("50s without a step").  `by_work`: it measures the work of
-    the whole tree, so that work clears it and raises its timeout.  `by_proof`: looks prove it (looks.py), without a
-    timeout.  `several`: a program may give each its own timeout, so that the source of the general one is not named."""
+    the whole tree, so that work clears it and raises its timeout.  `by_proof`: looks have to find it (looks.py), and
+    the evidence once more.  `several`: a program may give each its own timeout, so that the source of the general one
+    is not named."""
 
     meaning: str
     timeout: str
@@ -82,6 +83,13 @@ def _looping(found: Finding) -> str:
     proved = f"{rank(found.rank)} was proved to be in an endless loop after {seconds(found.age)} without movement"
     text = short(found.mechanism.removeprefix("endless loop: "), REASON)
     return f"{proved}: {text}" if text else proved
+
+
+def _spins(found: Finding) -> str:
+    return (
+        f"{rank(found.rank)} has computed without movement for {seconds(found.age)} (limit {_limit(found)}): "
+        + short(found.mechanism, REASON)
+    )
 
 
 def _who(silent: Silent) -> str:
@@ -149,6 +157,18 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         several=False,
         sentence=_looping,
         brief=lambda silent: f"{_who(silent)} is in an endless loop",
+        missing=lambda found: "without movement",
+    ),
+    "spin": HangRule(
+        meaning="a rank that has moved a hundred times computes where it never was before, for a hundred times the "
+        "usual silence and at least 20 minutes, nothing can influence it, and it changes next to no memory; only "
+        "under `--hang-timeout auto`",
+        timeout="hang",
+        by_work=False,
+        by_proof=True,
+        several=False,
+        sentence=_spins,
+        brief=lambda silent: f"{_who(silent)} computes without end",
         missing=lambda found: "without movement",
     ),
 }

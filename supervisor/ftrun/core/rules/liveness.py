@@ -11,6 +11,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import adaptive_timeout
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.rules.idle import idle_for, unchanged_for
+from ftrun.core.rules.spin import spin_limit
 
 # Heartbeats are read at least this often within the shortest limit.  A freeze between two reads goes unnoticed, so it
 # must be small against the limit; the touch file has no trustworthy clock, so its heartbeat is timed by the read.
@@ -72,6 +73,7 @@ def assess(
     """
     awaited = awaited_ranks(attempt)
     findings, spans = _spawn(attempt, now, limits) + _idle(attempt, now, limits) + _proved(attempt, now), list[float]()
+    findings += _spinning(attempt, now, learned)
     for rank in awaited:
         findings += _sections(rank, attempt, now, limits)
         if limits.automatic is not None and not limits.automatic_learned and rank.moved_at is not None:
@@ -232,6 +234,19 @@ def _proved(attempt: Attempt, now: float) -> list[Finding]:
     step, pid = (None, closed.pid or attempt.pid) if rank is None else (rank.step, rank.pid or closed.pid)
     age = max(STILL, time_awake(still.since, now, attempt.aways))
     return [Finding(closed.rule, number, age, STILL, step, None, pid, True, closed.mechanism)]
+
+
+def _spinning(attempt: Attempt, now: float, learned: LearnedTimeouts | None) -> list[Finding]:
+    """The finding that looks support without a proof, overdue or not."""
+    still, confined = attempt.look.still, attempt.look.confined
+    limit = spin_limit(attempt, learned)
+    if still is None or confined is None or limit is None:
+        return []
+    rank = next(rank for rank in attempt.ranks if rank.rank == confined.rank)
+    if rank.moved_at is None or rank.moved_at > still.since:  # the first to stand still is another one
+        return []
+    age = time_awake(still.since, now, attempt.aways) - rank.credit
+    return [Finding("spin", rank.rank, age, limit, rank.step, None, rank.pid, True, confined.why)]
 
 
 def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:

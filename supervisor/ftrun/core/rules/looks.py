@@ -3,11 +3,14 @@
 Under `--hang-timeout auto` a helper looks whether anything can still end the wait of the rank that has stood still for
 the longest time.  An open look changes nothing.  A closed one is repeated soon; if both find the same, the job is
 suspected, and evidence has to prove it once more.  No timeout is involved, and no heartbeat is needed.
+
+A look at a rank that computes may find less than a proof: nothing can influence it, and it changes next to no memory.
+Several of these are a reason not to wait for the hour (rules/spin.py).
 """
 
 from typing import Final
 
-from ftrun.core.machine.values import Attempt, ClosedLook, LookState, Standstill
+from ftrun.core.machine.values import Attempt, ClosedLook, Confined, LookState, Standstill
 from ftrun.core.rules.liveness import STILL, awaited_ranks, time_awake
 
 LOOKS: Final = (STILL, 30.0, 60.0)  # s without a movement at which a look is due,
@@ -23,6 +26,7 @@ TWICE: Final = 1.8  # less than two, since a look may come later than it was due
 LEAST_COMPARED: Final = 2.0  # s
 MOST_COMPARED: Final = 6.0  # s
 RECORDED: Final = 60.0  # s without a movement from which on the result of a look is recorded
+PLACES: Final = 64  # in which a thread has computed, that are remembered
 
 
 def follow(attempt: Attempt) -> Attempt:
@@ -35,8 +39,11 @@ def follow(attempt: Attempt) -> Attempt:
 
 
 def forget(attempt: Attempt, now: float) -> Attempt:
-    """The attempt after a time that does not count as silence: what the looks have shown is dropped."""
-    look = _anew(attempt.look, _still(attempt))
+    """The attempt after a time that does not count as silence: what the looks have shown is dropped.  A thread that
+    computes and has not moved is still the same one, which its fingerprint shows."""
+    look, before = _anew(attempt.look, _still(attempt)), attempt.look
+    if look.still == before.still:
+        look = look._replace(confined=before.confined, place=before.place)
     return attempt._replace(look=look._replace(earliest=max(look.earliest, now + AGAIN)))
 
 
@@ -81,15 +88,20 @@ def end(
     cost: float,
     again: bool = False,
     compared: bool = False,
+    confined: Confined | None = None,
+    place: str = "",
 ) -> Attempt:
     """The attempt after the look that was under way; `found`: None after an open one; `wait`: what the job waits for.
     Two closed looks with the same result prove a deadlock or a loop; one whose result differs from the one before is
     confirmed at the usual time.  `again`: an open one is repeated soon.  `compared`: the states of a computing thread
-    were compared."""
+    were compared, at that `place`; `confined`: what this has shown."""
     before = attempt.look.closed
     look = attempt.look._replace(begun=None, earliest=now + SPACING * cost, closed=found, wait=wait)
     if compared:
-        look = look._replace(compared=look.age)
+        earlier = attempt.look.confined
+        if confined is not None and earlier is not None and _did_nothing(earlier, confined):
+            confined = confined._replace(times=earlier.times + 1)
+        look = look._replace(compared=look.age, confined=confined, place=place)
     if found is not None and before is not None:
         look = look._replace(proved=bool(found.fingerprint) and _is_same(found, before))
     elif found is not None:
@@ -108,7 +120,9 @@ def age_of(attempt: Attempt, now: float) -> float:
 def _anew(look: LookState, still: Standstill | None) -> LookState:
     """Without any result; a look that is under way is dropped."""
     earliest = look.earliest if look.begun is None else 0.0
-    return LookState(still, earliest=earliest, raised=look.raised, compared=look.compared, recorded=look.recorded)
+    new = LookState(still, earliest=earliest, raised=look.raised, compared=look.compared, recorded=look.recorded)
+    left = still != look.still and look.place and look.place not in look.places
+    return new._replace(places=(*look.places, look.place)[-PLACES:] if left else look.places)
 
 
 def _is_same(found: ClosedLook, before: ClosedLook) -> bool:
@@ -127,3 +141,9 @@ def _still(attempt: Attempt) -> Standstill | None:
         return Standstill(None, attempt.spawned_at)
     ranks = [Standstill(r.rank, r.claimed_at if r.moved_at is None else r.moved_at) for r in awaited_ranks(attempt)]
     return min(ranks, key=lambda still: still.since, default=None)
+
+
+def _did_nothing(earlier: Confined, confined: Confined) -> bool:
+    """Whether the same thread has read and written nothing between these looks."""
+    one, other = ((seen.rank, seen.pid, seen.fingerprint) for seen in (earlier, confined))
+    return one == other

@@ -11,7 +11,8 @@ timeout reaches its maximum (an hour by default).  Doubt is therefore resolved i
 * A waiting rank need not be the one that hangs.  If another rank that also stopped does work, or is in a section, which
   has its own timeout, the suspect may be waiting for that rank.
 * A timeout that the user set is never extended.
-* CPU use of a loop that was proved to be endless (recurrence.py) is no work.
+* CPU use of a loop that was proved to be endless (recurrence.py) is no work, nor is that of one for which the
+  rule `spin` exists.
 * A learned timeout kills only if nothing outside the job can end the wait (graph.py), whatever else was observed.
 
 Where the job uses an accelerator there is less doubt: a wait for the device also looks like CPU use within one line,
@@ -167,8 +168,8 @@ def classify(
     cleared = _work_of(living, doubt=not (idle and accelerated), moved=outside.moved) or outside.traffic
     if cleared is None and idle and any(change.moved for change in living):
         cleared = f"its Python stack changes: {next(c for c in living if c.moved).location}"
-    if finding.rule == "loop":  # it computes, and that it gets nowhere is proved or not
-        cleared = None
+    if finding.rule in ("loop", "spin"):  # it computes, and that it gets nowhere is shown or not
+        cleared = f"it works: {io / 1e6:.1f} MB/s read and written" if io >= BUSY_IO else None
     elif cleared is None and not idle:
         cleared = next((why for rank, subtree in others if (why := _awaited_work(rank, subtree, accelerated))), None)
     cleared = cleared or outside.open_reason

@@ -141,6 +141,25 @@ def lagging_ranks(answers: Mapping[int, Answer]) -> list[str]:
     return found
 
 
+def mismatch(answers: Mapping[int, Answer]) -> str:
+    """That ranks of one process group wait in different collectives, or at different numbers of the same one, as a
+    sentence; empty if none do."""
+    for group in sorted({group for answer in answers.values() for group in answer.last}):
+        at = {rank: answer.last[group] for rank, answer in sorted(answers.items()) if group in answer.last}
+        waiting = {rank: collective for rank, collective in at.items() if collective.open}
+        same_call = len({(one.number, one.name) for one in waiting.values()}) == 1
+        calls: dict[str, list[int]] = {}
+        for rank, one in sorted(waiting.items(), key=lambda item: (item[1].number, item[0])):
+            sizes = f" of {one.sizes}" if same_call else ""
+            calls.setdefault(f"{one.name.rpartition(':')[2]} #{one.number}{sizes}", []).append(rank)
+        if len(calls) > 1:
+            where = [(_ranks(ranks), len(ranks) > 1, call) for call, ranks in calls.items()]
+            (who, several, call), *others = where
+            parts = [f"{who} {'are' if several else 'is'} in {call}", *(f"{who} in {call}" for who, _, call in others)]
+            return f"collective mismatch: {', '.join(parts)}" + (f" of {group}" if group != DEFAULT else "")
+    return ""
+
+
 def _ranks(numbers: list[int]) -> str:
     return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
 

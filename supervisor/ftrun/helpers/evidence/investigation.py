@@ -128,7 +128,7 @@ class Investigation:
         suspects = [change for change in found if change.pid == request.suspect]
         in_collective = any(change.is_in_collective for change in suspects)
         named = culprits(_seen_ranks(facts))
-        self._reply(verdict, report.location_summary(complete), path, in_collective, facts.mechanism, named)
+        self._reply(verdict, report.location_summary(complete), path, in_collective, complete.mechanism, named)
         if path is not None and background.running:
             background.wait(until)
             self._write(background.add_to(facts))
@@ -225,8 +225,8 @@ class Investigation:
         return None
 
     def _compare(self, world: World) -> dict[loops.Node, Comparison]:
-        """Compare the states of the threads that compute, where a loop is suspected."""
-        if self._request.finding.rule != "loop":
+        """Compare the states of the threads that compute, where one of them is suspected."""
+        if self._request.finding.rule not in ("loop", "spin"):
             return {}
         return loops.compare(loops.computing(world), looks.MOST_COMPARED)
 
@@ -238,7 +238,9 @@ class Investigation:
         or a signal may end it in ways that no graph shows."""
         finding = self._request.finding
         job, others = look.facts(self._request), self._others
-        reasons = {node: comparison.reason or "" for node, comparison in compared.items()}
+        # A loop is proved; without a proof, it is enough for this rule that nothing influences it.
+        spins = finding.rule == "spin"
+        reasons = {node: "" if spins and one.confined else one.reason or "" for node, one in compared.items()}
         proved = proof.prove(before, after, found.found, job, in_group=others is not None, computing=reasons)
         proved = proved if others is None else others.apply(proved, job)
         if not self._by_proof:
@@ -296,12 +298,15 @@ class BackgroundWork:
             task.wait(until - time.monotonic())
 
     def add_to(self, facts: Facts) -> Facts:
-        """The facts with all that has arrived so far, and with the names of what has not."""
+        """The facts with all that has arrived so far, and with the names of what has not.  The numbers of collectives
+        that do not match are the headline."""
         failed = [(name, task.problem) for name, task in self._tasks.items() if task.problem is not None]
         late = [(name, "it did not arrive in time") for name, task in self._tasks.items() if task.running]
+        answers = self._answers.value or {}
         return facts._replace(
             commands=dict(self._commands),
-            answers=self._answers.value or {},
+            answers=answers,
+            mechanism=flight_recorder.mismatch(answers) or facts.mechanism,
             output={path: task.value for path, task in self._output.items() if task.value},
             missing=[*facts.missing, *failed, *late],
         )

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from typing import Final
 
 from ftrun.core.machine.values import Rule
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
 from ftrun.helpers.evidence import loops, processes, proof, stacks, threads, waits
 from ftrun.helpers.evidence.mappings import Mappings
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.proof import Facts, Proof
+from ftrun.helpers.evidence.recurrence import Comparison
+from ftrun.helpers.evidence.world import World
 from ftrun.messages.evidence import Look, Looked, Request
 
 STILL: Final = 10.0  # s for which a rank must not have moved
@@ -36,7 +39,11 @@ def look(request: Look, pause: Callable[[float], None] = time.sleep) -> Looked:
     cost = round(cpu() - looking.comparing, 3)
     rule: Rule = "loop" if found.loops else "deadlock"
     seen = found.open_reason, found.mechanism, found.fingerprint, found.rank, found.pid
-    return Looked(*seen, cost, rule, again, looking.compared)
+    answer = Looked(*seen, cost, rule, again, looking.compared, place=looking.place)
+    if found.open_reason is None or looking.confined is None:
+        return answer
+    what, rank, pid, fingerprint = looking.confined
+    return answer._replace(confined=what, rank=rank, pid=pid, fingerprint=fingerprint)
 
 
 def cpu() -> float:
@@ -54,12 +61,25 @@ def facts(request: Look | Request) -> Facts:
     return Facts(request.root, {rank.pid: rank.rank for rank in ranks}, tuple(rank.pid for rank in still), devices)
 
 
+class Confined(NamedTuple):
+    """A thread that computes, which nothing can influence.  `what`: a sentence; `rank`, `pid`: of its process;
+    `fingerprint`: the same for as long as it reads and writes nothing."""
+
+    what: str
+    rank: int | None
+    pid: int
+    fingerprint: str
+
+
 class _Looking:
-    """`compared`: seconds for which states were compared; `comparing`: the CPU seconds of that."""
+    """`compared`: seconds for which states were compared; `comparing`: the CPU seconds of that; `place`: where the
+    first of these threads computes; `confined`: it, if nothing else may end its computation."""
 
     def __init__(self, request: Look, pause: Callable[[float], None]) -> None:
         self._request, self._pause, self._in_group = request, pause, request.group is not None
         self.compared = self.comparing = 0.0
+        self.place = ""
+        self.confined: Confined | None = None
 
     def prove(self) -> Proof:
         request, job, in_group = self._request, facts(self._request), self._in_group
@@ -82,21 +102,36 @@ class _Looking:
         if first.open_reason is not None and not first.in_group:
             return first
         if needed := [(wait.pid, wait.tid) for wait in first.waits if (wait.pid, wait.tid) in computing]:
-            computing = self._compare(needed)
+            results = self._compare(needed)
+            self.place = loops.place(found.get(needed[0][0]), needed[0][1])
+            computing = {node: result.reason or "" for node, result in results.items()}
             first = proof.prove(before, before, found, job, False, in_group, computing)
             if first.open_reason is not None and not first.in_group:
+                if not all(result.confined for result in results.values()):
+                    return first
+                # Whether it would be an endless loop if its states did recur.
+                supposed = dict.fromkeys(results, "")
+                if proof.prove(before, before, found, job, False, in_group, supposed).open_reason is None:
+                    after = self._observe_again(started, excluded)
+                    end = proof.prove(before, after, found, job, False, in_group, supposed)
+                    self.confined = _confined(end, needed[0]) if end.open_reason is None else None
                 return first
-        self._pause(max(0.0, started + request.between - time.monotonic()))
-        after = waits.empty(frozenset())
-        waits.observe(after, processes.members(request.root, excluded), excluded, in_group)
+        after = self._observe_again(started, excluded)
         return proof.prove(before, after, found, job, False, in_group, computing)
 
-    def _compare(self, threads: list[tuple[int, int]]) -> dict[tuple[int, int], str]:
+    def _observe_again(self, started: float, excluded: frozenset[int]) -> World:
+        request = self._request
+        self._pause(max(0.0, started + request.between - time.monotonic()))
+        after = waits.empty(frozenset())
+        waits.observe(after, processes.members(request.root, excluded), excluded, self._in_group)
+        return after
+
+    def _compare(self, threads: list[loops.Node]) -> dict[loops.Node, Comparison]:
         used = cpu()
         results = loops.compare(threads, self._request.compare)
         self.comparing = cpu() - used
         self.compared = sum(result.seconds for result in results.values())
-        return {node: result.reason or "" for node, result in results.items()}
+        return results
 
     def _plainly_open(self, job: Facts) -> str | None:
         """Why no rank that stands still can be proved to do so for ever, from its main thread alone."""
@@ -110,3 +145,13 @@ class _Looking:
             doing = f"waits in {thread.call.name}" if thread.call else "is running"
             reasons.append(f"{sentences.rank(job.ranks[pid])} {doing}")
         return reasons[0] if reasons else None
+
+
+def _confined(found: Proof, node: loops.Node) -> Confined | None:
+    """`found`: the proof that it never ends, if its states recurred."""
+    wait = next((wait for wait in found.waits if (wait.pid, wait.tid) == node), None)
+    if wait is None or wait.pid != found.pid:
+        return None
+    at = f" at {wait.place}" if wait.place else ""
+    what = f"{wait.who} computes{at}, which nothing can influence"
+    return Confined(what, found.rank, wait.pid, f"{node} {loops.read_and_written(*node)}")

@@ -1,16 +1,19 @@
 """Threads that compute: which they are, and whether they are proved to repeat the same states for ever."""
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from ftrun.helpers.evidence import recurrence
 from ftrun.helpers.evidence.recurrence import Comparison
+from ftrun.helpers.evidence.stacks import Stack
 from ftrun.helpers.evidence.world import World
 from ftrun.host import procfs
 
 Node = tuple[int, int]  # pid and tid
 MOST: Final = 2  # threads whose states are compared
+FUNCTIONS: Final = 8  # that a place names
 
 
 def computing(world: World) -> list[Node]:
@@ -31,6 +34,18 @@ def compare(threads: Sequence[Node], seconds: float) -> dict[Node, Comparison]:
     if len(threads) > MOST:
         return dict.fromkeys(threads, Comparison("computes, like several others"))
     return {(pid, tid): recurrence.compare(pid, tid, seconds / len(threads)) for pid, tid in threads}
+
+
+def place(stack: Stack | None, tid: int) -> str:
+    """Where in the program a thread is: its own functions, the innermost last.  Empty if that is not known."""
+    thread = next((thread for thread in stack.threads if thread.tid == tid), None) if stack else None
+    own = [frame for frame in thread.frames if not frame.library] if thread else []
+    return " > ".join(f"{os.path.basename(frame.file)}:{frame.name}" for frame in own[:FUNCTIONS][::-1])
+
+
+def read_and_written(pid: int, tid: int) -> str:
+    """How often and how much the thread has read and written so far; equal for two times between which it did not."""
+    return (procfs.read(f"/proc/{pid}/task/{tid}/io") or b"").decode("ascii", "replace").replace("\n", " ")
 
 
 def _sleeps(pid: int, tid: int) -> int | None:

@@ -35,6 +35,11 @@ CHANGING: Final = 256  # pages that may change
 RECURRENCES: Final = 3  # of complete states, for a proof
 PAUSE: Final = 0.0005  # s between two stops, at most
 WARM_UP: Final = (0.05, 0.02, 0.02, 0.02)  # s that the thread runs between the first stops, which show what changes
+FEW: Final = 24  # pages that change, of a thread that is confined
+ENOUGH: Final = 50  # stops, for that
+WINDOW: Final = 0.05  # s that it runs while is observed what may influence it; at most WINDOWS times
+WINDOWS: Final = 40
+RAN: Final = 0.005  # s that it has to be on a processor in one of them
 COMPLETE: Final = 0.5  # of the time, for complete comparisons of states that were not seen before
 NOT_FOUND: Final = "computes, and its state was not found to recur"
 _PAGE: Final = 4096
@@ -44,7 +49,8 @@ _CHUNK: Final = 16 * _PAGE
 class Comparison(NamedTuple):
     """`reason`: why it is not proved that the states recur, as `calls the system`; None: it is.  `stops`, `states`: how
     often the thread was stopped, and in how many different states; `recurred`: how often in a complete state in which
-    it had been before; `pages`: how many change; `seconds`: how long it took."""
+    it had been before; `pages`: how many change; `seconds`: how long it took.  `influence`: what may influence the
+    thread, as far as that was seen, although no state recurred."""
 
     reason: str | None
     stops: int = 0
@@ -52,6 +58,14 @@ class Comparison(NamedTuple):
     recurred: int = 0
     pages: int = 0
     seconds: float = 0.0
+    influence: str = ""
+
+    @property
+    def confined(self) -> bool:
+        """Whether nothing influences the thread, and it changes next to no memory, although its states do not recur, as
+        those of a loop that counts.  That is no proof: a computation that ends one day may be like that."""
+        few = self.stops >= ENOUGH and self.pages <= FEW
+        return self.reason is None or (self.reason == NOT_FOUND and few and not self.influence)
 
     @property
     def text(self) -> str:
@@ -71,7 +85,7 @@ def compare(pid: int, tid: int, seconds: float) -> Comparison:
     started = time.monotonic()
     try:
         with Tracee(tid) as tracee, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-            found = _Comparer(pid, tracee, memory.fileno(), started + seconds).run()
+            found = _Comparer(pid, tid, tracee, memory.fileno(), started + seconds).run()
     except Acted as what:
         found = Comparison(str(what))
     except OSError as error:
@@ -80,8 +94,8 @@ def compare(pid: int, tid: int, seconds: float) -> Comparison:
 
 
 class _Comparer:
-    def __init__(self, pid: int, tracee: Tracee, memory: int, until: float) -> None:
-        self._pid, self._tracee, self._until = pid, tracee, until
+    def __init__(self, pid: int, tid: int, tracee: Tracee, memory: int, until: float) -> None:
+        self._pid, self._tid, self._tracee, self._until = pid, tid, tracee, until
         self._memory = Memory(memory)
         self._beats = os.path.join(environment(pid).get("FTRUN_BEAT_DIR", ""), layout.BEATS)
         self._stops = self._recurred = 0
@@ -101,7 +115,8 @@ class _Comparer:
                 self._tracee.run(pause)
                 self._memory.learn()
             found, reason = self._repeat(found)
-        return Comparison(reason, self._stops, len(self._seen), self._recurred, self._memory.changing)
+        compared = Comparison(reason, self._stops, len(self._seen), self._recurred, self._memory.changing)
+        return compared._replace(influence=self._influence()) if compared.confined else compared
 
     def _repeat(self, found: "_Touched") -> tuple["_Touched", str | None]:
         """What it touches, and why the states are not proved to recur, or None.  Ends early if other memory is touched
@@ -129,6 +144,22 @@ class _Comparer:
                 return found, None
             reason = next((what for left in possible.values() for what in left.values()), NOT_FOUND)
         return found, reason
+
+    def _influence(self) -> str:
+        """What may influence the thread each time that it is observed, or empty.  Other processes make files look
+        touched now and then; what a loop uses in each of its turns is touched each time."""
+        left: dict[str, str] | None = None
+        for _ in range(WINDOWS):
+            before = _ran(self._pid, self._tid)
+            touched_memory.clear(self._pid)
+            self._tracee.run(WINDOW)
+            areas = [area for area in touched_memory.read(self._pid) if not area.is_locale]
+            touched = touched_memory.influences(areas, self._beats)
+            if _ran(self._pid, self._tid) - before >= RAN:
+                left = touched if left is None else {key: what for key, what in left.items() if key in touched}
+            if left is not None and not left:
+                return ""
+        return "has hardly run" if left is None else next(iter(left.values()))
 
     def _touched(self, seconds: float | None = None) -> "_Touched":
         """What the thread touches; in the next `seconds`, if given."""
@@ -255,3 +286,9 @@ def _pinned(pid: int) -> bool:
 
 def _containing(areas: Iterable[Area], at: int) -> Area | None:
     return next((area for area in areas if area.start <= at < area.end), None)
+
+
+def _ran(pid: int, tid: int) -> float:
+    """Seconds that the thread was on a processor; 0 where the kernel does not count that."""
+    fields = (procfs.read(f"/proc/{pid}/task/{tid}/schedstat", 128) or b"0").split()
+    return int(fields[0]) / 1e9

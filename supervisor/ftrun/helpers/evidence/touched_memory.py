@@ -21,6 +21,10 @@ _INTERPRETER: Final = re.compile(
 )
 
 
+# Files of the C library, which no program waits for.  Each process that ends makes them look touched for all others.
+_LOCALE: Final = re.compile(r"^/usr/(lib|share)/locale/|/gconv/gconv-modules\.cache$")
+
+
 class Area(NamedTuple):
     """One mapping.  `touched`: bytes that were read or written since the bits were cleared.  `unseen`: the kernel does
     not know whether it is touched."""
@@ -41,6 +45,10 @@ class Area(NamedTuple):
     def is_written(self) -> bool:
         """Whether the process alone can have written to it."""
         return self.permissions[1:2] == "w" and not self.is_shared
+
+    @property
+    def is_locale(self) -> bool:
+        return bool(_LOCALE.search(self.path))
 
     @property
     def is_code(self) -> bool:
