@@ -73,7 +73,7 @@ class Job:
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             arguments, stdin=nothing, stdout=nothing, stderr=nothing, cwd=folder,
-            env=settled() | {"TMPDIR": str(folder), "PYTHONWARNINGS": "ignore"},  # an import that prints means a cold start
+            env=settled() | {"TMPDIR": str(folder), "PYTHONWARNINGS": "ignore"},  # what prints starts cold
             start_new_session=True, preexec_fn=lambda: hurry(0, program),
         )  # fmt: skip
         self._program = program
