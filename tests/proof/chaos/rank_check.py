@@ -106,7 +106,9 @@ def _rungs(outcome: RankOutcome) -> Iterator[str]:
                 under_way, proved = None, 1
             case "recovering":
                 before = "retry" if under_way is None else under_way["rung"]
-                if LADDER.index(record["rung"]) < LADDER.index(before):
+                # What the members of a group decide together may come after what one of them has found for this round.
+                overtaken = outcome.job.members > 1 and under_way is not None and under_way["round"] == record["round"]
+                if LADDER.index(record["rung"]) < LADDER.index(before) and not overtaken:
                     yield f"rung {record['rung']} follows {before}"
                 if record["rung"] not in (*permitted, "tree"):
                     yield f"rung {record['rung']} is not permitted"
