@@ -23,6 +23,7 @@ WATCHED = (Starting, Running, Suspect)
 STOP = (2, 3, 15)
 UNDECIDED = (
     "problem",
+    "standby",
     "learned",
     "listening",
     "group",
