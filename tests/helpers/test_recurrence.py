@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -274,6 +275,19 @@ def test_the_evidence_proves_the_loop_once_more_or_clears_it(job: Job) -> None:
     assert "computes, and its state was not found to recur" in (result["cleared"] or ""), result
 
 
+def test_what_is_compared_only_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process that ends makes the data of a library look touched, once."""
+    library, heap = Area(16, 24, "rw-p", "/usr/lib/x.so", touched=1), Area(32, 40, "rw-p", "[heap]", touched=1)
+    comparer = recurrence._Comparer(0, 0, None, -1, time.monotonic() + 60)  # type: ignore[arg-type]
+    seen = recurrence._Touched([library], [], {})
+    monkeypatch.setattr(touched_memory, "clear", lambda pid: None)
+    monkeypatch.setattr(comparer, "_sample", lambda *_: set())
+    monkeypatch.setattr(comparer, "_touched", lambda: seen)
+    found, why = comparer._repeat(recurrence._Touched([heap], [], {}))
+    assert why == "touches other memory now and then"
+    assert found.written == [heap, library]
+
+
 # --- which memory is touched --------------------------------------------------------------------------------------
 
 PYTHON = Area(0, 8, "r-xp", "/usr/bin/python3.11", touched=4096)
@@ -287,6 +301,9 @@ PYTHON = Area(0, 8, "r-xp", "/usr/bin/python3.11", touched=4096)
         (Area(16, 24, "r--p", "/usr/bin/python3.11", touched=4096), None),
         (Area(16, 24, "r-xp", "/usr/lib/python3.11/lib-dynload/math.cpython-311-x86_64-linux-gnu.so", touched=1), None),
         (Area(16, 24, "r-xp", "/usr/lib/x86_64-linux-gnu/libc.so.6", touched=1), None),
+        (Area(16, 24, "r-xp", "/usr/lib/x86_64-linux-gnu/libz.so.1.2.13", touched=1), None),
+        (Area(16, 24, "r-xp", "/usr/lib/x86_64-linux-gnu/libffi.so.8.1.2", touched=1), None),
+        (Area(16, 24, "r-xp", "/usr/lib/libzstd.so.1", touched=1), "runs code of libzstd.so.1"),
         (Area(16, 24, "rw-s", "/dev/shm/x", touched=0), None),
         (Area(16, 24, "rw-s", "/tmp/beats", touched=1), None),
         (Area(16, 24, "r--p", "[vvar]", unseen=True), None),
@@ -306,6 +323,36 @@ def test_what_may_change_without_the_doing_of_a_thread(area: Area, text: str | N
     found = list(touched_memory.influences([PYTHON, area], "/tmp/beats").values())
     assert found == [] if text is None else found[0].startswith(text)
     assert touched_memory.influences([area._replace(touched=0, unseen=False)]), "no code at all was seen"
+
+
+LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")
+READING = {"rdtsc", "rdtscp", "rdpmc", "rdpru", "rdpid", "rdrand", "rdseed", "cpuid", "xgetbv", "lsl", "str", "sldt"}
+READING |= {
+    "sgdt",
+    "sidt",
+    "smsw",
+    "umwait",
+    "tpause",
+    "umonitor",
+    "rdfsbase",
+    "rdgsbase",
+    "syscall",
+    "sysenter",
+    "int",
+}
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="there is no objdump")
+@pytest.mark.parametrize("name", ["libz.so.1", "libffi.so.8"])
+def test_libraries_that_count_as_the_interpreter_read_nothing_but_memory(name: str) -> None:
+    """No instruction that reads a clock, a random number, or which processor it is."""
+    path = next(filter(os.path.exists, (f"{folder}/{name}" for folder in LIBRARIES)), None)
+    if path is None:
+        pytest.skip(f"there is no {name}")
+    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", path], capture_output=True, text=True, check=True)
+    used = {line.split("\t")[1].split()[0] for line in text.stdout.splitlines() if line.count("\t") >= 1}
+    assert "mov" in used
+    assert not used & READING
 
 
 def traced(pid: int, tracer: int) -> bool:

@@ -27,6 +27,7 @@ HANGS = tuple(kind.name for kind in FAILURES if kind.line.startswith("hanging"))
 BUSY = {"spin": 1.0, "busy": 1.0, "flag": 1.0, "forkstorm": 1.0, "nobeat": 0.1}
 # Kinds that bring their own processes, or that are what the column says.
 ONLY = {"collective": (SINGLE,), "mismatch": (SINGLE, RANKS, STARTED), "dataloader": (SINGLE,), "nobeat": (SINGLE,)}
+UNBEGUN = "it did not begin"
 SOON = 60.0  # s in which a closed wait has to be found
 
 
@@ -85,7 +86,7 @@ def find(cell: Cell, patience: float, options: tuple[str, ...], folder: Path) ->
         run = runs.start(*options, *cell.command())
         begun = _begun(run, cell)
         if begun is None:
-            return Found(*cell, 0.0, wrong=f"it did not begin: {run.log()}")
+            return Found(*cell, 0.0, wrong=f"{UNBEGUN}: {run.log()}")
         while not run.named("hang") and run.process.poll() is None and time.monotonic() < begun + patience:
             time.sleep(0.25)
         hang = next(iter(run.named("hang")), None)
@@ -104,9 +105,12 @@ def find(cell: Cell, patience: float, options: tuple[str, ...], folder: Path) ->
 
 
 def _begun(run: Run, cell: Cell) -> float | None:
-    """When the kind has printed its line."""
+    """When the kind has printed its line.  A data worker that stops, or keeps the interpreter, may not get that far:
+    then it is when the rank moved for the last time before the verdict."""
     line, over = KINDS[cell.kind].text(0), time.monotonic() + 300
     while line not in run.stdout:
+        if (hang := next(iter(run.named("hang")), None)) is not None:
+            return float(hang["mono"]) - float(hang["age"])
         if run.process.poll() is not None or time.monotonic() > over:
             return None
         time.sleep(0.05)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from proof.hangs.hanging import BESIDE, HANGS, MOMENTS, ONLY, RANKS, SHAPES, SINGLE, SOON, STARTED, WORKER
+from proof.hangs.hanging import BESIDE, HANGS, MOMENTS, ONLY, RANKS, SHAPES, SINGLE, SOON, STARTED, UNBEGUN, WORKER
 from proof.hangs.healthy import MOMENTS as HEALTHY_MOMENTS
 from proof.hangs.healthy import ROWS
 from proof.hangs.others import section
@@ -37,7 +37,7 @@ CHANGING = (
 
 def publish(runs: Sequence[Run]) -> list[Path]:
     """A table of which nothing was measured stays as it is; so does a cell, with a mark."""
-    hangs = [run for run in runs if run["what"] == "hang"]
+    hangs = [run for run in runs if run["what"] == "hang" and not run["wrong"].startswith(UNBEGUN)]
     healthy = [run for run in runs if run["what"] == "healthy"]
     others = [run for run in runs if run["what"] == "others"]
     measured = {run["shape"] for run in hangs}
@@ -58,7 +58,7 @@ def _hangs(number: int, shape: str, runs: Sequence[Run]) -> Measured:
             cells = [_cell([run for run in of_kind if run["moment"] == moment]) for moment in MOMENTS]
             old = before.get(f"`{kind}`", ("",) * (len(MOMENTS) + 1))
             for place, cell in enumerate(cells):
-                if not cell and old[place]:
+                if not cell and old[place] and "within 0 s" not in old[place]:  # that one had not begun
                     cells[place], kept = old[place].removesuffix(MARK) + MARK, kept + 1
             rows.append((f"`{kind}`", *cells, _says(of_kind) or old[-1]))
     found = [run for run in own if run["after"] is not None]

@@ -36,7 +36,7 @@ RECURRENCES: Final = 3  # of complete states, for a proof
 PAUSE: Final = 0.0005  # s between two stops, at most
 WARM_UP: Final = (0.05, 0.02, 0.02, 0.02)  # s that the thread runs between the first stops, which show what changes
 FEW: Final = 24  # pages that change, of a thread that is confined
-ENOUGH: Final = 50  # stops, for that
+ENOUGH: Final = 20  # stops, for that
 WINDOW: Final = 0.05  # s that it runs while is observed what may influence it; at most WINDOWS times
 WINDOWS: Final = 40
 RAN: Final = 0.005  # s that it has to be on a processor in one of them
@@ -134,8 +134,10 @@ class _Comparer:
             touched_memory.clear(self._pid)
             recurring = self._sample(found, possible.keys())
             now = self._touched()
-            if {area.start for area in now.written} - compared:
-                return now, "touches other memory now and then"
+            if more := [area for area in now.written if area.start not in compared]:
+                # The data of a library looks touched when another process that has loaded it ends: what is compared
+                # only grows, so that each area is new at most once.
+                return now._replace(written=[*found.written, *more]), "touches other memory now and then"
             self._recurred += len(recurring)
             for state in recurring:
                 before = possible.get(state, now.influences)

@@ -14,10 +14,11 @@ LIMIT: Final = 64 << 20  # bytes of one table
 _UNSEEN: Final = frozenset({"io", "pf", "mm", "ht"})
 _KERNELS: Final = ("[vvar]", "[vvar_vclock]", "[vsyscall]")
 # Programs that read no clock, no random number and no counter of the processor but by a system call or the vDSO: the
-# interpreter, its own modules, and the C library.
+# interpreter, its own modules, and the C library; also zlib and libffi, which nearly each interpreter loads, so that
+# they look touched whenever another one ends.  What libffi calls is code of another mapping.
 _INTERPRETER: Final = re.compile(
     r"/(lib)?python\d[^/]*$|/lib-dynload/(?!_ctypes)[^/]+\.so$"
-    r"|/(libc|libm|libpthread)[-.][^/]*$|/ld-(linux|musl)[^/]*$"
+    r"|/(libc|libm|libpthread|libz|libffi)[-.][^/]*$|/ld-(linux|musl)[^/]*$"
 )
 
 
