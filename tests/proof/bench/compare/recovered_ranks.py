@@ -95,6 +95,8 @@ def _torchft(folder: Path, fault: str, environment: dict[str, str]) -> list[list
 
 
 def _torchrun(folder: Path, fault: str, environment: dict[str, str]) -> list[list[str]]:
+    # Without it the store still has the addresses of the ranks before the restart, and gloo of the new ones is refused.
+    environment |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "3"]
     return [[*launcher, "--nproc-per-node", str(RANKS), *TRAINEE[1:], "torchrun", str(folder), fault]]
 
@@ -269,7 +271,8 @@ def measure(short: bool) -> Measured:
             "intervals of a second, and a timeout of 5 s for gloo, without which the other ranks wait for the one that "
             "asks for a retry. torchft goes on with three replicas until the new process has joined, which is the time "
             "here; an exception in a replica ends its process. torchrun starts all ranks again, "
-            "which load the checkpoint that rank 0 writes after each step. The rows of ftrun's costs are of one "
+            "which load the checkpoint that rank 0 writes after each step (with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, "
+            "without which gloo cannot connect after the restart). The rows of ftrun's costs are of one "
             "process: a loop that does nothing else, and the copy of a tensor into snapshots whose pages exist.",
         ),
     )
@@ -294,7 +297,9 @@ def _cells(given: Sequence[Found | None] | None) -> tuple[str, str]:
     if not samples:
         return ("–", "–") if not given else (f"not within {DEADLINE:.0f} s", "–")
     seconds = [one.seconds for one in samples]
-    cell = f"{statistics.median(seconds):.2f} ({percentile(seconds, 0.1):.2f} to {percentile(seconds, 0.9):.2f})"
+    cell = f"{statistics.median(seconds):.2f}"
+    if len(seconds) > 1:
+        cell += f" ({percentile(seconds, 0.1):.2f} to {percentile(seconds, 0.9):.2f})"
     if given is not None and len(samples) < len(given):
         cell += f"; {len(given) - len(samples)} of {len(given)} not within {DEADLINE:.0f} s"
     return cell, f"{max(one.redone for one in samples)}, {max(one.processes for one in samples)}"
