@@ -38,12 +38,14 @@ from support.measured import Measured, save  # noqa: E402
 
 SIZES: Final = (65, 1_000, 10_000)
 EACH: Final = 2_500  # members of a process
+AT_ONCE: Final = 64  # of them, that connect at the same time: the two ends share the cores of one machine
 WAIT: Final = 3_600.0  # s that member 0 waits for the others; reached only if something is broken
-REST: Final = 20.0  # s
+REST: Final = 10.0  # s
 BESIDE: Final = 256  # descriptors of a driver beside its connections
 BEFORE: Final = (
     "Real connections in place of the simulation: the messenger of member 0, and members of which each is a TCP "
-    "connection of its own with authentication and encryption, all on this machine, which works for both ends. *Up* is "
+    "connection of its own with authentication and encryption, all on this machine, which works for both ends; 256 "
+    "connect at the same time. *Up* is "
     "the time until each member has had the first reply; *latest reply*, how long one member waited for it at most. "
     "*Stop* is the time from member 0's failure until the last member has the order to stop, which each answers at "
     "once, and *again*, from then until all have the order to start, for which all answers are needed. The heartbeats "
@@ -79,31 +81,34 @@ class Driver:
             peers.dump(peers.Hello(__version__, "job", place.size, rank, f"l{rank}", "n")) for rank in self._ranks
         ]
         self._reports = [b""] * len(self._ranks)
-        self._seq, self._epoch = 0, 0
+        self._seq = 1
         self._asked: dict[int, float] = {}  # when the first message of a member was sent
         self._replied: set[int] = set()
         self._at: dict[tuple[str, int], set[int]] = {}  # by order: who has it
         self.latest = 0.0
 
-    def connect(self) -> None:
-        self._report("ready", 0)
-        for rank in self._ranks:
-            socket = self._context.socket(zmq.DEALER)
-            socket.linger = 0
-            secure(socket, self._place, False)
-            socket.connect(f"tcp://{self._place.endpoint}")
-            self._sockets.append(socket)
-            self._rank_of[socket] = rank
-            self._poller.register(socket, zmq.POLLIN)
-            self._asked[rank] = time.monotonic()
-            self._beat(rank)  # sent with the end of the handshake
+    def connect(self) -> float:
+        """All of them, a few at a time.  The time of the last first reply."""
+        return self.follow("wait", 0, None)
 
-    def _report(self, state: State, epoch: int) -> None:
-        self._seq += 1
-        self._epoch = epoch
-        for rank in self._ranks:
-            report = Report(rank, f"l{rank}", self._seq, "n", "b", epoch, state)
-            self._reports[rank - self._first] = peers.dump(report)
+    def _connect(self) -> None:
+        """One more member."""
+        rank = self._first + len(self._sockets)
+        socket = self._context.socket(zmq.DEALER)
+        socket.linger = 0
+        secure(socket, self._place, False)
+        socket.connect(f"tcp://{self._place.endpoint}")
+        self._sockets.append(socket)
+        self._rank_of[socket] = rank
+        self._poller.register(socket, zmq.POLLIN)
+        self._asked[rank] = time.monotonic()
+        self._report(rank, "ready", 0)
+        self._beat(rank)  # sent with the end of the handshake
+
+    def _report(self, rank: int, state: State, epoch: int) -> None:
+        """From now on the member reports that."""
+        report = Report(rank, f"l{rank}", self._seq, "n", "b", epoch, state)
+        self._reports[rank - self._first] = peers.dump(report)
 
     def _beat(self, rank: int) -> None:
         number = rank - self._first
@@ -114,14 +119,15 @@ class Driver:
     def follow(self, what: str, epoch: int, answer: State | None, seconds: float = 0.0) -> float:
         """Heartbeats until all have that order, or without one for so many seconds.  The time of the last one.  Each
         member reports `answer` as soon as it has the order."""
-        if answer is not None:
-            self._report(answer, epoch)  # the rest go on to send their earlier state for a moment at most
+        self._seq += 1
         have = self._at.setdefault((what, epoch), set())
         began = time.monotonic()
         last, sent = began, 0
         while len(have) < len(self._ranks) if what else time.monotonic() < began + seconds:
+            while len(self._sockets) < min(len(self._ranks), len(self._replied) + AT_ONCE):
+                self._connect()
             for socket, _ in self._poller.poll(50):
-                last = self._receive(socket, what, epoch, answer is not None, last)
+                last = self._receive(socket, what, epoch, answer, last)
             # The heartbeats are spread evenly over the period.
             due = (time.monotonic() - began) / peers.period(self._place.size) * len(self._ranks)
             while sent < due:
@@ -131,7 +137,7 @@ class Driver:
                     self._beat(rank)
         return last
 
-    def _receive(self, socket: "zmq.Socket[bytes]", what: str, epoch: int, answers: bool, last: float) -> float:
+    def _receive(self, socket: "zmq.Socket[bytes]", what: str, epoch: int, answer: State | None, last: float) -> float:
         rank = self._rank_of[socket]
         while True:
             try:
@@ -150,7 +156,8 @@ class Driver:
                 have.add(rank)
                 if (order["what"], order["epoch"]) == (what, epoch):
                     last = time.monotonic()
-                    if answers:
+                    if answer is not None:
+                        self._report(rank, answer, epoch)
                         self._beat(rank)
 
     def close(self) -> None:
@@ -163,8 +170,7 @@ def drive(place: peers.MemberAddress, first: int, last: int) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["what"] == "connect":
-            driver.connect()
-            at = driver.follow("wait", 0, None)
+            at = driver.connect()
         else:
             at = driver.follow(request["what"], request["epoch"], request["answer"], request["seconds"])
         print(json.dumps({"at": at, "latest": driver.latest}), flush=True)

@@ -320,7 +320,8 @@ class _Replay:
             found += [ev.SignalReceived(now, n, False) for n in sent if n not in STOP]
             if isinstance(phase, WATCHED) and (start in self.beside.fatal or self._incurable(record)):
                 self._judge_nobody()
-                found.append(self._looked(now, fatal=record.get("why", "")))
+                moved = {"moved_at": now} if any(rank.moved_at is not None for rank in self._ranks) else {}
+                found.append(self._looked(now, fatal=record.get("why", ""), **moved))
         ending = None
         if "rule" in record and isinstance(phase, WATCHED):
             why = str(record["why"])

@@ -237,3 +237,20 @@ def test_a_fault_in_a_pause_is_replayed_when_it_is_handled(ends: bool) -> None:
     assert replay(records, policy).wrong is None
     if ends:
         assert replay([*records[:4], *records[5:]], policy).wrong, "nobody has reported that fault in the pause"
+
+
+def test_a_start_that_says_that_no_restart_helps_after_a_fault_of_the_program_is_replayed() -> None:
+    fault = {"device": "GPU-1", "code": "13", "severity": "user"}
+    end = {"verdict": "non-recoverable", "exit_code": 94, "why": "as planned"}
+    records = [
+        record(10.0, "started", 1, reason="first", start_cnt=1),
+        record(10.1, "spawned", 1, pid=7),
+        record(10.2, "first_beat", 1, rank=0, step=1),
+        record(10.5, "fault", 1, **fault),
+        record(11.0, "exited", 1, code=4, why="the command exited with 4", rule="unknown"),
+        record(11.0, "escalated", 1, cause="fault", **end),
+    ]
+    policy = POLICY._replace(restart_on=frozenset({"fault", "failure"}))
+    assert replay(records, policy, beside=Beside(fatal=frozenset({1}))).wrong == (
+        "after the last record the core would have written stopping"
+    )
