@@ -27,7 +27,7 @@ SEEN = (
     ),
     ("FTRUN_RUN_DIR", "the run dir"),
     ("FTRUN_BEAT_DIR", "the beat folder; touching `touch` in it is a heartbeat"),
-    ("FTRUN_RESTART_REASON", "first, hang, fault, failure, manual or peer"),
+    ("FTRUN_RESTART_REASON", "first, hang, fault, failure, manual, peer or returned"),
     (
         "FTRUN_LAST_STEP",
         "the highest step that the earlier attempt reported, or with a state dir an earlier schedule; absent if none",

@@ -171,6 +171,10 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "the platform wants the command to end, or to start again with other pods",
         {"what": "`end` or `restart`", "why": "the field of reset.json that says so"},
     ),
+    "regaining": (
+        "a checkpoint restarts the command to use devices again that were taken out (`--scale-out checkpoint`)",
+        {"devices": "their ids", "why": "why now"},
+    ),
     "returned": (
         "a device that was taken out is well again, and the next start has it",
         {

@@ -11,6 +11,7 @@ import pytest
 from support.device.npu_smi import FakeNpuSmi
 from support.device.nvml import NOT_LOADED, UNKNOWN, uuid
 from support.device.rig import (
+    FAST,
     JOB,
     NODE,
     NONE,
@@ -28,7 +29,7 @@ from support.device.rig import (
     remembers,
 )
 from support.refusals import refusal
-from support.runs import Run, Runs, python, wait_for, words
+from support.runs import Run, Runs, patched, python, wait_for, words
 
 AICORE = ("80C98002", "node type=AI Core, sensor type=RAS State, event state=Software Error")
 FATAL = ("80E0020B", "node type=HBM, event state=too hot")
@@ -323,7 +324,7 @@ class Ascend(Rig):
 
     def start(self, *options: str, words: tuple[str, ...] = (), listening: bool = True, **more: Any) -> Run:
         options = ("--probe", "ascend", *QUICK, *options)
-        run = self.runs.start(*options, *python(TRAINS, *words), program=SOON, **more)
+        run = self.runs.start(*options, *python(TRAINS, *words), **{"program": SOON, **more})
         if listening:
             run.until("first_beat")
             card = max(card for card, _ in self.chips.chips)
@@ -387,6 +388,53 @@ def test_removed_device_is_used_again_at_a_start_when_it_is_healthy(runs: Runs) 
     assert returned["devices"] == 2
     assert run.order.index("returned") == len(run.order) - 1 - run.order[::-1].index("restart") - 1
     assert f"[ftrun] device {returned['device']} is used again: {returned['why']}\n" in run.stderr
+
+
+REGAINS = patched(f"{FAST}\nimport ftrun.core.rules.regain as r; r.STEADY = 0.5")
+
+
+def test_removed_device_that_is_healthy_again_is_used_after_a_checkpoint_where_that_is_asked_for(runs: Runs) -> None:
+    """One restart, which costs no budget; and none for the same device again.  Without a checkpoint there is none."""
+    rig, variable = Ascend(runs, 2), "ASCEND_RT_VISIBLE_DEVICES"
+    saved = rig.folder / "kept"
+    saved.mkdir()
+    options = ("--min-devices", "1", "--scale-out", "checkpoint", "--progress", f"{saved}/*", "--idle-timeout", "20s")
+    run = rig.start(*options, words=("{devices}",), program=REGAINS, **{variable: "0,1"})  # type: ignore[arg-type]
+
+    def looked(times: int = 6) -> None:
+        before = rig.chips.calls.count("info -t usages -i 0")
+        wait_for(lambda: rig.chips.calls.count("info -t usages -i 0") > before + times, "looks at the chip")
+
+    def save(name: str) -> None:
+        (saved / f"{name}.new").write_text("saved")
+        (saved / f"{name}.new").rename(saved / name)
+
+    def fail_and_recover(start: int) -> None:
+        rig.chips.set(0, codes=[FATAL], health="Critical")
+        run.until("spawned", start)
+        wait_for(lambda: len(rig.starts) == start, "the start without the chip")
+        rig.chips.set(0, codes=[], health="OK")
+        looked()
+
+    fail_and_recover(2)
+    assert len(run.named("spawned")) == 2
+    save("1")
+    run.until("regaining")
+    run.until("spawned", 3)
+    wait_for(lambda: len(rig.starts) == 3, "the start with the chip")
+    fail_and_recover(4)
+    save("2")
+    run.until("progress", 2)
+    looked()
+    rig.end()
+    assert run.wait() == 0, run.log()
+    assert [record["reason"] for record in run.named("restart")] == ["fault", "returned", "fault"]
+    assert [start["env"][variable] for start in rig.starts] == ["0,1", "1", "0,1", "1"]
+    assert [start["reason"] for start in rig.starts] == ["first", "fault", "returned", "fault"]
+    (regaining,), (returned,) = run.named("regaining"), run.named("returned")
+    assert regaining["devices"] == [returned["device"]] == [run.named("removed")[0]["device"]]
+    assert run.order.index("regaining") < run.order.index("stopping", run.order.index("regaining"))
+    assert "a checkpoint is saved, and device 0-0 can be used again; the command starts again" in run.stderr
 
 
 # --- a failing tool is no node fault ----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from ftrun.core.group.messages import GroupOrder, Report
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.group_member import GroupMember, report
+from ftrun.core.machine.group_member import GroupMember, newest_order, report
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Done, Job, Launching, Running, Starting, Watched
 from ftrun.core.machine.values import LocalRank, Rank
@@ -259,7 +259,7 @@ class Body:
             self.take(ev.GroupOrderReceived(self.world.now, order))
 
     def thaws(self) -> None:
-        self.frozen, kept, self.kept = False, ev.newest_order(self.kept), []
+        self.frozen, kept, self.kept = False, newest_order(self.kept), []
         for event in kept:
             self.take(event._replace(now=self.world.now))
         self.wake()

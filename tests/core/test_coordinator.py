@@ -830,6 +830,30 @@ def test_who_is_back_is_taken_in_at_a_checkpoint_that_every_reporter_has(rounds:
     assert (group.did, group.places) == (("run", 3, "peer"), ((0, 1), (2, 1), (1, 1)))
 
 
+def test_a_device_that_is_well_again_restarts_all_at_a_checkpoint_that_every_reporter_has() -> None:
+    for shape in (Shape(2, scale_out=True), Shape(2)):
+        group = Group(2, shape=shape)
+        group.ready(0, 1)
+        group.all("running", 1)
+        group.reports(0, "running", 1, checkpoint=10)
+        group.reports(1, "running", 1, checkpoint=10)
+        group.reports(1, "running", 1, checkpoint=11)
+        assert group.did == ("run", 1, "first")
+        group.reports(1, "running", 1, checkpoint=11, regains=("GPU-3",))
+        group.reports(0, "running", 1, checkpoint=20)
+        assert group.did == ("run", 1, "first")
+        group.reports(1, "running", 1, checkpoint=20, regains=("GPU-3",))
+        assert group.did[0] == ("stop" if shape.scale_out else "run")
+    group = Group(2, shape=Shape(2, scale_out=True))
+    group.ready(0, 1)
+    group.all("running", 1)
+    group.reports(1, "running", 1, checkpoint=11, regains=("GPU-3",))
+    group.reports(1, "running", 1, checkpoint=12, regains=("GPU-3",))
+    assert group.order.why == "a checkpoint is saved, and device GPU-3 of member 1 (node-1) can be used again"
+    group.ready(0, 1)
+    assert group.did == ("run", 2, "peer")
+
+
 def test_a_group_of_new_containers_waits_for_the_leases_of_those_that_do_not_come() -> None:
     group = Group(3, shape=Shape(3, least=2))
     group.ready(0, 1)

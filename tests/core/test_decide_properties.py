@@ -80,6 +80,7 @@ POLICIES = st.builds(
     heal_timeout=st.sampled_from([0.0, 300.0]),
     evidence_timeout=st.sampled_from([0.0, 30.0]),
     min_devices=st.sampled_from([None, None, 1, 2]),
+    scale_out=st.booleans(),
     unconditional=st.booleans(),
     asks_platform=st.booleans(),
     node=st.just("n"),
@@ -443,9 +444,9 @@ class Adversary(RuleBasedStateMachine):
             self.allowed_to_kill = "the platform"
         self.happens(ev.Rescheduled(self.now, "a pod was scheduled again"))
 
-    @rule(number=st.integers(0, 3))
-    def devices_found(self, number: int) -> None:
-        self.happens(ev.DevicesFound(self.now, DEVICES[:number]))
+    @rule(number=st.integers(0, 3), well=st.sampled_from([(), ("gpu0",), ("gpu0", "gpu1")]))
+    def devices_found(self, number: int, well: tuple[str, ...] = ()) -> None:
+        self.happens(ev.DevicesFound(self.now, DEVICES[:number], well, Clock(0.0, "boot", self.now)))
 
     @rule(step=st.none() | STEPS, failed=st.lists(st.booleans(), max_size=4), number=st.integers(-1, 3))
     def history_loaded(self, step: int | None, failed: list[bool], number: int) -> None:
@@ -676,9 +677,22 @@ class Adversary(RuleBasedStateMachine):
         if self.allowed_to_kill is None:
             assert not self.halted
             assert not (isinstance(event, ev.EvidenceCollected) and event.cleared), "evidence cleared it"
+            if any(isinstance(e, do.Persist) and e.event == "regaining" for e in effects):
+                self._check_regaining(before)
+                self.allowed_to_kill = "a device that is well again"
+                return
             hangs = [dict(e.fields)["rule"] for e in effects if isinstance(e, do.Persist) and e.event == "hang"]
             assert "deadlock" in hangs or self._is_any_rank_overdue(), "a healthy job is never killed"
             self.allowed_to_kill = "a hang"  # whatever is read while it is being stopped
+
+    def _check_regaining(self, before: Job) -> None:
+        """A checkpoint restarts a healthy command only for devices that are taken out, and for each of them once."""
+        assert self.policy.scale_out
+        assert before.paused is None
+        assert not self.halted
+        devices = set(self.job.ledger.regained) - set(before.ledger.regained)
+        assert devices, "each device has one such restart"
+        assert devices <= set(before.ledger.removed)
 
     def _is_any_rank_overdue(self) -> bool:
         limits = self.policy.limits

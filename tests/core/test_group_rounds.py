@@ -9,7 +9,8 @@ from ftrun.core.group.coordinator import decide
 from ftrun.core.group.group_rounds import follow
 from ftrun.core.group.membership import Reported, Shape, Steady, new_coordinator
 from ftrun.core.group.messages import GroupOrder
-from ftrun.core.machine.events import GroupOrderReceived, Started, newest_order
+from ftrun.core.machine.events import GroupOrderReceived, Started
+from ftrun.core.machine.group_member import newest_order
 from ftrun.core.machine.restarting import may_start
 from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Ledger

@@ -170,7 +170,10 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
         fault = Fault(device, vendors, severity, *why, **fields)  # type: ignore[arg-type]
         return ev.FaultReported(now, fault, _clock(now, pairs), "preexisting" in pairs)
     if kind is ev.DevicesFound:
-        return ev.DevicesFound(now, tuple(Device(word, "CUDA_VISIBLE_DEVICES", word[-1]) for word in words))
+        shown = [word for word in words if "=" not in word]
+        healthy = tuple(name for name in _pairs(words[len(shown) :]).get("well", "").split(",") if name)
+        devices = tuple(Device(name, "CUDA_VISIBLE_DEVICES", name[-1]) for name in shown)
+        return ev.DevicesFound(now, devices, healthy, Clock(now, "boot", now))
     if kind is ev.HistoryLoaded:
         return _remembered(now, words)
     if kind is ev.CommandExited and ":" in words:

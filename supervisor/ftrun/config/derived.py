@@ -66,6 +66,7 @@ def policy(settings: Settings, phase: str = "") -> Policy:
         stop_grace=settings["stop-grace"].value,
         heal_timeout=settings["heal-timeout"].value,
         min_devices=settings["min-devices"].value,
+        scale_out=settings["min-devices"].value is not None and settings["scale-out"].value == "checkpoint",
         limit_fails=settings["after-limit"].value == "fail",
         only_report_hangs=settings["annotations"].value.only_report_hangs
         and settings["restart-on"].source == "annotations",

@@ -274,8 +274,8 @@ OPTIONS: Final = (
         "restart|checkpoint",
         "restart",
         one_of("restart", "checkpoint"),
-        "When a group with fewer members takes in those that have come back: at the next restart, or at the next "
-        "checkpoint, which then restarts all.",
+        "When a group with fewer members takes in those that have come back, and when a device that --min-devices has "
+        "taken out is used again: at the next restart, or at the next checkpoint, which then restarts all.",
     ),
     Option(
         "replace-members",

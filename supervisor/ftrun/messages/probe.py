@@ -103,10 +103,12 @@ class Checked(NamedTuple):
 
 
 class Devices(NamedTuple):
-    """Sent every period.  `mono`: time.monotonic() at the end of the sample."""
+    """Sent every period.  `mono`: time.monotonic() at the end of the sample.  `well`: healthy devices without a fault,
+    as far as they were examined last."""
 
     mono: float
     devices: tuple[Device, ...]
+    well: tuple[str, ...] = ()
 
 
 class Fault(NamedTuple):

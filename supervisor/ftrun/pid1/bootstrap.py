@@ -333,7 +333,7 @@ def _resumed(before: tuple[Ledger, dict[str, object]] | None, schedule_cnt: int,
         ledger = ledger._replace(job=job, occurrences=() if ledger.job else ledger.occurrences)
     if ledger.schedule_cnt != schedule_cnt:
         ledger = ledger._replace(schedule_cnt=schedule_cnt, start_cnt=0, replacements=0, hang=0, fault=0, failure=0)
-        ledger = ledger._replace(reached=False, faulted=False, removed=(), visible=None)
+        ledger = ledger._replace(reached=False, faulted=False, removed=(), visible=None, regained=())
     # An attempt that was cut off by the end of ftrun or of the container counts as failed, whatever the cause.
     return ledger._replace(reason="first" if ledger.start_cnt == 0 or state.get("succeeded") is True else "failure")
 

@@ -253,7 +253,12 @@ def table(lives: Sequence[Life], folder: str, run_dir: str) -> list[dict[str, An
 def _stopped(life: Life, attempt: AttemptLine) -> str:
     """Why an attempt without a cause of its own ended, as the next one says it."""
     after = next((one.reason for one in life.attempts if one.number > attempt.number), "")
-    return {"peer": "stopped for another member", "manual": "stopped by an operator"}.get(after, "ended")
+    known = {
+        "peer": "stopped for another member",
+        "manual": "stopped by an operator",
+        "returned": "stopped for a device",
+    }
+    return known.get(after, "ended")
 
 
 def _link(life: Life, attempt: AttemptLine, folder: str, run_dir: str) -> str | None:

@@ -298,6 +298,7 @@ def _reason(reason: str) -> str:
     return {
         "manual": "an operator command",
         "peer": "another node",
+        "returned": "a device that is used again",
         "hang": "a hang",
         "fault": "a fault",
         "failure": "a failure",

@@ -38,6 +38,7 @@ class RestartCounts(NamedTuple):
     failure: int = 0
     manual: int = 0
     peer: int = 0
+    returned: int = 0
 
 
 class Account(NamedTuple):

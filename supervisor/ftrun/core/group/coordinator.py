@@ -234,10 +234,12 @@ def _with_shared_state(group: Coordinator) -> Coordinator:
 
 
 def _scale_out(group: Coordinator) -> tuple[Coordinator, str]:
-    """Why this epoch ends for the next one to have more members; empty: it does not.  Each member that reports
-    checkpoints must have a newer one than when that became possible, since a checkpoint may have a part of each."""
-    room = group.shape.most - len(group.placed)
-    if room <= 0 or not group.kinds.get("spare"):
+    """Why this epoch ends for the next one to have more members or devices; empty: it does not.  Each member that has
+    reported checkpoints needs a newer one than when that became possible: a checkpoint may have a part of each."""
+    back = sorted(m.report.rank for r, m in group.members.items() if r not in group.placed and _is_ready(group, m))
+    back = back[: max(0, group.shape.most - len(group.placed))]
+    regains = [member for member in group.working if member.report.regains]
+    if not (back or regains):
         return group if group.saved is None else group._replace(saved=None), ""
     now = {m.report.rank: m.report.checkpoint for m in group.working}
     if group.saved is None:
@@ -245,10 +247,9 @@ def _scale_out(group: Coordinator) -> tuple[Coordinator, str]:
     newer = [number != group.saved.get(rank) for rank, number in now.items() if number is not None]
     if not newer or not all(newer):
         return group, ""
-    spare = sorted(m.report.rank for r, m in group.members.items() if r not in group.placed and _is_ready(group, m))
-    count = len(group.placed) + len(spare[:room])
-    why = f"a checkpoint is saved, and {member_names(spare[:room], group)} can work again: {count} members go on"
-    return group, why
+    why = [f"{sentences.devices(m.report.regains)} of {m.name} can be used again" for m in regains[:NAMED]]
+    why += [f"{member_names(back, group)} can work again: {len(group.placed) + len(back)} members go on"] * bool(back)
+    return group, f"a checkpoint is saved, and {', '.join(why)}"
 
 
 def _is_ready(group: Coordinator, member: MemberState) -> bool:

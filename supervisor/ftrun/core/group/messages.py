@@ -75,7 +75,8 @@ class Report(NamedTuple):
     `end`: only with `ending`, `done`, `left`.  `ran`: the last epoch whose command this ftrun process itself started;
     0: none.  `ranks`: None if the command is one process.  `rounds`: None if its ranks cannot recover.  `places`: of
     `epoch`; empty: not known.  `address`: where the other members can reach this one; empty: at the endpoint of the
-    group.  `checkpoint`: a number that rises with each checkpoint that is safe on disk in this attempt.
+    group.  `checkpoint`: a number that rises with each checkpoint that is safe on disk in this attempt.  `regains`:
+    devices that the command here runs without, and that are well again.
     """
 
     rank: int
@@ -97,6 +98,7 @@ class Report(NamedTuple):
     places: Places = ()
     address: str = ""
     checkpoint: int | None = None
+    regains: tuple[str, ...] = ()
 
 
 class Pulse(NamedTuple):

@@ -1,6 +1,6 @@
 """Device faults: which ones act at once, which are only recorded, and how a fault is healed before the next start."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
@@ -214,14 +214,7 @@ def return_devices(job: Job, event: ev.DevicesReleased | ev.DevicesChecked, poli
     """
     if isinstance(job.want, Finish):
         return job, ()
-    back = [
-        device.id
-        for device in job.devices
-        if device.id in job.ledger.removed
-        and device.id in event.well
-        and device.id not in job.removed_devices
-        and not _is_failing_repeatedly(job, device.id, event.clock, policy)
-    ]
+    back = [device for device in may_return(job, event.well, event.clock, policy) if device not in job.removed_devices]
     if not back:
         return job, ()
     out = tuple(device for device in job.ledger.removed if device not in back)
@@ -233,6 +226,12 @@ def return_devices(job: Job, event: ev.DevicesReleased | ev.DevicesChecked, poli
         record = do.Persist("returned", (("device", device), ("devices", len(used)), ("why", why)), durable=True)
         written += (record, do.LogLine(f"device {device} is used again: {why}"))
     return job._replace(ledger=job.ledger._replace(removed=out, visible=visible)), written
+
+
+def may_return(job: Job, well: Collection[str], clock: Clock, policy: Policy) -> list[str]:
+    """The removed devices that are healthy and do not keep failing."""
+    removed = [device.id for device in job.devices if device.id in job.ledger.removed and device.id in well]
+    return [device for device in removed if not _is_failing_repeatedly(job, device, clock, policy)]
 
 
 def _is_failing_repeatedly(job: Job, device: str, now: Clock, policy: Policy) -> bool:

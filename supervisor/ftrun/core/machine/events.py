@@ -269,10 +269,12 @@ class Rescheduled(NamedTuple):
 
 
 class DevicesFound(NamedTuple):
-    """The devices that the command may use."""
+    """The devices that the command may use.  `well`: those of them that are healthy, without any fault."""
 
     now: float
     devices: tuple[Device, ...]
+    well: tuple[str, ...] = ()
+    clock: Clock = Clock(0.0)
 
 
 class HistoryLoaded(NamedTuple):
@@ -390,11 +392,3 @@ Event = (
     | CoordinatorLost
 )
 EVENTS: tuple[type[Event], ...] = get_args(Event)
-
-
-def newest_order(events: list[Event]) -> list[Event]:
-    """Of several orders of the group that have come, only the newest, since each is a complete state.  After a freeze
-    of PID 1 an earlier one could begin a round of which the other members know nothing any more."""
-    orders = [event for event in events if isinstance(event, GroupOrderReceived)]
-    outdated = {id(order) for order in orders[:-1]}
-    return [event for event in events if id(event) not in outdated]

@@ -10,6 +10,7 @@ from ftrun.core.group.messages import Counts, GroupEnd, GroupOrder, NodeFailure,
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.device_faults import begin_healing, has_to_wait
+from ftrun.core.machine.regaining import newest_checkpoint
 from ftrun.core.machine.requests import keep_until_exec, on_pause_requested, on_resume_requested
 from ftrun.core.machine.restarting import launch, may_start, start_or_finish
 from ftrun.core.machine.states import (
@@ -29,7 +30,6 @@ from ftrun.core.machine.states import (
     Watched,
 )
 from ftrun.core.machine.stopping import Effects, Outcome, exit_text, finish_with, stop, unless_schedules_exhausted
-from ftrun.core.machine.values import Attempt
 from ftrun.core.machine.watching import check
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import NodeRounds
@@ -303,14 +303,10 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
         paused=job.announced_pause,
         ranks=None if ranks is None else Ranks(ranks, me.address, me.port),
         places=job.places,
-        checkpoint=_newest_checkpoint(attempt) if policy.elastic and attempt is not None else None,
+        checkpoint=newest_checkpoint(attempt) if (policy.elastic or policy.scale_out) and attempt is not None else None,
+        regains=tuple(attempt.regain.well) if attempt is not None and attempt.regain.armed else (),
         rounds=None if ranks is None else _node_rounds(job, policy),
     )
-
-
-def _newest_checkpoint(attempt: Attempt) -> int | None:
-    reported = attempt.checkpoint
-    return (attempt.saves or None) if reported is None else reported.checkpoint_step
 
 
 def _node_rounds(job: Job, policy: Policy) -> NodeRounds | None:
@@ -368,3 +364,11 @@ def heal_at_barrier(job: Job, phase: Phase, now: float, policy: Policy, written:
     if policy.group and isinstance(phase, Pending) and phase.deadline is None and has_to_wait(job):
         return begin_healing(job, None, now, policy, written)
     return job, written
+
+
+def newest_order(events: list[ev.Event]) -> list[ev.Event]:
+    """Of several orders of the group that have come, only the newest, since each is a complete state.  After a freeze
+    of PID 1 an earlier one could begin a round of which the other members know nothing any more."""
+    orders = [event for event in events if isinstance(event, ev.GroupOrderReceived)]
+    outdated = {id(order) for order in orders[:-1]}
+    return [event for event in events if id(event) not in outdated]

@@ -14,6 +14,7 @@ from ftrun.core.machine import (
     ending,
     group_member,
     pause,
+    regaining,
     requests,
     restarting,
     starting,
@@ -283,16 +284,12 @@ def _on_devices_released(job: Job, phase: Stopping, event: ev.DevicesReleased, p
     if not event.held:
         what = f"it is not known whether the devices are free; continuing: {'; '.join(event.silent)}"
         written: Effects = (do.Persist("problem", (("what", what),)),) if event.silent else ()
-        job, returned = device_faults.return_devices(job, event, policy)
+        job, returned = device_faults.return_devices(regaining.spend(job, phase.attempt), event, policy)
         return restarting.start_or_finish(job, phase.attempt, event.now, policy, written + returned)
     return isolate(job, "devices are still in use after the kill: " + "; ".join(event.held))
 
 
 # --- in every phase -------------------------------------------------------------------------------------------------
-
-
-def _on_devices_found(job: Job, phase: Phase, event: ev.DevicesFound, policy: Policy) -> Outcome:
-    return job._replace(devices=event.devices), ()
 
 
 WATCHED: dict[type[ev.Event], Handler] = {
@@ -315,7 +312,7 @@ WATCHED: dict[type[ev.Event], Handler] = {
 }
 UNFINISHED: dict[type[ev.Event], Handler] = {
     ev.StartPermission: requests.on_start_permission,
-    ev.DevicesFound: _on_devices_found,
+    ev.DevicesFound: regaining.on_devices_found,
     ev.HistoryLoaded: starting.on_history_loaded,
     ev.GroupOrderReceived: group_member.on_group_order_received,
     ev.CoordinatorSilent: group_member.on_coordinator_silent,

@@ -7,10 +7,11 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules.fault_history import Occurrence
 from ftrun.core.rules.idle import Idle
+from ftrun.core.rules.regain import Regain
 
 Cause = Literal["hang", "fault", "failure"]
 CAUSES: Final[tuple[Cause, ...]] = ("hang", "fault", "failure")
-Reason = Literal["first", "hang", "fault", "failure", "manual", "peer"]
+Reason = Literal["first", "hang", "fault", "failure", "manual", "peer", "returned"]
 # The rules that find hangs: `hang_rules.RULES`.
 Rule = Literal["step", "start", "section", "idle", "deadlock", "loop", "spin"]
 TOUCH: Final = -1  # the "rank" of the touch file; of several processes without RANK it is -1 - pid
@@ -305,10 +306,11 @@ class Attempt(NamedTuple):
     processes: tuple[LocalRank, ...] = ()  # the ranks that ftrun itself started, by local rank; `pid` is the first
     rounds: Rounds = Rounds()  # of these ranks, where they can recover
     replacements: int = 0  # `Ledger.replacements` when this attempt began
-    saves: int = 0  # checkpoint files (`--progress`) that were saved in it, where a group may take in members after one
+    saves: int = 0  # checkpoint files (`--progress`) that were saved in it, where one may make the job larger
     link: LinkFault | None = None
     online: Fault | None = None  # the last fault that a round of the ranks was to cure, at `online_at`
     online_at: float = 0.0
+    regain: Regain = Regain()
 
     @property
     def moved(self) -> bool:
@@ -379,6 +381,7 @@ class Ledger(NamedTuple):
     replacements: int = 0
     retried: int = 0  # recoveries below the tree that have succeeded in this run dir, by their rung
     replaced: int = 0
+    regained: tuple[str, ...] = ()  # devices for which a checkpoint restarts the command no more
 
     @property
     def starts(self) -> int:

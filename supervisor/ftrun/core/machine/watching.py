@@ -4,6 +4,7 @@ from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.device_faults import fault_that_ended
 from ftrun.core.machine.pause import excuse, is_over, lift
+from ftrun.core.machine.regaining import regain_if_due
 from ftrun.core.machine.states import (
     Done,
     Healing,
@@ -76,7 +77,8 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
             effects = (*effects, do.Investigate(begin, due))
         times = assessment.deadline, looked_at, begin_at, attempt.rounds.next_read(now), link_due
         deadline = min((at for at in times if at is not None), default=None)
-        return job._replace(phase=_watched_phase(attempt, deadline)), (*so_far, *effects)
+        job = job._replace(phase=_watched_phase(attempt, deadline))
+        return regain_if_due(job, now, policy, (*so_far, *effects))
     attempt = attempt._replace(early=EarlyEvidence(earliest=attempt.early.earliest))  # it is in use now
     suspect = Suspect(attempt, finding, now + policy.evidence_timeout)
     return job._replace(phase=suspect), (
@@ -178,11 +180,15 @@ def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, polic
     written = _progress_record(
         job.ledger, "checkpoint", _known_step(attempt, job.ledger.last_step), event.path, event.at
     )
-    if attempt is not None and event.at >= attempt.spawned_at and (policy.elastic or not attempt.progressed):
+    if (
+        attempt is not None
+        and event.at >= attempt.spawned_at
+        and (policy.elastic or policy.scale_out or not attempt.progressed)
+    ):
         assert not isinstance(phase, Pending | Healing | Done)
         attempt = attempt._replace(progressed=True, saves=attempt.saves + 1)
         job = job._replace(phase=phase._replace(attempt=attempt))
-    return job._replace(want=want, ledger=ledger), (written,)
+    return regain_if_due(job._replace(want=want, ledger=ledger), event.now, policy, (written,))
 
 
 def _known_step(attempt: Attempt | None, last: int | None) -> int | None:

@@ -34,6 +34,7 @@ class Policy(NamedTuple):
     limit_fails: bool = False  # the hang limit ends the job as failed, instead of rescheduling it
     only_report_hangs: bool = False  # a hang ends nothing: the platform does not restart upon suspension
     min_devices: int | None = None  # so many must be left when a device that does not heal is removed
+    scale_out: bool = False  # a removed device that is well again is used again at the next checkpoint
     unconditional: bool = False  # the failure limit passes the command's own code to the outer scheduler
     asks_platform: bool = False  # the first start, too, needs the platform's permission
     checks_devices: bool = False  # the first start waits for a check of the devices

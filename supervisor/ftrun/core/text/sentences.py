@@ -1,6 +1,6 @@
 """Sentences for a person, made from values."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from signal import Signals
 from typing import Final
 
@@ -26,6 +26,7 @@ BECAUSE: Final = {
     "failure": "because of a failure",
     "manual": "by an operator",
     "peer": "because another node failed",
+    "returned": "to use a device again",
 }
 
 
@@ -66,6 +67,11 @@ def _brackets(text: str) -> list[tuple[int, int]]:
 def sentence(*parts: str) -> str:
     """The parts that are not empty (what happened, why, what follows), joined by semicolons."""
     return "; ".join(part for part in parts if part)
+
+
+def devices(names: Sequence[str]) -> str:
+    """`device a`, `devices a, b`."""
+    return f"device{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
 def several(number: int, noun: str) -> str:

@@ -18,7 +18,7 @@ RANKS: Final = 64  # with more ranks on this node there are no series for single
 DEVICES: Final = 64
 PHASES: Final = tuple(states.RUN)
 CAUSES: Final = ("hang", "fault", "failure")
-REASONS: Final = (*CAUSES, "manual", "peer")
+REASONS: Final = (*CAUSES, "manual", "peer", "returned")
 WHYS: Final = ("startup", "hang", "redone", "recovery", "stopping", "healing", "waiting", "paused")
 STATES: Final = tuple(states.RANKS)
 

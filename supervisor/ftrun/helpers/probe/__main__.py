@@ -74,6 +74,7 @@ class Probe:
         self._freeing: tuple[messages.Free, float] | None = None  # with its deadline
         self._clearing: tuple[messages.Clear, float] | None = None
         self._new_codes: set[str] = set()  # codes reported since `_clearing` on its device that still last
+        self._well: set[str] = set()  # ids of the devices that were healthy when they were examined last
         self._device_pids: set[int] = set()  # pids that were on a device while they were alive
 
     def run(self) -> None:
@@ -139,7 +140,7 @@ class Probe:
         self._device_pids |= {pid for device in devices for pid in device.pids if _is_alive(pid)}
         if reported:
             self._report_due = now + self._period
-            message = messages.Devices(now, tuple(devices))
+            message = messages.Devices(now, tuple(devices), self._well_devices(devices))
             self._lines.send(message)
             if self._file:
                 self._write_file(message)
@@ -150,6 +151,13 @@ class Probe:
         if self._freeing or self._clearing:
             pace = max(TURN if self._freeing else CLEARING, self._pace)
             self._extra_sample_due = min(self._extra_sample_due, now + pace)
+
+    def _well_devices(self, devices: Sequence[Device]) -> tuple[str, ...]:
+        """A device that this sample did not examine is as it was."""
+        unexamined = {device.id for device in devices if device.answers and not device.examined}
+        self._well &= unexamined
+        self._well |= {device.id for device in devices if self._is_healthy(device)}
+        return tuple(device.id for device in devices if device.id in self._well)
 
     def _write_file(self, message: messages.Devices) -> None:
         try:

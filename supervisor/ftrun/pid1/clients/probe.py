@@ -55,7 +55,7 @@ class Probe(Client[messages.Event]):
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
             case messages.Devices():
-                return self._see(message.devices, now)
+                return self._see(message.devices, message.well, now)
             case messages.Ready():
                 self._begun += 1
             case messages.Present(devices) if self.checks and not self._started:
@@ -130,13 +130,17 @@ class Probe(Client[messages.Event]):
             return [ev.FaultReported(now, Fault(device, code, "warning", why), clock())]
         return [ev.FaultReported(now, Fault(device, code, severity, why, message.retry), clock())]
 
-    def _see(self, devices: tuple[messages.Device, ...], now: float) -> list[ev.Event]:
+    def _see(self, devices: tuple[messages.Device, ...], well: Sequence[str], now: float) -> list[ev.Event]:
         before = [device.id for device in self.context.devices]
         self._samples.extend(_use(device) for device in devices if _used_by_job(device))
         self.context.devices, self._seen_at = devices, now
         if self._used is None:
             self._used = _memory(devices)
-        return [] if before == [device.id for device in devices] else [ev.DevicesFound(now, _usable(devices))]
+        ledger, policy = self.context.ledger, self.context.policy
+        awaited = policy.scale_out and ledger is not None and bool(ledger.removed)
+        if before == [device.id for device in devices] and not awaited:
+            return []
+        return [ev.DevicesFound(now, _usable(devices), self._permitted(well), clock())]
 
     def _freed(self, message: messages.Freed, now: float) -> ev.Event:
         self._freeing = False

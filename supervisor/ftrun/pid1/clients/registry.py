@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ftrun.config.derived import reset_file, state_dir, uses_journal
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
+from ftrun.core.machine.group_member import newest_order
 from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Attempt, Fault, Ledger
 from ftrun.core.named_tuple import NamedTuple
@@ -202,7 +203,7 @@ class Clients:
         if self._standbys is not None:
             self._standbys.settle(now)
         self._start(LATER)
-        return ev.newest_order(found)
+        return newest_order(found)
 
     def drain_records(self) -> list[Record]:
         """The records that were made since the last call."""
