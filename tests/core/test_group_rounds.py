@@ -15,7 +15,7 @@ from ftrun.core.machine.restarting import may_start
 from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Ledger
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
-from ftrun.core.ranks.table import Member, Ordered, Rounds, Rules
+from ftrun.core.ranks.table import Begin, Member, Ordered, Rounds, Rules
 from ftrun.core.ranks.together import node_rounds, step
 from ftrun.core.rules.policy import Policy
 
@@ -345,6 +345,20 @@ def test_a_member_begins_nothing_before_its_own_ranks_wait() -> None:
     members = (Member(0, 0, "waiting"), Member(1, 1, "leaving", due=9.0))
     rounds = Rounds(members, "meeting", 1, "retry", shared=True)
     assert step(rounds, Ordered(GroupRound(2, "work", "retry", port=7)), 1.0, Rules()) == (rounds, ())
+
+
+@pytest.mark.parametrize("ordered", [(1,), None], ids=["after the order to leave", "without an order to leave"])
+def test_what_the_round_replaces_is_recorded_before_it_begins(ordered: tuple[int, ...] | None) -> None:
+    """The report of a fault on another member may come after the order to leave the round."""
+    rounds = Rounds((Member(1, 1, "waiting"),), "meeting", 1, "rank", frozenset({1}), shared=True)
+    if ordered is not None:
+        rounds, acts = step(rounds, Ordered(GroupRound(1, "leave", "rank", ordered)), 1.0, Rules())
+        assert acts == ()  # the member has recorded its own fault
+    go = GroupRound(2, "work", "rank", (1, 2), "rank 1 died", port=7)
+    assert step(rounds, Ordered(go), 2.0, Rules())[1][0] == Begin("rank", 2, (1, 2), "rank 1 died")
+    acts = step(rounds, Ordered(go._replace(ranks=(1,))), 2.0, Rules())[1]
+    assert acts
+    assert not any(isinstance(act, Begin) for act in acts)
 
 
 def test_an_ftrun_that_is_new_starts_its_ranks_only_between_two_rounds() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from ftrun.core.ranks import loans
 from ftrun.core.ranks import rounds as alone
 from ftrun.core.ranks.rounds import Outcome
-from ftrun.core.ranks.shared import GroupRound, NodeRounds, Progress
+from ftrun.core.ranks.shared import GroupRound, NodeRounds, Progress, Rung
 from ftrun.core.ranks.table import (
     Act,
     Begin,
@@ -67,31 +67,37 @@ def _work(rounds: Rounds, order: GroupRound, now: float) -> Outcome:
     if order.number != rounds.number + 1 or rounds.stage != "meeting" or not _all_wait(rounds):
         return rounds, ()
     reason, master = order.rung or "retry", (order.address, order.port)
-    plan = _restores(rounds, order)
+    known, plan = _recorded(rounds), _restores(rounds, order)
     rounds, acts = loans.begin(rounds, plan, order.number, reason, master)
+    if order.rung is not None and known != (order.rung, order.ranks):  # a fault of a member whose report came late
+        acts = (Begin(order.rung, order.number, order.ranks, order.why), *acts)
     rounds = rounds._replace(stage="proving", began=now, restored=order.step)
     return rounds._replace(rung=reason, adopted=order, proving=order, own=False), acts
 
 
 def _leave(rounds: Rounds, order: GroupRound, now: float, rules: Rules) -> Outcome:
-    before = rounds.adopted
     if order.number < rounds.number or any(member.state == "exited" for member in rounds.members):
         return rounds, ()  # without this member, which its report says
     if order.number > rounds.number:
         if order.number != rounds.number + 1 or rounds.stage != "meeting" or not _all_wait(rounds):
             return rounds, ()
         rounds = rounds._replace(number=order.number)  # that round has ended before it reached this member
-    rounds = rounds._replace(adopted=order)
+    known, rounds = _recorded(rounds), rounds._replace(adopted=order)
     rung = order.rung or "retry"
     written = Begin(rung, order.number + 1, order.ranks, order.why)
     if rounds.stage != "meeting":
         rounds = rounds._replace(own=False, cause="failure", status=None)
         return alone.end_round(rounds, frozenset(), written, now, rules)
-    known = (rounds.rung, alone.numbers(rounds, rounds.replacing))
-    if before is not None and _place(before) == _place(order):
-        known = (before.rung, before.ranks)
     rounds = rounds._replace(rung=rung)
     return rounds, (() if known == (order.rung, order.ranks) else (written,))
+
+
+def _recorded(rounds: Rounds) -> tuple[Rung | None, tuple[int, ...]]:
+    """The rung and the ranks in the last record of the recovery that is under way."""
+    last = rounds.adopted
+    if last is not None and _place(last) == (rounds.number, ORDER.index("leave")):
+        return last.rung, last.ranks
+    return rounds.rung, alone.numbers(rounds, rounds.replacing)
 
 
 def _all_wait(rounds: Rounds) -> bool:
