@@ -354,8 +354,8 @@ GROUP_ROUNDS = (
     Mutation(
         "a_common_round_begins_without_all",
         "group/group_rounds.py",
-        "len(view.running) != group.size or not all(_waits(",
-        "0 not in view.running or not any(_waits(",
+        "len(view.running) != len(places) or not all(_waits(",
+        "places[0] not in view.running or not any(_waits(",
     ),
     Mutation(
         "who_waits_at_another_round_waits_at_this_one",
@@ -372,8 +372,8 @@ GROUP_ROUNDS = (
     Mutation(
         "a_new_member_starts_beside_a_round_at_work",
         "machine/restarting.py",
-        'order.what != "run" or (order.round is not None and policy.member not in order.round.joining)',
-        'order.what != "run"',
+        "return policy.member in order.round.joining and (order.epoch",
+        "return (order.epoch",
     ),
     Mutation(
         "a_loss_in_the_round_that_proves_is_recovered",
@@ -384,7 +384,7 @@ GROUP_ROUNDS = (
     Mutation(
         "a_member_that_is_frozen_is_waited_for",
         "group/group_rounds.py",
-        "if phase.round_due is not None and now >= phase.round_due:\n        late = [m",
-        "if False:\n        late = [m",
+        "if phase.round_due is not None and now >= phase.round_due:\n        known = [",
+        "if False:\n        known = [",
     ),
 )

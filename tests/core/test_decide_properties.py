@@ -389,7 +389,9 @@ class Adversary(RuleBasedStateMachine):
     @rule(refused=st.booleans(), command=st.booleans())
     def processes_survived(self, refused: bool = False, command: bool = True) -> None:
         before = self.job.want
-        self.left = "refused" if refused else "command" if command else "others"
+        phase = self.job.phase
+        if not (isinstance(phase, Stopping) and phase.stage in ("devices", "verdict")):  # there it comes too late
+            self.left = "refused" if refused else "command" if command else "others"
         self.happens(ev.ProcessesSurvived(self.now, ("100 (python) D nfs",), refused, command))
         if refused and self.job.want != before:
             assert isinstance(self.job.want, Finish)

@@ -81,6 +81,12 @@ def test_a_state_file_of_an_earlier_version_lacks_both() -> None:
     assert state["visible"] == ["CUDA_VISIBLE_DEVICES", "0", "GPU-2"], "the format of earlier versions"
 
 
+def test_a_state_file_of_an_earlier_version_lacks_the_reason_of_a_restart_that_was_added_later() -> None:
+    state = json.loads(dump_state(LEDGER, {}))
+    del state["account"]["restarts"]["returned"], state["regained"]
+    assert load_state(json.dumps(state).encode())[0] == LEDGER
+
+
 NO_DURATIONS: tuple[Any, ...] = (None, -0.5, float("nan"), float("inf"), 1e13, "45", True, [], {})
 NO_LEARNED: tuple[Any, ...] = ([], "auto", 45.0, True, {}, {"colour": 1})
 NO_ACCOUNT: tuple[Any, ...] = (

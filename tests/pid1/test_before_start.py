@@ -21,9 +21,10 @@ os.fork = first_fork
 from ftrun.cli.entry import ftrun
 ftrun()
 """
-# Of ftrun and its hooks, packages included: each takes about 0.3 ms.  The last two are core/rules/early_evidence, which
-# is asked at each check, and core/ranks/shared, whose names of rungs the options need.
-MODULES: Final = 113
+# Of ftrun and its hooks, packages included: each takes about 0.3 ms.  The last five are core/rules/early_evidence and
+# core/rules/spin, which are asked at each check, core/ranks/shared, whose names of rungs the options need, and
+# core/machine/regaining with core/rules/regain, which are asked at each checkpoint.
+MODULES: Final = 116
 STANDARD: Final = 44  # of the standard library, beyond those of a bare interpreter
 
 

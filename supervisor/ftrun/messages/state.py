@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final
 
-from ftrun.core.accounting.totals import TRACE, Account, LostTime, Trace
+from ftrun.core.accounting.totals import TRACE, Account, LostTime, RestartCounts, Trace
 from ftrun.core.machine.states import Finish, Job, KeepRunning, Restart, Stopping, Suspect
 from ftrun.core.machine.values import Attempt, Ledger, LookState, SavedFile, VisibleDevices
 from ftrun.core.ranks.table import Rounds
@@ -32,9 +32,12 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
     found = parse_json(content)
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise Malformed("not a state of this version")
-    added: dict[str, Any] = {"epoch": 0, "first_beat": None, "job": "", "learned": None, "saved": []}
+    added: dict[str, Any] = {"epoch": 0, "first_beat": None, "job": "", "learned": None, "saved": [], "regained": []}
     added |= dict.fromkeys(("replacements", "retried", "replaced"), 0)
     found = added | {"account": _plain(Account())} | found  # an older version may have written it
+    account = found["account"]
+    if isinstance(account, dict) and isinstance(account.get("restarts"), dict):
+        found["account"] = account | {"restarts": RestartCounts()._asdict() | account["restarts"]}
     ledger = {name: found.pop(name) for name in Ledger._fields if name in found}
     return _CODEC.value(Ledger, ledger), found
 
