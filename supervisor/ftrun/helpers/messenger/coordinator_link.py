@@ -207,7 +207,8 @@ class CoordinatorLink:
             self.view.receive(peer.hello.rank, content[1], content[2], now)
 
     def _send_view(self, rank: int, kind: bytes, content: bytes) -> bool:
-        peer = self._present().get(rank)
+        lives = reversed(self._peers.get(rank, {}).values())  # the newest first
+        peer = next((one for one in lives if one.id and not one.refused), None)
         return peer is not None and self._send([peer.id, kind, content])
 
     def _present(self) -> dict[int, Peer]:
