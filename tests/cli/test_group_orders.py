@@ -1,6 +1,7 @@
 """Two ftruns of one group on loopback: a request of the operator and a device fault of one apply to both."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from support.runs import FTCTL, Run, Runs, alive, python, wait_for
 from support.runs import runs as runs
 
 STEPS = "import time\nn = 1000 * ft.attempt().start_cnt\nwhile True:\n    n += 1; ft.beat(n); time.sleep(0.02)"
+OBEYS = f"import os, signal\nsignal.signal(15, lambda *_: os._exit(0))\n{STEPS}"
 # The main thread waits for ever, and another one writes: not so little that it is taken for nothing.
 LOGS = """import threading, time
 def log():
@@ -88,6 +90,30 @@ def test_status_shows_the_state_of_the_group(pair: Pair) -> None:
     first.process.terminate()
     assert (first.wait(), second.wait()) == (143, 195)
     assert "member 0 (node-0) has left" in pair.message(1)["message"]
+
+
+def test_others_say_that_an_operator_has_stopped_a_member(pair: Pair) -> None:
+    first, second = pair.both()
+    ftctl(second, "stop")
+    assert (first.wait(), second.wait()) == (143, 143)
+    assert "member 1 (node-1): stopped by an operator; ftrun stops the command here, too" in first.stderr
+    assert "the command ended" not in first.stderr
+    assert pair.message(0)["message"] == "stopped by an operator (on node-1)"
+
+
+@pytest.mark.parametrize("code", [STEPS, OBEYS], ids=["143", "0"])
+def test_others_say_that_a_platform_has_stopped_a_member_and_until_when_they_wait_for_it(pair: Pair, code: str) -> None:
+    first, second = (pair.start(rank, "--wait-peer", "300s", code=code) for rank in (0, 1))
+    for run in (first, second):
+        run.until("first_beat")
+    second.process.terminate()
+    second.wait()
+    wait_for(lambda: "stops the command here, too" in first.stderr, "the end of the command of member 0")
+    assert "member 1 (node-1) has left: stopped from outside by signal 15 (SIGTERM); ftrun stops" in first.stderr
+    words = r"next +Member 1 is lost; the group waits [0-9ms ]+ more for it, then the job ends with 195\."
+    wait_for(lambda: re.search(words, ftctl(first, "status")), "until when member 0 waits")
+    ftctl(first, "stop")
+    assert first.wait() == 143
 
 
 def test_lost_device_ends_all_members_and_isolates_its_node(pair: Pair) -> None:

@@ -156,7 +156,7 @@ COORDINATOR = (
     Mutation("epochs_fall", "group/reports.py", "if report.epoch > group.epoch and not", "if report.epoch and not"),
     Mutation(
         "one_is_enough",
-        "group/coordinator.py",
+        "group/loss_waits.py",
         "if ready + absent < len(group.placed):",
         "if not ready:",
     ),
@@ -195,8 +195,8 @@ COORDINATOR = (
     Mutation("its_predecessor_is_forgotten", "group/fences.py", "return fenced  # nothing", "return 0.0  # nothing"),
     Mutation(
         "fewer_at_once",
-        "group/coordinator.py",
-        "(group.shape.fewest if waited else min(group.shape.most, len(group.placed)))",
+        "group/loss_waits.py",
+        "(group.shape.fewest if waited else _enough(group))",
         "group.shape.fewest",
     ),
     Mutation("below_the_least", "group/membership.py", "return self.least or self.most", "return 1"),

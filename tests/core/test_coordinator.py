@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from ftrun.core.group.coordinator import decide
+from ftrun.core.group.loss_waits import loss_wait
+from ftrun.core.group.losses import LossWait
 from ftrun.core.group.membership import (
     LATE,
     Coordinator,
@@ -757,6 +759,97 @@ def elastic(size: int = 3, **shape: Any) -> Group:
         group.reports(rank, "running" if rank in group.coordinator.placed else "ready", 1)
     group.now = 100.0
     return group
+
+
+def test_until_when_a_lost_member_is_waited_for_and_what_follows() -> None:
+    group = elastic(least=2)
+    assert loss_wait(group.coordinator, 100.0) is None
+    group.gone(1, certain=True)  # the others are still ending their command
+    assert loss_wait(group.coordinator, 110.0) == LossWait((1,), 1, WAIT - 10, "go on", 2)
+    group.ready(0, 2)
+    assert loss_wait(group.coordinator, 100.0 + WAIT + 1) == LossWait((1,), 1, 0.0, "go on", 2)
+    group.at(200.0)
+    group.gone(2, certain=True)
+    assert loss_wait(group.coordinator, 200.0) == LossWait((1, 2), 2, WAIT, "end", code=195)
+    group.at(200.0 + WAIT)
+    assert (group.end or (0, ""))[0] == 195
+    assert loss_wait(group.coordinator, group.now) is None
+
+    group = elastic(least=2)
+    group.gone(1)
+    group.ready(0, 2)
+    assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, FENCE, "go on", 2)
+    group.reports(1, "ready", life="new", boot="new")
+    assert loss_wait(group.coordinator, 100.0) is None  # it is back
+
+    group = elastic(4, least=3)
+    group.gone(1, certain=True)
+    assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, WAIT, "go on", 3)
+    group.reports(2, "leaving")
+    assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, WAIT, "end", code=195)
+
+
+@pytest.mark.parametrize("shape", [Shape(3), Shape(3, replaces=True)])
+def test_a_group_that_needs_all_ends_when_a_lost_member_was_waited_for(shape: Shape) -> None:
+    group = Group(shape=shape)
+    group.all("ready", 0)
+    group.all("running", 1)
+    group.gone(2)
+    assert loss_wait(group.coordinator, 1.0) == LossWait((2,), 1, WAIT - 1, "end", code=195)
+    group.reports(0, "ready")
+    group.reports(1, "ready")
+    group.at(WAIT)
+    assert (group.end or (0, ""))[0] == 195
+
+
+def test_members_that_are_lost_again_and_again_are_waited_for_three_times_as_long_at_most() -> None:
+    group = elastic(least=2)
+    for number, now in enumerate((0.0, WAIT - 10, 2 * WAIT - 20, 3 * WAIT - 30)):
+        group.at(100.0 + now)
+        group.gone(1, certain=True, life=f"life{number}" if number else "")
+        assert loss_wait(group.coordinator, group.now) == LossWait((1,), 1, min(WAIT, 3 * WAIT - now), "go on", 2)
+        group.ready(0) if number == 0 else None  # member 2 still ends its command, so that nothing starts
+        group.reports(1, "ready", life=f"life{number + 1}")
+
+
+def test_a_spare_takes_a_place_when_the_loss_is_certain() -> None:
+    group = elastic(4, spares=1)
+    group.gone(1, certain=True)
+    assert loss_wait(group.coordinator, 101.0) == LossWait((1,), 1, 0.0, "replace")
+    group = elastic(4, spares=1)
+    group.gone(1)
+    group.ready(0, 2)
+    assert loss_wait(group.coordinator, 101.0) == LossWait((1,), 1, FENCE - 1, "replace")
+    group.at(100.0 + FENCE)
+    assert group.places == ((0, 1), (3, 1), (2, 1))
+    group = elastic(12, least=2)
+    for rank in range(2, 12):
+        group.gone(rank, certain=True)
+    assert loss_wait(group.coordinator, 100.0) == LossWait(tuple(range(2, 10)), 10, WAIT, "go on", 2)
+
+
+@pytest.mark.parametrize("verdict", [GroupEnd(143, "stopped", "stopped by an operator"), GroupEnd(1, "failed", "bad")])
+def test_an_end_without_a_failure_is_named(verdict: GroupEnd) -> None:
+    group = running()
+    group.reports(1, "ending", 1, end=verdict)
+    assert (group.did, group.order.why) == (("stop", 1, None), f"member 1 (node-1): {verdict.why}")
+
+
+@pytest.mark.parametrize("code", [0, 143])
+def test_a_member_that_was_asked_to_stop_says_so(code: int) -> None:
+    group = running()
+    group.reports(1, "leaving", 1)
+    assert group.did == ("run", 1, "first")
+    group.reports(1, "left", 1, end=GroupEnd(code, "stopped", "stopped from outside by SIGTERM", asked=True))
+    assert group.order.why == "member 1 (node-1) has left: stopped from outside by SIGTERM"
+
+
+def test_a_command_that_ends_while_another_member_leaves_says_so() -> None:
+    group = running()
+    group.reports(1, "leaving", 1)
+    group.reports(0, "fallen", 1)
+    why = "member 0 (node-0): the command ended, after member 1 (node-1) was asked from outside to stop"
+    assert (group.did, group.order.why) == (("stop", 1, None), why)
 
 
 def test_fewer_start_only_when_the_lost_one_was_waited_for_and_is_certainly_dead() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from core.rounds_world import World
 from ftrun.core.group.coordinator import decide
 from ftrun.core.group.group_rounds import follow
+from ftrun.core.group.loss_waits import loss_wait
 from ftrun.core.group.membership import Reported, Shape, Steady, new_coordinator
 from ftrun.core.group.messages import GroupOrder
 from ftrun.core.machine.events import GroupOrderReceived, Started
@@ -158,6 +159,19 @@ def test_a_container_that_does_not_come_back_ends_the_job_after_the_wait_for_it(
     assert world.ends == [(0, 195)]
 
 
+def test_ranks_that_wait_for_a_container_say_when_the_job_ends() -> None:
+    world = begun()
+    world.lose(1, 1000.0)
+    told = list[float]()
+    while not world.ends:
+        world.run(0.1)
+        if (found := loss_wait(world.coordinator, world.now)) is not None:
+            assert (found.members, found.then, found.code) == ((1,), "end", 195)
+            told.append(world.now + found.left)
+    assert len(told) > 500
+    assert all(abs(one - world.now) < 1.0 for one in told)
+
+
 def test_a_member_that_is_frozen_ends_the_round_of_the_others_in_time() -> None:
     world = begun()
     world.bodies[1].frozen = True
@@ -220,6 +234,22 @@ def test_the_ranks_of_a_group_that_may_go_on_with_fewer_members_recover_together
     assert (world.works, world.coordinator.epoch, order(world).number) == (True, 1, 2)
     assert [after == pid for after, pid in zip(pids(world), before, strict=True)].count(False) == 1
     assert len(world.working) == shape.most
+
+
+@pytest.mark.parametrize(("shape", "then"), [(Shape(3, 2), "go on"), (Shape(3, 0, 1), "replace")])
+def test_what_is_said_about_a_lost_member_is_what_happens(shape: Shape, then: str) -> None:
+    """But for the rounding of the world, and the moment that the others need to be ready."""
+    world = elastic(shape)
+    world.lose(1, 1000.0)
+    told = list[float]()
+    while world.coordinator.epoch == 1:
+        world.run(0.1)
+        if (found := loss_wait(world.coordinator, world.now)) is not None:
+            assert (found.members, found.then) == ((1,), then)
+            told.append(world.now + found.left)
+    assert len(told) > 10
+    assert all(abs(one - world.now) < 1.0 for one in told[-10:])
+    assert len(world.coordinator.places) == 2
 
 
 def test_a_spare_takes_the_place_of_a_lost_member_and_its_ranks_recover_with_the_others() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,6 +32,11 @@ def view(container: Container) -> dict[str, Any]:
     """The group as that member shows it; empty before there is a view."""
     done = ftctl(container, "status", "--all", "--json")
     return (json.loads(done.stdout)["group"] if done.returncode == 0 else None) or {}
+
+
+def shows(container: Container, words: str) -> bool:
+    """Whether its status has a line with these words, a regular expression."""
+    return re.search(words, ftctl(container, "status").stdout) is not None
 
 
 def rows(container: Container) -> dict[int, dict[str, Any]]:
@@ -96,3 +102,26 @@ def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[
     lost = ftctl(members[2], "report", "--member", "0")
     assert (lost.returncode, lost.stdout) == (1, "")
     assert "rank 0" in lost.stderr
+
+
+def test_each_member_says_until_when_a_lost_one_is_waited_for_and_what_follows(hosts: Callable[[int], Hosts]) -> None:
+    here = hosts(3)
+    words = ("--grace", "1s", "--peer-timeout", "5s", "--", sys.executable, "-c", CODE, str(HOUSE / "hooks"), "none")
+    members = [here.start(rank, *here.group(rank, "2:3", wait="300s"), *words) for rank in range(3)]
+    for member in members:
+        member.until("first_beat")
+    members[2].kill()
+    goes_on = r"next +Member 2 is lost; the group waits (.*) more for it, then goes on with 2 of 3 members\."
+    for member in members[:2]:
+        wait_for(partial(shows, member, goes_on), "until when it waits")
+        loss = view(member)["loss"]
+        assert (loss["members"], loss["then"], loss["working"]) == ([2], "go on", 2)
+        assert 0 < loss["left"] <= 300
+        shown = " ".join(ftctl(member, "status", "--all").stdout.split())
+        assert "; member 2 is lost; the group waits " in shown
+        assert "; waits for member 2" not in shown
+    first = view(members[1])["loss"]["left"]
+    wait_for(lambda: view(members[1])["loss"]["left"] < first - 1, "less time")
+    members[1].kill()
+    ends = r"next +Members 1, 2 are lost; the group waits .* more for them, then the job ends with 195\."
+    wait_for(partial(shows, members[0], ends), "that the job ends then")

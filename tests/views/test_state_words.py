@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.core.group.losses import LossWait
 from ftrun.core.machine.states import PHASES
 from ftrun.core.machine.values import LocalRank, Rank, Section
 from ftrun.core.text import states
 from ftrun.helpers.metrics import catalogue
-from ftrun.messages.group_view import MemberRow
+from ftrun.host import procfs
+from ftrun.messages import group_view
+from ftrun.messages.group_view import GroupView, MemberRow
 from ftrun.views import group, own_ranks, recent_events, summary
 from ftrun.views.group import GroupNow
 from ftrun.views.live_verdict import rank_now
@@ -87,6 +90,67 @@ def test_the_status_counts_each_state_of_a_rank_in_its_words(state: str) -> None
 def test_the_group_is_described_alike(what: str) -> None:
     found = GroupNow(2, 0, 3, what, "", (), (), {})
     assert f"epoch 3, {states.GROUP[what]}" in group.headline(found)
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (
+            LossWait((2,), 1, 48.2, "go on", 2),
+            "member 2 is lost; the group waits 48s more for it, then goes on with 2 of 3 members",
+        ),
+        (
+            LossWait((1, 2), 2, 600.0, "end", code=195),
+            "members 1, 2 are lost; the group waits 10m more for them, then the job ends with 195",
+        ),
+        (
+            LossWait((2,), 1, 0.0, "go on", 2),
+            "member 2 is lost; the group does not wait for it any more, and goes on with 2 of 3 members",
+        ),
+        (
+            LossWait((2,), 1, 0.0, "end", code=195),
+            "member 2 is lost; the group does not wait for it any more, and the job ends with 195",
+        ),
+        (
+            LossWait((2,), 1, 0.0, "replace"),
+            "member 2 is lost; a spare takes its place once the others have ended their command",
+        ),
+        (
+            LossWait((1, 2), 2, 20.0, "replace"),
+            "members 1, 2 are lost; spares take their places in 20s, when it is certain that nothing of them runs any "
+            "more",
+        ),
+        (
+            LossWait(tuple(range(8)), 10, 9.0, "end", code=195),
+            "members 0, 1, 2, 3, 4, 5, 6, 7 and 2 more are lost; the group waits 9s more for them, then the job ends "
+            "with 195",
+        ),
+    ],
+)
+def test_the_wait_for_lost_members_is_one_sentence_everywhere(loss: LossWait, words: str) -> None:
+    assert group.loss_sentence(loss, 3) == words
+    found = GroupNow(3, 0, 1, "stop", "", (0, *loss.members), (), {}, None, loss)
+    assert f"; waits for member 0; {words}" in group.headline(found) or 0 in loss.members
+    assert group.document(found)["loss"] == {**loss._asdict(), "text": words}
+    waiting = RUN._replace(phase="waiting")
+    assert group.marked(waiting, found).next == f"{words[0].upper()}{words[1:]}."
+    assert group.marked(waiting, found).deadline == loss.left
+    assert group.marked(RUN, found) == RUN  # its ranks work: nothing is due here
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_wait_for_lost_members_goes_on_between_two_views(tmp_path: Path, rank: int) -> None:
+    shown = RUN._replace(run_dir=str(tmp_path), phase="waiting")
+    view = GroupView(1, 3, rank, 100.0, 1, "stop", boot=procfs.boot_id(), loss=LossWait((2,), 1, 60.0, "go on", 2))
+    (tmp_path / group_view.FILE).write_bytes(group_view.dump(view))
+    for now, left in ((100.0, 60.0), (112.0, 48.0), (1000.0, 0.0)):
+        found = group.read(shown, now)
+        assert found is not None
+        assert found.loss == LossWait((2,), 1, left, "go on", 2)
+    (tmp_path / group_view.FILE).write_bytes(group_view.dump(view._replace(boot="another")))
+    found = group.read(shown, 100.0)
+    assert found is not None
+    assert found.loss is None
 
 
 def test_the_rows_of_the_group_use_the_words_of_the_table() -> None:

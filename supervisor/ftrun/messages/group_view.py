@@ -7,6 +7,7 @@ member that it names, and the `FilePart` back.  Nothing in it changes what a mem
 import json
 from typing import Final, Literal
 
+from ftrun.core.group.losses import LossWait
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Codec, Malformed, Value, parse_object
 from ftrun.messages.group_waits import ANSWER, WAITS
@@ -84,8 +85,8 @@ class MemberRow(NamedTuple):
 
 class GroupView(NamedTuple):
     """What the coordinator knows at `now`, its CLOCK_MONOTONIC.  `what`, `why`: its order; `waits_for`: the members
-    that it waits for.  `rows`: some or all.  In `group.json`: `rank` is that of the reader, and `now` its time of the
-    last view of rank 0."""
+    that it waits for; `loss`: until when it waits for those that are lost, None: for none.  `rows`: some or all.
+    In `group.json`: `rank` is that of the reader, and `now` its time of the last view of rank 0."""
 
     schema: int
     size: int
@@ -97,6 +98,7 @@ class GroupView(NamedTuple):
     waits_for: tuple[int, ...] = ()
     rows: tuple[MemberRow, ...] = ()
     boot: str = ""
+    loss: LossWait | None = None
 
 
 class FileRequest(NamedTuple):

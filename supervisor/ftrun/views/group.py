@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ftrun.core.group.losses import LossWait
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds
@@ -25,7 +26,8 @@ HEAD: Final = f"{'member':>6} {'host':<{HOST}} {'state':<10} {'attempt':>7} {'st
 
 class GroupNow(NamedTuple):
     """`seen_from`: the member whose run dir this is.  `contact`: seconds since its last view of rank 0; None: it is
-    rank 0, or never had one.  `ages`: seconds since each row was made, by rank; None: of another boot, so unknown."""
+    rank 0, or never had one.  `ages`: seconds since each row was made, by rank; None: of another boot, so unknown.
+    `loss`: until when lost members are waited for; None: for none, or not known."""
 
     size: int
     seen_from: int
@@ -36,6 +38,7 @@ class GroupNow(NamedTuple):
     rows: tuple[MemberRow, ...]
     ages: dict[int, float | None]
     contact: float | None = None
+    loss: LossWait | None = None
 
 
 def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
@@ -56,7 +59,10 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
     ages = {rank: max(0.0, now - row.at) if same_clock or rank == view.rank else None for rank, row in rows.items()}
     contact = max(0.0, now - view.now) if view.rank and view.now and same_clock else None
     ordered = tuple(rows[rank] for rank in sorted(rows))
-    return GroupNow(view.size, view.rank, view.epoch, view.what, view.why, view.waits_for, ordered, ages, contact)
+    loss = view.loss if same_clock else None
+    if loss is not None:
+        loss = loss._replace(left=max(0.0, loss.left - max(0.0, now - view.now)))
+    return GroupNow(view.size, view.rank, view.epoch, view.what, view.why, view.waits_for, ordered, ages, contact, loss)
 
 
 def is_gone(found: GroupNow, row: MemberRow) -> bool:
@@ -75,7 +81,11 @@ def state(found: GroupNow, row: MemberRow) -> str:
 
 
 def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
-    """The snapshot with the stragglers that a comparison over the whole group has found among its ranks."""
+    """The snapshot with what only the view of the whole group has: the stragglers that a comparison over all members
+    has found among its ranks, and until when a lost member is waited for."""
+    if found is not None and found.loss is not None and shown.alive and shown.phase in ("waiting", "spare"):
+        what = loss_sentence(found.loss, found.size)
+        shown = shown._replace(deadline=found.loss.left, next=f"{what[0].upper()}{what[1:]}.")
     own = next((row for row in found.rows if row.rank == found.seen_from), None) if found is not None else None
     slow = {one.rank: one for one in own.slow} if own is not None else {}
     if not slow or not shown.alive:
@@ -109,6 +119,7 @@ def document(found: GroupNow) -> dict[str, Any]:
         members.append(plain)
     head = {name: value for name, value in found._asdict().items() if name not in ("rows", "ages")}
     missing = [rank for rank in range(found.size) if rank not in found.ages]
+    head["loss"] = found.loss and {**found.loss._asdict(), "text": loss_sentence(found.loss, found.size)}
     return {**head, "headline": headline(found), "never_seen": missing, "members": members}
 
 
@@ -118,7 +129,9 @@ def document(found: GroupNow) -> dict[str, Any]:
 def headline(found: GroupNow) -> str:
     """The group, the coordinator's view of it, and who is waited for."""
     why = f": {found.why}" if found.why and found.what != "run" else ""
-    waits = f"; waits for {_members(found.waits_for)}" if found.waits_for else ""
+    others = tuple(rank for rank in found.waits_for if found.loss is None or rank not in found.loss.members)
+    waits = f"; waits for {_members(others)}" if others else ""
+    waits += f"; {loss_sentence(found.loss, found.size)}" if found.loss is not None else ""
     lost = ""
     if found.contact is not None and found.contact > OLD:
         lost = f"; no contact with member 0 for {seconds(found.contact)}, so the other rows are as of then"
@@ -126,6 +139,23 @@ def headline(found: GroupNow) -> str:
         lost = "; no contact with member 0"
     what = states.group(found.what)
     return f"group of {found.size}, epoch {found.epoch}, {what}{why}{waits}{lost} (seen from member {found.seen_from})"
+
+
+def loss_sentence(loss: LossWait, size: int) -> str:
+    """Who is lost, until when the group waits, and what follows: `member 2 is lost; the group waits 48s more for it,
+    then goes on with 2 of 3 members`."""
+    one, left = loss.number == 1, f"{seconds(loss.left)} more"
+    who = f"{_members(loss.members, loss.number)} {'is' if one else 'are'} lost"
+    if loss.then == "replace":
+        certain = f"in {seconds(loss.left)}, when it is certain that nothing of {'it' if one else 'them'} runs any more"
+        when = certain if loss.left else "once the others have ended their command"
+        return f"{who}; {'a spare takes its place' if one else 'spares take their places'} {when}"
+    goes_on, them = f"goes on with {loss.working} of {size} members", "it" if one else "them"
+    if not loss.left:
+        then = f"and {goes_on}" if loss.then == "go on" else f"and the job ends with {loss.code}"
+        return f"{who}; the group does not wait for {them} any more, {then}"
+    then = goes_on if loss.then == "go on" else f"the job ends with {loss.code}"
+    return f"{who}; the group waits {left} for {them}, then {then}"
 
 
 def table(found: GroupNow, columns: int = WIDE) -> Iterator[tuple[str, bool]]:
@@ -172,6 +202,8 @@ def _ranks(slow: tuple[SlowRank, ...]) -> str:
     return ", ".join(str(one.rank) for one in slow)
 
 
-def _members(ranks: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"member{'s' if len(ranks) > 1 else ''} {shown}"
+def _members(ranks: tuple[int, ...], number: int | None = None) -> str:
+    """`number`: of all of them, where `ranks` has only the first."""
+    number = len(ranks) if number is None else number
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {number - 8} more" if number > 8 else "")
+    return f"member{'s' if number > 1 else ''} {shown}"

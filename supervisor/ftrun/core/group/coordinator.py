@@ -35,6 +35,7 @@ from ftrun.core.group.fences import (
     note_waiting,
     over_at,
 )
+from ftrun.core.group.loss_waits import can_start
 from ftrun.core.group.losses import Losses
 from ftrun.core.group.membership import (
     HINT,
@@ -295,7 +296,7 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
     patience = losses.until(group.wait)
     waited = patience is not None and now >= patience
     over = max((over_at(group, rank) for rank in absent), default=now)
-    if restart is not None and over <= now and _can_start(group, len(absent), waited):
+    if restart is not None and over <= now and can_start(group, len(absent), waited):
         return _start_epoch(group, restart, now)
     until = max(phase.since, losses.newest if losses.newest is not None else phase.since) + drain_time(group)
     until = max((until, *group.fences.values()))
@@ -315,15 +316,6 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
 def _ends_all(group: Coordinator, end: GroupEnd) -> bool:
     """Whether this verdict of one member ends the others too."""
     return not end.cut and not (group.shape.goes_on and end.code in AT_ONCE)
-
-
-def _can_start(group: Coordinator, absent: int, waited: bool) -> bool:
-    """Whether the next epoch can start: nothing of this one runs any more, and it has as many members as this one, or,
-    once the lost ones were waited for, as the group needs."""
-    ready, spare = group.kinds.get("ready", 0), group.kinds.get("spare", 0)
-    if ready + absent < len(group.placed):
-        return False
-    return ready + spare >= (group.shape.fewest if waited else min(group.shape.most, len(group.placed)))
 
 
 def _new_rank_zero(group: Coordinator) -> MemberState | None:
@@ -346,8 +338,12 @@ def _reason(group: Coordinator, who: MemberState | None) -> str:
         return f"{who.name} was lost, and has come back"
     if who.report.state == "left":
         own = who.report.end
-        return f"{who.name} has left" + (f": {sentences.short(own.why, sentences.REASON)}" if own and own.code else "")
-    return f"{who.name}: the command ended"
+        why = sentences.short(own.why, sentences.REASON) if own is not None and (own.code or own.asked) else ""
+        return f"{who.name} has left" + (f": {why}" if why else "")
+    if who.report.end is not None:
+        return f"{who.name}: {sentences.short(who.report.end.why, sentences.REASON)}"
+    asked = next((m.name for m in group.working if kind_of(m, group.epoch, False) == "leaving"), None)
+    return f"{who.name}: the command ended" + (f", after {asked} was asked from outside to stop" if asked else "")
 
 
 def _restart(group: Coordinator, who: MemberState | None, pulses: Mapping[int, Pulse]) -> GroupRestart:

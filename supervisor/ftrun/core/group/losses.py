@@ -6,11 +6,26 @@ work for ever.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from ftrun.core.named_tuple import NamedTuple
 
 LONGEST: Final = 3
+
+
+class LossWait(NamedTuple):
+    """The wait for lost members.  `members`: the first of them; `number`: of all of them.  `left`: the seconds until
+    what follows, if none of them comes back before.
+
+    `then`: `go on`: `working` members go on without them.  `replace`: spares take their places, since it is certain
+    then that nothing of the lost ones runs any more.  `end`: the job ends with `code`."""
+
+    members: tuple[int, ...]
+    number: int
+    left: float
+    then: Literal["go on", "replace", "end"]
+    working: int | None = None
+    code: int | None = None
 
 
 class Losses(NamedTuple):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group import membership
+from ftrun.core.group.loss_waits import loss_wait
 from ftrun.core.group.membership import Coordinator
 from ftrun.core.rules import stragglers
 from ftrun.core.rules.stragglers import Persistence
@@ -264,6 +265,7 @@ class CoordinatorSide:
         order, awaited = known.order, tuple(membership.waited_for(known))
         self._compare(now)
         header = GroupView(messages.SCHEMA, known.size, 0, now, order.epoch, order.what, order.why, awaited)
+        header = header._replace(loss=loss_wait(known, now))
         rows = tuple(self._rows[rank]._replace(paces=()) for rank in sorted(self._rows))
         self._file.write(header._replace(rows=rows))
         if now >= self._sent_at + self._every and there:

@@ -1,0 +1,45 @@
+"""Until when a group waits for members that are lost, and what follows then, for a person who looks.  Pure."""
+
+from typing import Final
+
+from ftrun.core.group.fences import over_at
+from ftrun.core.group.losses import LossWait
+from ftrun.core.group.membership import Coordinator, Draining, Steady
+from ftrun.core.rules import exit_codes
+
+NAMED: Final = 8  # members that are named; the others are counted
+
+
+def can_start(group: Coordinator, absent: int, waited: bool) -> bool:
+    """Whether the next epoch can start: nothing of this one runs any more, and it has as many members as this one, or,
+    once the lost ones were waited for, as the group needs."""
+    ready, spare = group.kinds.get("ready", 0), group.kinds.get("spare", 0)
+    if ready + absent < len(group.placed):
+        return False
+    return ready + spare >= (group.shape.fewest if waited else _enough(group))
+
+
+def _enough(group: Coordinator) -> int:
+    """The members with which nobody has to be waited for."""
+    return min(group.shape.most, len(group.placed))
+
+
+def loss_wait(group: Coordinator, now: float) -> LossWait | None:
+    """None while no lost member is waited for.  Members that are still ending their command count as able to start."""
+    phase = group.phase
+    if not isinstance(phase, Draining | Steady) or not phase.losses.missing:
+        return None
+    patience, lost = phase.losses.until(group.wait), sorted(phase.losses.missing)
+    if patience is None:
+        return None
+    able = len(group.placed) - len(lost) - group.kinds.get("leaving", 0) + group.kinds.get("spare", 0)
+    dead = max(over_at(group, rank) for rank in lost)
+    found = LossWait(tuple(lost[:NAMED]), len(lost), max(0.0, patience - now), "end", code=exit_codes.HANG_LIMIT.code)
+    if isinstance(phase, Steady):  # the ranks wait for a container, which no other one can replace
+        due = patience if phase.round_due is None else max(patience, phase.round_due)
+        return found._replace(left=max(0.0, due - now))
+    if able >= _enough(group):
+        return found._replace(left=max(0.0, dead - now), then="replace", code=None)
+    if able >= group.shape.fewest:
+        return found._replace(left=max(0.0, patience - now, dead - now), then="go on", working=able, code=None)
+    return found
