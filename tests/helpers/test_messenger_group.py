@@ -629,7 +629,7 @@ def test_limits_grow_with_the_group_and_a_shortfall_is_named(make: Callable[[int
     node.report("ready")
     node.contact()
     assert limits(node, "Max open files") == ["728", "1000"]
-    assert limits(node, "Max data size")[0] == str((96 << 20) + 300 * (128 << 10))
+    assert limits(node, "Max data size")[0] == str((96 << 20) + 300 * (160 << 10))
     assert not node.problems
     node.process.kill()
     short = group.node(0, before.replace("1000", "200"))

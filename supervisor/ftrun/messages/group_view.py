@@ -24,7 +24,8 @@ VIEW_ROWS: Final = 24_000  # bytes of rows in a frame
 FILE_LIMIT: Final = 64 << 20  # bytes of `group.json`
 PART: Final = 12_000  # bytes of a file in one answer
 MOST: Final = 1 << 20  # bytes of a file that are passed on
-PERIOD: Final = 2.0  # s between two rows of a member
+PERIOD: Final = 2.0  # s between two rows of a member, in a group of up to 200
+ROWS_PER_SECOND: Final = 100  # that rank 0 receives
 BYTES_PER_SECOND: Final = 500_000  # that rank 0 sends for the view
 ROW_BYTES: Final = 600  # of a row, for that rate
 TEXT: Final = 300  # characters of a text
@@ -35,6 +36,11 @@ SLOW: Final = 8  # stragglers of a member that are shown
 def period(size: int) -> float:
     """Seconds between two views that rank 0 sends to all members of a group of that size."""
     return max(PERIOD, size * size * ROW_BYTES / BYTES_PER_SECOND)
+
+
+def row_period(size: int) -> float:
+    """Seconds between two rows of a member in a group of that size."""
+    return max(PERIOD, size / ROWS_PER_SECOND)
 
 
 class Pace(NamedTuple):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ftrun.helpers.messenger.member_link import MemberLink
 
 MEMORY: Final = 96 << 20  # bytes; it needs 10 MiB
-MEMORY_PER_MEMBER: Final = 128 << 10  # further bytes for each member at rank 0
+MEMORY_PER_MEMBER: Final = 160 << 10  # further bytes for each member at rank 0; it needs 66 KiB, and UNREAD messages
 
 
 def main(argv: Sequence[str]) -> int:

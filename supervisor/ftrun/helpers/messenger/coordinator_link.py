@@ -33,7 +33,8 @@ from ftrun.messages import messenger as messages
 from ftrun.messages.codec import Malformed
 
 BATCH: Final = 256  # messages that are read before other work is done
-QUEUED: Final = 16  # messages of one peer; each carries a complete state, so the next one replaces a lost one
+QUEUED: Final = 16  # messages to one peer; each carries a complete state, so the next one replaces a lost one
+UNREAD: Final = 4  # messages of one peer, of which each keeps 18 KiB of libzmq's memory; more wait at the peer
 RECONNECT: Final = (
     5.0  # s that a member has to reconnect: a messenger that died starts again, on a crowded machine in seconds
 )
@@ -57,7 +58,7 @@ class CoordinatorLink:
         self._socket = router = self._context.socket(zmq.ROUTER)
         router.ipv6 = True
         router.maxmsgsize = peers.LIMIT
-        router.rcvhwm = router.sndhwm = QUEUED
+        router.rcvhwm, router.sndhwm = UNREAD, QUEUED
         router.backlog = max(100, address.size)
         router.tcp_keepalive, router.tcp_keepalive_idle = 1, KEEPALIVE // 2
         router.tcp_keepalive_intvl, router.tcp_keepalive_cnt = KEEPALIVE // 6, 3

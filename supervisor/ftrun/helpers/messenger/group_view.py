@@ -6,6 +6,7 @@ at most `MOST` bytes), the requests under way, and how long they wait.  A failur
 """
 
 import base64
+import math
 import os
 import re
 import time
@@ -23,6 +24,7 @@ from ftrun.helpers.messenger import imports
 from ftrun.helpers.messenger.group_waits import Connected, CoordinatorWaits, MemberWaits
 from ftrun.helpers.messenger.paces import straggler
 from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks
+from ftrun.helpers.messenger.view_delivery import ViewDelivery
 from ftrun.host import procfs, safe_files
 from ftrun.messages import group_view as messages
 from ftrun.messages import group_waits
@@ -144,6 +146,7 @@ class MemberSide:
         self._rows: dict[int, MemberRow] = {}
         self._asked: dict[str, tuple[Answer, str, float]] = {}
         self._waits = MemberWaits(address, lines, send)
+        self._row_period = messages.row_period(address.size)
         self.row_due = time.monotonic() + messages.PERIOD
 
     @property
@@ -167,7 +170,7 @@ class MemberSide:
             answer(FilePart(own_id, False, "rank 0 does not answer"))
         if now < self.row_due:
             return
-        self.row_due = now + messages.PERIOD
+        self.row_due = now + self._row_period
         row = self._own.row(now)
         if row is not None:
             self._send(messages.ROW, messages.dump(row))
@@ -229,14 +232,16 @@ class CoordinatorSide:
         self._slow_since: dict[tuple[int, int], float] = {}  # stragglers, by member and rank
         self._waits = CoordinatorWaits(address, lines, send)
         self._persistent: Persistence[tuple[int, int]] = Persistence()
-        self._every = messages.period(address.size)
-        self.row_due = time.monotonic() + messages.PERIOD
-        self._sent_at = 0.0
+        self._delivery = ViewDelivery(lambda rank, content: send(rank, messages.VIEW, content))
+        self._every, self._row_period = messages.period(address.size), messages.row_period(address.size)
+        self.row_due = time.monotonic() + self._row_period
+        self._sent_at, self._news = 0.0, False
 
     @property
     def due(self) -> float:
         """When `process` has to be called next."""
-        return time.monotonic() + POLL if self._own.stacks.collecting else self.row_due
+        due = min(self.row_due, self._delivery.due)
+        return min(due, time.monotonic() + POLL) if self._own.stacks.collecting else due
 
     @property
     def at_work(self) -> list[int]:
@@ -253,9 +258,10 @@ class CoordinatorSide:
         for id in [id for id, (_, _, until) in self._asked.items() if now >= until]:
             answer, member, _ = self._asked.pop(id)
             answer(FilePart("", False, f"member {member} does not answer"))
+        self._delivery.process(now)
         if now < self.row_due:
             return
-        self.row_due = now + messages.PERIOD
+        self.row_due = now + self._row_period
         own = self._own.row(now)
         if own is not None:
             self._rows[0] = own
@@ -268,15 +274,19 @@ class CoordinatorSide:
         header = header._replace(loss=loss_wait(known, now))
         rows = tuple(self._rows[rank]._replace(paces=()) for rank in sorted(self._rows))
         self._file.write(header._replace(rows=rows))
-        if now >= self._sent_at + self._every and there:
-            self._sent_at = now
-            for frame in _frames(header, rows):
-                for rank in there:
-                    self._send(rank, messages.VIEW, frame)
+        if there and now >= self._view_due and self._delivery.due == math.inf:
+            self._sent_at, self._news = now, False
+            self._delivery.begin(header._replace(rows=rows), there)
+            self._delivery.process(now)
+
+    @property
+    def _view_due(self) -> float:
+        """When the next view may be sent to the members: news brings it forward."""
+        return self._sent_at + (self._every / 4 if self._news else self._every)
 
     def _compare(self, now: float) -> None:
         """Mark the stragglers over all members.  A member without news takes no part."""
-        fresh = {rank: row for rank, row in self._rows.items() if row.present and now - row.at < 3 * messages.PERIOD}
+        fresh = {rank: row for rank, row in self._rows.items() if row.present and now - row.at < 3 * self._row_period}
         paces = {(rank, pace.rank): pace for rank, row in fresh.items() for pace in row.paces}
         found = stragglers.stragglers({name: stragglers.Pace(p.step_time, p.work) for name, p in paces.items()})
         self._slow_since = {name: self._slow_since.get(name, now) for name in found}
@@ -307,8 +317,8 @@ class CoordinatorSide:
                 new.attempt,
                 new.trouble,
             ):
-                self.row_due = min(self.row_due, max(now, self._sent_at + self._every / 4))
-                self._sent_at = min(self._sent_at, now - self._every)
+                self._news = True
+                self.row_due = min(self.row_due, max(now, self._view_due))
         elif kind == group_waits.WAITS:
             row = self._rows.get(rank)
             self._waits.receive(rank, row.node if row else "", content)
@@ -346,17 +356,3 @@ def _at_work(rows: Mapping[int, MemberRow], own: int) -> list[int]:
 def _patience(request: FileRequest) -> float:
     """Seconds that its member has for the answer."""
     return LONGEST + ASKING if request.what == "present stacks" and not request.offset else ASKING
-
-
-def _frames(header: GroupView, rows: tuple[MemberRow, ...]) -> list[bytes]:
-    """The view in frames of at most LIMIT bytes."""
-    frames, some, size = [], list[MemberRow](), 0
-    for row in rows:
-        length = len(messages.dump(row))
-        if some and size + length > messages.VIEW_ROWS:
-            frames.append(messages.dump(header._replace(rows=tuple(some))))
-            some, size = [], 0
-        if length <= messages.VIEW_ROWS:
-            some.append(row)
-            size += length
-    return [*frames, messages.dump(header._replace(rows=tuple(some)))]
