@@ -43,7 +43,7 @@ places = st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), max_size=5).
 reports = st.builds(
     Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), failures, ends, counts,
     st.booleans(), st.booleans(), paused, numbers, ranks, st.none() | node_rounds,
-    places, hosts, maybe,
+    places, hosts, maybe, regains=st.lists(texts, max_size=2).map(tuple),
 )  # fmt: skip
 orders = st.builds(
     GroupOrder, numbers, st.sampled_from(("wait", "run", "stop", "end")), texts, st.none() | reasons, st.none() | texts,
