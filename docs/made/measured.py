@@ -40,7 +40,7 @@ them are in the repository (`bin/prove`); each section names its own.
     "scale": """# Very large groups
 
 **This page is a plan and a simulation, not a feature**: today all members of a group report to rank 0 directly, in a
-star. That has been run with [4,000 members](benchmarks.md#the-cost-of-coordinating-many-nodes). For more the messengers
+star. That has been run with [10,000 connections](#real-connections). For more the messengers
 would form a tree, in which each passes on one report for all members below it ([ADR
 35](adr/0035-a-tree-of-messengers.md)). The simulation runs ftrun's own coordinator and the rules that would merge
 reports; what is a model is the network (delays, losses, racks of 32, pods of 1,024) and the processors, by the times
