@@ -149,20 +149,23 @@ class Launcher:
 
     def _start_cold(self, start: "Start") -> int:
         """Returns the pid; raises OSError or ValueError."""
-        setup, terminal = self._setup, start.terminal
         assert self.report is not None
         assert self._written is not None
-        child = spawn.spawn(
+        return self._spawn(start, (self.report, self._written)).pid
+
+    def _spawn(self, start: "Start", reporting: tuple[int, int] | None = None) -> spawn.Child:
+        """A new process; `reporting`: see `spawn.spawn`.  Raises OSError or ValueError."""
+        setup = self._setup
+        return spawn.spawn(
             start.command,
             start.environment,
             setup.signals.inherited,
-            terminal,
+            start.terminal,
             os.getpid() != 1,
             start.streams,
             setup.tree.joinable_group(),
-            (self.report, self._written),
+            reporting,
         )
-        return child.pid
 
     def _start_warm(self, local_rank: int, start: "Start") -> int | None:
         """Start a standby, if there is one for this.  Its answer is its report."""

@@ -11,7 +11,6 @@ from ftrun.config.group_config import Group
 from ftrun.config.local_world import LocalWorld
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Ledger, NodePlace, RankPlace
-from ftrun.host import spawn
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.ports import ReservedPort
 from ftrun.host.standby_process import StandbyProcess
@@ -88,16 +87,7 @@ class RankLauncher(Launcher):
         return pid
 
     def _execute_rank(self, start: Start) -> int:
-        setup = self._setup
-        child = spawn.spawn(
-            start.command,
-            start.environment,
-            setup.signals.inherited,
-            None,
-            os.getpid() != 1,
-            start.streams,
-            setup.tree.joinable_group(),
-        )
+        child = self._spawn(start)
         self._unread.append(child.report)
         return child.pid
 

@@ -237,7 +237,7 @@ def _proved(attempt: Attempt, now: float) -> list[Finding]:
 
 
 def _spinning(attempt: Attempt, now: float, learned: LearnedTimeouts | None) -> list[Finding]:
-    """The finding that looks support without a proof, overdue or not."""
+    """The finding that looks support without a proof, overdue or not.  Where there is a limit, there is that rank."""
     still, confined = attempt.look.still, attempt.look.confined
     limit = spin_limit(attempt, learned)
     if still is None or confined is None or limit is None:
