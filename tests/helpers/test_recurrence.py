@@ -176,6 +176,23 @@ def test_a_library_that_computes_in_one_frame_is_never_taken_for_an_endless_loop
     assert found.open_reason, found
 
 
+def test_each_access_is_seen_in_exact_windows_although_the_processor_remembers_pages(job: Job) -> None:
+    """Without that, a loop which waits for another process is taken for an endless one on a quiet machine."""
+    memory = shared_memory.SharedMemory(create=True, size=64)
+    try:
+        job.start(HEAD + HEALTHY["until another process sets a flag in shared memory"], memory.name)
+        with tracing.Tracee(job.pid) as tracee:
+            for _ in range(100):
+                touched_memory.clear(job.pid, exact=True)
+                for _ in range(20):
+                    tracee.run(0.0003)
+                (flag,) = (area for area in touched_memory.read(job.pid) if area.path.endswith(memory.name))
+                assert flag.touched
+    finally:
+        memory.close()
+        memory.unlink()
+
+
 def test_states_are_compared_only_if_that_is_asked_for(job: Job) -> None:
     job.start(HEAD + "ready()\nwhile True: pass")
     found = see(job, job.pid, compare=0.0)
@@ -280,7 +297,7 @@ def test_what_is_compared_only_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     library, heap = Area(16, 24, "rw-p", "/usr/lib/x.so", touched=1), Area(32, 40, "rw-p", "[heap]", touched=1)
     comparer = recurrence._Comparer(0, 0, None, -1, time.monotonic() + 60)  # type: ignore[arg-type]
     seen = recurrence._Touched([library], [], {})
-    monkeypatch.setattr(touched_memory, "clear", lambda pid: None)
+    monkeypatch.setattr(touched_memory, "clear", lambda pid, exact: None)
     monkeypatch.setattr(comparer, "_sample", lambda *_: set())
     monkeypatch.setattr(comparer, "_touched", lambda: seen)
     found, why = comparer._repeat(recurrence._Touched([heap], [], {}))

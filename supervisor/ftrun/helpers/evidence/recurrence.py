@@ -14,6 +14,9 @@ What may influence a thread, and how that is excluded:
 The thread is stopped some thousand times, for less than a millisecond each if its memory is small.  At each stop its
 registers and the pages that are known to change are read.  Whether all other pages are as they were is read whenever a
 state seems to recur, and for a share of the other stops, so that there are states to come back to.
+
+Which memory is touched is observed roughly at first, and exactly once the states have been found to recur: that costs
+more, and most threads never come to it.
 """
 
 import os
@@ -41,6 +44,7 @@ WINDOW: Final = 0.05  # s that it runs while is observed what may influence it; 
 WINDOWS: Final = 40
 RAN: Final = 0.005  # s that it has to be on a processor in one of them
 COMPLETE: Final = 0.5  # of the time, for complete comparisons of states that were not seen before
+OTHER: Final = "touches other memory now and then"
 NOT_FOUND: Final = "computes, and its state was not found to recur"
 _PAGE: Final = 4096
 _CHUNK: Final = 16 * _PAGE
@@ -100,6 +104,7 @@ class _Comparer:
         self._beats = os.path.join(environment(pid).get("FTRUN_BEAT_DIR", ""), layout.BEATS)
         self._stops = self._recurred = 0
         self._seen = set[int]()
+        self._exact = False
 
     def run(self) -> Comparison:
         if _pinned(self._pid):
@@ -115,8 +120,10 @@ class _Comparer:
                 self._tracee.run(pause)
                 self._memory.learn()
             found, reason = self._repeat(found)
+            if reason is None and not self._exact:
+                self._exact, reason = True, NOT_FOUND
         compared = Comparison(reason, self._stops, len(self._seen), self._recurred, self._memory.changing)
-        return compared._replace(influence=self._influence()) if compared.confined else compared
+        return compared._replace(influence=self._influence(found)) if compared.confined else compared
 
     def _repeat(self, found: "_Touched") -> tuple["_Touched", str | None]:
         """What it touches, and why the states are not proved to recur, or None.  Ends early if other memory is touched
@@ -131,13 +138,13 @@ class _Comparer:
         reason: str | None = NOT_FOUND
         compared = {area.start for area in found.written}
         while time.monotonic() < self._until:
-            touched_memory.clear(self._pid)
+            touched_memory.clear(self._pid, exact=self._exact)
             recurring = self._sample(found, possible.keys())
             now = self._touched()
             if more := [area for area in now.written if area.start not in compared]:
                 # The data of a library looks touched when another process that has loaded it ends: what is compared
                 # only grows, so that each area is new at most once.
-                return now._replace(written=[*found.written, *more]), "touches other memory now and then"
+                return now._replace(written=[*found.written, *more]), OTHER
             self._recurred += len(recurring)
             for state in recurring:
                 before = possible.get(state, now.influences)
@@ -147,16 +154,17 @@ class _Comparer:
             reason = next((what for left in possible.values() for what in left.values()), NOT_FOUND)
         return found, reason
 
-    def _influence(self) -> str:
+    def _influence(self, found: "_Touched") -> str:
         """What may influence the thread each time that it is observed, or empty.  Other processes make files look
         touched now and then; what a loop uses in each of its turns is touched each time."""
         left: dict[str, str] | None = None
+        self._exact = True
+        compared = {area.start for area in found.written}
         for _ in range(WINDOWS):
             before = _ran(self._pid, self._tid)
-            touched_memory.clear(self._pid)
-            self._tracee.run(WINDOW)
-            areas = [area for area in touched_memory.read(self._pid) if not area.is_locale]
-            touched = touched_memory.influences(areas, self._beats)
+            now = self._touched(WINDOW)
+            other = {f"{area.start:x}": OTHER for area in now.written if area.start not in compared}
+            touched = now.influences | other
             if _ran(self._pid, self._tid) - before >= RAN:
                 left = touched if left is None else {key: what for key, what in left.items() if key in touched}
             if left is not None and not left:
@@ -166,7 +174,7 @@ class _Comparer:
     def _touched(self, seconds: float | None = None) -> "_Touched":
         """What the thread touches; in the next `seconds`, if given."""
         if seconds is not None:
-            touched_memory.clear(self._pid)
+            touched_memory.clear(self._pid, exact=self._exact)
             self._tracee.run(seconds)
         areas = touched_memory.read(self._pid)
         written = [area for area in areas if area.is_written and area.touched]
