@@ -52,13 +52,15 @@ Launch = Callable[[Path, str, dict[str, str]], list[list[str]]]
 
 class Way(NamedTuple):
     """`launch(folder, fault, environment)`: the command lines, each with RANK in its environment if there are several;
-    it may add to the environment.  `ranks`: how many go on after the death of one."""
+    it may add to the environment.  `ranks`: how many go on after the death of one.  `ready(folder)`: whether the fault
+    may come, from the twentieth step on."""
 
     title: str
     package: str
     module: str
     launch: Launch
     ranks: int = RANKS
+    ready: Callable[[Path], bool] = lambda folder: True
 
     @property
     def installed(self) -> bool:
@@ -78,6 +80,14 @@ def _ftrun(*options: str) -> Launch:
         return [[*FTRUN, "--run-dir", str(folder / "run"), *ranks, "--", *TRAINEE, "ftrun", str(folder), fault]]
 
     return launch
+
+
+def _standbys_wait(folder: Path) -> bool:
+    """Whether the standbys have imported all."""
+    path = folder / "run" / "events.jsonl"
+    text = path.read_text() if path.exists() else ""
+    records = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return any(one["event"] == "standby" and one["what"] == "ready" for one in records)
 
 
 def _inprocess(folder: Path, fault: str, environment: dict[str, str]) -> list[list[str]]:
@@ -102,8 +112,8 @@ def _torchrun(folder: Path, fault: str, environment: dict[str, str]) -> list[lis
 
 
 WAYS: Final = (
-    Way("ftrun", "", "", _ftrun()),
-    Way("ftrun --standby 4", "", "", _ftrun("--standby", str(RANKS))),
+    Way("ftrun", "", "", _ftrun("--standby", str(RANKS)), ready=_standbys_wait),
+    Way("ftrun --standby off", "", "", _ftrun("--standby", "off")),
     Way("in-process restart", "nvidia-resiliency-ext", "nvidia_resiliency_ext", _inprocess, RANKS - 1),
     Way("torchft", "torchft-nightly", "torchft", _torchft),
     Way("torchrun", "torch", "torch", _torchrun),
@@ -122,6 +132,8 @@ def running(way: Way, folder: Path, fault: str) -> Iterator[Callable[[], str]]:
     mark = f"{MARK}={folder.name}"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "PYTHONPATH"))}
     hooks = str(Path(__file__).resolve().parents[4] / "hooks")
+    # Of the old package `pynvml`, which nvidia-resiliency-ext installs; an import that prints makes a start cold.
+    environment |= {"PYTHONWARNINGS": "ignore"}
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": hooks, **dict([mark.split("=")])}
     started = []
     with (folder / "output").open("wb") as output:
@@ -167,6 +179,8 @@ def recovered(way: Way, fault: str) -> Found | None:
         with running(way, folder, fault) as said:
             until = time.monotonic() + DEADLINE
             while time.monotonic() < until:
+                if not (folder / "go").exists() and way.ready(folder):
+                    (folder / "go").touch()
                 if (found := _found(way, folder, fault)) is not None:
                     print(f"{way.titled}, {fault}: {found}", file=sys.stderr, flush=True)
                     return found
@@ -259,9 +273,11 @@ def measure(short: bool) -> Measured:
             *(line for line in better if line),
             "Four ranks train a small model with DDP and gloo, a step takes 20 ms. In step 20 rank 2 raises an error "
             "that passes (`ft.Retry`; an exception elsewhere), or kills itself with SIGKILL. The time is that from "
-            "the fault to the next step of the last rank that goes on, as the ranks write it. The programs run in "
-            f"turn, {runs} times; cells are medians with the 10th and 90th percentile. The machine has "
-            f"{os.cpu_count()} cores, was shared with other work (load {load:.0f}), and importing PyTorch in one "
+            "the fault to the next step of the last rank that goes on, as the ranks write it. With its standbys ftrun "
+            "waits for them before the fault: that is the state of a job which has run for a minute. All programs ran "
+            "with `PYTHONWARNINGS=ignore`, since the old package `pynvml` prints a warning, and an import that prints "
+            f"makes ftrun start cold. The programs run in turn, {runs} times; cells are medians with the 10th and 90th "
+            f"percentile. The machine has {os.cpu_count()} cores, its load was {load:.0f}; importing PyTorch in one "
             f"process took {spread(imports)} s meanwhile: compare the programs, not the seconds.",
         ),
         ("program", "retry: s", "steps redone, new processes", "death: s", "steps redone, new processes"),

@@ -1,9 +1,9 @@
 """DDP with gloo on several ranks, as its users would write it for each program that recovers ranks.
 
-`trainee_ranks.py WAY FOLDER FAULT`: rank 2 does FAULT (`kill`, `retry` or `none`) once, in step 20.  Each rank appends
-to FOLDER/steps a line for each step: time.monotonic(), rank, life (the round, or the start), step, pid; the time of
-the fault is in FOLDER/fault.  `overhead FOLDER none`: what the decorator and `keep` cost in one process, as
-FOLDER/overhead.
+`trainee_ranks.py WAY FOLDER FAULT`: rank 2 does FAULT (`kill`, `retry` or `none`) once, in step 20 or the first one
+after it in which the file FOLDER/go is there.  Each rank appends to FOLDER/steps a line for each step:
+time.monotonic(), rank, life (the round, or the start), step, pid; the time of the fault is in FOLDER/fault.  `overhead
+FOLDER none`: what the decorator and `keep` cost in one process, as FOLDER/overhead.
 """
 
 import copy
@@ -36,7 +36,7 @@ class PassingFault(Exception):
 
 
 def fault(rank: int, step: int, error: type[BaseException]) -> None:
-    if (rank, step) != (RANK, STEP) or FAULT == "none" or (FOLDER / "fault").exists():
+    if rank != RANK or step < STEP or FAULT == "none" or (FOLDER / "fault").exists() or not (FOLDER / "go").exists():
         return
     note("fault")
     if FAULT == "kill":
