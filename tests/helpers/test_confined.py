@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from pathlib import Path
 
 import pytest
 
@@ -108,7 +109,13 @@ def test_the_evidence_finds_it_once_more_or_clears_it(job: Job) -> None:
         answer: dict[str, object] = ask(job, finding=finding, ranks=state, patience=3600.0, unproved=600.0).result
         return answer
 
-    wait_for(lambda: result()["cleared"] is None, "evidence", 180)
+    def not_cleared() -> dict[str, object] | None:
+        answer = result()
+        return answer if answer["cleared"] is None else None
+
+    report = Path(str(wait_for(not_cleared, "evidence", 180)["report"])).read_text()
+    assert "rank 0 computes; it computes, and its state was not found to recur" in report
+    assert "endless loop" not in report, "it is not proved"
     job.end()
     job.processes.clear()
     job.start(HEAD + HEALTHY["until a file exists"])

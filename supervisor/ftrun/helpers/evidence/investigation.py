@@ -250,7 +250,10 @@ class Investigation:
         same = proved.pid == finding.pid or finding.pid in {wait.pid for wait in proved.waits}
         elsewhere = None if same else f"the deadlock that was proved is not found again, but this: {proved.mechanism}"
         open_reason = elsewhere if proved.open_reason is None else proved.open_reason
-        why = "; ".join([proved.mechanism, *(comparison.text for comparison in compared.values())])
+        # The graph calls a thread that nothing influences a loop; without a proof, the looks have said what it is.
+        unproved_spin = spins and any(one.reason is not None for one in compared.values())
+        mechanism = finding.mechanism if unproved_spin else proved.mechanism
+        why = "; ".join([mechanism, *(comparison.text for comparison in compared.values())])
         return outcome._replace(open_reason=open_reason, why=why)
 
     def _times(self) -> tuple[str, str]:
