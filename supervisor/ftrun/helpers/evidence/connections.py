@@ -1,8 +1,11 @@
 """The TCP connections of the job's processes: with each other, or with something outside the job.  Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from ftrun.helpers.evidence.world import Socket, WaitingProcess, World, host, is_accepted
+
+_EVERYWHERE: Final = ("0.0.0.0", "[::]")  # a socket that listens there accepts connections to any address
 
 
 class Connections:
@@ -14,15 +17,20 @@ class Connections:
 
     def other_end(self, found: Socket) -> str | None:
         """The key of the socket at the other end, None where that is not on this machine.  For a connection that is
-        not accepted yet: the key of the listening socket."""
+        not accepted yet: the key of the listening socket, None if there is more than one that may accept it."""
         if found.kind != "tcp":
             return found.peer or None
         key = self._keys.get((found.remote, found.local))
         if key is None or is_accepted(key):
             return key
-        port = found.remote.rpartition(":")[2]
-        listening = ((k, s) for k, s in self._world.sockets.items() if s.kind == "tcp" and s.listens)
-        return next((k for k, s in listening if s.local.rpartition(":")[2] == port), None)
+        address, _, port = found.remote.rpartition(":")
+        listening = [
+            (k, s.local.rpartition(":")) for k, s in self._world.sockets.items() if s.kind == "tcp" and s.listens
+        ]
+        same = [(k, at) for k, (at, _, own) in listening if own == port]
+        # A socket that listens at exactly this address goes before one that listens at all of them.
+        keys = [k for k, at in same if at == address] or [k for k, at in same if at in _EVERYWHERE]
+        return keys[0] if len(keys) == 1 else None
 
     def leads_outside(self, found: Socket) -> bool:
         """Whether no process of the job holds the other end of this connection."""

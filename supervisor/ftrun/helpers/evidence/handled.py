@@ -1,7 +1,7 @@
 """Which of the signals that a process handles may end one of its waits.  Pure.
 
-Some end no wait of a healthy job: those that ask a process to end, those that its own code raises, those of job
-control, and those that the C library uses for itself.
+Some end hardly any wait of a healthy job: those that ask a process to end or to pause, those that its own code raises,
+that of a window's size, and those that the C library uses for itself.
 """
 
 from typing import Final
@@ -10,9 +10,10 @@ CHILD: Final = 17  # SIGCHLD
 TERMINATE: Final = 15  # SIGTERM
 _INTERRUPT: Final = 2  # SIGINT, which Python handles by itself
 _ENDING: Final = frozenset({1, _INTERRUPT, 3, TERMINATE})  # SIGHUP, SIGQUIT
-_OWN: Final = frozenset({4, 5, 6, 7, 8, 11, 13, 16, 25, 31, 32, 33})  # SIGILL ... SIGSEGV, SIGPIPE, SIGXFSZ, SIGSYS
-_JOB_CONTROL: Final = frozenset({18, 20, 21, 22, 28})  # SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH
-_HARMLESS: Final = _ENDING | _OWN | _JOB_CONTROL | {CHILD}
+_OWN: Final = frozenset({4, 5, 6, 7, 8, 11, 13, 25, 31, 32, 33})  # SIGILL ... SIGSEGV, SIGPIPE, SIGXFSZ, SIGSYS
+_PAUSING: Final = frozenset({18, 20, 21, 22})  # SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU
+_WINDOW: Final = 28  # SIGWINCH
+_HARMLESS: Final = _ENDING | _PAUSING | _OWN | {CHILD, _WINDOW}
 _INTERRUPTING: Final = 41  # SIGRTMIN + 7: the first one that hooks/ftrun_hooks/_interrupt.py may take
 
 
@@ -28,6 +29,7 @@ def awaited(caught: frozenset[int], python: bool) -> list[int]:
     return sorted(caught - _OWN - {CHILD} - ({_INTERRUPT} if python else set()))
 
 
-def ending(caught: frozenset[int]) -> frozenset[int]:
-    """Those that ask a process to end, and that the program handles: it may go on instead."""
-    return caught & _ENDING - {_INTERRUPT}
+def asking(caught: frozenset[int]) -> frozenset[int]:
+    """Those that ask a process to end, to pause or to go on after a pause, and that the program handles: it may do
+    something else instead, like a job that waits after SIGTSTP until its scheduler sends SIGCONT."""
+    return caught & (_ENDING | _PAUSING) - {_INTERRUPT}

@@ -5,9 +5,12 @@ from typing import Final
 from ftrun.helpers.evidence.world import Interrupts
 from ftrun.host import procfs
 
-# Functions of the kernel in which a thread stands that a freezer (cgroup v2) or a debugger holds.  It is in none of the
-# calls that /proc shows for it then.
-HELD: Final = frozenset({"get_signal", "do_freezer_trap", "ptrace_stop", "ptrace_notify", "__refrigerator"})
+# Functions of the kernel in which a thread stands that something else than its system call holds: a freezer (cgroup v2)
+# or a debugger; who handles the page faults of its memory (userfaultfd(2)), or its calls (seccomp_unotify(2)).
+HELD: Final = frozenset(
+    {"get_signal", "do_freezer_trap", "ptrace_stop", "ptrace_notify", "__refrigerator"}
+    | {"handle_userfault", "seccomp_do_user_notification"}
+)
 
 
 def read(pid: int) -> Interrupts | None:

@@ -3,8 +3,8 @@
 A thread is dead if it is blocked, and everything that may end its wait is a thread that is dead; also if it repeats the
 same states for ever (recurrence.py), and only dead threads may influence it.  The dead threads are
 what is left when all others are found: a thread may run if it runs, if anything about it is unknown, or if a thread of
-a process that may end its wait may run.  A rank is convicted if the main thread of its process is dead; without ranks,
-if the main threads of all processes are.
+a process that may end its wait, or end its process (families.py), may run.  A rank is convicted if the main thread of
+its process is dead; without ranks, if the main threads of all processes are.
 
 Both observations must agree: the same processes with the same threads, and no dead thread has run in between, but for
 threads that are known to wait again and again (recognized.py) and those that repeat the same states.  Then each thread
@@ -23,7 +23,7 @@ from typing import Final
 
 from ftrun.core.group.waits import Blocked, Link, Waits
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.evidence import mechanism
+from ftrun.helpers.evidence import families, mechanism
 from ftrun.helpers.evidence.connections import Connections
 from ftrun.helpers.evidence.stacks import Stack
 from ftrun.helpers.evidence.wakers import Reader, Wakers
@@ -96,9 +96,11 @@ def prove(
     reader = Reader(after, stacks, optimistic, in_group, computing, job.still_devices)
     changed = _changes(before, after)
     earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
-    seconds = after.at - before.at
+    seconds, enders = after.at - before.at, families.enders(after, job.ranks)
     wakers = {
-        (pid, thread.tid): _checked(reader.of(pid, thread), earlier.get((pid, thread.tid)), thread, seconds)
+        (pid, thread.tid): _checked(
+            reader.of(pid, thread).also(enders.get(pid, ())), earlier.get((pid, thread.tid)), thread, seconds
+        )
         for pid, process in after.processes.items()
         for thread in process.threads
     }

@@ -67,6 +67,7 @@ _WAITING: Final = (
     ("multiprocessing/connection.py", frozenset({"wait", "poll", "_poll", "accept"})),
     ("socket.py", frozenset({"accept"})),
 )
+_EVENTS: Final = (("threading.py", frozenset({"wait"})), ("multiprocessing/synchronize.py", frozenset({"wait"})))
 _CONNECTION: Final = ("multiprocessing/connection.py", frozenset({"wait", "poll", "_poll", "_recv", "_recv_bytes"}))
 _CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and half a second
 _LOOPS: Final = (
@@ -171,9 +172,9 @@ def in_backward(frames: Sequence[Frame]) -> bool:
 
 
 def waits_for_event(frames: Sequence[Frame]) -> bool:
-    """Whether the innermost call is `threading.Event.wait`, which a signal handler may end."""
+    """Whether the innermost call is `wait` of an event of threads or of processes, which a signal handler may end."""
     event = frames[:2]
-    return len(event) == 2 and all(is_in(frame, "threading.py", frozenset({"wait"})) for frame in event)
+    return len(event) == 2 and any(all(is_in(frame, *row) for frame in event) for row in _EVENTS)
 
 
 def waits_for_connection(frames: Sequence[Frame]) -> bool:

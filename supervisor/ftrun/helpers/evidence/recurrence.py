@@ -9,7 +9,8 @@ What may influence a thread, and how that is excluded:
 * system calls and signals: the thread stops at each of them while it is traced, and the comparison has then failed;
 * the clock and random numbers: the vDSO is not touched, and no code but that of the interpreter and the C library runs;
 * memory that other processes, files or devices change: none of it is touched, and no page is pinned for a device;
-* other threads of the process: proof.py shows that none of them can run.
+* other threads of the process: proof.py shows that none of them can run;
+* the kernel, which ends a process at its limit of processor time: there is none.
 
 The thread is stopped some thousand times, for less than a millisecond each if its memory is small.  At each stop its
 registers and the pages that are known to change are read.  Whether all other pages are as they were is read whenever a
@@ -109,6 +110,8 @@ class _Comparer:
     def run(self) -> Comparison:
         if _pinned(self._pid):
             return Comparison("has memory that devices may change")
+        if _limited(self._pid):
+            return Comparison("computes, and the kernel ends it at a limit of its processor time")
         reason: str | None = "computes, and there was no time to compare its states"
         found = self._touched(WARM_UP[0])
         while reason is not None and time.monotonic() < self._until:
@@ -292,6 +295,14 @@ def _pinned(pid: int) -> bool:
     lines = (procfs.read(f"/proc/{pid}/status") or b"").splitlines()
     found = [line.split()[1] for line in lines if line.startswith(b"VmPin:")]
     return found != [b"0"]
+
+
+def _limited(pid: int) -> bool:
+    """Whether the kernel ends the process when it has used so much processor time (setrlimit(2)), as code that is
+    tried in a sandbox is ended; True if that is unknown."""
+    lines = (procfs.read(f"/proc/{pid}/limits") or b"").splitlines()
+    limits = [line.split()[-3:-1] for line in lines if line.startswith((b"Max cpu time", b"Max realtime timeout"))]
+    return not limits or any(limit != b"unlimited" for found in limits for limit in found)
 
 
 def _containing(areas: Iterable[Area], at: int) -> Area | None:

@@ -17,6 +17,8 @@ from ftrun.host import procfs
 LIMIT: Final = 64 << 20  # bytes of one table
 # Flags of mappings whose pages are not counted: of devices, of memory that is no page, and huge pages of a file.
 _UNSEEN: Final = frozenset({"io", "pf", "mm", "ht"})
+# Of which the kernel may fill buffers, which are private memory, at any time (io_submit(2), io_uring(7)).
+_ASYNCHRONOUS: Final = ("/[aio]", "anon_inode:[io_uring]")
 _KERNELS: Final = ("[vvar]", "[vvar_vclock]", "[vsyscall]")
 # Programs that read no clock, no random number and no counter of the processor but by a system call or the vDSO: the
 # interpreter, its own modules, and the C library; also zlib and libffi, which nearly each interpreter loads, so that
@@ -102,7 +104,9 @@ def influences(areas: Iterable[Area], harmless: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for area in areas:
         what = None
-        if area.unseen and area.path not in _KERNELS and not area.path.startswith(ACCELERATORS):
+        if area.path.startswith(_ASYNCHRONOUS):
+            what = "has asynchronous input or output, which may change its memory"
+        elif area.unseen and area.path not in _KERNELS and not area.path.startswith(ACCELERATORS):
             what = f"has memory that cannot be observed, {area.path or 'without a name'}"
         elif not area.touched or area.path == harmless or area.is_locale:
             continue

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ftrun.helpers.evidence import files, locks, sockets, threads
-from ftrun.helpers.evidence.connections import Connections
+from ftrun.helpers.evidence.connections import Connections, sockets_of
 from ftrun.helpers.evidence.mappings import Mappings
 from ftrun.helpers.evidence.world import LATE, Descriptor, WaitingProcess, World, host
 from ftrun.host import procfs
@@ -71,6 +71,7 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
         awaited |= {key for key, _ in connections.links()}
     if not awaited:
         return
+    pending = _pending(world)
     mapped = any(key.startswith("map:") for key in awaited)
     parent = os.getppid()  # the adopter of the job's orphans
     others = [found for found in everyone if found.pid not in world.processes and found.pid != os.getpid()]
@@ -85,6 +86,8 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
         for end in opened.values():
             if end.key in awaited:
                 world.outside[end.key] = world.outside.get(end.key, "") + end.mode
+        if any(end.key in pending or _receives(world, found.pid, fd, end.key) for fd, end in opened.items()):
+            world.doubts["descriptor"] = f"process {found.pid} may be about to receive descriptors"
         for key in awaited & Mappings().shared(found.pid) if mapped else ():
             world.outside[key] = "rw"
     if len(others) > OTHERS:
@@ -92,15 +95,23 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
     if (procfs.read("/proc/sys/fs/aio-nr", 64) or b"").strip() != b"0":
         world.doubts["eventfd"] = "asynchronous input or output of the kernel may signal it"
     for pid, process in world.processes.items():
-        for fd, end in process.fds.items():
-            found_socket = world.sockets.get(end.key)
-            if (
-                found_socket
-                and found_socket.kind == "unix"
-                and found_socket.queued
-                and "scm_fds: 0" not in (files.information(pid, fd))
-            ):
-                world.receiving.add(pid)
+        if any(_receives(world, pid, fd, end.key) for fd, end in process.fds.items()):
+            world.receiving.add(pid)
+    for key in pending:
+        world.receiving.update(world.holders.get(key, ()))
+
+
+def _pending(world: World) -> set[str]:
+    """The Unix sockets that have not accepted a connection of the job yet: what it has sent is in no table."""
+    peers = {s.peer for _, s in sockets_of(world, world.processes) if s.kind == "unix"}
+    return {key for key in peers if key in world.sockets and world.sockets[key].listens}
+
+
+def _receives(world: World, pid: int, fd: int, key: str) -> bool:
+    """Whether descriptors are on their way to this socket, which no table shows as open."""
+    found = world.sockets.get(key)
+    waits = found is not None and found.kind == "unix" and bool(found.queued)
+    return waits and "scm_fds: 0" not in files.information(pid, fd)
 
 
 def group(excluded: Iterable[int]) -> frozenset[str]:

@@ -48,6 +48,9 @@ class Wakers(NamedTuple):
     repeats: bool = False
     awaited: frozenset[int] = frozenset()
 
+    def also(self, pids: Iterable[int]) -> "Wakers":
+        return self._replace(pids=self.pids.union(pids))
+
 
 class _Open(Exception):
     """The wait may be ended by something that is no thread of the job; the text is the reason."""
@@ -124,7 +127,7 @@ class Reader:
         if thread.problem or call is None or interrupts is None:
             raise _Open(f"cannot be observed: {thread.problem or 'it has ended'}")
         if thread.wchan in HELD:
-            raise _Open("is frozen")
+            raise _Open("is frozen, or held by another process")
         if thread.state == "D" and call.name in ("vfork", "clone", "clone3") and thread.wchan in _VFORK:
             return "a child that shares its memory", self._living_children(pid), set()
         if thread.state != "S":
@@ -208,7 +211,7 @@ class Reader:
 
         torch has each worker of a DataLoader end at SIGTERM, which its parent sends; who stops a job asks the command.
         """
-        ends = handled.ending(caught)
+        ends = handled.asking(caught)
         if self._optimistic:
             return sorted(ends - {TERMINATE}), set()
         if TERMINATE in ends and recognized.serves_loader(self.frames(pid, pid)):

@@ -1,0 +1,206 @@
+"""Healthy waits and loops that end in a way which is easily overlooked: by the kernel, by a watchdog, by who stopped
+the job, or by who is about to receive a descriptor.  None of them is ever proved to last for ever."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.helpers.evidence import families, recurrence, touched_memory
+from ftrun.helpers.evidence.connections import Connections
+from ftrun.helpers.evidence.touched_memory import Area
+from ftrun.helpers.evidence.waits import empty
+from ftrun.helpers.evidence.world import Socket, WaitingProcess
+from helpers import test_recurrence
+from helpers.test_proof import closed, see
+from support.evidence_job import Job, needs_spy
+from support.evidence_job import job as job
+from support.runs import state_of, wait_for
+
+needs_registers = pytest.mark.skipif(platform.machine() != "x86_64", reason="the registers of this machine are unknown")
+
+HEAD = """import asyncio, ctypes, multiprocessing, os, resource, signal, socket, subprocess, sys, threading, time
+def ready():
+    os.write(1, b'ready\\n')
+def stuck():
+    lock = threading.Lock(); lock.acquire(); lock.acquire()
+def child(target):
+    pid = os.fork()
+    if pid == 0: target(); os._exit(0)
+    return pid
+"""
+
+# The code, and what its reason has to contain.
+WAITS = {
+    "an event that SIGCONT sets": (
+        "e = threading.Event(); signal.signal(signal.SIGCONT, lambda *_: e.set()); ready(); e.wait()",
+        "may be woken by signal 18",
+    ),
+    "an event that SIGTSTP sets": (
+        "e = threading.Event(); signal.signal(signal.SIGTSTP, lambda *_: e.set()); ready(); e.wait()",
+        "may be woken by signal 20",
+    ),
+    "an event of asyncio that SIGCONT sets": (
+        "async def main():\n    e = asyncio.Event()\n"
+        "    asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, e.set); ready(); await e.wait()\n"
+        "asyncio.run(main())",
+        "may be woken by signal 18",
+    ),
+    "an event of processes that SIGTERM sets": (
+        "e = multiprocessing.Event(); signal.signal(signal.SIGTERM, lambda *_: e.set()); ready(); e.wait()",
+        "may be woken by signal 15",
+    ),
+    "a lock that a handler of SIGSTKFLT releases": (
+        "l = threading.Lock(); l.acquire(); signal.signal(signal.SIGSTKFLT, lambda *_: l.release()); ready()\n"
+        "l.acquire()",
+        "may be woken by signal 16",
+    ),
+    "a child that is killed by another one": (
+        "x = child(stuck); child(lambda: (time.sleep(500), os.kill(x, 9))); ready(); os.waitpid(x, 0)",
+        "waits for a timer",
+    ),
+    "a child that is continued by another one": (
+        "x = child(lambda: os.kill(os.getpid(), 19)); child(lambda: (time.sleep(500), os.kill(x, 18)))\n"
+        "os.waitid(os.P_PID, x, os.WSTOPPED | os.WNOWAIT); ready(); os.waitpid(x, 0)",
+        "waits for a timer",
+    ),
+    "a pipe of a process that is killed by its parent": (
+        "a, b = os.pipe()\ndef watch():\n    x = child(stuck); os.close(b); time.sleep(500); os.kill(x, 9)\n"
+        "child(watch); os.close(b); ready(); os.read(a, 1)",
+        "waits for a timer",
+    ),
+    "an eventfd that is passed to a process outside": (
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); e = os.eventfd(0)\n"
+        "socket.send_fds(s, [b'x'], [e]); ready(); os.read(e, 8)",
+        "may be about to receive descriptors",
+    ),
+}
+# A page is missing, which a handler of page faults supplies: in a `read` of data that is there (userfaultfd(2)).
+MISSING = """import fcntl, mmap, struct
+fault = libc.syscall(323, os.O_CLOEXEC)
+fcntl.ioctl(fault, 0xc018aa3f, struct.pack('=QQQ', 0xaa, 0, 0))
+libc.mmap.restype = ctypes.c_void_p
+page = libc.mmap(None, ctypes.c_size_t(4096), 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_size_t(0))
+fcntl.ioctl(fault, 0xc020aa00, struct.pack('=QQQQ', page, 4096, 1, 0))
+a, b = os.pipe(); os.write(b, b'x'); ready(); libc.read(a, ctypes.c_void_p(page), 1)
+"""
+LOOPS = {
+    "until SIGCONT": (
+        "flag = []; signal.signal(signal.SIGCONT, lambda *_: flag.append(1)); ready()\nwhile not flag: pass",
+        "may be interrupted by signal 18",
+    ),
+    "of a child with a limit of its processor time": (
+        "limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (600, 600))\n"
+        "p = subprocess.Popen([sys.executable, '-c', 'while True: pass'], preexec_fn=limit); ready(); p.wait()",
+        "the kernel ends it at a limit of its processor time",
+    ),
+}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[str]:
+    """A process outside the job that is asked for connections and accepts none: the name of its socket."""
+    path = str(tmp_path / "daemon")
+    code = (
+        f"import socket, time; s = socket.socket(1); s.bind({path!r}); s.listen(); print(flush=True); time.sleep(900)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield path
+        process.kill()
+
+
+@needs_spy
+@pytest.mark.parametrize("name", WAITS)
+def test_a_wait_that_something_unusual_ends_is_never_proved(job: Job, daemon: str, name: str) -> None:
+    code, why = WAITS[name]
+    job.start(HEAD + code, daemon)
+    wait_for(lambda: state_of(job.pid) == "S", "the wait")
+    wait_for(lambda: why in (see(job, job.pid).open_reason or ""), "the reason", 20)
+
+
+@needs_spy
+@needs_registers
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may have such a handler")
+def test_a_thread_whose_memory_somebody_supplies_is_held(job: Job) -> None:
+    job.start(HEAD + "libc = ctypes.CDLL(None)\n" + MISSING)
+    wait_for(lambda: state_of(job.pid) == "S", "the wait")
+    assert see(job, job.pid).open_reason == "rank 0 is frozen, or held by another process"
+
+
+@needs_spy
+@needs_registers
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_that_something_unusual_ends_is_never_proved(job: Job, name: str) -> None:
+    code, why = LOOPS[name]
+    job.start(HEAD + code)
+    found = test_recurrence.see(job, job.pid)
+    assert why in (found.open_reason or ""), found
+
+
+@needs_spy
+def test_a_process_of_the_same_rank_that_cannot_run_leaves_a_wait_closed(job: Job) -> None:
+    job.start(HEAD + "x = child(stuck); child(stuck); ready(); os.waitpid(x, 0)")
+    assert "waits for a lock" in closed(job, job.pid).mechanism
+
+
+def test_processes_of_one_rank_lead_to_each_other_and_to_it() -> None:
+    """Rank 20 has started 21 and 22, and that 23; rank 30 has 31; the command 10 and its helper 11 are above."""
+    parents = {10: 1, 11: 10, 20: 10, 21: 20, 22: 20, 23: 22, 30: 10, 31: 30}
+    world = empty(frozenset())
+    world.processes.update({pid: WaitingProcess({}, parent=parent) for pid, parent in parents.items()})
+    found = families.enders(world, {20, 30})
+    assert found == {10: {11}, 11: {10}, 21: {20, 22}, 22: {20, 23}, 23: {20, 21}, 31: {30}}
+
+
+@pytest.mark.parametrize(
+    ("listening", "found"),
+    [
+        pytest.param(["10.0.0.5:80"], 0, id="that address"),
+        pytest.param(["127.0.0.1:80", "10.0.0.5:80"], 1, id="not another address"),
+        pytest.param(["0.0.0.0:80", "10.0.0.5:80"], 1, id="that address before all of them"),
+        pytest.param(["127.0.0.1:80", "[::]:80"], 1, id="all addresses"),
+        pytest.param(["10.0.0.5:80", "10.0.0.5:80"], None, id="one of two"),
+        pytest.param(["127.0.0.1:80"], None, id="none"),
+    ],
+)
+def test_a_connection_that_is_not_accepted_leads_to_who_listens_at_its_address(
+    listening: list[str], found: int | None
+) -> None:
+    world = empty(frozenset())
+    own = Socket("tcp", "10.0.0.5:4000", "10.0.0.5:80", "ESTABLISHED")
+    world.sockets.update({f"socket:[{n}]": Socket("tcp", at, state="LISTEN") for n, at in enumerate(listening)})
+    world.sockets["not accepted:9"] = Socket("tcp", own.remote, own.local, "ESTABLISHED")
+    assert Connections(world).other_end(own) == (None if found is None else f"socket:[{found}]")
+
+
+@pytest.mark.parametrize("path", ["/[aio] (deleted)", "anon_inode:[io_uring]"])
+def test_asynchronous_input_of_the_kernel_may_change_any_memory(path: str) -> None:
+    areas = [Area(0, 8, "r-xp", "/usr/bin/python3.11", touched=4096), Area(16, 24, "rw-s", path)]
+    assert list(touched_memory.influences(areas).values()) == [
+        "has asynchronous input or output, which may change its memory"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "limited"),
+    [
+        (b"Max cpu time   unlimited   unlimited   seconds\nMax realtime timeout   unlimited   unlimited   us\n", False),
+        (b"Max cpu time   60   unlimited   seconds\n", True),
+        (b"Max cpu time   unlimited   60   seconds\n", True),
+        (b"Max cpu time   unlimited   unlimited   seconds\nMax realtime timeout   9   9   us\n", True),
+        (None, True),
+    ],
+)
+def test_a_limit_of_processor_time_is_seen(
+    limits: bytes | None, limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ftrun.host.procfs.read", lambda *_, **__: limits)
+    assert recurrence._limited(7) == limited
