@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import pytest
 
 from ftrun.helpers.evidence import families, recurrence, touched_memory
 from ftrun.helpers.evidence.connections import Connections
+from ftrun.helpers.evidence.look import look
 from ftrun.helpers.evidence.touched_memory import Area
 from ftrun.helpers.evidence.waits import empty
 from ftrun.helpers.evidence.world import Socket, WaitingProcess
+from ftrun.messages.evidence import Look, RankState
 from helpers import test_recurrence
 from helpers.test_proof import closed, see
 from support.evidence_job import Job, needs_spy
@@ -149,6 +152,24 @@ def test_a_loop_that_something_unusual_ends_is_never_proved(job: Job, name: str)
 def test_a_process_of_the_same_rank_that_cannot_run_leaves_a_wait_closed(job: Job) -> None:
     job.start(HEAD + "x = child(stuck); child(stuck); ready(); os.waitpid(x, 0)")
     assert "waits for a lock" in closed(job, job.pid).mechanism
+
+
+@needs_spy
+@pytest.mark.parametrize(("seconds", "proved"), [("500", False), ("", True)])
+def test_a_trial_without_rank_that_its_parent_ends_after_a_timeout_is_not_proved(
+    job: Job, seconds: str, proved: bool
+) -> None:
+    """Unless the parent waits for it without a timeout."""
+    code = "p = multiprocessing.get_context('fork').Process(target=stuck); p.start(); print(p.pid, flush=True); p.join("
+    job.start(f"{HEAD}{code}{seconds})")
+    pid, now = int(job.first_line), time.monotonic()
+    states = (RankState(-1 - pid, pid, moved_at=now - 60),)
+
+    def found() -> bool:
+        seen = look(Look(job.pid, now, (), states, between=0.3))
+        return (seen.open_reason is None) if proved else "waits for a timer" in (seen.open_reason or "")
+
+    wait_for(found, "that result")
 
 
 def test_processes_of_one_rank_lead_to_each_other_and_to_it() -> None:

@@ -2,10 +2,11 @@
 
 A process that serves a rank may have a watchdog: its parent, or another process of the same rank, kills it after a
 timeout, and then a wait for its end, its pipe or its lock is over.  A rank has none within the job: if a launcher ends
-one, the job has failed.
+one, the job has failed.  A process that moves and has no RANK may be a trial, though, whose parent has a timeout for it
+and goes on to the next one.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from ftrun.helpers.evidence.world import World
 
@@ -25,6 +26,14 @@ def enders(world: World, ranks: Container[int]) -> dict[int, set[int]]:
         for pid, following in zip(members, [*members[1:], members[0]], strict=True):
             found[pid] = {rank, following} - {pid, 0}
     return found
+
+
+def trials(world: World, ranks: Mapping[int, int]) -> dict[int, int]:
+    """By the pid of each process that moves and has no RANK (its number is negative then), its parent in the job."""
+    parents = {
+        pid: world.processes[pid].parent for pid, number in ranks.items() if number < 0 and pid in world.processes
+    }
+    return {pid: parent for pid, parent in parents.items() if parent in world.processes}
 
 
 def _rank_above(world: World, pid: int, ranks: Container[int]) -> int:

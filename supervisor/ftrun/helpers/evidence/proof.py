@@ -104,6 +104,9 @@ def prove(
         for pid, process in after.processes.items()
         for thread in process.threads
     }
+    for pid, parent in families.trials(after, job.ranks).items():
+        if any(wakers[parent, thread.tid].open_reason for thread in after.processes[parent].threads):
+            wakers |= {(pid, t.tid): wakers[pid, t.tid].also((parent,)) for t in after.processes[pid].threads}
     reasons = _may_run(after, wakers)
     describe = mechanism.Describer(after, stacks, job.ranks, wakers)
     suspects = [(pid,) for pid in job.still if pid in after.processes] if job.ranks else [tuple(after.processes)]
