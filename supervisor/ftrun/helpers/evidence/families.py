@@ -7,24 +7,30 @@ and goes on to the next one.
 """
 
 from collections.abc import Container, Mapping
+from typing import Final
 
 from ftrun.helpers.evidence.world import World
 
+ORPHANS: Final = 0  # the parents of these processes have ended
 
-def enders(world: World, ranks: Container[int]) -> dict[int, set[int]]:
-    """By the pid of each process that is no rank: its rank, and the next process of the same rank.  That leads from
-    each of them to all others, so that it is enough to follow it.
 
-    Processes above the ranks, and those beside them, belong together.
+def enders(world: World, root: int, ranks: Container[int]) -> dict[int, set[int]]:
+    """By the pid of each process that is no rank: its rank, the next process of the same rank, and an orphan, which any
+    of them may have started.  That leads from each of them to all others, so that it is enough to follow it.
+
+    Processes above the ranks, and those beside them, belong together, and so do orphans.  `root`: the command.
     """
     families = dict[int, list[int]]()
     for pid in world.processes:
         if pid not in ranks:
-            families.setdefault(_rank_above(world, pid, ranks), []).append(pid)
-    found = dict[int, set[int]]()
-    for rank, members in families.items():
+            above = _above(world, pid, ranks)
+            families.setdefault(above if above == root or above in ranks else ORPHANS, []).append(pid)
+    found, orphans = dict[int, set[int]](), families.get(ORPHANS, [])[:1]
+    for above, members in families.items():
         for pid, following in zip(members, [*members[1:], members[0]], strict=True):
-            found[pid] = {rank, following} - {pid, 0}
+            found[pid] = {following, *orphans} - {pid}
+            if above in ranks:
+                found[pid].add(above)
     return found
 
 
@@ -36,10 +42,10 @@ def trials(world: World, ranks: Mapping[int, int]) -> dict[int, int]:
     return {pid: parent for pid, parent in parents.items() if parent in world.processes}
 
 
-def _rank_above(world: World, pid: int, ranks: Container[int]) -> int:
-    """The rank that has started this process, or has started the one that did; 0 if there is none."""
+def _above(world: World, pid: int, ranks: Container[int]) -> int:
+    """The rank that has started this process, or has started the one that did; else the first of the latter."""
     seen = set[int]()  # a table that changed while it was read may contain a cycle
-    while pid in world.processes and pid not in ranks and pid not in seen:
+    while pid not in ranks and world.processes[pid].parent in world.processes and pid not in seen:
         seen.add(pid)
         pid = world.processes[pid].parent
-    return pid if pid in world.processes and pid in ranks else 0
+    return pid

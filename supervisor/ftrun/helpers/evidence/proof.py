@@ -96,7 +96,7 @@ def prove(
     reader = Reader(after, stacks, optimistic, in_group, computing, job.still_devices)
     changed = _changes(before, after)
     earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
-    seconds, enders = after.at - before.at, families.enders(after, job.ranks)
+    seconds, enders = after.at - before.at, families.enders(after, job.root, job.ranks)
     wakers = {
         (pid, thread.tid): _checked(
             reader.of(pid, thread).also(enders.get(pid, ())), earlier.get((pid, thread.tid)), thread, seconds

@@ -108,7 +108,7 @@ _NATIVE: Final = {
 }
 # Names of the threads above, and of torchrun's process, whose main thread is in a listed loop.
 POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
-RINGS: Final = frozenset({"pt_tcpstore_uv"})  # libuv uses io_uring only to change its epoll descriptor
+RINGS: Final = frozenset({"pt_tcpstore_uv"})  # libuv uses its one io_uring only to change its epoll descriptor
 
 
 def presumed(frames: Sequence[Frame], name: str, left: float | None, sleeps: bool) -> Presumed | None:

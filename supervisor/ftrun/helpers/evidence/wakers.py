@@ -89,9 +89,8 @@ class Reader:
         self._rings = set[int]()
         for pid, process in world.processes.items():
             self._offspring.setdefault(process.parent, set()).add(pid)
-            if any(end.kind == "io_uring" for end in process.fds.values()) and not any(
-                thread.name in recognized.RINGS for thread in process.threads
-            ):
+            rings = sum(end.kind == "io_uring" for end in process.fds.values())
+            if rings > sum(thread.name in recognized.RINGS for thread in process.threads):
                 self._rings.add(pid)
 
     def frames(self, pid: int, tid: int) -> tuple[Frame, ...]:
