@@ -293,16 +293,62 @@ def test_the_evidence_proves_the_loop_once_more_or_clears_it(job: Job) -> None:
 
 
 def test_what_is_compared_only_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process that ends makes the data of a library look touched, once."""
-    library, heap = Area(16, 24, "rw-p", "/usr/lib/x.so", touched=1), Area(32, 40, "rw-p", "[heap]", touched=1)
-    comparer = recurrence._Comparer(0, 0, None, -1, time.monotonic() + 60)  # type: ignore[arg-type]
-    seen = recurrence._Touched([library], [], {})
-    monkeypatch.setattr(touched_memory, "clear", lambda pid, exact: None)
-    monkeypatch.setattr(comparer, "_sample", lambda *_: set())
-    monkeypatch.setattr(comparer, "_touched", lambda: seen)
-    found, why = comparer._repeat(recurrence._Touched([heap], [], {}))
+    other, heap = Area(16, 24, "rw-p", "", touched=1), Area(32, 40, "rw-p", "[heap]", touched=1)
+    found, why = repeated(monkeypatch, heap, [[other]])
     assert why == "touches other memory now and then"
-    assert found.written == [heap, library]
+    assert found == [heap, other]
+
+
+def test_the_data_of_a_library_is_compared_once_it_is_touched_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks touched whenever another process that has loaded the library ends."""
+    one, another = (Area(at, at + 8, "rw-p", f"/usr/lib/{at}.so", touched=1, common=True) for at in (16, 24))
+    heap = Area(32, 40, "rw-p", "[heap]", touched=1)
+    found, why = repeated(monkeypatch, heap, [[one], [one, another], [another]])
+    assert why is None, "in the second window only one was used, and in the third one only the other"
+    assert found == [heap]
+    found, why = repeated(monkeypatch, heap, [[one]] * 3)
+    assert why == "touches other memory now and then"
+    assert found == [heap, one]
+
+
+def repeated(
+    monkeypatch: pytest.MonkeyPatch, compared: Area, windows: list[list[Area]]
+) -> tuple[list[Area], str | None]:
+    """What is compared after these windows, in each of which one and the same state recurs, and why there is no proof;
+    `windows`: which areas look touched."""
+    comparer = recurrence._Comparer(0, 0, None, -1, time.monotonic() + 60)  # type: ignore[arg-type]
+    comparer._exact, seen = True, iter(windows)
+    monkeypatch.setattr(touched_memory, "clear", lambda pid, exact: None)
+    monkeypatch.setattr(comparer, "_sample", lambda *_: ({1}, None))
+    monkeypatch.setattr(comparer, "_touched", lambda: recurrence._Touched(next(seen), [], {}))
+    found, why = comparer._repeat(recurrence._Touched([compared], [], {}))
+    return found.written, why
+
+
+def test_states_recur_although_other_processes_with_the_same_libraries_end_all_the_time(job: Job) -> None:
+    """Each of them makes the data of these libraries look touched."""
+    modules = "sqlite3, ssl, lzma, bz2, curses, readline, decimal, pyexpat, ctypes"
+    job.start(HEAD + f"import {modules}\nready()\nwhile True: pass")
+    others = subprocess.Popen(["sh", "-c", f"while :; do '{sys.executable}' -c 'import {modules}'; done"])
+    try:
+        wait_for(lambda: recurrence.compare(job.pid, job.pid, SECONDS).reason is None, "the proof")
+    finally:
+        others.kill()
+        others.wait()
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_memory_that_other_processes_may_map_is_known(job: Job, forked: bool) -> None:
+    job.start(
+        HEAD + "memory = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); memory.write(b'1')\n"
+        "open('address', 'w').write(str(ctypes.addressof(ctypes.c_char.from_buffer(memory))))\n"
+        + ("os.fork() or time.sleep(500)\n" if forked else "")
+        + "ready(); time.sleep(500)"
+    )
+    at = int((job.folder / "address").read_text())
+    areas = touched_memory.read(job.pid)
+    assert next(area for area in areas if area.start <= at < area.end).common is forked
+    assert all(area.common for area in areas if area.is_code and area.path.startswith("/"))
 
 
 # --- which memory is touched --------------------------------------------------------------------------------------

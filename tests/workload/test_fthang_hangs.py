@@ -20,7 +20,7 @@ SETTING = Setting(0, Path(), 12, 3, 0.001, 2, hooks=False, torch=False)
 BLOCKED = {
     "sleep": ("S", ["nanosleep"]),
     "deadlock": ("S", ["futex"]),
-    "gil": ("S", ["pause", "sigsuspend", "poll"]),
+    "gil": ("S", ["futex"]),
     "native": ("S", ["nanosleep"]),
     "pipe": ("S", ["pipe"]),
     "flock": ("S", ["lock_inode"]),

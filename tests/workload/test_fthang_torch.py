@@ -81,6 +81,13 @@ def test_a_kind_in_a_worker(fthang: Runner) -> None:
     fthang.kill()
 
 
+@pytest.mark.parametrize("kind", ["gil", "nfs-like", "stop"])
+def test_a_worker_whose_threads_all_stand_still_has_sent_the_batches_before(fthang: Runner, kind: str) -> None:
+    fthang.begin(kind, "--torch", "--workers", "2", "--in-worker", line=f"hanging: {kind}")
+    assert fthang.lines()[-2].startswith("step 3 ")
+    fthang.kill()
+
+
 def test_mismatch(fthang: Runner) -> None:
     pid = fthang.begin("mismatch", line="hanging: mismatch")
     (peer,) = children(pid)

@@ -40,8 +40,7 @@ def train(kind: Kind, setting: Setting, begun: Checkpoint, disturbed: bool) -> C
         if pending and when is moment and (when is When.START or state.step >= begins):
             say(kind.text(setting.value))
             pending, mute = False, kind.mute
-            if training.disturbed:
-                kind.begin(setting)
+            training.disturb(partial(kind.begin, setting))
     return state
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
@@ -129,7 +129,9 @@ class Training(Protocol):
     """Begins with a checkpoint; its steps depend on nothing else."""
 
     leads: bool  # this process saves the checkpoints
-    disturbed: bool  # the kind happens in this process, between two steps
+
+    def disturb(self, begin: Callable[[], None]) -> None:
+        """Between two steps: call `begin`, if the kind happens in this process."""
 
     def epoch(self, steps: range) -> Iterator[Checkpoint]:
         """Each of these steps, once it is done."""
@@ -138,10 +140,13 @@ class Training(Protocol):
 class Plain:
     """In plain Python."""
 
-    leads = disturbed = True
+    leads = True
 
     def __init__(self, begun: Checkpoint) -> None:
         self.weights = begun.weights
+
+    def disturb(self, begin: Callable[[], None]) -> None:
+        begin()
 
     def epoch(self, steps: range) -> Iterator[Checkpoint]:
         slope, offset = self.weights

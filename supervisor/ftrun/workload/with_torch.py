@@ -41,9 +41,13 @@ class Batches(Dataset[Batch]):
 
 
 class Torch:
-    """SGD, with batches from this many `workers`; the one that loads the batch of step `stuck` calls `begin` first."""
+    """SGD, with batches from this many `workers`; the one that loads the batch of step `stuck` calls `begin` first.
 
-    leads = disturbed = True
+    It does that once this process has come to the step before.  A worker loads batches ahead, and a thread of it sends
+    them: one that kept the interpreter at once would keep them, too, and the training would stop some steps early.
+    """
+
+    leads = True
 
     def __init__(
         self, begun: Checkpoint, workers: int = 0, stuck: int | None = None, begin: Begin | None = None
@@ -54,7 +58,13 @@ class Torch:
         self.optimizer = torch.optim.SGD([{"params": [self.weights], "step": begun.step}], lr=RATE)
         self.workers, self.stuck, self.held = workers, stuck, Lock()
         self.begin = begin or self._take_held
-        self.disturbed = stuck is None
+        self.reached, self.reach = os.pipe()  # not inherited by what a kind executes
+
+    def disturb(self, begin: Begin) -> None:
+        if self.stuck is None:
+            begin()
+        else:
+            os.write(self.reach, b"1")
 
     def epoch(self, steps: range) -> Iterator[Checkpoint]:
         for step, x, y in self._batches(steps):
@@ -69,7 +79,7 @@ class Torch:
 
     def _batches(self, steps: range) -> Iterator[Batch]:
         loader = DataLoader(
-            Batches(steps, self.stuck, self.begin),
+            Batches(steps, self.stuck, self._begin_in_worker),
             batch_size=None,
             num_workers=self.workers,
             multiprocessing_context="fork" if self.workers else None,
@@ -77,6 +87,10 @@ class Torch:
         )
         with self.held:  # a worker that is forked now inherits the locked lock
             return iter(loader)
+
+    def _begin_in_worker(self) -> None:
+        os.read(self.reached, 1)
+        self.begin()
 
     def _take_held(self) -> None:
         with self.held:
@@ -94,10 +108,14 @@ class Launched(Torch):
         super().__init__(begun)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host's own name, which may fail
         self._join()
-        self.leads, self.disturbed = dist.get_rank() == 0, dist.get_rank() == dist.get_world_size() - 1
+        self.leads = dist.get_rank() == 0
 
     def _join(self) -> None:
         dist.init_process_group("gloo")
+
+    def disturb(self, begin: Begin) -> None:
+        if dist.get_rank() == dist.get_world_size() - 1:
+            begin()
 
     def epoch(self, steps: range) -> Iterator[Checkpoint]:
         yield from super().epoch(steps)

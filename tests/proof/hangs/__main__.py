@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 
 from proof.hangs import computing, limits
-from proof.hangs.hanging import BUSY, CELLS, HANGS, SHAPES, Found, find
+from proof.hangs.hanging import BUSY, CELLS, HANGS, MOMENTS, SHAPES, Found, find
 from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import Met, meet
 from proof.hangs.others import KIND_NAMES, Seen, see
@@ -51,9 +51,11 @@ def main() -> int:
     parser.add_argument("--rows", nargs="*", default=[], metavar="TEXT", help="only rows whose names contain one")
     parser.add_argument("--kinds", nargs="*", choices=HANGS, default=HANGS, metavar="KIND", help="only these hangs")
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), metavar="TEXT", help="only these columns")
+    parser.add_argument("--moments", nargs="*", default=list(MOMENTS), metavar="TEXT", help="only these beginnings")
     parser.add_argument("--options", default="", help="of ftrun, to try the harness")
     parser.add_argument("--out", type=Path, default=Path("hangs.jsonl"), metavar="FILE", help="[%(default)s]")
     parser.add_argument("--publish", action="store_true", help="write docs/measured")
+    parser.add_argument("--add", action="store_true", help="to the healthy runs that are published, of other --out")
     given = parser.parse_args()
     if {"record", "limits"} & set(given.what):
         return _limits(given.what, given.publish)
@@ -81,6 +83,7 @@ def main() -> int:
         def jobs() -> Iterator[Job]:
             if "hangs" in given.what or not given.what:
                 cells = [c for c in CELLS if c.kind in given.kinds and any(text in c.shape for text in given.shapes)]
+                cells = [c for c in cells if any(text in c.moment for text in given.moments)]
                 for _, cell in itertools.product(range(given.hang_repeats), cells):
                     yield Job(cell.cores, measured("hang", partial(find, cell, given.patience, options)))
             if "healthy" in given.what or not given.what:
@@ -98,7 +101,7 @@ def main() -> int:
         run_all(jobs(), given.at_once, given.cores, given.pause, stop)
     print(f"{len(failed)} runs failed")
     if given.publish:
-        publish([json.loads(line) for line in given.out.read_text().splitlines()])
+        publish([json.loads(line) for line in given.out.read_text().splitlines()], given.add)
     return 1 if failed else 0
 
 

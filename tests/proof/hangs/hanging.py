@@ -105,12 +105,9 @@ def find(cell: Cell, patience: float, options: tuple[str, ...], folder: Path) ->
 
 
 def _begun(run: Run, cell: Cell) -> float | None:
-    """When the kind has printed its line.  A data worker that stops, or keeps the interpreter, may not get that far:
-    then it is when the rank moved for the last time before the verdict."""
+    """When the kind has printed its line, None if it has not within five minutes."""
     line, over = KINDS[cell.kind].text(0), time.monotonic() + 300
     while line not in run.stdout:
-        if (hang := next(iter(run.named("hang")), None)) is not None:
-            return float(hang["mono"]) - float(hang["age"])
         if run.process.poll() is not None or time.monotonic() > over:
             return None
         time.sleep(0.05)

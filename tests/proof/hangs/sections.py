@@ -15,7 +15,7 @@ from proof.hangs.others import section
 from support.measured import RESULTS, Measured, save
 
 Run = dict[str, Any]
-PAGE = "hang-matrix"
+PAGE, HEALTHY = "hang-matrix", "20-healthy"
 MARK = " °"  # of a cell that an earlier run has measured
 COMMAND = "bin/prove hangs --publish"
 INTRODUCTION = {
@@ -33,16 +33,21 @@ CHANGING = (
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
     (re.compile(r"/tmp/[^\s:,]*/"), "…/"),
 )
+MOMENT_COUNTS = re.compile(
+    r"30 s, in (?P<learned>\d+) runs; before the first step in (?P<before>\d+); after five steps in (?P<early>\d+); "
+    r"and in (?P<silent>\d+) "
+)
 
 
-def publish(runs: Sequence[Run]) -> list[Path]:
-    """A table of which nothing was measured stays as it is; so does a cell, with a mark."""
+def publish(runs: Sequence[Run], add: bool = False) -> list[Path]:
+    """A table of which nothing was measured stays as it is; so does a cell, with a mark.  `add`: healthy runs are
+    counted beside those that are published, which are not among `runs`."""
     hangs = [run for run in runs if run["what"] == "hang" and not run["wrong"].startswith(UNBEGUN)]
     healthy = [run for run in runs if run["what"] == "healthy"]
     others = [run for run in runs if run["what"] == "others"]
     measured = {run["shape"] for run in hangs}
     made = [_hangs(number, shape, hangs) for number, shape in enumerate(SHAPES) if shape in measured]
-    made += [_healthy(healthy)] if healthy else []
+    made += [_healthy(healthy, _published(HEALTHY) if add else {})] if healthy else []
     made += [section(others)] if others else []
     return [save(PAGE, one) for one in made]
 
@@ -116,37 +121,50 @@ def _unchanging(text: str) -> str:
     return text.replace("<", "\\<")
 
 
-def _healthy(runs: Sequence[Run]) -> Measured:
+def _healthy(runs: Sequence[Run], earlier: dict[str, Any]) -> Measured:
+    """`earlier`: the table to whose numbers these runs are added, or empty."""
     rows, group = [], ""
+    before = {row[0]: row[1:] for row in earlier.get("rows", ()) if row[1]}
     for row in ROWS.values():
         own = [run for run in runs if run["row"] == row.name]
-        if not own:
+        *numbers, reasons = before.get(row.name, ("0", "0", "0", ""))
+        counted, erred, doubted = (int(number or 0) for number in numbers)
+        if not own and not counted:
             continue
         if row.group != group:
             group = row.group
             rows.append((f"**{group}**", "", "", "", ""))
-        wrong = sum(bool(run["wrong"]) for run in own)
-        suspected = sum(len(run["suspected"]) for run in own)
-        why = "<br>".join(dict.fromkeys(_reason(why) for run in own for why in run["cleared"]))[:300]
-        rows.append((row.name, str(len(own)), str(wrong), str(suspected) if suspected else "", why))
+        wrong = erred + sum(bool(run["wrong"]) for run in own)
+        suspected = doubted + sum(len(run["suspected"]) for run in own)
+        why = "<br>".join(dict.fromkeys([*filter(None, reasons.split("<br>")), *_reasons(own)]))[:300]
+        rows.append((row.name, str(counted + len(own)), str(wrong), str(suspected) if suspected else "", why))
     waits = [run["waited"] for run in runs]
-    wrong = sum(bool(run["wrong"]) for run in runs)
+    total, wrong = (sum(int(row[column]) for row in rows if row[1]) for column in (1, 2))
     loads = sorted(run["load"] for run in runs)
     seen = {moment: sum(run["moment"] == moment for run in runs) for moment in HEALTHY_MOMENTS}
-    before = (
+    for moment, number in zip(HEALTHY_MOMENTS, _moments(earlier), strict=True):
+        seen[moment] += number
+    text = (
         f"Each job stands still for at least {min(waits):g} s and then trains on. A run is wrong if ftrun reports a "
         "hang, restarts the job, or ends with another exit code than 0. The job stands still after 120 steps, from "
         f"which ftrun has learned its limit of 30 s, in {seen['learned']} runs; before the first step in "
         f"{seen['before']}; after five steps in {seen['early']}; and in {seen['silent']} it never gives a heartbeat. A "
         "suspicion that evidence clears does no harm.",
     )
+    when = f"In {len(runs):,} of them, the others being of {earlier['day']} or before," if before else "In them,"
     after = (
-        f"In {len(runs):,} runs, {wrong} healthy jobs were taken for a hang. The load of the machine was "
+        f"In {total:,} runs, {wrong} healthy jobs were taken for a hang. {when} the load of the machine was "
         f"{loads[len(loads) // 2]:g} in the median and {loads[-1]:g} at most, on two cores.",
     )
     head = ("the job", "runs", "wrong", "suspicions, all cleared", "why they were cleared")
-    return Measured("20-healthy", "Healthy jobs that stand still", COMMAND, before, head, tuple(rows), after)
+    return Measured(HEALTHY, "Healthy jobs that stand still", COMMAND, text, head, tuple(rows), after)
 
 
-def _reason(why: str) -> str:
-    return _unchanging(re.sub(r"\d+(\.\d+)?", "N", why))
+def _moments(table: dict[str, Any]) -> list[int]:
+    """How many runs stood still at each moment, as that table says."""
+    found = MOMENT_COUNTS.search(table["before"][0]) if table else None
+    return [int(found[moment]) if found else 0 for moment in HEALTHY_MOMENTS]
+
+
+def _reasons(runs: Sequence[Run]) -> list[str]:
+    return [_unchanging(re.sub(r"\d+(\.\d+)?", "N", why)) for run in runs for why in run["cleared"]]

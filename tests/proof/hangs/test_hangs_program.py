@@ -120,6 +120,24 @@ def test_a_cell_without_a_new_run_stays_and_is_marked(monkeypatch: Any, tmp_path
     assert (tmp_path / "hang-matrix" / "13-hangs.json").exists(), "a table without new runs stays"
 
 
+def test_healthy_runs_are_added_to_those_that_are_published(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr(sections, "RESULTS", tmp_path)
+    monkeypatch.setattr(sections, "save", partial(save, folder=tmp_path))
+    first, second = (run for run in runs() if run["what"] == "healthy")
+    other = list(ROWS)[1]
+    sections.publish([first, second])
+    sections.publish([first, first | {"row": other, "cleared": ("another reason",)}], add=True)
+    (path,) = sections.publish([first | {"row": other}], add=True)
+    table = json.loads(path.read_text())
+    rows = {row[0]: row[1:] for row in table["rows"]}
+    assert rows[first["row"]] == ["3", "1", "2", "a timer that ends in Ns"]
+    assert rows[other] == ["2", "0", "2", "another reason<br>a timer that ends in Ns"]
+    assert "in 4 runs; before the first step in 1; after five steps in 0" in table["before"][0]
+    assert table["after"][0].startswith("In 5 runs, 1 healthy jobs were taken for a hang. In 1 of them, the others")
+    (path,) = sections.publish([first])
+    assert json.loads(path.read_text())["rows"][1][1] == "1", "without --add they are not counted"
+
+
 # --- the limit for computations that are not proved ------------------------------------------------------------------
 
 

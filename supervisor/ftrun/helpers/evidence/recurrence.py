@@ -30,7 +30,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.evidence import touched_memory, tracing
 from ftrun.helpers.evidence.processes import environment
 from ftrun.helpers.evidence.touched_memory import Area
-from ftrun.helpers.evidence.tracing import Acted, Tracee
+from ftrun.helpers.evidence.tracing import Acted, Registers, Tracee
 from ftrun.host import procfs
 from ftrun_hooks import layout
 
@@ -123,8 +123,6 @@ class _Comparer:
                 self._tracee.run(pause)
                 self._memory.learn()
             found, reason = self._repeat(found)
-            if reason is None and not self._exact:
-                self._exact, reason = True, NOT_FOUND
         compared = Comparison(reason, self._stops, len(self._seen), self._recurred, self._memory.changing)
         return compared._replace(influence=self._influence(found)) if compared.confined else compared
 
@@ -139,15 +137,27 @@ class _Comparer:
         self._seen, self._recurred = set(), 0
         possible: dict[int, dict[str, str]] = {}
         reason: str | None = NOT_FOUND
-        compared = {area.start for area in found.written}
+        in_a_row: dict[int, int] = {}
+        at: int | None = None  # the state in which it is, if it is known to recur
         while time.monotonic() < self._until:
             touched_memory.clear(self._pid, exact=self._exact)
-            recurring = self._sample(found, possible.keys())
-            now = self._touched()
-            if more := [area for area in now.written if area.start not in compared]:
-                # The data of a library looks touched when another process that has loaded it ends: what is compared
-                # only grows, so that each area is new at most once.
-                return now._replace(written=[*found.written, *more]), OTHER
+            if at is None:
+                recurring, at = self._sample(found, possible.keys())
+                now = self._touched()
+            else:
+                came_back, now = self._turn(found, at)
+                recurring, at = ({at}, at) if came_back else (set(), None)
+            other = now.other_than(found)
+            in_a_row = {area.start: in_a_row.get(area.start, 0) + 1 for area in other}
+            # The data of a library looks touched when another process that has loaded it ends, and so does memory from
+            # before a fork: it counts as an influence at first.  What is compared only grows, so that each area is new
+            # at most once.
+            if any(not area.common or in_a_row[area.start] >= RECURRENCES for area in other):
+                return now._replace(written=[*found.written, *other]), OTHER
+            if not self._exact:  # then nothing is known of what it does not touch
+                self._exact = at is not None
+                continue
+            now.influences.update((f"{area.start:x}", OTHER) for area in other)
             self._recurred += len(recurring)
             for state in recurring:
                 before = possible.get(state, now.influences)
@@ -162,12 +172,10 @@ class _Comparer:
         touched now and then; what a loop uses in each of its turns is touched each time."""
         left: dict[str, str] | None = None
         self._exact = True
-        compared = {area.start for area in found.written}
         for _ in range(WINDOWS):
             before = _ran(self._pid, self._tid)
             now = self._touched(WINDOW)
-            other = {f"{area.start:x}": OTHER for area in now.written if area.start not in compared}
-            touched = now.influences | other
+            touched = now.influences | {f"{area.start:x}": OTHER for area in now.other_than(found)}
             if _ran(self._pid, self._tid) - before >= RAN:
                 left = touched if left is None else {key: what for key, what in left.items() if key in touched}
             if left is not None and not left:
@@ -184,25 +192,16 @@ class _Comparer:
         code = [area for area in areas if area.is_code]
         return _Touched(written, code, touched_memory.influences(areas, self._beats))
 
-    def _sample(self, found: "_Touched", hoped: Container[int]) -> set[int]:
-        """States that recur; ends with one of those that are hoped for, or with RECURRENCES others.  Acted if it runs
-        code that something may influence.
-
-        A state recurs only if the registers were others in between: otherwise the thread may not have run at all.
-        """
+    def _sample(self, found: "_Touched", hoped: Container[int]) -> tuple[set[int], int | None]:
+        """States that recur; ends with one of those that are hoped for, or with RECURRENCES others.  And the state in
+        which the thread is then, if it is one of them."""
         states, complete, recurring = set[int](), set[int](), set[int]()
         before, spent, began = b"", 0.0, time.monotonic()
-        while (now := time.monotonic()) < self._until and len(recurring) < RECURRENCES:
-            if self._memory.changing > CHANGING:
-                raise Acted("computes, and changes much memory")
-            self._tracee.run(random.random() * PAUSE)
-            self._stops += 1
-            registers = self._tracee.registers()
-            if registers.general == before:
+        at: int | None = None
+        while (now := time.monotonic()) < self._until and at is None:
+            if (registers := self._next(found, before)) is None:
                 continue
             before = registers.general
-            if (what := touched_memory.runs(_containing(found.code, registers.at))) is not None:
-                raise Acted(what)
             state = hash((registers, self._memory.changed()))
             known = state in states
             states.add(state)
@@ -212,13 +211,42 @@ class _Comparer:
                 states, complete, recurring = set(), set(), set()
             elif state in complete:
                 recurring.add(state)
-                if state in hoped:
-                    break
+                if state in hoped or len(recurring) == RECURRENCES:
+                    at = state
             else:
                 complete.add(state)
             spent += time.monotonic() - now
         self._seen |= states
-        return recurring
+        return recurring, at
+
+    def _turn(self, found: "_Touched", state: int) -> tuple[bool, "_Touched"]:
+        """Whether it has come back to the state in which it is, and what it has touched on its way.
+
+        All of its memory is read after that, so that the way is short: on a busy node others end all the time.
+        """
+        before = self._tracee.registers().general
+        while time.monotonic() < self._until:
+            if (registers := self._next(found, before)) is None:
+                continue
+            before = registers.general
+            if hash((registers, self._memory.changed())) == state:
+                now = self._touched()
+                return not self._memory.learn(), now
+        return False, self._touched()
+
+    def _next(self, found: "_Touched", before: bytes) -> Registers | None:
+        """Let it run for a moment.  Its registers then, or None if they are as `before`: it may not have run at all.
+        Acted if it runs code that something may influence."""
+        if self._memory.changing > CHANGING:
+            raise Acted("computes, and changes much memory")
+        self._tracee.run(random.random() * PAUSE)
+        self._stops += 1
+        registers = self._tracee.registers()
+        if registers.general == before:
+            return None
+        if (what := touched_memory.runs(_containing(found.code, registers.at))) is not None:
+            raise Acted(what)
+        return registers
 
 
 class _Touched(NamedTuple):
@@ -228,6 +256,10 @@ class _Touched(NamedTuple):
     written: list[Area]
     code: list[Area]
     influences: dict[str, str]
+
+    def other_than(self, compared: "_Touched") -> list[Area]:
+        known = {area.start for area in compared.written}
+        return [area for area in self.written if area.start not in known]
 
 
 class Memory:

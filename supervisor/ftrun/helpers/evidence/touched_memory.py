@@ -19,6 +19,7 @@ LIMIT: Final = 64 << 20  # bytes of one table
 _UNSEEN: Final = frozenset({"io", "pf", "mm", "ht"})
 # Of which the kernel may fill buffers, which are private memory, at any time (io_submit(2), io_uring(7)).
 _ASYNCHRONOUS: Final = ("/[aio]", "anon_inode:[io_uring]")
+_SIZES: Final = frozenset({"Rss", "Shared_Clean", "Shared_Dirty", "Referenced", "Anonymous"})
 _KERNELS: Final = ("[vvar]", "[vvar_vclock]", "[vsyscall]")
 # Programs that read no clock, no random number and no counter of the processor but by a system call or the vDSO: the
 # interpreter, its own modules, and the C library; also zlib and libffi, which nearly each interpreter loads, so that
@@ -34,14 +35,18 @@ _LOCALE: Final = re.compile(r"^/usr/(lib|share)/locale/|/gconv/gconv-modules\.ca
 
 
 class Area(NamedTuple):
-    """One mapping.  `touched`: bytes that were read or written since the bits were cleared.  `unseen`: the kernel does
-    not know whether it is touched."""
+    """One mapping.
+
+    `touched`: bytes that were read or written since the bits were cleared.  `common`: whether it has pages that other
+    processes map, too, so that they look touched when another process ends: of a file, or from before a fork.
+    `unseen`: the kernel does not know whether it is touched.
+    """
 
     start: int
     end: int
     permissions: str
     path: str
-    resident: int = 0
+    common: bool = False
     touched: int = 0
     unseen: bool = False
 
@@ -79,17 +84,22 @@ def clear(pid: int, *, exact: bool = False) -> None:
 def read(pid: int) -> list[Area]:
     """All mappings; empty if access is denied."""
     found: list[Area] = []
+    sizes: dict[str, int] = {}  # in kB, of the last one
     for line in os.fsdecode(procfs.read(f"/proc/{pid}/smaps", LIMIT) or b"").splitlines():
         name, separator, value = line.partition(":")
-        if name == "Referenced":
-            found[-1] = found[-1]._replace(touched=int(value.split()[0]) << 10)
+        if name in _SIZES:
+            sizes[name] = int(value.split()[0])
         elif name == "VmFlags":
-            found[-1] = found[-1]._replace(unseen=bool(_UNSEEN & set(value.split())))
+            copied = sizes.get("Anonymous", 0)  # pages of its own
+            common = bool(sizes.get("Rss", 0) - copied or sizes.get("Shared_Clean") or sizes.get("Shared_Dirty"))
+            unseen = bool(_UNSEEN & set(value.split()))
+            found[-1] = found[-1]._replace(touched=sizes.get("Referenced", 0) << 10, common=common, unseen=unseen)
         elif not separator or " " in name:  # 7f00-7f01 rw-p 00000000 00:00 0  /path
             fields = line.split(None, 5)
             start, _, end = fields[0].partition("-")
             path = fields[5] if len(fields) > 5 else ""
             found.append(Area(int(start, 16), int(end, 16), fields[1], path))
+            sizes = {}
     return found
 
 
