@@ -13,7 +13,8 @@ from proof.hangs.healthy import Row
 from support.runs import FTRUN, Run, Runs
 
 WAITED = 0.9  # of the wait that was asked for: some programs count it in steps of ten seconds
-PATIENCE = 240.0  # s more than the wait, for a start and an end on a busy machine
+PATIENCE = 600.0  # s more than the wait, for a start and an end on a busy machine
+UNENDED = "it did not end in time"
 
 
 class Met(NamedTuple):
@@ -34,7 +35,7 @@ def meet(
     row: Row, moment: str, seconds: float, ports: tuple[int, int], folder: Path, program: Sequence[str] = FTRUN
 ) -> Met:
     """Run it to its end.  It is wrong if there is a verdict or a restart, or if it does not end with 0."""
-    seconds, begun = row.seconds or seconds, time.monotonic()
+    seconds, begun, ended = row.seconds or seconds, time.monotonic(), False
     folder.mkdir(parents=True)
     runs, stage = Runs(folder), Stage(folder)
     actor = row.actor(stage)
@@ -50,13 +51,14 @@ def meet(
             left = begun + seconds + PATIENCE - time.monotonic()
             with contextlib.suppress(Exception):  # a run that does not end in time is a result
                 run.wait(left)
+            ended = run.process.poll() is not None
     except Exception as error:
         return Met(row.name, moment, seconds, time.monotonic() - begun, f"the harness failed: {error!r}")
     finally:
         with contextlib.suppress(Exception):
             actor.close()
         runs.end()
-    return _met(row, moment, seconds, time.monotonic() - begun, run)
+    return _met(row, moment, seconds, time.monotonic() - begun, run, ended)
 
 
 def _act(stage: Stage, run: Run, actor: Any, seconds: float) -> None:
@@ -78,10 +80,12 @@ def _act(stage: Stage, run: Run, actor: Any, seconds: float) -> None:
         next(actor, None)
 
 
-def _met(row: Row, moment: str, seconds: float, took: float, run: Run) -> Met:
+def _met(row: Row, moment: str, seconds: float, took: float, run: Run, ended: bool) -> Met:
     code, verdicts = run.process.poll(), run.named("hang", "restart")
     wrong = ""
-    if code or verdicts:
+    if not ended and not verdicts:  # it was killed here
+        wrong = f"{UNENDED}: {run.log()}"
+    elif code or verdicts:
         wrong = f"exit code {code}, {[(r['event'], r.get('rule'), r.get('why')) for r in verdicts]}\n{run.log()}"
     elif took < WAITED * seconds:
         wrong = f"it did not wait: {took:.1f} s\n{run.log()}"

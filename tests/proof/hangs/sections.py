@@ -11,6 +11,7 @@ from typing import Any
 from proof.hangs.hanging import BESIDE, HANGS, MOMENTS, ONLY, RANKS, SHAPES, SINGLE, SOON, STARTED, UNBEGUN, WORKER
 from proof.hangs.healthy import MOMENTS as HEALTHY_MOMENTS
 from proof.hangs.healthy import ROWS
+from proof.hangs.meeting import UNENDED
 from proof.hangs.others import section
 from support.measured import RESULTS, Measured, save
 
@@ -43,7 +44,7 @@ def publish(runs: Sequence[Run], add: bool = False) -> list[Path]:
     """A table of which nothing was measured stays as it is; so does a cell, with a mark.  `add`: healthy runs are
     counted beside those that are published, which are not among `runs`."""
     hangs = [run for run in runs if run["what"] == "hang" and not run["wrong"].startswith(UNBEGUN)]
-    healthy = [run for run in runs if run["what"] == "healthy"]
+    healthy = [run for run in runs if run["what"] == "healthy" and not run["wrong"].startswith(UNENDED)]
     others = [run for run in runs if run["what"] == "others"]
     measured = {run["shape"] for run in hangs}
     made = [_hangs(number, shape, hangs) for number, shape in enumerate(SHAPES) if shape in measured]

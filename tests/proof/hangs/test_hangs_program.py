@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proof.hangs import limits, sections
+from proof.hangs import limits, meeting, sections
 from proof.hangs.computing import PROGRAMS, Seen, recorded
 from proof.hangs.hanging import CELLS, HANGS, MOMENTS, RANKS, SINGLE, STARTED, TORCHRUN, Cell, Found
-from proof.hangs.healthy import ROWS
-from proof.hangs.meeting import Met
+from proof.hangs.healthy import ROWS, Row
+from proof.hangs.meeting import UNENDED, Met, meet
 from proof.hangs.others import KIND_NAMES
 from proof.hangs.schedule import Job, run_all
 from support.measured import save
@@ -120,6 +120,12 @@ def test_a_cell_without_a_new_run_stays_and_is_marked(monkeypatch: Any, tmp_path
     assert (tmp_path / "hang-matrix" / "13-hangs.json").exists(), "a table without new runs stays"
 
 
+def test_a_run_that_is_not_given_its_time_is_no_verdict(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr(meeting, "PATIENCE", 4.0)
+    met = meet(Row("time", "a long sleep", "time.sleep(500)"), "silent", 1.0, (0, 0), tmp_path / "run")
+    assert met.wrong.startswith(UNENDED)
+
+
 def test_healthy_runs_are_added_to_those_that_are_published(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setattr(sections, "RESULTS", tmp_path)
     monkeypatch.setattr(sections, "save", partial(save, folder=tmp_path))
@@ -128,6 +134,7 @@ def test_healthy_runs_are_added_to_those_that_are_published(monkeypatch: Any, tm
     sections.publish([first, second])
     sections.publish([first, first | {"row": other, "cleared": ("another reason",)}], add=True)
     (path,) = sections.publish([first | {"row": other}], add=True)
+    sections.publish([first | {"wrong": f"{UNENDED}: killed"}], add=True)
     table = json.loads(path.read_text())
     rows = {row[0]: row[1:] for row in table["rows"]}
     assert rows[first["row"]] == ["3", "1", "2", "a timer that ends in Ns"]
