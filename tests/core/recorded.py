@@ -1,4 +1,5 @@
-"""Recorded trainings: the seconds between the movements of one rank, 10,000 of them, the same at every run.
+"""Recorded trainings: the seconds between the movements of one rank, the same at every run: 10,000 of them,
+fewer where the steps are very long.
 
 Each is its step (10 % more or less) and what is added to some; its name is the seed.
 """
@@ -16,8 +17,8 @@ def about(chance: random.Random, seconds: float) -> float:
     return seconds * chance.uniform(0.9, 1.1)
 
 
-def steady(step: float) -> Recorder:
-    return lambda chance: (about(chance, step) for _ in range(STEPS))
+def steady(step: float, steps: int = STEPS) -> Recorder:
+    return lambda chance: (about(chance, step) for _ in range(steps))
 
 
 def first(*slow: float, step: float = 1.0) -> Recorder:
@@ -46,7 +47,8 @@ def noise(median: float, sigma: float) -> Recorder:
 USUAL: dict[str, Recorder] = {
     "steady and fast": steady(0.05),
     "steady and slow": steady(20.0),
-    "very slow": steady(400.0),
+    # ftrun looks almost twenty times in each of these steps: 2,000 of them need more decisions than 10,000 others.
+    "very slow": steady(400.0, min(STEPS, 2_000)),
     "a slow first step": first(300.0),
     "a second step that compiles again": first(5.0, 200.0),
     "ten steps that warm up": first(300.0, *[60.0] * 9),
