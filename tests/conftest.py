@@ -23,28 +23,41 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Each file runs in one worker, so the longest ones start first.
+# Each file runs in one worker, so the longest ones start first.  Some that are not as long are named too: they would
+# otherwise be the last of all, when the other workers have nothing left to do.
 LONG = (
+    "tests/test_without_options.py",
+    "helpers/test_evidence_waits.py",
+    "hooks/test_auto_torch.py",
+    "container/test_standbys.py",
+    "helpers/test_messenger_group.py",
+    "cli/test_network_run_dir.py",
+    "cli/test_steering.py",
     "cli/test_device_faults.py",
     "schedulers/test_local.py",
-    "hooks/test_auto_torch.py",
-    "tests/test_outside_waits.py",
-    "cli/test_schedules.py",
-    "helpers/test_messenger_group.py",
-    "cli/test_idle.py",
-    "helpers/test_evidence_waits.py",
     "schedulers/test_slurm.py",
+    "tests/test_outside_waits.py",
     "tests/test_given_timeouts.py",
-    "cli/test_network_run_dir.py",
-    "cli/test_recovery.py",
-    "cli/test_steering.py",
-    "core/test_mutations.py",
-    "helpers/test_ascend.py",
-    "contracts/test_docs_howto.py",
-    "container/test_signals.py",
+    "cli/test_schedules.py",
+    "cli/test_idle.py",
     "hooks/test_lightning.py",
-    "tests/test_example.py",
     "contracts/test_docs_tutorial.py",
+    "contracts/test_docs_site.py",
+    "container/test_started_ranks.py",
+    "cli/test_rank_faults.py",
+    "helpers/test_ascend.py",
+    "container/test_rank_recovery.py",
+    "tests/test_example.py",
+    "hooks/test_transformers.py",
+    "hooks/test_torch_helpers.py",
+    "cli/test_recovery.py",
+    "contracts/test_docs_howto.py",
+    "core/test_mutations.py",
+    "container/test_signals.py",
+    "container/test_terminal.py",
+    "workload/test_fthang_ranks.py",
+    "workload/test_fthang_torch.py",
+    "views/test_page_browser.py",
 )
 
 
