@@ -112,9 +112,9 @@ def _seen(run: Run, code: int, begun: float, left: Sequence[str]) -> Result:
     return seen if hang is None else seen._replace(rule=hang["rule"], after=hang["mono"] - begun)
 
 
-def run_all(cells: Iterable[Cell], folder: Path) -> Iterator[tuple[Cell, Result]]:
+def run_all(cells: Iterable[Cell], folder: Path, at_once: int = AT_ONCE) -> Iterator[tuple[Cell, Result]]:
     """Run all, a few at a time."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         begun = [(cell, pool.submit(run_cell, cell, folder / f"{n}")) for n, cell in enumerate(cells)]
         for cell, seen in begun:
             yield cell, seen.result()
