@@ -278,8 +278,10 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 @pytest.mark.parametrize(
     ("code", "words", "step", "error", "rank"),
-    [(LAUNCHED, TORCHRUN, 6, "ChildFailedError", "rank 1: "), (SPAWNED, (), 3, "ProcessRaisedException", "")],
-    ids=["launched", "spawned"],
+    [
+        pytest.param(LAUNCHED, TORCHRUN, 6, "ChildFailedError", "rank 1: ", id="launched"),
+        pytest.param(SPAWNED, (), 3, "ProcessRaisedException", "", id="spawned", marks=pytest.mark.slow),
+    ],
 )
 def test_each_rank_has_a_slot_and_the_first_failure_is_the_cause(
     beats: BeatDir, tmp_path: Path, code: str, words: tuple[str, ...], step: int, error: str, rank: str
