@@ -18,7 +18,7 @@ from support.network_disk import Disk
 from support.network_disk import disk as disk
 from support.runs import FTCTL, PID1, Run, Runs, alive, need_pid1, patched, state_of, wait_for
 
-HANGS_ONCE = ("--start-timeout", "1s", "sh", "-c", "test $MA_PROC_START_CNT = 2 || sleep 1000")
+HANGS_ONCE = ("--start-timeout", "1s", "sh", "-c", "test $MA_PROC_START_CNT -ge 2 || sleep 1000")
 WAITS = ("sh", "-c", "until test -e go; do sleep 0.02; done; exit 7")
 
 
@@ -105,8 +105,9 @@ def test_disk_that_answers_only_later_gets_the_complete_run(runs: Runs, net: Dis
     earlier = (net.real / "run" / "events.jsonl").read_text(), (net.real / "run" / "state.json").read_bytes()
     shutil.rmtree(local(runs))
     net.die()
-    beats = 'touch "$FTRUN_BEAT_DIR/touch"'  # or the second start would hang, too, where this test is slow
-    run = start(runs, *HANGS_ONCE[:-1], f"{HANGS_ONCE[-1]}; {beats}; {WAITS[-1]}", first=DEAD)
+    # Heartbeats for as long as it waits, or the second start would be a hang, too, where this test is slow.
+    waits = 'until test -e go; do touch "$FTRUN_BEAT_DIR/touch"; sleep 0.1; done; exit 7'
+    run = start(runs, *HANGS_ONCE[:-1], f"{HANGS_ONCE[-1]}; {waits}", first=DEAD)
     run.until("first_beat")
     assert "it did not answer in time, so the job starts without" in run.stderr
     assert "no verdicts" in ftctl(runs, "pause").stdout
