@@ -190,7 +190,7 @@ def test_each_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
             }
         )
     file = tmp_path / "test.yml"
-    content = {"rule_files": [str(FOLDER / "alerts.yml")], "evaluation_interval": "1m", "tests": tests}
+    content = {"rule_files": [str(FOLDER / "alerts.yml")], "evaluation_interval": "5m", "tests": tests}
     file.write_text(yaml.safe_dump(content))
     check("test", "rules", file)
 
