@@ -34,7 +34,11 @@ NAMES = (
     "torchrun: rank 1 downloads, rank 0 waits in the all-reduce of its gradients",
     "torch.multiprocessing.spawn: one rank of two downloads",
 )
-SLOW = NAMES[-2:]  # to start, also in quick form
+SLOW = (
+    *NAMES[-2:],  # to start, also in quick form
+    "a rate limit in a side thread, whose result the main thread awaits",  # as an upload by a thread pool
+    "an upload, 2 MB/s",  # as the faster one, which moves more in each look
+)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in NAMES])

@@ -80,7 +80,10 @@ def confined(job: Job) -> Looked:
         raise AssertionError(f"{error}; {seen[-1]}") from None
 
 
-@pytest.mark.parametrize("name", ENDLESS)
+# Each of these takes a processor for seconds: that of calls is like the counter, and a slow test.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "retries" else ()) for name in ENDLESS]
+)
 def test_a_loop_that_counts_is_confined_but_not_proved(job: Job, name: str) -> None:
     job.start(HEAD + ENDLESS[name])
     found = confined(job)
