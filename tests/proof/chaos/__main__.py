@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from proof.chaos import rank_chaos, rank_plan
+from proof.chaos import group_chaos, rank_chaos, rank_plan
 from proof.chaos.check import check
 from proof.chaos.plan import Job, Outcome, job
 from proof.chaos.play import Stopped, play
 from proof.chaos.world import refusal
-from support import measured
+from support import hosts, measured
 
 ENOUGH = 1_000  # faults
 TAIL = 25  # records of a job that failed
@@ -195,7 +195,11 @@ def main() -> int:
     parser.add_argument("--job", metavar="SEED:INDEX", help="run only this job again")
     parser.add_argument("--ranks", action="store_true", help="jobs of two to four ranks that can recover")
     parser.add_argument("--members", type=int, default=1, metavar="N", help="with --ranks: ftruns of a group [1]")
+    parser.add_argument("--groups", action="store_true", help="jobs of groups of ftruns, with faults of everything")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="with --groups: keep the outcomes, as pickles")
     given = parser.parse_args()
+    if given.groups:
+        return groups(given.seed, given.lasting, given.jobs, given.job, given.keep)
     if given.ranks:
         return ranks(given.seed, given.lasting, given.jobs, given.job, given.members)
     if why := refusal():
@@ -256,7 +260,42 @@ def ranks(seed: int, lasting: float, beside: int, again: str | None, members: in
     return _close(folder, results)
 
 
-def _close(folder: Path, results: "Sequence[Result | rank_chaos.RankResult]") -> int:
+def groups(seed: int, lasting: float, beside: int, again: str | None, outcomes: Path | None) -> int:
+    """`--groups`: 0 if every job went as it has to."""
+    if why := refusal() or hosts.refusal():
+        print(f"bin/prove chaos: {why}", file=sys.stderr)
+        return 2
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+
+    def play_one(index: int, stop: threading.Event) -> group_chaos.GroupResult | None:
+        result = group_chaos.one(seed, index, folder, stop, outcomes)
+        if result is not None and (result.wrong or again):
+            print(group_chaos.report(result, folder), flush=True)
+        return result
+
+    if again:
+        seed, index = map(int, again.split(":"))
+        result = play_one(index, threading.Event())
+        assert result is not None
+        return _close(folder, [result])
+    print(f"seed {seed}", flush=True)
+    began, results = time.monotonic(), rank_chaos.side_by_side(play_one, lasting, beside)
+    took = time.monotonic() - began
+    happened, lost, went = group_chaos.summary(results)
+    for kind in sorted(happened):
+        print(f"{kind:32} {happened[kind]:5} {lost[kind]:5}")
+    print(", ".join(f"{name}: {number}" for name, number in sorted(went.items())))
+    print(f"{len(results)} jobs, {happened.total()} faults, {lost.total()} mishandled, {took:.0f} s, seed {seed}")
+    if failed := [result.job.name for result in results if result.wrong]:
+        print("failed:", *failed)
+    if happened.total() < group_chaos.ENOUGH:
+        print(f"not published: fewer than {group_chaos.ENOUGH:,} faults")
+    else:
+        measured.save("reliability", group_chaos.page(results, seed, took))
+    return _close(folder, results)
+
+
+def _close(folder: Path, results: "Sequence[Result | rank_chaos.RankResult | group_chaos.GroupResult]") -> int:
     if any(result.wrong for result in results):
         return 1
     shutil.rmtree(folder, ignore_errors=True)

@@ -6,10 +6,11 @@ import threading
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from proof.chaos.play import Stopped
 from proof.chaos.rank_check import check
@@ -23,6 +24,7 @@ FOUND = """\
   for ever. All ranks are restarted now (`tests/scenarios/a_rank_that_ends_well_while_the_others_need_it.txt`).
 - Where all ranks were replaced and a new process hung before the first heartbeat of any of them, nobody noticed. The
   time to the first heartbeat counts again now, from the beginning of the round (`tests/cli/test_rank_faults.py`)."""
+R = TypeVar("R")
 TAIL = 40  # records of a job that failed
 
 
@@ -51,19 +53,30 @@ def one(made: RankJob, folder: Path, stop: threading.Event) -> RankResult | None
 
 def run(seed: int, seconds: float, beside: int, folder: Path, members: int = 1) -> list[RankResult]:
     """Jobs side by side until the time is over; what failed is printed."""
+
+    def play_one(index: int, stop: threading.Event) -> RankResult | None:
+        result = one(job(seed, index, members), folder, stop)
+        if result is not None and result.wrong:
+            print(report(result, folder), flush=True)
+        return result
+
+    return side_by_side(play_one, seconds, beside)
+
+
+def side_by_side(play_one: Callable[[int, threading.Event], R | None], seconds: float, beside: int) -> list[R]:
+    """The results of as many jobs as the time allows; `play_one` gets the index of a job, and returns None if that was
+    stopped."""
     until, stop, indexes, lock = time.monotonic() + seconds, threading.Event(), count(), threading.Lock()
-    results: list[RankResult] = []
+    results: list[R] = []
 
     def work() -> None:
         while time.monotonic() < until and not stop.is_set():
             with lock:
                 index = next(indexes)
-            result = one(job(seed, index, members), folder, stop)
+            result = play_one(index, stop)
             if result is None:
                 return
             results.append(result)
-            if result.wrong:
-                print(report(result, folder), flush=True)
 
     with ThreadPoolExecutor(beside) as pool:
         try:

@@ -27,11 +27,14 @@ from proof.chaos.rank_numbers import addend, first_value, next_value
 
 FOLDER, PLAN = Path(sys.argv[1]), json.loads(sys.argv[2])
 RANK, RANKS, SAME = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), bool(PLAN["same"])
+NODE = os.environ.get("CHAOS_NODE", "")  # the container, where there are several
+SHARDS = PLAN.get("shards", RANKS)  # of the work of a step, whatever the number of ranks
 
 
 def write_down(file: str, **what: Any) -> None:
     fd = os.open(FOLDER / file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    os.write(fd, json.dumps({"mono": time.monotonic(), "rank": RANK, "pid": os.getpid(), **what}).encode() + b"\n")
+    who = {"rank": RANK, "pid": os.getpid(), "node": NODE, "epoch": int(os.environ.get("FTRUN_EPOCH", "0"))}
+    os.write(fd, json.dumps({"mono": time.monotonic(), **who, **what}).encode() + b"\n")
     os.close(fd)
 
 
@@ -112,7 +115,11 @@ def fail(kind: str) -> None:
 
 
 def newest(state: State) -> int:
-    """Load the newest checkpoint that all ranks have written."""
+    """Load the newest checkpoint that all ranks have written; with other numbers of ranks, that any has written."""
+    if PLAN.get("holds") and SAME:
+        saved = max((path for path in FOLDER.glob("checkpoint-*") if not path.suffix), default=None)
+        state.value = state.value if saved is None else int(saved.read_text())
+        return 0 if saved is None else int(saved.name.split("-")[1])
     steps = sorted({int(path.name.split("-")[1]) for path in FOLDER.glob("checkpoint-*-0")}, reverse=True)
     for step in steps:
         if all((FOLDER / f"checkpoint-{step:06}-{rank}").exists() for rank in range(RANKS)):
@@ -132,7 +139,7 @@ def added(ranks: Together, own: int) -> int:
 
 
 def prepared(value: int, step: int) -> int:
-    return addend(value, step, RANK)
+    return sum(addend(value, step, shard) for shard in range(RANK, SHARDS, RANKS))
 
 
 @contextlib.contextmanager
@@ -165,6 +172,13 @@ def _prepare(requests: Any, other_end: Any) -> None:
             requests.send(prepared(*requests.recv()))
 
 
+def hold(step: int) -> None:
+    """In a group the training goes on until all that is planned has been done to it."""
+    while PLAN.get("holds") and not (FOLDER / "enough").exists():
+        ft.beat(step)
+        time.sleep(0.02)
+
+
 def train(run: Any) -> int:
     due("go", 0)
     state = State()
@@ -175,6 +189,8 @@ def train(run: Any) -> int:
             while step < PLAN["steps"]:
                 time.sleep(PLAN["pace"])
                 due("step", step)
+                if step == PLAN["steps"] - 1:
+                    hold(step)
                 total = added(ranks, prepared(state.value, step) if worker is None else worker(state.value, step))
                 state.value = next_value(state.value, total, RANK, SAME)
                 step += 1
@@ -194,6 +210,6 @@ def train(run: Any) -> int:
 
 
 if __name__ == "__main__":
-    put(f"pid-{RANK}", str(os.getpid()))
+    put(f"pid-{NODE}-{os.environ['LOCAL_RANK']}" if NODE else f"pid-{RANK}", str(os.getpid()))
     call: Callable[[], int] = ft.recoverable(train)  # type: ignore[assignment]
     put(f"final-{RANK}", str(call()))

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -56,6 +56,9 @@ def refusal() -> str | None:
 
 class World:
     """To be closed, whatever happened in it."""
+
+    program: Sequence[str] = FTRUN
+    devices = 1
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job, self.folder = job, folder
@@ -123,20 +126,11 @@ class World:
             words += ["unshare", "--time", f"--monotonic={uptime}", f"--boottime={uptime}", "--fork"]
         if self.job.mode == "pid1":
             words += ["unshare", "--pid", "--fork", "--mount-proc"]
-        words += [*FTRUN, "--termination-log", str(self.folder / "verdict")]
+        words += [*self.program, "--termination-log", str(self.folder / "verdict")]
         words += [] if self._logs else ["--run-dir", str(self.folder / "run")]
         for name, text in self.job.options:
-            words += [f"--{name}", text.format(folder=self.folder)]
-        plan = json.dumps(self.job.training._asdict())
-        words += [
-            "--",
-            sys.executable,
-            "-S",
-            "-E",
-            str(HOUSE / "tests" / "proof" / "chaos" / "work.py"),
-            str(self.folder),
-            plan,
-        ]
+            words += [f"--{name}={text.format(self.folder, folder=self.folder)}" if text else f"--{name}"]
+        words += ["--", *self.command()]
         with (self.folder / f"output-{number}").open("wb") as output:
             process = subprocess.Popen(
                 words,
@@ -148,6 +142,10 @@ class World:
             )
         self.started.append(process)
         return process
+
+    def command(self) -> list[str]:
+        work, plan = HOUSE / "tests" / "proof" / "chaos" / "work.py", json.dumps(self.job.training._asdict())
+        return [sys.executable, "-S", "-E", str(work), str(self.folder), plan]
 
     def uptime(self, number: int) -> int:
         return UPTIMES[number % len(UPTIMES)] if self.job.place == "other uptime" else 0
@@ -163,8 +161,8 @@ class World:
 
     @functools.cached_property
     def driver(self) -> FakeNvml:
-        """The driver of the place `devices`: one idle GPU."""
-        return FakeNvml(self.folder)
+        """The driver of the place `devices`: idle GPUs."""
+        return FakeNvml(self.folder, self.devices)
 
     @property
     def _logs(self) -> bool:
@@ -204,7 +202,7 @@ class World:
                 continue
             if not words[0] or not alive(pid) or Path(os.fsdecode(words[0])).name in ("sh", "nsenter", "unshare"):
                 continue
-            found.append(Process(pid, _name([os.fsdecode(word) for word in words])))
+            found.append(Process(pid, _name([os.fsdecode(word) for word in words], self.program[1])))
         return sorted(found, key=lambda process: process.what != "ftrun")
 
     def ftrun(self) -> int | None:
@@ -313,11 +311,11 @@ def world(job: Job, folder: Path) -> Iterator[World]:
         made.close()
 
 
-def _name(words: list[str]) -> str:
+def _name(words: list[str], program: str) -> str:
     code = next((word for word in words if "from ftrun.helpers." in word), "")
     if code:
         return code.partition("from ftrun.helpers.")[2].partition(".")[0]
-    return "ftrun" if FTRUN[1] in words[:3] else ""
+    return "ftrun" if program in words[:3] else ""
 
 
 def _status(pid: int) -> dict[str, str]:

@@ -1,0 +1,195 @@
+"""What must hold after a job of a group: `check(outcome)` gives what does not, a sentence each."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ftrun.core.rules.exit_codes import INTERNAL
+from proof.chaos import rank_check
+from proof.chaos.group_plan import GroupOutcome, GroupRun
+from proof.chaos.group_replay import replay
+from proof.chaos.plan import Record
+from proof.chaos.rank_check import OWN
+from proof.chaos.rank_numbers import final_values
+from proof.chaos.rank_plan import RankOutcome
+
+# What no rank has to notice.
+HARMLESS = ("helper killed", "helper stopped", "standby killed", "/dev/shm full", "driver blocked")
+DEVICES = ("device fault", "device asks for a reset", "driver blocked")
+MOMENT = 0.05  # s
+LOST, ISOLATING = 195, (196, 197)
+
+
+def check(outcome: GroupOutcome) -> list[str]:
+    if late := [f"{run.member}-{run.container}" for run in outcome.runs if run.code is None]:
+        return [f"it did not end in time: {', '.join(late)}"]
+    found = [*_values(outcome), *_one_at_a_time(outcome), *_processes(outcome), *_checkpoints(outcome)]
+    for run in outcome.runs:
+        who = f"ftrun {run.member}-{run.container}"
+        found += [f"{who}: {wrong}" for wrong in (*_end(run), *_rungs(outcome, run), *_order(run))]
+        found += [f"{who} against the core: {wrong}" for wrong in replay(run.decisions, run.records, run.killed)]
+    return [*found, *_codes(outcome), *(f"left behind: {one}" for one in outcome.left)]
+
+
+def _kinds(outcome: GroupOutcome, member: int | None = None) -> set[str]:
+    return {one["kind"] for one in outcome.struck if member in (None, one.get("member"))}
+
+
+# --- the training -----------------------------------------------------------------------------------------------------
+
+
+def _values(outcome: GroupOutcome) -> Iterator[str]:
+    """The values of an uninterrupted run, in each step and at the end, whatever the number of ranks was."""
+    base, shards = outcome.job.base, outcome.job.shards
+    for one in outcome.steps:
+        right = final_values(shards, one["step"], base.same)[one["rank"]]
+        if one["value"] != right:
+            yield f"rank {one['rank']} had {one['value']} after step {one['step']} of {_when(one)}, not {right}"
+            return
+    expected = final_values(shards, base.steps, base.same)
+    for rank, value in outcome.final.items():
+        if value != expected[rank]:
+            yield f"rank {rank} ended with {value}, not {expected[rank]}"
+    if any(run.code == 0 for run in outcome.last):
+        newest = max(((one["epoch"], one["round"]) for one in outcome.rounds), default=None)
+        ranks = {one["rank"] for one in outcome.rounds if (one["epoch"], one["round"]) == newest}
+        if not ranks or not ranks <= outcome.final.keys():
+            yield f"it ended with 0, and of the ranks {ranks} only {set(outcome.final)} came to the end"
+
+
+def _when(one: Record) -> str:
+    return f"epoch {one['epoch']}, round {one['round']}"
+
+
+def _one_at_a_time(outcome: GroupOutcome) -> Iterator[str]:
+    """No step is done after a step of a later round or epoch, anywhere in the group."""
+    last = (0, 0)
+    for one in sorted(outcome.steps, key=lambda one: one["mono"]):
+        this = one["epoch"], one["round"]
+        if this < last:
+            yield f"rank {one['rank']} of {one['node']} did step {one['step']} of {_when(one)} after a step of {last}"
+        last = max(this, last)
+
+
+def _processes(outcome: GroupOutcome) -> Iterator[str]:
+    """Within an epoch, who is not on record as replaced has kept its process."""
+    who: dict[tuple[int, int], dict[int, tuple[str, int]]] = {}
+    until: dict[tuple[int, int], float] = {}
+    for one in outcome.rounds:
+        this = one["epoch"], one["round"]
+        who.setdefault(this, {})[one["rank"]] = one["node"], one["pid"]
+        until[this] = max(one["mono"], until.get(this, 0.0))
+    written = [r for run in outcome.runs for r in run.records if r["event"] == "recovering"]
+    for before, after in pairwise(sorted(who)):
+        if before[0] != after[0]:
+            continue
+        old, new = who[before], who[after]
+        replaced = {rank for rank in old.keys() & new.keys() if old[rank] != new[rank]}
+        permitted = {
+            rank
+            for record in written
+            if before[1] < record["round"] <= after[1] and until[before] - MOMENT <= record["mono"] <= until[after]
+            for rank in record["ranks"]
+        }
+        if not replaced <= permitted:
+            yield f"ranks {replaced} have new processes in round {after}, on record are {permitted}"
+
+
+def _checkpoints(outcome: GroupOutcome) -> Iterator[str]:
+    """Nobody begins below a recorded checkpoint.  Where each rank has its own state, one of all ranks counts."""
+    base = outcome.job.base
+    recorded = [
+        (record["mono"], int(str(record["checkpoint"]).rpartition("/")[2].split("-")[1]))
+        for run in outcome.runs
+        for record in run.records
+        if record["event"] == "progress" and record.get("checkpoint")
+    ]
+    saved: dict[int, list[float]] = {}
+    for one in outcome.steps:
+        if one["step"] % base.save_every == 0:
+            saved.setdefault(one["step"], []).append(one["mono"])
+    if not base.same:
+        every = range(outcome.job.shards)
+        whole = {
+            step: max(
+                min((o["mono"] for o in outcome.steps if (o["rank"], o["step"]) == (rank, step)), default=float("inf"))
+                for rank in every
+            )
+            for step in saved
+        }
+        recorded = [(max(at, whole.get(step, float("inf"))), step) for at, step in recorded]
+    for one in outcome.rounds:
+        behind = max((step for at, step in recorded if at < one["mono"] - MOMENT), default=0)
+        if one["step"] < behind and _is_new(outcome, one):
+            yield f"rank {one['rank']} began {_when(one)} at step {one['step']}, on record is checkpoint {behind}"
+
+
+def _is_new(outcome: GroupOutcome, one: Record) -> bool:
+    """A rank that comes late to a round begins where the others have begun it, which was before."""
+    same = [other for other in outcome.rounds if (other["epoch"], other["round"]) == (one["epoch"], one["round"])]
+    return bool(one["mono"] == min(other["mono"] for other in same))
+
+
+# --- each ftrun -------------------------------------------------------------------------------------------------------
+
+
+def _end(run: GroupRun) -> Iterator[str]:
+    """One end, with its code, unless it was killed."""
+    if OWN.search(run.stderr) or any("traceback" in record for record in run.records):
+        yield "ftrun itself failed"
+    if run.killed:
+        return
+    ended = [record for record in run.records if record["event"] == "ended"]
+    if len(ended) != 1 or ended[0]["exit_code"] != run.code:
+        yield f"it ended with {run.code}, the records say {[one.get('exit_code') for one in ended]}"
+    if run.verdict is None or run.verdict["exit_code"] != run.code:
+        yield f"it ended with {run.code}, the termination message says {run.verdict}"
+
+
+def _order(run: GroupRun) -> Iterator[str]:
+    for one, other in pairwise(run.records):
+        if other["mono"] < one["mono"]:
+            yield f"{other['event']} at {other['mono']} comes after {one['event']} at {one['mono']}"
+
+
+def _rungs(outcome: GroupOutcome, run: GroupRun) -> Iterator[str]:
+    """What recovered is permitted, comes from the finest rung down, and follows a fault."""
+    struck = tuple(one for one in outcome.struck if one["kind"] not in HARMLESS)
+    records = run.records
+    if any(run.member == other.member and other.began < run.began for other in outcome.runs):
+        # It joins a round that the other members have on record as begun.
+        own = next((at for at, one in enumerate(records) if one["event"] == "recovering"), len(records))
+        records = tuple(one for at, one in enumerate(records) if at > own or one["event"] != "recovered")
+    alone = RankOutcome(outcome.job.base, run.code, records, struck)
+    yield from rank_check._rungs(alone)
+    yield from rank_check._unexplained(alone)
+
+
+# --- the group --------------------------------------------------------------------------------------------------------
+
+
+def _codes(outcome: GroupOutcome) -> Iterator[str]:
+    """Who does not end with 0 has a reason for it."""
+    left = [run for run in outcome.last if not run.killed]
+    for run in left:
+        if run.code != 0 and not _explained(outcome, run):
+            yield f"member {run.member} ended with {run.code}, which nothing explains"
+    well = [run.member for run in left if run.code == 0]
+    for run in left if well else []:
+        own = _kinds(outcome, run.member) & {"termination signal", "ftrun killed", *DEVICES}
+        if run.code != 0 and not own:
+            yield f"member {run.member} ended with {run.code}, the members {well} with 0"
+
+
+def _explained(outcome: GroupOutcome, run: GroupRun) -> bool:
+    kinds, base = _kinds(outcome), outcome.job.base
+    if run.code in (INTERNAL.code, 1, 2):
+        return run.code == INTERNAL.code and "/dev/shm full" in kinds
+    if "termination signal" in kinds:
+        return True
+    if run.code == LOST and "ftrun killed" in kinds:
+        return True
+    # The verdict about one member is that of all if they cannot go on without it.
+    if run.code in ISOLATING or (run.code == LOST and kinds & set(DEVICES)):
+        return bool(kinds & set(DEVICES))
+    hurt = [one for one in outcome.struck if one["kind"] not in HARMLESS]
+    return bool(hurt) and ("failure" not in dict(base.options)["restart-on"] or len(hurt) > base.max_restarts)

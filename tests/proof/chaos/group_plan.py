@@ -1,0 +1,212 @@
+"""What one job of `bin/prove chaos --groups` is, and what is known of it when it is over: plain values.
+
+A job is a group of two or three ftruns, each in a container with two fake devices, whose ranks can recover.  Its size
+is fixed or MIN:MAX, with or without a spare.  It follows from a seed and an index alone.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from proof.chaos import plan, rank_plan
+from proof.chaos.plan import ENDING, HELPERS, KILLING, Fault, Job, Maker, Record, _one
+from proof.chaos.rank_plan import RankJob
+
+LOCAL = 2  # ranks and devices of each member
+
+
+class Shape(NamedTuple):
+    """`least`: MIN; 0 if the size is fixed."""
+
+    size: int
+    least: int = 0
+    spares: int = 0
+
+    @property
+    def places(self) -> int:
+        return self.size - self.spares
+
+    @property
+    def option(self) -> str:
+        return f"{self.least}:{self.size}" if self.least else str(self.size)
+
+
+SHAPES = (
+    *(Shape(2), Shape(2), Shape(3)),
+    *(Shape(2, 1), Shape(3, 2), Shape(3, 1), Shape(3, 2)),
+    *(Shape(3, 0, 1), Shape(3, 0, 1), Shape(3, 1, 1)),
+)
+
+
+class GroupFault(NamedTuple):
+    """`fault` strikes `member`; one of a rank strikes that with the local number `rank`.  Of an ftrun that is killed,
+    `back` says whether its container comes back after `away` s: "again" (in place), "anew" (another one, in the next
+    schedule), or "" (never)."""
+
+    fault: Fault
+    member: int
+    rank: int = 0
+    back: str = ""
+    away: float = 0.0
+
+
+class GroupJob(NamedTuple):
+    """`base`: its training, the options of all members, and the faults that the training does to itself.  `devices`:
+    the ranks are one for each device, and ftrun goes on without a device that does not heal."""
+
+    base: RankJob
+    shape: Shape
+    devices: bool
+    outer: tuple[GroupFault, ...]
+
+    @property
+    def name(self) -> str:
+        return self.base.name
+
+    @property
+    def shards(self) -> int:
+        """The ranks of a complete group; with fewer, each does the work of several."""
+        return LOCAL * self.shape.places
+
+    def plan(self) -> Record:
+        """As the training gets it."""
+        return self.base.plan() | {"shards": self.shards, "holds": True}
+
+    def container(self) -> Job:
+        """As the surroundings of one member need it."""
+        idle = plan.Training(0, 0.0, 1, 0, "default", True, (), ())
+        base = self.base
+        return Job(base.seed, base.number, "pid1", "devices", base.options, 5.0, base.max_restarts, idle, ())
+
+
+class GroupRun(NamedTuple):
+    """One ftrun: of `member`, in its container number `container`.  `code`: as in a shell; None: it did not end in
+    time.  `killed`: by the chaos.  `began`: when it was started; `decisions`: what its PID 1 decided on, as
+    kept_decisions.py writes it."""
+
+    member: int
+    container: int
+    records: tuple[Record, ...]
+    code: int | None
+    killed: bool
+    began: float
+    verdict: Record | None
+    stderr: str
+    decisions: bytes
+
+
+class GroupOutcome(NamedTuple):
+    """`runs`: in the order of their ends.  `struck`: the faults that happened, with `kind`; `member` of those from
+    outside.  `steps`, `rounds`: what the training wrote; `final`: the values at the end, by rank; `left`: processes
+    and folders; `lost`: members whose container did not come back; `late`: for how long, in s, the harness slept."""
+
+    job: GroupJob
+    runs: tuple[GroupRun, ...]
+    struck: tuple[Record, ...]
+    steps: tuple[Record, ...]
+    rounds: tuple[Record, ...]
+    final: dict[int, int]
+    left: tuple[str, ...]
+    lost: tuple[int, ...]
+    seconds: float
+    late: float
+
+    @property
+    def last(self) -> tuple[GroupRun, ...]:
+        """The last ftrun of each member."""
+        return tuple({run.member: run for run in self.runs}.values())
+
+
+OF_DEVICES: Sequence[tuple[int, Maker]] = (
+    (4, _one("device fault", "94", "94", "8", "13", "43", "79", "12345")),
+    (3, _one("device asks for a reset", longest=6.0)),
+)
+OUTER: Sequence[tuple[int, Maker]] = (
+    (4, _one("command killed", *KILLING)),
+    (2, _one("command stopped")),
+    (5, _one("ftrun killed")),
+    (4, _one("helper killed", "messenger", "messenger", *HELPERS)),
+    (3, _one("helper stopped", "messenger", *HELPERS, longest=3.0)),
+    (2, _one("container stopped", "signals", "freezer", longest=2.5)),
+    (1, _one("termination signal", *ENDING)),
+    (2, _one("operator request", "restart", "restart", "resume")),
+    (1, _one("operator request", "pause", longest=2.0)),
+    (2, _one("/dev/shm full", longest=3.0)),
+    (2, _one("standby killed")),
+    (1, _one("driver blocked", longest=2.0)),
+    *OF_DEVICES,
+)
+MOMENTS = (
+    "",
+    "spawned",
+    "first_beat",
+    "progress",
+    "recovering",
+    "recovering",
+    "recovered",
+    "restart",
+    "stopping",
+    "fault",
+)
+
+
+def job(seed: int, index: int) -> GroupJob:
+    chance = random.Random(f"groups:{seed}:{index}")
+    shape = chance.choice(SHAPES)
+    devices = chance.random() < 0.4
+    ranks, restarts = LOCAL * shape.places, chance.randint(2, 4)
+    steps = chance.randint(30, 70)
+    base = RankJob(
+        seed,
+        index,
+        ranks,
+        steps,
+        chance.choice((0.015, 0.03, 0.05)),
+        chance.choice((1, 1, 1, 2)),
+        chance.choice((4, 7)),
+        # Where the number of ranks may change, any of them goes on with the state of any other.
+        bool(shape.least) or devices or chance.random() < 0.5,
+        chance.random() < 0.25,
+        chance.random() < 0.25,
+        _options(chance, shape, devices, restarts),
+        restarts,
+        rank_plan._inner(chance, ranks, steps)[: chance.randint(0, 3)],
+        (),
+        shape.size,
+    )
+    return GroupJob(base, shape, devices, _outer(chance, shape, devices))
+
+
+def _options(chance: random.Random, shape: Shape, devices: bool, restarts: int) -> tuple[tuple[str, str], ...]:
+    given = dict(rank_plan._options(chance, LOCAL, restarts))
+    given |= {"restart-on": chance.choice(("hang,fault", *["hang,fault,failure"] * 6))}
+    given |= {"standby": chance.choice(("off", "1", "2", "2")), "stop-grace": "2s"}
+    given |= {"probe": "nvidia", "check-devices": chance.choice(("on", "off"))}
+    given |= {"heal": chance.choice(("true", "true", "sleep 0.2", "false"))}
+    given |= {"heal-timeout": "8s", "device-timeout": "8s"}
+    given |= {"start-timeout": "30s"}
+    if devices:
+        given |= {"nproc-per-node": "gpu", "min-devices": "1", "heal": chance.choice(("true", "false", "false"))}
+    if shape.spares:
+        given |= {"spares": str(shape.spares)}
+    if (shape.least or devices) and chance.random() < 0.5:
+        given |= {"scale-out": "checkpoint"}
+    # A fixed group waits for the container that comes back; the others may go on before it does.
+    given |= {"wait-peer": "6s" if shape.least or shape.spares else "25s", "peer-timeout": "15s"}
+    return tuple(given.items())
+
+
+def _outer(chance: random.Random, shape: Shape, devices: bool) -> tuple[GroupFault, ...]:
+    """One fault at least is of a device where ftrun may go on without it."""
+    made = []
+    for number in range(chance.randint(2, 5)):
+        among = OF_DEVICES if devices and number == 0 else OUTER
+        (make,) = chance.choices([make for _, make in among], [weight for weight, _ in among])
+        after = round(chance.choice((0.0, 0.0, 0.6, 1.2)) * chance.random(), 3)
+        fault = make(chance, chance.choice(MOMENTS), after)
+        member, rank = chance.randrange(shape.size), chance.randrange(LOCAL)
+        # What stays away for ever would only end a fixed group, which one job in ten may.
+        may_stay = shape.least or shape.spares or chance.random() < 0.1
+        back = chance.choice(("again", "anew", "anew", *([""] if may_stay else [])))
+        made.append(GroupFault(fault, member, rank, back, round(chance.uniform(0.0, 3.0), 2)))
+    return tuple(made)
