@@ -44,8 +44,8 @@ the stopped container still holds the lock; without a free file descriptor, 125 
 message; the beat folder of an ftrun that was killed before its command was started; the loss of a checkpoint that was
 recorded less than 20 ms before ftrun was killed; a hang where the harness itself was delayed by half a second. With a
 full or read-only run dir neither the counts nor the replay are checked. Devices are those of a fake driver library. An
-Xid in the moment in which a start ends, or the probe is struck, need not be recorded. No faults are injected into
-groups (which have a chaos test of their own, `tests/net/test_group_chaos.py`), or a change of nodes."""
+Xid in the moment in which a start ends, or the probe is struck, need not be recorded. Groups have
+a plan of their own (`bin/prove chaos --groups`)."""
 
 
 class Result(NamedTuple):

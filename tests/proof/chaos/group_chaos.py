@@ -113,8 +113,8 @@ def page(results: list[GroupResult], seed: int, took: float) -> measured.Measure
         before=(
             f"The result is {len(results):,} short jobs with {happened.total():,} faults, of which {lost.total():,}, "
             f"those of {len(failed):,} jobs, were mishandled, in {took / 60:.0f} minutes with seed {seed}, on a "
-            f"machine with a load of {os.getloadavg()[2]:.0f}. A job is a group of two or three ftruns, each PID 1 of a "
-            "container with a /dev/shm of its own and two devices of a fake driver library. The size of the group is "
+            f"machine with a load of {os.getloadavg()[2]:.0f}. A job is a group of two or three ftruns, each PID 1 of "
+            "a container with a /dev/shm of its own and two devices of a fake driver library. The size of the group is "
             "fixed or MIN:MAX, and there may be a spare. Each ftrun starts two recoverable ranks, or one for each "
             "device that is left (`--min-devices`), most have standbys, and heal commands work or fail. The faults "
             "strike ranks (from inside and outside), devices and their driver, standbys, helpers, whole containers, "

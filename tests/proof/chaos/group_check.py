@@ -1,6 +1,6 @@
 """What must hold after a job of a group: `check(outcome)` gives what does not, a sentence each."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from ftrun.core.rules.exit_codes import INTERNAL
@@ -16,6 +16,7 @@ from proof.chaos.rank_plan import RankOutcome
 HARMLESS = ("helper killed", "helper stopped", "standby killed", "/dev/shm full", "driver blocked")
 DEVICES = ("device fault", "device asks for a reset", "driver blocked")
 MOMENT = 0.05  # s
+Place = tuple[int, int, int]  # number of the group's life, epoch, round
 LOST, ISOLATING = 195, (196, 197)
 
 
@@ -50,8 +51,9 @@ def _values(outcome: GroupOutcome) -> Iterator[str]:
         if value != expected[rank]:
             yield f"rank {rank} ended with {value}, not {expected[rank]}"
     if any(run.code == 0 for run in outcome.last):
-        newest = max(((one["epoch"], one["round"]) for one in outcome.rounds), default=None)
-        ranks = {one["rank"] for one in outcome.rounds if (one["epoch"], one["round"]) == newest}
+        place = _places(outcome)
+        newest = max(map(place, outcome.rounds), default=None)
+        ranks = {one["rank"] for one in outcome.rounds if place(one) == newest}
         if not ranks or not ranks <= outcome.final.keys():
             yield f"it ended with 0, and of the ranks {ranks} only {set(outcome.final)} came to the end"
 
@@ -60,38 +62,58 @@ def _when(one: Record) -> str:
     return f"epoch {one['epoch']}, round {one['round']}"
 
 
+def _places(outcome: GroupOutcome) -> Callable[[Record], Place]:
+    """Where a line of the training stands in the order of epochs and rounds.  A group of which no ftrun is left has
+    forgotten the number of its last epoch, and new containers begin with 1 again."""
+    begins, alive = [], 0.0
+    for run in sorted(outcome.runs, key=lambda run: run.began):
+        if run.began > alive:
+            begins.append(run.began)
+        alive = max(alive, _ended(outcome, run))
+    return lambda one: (sum(began <= one["mono"] for began in begins), one["epoch"], one["round"])
+
+
+def _ended(outcome: GroupOutcome, run: GroupRun) -> float:
+    kills = [one["mono"] for one in outcome.struck if (one["kind"], one.get("member")) == ("ftrun killed", run.member)]
+    after = [at for at in kills if at >= run.began] if run.killed else []
+    return float(min(after, default=run.records[-1]["mono"] if run.records else run.began))
+
+
 def _one_at_a_time(outcome: GroupOutcome) -> Iterator[str]:
     """No step is done after a step of a later round or epoch, anywhere in the group."""
-    last = (0, 0)
+    last, place = (0, 0, 0), _places(outcome)
     for one in sorted(outcome.steps, key=lambda one: one["mono"]):
-        this = one["epoch"], one["round"]
+        this = place(one)
         if this < last:
-            yield f"rank {one['rank']} of {one['node']} did step {one['step']} of {_when(one)} after a step of {last}"
+            after = f"epoch {last[1]}, round {last[2]}"
+            yield f"rank {one['rank']} of {one['node']} did step {one['step']} of {_when(one)} after a step of {after}"
         last = max(this, last)
 
 
 def _processes(outcome: GroupOutcome) -> Iterator[str]:
     """Within an epoch, who is not on record as replaced has kept its process."""
-    who: dict[tuple[int, int], dict[int, tuple[str, int]]] = {}
-    until: dict[tuple[int, int], float] = {}
+    who: dict[Place, dict[int, tuple[str, int]]] = {}
+    until: dict[Place, float] = {}
+    place = _places(outcome)
     for one in outcome.rounds:
-        this = one["epoch"], one["round"]
+        this = place(one)
         who.setdefault(this, {})[one["rank"]] = one["node"], one["pid"]
         until[this] = max(one["mono"], until.get(this, 0.0))
     written = [r for run in outcome.runs for r in run.records if r["event"] == "recovering"]
     for before, after in pairwise(sorted(who)):
-        if before[0] != after[0]:
+        if before[:2] != after[:2]:
             continue
         old, new = who[before], who[after]
         replaced = {rank for rank in old.keys() & new.keys() if old[rank] != new[rank]}
         permitted = {
             rank
             for record in written
-            if before[1] < record["round"] <= after[1] and until[before] - MOMENT <= record["mono"] <= until[after]
+            if before[2] < record["round"] <= after[2] and until[before] - MOMENT <= record["mono"] <= until[after]
             for rank in record["ranks"]
         }
         if not replaced <= permitted:
-            yield f"ranks {replaced} have new processes in round {after}, on record are {permitted}"
+            where = f"round {after[2]} of epoch {after[1]}"
+            yield f"ranks {replaced} have new processes in {where}, on record are {permitted}"
 
 
 def _checkpoints(outcome: GroupOutcome) -> Iterator[str]:
@@ -117,16 +139,12 @@ def _checkpoints(outcome: GroupOutcome) -> Iterator[str]:
             for step in saved
         }
         recorded = [(max(at, whole.get(step, float("inf"))), step) for at, step in recorded]
-    for one in outcome.rounds:
+    place, begun = _places(outcome), set[Place]()
+    for one in sorted(outcome.rounds, key=lambda one: one["mono"]):
         behind = max((step for at, step in recorded if at < one["mono"] - MOMENT), default=0)
-        if one["step"] < behind and _is_new(outcome, one):
+        if one["step"] < behind and place(one) not in begun:
             yield f"rank {one['rank']} began {_when(one)} at step {one['step']}, on record is checkpoint {behind}"
-
-
-def _is_new(outcome: GroupOutcome, one: Record) -> bool:
-    """A rank that comes late to a round begins where the others have begun it, which was before."""
-    same = [other for other in outcome.rounds if (other["epoch"], other["round"]) == (one["epoch"], one["round"])]
-    return bool(one["mono"] == min(other["mono"] for other in same))
+        begun.add(place(one))  # a rank that comes late begins where the others have begun, which was before
 
 
 # --- each ftrun -------------------------------------------------------------------------------------------------------

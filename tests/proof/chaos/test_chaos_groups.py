@@ -1,0 +1,204 @@
+"""The check of a job of a group finds planted violations; a short chaos of groups finds none."""
+
+import pickle
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.core.machine import events as ev
+from ftrun.core.machine.job import decide
+from ftrun.core.machine.states import Job
+from ftrun.core.rules.policy import Policy
+from proof.chaos import group_chaos, rank_chaos
+from proof.chaos.group_check import check
+from proof.chaos.group_plan import OUTER, SHAPES, GroupJob, GroupOutcome, GroupRun, Shape, job
+from proof.chaos.group_replay import core_records
+from proof.chaos.rank_numbers import final_values
+from proof.chaos.rank_plan import RankJob
+from proof.chaos.world import refusal
+from support import hosts
+
+OPTIONS = (("restart-on", "hang,fault,failure"), ("recover", "retry,rank"))
+BASE = RankJob(1, 1, 4, 4, 0.01, 1, 2, True, False, False, OPTIONS, 3, (), (), 2)
+ELASTIC = GroupJob(BASE, Shape(2, 1), False, ())
+SAVED = "/shared/checkpoint-000002-0"
+POLICY = Policy(restart_on=frozenset({"failure"}), max_restarts=1, grace=1.0)
+EVENTS: tuple[ev.Event, ...] = (ev.Started(1.0), ev.CommandSpawned(1.1, 7), ev.CommandExited(5.0, 0), ev.TreeEnded(5.1))
+
+
+def decisions() -> bytes:
+    """Of an ftrun whose command ends with 0, as kept_decisions.py keeps them."""
+    kept, job, policy = b"", Job(), POLICY
+    for number, event in enumerate(EVENTS):
+        kept += pickle.dumps((event, None if number else policy, None if number else job))
+        job, _ = decide(job, event, policy)
+    return kept
+
+
+RECORDS = tuple(
+    record | {"mono": at, "time": ""}
+    for record, at in zip(core_records(decisions()), (1.0, 1.1, 5.0, 5.0, 5.1), strict=True)
+)
+SAVES = {"schema": 1, "time": "", "mono": 2.5, "event": "problem", "attempt": 1, "what": "it has saved"}
+
+
+def run(member: int, **changed: Any) -> GroupRun:
+    return GroupRun(member, 0, RECORDS, 0, False, 0.5, {"exit_code": 0}, "", decisions())._replace(**changed)
+
+
+def lines(*what: tuple[int, int, int, int, float]) -> tuple[dict[str, Any], ...]:
+    """Of the training: epoch, rank, first and last step, and when the first of them was done."""
+    return tuple(
+        {
+            "epoch": epoch,
+            "round": 1,
+            "rank": rank,
+            "node": f"member-{rank // 2}-0",
+            "pid": 10 + rank,
+            "step": step,
+            "value": final_values(4, step, True)[0],
+            "mono": at + 0.1 * (step - first),
+        }
+        for epoch, rank, first, last, at in what
+        for step in range(first, last + 1)
+    )
+
+
+def begun(epoch: int, ranks: int, step: int, at: float, number: int = 1) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {
+            "epoch": epoch,
+            "round": number,
+            "rank": rank,
+            "node": f"member-{rank // 2}-0",
+            "pid": 10 + rank,
+            "step": step,
+            "mono": at,
+        }
+        for rank in range(ranks)
+    )
+
+
+def outcome(**changed: Any) -> GroupOutcome:
+    """Two members, of which one is killed after step 2; the other goes on with half of the ranks."""
+    struck = ({"mono": 2.9, "kind": "ftrun killed", "what": "", "member": 1},)
+    steps = lines(*((1, rank, 1, 2, 2.0) for rank in range(4)), *((2, rank, 3, 4, 4.0) for rank in range(2)))
+    right = GroupOutcome(
+        ELASTIC,
+        (run(1, code=137, killed=True, records=RECORDS[:2]), run(0)),
+        struck,
+        steps,
+        (*begun(1, 4, 0, 1.9), *begun(2, 2, 2, 3.9)),
+        {rank: final_values(4, 4, True)[0] for rank in range(2)},
+        (),
+        (1,),
+        9.0,
+        0.0,
+    )
+    return right._replace(**changed)
+
+
+def with_run(**changed: Any) -> dict[str, Any]:
+    return {"runs": (outcome().runs[0], run(0, **changed))}
+
+
+def with_record(at: int, **fields: Any) -> dict[str, Any]:
+    return with_run(records=tuple(one | fields if number == at else one for number, one in enumerate(RECORDS)))
+
+
+def saved(at: float) -> dict[str, Any]:
+    fields = {"event": "progress", "attempt": 1, "by": "checkpoint", "step": 2, "checkpoint": SAVED}
+    return {"schema": 1, "time": "", "mono": at, **fields}
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "it did not end": with_run(code=None),
+    "another code than on record": with_run(code=93, verdict={"exit_code": 93}),
+    "another termination message": with_run(verdict={"exit_code": 93}),
+    "ftrun threw": with_run(stderr='File "/x/supervisor/ftrun/pid1/loop.py"'),
+    "the records are not in order": with_record(3, mono=4.0),
+    "another value in a step": {"steps": (*outcome().steps[:-1], outcome().steps[-1] | {"value": 1})},
+    "another value at the end": {"final": {0: 1, 1: 2}},
+    "no value at the end": {"final": {0: outcome().final[0]}},
+    "two epochs at work": {"steps": (*outcome().steps, outcome().steps[0] | {"mono": 4.05})},
+    "a process is new without a record": {
+        "rounds": (*outcome().rounds, *(one | {"pid": 99} for one in begun(2, 2, 2, 4.5, number=2)))
+    },
+    "a checkpoint is lost": {
+        "runs": (run(1, code=137, killed=True, records=(*RECORDS[:2], saved(2.4))), run(0)),
+        "rounds": (*begun(1, 4, 0, 1.9), *begun(2, 2, 1, 3.9)),
+    },
+    "a code that nothing explains": {
+        "runs": (
+            outcome().runs[0],
+            run(0, code=93, verdict={"exit_code": 93}, records=(*RECORDS[:-1], RECORDS[-1] | {"exit_code": 93})),
+        )
+    },
+    "something is left": {"left": ("process 7",)},
+    "the core would have written another record": with_record(2, code=3),
+    "the core would have written one more record": with_run(records=(*RECORDS[:2], *RECORDS[3:])),
+    "the core would have written one record less": with_run(records=(*RECORDS, RECORDS[-1] | {"event": "restart"})),
+    "the last record is missing": with_run(records=RECORDS[:-1]),
+}
+
+
+def test_a_right_outcome_has_no_violation() -> None:
+    assert check(outcome()) == []
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_planted_violation_is_found(name: str) -> None:
+    assert check(outcome(**WRONG[name]))
+
+
+@pytest.mark.parametrize("name", [name for name in WRONG if name.startswith("the core")])
+def test_the_replay_alone_finds_what_is_not_as_the_core_has_it(name: str) -> None:
+    assert any("against the core" in wrong for wrong in check(outcome(**WRONG[name])))
+
+
+def test_a_record_from_around_the_core_may_stand_between() -> None:
+    assert check(outcome(**with_run(records=(*RECORDS[:2], SAVES, *RECORDS[2:])))) == []
+
+
+def test_a_group_of_which_nobody_was_left_begins_with_epoch_1_again() -> None:
+    struck = [{"mono": at, "kind": "ftrun killed", "what": "anew", "member": 1} for at in (2.9, 4.5)]
+    steps = lines(*((epoch, rank, 3 * epoch - 2, 3 * epoch - 1, 2.0 + epoch) for epoch in (1, 2) for rank in range(2)))
+    later = lines(*((1, rank, 4, 4, 6.0) for rank in range(2)))
+    runs = [run(1, code=137, killed=True, records=RECORDS[:2], began=at) for at in (0.5, 3.0)]
+    rounds = (*begun(1, 2, 0, 2.9), *begun(2, 2, 3, 3.9), *begun(1, 2, 3, 5.9))
+    alone = {"struck": tuple(struck), "steps": (*steps, *later), "rounds": rounds}
+    assert check(outcome(**alone, runs=(*runs, run(0, began=5.5)))) == []
+    assert check(outcome(**alone, runs=(*runs, run(0, began=4.0))))  # it could have known
+
+
+def test_a_killed_ftrun_need_not_have_written_its_last_decision() -> None:
+    last = run(1, code=137, killed=True, records=RECORDS[:1], decisions=decisions() + decisions()[:20])
+    assert check(outcome(runs=(last, run(0)))) == []
+
+
+def test_a_job_follows_from_seed_and_index() -> None:
+    made = [job(7, index) for index in range(300)]
+    assert made == [job(7, index) for index in range(300)]
+    kinds = {fault.fault.kind for one in made for fault in one.outer}
+    assert kinds == {make(random.Random(1), "", 0.0).kind for _, make in OUTER}
+    assert {one.shape for one in made} == set(SHAPES)
+    assert {dict(one.base.options)["heal"] for one in made} >= {"true", "false"}
+    assert {dict(one.base.options).get("min-devices") for one in made} == {None, "1"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_a_chaos_of_groups_finds_no_violation(tmp_path: Path) -> None:
+    if why := refusal() or hosts.refusal():
+        pytest.skip(why)
+
+    def play_one(index: int, stop: threading.Event) -> group_chaos.GroupResult | None:
+        return group_chaos.one(1, index, tmp_path, stop)
+
+    results = rank_chaos.side_by_side(play_one, 60.0, 2)
+    failed = "\n".join(group_chaos.report(result, tmp_path) for result in results if result.wrong)
+    assert results
+    assert not failed, failed
