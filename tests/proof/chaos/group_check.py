@@ -117,7 +117,8 @@ def _processes(outcome: GroupOutcome) -> Iterator[str]:
 
 
 def _checkpoints(outcome: GroupOutcome) -> Iterator[str]:
-    """Nobody begins below a recorded checkpoint.  Where each rank has its own state, one of all ranks counts."""
+    """Nobody begins below a recorded checkpoint.  Where each rank has its own state, one of all ranks counts.  Within
+    an epoch a snapshot is preferred to a checkpoint, and may be older by the steps between two snapshots."""
     base = outcome.job.base
     recorded = [
         (record["mono"], int(str(record["checkpoint"]).rpartition("/")[2].split("-")[1]))
@@ -142,6 +143,8 @@ def _checkpoints(outcome: GroupOutcome) -> Iterator[str]:
     place, begun = _places(outcome), set[Place]()
     for one in sorted(outcome.rounds, key=lambda one: one["mono"]):
         behind = max((step for at, step in recorded if at < one["mono"] - MOMENT), default=0)
+        if one["round"] > 1:
+            behind = (behind - 1) // base.keep_every * base.keep_every
         if one["step"] < behind and place(one) not in begun:
             yield f"rank {one['rank']} began {_when(one)} at step {one['step']}, on record is checkpoint {behind}"
         begun.add(place(one))  # a rank that comes late begins where the others have begun, which was before
@@ -191,16 +194,17 @@ def _codes(outcome: GroupOutcome) -> Iterator[str]:
     for run in left:
         if run.code != 0 and not _explained(outcome, run):
             yield f"member {run.member} ended with {run.code}, which nothing explains"
-    well = [run.member for run in left if run.code == 0]
-    for run in left if well else []:
+    well = [run for run in left if run.code == 0]
+    for run in left:
+        beside = [other.member for other in well if other.began < _ended(outcome, run)]
         own = _kinds(outcome, run.member) & {"termination signal", "ftrun killed", *DEVICES}
-        if run.code != 0 and not own:
-            yield f"member {run.member} ended with {run.code}, the members {well} with 0"
+        if run.code != 0 and beside and not own:
+            yield f"member {run.member} ended with {run.code}, the members {beside} with 0"
 
 
 def _explained(outcome: GroupOutcome, run: GroupRun) -> bool:
     kinds, base = _kinds(outcome), outcome.job.base
-    if run.code in (INTERNAL.code, 1, 2):
+    if run.code == INTERNAL.code or not run.records:
         return run.code == INTERNAL.code and "/dev/shm full" in kinds
     if "termination signal" in kinds:
         return True

@@ -174,6 +174,36 @@ def test_a_group_of_which_nobody_was_left_begins_with_epoch_1_again() -> None:
     assert check(outcome(**alone, runs=(*runs, run(0, began=4.0))))  # it could have known
 
 
+def test_within_an_epoch_a_snapshot_may_be_older_than_a_checkpoint_by_the_steps_between_snapshots() -> None:
+    """As docs/recovery.md has it, the ranks begin with the newest snapshot, or else with the checkpoint."""
+    job = ELASTIC._replace(base=BASE._replace(keep_every=2, save_every=3))
+    saved_3 = saved(2.4) | {"checkpoint": "/shared/checkpoint-000003-0"}
+    first = (*begun(1, 4, 0, 1.9), *begun(1, 4, 2, 2.6, number=2), *begun(2, 2, 3, 3.9))
+    alone = {"job": job, "runs": (run(1, code=137, killed=True, records=(*RECORDS[:2], saved_3)), run(0))}
+    assert not any("on record is checkpoint" in wrong for wrong in check(outcome(**alone, rounds=first)))
+    second = (*begun(1, 4, 0, 1.9), *begun(1, 4, 1, 2.6, number=2), *begun(2, 2, 3, 3.9))
+    assert any("on record is checkpoint" in wrong for wrong in check(outcome(**alone, rounds=second)))
+
+
+def test_the_own_code_of_the_command_ends_all_where_failures_are_not_restarted() -> None:
+    job = ELASTIC._replace(base=BASE._replace(options=(("restart-on", "hang,fault"), *OPTIONS[1:])))
+    records = (*RECORDS[:2], RECORDS[2] | {"code": 1}, *RECORDS[3:-1], RECORDS[-1] | {"exit_code": 1})
+    ended = {"code": 1, "verdict": {"exit_code": 1}, "records": records}
+    alone = {"job": job, "final": {}, "runs": (run(0, **ended), run(1, **ended))}
+    struck = ({"mono": 2.9, "kind": "raises", "moment": "step", "rank": 0},)
+    assert not any("which nothing explains" in wrong for wrong in check(outcome(**alone, struck=struck)))
+    assert any("which nothing explains" in wrong for wrong in check(outcome(**alone, struck=())))
+
+
+def test_a_group_that_begins_after_the_end_of_another_member_may_end_otherwise() -> None:
+    job = ELASTIC._replace(base=BASE._replace(options=(("restart-on", "hang,fault"), *OPTIONS[1:])))
+    ended = run(1, code=3, verdict={"exit_code": 3}, records=(*RECORDS[:-1], RECORDS[-1] | {"exit_code": 3}))
+    struck = ({"mono": 2.9, "kind": "exits", "moment": "step", "rank": 2},)
+    late, beside = (outcome(job=job, struck=struck, runs=(ended, run(0, began=at))) for at in (5.5, 0.5))
+    assert not any("the members [0] with 0" in wrong for wrong in check(late))
+    assert any("the members [0] with 0" in wrong for wrong in check(beside))
+
+
 def test_a_killed_ftrun_need_not_have_written_its_last_decision() -> None:
     last = run(1, code=137, killed=True, records=RECORDS[:1], decisions=decisions() + decisions()[:20])
     assert check(outcome(runs=(last, run(0)))) == []
