@@ -130,8 +130,9 @@ def page(results: list[GroupResult], seed: int, took: float) -> measured.Measure
             "After each job these conditions are checked: each value after each step, and the values at the end, are "
             "those of a run without faults, whatever the number of ranks was; no step of a round or an epoch is done "
             "after a step of a later one, anywhere in the group; within an epoch, who is not on record as replaced has "
-            "kept its process; nobody begins below a recorded checkpoint; each rung of recovery is permitted and "
-            "follows a finer one, and a fault; each ftrun has ended once, with the code of its records and of the "
+            "kept its process; no epoch begins below a recorded checkpoint, and no round below the snapshot before it; "
+            "each rung of recovery is permitted and follows a finer one, and a fault; each ftrun has ended once, with "
+            "the code of its records and of the "
             "termination message, which a fault explains; the records are in order; no process and no folder is left; "
             "and the pure core, given the events on which each ftrun had decided, comes to the same records, field by "
             "field.",
