@@ -16,6 +16,7 @@ from ftrun.views import history, schedules
 from ftrun.views.history_follower import HistoryFollower
 from ftrun.views.record_files import GrowingFile
 from ftrun.views.schedules import Life
+from ftrun.views.state import State
 from support.scripted import BEGAN, Script
 
 LIFE = Life(1, "n-1-2", 3, 0, "n", "", "", "/run", "", BEGAN - 1)
@@ -107,3 +108,56 @@ def test_what_is_kept_and_read_does_not_grow_with_the_attempts(tmp_path: Path, m
     assert max(peaks) < 6 << 20, peaks  # a few blocks of one MiB
     (found,) = schedules.read(str(tmp_path / "state"))
     assert [one.number for one in found.attempts] == list(range(6 * PAGE - schedules.MOST + 1, 6 * PAGE + 1))
+
+
+class Store:
+    """A life file of a run whose attempts fail, one after another."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.script, self.run_dir, self.state, self.number = Script(), tmp_path / "run", tmp_path / "state", 0
+        lines, run_dir = Lines(messages.EVENTS), str(self.run_dir)
+        self.life = LifeFile(Folder(str(self.state), pytest.fail), run_dir, run_dir, lines)
+        self.run_dir.mkdir()
+
+    def fail(self, times: int) -> None:
+        for _ in range(times):
+            self.script.starts("failure" if self.number else "", startup=1, step=self.number)
+            self.script.after(1).record("exited", code=3, why="x" * 200).record("stopping", by="SIGTERM")
+            self.number += 1
+        write(self.script, self.run_dir)
+        with (self.run_dir / "output.log").open("a") as file:
+            file.writelines(f"--- attempt {self.number - i} ---\nboom\n" for i in reversed(range(times)))
+        schedule = messages.Schedule("k", 1, "n", BEGAN - 1, None, None, False, False, False)
+        self.life.follow(messages.Keep((), schedule, self.number, False))
+
+    def peak(self) -> int:
+        """Bytes that are in use for a moment when one more has failed."""
+        gc.collect()
+        tracemalloc.start()
+        try:
+            self.fail(1)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+
+def test_one_more_attempt_takes_no_more_memory_however_long_the_records_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = State(rest={"run": {"command": ["train"]}})  # without it the command is looked for in all records
+    monkeypatch.setattr("ftrun.views.state.load", lambda _: known)
+    store = Store(tmp_path)
+    store.fail(schedules.MOST + 50)
+    before = store.peak()
+    store.fail(3000)
+    assert (store.run_dir / "events.jsonl").stat().st_size > 2 << 20
+    assert store.peak() < before + 300_000
+
+
+def test_only_the_last_copies_of_reports_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftrun.helpers.state_store.life_file.REPORTS", 3)
+    store = Store(tmp_path)
+    for _ in range(12):
+        store.fail(1)
+    copies = [schedules.report_copy(str(store.state), "k", number) for number in (9, 10, 11)]
+    assert sorted(map(str, Path(copies[0]).parent.iterdir())) == sorted(copies), "the 12th is not known to be over yet"

@@ -40,9 +40,10 @@ def path(tmp_path: Path) -> Path:
     st.booleans(),
     st.integers(1, 200),
     st.integers(1, 64),
+    st.integers(1, 64),
 )
 def test_lines_from_the_end_are_those_of_the_file(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], torn: bool, limit: int, block: int
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], torn: bool, limit: int, block: int, first: int
 ) -> None:
     path = tmp_path_factory.mktemp("tail") / "file"
     content = b"".join(one + b"\n" for one in lines) + (b"torn" if torn else b"")
@@ -51,6 +52,7 @@ def test_lines_from_the_end_are_those_of_the_file(
     expected = content[start:].split(b"\n")[:-1][1 if start else 0 :]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(record_files, "LINE", block)
+        patched.setattr(record_files, "FIRST_READ", min(first, block))
         found = record_files.last_lines(str(path), limit)
         forward = list(record_files.GrowingFile(str(path), start).lines())
     short = [one for one in expected if len(one) < block]

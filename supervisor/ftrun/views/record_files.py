@@ -7,6 +7,7 @@ from typing import Any, Final
 
 TAIL: Final = 256 << 10  # bytes
 LINE: Final = 1 << 20  # bytes of one record, and of one read
+FIRST_READ: Final = 64 << 10  # bytes at the end of a file: most who look back are done there, of however long a file
 SEARCHED: Final = 64 << 20  # bytes that are searched for older records
 PROGRESS: Final = b'"event": "progress"'
 Record = dict[str, Any]
@@ -72,10 +73,11 @@ def backwards(path: str, limit: int, marks: Sequence[bytes] = (b"",), end: int |
     try:
         end = os.fstat(fd).st_size if end is None else end
         lowest, partial = max(0, end - limit), b""  # the rest of a line that begins in an earlier block
+        size = FIRST_READ
         while end > lowest:
-            start = max(lowest, end - LINE)
+            start, size = max(lowest, end - size), min(2 * size, LINE)
             content = os.pread(fd, end - start, start) + partial
-            first = content.find(b"\n") + 1 if start else 0
+            first = (content.find(b"\n") + 1 or len(content)) if start else 0
             block, end = content[first : content.rfind(b"\n") + 1], start
             partial = content[:first] if first <= LINE else b""
             if any(mark in block for mark in marks):

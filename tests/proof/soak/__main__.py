@@ -1,4 +1,8 @@
-"""Restart a small process tree, replace a rank, or start warm thousands of times; no figure of ftrun may grow."""
+"""Restart a small process tree, replace a rank, or start warm thousands of times; no figure of ftrun may grow.
+
+The forms of ftrun are measured one after the other; two commands with `--as` and `--keep` measure them at the same
+time, and a third with `--of` publishes what they have kept.
+"""
 
 import argparse
 import math
@@ -8,11 +12,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from proof.soak.growth import Growth, grown, growths
+from proof.soak.growth import FILLED, Growth, grown, growths
 from proof.soak.running import FORMS, Broken, Plan, Soak
-from proof.soak.samples import SUPERVISOR, Sample
+from proof.soak.samples import SUPERVISOR, Sample, read, written
 from support.measured import Measured, Plot, Series, save
 from support.runs import Mode, need_pid1
 
@@ -35,7 +39,7 @@ BEFORE: Final = {
     ),
     "warm": (
         "A command fails {plan.restarts:,} times and goes on each time in a standby, for which it waits before. The "
-        "ordinary helpers run."
+        "ordinary helpers run, and ftrun starts a standby 0.1 s after the first heartbeat instead of 0.5 s."
     ),
 }
 KNOWN: Final = {
@@ -48,7 +52,7 @@ KNOWN: Final = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser("bin/prove soak", description=__doc__)
+    parser = argparse.ArgumentParser("bin/prove soak", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--restarts", type=int, default=10_000, metavar="N", help="of each form of ftrun [%(default)s]")
     parser.add_argument(
         "--for",
@@ -61,33 +65,58 @@ def main() -> int:
     parser.add_argument("--form", choices=FORMS, default="restarts", help="what is repeated [%(default)s]")
     parser.add_argument("--as", dest="modes", choices=MODES, nargs="*", default=MODES, help="[both]")
     parser.add_argument("--dry", action="store_true", help="publish nothing")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="publish nothing, but keep the samples there")
+    parser.add_argument("--of", type=Path, metavar="FOLDER", help="publish the samples that were kept there")
     given = parser.parse_args()
-    look = max(1, given.restarts // (100 if given.minutes == math.inf else 500))
-    plan = Plan(given.restarts, look, form=given.form, seconds=given.minutes * 60)
+    found: dict[Mode, Kept] = {}
+    restarts = given.restarts
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `&` has the first one ignored
         signal.signal(number, signal.default_int_handler)
-    found: dict[Mode, list[Sample]] = {}
-    began = time.monotonic()
     try:
         for mode in given.modes:
-            found[mode], restarts = soaked(mode, plan)
-            plan = plan._replace(restarts=restarts)  # as many in the other mode
+            if given.of is None:
+                look = max(1, given.restarts // (100 if given.minutes == math.inf else 500))
+                found[mode] = soaked(mode, Plan(restarts, look, form=given.form, seconds=given.minutes * 60))
+                restarts = found[mode].restarts  # as many in the other mode
+            elif (path := given.of / f"{mode}.json").exists():
+                found[mode] = kept(path)
+            if given.keep is not None:
+                keep(given.keep / f"{mode}.json", found[mode])
     except Broken as why:
         print(f"broken: {why}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    wrong = [f"{NAMES[mode]}: {line}" for mode, samples in found.items() for line in grown(samples)]
-    if not given.dry:
-        for section in sections(found, plan, time.monotonic() - began, wrong):
+    wrong = [f"{NAMES[mode]}: {line}" for mode, one in found.items() for line in grown(one.samples)]
+    if not given.dry and given.keep is None:
+        for section in sections(found, Plan(min(one.restarts for one in found.values()), form=given.form), wrong):
             print(save("reliability", section))
     print(*wrong, sep="\n")
     return 1 if wrong else 0
 
 
-def soaked(mode: Mode, plan: Plan) -> tuple[list[Sample], int]:
-    """The samples, and how many repetitions there were."""
+class Kept(NamedTuple):
+    """`restarts`: how many repetitions there were; `seconds`: of the whole measurement."""
+
+    restarts: int
+    seconds: float
+    samples: list[Sample]
+
+
+def keep(path: Path, found: Kept) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{found.restarts} {found.seconds}\n{written(found.samples)}\n")
+
+
+def kept(path: Path) -> Kept:
+    figures, samples = path.read_text().splitlines()
+    restarts, seconds = figures.split()
+    return Kept(int(restarts), float(seconds), read(samples))
+
+
+def soaked(mode: Mode, plan: Plan) -> Kept:
     samples = []
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ft-") as folder, Soak(Path(folder), plan, mode) as soak:
         for sample in soak.samples():
             samples.append(sample)
@@ -95,27 +124,33 @@ def soaked(mode: Mode, plan: Plan) -> tuple[list[Sample], int]:
             line = f"{NAMES[mode]}: {sample.restarts + 1} starts, {ftrun.rss} KiB, {ftrun.descriptors} descriptors"
             print(f"\r{line} ", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    return samples, soak.restarts
+    return Kept(soak.restarts, time.monotonic() - began, samples)
 
 
-def sections(found: dict[Mode, list[Sample]], plan: Plan, seconds: float, wrong: list[str]) -> list[Measured]:
+def sections(kept: dict[Mode, Kept], plan: Plan, wrong: list[str]) -> list[Measured]:
+    found = {mode: one.samples for mode, one in kept.items()}
+    minutes = " and ".join(f"{one.seconds / 60:.0f}" for one in kept.values())
     before = (
         f"{BEFORE[plan.form].format(plan=plan)} ftrun is measured from outside, each time that the command waits.",
-        "A figure is the median of the first tenth of the samples after the warm-up, which is also a tenth; a figure "
-        "after an arrow is the median of the last tenth, if it differs.",
+        f"A figure is the median of the first tenth of the samples after the warm-up, which is also a tenth, and at "
+        f"least {FILLED} of so many repetitions; a figure after an arrow is the median of the last tenth, if it "
+        "differs.",
     )
     made_by = "bin/prove soak" + ("" if plan.form == "restarts" else f" --form {plan.form}")
     made_by += f" --restarts {plan.restarts}" if plan.restarts != Plan().restarts else ""
+    what, number = REPEATED[plan.form]
     heads = ("mode", "process", "descriptors", "threads", "RSS, MiB", "PSS, MiB")
     rows = tuple(row for mode, samples in found.items() for row in _rows(mode, samples))
     first = next(iter(found))
     verdict = "No figure grew." if not wrong else f"**These figures grew:** {'; '.join(wrong)}."
     after = (
-        f"{verdict} The measurement took {seconds / 60:.0f} minutes.",
-        *(f"As {NAMES[mode]}, the counts of ftrun were: {_rest(samples)}" for mode, samples in found.items()),
+        f"{verdict} The measurement took {minutes} minutes.",
+        *(
+            f"As {NAMES[mode]}, the counts of ftrun in {kept[mode].restarts:,} {what} were: {_rest(samples)}"
+            for mode, samples in found.items()
+        ),
         f"These entries of the run dir grow by design: {_kept(found[first])}.",
     )
-    what, number = REPEATED[plan.form]
     title = f"{plan.restarts:,} {what} in one run of ftrun"
     memory = Measured(
         f"2{number}-soak", title, made_by, before, heads, rows, after, _plot(found[first], "rss", "RSS, MiB")
@@ -153,9 +188,10 @@ def _rest(samples: list[Sample]) -> str:
         ("all", "zombies"): "zombies",
         ("files", "/dev/shm"): "files in /dev/shm",
         ("files", "TMPDIR"): "files in the temp folder",
+        ("files", "state"): "files in the state dir",
         (SUPERVISOR, "inotify"): "inotify instances of the supervisor",
     }
-    figures = ", ".join(f"{name} {_cell(known[key], 1)}" for key, name in names.items())
+    figures = ", ".join(f"{name} {_cell(known[key], 1)}" for key, name in names.items() if key in known)
     many = max(1, len(samples) // 10)
     pids, files = (
         [

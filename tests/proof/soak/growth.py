@@ -7,6 +7,9 @@ from typing import Final, NamedTuple
 from proof.soak.samples import Sample
 
 WARM: Final = 0.1  # of the samples, in which caches fill and helpers are started
+FILLED: Final = (
+    300  # restarts, after which the state store has its 256 attempts (`schedules.MOST`) and only replaces them
+)
 TENTH: Final = 0.1
 FEW: Final = 3
 
@@ -39,6 +42,7 @@ ALLOWED: Final = {
     "descriptors": Allowed(slack=1),  # a sample may include one that is open for a moment
     "rss": MEMORY,
     "pss": MEMORY,
+    "state": Allowed(slack=16),  # files in the state dir: the copies of the last reports
     "processes": Allowed(slack=2),  # temporary helpers: evidence, one that was restarted
 }
 
@@ -47,7 +51,8 @@ def growth(figures: Sequence[tuple[int, float]], allowed: Allowed) -> Growth:
     """The growth of one figure, as (restarts before the sample, value) in order.  ValueError for less than three."""
     if len(figures) < 3:
         raise ValueError(f"{len(figures)} samples are too few")
-    figures = figures[int(WARM * len(figures)) :]
+    filled = [at >= FILLED for at, _ in figures].count(True)  # a short run is judged from its first tenth on
+    figures = figures[max(int(WARM * len(figures)), len(figures) - filled if 2 * filled >= len(figures) else 0) :]
     many = max(1, min(FEW, len(figures) // 2), int(TENTH * len(figures)))
     (began, first), (ended, last) = _middle(figures[:many]), _middle(figures[-many:])
     return Growth(first, last, first + allowed.slack + allowed.each * (ended - began))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple, Self
 
 from proof.soak.samples import Sample, look
-from support.runs import FTCTL, FTRUN, HOUSE, Mode, carrying, children, end_process
+from support.runs import FTCTL, FTRUN, HOUSE, Mode, carrying, children, end_process, patched
 
 DEADLINE: Final = 1800.0  # s from one sample to the next, and for the end; reached only if something is broken
 SOAK: Final = HOUSE / "tests" / "proof" / "soak"
@@ -24,6 +24,8 @@ SHM: Final = 'mount -t tmpfs -o size=64m soak /dev/shm\nexec "$@"'  # its own /d
 OPTIONS: Final = ("--restart-on", "hang,failure", "--grace", "300ms", "--quiet", "--start-timeout", "off")
 RESTART: Final = ("--max-restarts", "off", "--backoff", "off")
 METRICS: Final = ("--metrics", "127.0.0.1:0")
+# Without most of the pauses before a standby is started, which are more than an hour of 10,000 starts.
+AT_ONCE: Final = patched("import ftrun.pid1.standby as standby\nstandby.rules.PROMPT, standby.AGAIN = 0.1, (0.2, 5.0)")
 
 
 class Form(NamedTuple):
@@ -32,6 +34,7 @@ class Form(NamedTuple):
     command: tuple[str, ...]
     options: tuple[str, ...]
     record: bytes
+    program: tuple[str, ...] = FTRUN
 
 
 def _python(name: str, *options: str) -> tuple[str, ...]:
@@ -50,7 +53,10 @@ FORMS: Final = {
         b'"event": "recovered"',
     ),
     "warm": Form(
-        _python("warm_work.py"), (*RESTART, *METRICS, "--standby", "1", "--hang-timeout", "off"), b'"warm": 1'
+        _python("warm_work.py"),
+        (*RESTART, *METRICS, "--standby", "1", "--hang-timeout", "off"),
+        b'"warm": 1',
+        AT_ONCE,
     ),
 }
 
@@ -74,16 +80,18 @@ class Plan(NamedTuple):
 class Soak:
     """A context manager: all processes are ended at its exit.  `restarts`: as planned, or how many it has come to."""
 
-    def __init__(self, folder: Path, plan: Plan, mode: Mode, program: Sequence[str] = FTRUN) -> None:
+    def __init__(self, folder: Path, plan: Plan, mode: Mode, program: Sequence[str] = ()) -> None:
         self._plan, self._logs, self._tmp = plan, folder / "logs", folder / "tmp"
+        self._state = folder / "state"
         self._form, self._fifo, self._last = FORMS[plan.form], folder / "go", folder / "last"
         os.mkfifo(self._fifo)
         self._until = time.monotonic() + plan.seconds
         self._set_last(plan.restarts)
         self._mark = uuid.uuid4().hex
         self._tmp.mkdir()
-        progress = ("--progress", str(folder / "checkpoints" / "*"), "--state-dir", str(folder / "state"))
-        arguments = [*MOUNTED, "sh", "-ec", SHM, "sh", *(NAMESPACE if mode == "pid1" else ()), *program, *OPTIONS]
+        progress = ("--progress", str(folder / "checkpoints" / "*"), "--state-dir", str(self._state))
+        arguments = [*MOUNTED, "sh", "-ec", SHM, "sh", *(NAMESPACE if mode == "pid1" else ())]
+        arguments += [*(program or self._form.program), *OPTIONS]
         last = str(plan.hang) if plan.form == "restarts" else str(self._fifo)
         words = (str(self._last), str(plan.look), last, str(HOUSE / "hooks"))
         arguments += [*self._form.options, *progress, "--log-dir", str(self._logs), "--", *self._form.command, *words]
@@ -139,7 +147,7 @@ class Soak:
         ftrun = children(self._process.pid)[0] if self._mode == "pid1" else self._process.pid
         if self._shm < 0:
             self._shm = os.open(f"/proc/{ftrun}/root/dev/shm", os.O_RDONLY | os.O_DIRECTORY)
-        folders = {"/dev/shm": Path(f"/proc/{ftrun}/root/dev/shm"), "TMPDIR": self._tmp}
+        folders = {"/dev/shm": Path(f"/proc/{ftrun}/root/dev/shm"), "TMPDIR": self._tmp, "state": self._state}
         return look(ftrun, restarts, self.run_dir, folders)
 
     @property

@@ -1,7 +1,9 @@
 """One sample of a running ftrun, from outside: the resources of it and its helpers, and the files in its folders."""
 
+import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -58,6 +60,19 @@ def look(ftrun: int, restarts: int, run_dir: Path, folders: dict[str, Path]) -> 
         {path.name: size(path) for path in run_dir.iterdir()},
         (sum(name.isdigit() for name in os.listdir("/proc")), int(files)),
     )
+
+
+def written(samples: Sequence[Sample]) -> str:
+    """As JSON, for `read`."""
+    return json.dumps([(*one,) for one in samples])
+
+
+def read(text: str) -> list[Sample]:
+    found = []
+    for restarts, processes, tree, zombies, files, sizes, (pids, opened) in json.loads(text):
+        known = {name: Process(*figures) for name, figures in processes.items()}
+        found.append(Sample(restarts, known, tree, zombies, files, sizes, (pids, opened)))
+    return found
 
 
 def helpers(ftrun: int) -> dict[str, int]:

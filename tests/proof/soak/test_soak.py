@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from proof.soak.__main__ import Kept, keep, kept
 from proof.soak.growth import MEMORY, Allowed, grown, growth
 from proof.soak.running import Plan, Soak
-from proof.soak.samples import SUPERVISOR
+from proof.soak.samples import SUPERVISOR, Process, Sample
 from support.runs import Mode, need_pid1, patched
 
 # An ftrun that opens a descriptor more at each start, or keeps 32 KiB.
@@ -34,6 +35,13 @@ def test_growth_of_memory_is_found_and_noise_is_not(each: float, seen: bool) -> 
     assert growth(noisy(each), MEMORY).grown is seen
 
 
+def test_kept_samples_are_the_samples(tmp_path: Path) -> None:
+    process = Process(pid=7, descriptors=3, threads=1, rss=100, pss=50, inotify=1)
+    samples = [Sample(20, {SUPERVISOR: process}, 8, 0, {"state": 4}, {"run.log": 9}, (100, 2000))]
+    keep(tmp_path / "new" / "pid1.json", Kept(20, 61.5, samples))
+    assert kept(tmp_path / "new" / "pid1.json") == Kept(20, 61.5, samples)
+
+
 @pytest.mark.parametrize("each", [1, 0.01])
 def test_growth_of_descriptors_is_found(each: float) -> None:
     figures = [(at, 27 + int(each * at)) for at in range(0, 10_000, 100)]
@@ -47,6 +55,9 @@ def test_warm_up_and_an_outlier_are_no_growth() -> None:
     few = [27.0] * 11 + [30.0]  # the last sample was taken while a helper was being started
     assert not growth(list(enumerate(few)), Allowed(slack=1)).grown
     assert growth(list(enumerate([27.0] * 10 + [30.0] * 2)), Allowed(slack=1)).grown
+    filling = [(at, min(at, 256.0)) for at in range(0, 1000, 20)]  # of the state store
+    assert not growth(filling, Allowed(slack=1)).grown
+    assert growth(filling[:25], Allowed(slack=1)).grown, "a shorter run is judged all the same"
     with pytest.raises(ValueError, match="2 samples are too few"):
         growth(figures[:2], Allowed())
 

@@ -3,6 +3,7 @@
 
 import math
 import os
+import re
 import shutil
 import time
 from typing import Final
@@ -18,6 +19,7 @@ from ftrun.views.schedules import SCHEMA, Life
 KEPT: Final = 512  # files; the oldest are removed
 REPORTS: Final = 16  # copies of reports of one ftrun, the last ones
 REPORT: Final = 256 << 10  # bytes of a copy; a longer report is cut
+COPY: Final = re.compile(r"attempt-(\d+)\.md")  # the name of one
 CUT: Final = "\n\n(This copy is cut: the whole report is in the run dir.)\n"
 EVERY: Final = 60.0  # s between two writes without a new attempt
 AGAIN: Final = 2.0  # s after a new attempt: its first records, or the last report, may not have been there before
@@ -88,18 +90,25 @@ class LifeFile:
 
     def _copy_reports(self, life: Life) -> None:
         """Those of attempts that are over and were not copied yet."""
-        for attempt in [one for one in life.attempts if one.cause in schedules.REPORTED and not one.open][-REPORTS:]:
-            if attempt.number in self._copied:
+        over = [one.number for one in life.attempts if one.cause in schedules.REPORTED and not one.open][-REPORTS:]
+        self._copied.intersection_update(over)  # an attempt that is not among the last ones never is again
+        for number in over:
+            if number in self._copied or (text := reports.text(self._run_dir, number)) is None:
                 continue
-            if (text := reports.text(self._run_dir, attempt.number)) is None:
-                continue
-            self._copied.add(attempt.number)
+            self._copied.add(number)
             content = text.encode("utf-8", "replace")
             if len(content) > REPORT:
                 content = content[: REPORT - len(CUT)] + CUT.encode()
-            folder, name = os.path.split(schedules.report_copy(self._path, life.key, attempt.number))
+            folder, name = os.path.split(schedules.report_copy(self._path, life.key, number))
             os.makedirs(folder, 0o755, exist_ok=True)
             Folder(folder, self._lines.problem).write(name, content)
+            self._remove_copies(folder)
+
+    def _remove_copies(self, folder: str) -> None:
+        """All but the last: a job that hangs again and again must not fill the disk that it shares."""
+        found = [(int(match[1]), name) for name in os.listdir(folder) if (match := COPY.fullmatch(name))]
+        for _, name in sorted(found)[:-REPORTS]:
+            os.unlink(f"{folder}/{name}")
 
     def _remove_oldest(self, folder: str) -> None:
         for name in schedules.names(self._path)[KEPT:]:
