@@ -126,7 +126,7 @@ class Store:
             self.number += 1
         write(self.script, self.run_dir)
         with (self.run_dir / "output.log").open("a") as file:
-            file.writelines(f"--- attempt {self.number - i} ---\nboom\n" for i in reversed(range(times)))
+            file.writelines(f"--- attempt {self.number - i} ---\n{'boom' * 75}\n" for i in reversed(range(times)))
         schedule = messages.Schedule("k", 1, "n", BEGAN - 1, None, None, False, False, False)
         self.life.follow(messages.Keep((), schedule, self.number, False))
 

@@ -78,13 +78,15 @@ def _tail(run_dir: str, attempt: int) -> list[str]:
     found = []
     folder = glob.escape(run_dir)
     for file in sorted(glob.glob(f"{folder}/{LOG}") + glob.glob(f"{folder}/{RANK_LOGS}")):
-        own: list[str] = []
-        for line in record_files.last_lines(file, TAIL):
+        own: list[str] = []  # from the end on: the last attempt, whose report is read most, is there
+        for line in record_files.backwards(file, TAIL):
             shown = line.decode("utf-8", "replace")
-            mark = re.fullmatch(r"--- attempt (\d+) ---", shown)
-            if mark and int(mark[1]) > attempt:
-                break
-            own = [] if mark else [*own[1 - LINES :], shown]
+            if mark := re.fullmatch(r"--- attempt (\d+) ---", shown):
+                if int(mark[1]) <= attempt:
+                    break
+                own = []  # these were of a later one
+            elif len(own) < LINES:
+                own.append(shown)
         name = re.fullmatch(r"output-(\d+)\.log", os.path.basename(file))
-        found += [f"[{name[1]}] {shown}" if name else shown for shown in own]
+        found += [f"[{name[1]}] {shown}" if name else shown for shown in reversed(own)]
     return found
