@@ -279,6 +279,7 @@ def groups(seed: int, lasting: float, beside: int, again: str | None, outcomes: 
         assert result is not None
         return _close(folder, [result])
     print(f"seed {seed}", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends what it has started
     began, results = time.monotonic(), rank_chaos.side_by_side(play_one, lasting, beside)
     took = time.monotonic() - began
     happened, lost, went = group_chaos.summary(results)
