@@ -4,9 +4,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+if TYPE_CHECKING:
+    _Whole = click.ParamType[int]
+else:
+    _Whole = click.ParamType  # which takes no argument before click 8.4
 
 WHOLE: Final = 100_000  # columns; no line is that long
 
@@ -35,7 +40,7 @@ RUN_DIR = click.option(
 )
 
 
-class WholeNumber(click.ParamType[int]):
+class WholeNumber(_Whole):
     """An integer of at least `least`, and at most `most` if given; the error says that in plain words."""
 
     name = "number"

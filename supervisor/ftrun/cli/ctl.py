@@ -63,6 +63,13 @@ class Verbs(click.Group):
             raise click.UsageError(f"no such verb: {args[0]}{near(args[0], VERBS, 0.6)}", ctx)
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Without a verb: help, as an error.  What click does then depends on its version."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
@@ -88,9 +95,6 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
-    except click.exceptions.NoArgsIsHelpError as error:  # its message is the whole help text
-        click.echo(error.format_message(), err=True)
-        code = 2
     except click.ClickException as error:
         _refuse(error.format_message())
         code = 2

@@ -76,7 +76,8 @@ class _Grouped(click.Command):
     """Help with the options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        by_name = {param.opts[-1].lstrip("-"): param.get_help_record(ctx) for param in self.get_params(ctx)}
+        # The names of --help are in no fixed order before click 8.5.
+        by_name = {max(param.opts, key=len).lstrip("-"): param.get_help_record(ctx) for param in self.get_params(ctx)}
         for title, names in GROUPS.items():
             with formatter.section(title):
                 rows = [by_name[name] for name in names]
