@@ -28,6 +28,7 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.evidence import touched_memory, tracing
+from ftrun.helpers.evidence.exclusion import Windows
 from ftrun.helpers.evidence.processes import environment
 from ftrun.helpers.evidence.touched_memory import Area
 from ftrun.helpers.evidence.tracing import Acted, Registers, Tracee
@@ -43,8 +44,10 @@ FEW: Final = 24  # pages that change, of a thread that is confined
 ENOUGH: Final = 20  # stops, for that
 WINDOW: Final = 0.05  # s that it runs while is observed what may influence it; at most WINDOWS times
 WINDOWS: Final = 40
+SLACK: Final = 0.2  # of the memory that a loop without recurring states touches: it is not the same in each window
 RAN: Final = 0.005  # s that it has to be on a processor in one of them
 COMPLETE: Final = 0.5  # of the time, for complete comparisons of states that were not seen before
+CLEARED: Final = "has memory that cannot be observed, since something else clears the accessed bits"
 OTHER: Final = "touches other memory now and then"
 NOT_FOUND: Final = "computes, and its state was not found to recur"
 _PAGE: Final = 4096
@@ -124,7 +127,9 @@ class _Comparer:
                 self._memory.learn()
             found, reason = self._repeat(found)
         compared = Comparison(reason, self._stops, len(self._seen), self._recurred, self._memory.changing)
-        return compared._replace(influence=self._influence(found)) if compared.confined else compared
+        if compared.confined:
+            compared = compared._replace(influence=self._influence(found))
+        return compared._replace(reason=CLEARED) if compared.influence == CLEARED else compared
 
     def _repeat(self, found: "_Touched") -> tuple["_Touched", str | None]:
         """What it touches, and why the states are not proved to recur, or None.  Ends early if other memory is touched
@@ -132,21 +137,21 @@ class _Comparer:
 
         From one and the same state the thread goes the same way up to the first influence.  So what it does not touch
         in one of the times in which that state recurs, it never touches as the first: nothing is left if each of them
-        was excluded once.
+        was excluded (exclusion.py).
         """
         self._seen, self._recurred = set(), 0
-        possible: dict[int, dict[str, str]] = {}
+        turns: dict[int, Windows] = {}
         reason: str | None = NOT_FOUND
         in_a_row: dict[int, int] = {}
         at: int | None = None  # the state in which it is, if it is known to recur
         while time.monotonic() < self._until:
             touched_memory.clear(self._pid, exact=self._exact)
-            if at is None:
-                recurring, at = self._sample(found, possible.keys())
-                now = self._touched()
+            turn = at
+            if turn is None:
+                at, now = self._sample(found, turns.keys()), self._touched()
             else:
-                came_back, now = self._turn(found, at)
-                recurring, at = ({at}, at) if came_back else (set(), None)
+                came_back, now = self._turn(found, turn)
+                at = turn if came_back else None
             other = now.other_than(found)
             in_a_row = {area.start: in_a_row.get(area.start, 0) + 1 for area in other}
             # The data of a library looks touched when another process that has loaded it ends, and so does memory from
@@ -154,33 +159,33 @@ class _Comparer:
             # at most once.
             if any(not area.common or in_a_row[area.start] >= RECURRENCES for area in other):
                 return now._replace(written=[*found.written, *other]), OTHER
-            if not self._exact:  # then nothing is known of what it does not touch
-                self._exact = at is not None
+            if turn is None or at is None or not self._exact:  # then nothing is known of what it does not touch
+                self._exact = self._exact or at is not None
                 continue
-            now.influences.update((f"{area.start:x}", OTHER) for area in other)
-            self._recurred += len(recurring)
-            for state in recurring:
-                before = possible.get(state, now.influences)
-                possible[state] = {key: what for key, what in before.items() if key in now.influences}
-            if self._recurred >= RECURRENCES and not all(possible.values()):
+            self._recurred += 1
+            windows = turns.setdefault(turn, Windows())
+            windows.add(now.own, now.influences | {f"{area.start:x}": OTHER for area in other})
+            left = windows.left()
+            if left == "":
                 return found, None
-            reason = next((what for left in possible.values() for what in left.values()), NOT_FOUND)
+            reason = left or reason
         return found, reason
 
     def _influence(self, found: "_Touched") -> str:
         """What may influence the thread each time that it is observed, or empty.  Other processes make files look
         touched now and then; what a loop uses in each of its turns is touched each time."""
-        left: dict[str, str] | None = None
+        windows = Windows(SLACK)
         self._exact = True
         for _ in range(WINDOWS):
             before = _ran(self._pid, self._tid)
             now = self._touched(WINDOW)
-            touched = now.influences | {f"{area.start:x}": OTHER for area in now.other_than(found)}
-            if _ran(self._pid, self._tid) - before >= RAN:
-                left = touched if left is None else {key: what for key, what in left.items() if key in touched}
-            if left is not None and not left:
+            if _ran(self._pid, self._tid) - before < RAN:
+                continue
+            windows.add(now.own, now.influences | {f"{area.start:x}": OTHER for area in now.other_than(found)})
+            if windows.left() == "":
                 return ""
-        return "has hardly run" if left is None else next(iter(left.values()))
+        left = windows.left()
+        return left if left is not None else "has hardly run" if windows.few else CLEARED
 
     def _touched(self, seconds: float | None = None) -> "_Touched":
         """What the thread touches; in the next `seconds`, if given."""
@@ -192,9 +197,9 @@ class _Comparer:
         code = [area for area in areas if area.is_code]
         return _Touched(written, code, touched_memory.influences(areas, self._beats))
 
-    def _sample(self, found: "_Touched", hoped: Container[int]) -> tuple[set[int], int | None]:
-        """States that recur; ends with one of those that are hoped for, or with RECURRENCES others.  And the state in
-        which the thread is then, if it is one of them."""
+    def _sample(self, found: "_Touched", hoped: Container[int]) -> int | None:
+        """Let it run until it is in a state that recurs: one of those that are hoped for, or the third of others.
+        None if it does not come to one in time."""
         states, complete, recurring = set[int](), set[int](), set[int]()
         before, spent, began = b"", 0.0, time.monotonic()
         at: int | None = None
@@ -217,7 +222,7 @@ class _Comparer:
                 complete.add(state)
             spent += time.monotonic() - now
         self._seen |= states
-        return recurring, at
+        return at
 
     def _turn(self, found: "_Touched", state: int) -> tuple[bool, "_Touched"]:
         """Whether it has come back to the state in which it is, and what it has touched on its way.
@@ -256,6 +261,11 @@ class _Touched(NamedTuple):
     written: list[Area]
     code: list[Area]
     influences: dict[str, str]
+
+    @property
+    def own(self) -> int:
+        """Bytes of memory of no file that the process alone writes to, and has touched."""
+        return sum(area.touched for area in self.written if not area.path.startswith("/"))
 
     def other_than(self, compared: "_Touched") -> list[Area]:
         known = {area.start for area in compared.written}
