@@ -23,7 +23,7 @@ more, and most threads never come to it.
 import os
 import random
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
@@ -37,7 +37,7 @@ from ftrun_hooks import layout
 
 MEMORY: Final = 512 << 20  # bytes that are compared at most
 CHANGING: Final = 256  # pages that may change
-RECURRENCES: Final = 3  # of complete states, for a proof
+IN_A_ROW: Final = 3  # windows in which an area looks touched, until it is compared, too
 PAUSE: Final = 0.0005  # s between two stops, at most
 WARM_UP: Final = (0.05, 0.02, 0.02, 0.02)  # s that the thread runs between the first stops, which show what changes
 FEW: Final = 24  # pages that change, of a thread that is confined
@@ -148,7 +148,7 @@ class _Comparer:
             touched_memory.clear(self._pid, exact=self._exact)
             turn = at
             if turn is None:
-                at, now = self._sample(found, turns.keys()), self._touched()
+                at, now = self._sample(found), self._touched()
             else:
                 came_back, now = self._turn(found, turn)
                 at = turn if came_back else None
@@ -157,7 +157,7 @@ class _Comparer:
             # The data of a library looks touched when another process that has loaded it ends, and so does memory from
             # before a fork: it counts as an influence at first.  What is compared only grows, so that each area is new
             # at most once.
-            if any(not area.common or in_a_row[area.start] >= RECURRENCES for area in other):
+            if any(not area.common or in_a_row[area.start] >= IN_A_ROW for area in other):
                 return now._replace(written=[*found.written, *other]), OTHER
             if turn is None or at is None or not self._exact:  # then nothing is known of what it does not touch
                 self._exact = self._exact or at is not None
@@ -197,10 +197,9 @@ class _Comparer:
         code = [area for area in areas if area.is_code]
         return _Touched(written, code, touched_memory.influences(areas, self._beats))
 
-    def _sample(self, found: "_Touched", hoped: Container[int]) -> int | None:
-        """Let it run until it is in a state that recurs: one of those that are hoped for, or the third of others.
-        None if it does not come to one in time."""
-        states, complete, recurring = set[int](), set[int](), set[int]()
+    def _sample(self, found: "_Touched") -> int | None:
+        """Let it run until it is in a state that recurs.  None if it does not come to one in time."""
+        states, complete = set[int](), set[int]()
         before, spent, began = b"", 0.0, time.monotonic()
         at: int | None = None
         while (now := time.monotonic()) < self._until and at is None:
@@ -213,11 +212,9 @@ class _Comparer:
             if not known and spent > COMPLETE * (now - began):
                 continue
             if self._memory.learn():  # a page that nobody knew to change: all states so far are incomplete
-                states, complete, recurring = set(), set(), set()
+                states, complete = set(), set()
             elif state in complete:
-                recurring.add(state)
-                if state in hoped or len(recurring) == RECURRENCES:
-                    at = state
+                at = state
             else:
                 complete.add(state)
             spent += time.monotonic() - now
