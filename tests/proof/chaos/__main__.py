@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from proof.chaos import group_chaos, rank_chaos, rank_plan
 from proof.chaos.check import check
+from proof.chaos.described import last
 from proof.chaos.plan import Job, Outcome, job
 from proof.chaos.play import Stopped, play
 from proof.chaos.world import refusal
@@ -126,9 +127,7 @@ def report(result: Result, folder: Path) -> str:
         ]
         for number, run in enumerate(outcome.runs):
             lines.append(f"  ftrun {number}: code {run.code}{', killed by the chaos' if run.killed else ''}")
-            for record in run.records[-TAIL:]:
-                fields = {k: v for k, v in record.items() if k not in ("schema", "time", "mono", "event", "command")}
-                lines.append(f"    {record.get('mono')} {record.get('event')} {str(fields)[:300]}")
+            lines += last(run.records, TAIL)
             lines += [f"    | {line}" for line in run.stderr.splitlines()[-12:]]
     lines.append(f"  folder: {folder / f'{made.seed}-{made.number}'}; again: bin/prove chaos --job {made.name}")
     return "\n".join(lines)

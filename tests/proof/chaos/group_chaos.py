@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from proof.chaos.described import last
 from proof.chaos.group_check import check
 from proof.chaos.group_plan import GroupJob, GroupOutcome, job
 from proof.chaos.group_play import play
@@ -59,9 +60,7 @@ def report(result: GroupResult, folder: Path) -> str:
         for run in outcome.runs:
             killed = ", killed by the chaos" if run.killed else ""
             lines.append(f"  ftrun {run.member}-{run.container}: code {run.code}{killed}, from {run.began:.3f}")
-            for record in run.records[-TAIL:]:
-                fields = {k: v for k, v in record.items() if k not in ("schema", "time", "mono", "event", "command")}
-                lines.append(f"    {record.get('mono')} {record.get('event')} {str(fields)[:300]}")
+            lines += last(run.records, TAIL)
             lines += [f"    | {line}" for line in run.stderr.splitlines()[-8:]]
     lines.append(f"  folder: {folder}; again: bin/prove chaos --groups --job {made.name}")
     return "\n".join(lines)

@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from proof.chaos.described import last
 from proof.chaos.play import Stopped
 from proof.chaos.rank_check import check
 from proof.chaos.rank_plan import RankJob, RankOutcome, job
@@ -99,9 +100,7 @@ def report(result: RankResult, folder: Path) -> str:
         lines.append(f"  after {outcome.seconds:.1f} s")
         for number, side in enumerate(outcome.sides):
             lines.append(f"  ftrun {number}: code {side.code}")
-            for record in side.records[-TAIL:]:
-                fields = {k: v for k, v in record.items() if k not in ("schema", "time", "mono", "event", "command")}
-                lines.append(f"    {record.get('mono')} {record.get('event')} {str(fields)[:300]}")
+            lines += last(side.records, TAIL)
         lines += [f"    | {line}" for line in outcome.stderr.splitlines()[-12:]]
     lines.append(f"  folder: {folder}; again: bin/prove chaos --ranks --members {made.members} --job {made.name}")
     return "\n".join(lines)

@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
     """`reason`: why it is not proved that the states recur, as `calls the system`; None: it is.  `stops`, `states`: how
     often the thread was stopped, and in how many different states; `recurred`: how often in a complete state in which
     it had been before; `pages`: how many change; `seconds`: how long it took.  `influence`: what may influence the
-    thread, as far as that was seen, although no state recurred."""
+    thread, as far as that was seen in windows of a fixed length."""
 
     reason: str | None
     stops: int = 0
@@ -172,8 +172,9 @@ class _Comparer:
         return found, reason
 
     def _influence(self, found: "_Touched") -> str:
-        """What may influence the thread each time that it is observed, or empty.  Other processes make files look
-        touched now and then; what a loop uses in each of its turns is touched each time."""
+        """What may influence the thread, since it looks touched in most windows in which it ran; empty if there is
+        nothing like that.  Other processes make files look touched now and then; what a loop uses in each of its turns
+        is touched each time."""
         windows = Windows(SLACK)
         self._exact = True
         for _ in range(WINDOWS):
@@ -184,8 +185,10 @@ class _Comparer:
             windows.add(now.own, now.influences | {f"{area.start:x}": OTHER for area in now.other_than(found)})
             if windows.left() == "":
                 return ""
+        if windows.few:
+            return "has hardly run"
         left = windows.left()
-        return left if left is not None else "has hardly run" if windows.few else CLEARED
+        return CLEARED if left is None else left
 
     def _touched(self, seconds: float | None = None) -> "_Touched":
         """What the thread touches; in the next `seconds`, if given."""
