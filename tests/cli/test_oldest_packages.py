@@ -27,14 +27,14 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def called(
-    packages: Path, program: str, *words: str, environment: dict[str, str] | None = None
+    packages: Path, program: str, *words: str, environment: dict[str, str] | None = None, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     paths = [str(packages), str(ROOT / "supervisor"), str(ROOT / "hooks")]
     code = f"import sys; sys.path[:0] = {paths!r}; sys.argv = {[program, *words]!r}\n"
     code += f"from ftrun.cli.entry import {program}; {program}()"
     own = {**os.environ, **(environment or {})}
     command = [sys.executable, "-I", "-c", code]
-    return subprocess.run(command, env=own, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=own, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_help_of_ftrun(packages: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_run_and_what_is_said_of_it(packages: Path, tmp_path: Path) -> None:
     done = called(packages, "ftrun", "--run-dir", str(tmp_path / "run"), "--", "sh", "-c", "exit 3")
     assert done.returncode == 3, done.stderr
     for verb in ("status", "events", "explain", "history", "timeline"):
-        done = called(packages, "ftctl", verb, "--run-dir", str(tmp_path / "run"))
+        done = called(packages, "ftctl", verb, "--run-dir", str(tmp_path / "run"), folder=tmp_path)
         assert (done.returncode, done.stderr) == (0, ""), verb
         assert done.stdout
     done = called(packages, "ftrun", "--no-such")

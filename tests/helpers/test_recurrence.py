@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from multiprocessing import shared_memory
@@ -32,6 +34,7 @@ from multiprocessing import shared_memory
 def ready():
     os.write(1, b'ready\\n')
 """
+TGKILL = 234  # the system call, on x86_64
 SECONDS = 6.0  # for one comparison, on a busy machine
 
 # The code, and a text that the sentence must contain.
@@ -130,19 +133,19 @@ def see(job: Job, *ranks: int, devices: tuple[Device, ...] = (), compare: float 
 
 
 def closed(job: Job, *ranks: int) -> Looked:
-    """The first two looks that are closed and the same; a busy machine may need more of them."""
-    last: list[Looked] = []
+    """The first two looks in a row that are closed and the same; a busy machine may need more of them."""
+    looks = [see(job, *ranks)]
 
-    def twice() -> Looked | None:
-        first, second = see(job, *ranks), see(job, *ranks)
-        last.append(second)
-        return second if second.open_reason is None and first.fingerprint == second.fingerprint else None
+    def twice() -> bool:
+        looks.append(see(job, *ranks))
+        first, second = looks[-2:]
+        return second.open_reason is None and (first.open_reason, first.fingerprint) == (None, second.fingerprint)
 
     try:
-        found: Looked = wait_for(twice, "a proof", 120)
-        return found
+        wait_for(twice, "a proof", 240)
     except AssertionError as error:
-        raise AssertionError(f"{error}; {last[-1]}") from None
+        raise AssertionError(f"{error}; {[look.open_reason for look in looks]}") from None
+    return looks[-1]
 
 
 @pytest.mark.parametrize("name", ENDLESS)
@@ -211,6 +214,70 @@ def test_each_access_is_seen_in_exact_windows_although_the_processor_remembers_p
     finally:
         memory.close()
         memory.unlink()
+
+
+# A rank of torch: the thread of gloo runs a hundred times a second, as it does whenever ranks are connected.
+RANK = (
+    "import torch, torch.distributed as dist\n"
+    "dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())\n"
+)
+
+
+def test_an_endless_loop_beside_the_thread_of_gloo_is_proved(job: Job) -> None:
+    pytest.importorskip("torch")
+    job.start(HEAD + RANK + "ready()\nwhile True: pass")
+    assert "gloo_tcp_loop" in names_of_threads(job.pid)
+    wait_for(lambda: recurrence.compare(job.pid, job.pid, SECONDS).reason is None, "the proof", 300)
+
+
+def test_a_wait_for_another_process_beside_the_thread_of_gloo_is_no_endless_loop(job: Job) -> None:
+    pytest.importorskip("torch")
+    memory = shared_memory.SharedMemory(create=True, size=64)
+    try:
+        name = "until another process sets a flag in shared memory"
+        job.start(HEAD + RANK + HEALTHY[name], memory.name)
+        assert all(recurrence.compare(job.pid, job.pid, 2.0).reason is not None for _ in range(2))
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+def test_a_thread_that_is_stopped_for_moments_misses_no_signal(job: Job) -> None:
+    """Signals from SIGRTMIN on are counted by the kernel."""
+    pytest.importorskip("torch")
+    code = (
+        "signal.signal(signal.SIGRTMIN, lambda *_: None)\nready(); os.set_blocking(1, False)\n"
+        "signal.set_wakeup_fd(1)\nwhile True: pass"
+    )
+    job.start(HEAD + RANK + code)
+    out = job.processes[0].stdout
+    assert out is not None
+    thread = next(int(tid) for tid, name in threads(job.pid).items() if name == "gloo_tcp_loop")
+    sent, stopped, ended = 0, 0, threading.Event()
+
+    def send() -> None:
+        nonlocal sent
+        while not ended.wait(0.05):
+            sent += ctypes.CDLL(None).syscall(TGKILL, job.pid, thread, int(signal.SIGRTMIN)) == 0
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        for _ in range(10):
+            stopped += recurrence.compare(job.pid, job.pid, 0.5).reason == "has received a signal"
+    finally:
+        ended.set()
+        sender.join()
+    assert stopped
+    os.set_blocking(out.fileno(), False)
+    received = bytearray()
+
+    def all_received() -> bool:
+        received.extend(out.read() or b"")
+        return len(received) >= sent
+
+    wait_for(all_received, f"{sent} signals")
+    assert received == bytes([signal.SIGRTMIN]) * sent
 
 
 def test_states_are_compared_only_if_that_is_asked_for(job: Job) -> None:
@@ -336,13 +403,14 @@ def repeated(
 ) -> tuple[list[Area], str | None]:
     """What is compared after these windows, in each of which one and the same state recurs, and why there is no proof;
     `windows`: which areas look touched."""
-    comparer = recurrence._Comparer(0, 0, None, -1, time.monotonic() + 60)  # type: ignore[arg-type]
+    comparer = recurrence._Comparer(0, 0, None, None, -1, time.monotonic() + 60)  # type: ignore[arg-type]
     comparer._exact, seen = True, iter(windows)
     monkeypatch.setattr(touched_memory, "clear", lambda pid, exact: None)
-    usual = recurrence._Touched([compared], [], {})
-    monkeypatch.setattr(comparer, "_sample", lambda *_: 1)
+    usual, turn = recurrence._Touched([compared], [], {}), recurrence._Turn(1, 0.001, 1.0)
+    monkeypatch.setattr(comparer, "_sample", lambda _: turn)
     monkeypatch.setattr(comparer, "_touched", lambda: usual)
-    monkeypatch.setattr(comparer, "_turn", lambda *_: (True, usual._replace(written=[compared, *next(seen)])))
+    monkeypatch.setattr(comparer, "_window", lambda *_: usual._replace(written=[compared, *next(seen)]))
+    monkeypatch.setattr(comparer, "_return", lambda *_: turn)
     found, why = comparer._repeat(usual)
     return found.written, why
 
@@ -438,6 +506,15 @@ def test_libraries_that_count_as_the_interpreter_read_nothing_but_memory(name: s
     used = {line.split("\t")[1].split()[0] for line in text.stdout.splitlines() if line.count("\t") >= 1}
     assert "mov" in used
     assert not used & READING
+
+
+def threads(pid: int) -> dict[str, str]:
+    """By thread its name."""
+    return {path.name: (path / "comm").read_text().strip() for path in Path(f"/proc/{pid}/task").iterdir()}
+
+
+def names_of_threads(pid: int) -> list[str]:
+    return list(threads(pid).values())
 
 
 def traced(pid: int, tracer: int) -> bool:

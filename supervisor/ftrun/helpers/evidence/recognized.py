@@ -108,6 +108,9 @@ _NATIVE: Final = {
 }
 # Names of the threads above, and of torchrun's process, whose main thread is in a listed loop.
 POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
+# They wait in an epoll_wait with a short timeout, so that they run all the time; and they call it again if it was
+# interrupted, as it is when they are stopped (gloo/transport/tcp/loop.cc).
+STOPPABLE: Final = frozenset({"gloo_tcp_loop"})
 RINGS: Final = frozenset({"pt_tcpstore_uv"})  # libuv uses its one io_uring only to change its epoll descriptor
 
 

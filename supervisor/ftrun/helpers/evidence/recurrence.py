@@ -9,7 +9,7 @@ What may influence a thread, and how that is excluded:
 * system calls and signals: the thread stops at each of them while it is traced, and the comparison has then failed;
 * the clock and random numbers: the vDSO is not touched, and no code but that of the interpreter and the C library runs;
 * memory that other processes, files or devices change: none of it is touched, and no page is pinned for a device;
-* other threads of the process: proof.py shows that none of them can run;
+* other threads of the process: proof.py shows that none of them can run, but for those that look for timeouts;
 * the kernel, which ends a process at its limit of processor time: there is none.
 
 The thread is stopped some thousand times, for less than a millisecond each if its memory is small.  At each stop its
@@ -28,7 +28,9 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.evidence import touched_memory, tracing
+from ftrun.helpers.evidence.compared_memory import Memory
 from ftrun.helpers.evidence.exclusion import Windows
+from ftrun.helpers.evidence.other_threads import OtherThreads
 from ftrun.helpers.evidence.processes import environment
 from ftrun.helpers.evidence.touched_memory import Area
 from ftrun.helpers.evidence.tracing import Acted, Registers, Tracee
@@ -38,10 +40,15 @@ from ftrun_hooks import layout
 MEMORY: Final = 512 << 20  # bytes that are compared at most
 CHANGING: Final = 256  # pages that may change
 IN_A_ROW: Final = 3  # windows in which an area looks touched, until it is compared, too
-PAUSE: Final = 0.0005  # s between two stops, at most
+PAUSE: Final = 0.0005  # s between two stops, at most,
+SHORT: Final = 0.0001  # while it comes back to a state
 WARM_UP: Final = (0.05, 0.02, 0.02, 0.02)  # s that the thread runs between the first stops, which show what changes
 FEW: Final = 24  # pages that change, of a thread that is confined
 ENOUGH: Final = 20  # stops, for that
+STOPS: Final = 200  # until another state is taken, to which it comes back more often
+TURNS: Final = 3  # back to the state, before the first window: the shortest one tells how long a turn takes at most
+LONGER: Final = 4.0  # times as long as a turn is a window,
+LONGER_BY: Final = 0.001  # s: the kernel may need to map its pages anew
 WINDOW: Final = 0.05  # s that it runs while is observed what may influence it; at most WINDOWS times
 WINDOWS: Final = 40
 SLACK: Final = 0.2  # of the memory that a loop without recurring states touches: it is not the same in each window
@@ -50,8 +57,6 @@ COMPLETE: Final = 0.5  # of the time, for complete comparisons of states that we
 CLEARED: Final = "has memory that cannot be observed, since something else clears the accessed bits"
 OTHER: Final = "touches other memory now and then"
 NOT_FOUND: Final = "computes, and its state was not found to recur"
-_PAGE: Final = 4096
-_CHUNK: Final = 16 * _PAGE
 
 
 class Comparison(NamedTuple):
@@ -92,8 +97,9 @@ def compare(pid: int, tid: int, seconds: float) -> Comparison:
         return Comparison("computes, and its states can be compared on x86_64 only")
     started = time.monotonic()
     try:
-        with Tracee(tid) as tracee, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-            found = _Comparer(pid, tid, tracee, memory.fileno(), started + seconds).run()
+        others, path = OtherThreads(pid, tid), f"/proc/{pid}/mem"
+        with Tracee(tid) as tracee, others, open(path, "rb", buffering=0) as memory:
+            found = _Comparer(pid, tid, tracee, others, memory.fileno(), started + seconds).run()
     except Acted as what:
         found = Comparison(str(what))
     except OSError as error:
@@ -102,8 +108,8 @@ def compare(pid: int, tid: int, seconds: float) -> Comparison:
 
 
 class _Comparer:
-    def __init__(self, pid: int, tid: int, tracee: Tracee, memory: int, until: float) -> None:
-        self._pid, self._tid, self._tracee, self._until = pid, tid, tracee, until
+    def __init__(self, pid: int, tid: int, tracee: Tracee, others: OtherThreads, memory: int, until: float) -> None:
+        self._pid, self._tid, self._tracee, self._others, self._until = pid, tid, tracee, others, until
         self._memory = Memory(memory)
         self._beats = os.path.join(environment(pid).get("FTRUN_BEAT_DIR", ""), layout.BEATS)
         self._stops = self._recurred = 0
@@ -136,22 +142,24 @@ class _Comparer:
         than that which is compared.
 
         From one and the same state the thread goes the same way up to the first influence.  So what it does not touch
-        in one of the times in which that state recurs, it never touches as the first: nothing is left if each of them
-        was excluded (exclusion.py).
+        from there for as long as it takes to come back to that state, it never touches as the first: nothing is left if
+        each influence was excluded in one of these windows (exclusion.py).
         """
         self._seen, self._recurred = set(), 0
-        turns: dict[int, Windows] = {}
+        windows = dict[int, Windows]()
         reason: str | None = NOT_FOUND
         in_a_row: dict[int, int] = {}
-        at: int | None = None  # the state in which it is, if it is known to recur
+        turn: _Turn | None = None  # to the state in which it is, if it is known to recur
         while time.monotonic() < self._until:
-            touched_memory.clear(self._pid, exact=self._exact)
-            turn = at
+            now: _Touched | None
             if turn is None:
-                at, now = self._sample(found), self._touched()
+                touched_memory.clear(self._pid, exact=self._exact)
+                turn, now, observed = self._sample(found), self._touched(), None
             else:
-                came_back, now = self._turn(found, turn)
-                at = turn if came_back else None
+                now = observed = self._window(found, turn.seconds)
+                turn = self._return(found, turn)
+            if now is None:  # then it says nothing
+                continue
             other = now.other_than(found)
             in_a_row = {area.start: in_a_row.get(area.start, 0) + 1 for area in other}
             # The data of a library looks touched when another process that has loaded it ends, and so does memory from
@@ -159,15 +167,19 @@ class _Comparer:
             # at most once.
             if any(not area.common or in_a_row[area.start] >= IN_A_ROW for area in other):
                 return now._replace(written=[*found.written, *other]), OTHER
-            if turn is None or at is None or not self._exact:  # then nothing is known of what it does not touch
-                self._exact = self._exact or at is not None
+            if turn is None:
+                continue
+            if observed is None or not self._exact:
+                self._exact = True
                 continue
             self._recurred += 1
-            windows = turns.setdefault(turn, Windows())
-            windows.add(now.own, now.influences | {f"{area.start:x}": OTHER for area in other})
-            left = windows.left()
+            seen = windows.setdefault(turn.state, Windows())
+            seen.add(now.own, now.influences | {f"{area.start:x}": OTHER for area in other})
+            left = seen.left()
             if left == "":
-                return found, None
+                if not self._memory.learn():
+                    return found, None
+                turn, windows = None, {}  # it was not the same state
             reason = left or reason
         return found, reason
 
@@ -179,8 +191,10 @@ class _Comparer:
         self._exact = True
         for _ in range(WINDOWS):
             before = _ran(self._pid, self._tid)
-            now = self._touched(WINDOW)
-            if _ran(self._pid, self._tid) - before < RAN:
+            with self._others.held():
+                now = self._touched(WINDOW)
+                alone = not self._others.have_run
+            if not alone or _ran(self._pid, self._tid) - before < RAN:
                 continue
             windows.add(now.own, now.influences | {f"{area.start:x}": OTHER for area in now.other_than(found)})
             if windows.left() == "":
@@ -200,12 +214,12 @@ class _Comparer:
         code = [area for area in areas if area.is_code]
         return _Touched(written, code, touched_memory.influences(areas, self._beats))
 
-    def _sample(self, found: "_Touched") -> int | None:
+    def _sample(self, found: "_Touched") -> "_Turn | None":
         """Let it run until it is in a state that recurs.  None if it does not come to one in time."""
-        states, complete = set[int](), set[int]()
+        states, complete = set[int](), dict[int, float]()  # of these also the processor time of the thread then
         before, spent, began = b"", 0.0, time.monotonic()
-        at: int | None = None
-        while (now := time.monotonic()) < self._until and at is None:
+        turn: _Turn | None = None
+        while (now := time.monotonic()) < self._until and turn is None:
             if (registers := self._next(found, before)) is None:
                 continue
             before = registers.general
@@ -214,37 +228,56 @@ class _Comparer:
             states.add(state)
             if not known and spent > COMPLETE * (now - began):
                 continue
+            ran = _ran(self._pid, self._tid)
             if self._memory.learn():  # a page that nobody knew to change: all states so far are incomplete
-                states, complete = set(), set()
+                states, complete = set(), {}
             elif state in complete:
-                at = state
+                turn = _Turn(state, ran - complete[state], ran)
             else:
-                complete.add(state)
+                complete[state] = ran
             spent += time.monotonic() - now
         self._seen |= states
-        return at
+        for _ in range(TURNS):
+            turn = turn and self._return(found, turn)
+        return None if turn is None or self._memory.learn() else turn
 
-    def _turn(self, found: "_Touched", state: int) -> tuple[bool, "_Touched"]:
-        """Whether it has come back to the state in which it is, and what it has touched on its way.
-
-        All of its memory is read after that, so that the way is short: on a busy node others end all the time.
-        """
+    def _return(self, found: "_Touched", turn: "_Turn") -> "_Turn | None":
+        """Let it run until it is in that state again; all of its memory is not read.  None if that takes long."""
         before = self._tracee.registers().general
-        while time.monotonic() < self._until:
-            if (registers := self._next(found, before)) is None:
+        for _ in range(STOPS):
+            if time.monotonic() > self._until:
+                break
+            if (registers := self._next(found, before, SHORT)) is None:
                 continue
             before = registers.general
-            if hash((registers, self._memory.changed())) == state:
-                now = self._touched()
-                return not self._memory.learn(), now
-        return False, self._touched()
+            if hash((registers, self._memory.changed())) == turn.state:
+                ran = _ran(self._pid, self._tid)
+                return _Turn(turn.state, min(turn.seconds, ran - turn.ran), ran)
+        return None
 
-    def _next(self, found: "_Touched", before: bytes) -> Registers | None:
+    def _window(self, found: "_Touched", seconds: float) -> "_Touched | None":
+        """What it touches while it computes for so many seconds, and some more.  None if it did not, or another thread
+        has run, too: what that one touches looks the same.
+
+        It is not stopped in between, so that the window is short: on a busy node others end all the time.
+        """
+        before = _ran(self._pid, self._tid)
+        needed = before + LONGER * seconds + LONGER_BY
+        with self._others.held():
+            touched_memory.clear(self._pid, exact=self._exact)
+            self._tracee.run(needed - before, lambda: _ran(self._pid, self._tid) >= needed)
+            now = self._touched()
+            alone = not self._others.have_run
+        if (what := touched_memory.runs(_containing(found.code, self._tracee.registers().at))) is not None:
+            raise Acted(what)
+        return now if alone and 0 < before < needed <= _ran(self._pid, self._tid) else None
+
+    def _next(self, found: "_Touched", before: bytes, pause: float = PAUSE) -> Registers | None:
         """Let it run for a moment.  Its registers then, or None if they are as `before`: it may not have run at all.
         Acted if it runs code that something may influence."""
         if self._memory.changing > CHANGING:
             raise Acted("computes, and changes much memory")
-        self._tracee.run(random.random() * PAUSE)
+        self._tracee.run(random.random() * pause)
         self._stops += 1
         registers = self._tracee.registers()
         if registers.general == before:
@@ -252,6 +285,15 @@ class _Comparer:
         if (what := touched_memory.runs(_containing(found.code, registers.at))) is not None:
             raise Acted(what)
         return registers
+
+
+class _Turn(NamedTuple):
+    """From a state back to it.  `seconds`: of processor time, that it takes at most; `ran`: how much of that the thread
+    had used when it was in the state last."""
+
+    state: int
+    seconds: float
+    ran: float
 
 
 class _Touched(NamedTuple):
@@ -270,66 +312,6 @@ class _Touched(NamedTuple):
     def other_than(self, compared: "_Touched") -> list[Area]:
         known = {area.start for area in compared.written}
         return [area for area in self.written if area.start not in known]
-
-
-class Memory:
-    """The private memory that a process touches.  `memory`: a descriptor of its memory."""
-
-    def __init__(self, memory: int) -> None:
-        self._memory = memory
-        self._areas: list[Area] = []
-        self._pages: dict[int, int] = {}  # hashes of the pages that are not known to change
-        self._chunks: dict[int, int] = {}  # hashes of the chunks without a page that is known to change
-        self._changing: list[tuple[int, int]] = []  # address and length
-
-    @property
-    def changing(self) -> int:
-        return sum(length for _, length in self._changing) // _PAGE
-
-    def begin(self, areas: Iterable[Area]) -> None:
-        """Compare with the present content of these areas."""
-        self._areas, self._pages, self._chunks, self._changing = list(areas), {}, {}, []
-        for at, content in self._content():
-            self._chunks[at] = hash(content)
-            for page in range(0, len(content), _PAGE):
-                self._pages[at + page] = hash(content[page : page + _PAGE])
-
-    def changed(self) -> bytes:
-        """The content of the pages that are known to change."""
-        return b"".join(os.pread(self._memory, length, at) for at, length in self._changing)
-
-    def learn(self) -> bool:
-        """Read everything; return whether a page has changed that was not known to."""
-        new = False
-        for at, content in self._content():
-            if self._chunks.get(at) == hash(content):
-                continue
-            for page in range(0, len(content), _PAGE):
-                known = self._pages.get(at + page)
-                if known is not None and known != hash(content[page : page + _PAGE]):
-                    del self._pages[at + page]
-                    self._chunks.pop(at, None)
-                    self._add(at + page)
-                    new = True
-        return new
-
-    def _add(self, page: int) -> None:
-        pages = sorted({at + offset for at, length in self._changing for offset in range(0, length, _PAGE)} | {page})
-        self._changing = []
-        for at in pages:
-            if self._changing and sum(self._changing[-1]) == at:
-                self._changing[-1] = self._changing[-1][0], self._changing[-1][1] + _PAGE
-            else:
-                self._changing.append((at, _PAGE))
-
-    def _content(self) -> Iterable[tuple[int, bytes]]:
-        for area in self._areas:
-            for at in range(area.start, area.end, _CHUNK):
-                length = min(_CHUNK, area.end - at)
-                content = os.pread(self._memory, length, at)
-                if len(content) < length:
-                    raise OSError(0, "its memory is not mapped completely")
-                yield at, content
 
 
 def _pinned(pid: int) -> bool:

@@ -11,6 +11,7 @@ import platform
 import signal
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
@@ -20,6 +21,7 @@ SUPPORTED: Final = platform.machine() == "x86_64"
 _SEIZE: Final = 0x4206
 _INTERRUPT: Final = 0x4207
 _GETREGSET: Final = 0x4204
+_CONTINUE: Final = 7
 _SYSCALL: Final = 24
 _DETACH: Final = 17
 _MARK_CALLS: Final = 1  # PTRACE_O_TRACESYSGOOD: a stop at a system call differs from one by a signal
@@ -29,6 +31,7 @@ _AT_CALL: Final = 0x80 | signal.SIGTRAP
 _GENERAL: Final = 1  # NT_PRSTATUS
 _EXTENDED: Final = 0x202  # NT_X86_XSTATE: floating point and vectors
 _NEXT: Final = 16 * 8  # where the general ones have the address of the next instruction
+_PAUSE: Final = 0.001  # s
 _BYTES: Final = 16384  # of one set of registers
 
 
@@ -51,7 +54,8 @@ class Registers(NamedTuple):
 
 
 class Tracee:
-    """One thread; stopped within the context, but for the time in `run`.  OSError where that is refused.
+    """One thread; stopped within the context, but for the time in `run` and after `resume`.  OSError where that is
+    refused.
 
     All calls have to come from the same thread of this process.
     """
@@ -65,7 +69,7 @@ class Tracee:
     def __enter__(self) -> "Tracee":
         self._ptrace(_SEIZE, 0, _MARK_CALLS)
         try:
-            self._stop()
+            self.stop()
         except BaseException:
             self._release()
             raise
@@ -74,18 +78,31 @@ class Tracee:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._release()
 
-    def run(self, seconds: float) -> None:
-        """Let it compute for about so long.  Acted if it calls the system, receives a signal or ends."""
+    def run(self, seconds: float, enough: Callable[[], bool] = lambda: True, most: float = 1.0) -> None:
+        """Let it compute for about so long, and then until it is `enough`, for `most` seconds altogether.  Acted if it
+        calls the system, receives a signal or ends."""
+        end = time.monotonic() + most
         self._ptrace(_SYSCALL)
         self._stopped = False
         time.sleep(seconds)
-        self._stop()
+        while not enough() and time.monotonic() < end:
+            time.sleep(_PAUSE)
+        self.stop()
+
+    def resume(self) -> None:
+        """Let it go on as if it were not traced."""
+        self._ptrace(_CONTINUE)
+        self._stopped = False
 
     def registers(self) -> Registers:
         general = self._read(_GENERAL)
         return Registers(general, self._read(_EXTENDED), int.from_bytes(general[_NEXT : _NEXT + 8], sys.byteorder))
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Stop it where it is; a call that waits is interrupted and, but for a few, begun again by the kernel
+        (signal(7)).  Acted as for `run`."""
+        if self._stopped:
+            return
         self._ptrace(_INTERRUPT)
         _, status = os.waitpid(self._tid, _ANY)
         if not os.WIFSTOPPED(status):
@@ -101,15 +118,18 @@ class Tracee:
         raise Acted("has received a signal")
 
     def _release(self) -> None:
-        if self._gone:
-            return
+        """It goes on, and receives a signal that has stopped it."""
         try:
-            if not self._stopped:
-                self._ptrace(_INTERRUPT)
-                os.waitpid(self._tid, _ANY)
-            self._ptrace(_DETACH, 0, self._signal)
+            self.stop()
+        except Acted:
+            pass
         except OSError:
-            pass  # it has ended
+            return  # it has ended
+        if not self._gone:
+            try:
+                self._ptrace(_DETACH, 0, self._signal)
+            except OSError:
+                pass  # it has ended
 
     def _read(self, kind: int) -> bytes:
         buffer = _Buffer(ctypes.addressof(self._space), _BYTES)
