@@ -1,5 +1,6 @@
 """For all tests: Ctrl-C works, temporary folders are removed, and what needs PyTorch is skipped without it."""
 
+import gc
 import importlib.util
 import multiprocessing.util
 import os
@@ -8,8 +9,13 @@ import signal
 import tempfile
 from collections.abc import Iterator
 
-import hypothesis
 import pytest
+
+# hypothesis would load trio, whose plugin nothing here needs, into each worker.  Programs of the tests do not see it.
+os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"
+import hypothesis
+
+del os.environ["HYPOTHESIS_NO_PLUGINS"]
 
 # A busy machine draws and runs examples slowly, which is no failure of the code.  The examples are the same in every
 # run, so that a new failure has its cause in a change; `--hypothesis-profile explore` draws new ones.
@@ -59,6 +65,15 @@ LONG = (
     "workload/test_fthang_torch.py",
     "views/test_page_browser.py",
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collecting makes a million objects that stay, so looking among them for garbage is in vain, now and later."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
