@@ -81,7 +81,10 @@ def test_a_kind_in_a_worker(fthang: Runner) -> None:
     fthang.kill()
 
 
-@pytest.mark.parametrize("kind", ["gil", "nfs-like", "stop"])
+# PyTorch is imported for each; the two slow ones differ in how the threads are kept, not in what was sent before.
+@pytest.mark.parametrize(
+    "kind", ["gil", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("nfs-like", "stop"))]
+)
 def test_a_worker_whose_threads_all_stand_still_has_sent_the_batches_before(fthang: Runner, kind: str) -> None:
     fthang.begin(kind, "--torch", "--workers", "2", "--in-worker", line=f"hanging: {kind}")
     assert fthang.lines()[-2].startswith("step 3 ")
