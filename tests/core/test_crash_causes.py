@@ -458,13 +458,13 @@ ACTUAL = {
 # Importing these takes seconds, and the process keeps them.  Only another version of a library can change a name: CI
 # runs the slow ones, too.
 LARGE = ("torch", "lightning", "pytorch_lightning")
-NAMES = [
+OF_LIBRARIES = [
     pytest.param(name, wanted, marks=[pytest.mark.slow, pytest.mark.torch] if name.startswith(LARGE) else [])
     for name, wanted in ACTUAL.items()
 ]
 
 
-@pytest.mark.parametrize(("name", "wanted"), NAMES)
+@pytest.mark.parametrize(("name", "wanted"), OF_LIBRARIES)
 def test_exceptions_of_libraries_have_the_names_in_the_rules(name: str, wanted: str) -> None:
     module, _, kind = name.partition(":")
     if importlib.util.find_spec(module.split(".")[0]) is None:
