@@ -147,10 +147,10 @@ def _is_varied(values: Iterable[float | None], spread: float) -> bool:
     half, mean = len(known) // 2, sum(known) / len(known)
     deviation = (sum((value - mean) ** 2 for value in known) / len(known)) ** 0.5
     outlier = max(known) - min(known) > OUTLIER * spread
-    return outlier or deviation > spread or abs(_median(known[:half]) - _median(known[half:])) > spread
+    return outlier or deviation > spread or abs(median(known[:half]) - median(known[half:])) > spread
 
 
-def _median(values: list[float]) -> float:
-    """The median.  The statistics module would load more code than PID 1 itself."""
-    values = sorted(values)
-    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
+def median(values: Iterable[float]) -> float:
+    """Of at least one value.  The statistics module would load more code than PID 1 itself."""
+    known = sorted(values)
+    return (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2

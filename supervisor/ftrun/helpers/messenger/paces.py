@@ -11,9 +11,9 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from statistics import median
 from typing import Final
 
+from ftrun.core.rules.idle import median
 from ftrun.core.rules.stragglers import LEAST, Pace, Persistence, Slowness, stragglers
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.main_threads import MainThread, Used, plus, uses_accelerator
