@@ -38,8 +38,11 @@ def put(path: Path, *ranks: object, **other: Any) -> Path:
     return new.rename(path)
 
 
-def fault(number: int, code: str, severity: str, status: str = "fault", retry: str = "") -> Content:
-    return {"rank": number, "logic": number, "code": code, "severity": severity, "status": status, "retry": retry}
+def fault(
+    number: int, code: str, severity: str, status: str = "fault", retry: str = "", local: int | None = None
+) -> Content:
+    found = {"rank": number, "logic": number, "code": code, "severity": severity, "status": status, "retry": retry}
+    return found | {"local": local}
 
 
 @pytest.fixture
@@ -269,7 +272,7 @@ def test_only_ranks_of_this_container_count(path: Path) -> None:
     put(path, rank(3), rank(12, "unrecovered", "80C78008"))
     with watch(path, NODE_RANK="1", LOCAL_WORLD_SIZE="8") as watcher:
         line = reported(watcher)
-        assert line["faults"] == [fault(12, "80C78008", "major", "unrecovered")]
+        assert line["faults"] == [fault(12, "80C78008", "major", "unrecovered", local=4)]
         put(path, rank(3))
         line = reported(watcher)
         assert (line["clear"], line["faults"]) == (True, [])
@@ -326,3 +329,17 @@ def test_helper_ends_when_nobody_reads(watcher: HelperProcess, path: Path) -> No
 )
 def test_local_ranks(environment: dict[str, str], ranks: set[int] | None) -> None:
     assert local_ranks(environment) == ranks
+
+
+@pytest.mark.parametrize(
+    ("environment", "ranks"),
+    [
+        ({}, {6, 7, 8}),
+        ({"LOCAL_WORLD_SIZE": "8"}, {6, 7, 8}),  # ftrun starts the ranks, whatever else is in the environment
+        ({"RANK": "1"}, {6, 7, 8}),
+        ({"VC_TASK_INDEX": "1"}, {3, 4, 5}),  # the platform's own number
+    ],
+)
+def test_a_member_of_a_group_has_the_ranks_of_its_number(environment: dict[str, str], ranks: set[int] | None) -> None:
+    """Each of its containers sees the same file, and would take the faults of all others for its own."""
+    assert local_ranks(environment, started=3, member=2) == ranks

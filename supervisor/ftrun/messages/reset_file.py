@@ -9,7 +9,8 @@ from ftrun.messages.helpers import Problem, Ready
 
 class RankFault(NamedTuple):
     """One fault code of one rank of this container.  `logic`: the number of its chip in the container.  `retry`: the
-    class of a fault that a retry may cure; `request`: the platform asks for a retry."""
+    class of a fault that a retry may cure; `request`: the platform asks for a retry.  `local`: its number among the
+    ranks of this container as the platform counts them; None: these are not known."""
 
     rank: int
     logic: int
@@ -17,6 +18,7 @@ class RankFault(NamedTuple):
     severity: str
     status: str
     retry: str = ""
+    local: int | None = None
 
 
 class Contents(NamedTuple):

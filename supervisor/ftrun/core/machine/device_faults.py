@@ -81,7 +81,7 @@ def record_fault(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Po
 
 
 def fault_fields(fault: Fault) -> do.Fields:
-    return tuple((name, value) for name, value in fault._asdict().items() if value)
+    return tuple((name, value) for name, value in fault._asdict().items() if value and name != "local")
 
 
 def fault_that_ended(attempt: Attempt, policy: Policy) -> Fault | None:

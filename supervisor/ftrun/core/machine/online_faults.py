@@ -69,13 +69,21 @@ def _retry(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy,
 
 def local_rank_of(job: Job, attempt: Attempt, fault: Fault) -> int | None:
     """The local rank that has the fault: the one that the platform names, or, where each rank has a device, the one
-    that uses it by the convention that rank n of a node takes device n."""
+    that uses it by the convention that rank n of a node takes device n.
+
+    The platform numbers the ranks of the complete job.  Where members or devices are missing, the ranks have other
+    numbers, but rank n of the container is still that of its device n.
+    """
+    processes = attempt.processes
+    used = [number for number, device in enumerate(job.devices) if device.id not in job.ledger.removed]
+    each_has_one = len(used) == len(processes)
+    if fault.local is not None:
+        numbers = used if each_has_one else [*range(len(processes))]
+        return processes[numbers.index(fault.local)].local_rank if fault.local in numbers else None
     if fault.rank is not None:
-        return next((one.local_rank for one in attempt.processes if one.rank == fault.rank), None)
-    used = [device.id for device in job.devices if device.id not in job.ledger.removed]
-    if len(used) != len(attempt.processes) or fault.device not in used:
-        return None
-    return attempt.processes[used.index(fault.device)].local_rank
+        return next((one.local_rank for one in processes if one.rank == fault.rank), None)
+    device = next((number for number in used if job.devices[number].id == fault.device), None)
+    return processes[used.index(device)].local_rank if each_has_one and device is not None else None
 
 
 # --- links ------------------------------------------------------------------------------------------------------------

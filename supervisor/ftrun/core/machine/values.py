@@ -179,7 +179,8 @@ class Fault(NamedTuple):
 
     `retry`: what may cure it where ranks can recover: empty, a class of `fault_codes.RETRIES`, `request` (the platform
     asks for a retry), or `process` (the platform asks for a new process of `rank` alone).  `rank`: the number in the
-    job of the rank that has the fault, where the platform names it."""
+    job of the rank that has the fault, where the platform names it; it counts the ranks of the complete job, also where
+    fewer are at work.  `local`: the same, counted within this container."""
 
     device: str
     code: str
@@ -187,6 +188,7 @@ class Fault(NamedTuple):
     why: str = ""
     retry: str = ""
     rank: int | None = None
+    local: int | None = None
 
     @property
     def acts(self) -> bool:

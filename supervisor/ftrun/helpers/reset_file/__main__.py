@@ -1,15 +1,16 @@
-"""Reports the requests of MindCluster: `python -m ftrun.helpers.reset_file PATH PERIOD [TABLE [RANKS]]`.
+"""Reports the requests of MindCluster: `python -m ftrun.helpers.reset_file PATH PERIOD [TABLE [RANKS [MEMBER]]]`.
 
 PATH is `reset.json` (contents.py), which is read every PERIOD seconds; TABLE is a fault code table of the site
-(core/rules/fault_codes.py); RANKS is the number of ranks that ftrun starts here.  The messages are in
-messages/reset_file.py: `Contents` at first and after each change; `Ready` after the first read; `Problem`, each at most
-once.  There is one fault for each code of each rank of this container (contents.py; of all ranks if the local ranks are
-unknown) with the status `fault`, `unrecovered` or `failed`.  The status `fault` without a code gets the code
-"reset.json"; so do the other two if no rank of this container has a code.  For each of these the platform requires the
-training to end, whatever the severity, unless it asks for less.  At the start the state is clear; without a file it
-stays clear, which is reported after the same delay as for a file that vanishes.  A file that is incomplete or
-unreadable changes nothing, and is a problem once this lasts for PATIENCE seconds; a file that is missing for so long is
-clear.  It exits with 0 when stdin ends or PID 1 no longer reads, and with 1 after an unexpected exception.
+(core/rules/fault_codes.py); RANKS is the number of ranks that ftrun starts here, MEMBER that of this container in its
+group. The messages are in messages/reset_file.py: `Contents` at first and after each change; `Ready` after the first
+read; `Problem`, each at most once. There is one fault for each code of each rank of this container (contents.py; of all
+ranks if the local ranks are unknown) with the status `fault`, `unrecovered` or `failed`. The status `fault` without a
+code gets the code "reset.json"; so do the other two if no rank of this container has a code. For each of these the
+platform requires the training to end, whatever the severity, unless it asks for less. At the start the state is clear;
+without a file it stays clear, which is reported after the same delay as for a file that vanishes. A file that is
+incomplete or unreadable changes nothing, and is a problem once this lasts for PATIENCE seconds; a file that is missing
+for so long is clear. It exits with 0 when stdin ends or PID 1 no longer reads, and with 1 after an unexpected
+exception.
 """
 
 import os
@@ -37,8 +38,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
-    path, period, site, ranks = (*argv, "", "")[:4]
-    local = contents.local_ranks(os.environ, int(ranks) if ranks else None)
+    path, period, site, ranks, member = (*argv, "", "", "")[:5]
+    local = contents.local_ranks(os.environ, int(ranks) if ranks else None, int(member) if member else None)
     reader = ResetFile(path, tables.load(ASCEND.name, site, lines.problem), local, lines)
     reader.report()
     lines.send(Ready())

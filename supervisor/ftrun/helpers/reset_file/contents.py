@@ -63,13 +63,15 @@ def parse(
         if status not in UNDER_WAY or (local is not None and rank not in local):
             continue
         clear = False
+        place = None if local is None else sorted(local).index(rank)
         asked = REQUEST if policy == AGAIN and status == "unrecovered" else ""
         if not codes:
-            fault = RankFault(rank, logic, NO_CODE, entry_of(NO_CODE).severity, status, asked)
+            fault = RankFault(rank, logic, NO_CODE, entry_of(NO_CODE).severity, status, asked, place)
             (faults if status == FAULT else faults_without_code).append(fault)
         for code in codes:
             found_entry = entry_of(code)
-            faults.append(RankFault(rank, logic, code, found_entry.severity, status, asked or found_entry.retry))
+            retry = asked or found_entry.retry
+            faults.append(RankFault(rank, logic, code, found_entry.severity, status, retry, place))
     if not faults:  # the faulty chip belongs to another container, and those here are reset together with it
         faults = faults_without_code
     state = Contents(
@@ -114,8 +116,11 @@ def _rank(entry: object) -> tuple[int, int, str, str, list[str]]:
     return rank, int(logic), status, _get(entry, "Policy", str, ""), list(dict.fromkeys(codes))
 
 
-def local_ranks(environment: Mapping[str, str], started: int | None = None) -> frozenset[int] | None:
+def local_ranks(
+    environment: Mapping[str, str], started: int | None = None, member: int | None = None
+) -> frozenset[int] | None:
     """The local ranks; None if the environment does not determine them.  `started`: so many are started by ftrun.
+    `member`: the number of this container in its group, for an environment without one.
 
     RANK is the number of this process or of this pod: Ascend's operator sets it for the pod, and lists the devices of
     the pod in LOCAL_RANK (`0,1,2,3`).  With several ranks in a container and no LOCAL_RANK its meaning is ambiguous.
@@ -125,6 +130,7 @@ def local_ranks(environment: Mapping[str, str], started: int | None = None) -> f
     if started is None and rank is not None and re.fullmatch(r"\d+", local, re.ASCII):
         return frozenset({rank})
     node = _first(environment, NODE_NUMBERS)
+    node = member if node is None else node
     if node is None and (started is not None or "," in local):
         node = rank
     size = started or size

@@ -30,7 +30,8 @@ class ResetFile(Client[messages.Event]):
         self._retries: int | None = None  # highest reported number of rescheduled pods of this job
         settings = self.context.settings
         arguments = [str(reset_file(settings)), str(LOOK), str(settings["fault-table"].value or "")]
-        arguments += [str(ranks)] if (ranks := self.context.policy.ranks) else []
+        group = self.context.group
+        arguments += [str(self.context.policy.ranks or ""), "" if group is None else str(group.rank)]
         self.context.helpers.add(self.name, *arguments)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
@@ -52,7 +53,7 @@ class ResetFile(Client[messages.Event]):
             severity = SEVERITIES.get(one.severity, one.severity)
             why = f"the platform reports rank {one.rank} as {one.status}"
             retry = one.retry or (PROCESS if message.one_process and one.status == FAULTY else "")
-            found[device, one.code, retry] = Fault(device, one.code, severity, why, retry, one.rank)
+            found[device, one.code, retry] = Fault(device, one.code, severity, why, retry, one.rank, one.local)
         self._hold = None if message.clear else "a rank of this container has status fault"
         context.barred = frozenset(fault.device for fault in found.values())
         if message.flushing:
