@@ -562,14 +562,47 @@ def test_the_last_report_of_a_member_is_received(make: Callable[[int], Group]) -
     assert not nodes[1].problems
 
 
-def succeed(nodes: list[Node]) -> GroupEnd:
+def succeed(nodes: list[Node], **more: Any) -> GroupEnd:
     """End the group with the success of all commands."""
     end = GroupEnd(0, "succeeded", "", asked=False)
     for node in nodes:
-        node.report("done", 1, end=end)
+        node.report("done", 1, end=end, **more)
     for node in nodes:
         node.ordered("end")
     return end
+
+
+def test_a_new_messenger_of_rank_0_waits_for_a_spare_that_has_not_reconnected_when_all_have_succeeded(
+    make: Callable[[int], Group],
+) -> None:
+    """A spare that does not hear of the end ends with 195, although the job has succeeded."""
+    group = make(3)
+    nodes = group.nodes(spares=1)
+    for node in nodes:
+        node.report("ready")
+    orders = [node.ordered("run", 1) for node in nodes]
+    places = {"places": orders[0].places}
+    for node in nodes[:2]:
+        node.report("running", 1, **places)
+    nodes[2].report("ready", 1, **places)
+    nodes[2].process.send_signal(signal.SIGSTOP)
+    nodes[0].process.kill()
+    patient = "import ftrun.helpers.messenger.coordinator_link as h; h.LEAVING = h.RECONNECT = 60.0; h.FLUSH = 0.0"
+    again = group.node(0, patient, spares=1)
+    again.seq = nodes[0].seq
+    end = succeed([again, nodes[1]], **places)
+    for node in (again, nodes[1]):
+        node.report("left", 1, end=end, **places)
+    nodes[1].event("leave_confirmed")
+    again.contact()
+    again.contact()
+    assert not [line for line in again.lines if line["event"] == "leave_confirmed"], (
+        "the spare does not know of the end"
+    )
+    nodes[2].process.send_signal(signal.SIGCONT)
+    assert nodes[2].ordered("end").end == GroupEnd(0, "succeeded", "all members have succeeded")
+    nodes[2].report("left", 1, end=end, **places)
+    again.event("leave_confirmed")
 
 
 def test_rank_0_does_not_wait_forever_for_the_members(make: Callable[[int], Group]) -> None:

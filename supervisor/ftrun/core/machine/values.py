@@ -178,9 +178,8 @@ class Fault(NamedTuple):
     """A device fault.  `severity` is one of `fault_codes.SEVERITIES`.
 
     `retry`: what may cure it where ranks can recover: empty, a class of `fault_codes.RETRIES`, `request` (the platform
-    asks for a retry), or `process` (the platform asks for a new process of `rank` alone).  `rank`: the number in the
-    job of the rank that has the fault, where the platform names it; it counts the ranks of the complete job, also where
-    fewer are at work.  `local`: the same, counted within this container."""
+    asks for a retry), or `process` (the platform asks for a new process of `rank` alone).  `rank`, `local`: the numbers
+    in the complete job and its container of the rank that has the fault, where the platform names it."""
 
     device: str
     code: str

@@ -124,8 +124,12 @@ class CoordinatorLink:
         self._planned = max(now, self.due)
 
     def _check_leaving(self, now: float) -> None:
-        """PID 1 ends this process after `LeaveConfirmed`, so the members get their last order before."""
-        if not self._coordinator.staying or self._coordinator.order.what != "end":  # or they wait for another rank 0
+        """PID 1 ends this process after `LeaveConfirmed`, so the members get their last order before.  Those that this
+        process, which may be new, has not heard of yet get the time to reconnect for that."""
+        unknown = self._coordinator.size > len(self._coordinator.members)
+        may_come = unknown and now < self._coordinator.started + RECONNECT
+        if self._coordinator.order.what != "end" or not (self._coordinator.staying or may_come):
+            # Nobody needs the order, or they wait for another rank 0.
             self._leaving = min(self._leaving, now + FLUSH) if self._by_fd else now
         if now >= self._leaving:
             self._leaving = math.inf
