@@ -60,9 +60,25 @@ class Network:
 
     def ip(self, *lines: str) -> None:
         """As `ip` says it, one a line."""
-        words = [*self.enter, "ip", "-batch", "-"]
+        self._batch("ip", lines)
+
+    def tc(self, *lines: str) -> None:
+        """As `tc` says it, one a line."""
+        self._batch("tc", lines)
+
+    def _batch(self, program: str, lines: Sequence[str]) -> None:
+        words = [*self.enter, program, "-batch", "-"]
         made = subprocess.run(words, input="\n".join(lines), text=True, capture_output=True, env={"PATH": PATHS})
         assert made.returncode == 0, made.stderr
+
+    def join(self) -> None:
+        """Make it the bridge that hosts are linked to."""
+        self.ip(
+            "link set lo up",
+            "link add bridge type bridge forward_delay 0",
+            "addr add 10.77.0.254/24 dev bridge",
+            "link set bridge up",
+        )
 
     def close(self) -> None:
         assert self.holder.stdin is not None
@@ -153,6 +169,29 @@ class Host:
         self._switch.ip(f"link set {self._port} master bridge")
         self.network.ip("link set eth0 up")
 
+    def congest(self, rate: str, queue: int) -> None:
+        """Each way not more than `rate` passes, as `tc` says it; of what comes faster `queue` bytes wait, and the rest
+        is lost."""
+        shaped = f"root tbf rate {rate} burst 1600 limit {queue}"
+        self._switch.tc(f"qdisc replace dev {self._port} {shaped}")
+        self.network.tc(f"qdisc replace dev eth0 {shaped}")
+
+    def clear(self) -> None:
+        """The end of `congest`."""
+        self._switch.tc(f"qdisc del dev {self._port} root")
+        self.network.tc("qdisc del dev eth0 root")
+
+    def block(self, port: int) -> None:
+        """Drop what is sent here to or from a TCP port; what others send to it still arrives."""
+        self.network.ip(
+            f"rule add pref 10 ipproto tcp dport {port} blackhole",
+            f"rule add pref 11 ipproto tcp sport {port} blackhole",
+        )
+
+    def unblock(self) -> None:
+        """The end of `block`."""
+        self.network.ip("rule del pref 10", "rule del pref 11")
+
 
 class Container(Run):
     """One ftrun, PID 1 of its own; `process` is the `unshare` around it and ends as it does."""
@@ -234,12 +273,7 @@ class Hosts:
         self.secret.write_text(secrets.token_hex(32))
         try:
             self._switch = self._network()
-            self._switch.ip(
-                "link set lo up",
-                "link add bridge type bridge forward_delay 0",
-                "addr add 10.77.0.254/24 dev bridge",
-                "link set bridge up",
-            )
+            self._switch.join()
             self.hosts = [Host(number, self._network(), self._switch) for number in range(size)]
         except BaseException:
             self.close()

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from proof.chaos import group_chaos, rank_chaos, rank_plan
+from proof.chaos import group_chaos, group_faults, rank_chaos, rank_plan
 from proof.chaos.check import check
 from proof.chaos.described import last
 from proof.chaos.plan import Job, Outcome, job
@@ -261,7 +261,7 @@ def ranks(seed: int, lasting: float, beside: int, again: str | None, members: in
 
 def groups(seed: int, lasting: float, beside: int, again: str | None, outcomes: Path | None) -> int:
     """`--groups`: 0 if every job went as it has to."""
-    if why := refusal() or hosts.refusal():
+    if why := refusal() or hosts.refusal() or group_faults.refusal():
         print(f"bin/prove chaos: {why}", file=sys.stderr)
         return 2
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))

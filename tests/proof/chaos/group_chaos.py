@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from proof.chaos.described import last
 from proof.chaos.group_check import check
-from proof.chaos.group_plan import GroupJob, GroupOutcome, job
+from proof.chaos.group_plan import CONGESTED, DISKS, FOR_EVER, LINK_CUT, GroupJob, GroupOutcome, job
 from proof.chaos.group_play import play
 from proof.chaos.play import Stopped
 from support import measured
@@ -95,8 +95,9 @@ def summary(results: list[GroupResult]) -> tuple[Counter[str], Counter[str], Cou
 def _kind(one: dict[str, object]) -> str:
     if "moment" in one:
         return f"{one['kind']} ({one['moment']})"
-    named = one["kind"] in ("ftrun killed", "device fault", "operator request")
-    return f"{one['kind']}: {one['what']}" if named else str(one["kind"])
+    named = one["kind"] in ("ftrun killed", "device fault", "operator request", LINK_CUT, CONGESTED, *DISKS)
+    lasting = ", for ever" if one.get("lasting") == FOR_EVER else ""
+    return (f"{one['kind']}: {one['what']}" if named else str(one["kind"])) + lasting
 
 
 def page(results: list[GroupResult], seed: int, took: float) -> measured.Measured:
@@ -113,12 +114,15 @@ def page(results: list[GroupResult], seed: int, took: float) -> measured.Measure
             f"The result is {len(results):,} short jobs with {happened.total():,} faults, of which {lost.total():,}, "
             f"those of {len(failed):,} jobs, were mishandled, in {took / 60:.0f} minutes with seed {seed}, on a "
             f"machine with a load of {os.getloadavg()[2]:.0f}. A job is a group of two or three ftruns, each PID 1 of "
-            "a container with a /dev/shm of its own and two devices of a fake driver library. The size of the group is "
+            "a container on a host of its own (a network namespace with a link to a bridge), with a /dev/shm of its "
+            "own and two devices of a fake driver library. The size of the group is "
             "fixed or MIN:MAX, and there may be a spare. Each ftrun starts two recoverable ranks, or one for each "
             "device that is left (`--min-devices`), most have standbys, and heal commands work or fail. The faults "
             "strike ranks (from inside and outside), devices and their driver, standbys, helpers, whole containers, "
-            "ftruns (whose container comes back in place, anew or never) and /dev/shm; there are termination signals "
-            "and requests of an operator. All of it follows from the seed and the index of the job. The median "
+            "ftruns (whose container comes back in place, anew or never), /dev/shm, run dirs, state dirs and folders "
+            "of reports (full or read-only, for a while or for ever) and the network (below); there are termination "
+            "signals, requests of an operator, also `ftctl stop`, and what a platform writes into `reset.json`. "
+            "All of it follows from the seed and the index of the job. The median "
             f"duration of a job is {jobs[len(jobs) // 2]:.0f} s.",
             f"There were {went['ftruns']:,} runs of ftrun, {went['epochs after the first']:,} restarts of a whole "
             f"group, of which {went['changes of the number of ranks']:,} were with another number of ranks, "
@@ -128,11 +132,16 @@ def page(results: list[GroupResult], seed: int, took: float) -> measured.Measure
             "members ended with different codes, these are separated by /.",
             "After each job these conditions are checked: each value after each step, and the values at the end, are "
             "those of a run without faults, whatever the number of ranks was; no step of a round or an epoch is done "
-            "after a step of a later one, anywhere in the group; within an epoch, who is not on record as replaced has "
+            "after a step of a later one, anywhere in the group, and no epoch begins while ranks of an earlier one "
+            "exist; no rank works in an epoch or round whose start is not on record yet; "
+            "within an epoch, who is not on record as replaced has "
             "kept its process; no epoch begins below a recorded checkpoint, and no round below the snapshot before it; "
             "each rung of recovery is permitted and follows a finer one, and a fault; each ftrun has ended once, with "
             "the code of its records and of the "
-            "termination message, which a fault explains; the records are in order; no process and no folder is left; "
+            "termination message, which a fault explains; the records are in order; no process is left, and nothing in "
+            "/dev/shm or in the folder for temporary files; `ftctl` ends, and what it calls done is on record; a stop "
+            "of one member ends all; what the platform reports is on record, and a process that it wants replaced does "
+            "not go on; where the run dir could not be written, ftrun says that records are missing; "
             "and the pure core, given the events on which each ftrun had decided, comes to the same records, field by "
             "field.",
         ),
@@ -140,5 +149,16 @@ def page(results: list[GroupResult], seed: int, took: float) -> measured.Measure
         rows=(
             *((kind, f"{happened[kind]:,}", f"{lost[kind]:,}") for kind in sorted(happened)),
             ("**total**", f"**{happened.total():,}**", f"**{lost.total():,}**"),
+        ),
+        after=(
+            "The network: a link is cut (its host detects that, or not), carries so little that messages are late or "
+            "lost (the kernel's token bucket filter), or what one ftrun sends to the others is dropped while the "
+            "training goes on. Most of it lasts for up to four seconds, some for longer than `--peer-timeout` (15 s), "
+            "some for ever. A silence of the ftruns that is shorter than that has to end nothing.",
+            "The following is accepted: where the run dir could not be written, records are missing, but those that "
+            "exist are the core's, in its order; an ftrun whose run dir is read-only when its container comes back is "
+            "started once that is over; a spare that `ftctl stop` is for ends alone; and 195 for a member that was cut "
+            "off, or whose connection to member 0 was, while others end with 0. An ftrun of these jobs looks at its "
+            "devices twice a second.",
         ),
     )

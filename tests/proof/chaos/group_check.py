@@ -1,11 +1,25 @@
 """What must hold after a job of a group: `check(outcome)` gives what does not, a sentence each."""
 
+import re
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import combinations, pairwise
+from typing import NamedTuple
 
 from ftrun.core.rules.exit_codes import INTERNAL
 from proof.chaos import rank_check
-from proof.chaos.group_plan import GroupOutcome, GroupRun
+from proof.chaos.group_plan import (
+    BLOCKED,
+    DISKS,
+    FOR_EVER,
+    NETWORK,
+    NEW_PROCESS,
+    OTHER_POD,
+    PLATFORM,
+    RESET_FILE,
+    TORN,
+    GroupOutcome,
+    GroupRun,
+)
 from proof.chaos.group_replay import replay
 from proof.chaos.plan import Record
 from proof.chaos.rank_check import OWN
@@ -13,9 +27,18 @@ from proof.chaos.rank_numbers import final_values
 from proof.chaos.rank_plan import RankOutcome
 
 # What no rank has to notice.
-HARMLESS = ("helper killed", "helper stopped", "standby killed", "/dev/shm full", "driver blocked")
-DEVICES = ("device fault", "device asks for a reset", "driver blocked")
+HARMLESS = (
+    *("helper killed", "helper stopped", "standby killed", "/dev/shm full", "driver blocked"),
+    *(*DISKS, TORN, OTHER_POD),
+)
+DEVICES = ("device fault", "device asks for a reset", "driver blocked", *PLATFORM)
+SHORT = 10.0  # s; --peer-timeout is 15 s
+LONG = 5.0  # s that a member may have been silent when it is lost for a while
 MOMENT = 0.05  # s
+SILENCE = re.compile(r"no message arrived from it for ([\d.]+)s")
+STOPPED = "stopped"
+ENOUGH = 1.5  # s that a fault stays in reset.json, which is read twice a second
+SOON = 60.0  # s until all members know of a stop and have ended, on a crowded machine
 Place = tuple[int, int, int]  # number of the group's life, epoch, round
 LOST, ISOLATING = 195, (196, 197)
 
@@ -23,12 +46,35 @@ LOST, ISOLATING = 195, (196, 197)
 def check(outcome: GroupOutcome) -> list[str]:
     if late := [f"{run.member}-{run.container}" for run in outcome.runs if run.code is None]:
         return [f"it did not end in time: {', '.join(late)}"]
-    found = [*_values(outcome), *_one_at_a_time(outcome), *_processes(outcome), *_checkpoints(outcome)]
+    found = [*_values(outcome), *_one_at_a_time(outcome), *_never_two_epochs(outcome)]
+    found += [*_processes(outcome), *_checkpoints(outcome)]
     for run in outcome.runs:
-        who = f"ftrun {run.member}-{run.container}"
-        found += [f"{who}: {wrong}" for wrong in (*_end(run), *_rungs(outcome, run), *_order(run))]
-        found += [f"{who} against the core: {wrong}" for wrong in replay(run.decisions, run.records, run.killed)]
-    return [*found, *_codes(outcome), *(f"left behind: {one}" for one in outcome.left)]
+        who, broken = f"ftrun {run.member}-{run.container}", _is_spoiled(outcome, run)
+        always = (*_end(run, broken), *_order(run), *_requests(outcome, run), *_patience(outcome, run))
+        found += [f"{who}: {wrong}" for wrong in always]
+        found += [
+            f"{who} against the core: {wrong}" for wrong in replay(run.decisions, run.records, run.killed, broken)
+        ]
+        if broken:
+            found += [f"{who}: {wrong}" for wrong in _lost_records(run)]
+        else:
+            alone = (*_rungs(outcome, run), *_records_first(outcome, run), *_broken_state_dir(outcome, run))
+            found += [f"{who}: {wrong}" for wrong in alone]
+    found += [*_codes(outcome), *_stops(outcome), *_noticed(outcome), *_replaced_for_platform(outcome)]
+    return [*found, *(f"left behind: {one}" for one in outcome.left)]
+
+
+def _is_spoiled(outcome: GroupOutcome, run: GroupRun) -> bool:
+    """Whether records of this ftrun may be missing, since its run dir could not be written.  A state dir, or a folder
+    of reports, that cannot be written loses none."""
+    where = run.member, run.container, "run"
+    disks = [one for one in outcome.struck if one["kind"] in DISKS]
+    return any((one["member"], one["container"], one["what"]) == where and one["mono"] <= run.over for one in disks)
+
+
+def _is_harmless(one: Record) -> bool:
+    """Whether no rank has to notice it: also a silence of the ftruns themselves that is shorter than permitted."""
+    return one["kind"] in HARMLESS or (one["kind"] == BLOCKED and one["lasting"] < SHORT)
 
 
 def _kinds(outcome: GroupOutcome, member: int | None = None) -> set[str]:
@@ -65,12 +111,18 @@ def _when(one: Record) -> str:
 def _places(outcome: GroupOutcome) -> Callable[[Record], Place]:
     """Where a line of the training stands in the order of epochs and rounds.  A group of which no ftrun is left has
     forgotten the number of its last epoch, and new containers begin with 1 again."""
-    begins, alive = [], 0.0
+    begins = _lives(outcome)
+    return lambda one: (sum(began <= one["mono"] for began in begins), one["epoch"], one["round"])
+
+
+def _lives(outcome: GroupOutcome) -> list[float]:
+    """When the first ftrun of the group has begun, and each that began when none was left."""
+    begins, alive = list[float](), 0.0
     for run in sorted(outcome.runs, key=lambda run: run.began):
         if run.began > alive:
             begins.append(run.began)
         alive = max(alive, _ended(outcome, run))
-    return lambda one: (sum(began <= one["mono"] for began in begins), one["epoch"], one["round"])
+    return begins
 
 
 def _ended(outcome: GroupOutcome, run: GroupRun) -> float:
@@ -90,10 +142,46 @@ def _one_at_a_time(outcome: GroupOutcome) -> Iterator[str]:
         last = max(this, last)
 
 
+class Work(NamedTuple):
+    """The ranks of one epoch in one container, from the record of their start to that of their end."""
+
+    who: str
+    life: int
+    epoch: int
+    since: float
+    until: float
+
+
+def _never_two_epochs(outcome: GroupOutcome) -> Iterator[str]:
+    """No epoch begins anywhere while ranks of an earlier one exist, by the records."""
+    begins, works = _lives(outcome), list[Work]()
+    for run in outcome.runs:
+        if _is_spoiled(outcome, run):
+            continue
+        epoch, since = 0, None
+        for record in (*run.records, {"event": "exited", "mono": _ended(outcome, run)}):
+            if (record["event"], record.get("what")) == ("group", "run"):
+                epoch = record["epoch"]
+            elif record["event"] == "spawned":
+                since = record["mono"]
+            elif record["event"] == "exited" and since is not None:
+                life = sum(began <= since for began in begins)
+                works.append(Work(f"{run.member}-{run.container}", life, epoch, since, record["mono"]))
+                since = None
+    for one, other in combinations(sorted(works, key=lambda work: work[1:3]), 2):
+        if one.life == other.life and one.epoch < other.epoch and other.since < one.until - MOMENT:
+            yield (
+                f"epoch {other.epoch} began in {other.who} at {other.since}, "
+                f"that of {one.epoch} ended in {one.who} at {one.until}"
+            )
+
+
 def _processes(outcome: GroupOutcome) -> Iterator[str]:
     """Within an epoch, who is not on record as replaced has kept its process."""
     who: dict[Place, dict[int, tuple[str, int]]] = {}
     until: dict[Place, float] = {}
+    if any(_is_spoiled(outcome, run) for run in outcome.runs):
+        return
     place = _places(outcome)
     for one in outcome.rounds:
         this = place(one)
@@ -153,14 +241,14 @@ def _checkpoints(outcome: GroupOutcome) -> Iterator[str]:
 # --- each ftrun -------------------------------------------------------------------------------------------------------
 
 
-def _end(run: GroupRun) -> Iterator[str]:
+def _end(run: GroupRun, spoiled: bool) -> Iterator[str]:
     """One end, with its code, unless it was killed."""
     if OWN.search(run.stderr) or any("traceback" in record for record in run.records):
         yield "ftrun itself failed"
     if run.killed:
         return
     ended = [record for record in run.records if record["event"] == "ended"]
-    if len(ended) != 1 or ended[0]["exit_code"] != run.code:
+    if len(ended) != 1 - (spoiled and not ended) or any(one["exit_code"] != run.code for one in ended):
         yield f"it ended with {run.code}, the records say {[one.get('exit_code') for one in ended]}"
     if run.verdict is None or run.verdict["exit_code"] != run.code:
         yield f"it ended with {run.code}, the termination message says {run.verdict}"
@@ -174,7 +262,7 @@ def _order(run: GroupRun) -> Iterator[str]:
 
 def _rungs(outcome: GroupOutcome, run: GroupRun) -> Iterator[str]:
     """What recovered is permitted, comes from the finest rung down, and follows a fault."""
-    struck = tuple(one for one in outcome.struck if one["kind"] not in HARMLESS)
+    struck = tuple(one for one in outcome.struck if not _is_harmless(one))
     records = run.records
     if any(run.member == other.member and other.began < run.began for other in outcome.runs):
         # It joins a round that the other members have on record as begun.
@@ -183,6 +271,73 @@ def _rungs(outcome: GroupOutcome, run: GroupRun) -> Iterator[str]:
     alone = RankOutcome(outcome.job.base, run.code, records, struck)
     yield from rank_check._rungs(alone)
     yield from rank_check._unexplained(alone)
+
+
+def _lost_records(run: GroupRun) -> Iterator[str]:
+    """ftrun says that its records are incomplete."""
+    incomplete = any(replay(run.decisions, run.records, run.killed))
+    if incomplete and not run.killed and "cannot be written" not in run.stderr:
+        yield "records are missing, and it does not say so"
+
+
+def _patience(outcome: GroupOutcome, run: GroupRun) -> Iterator[str]:
+    """No member is lost by a silence that is shorter than --peer-timeout."""
+    limit = float(dict(outcome.job.base.options).get("peer-timeout", "60s").removesuffix("s"))
+    for record in run.records:
+        silence = SILENCE.search(str(record.get("why"))) if record["event"] == "group" else None
+        if silence is not None and float(silence[1]) < limit:
+            yield f"a member was lost after {silence[1]} s without a message, of {limit:.0f} s"
+            return
+
+
+def _broken_state_dir(outcome: GroupOutcome, run: GroupRun) -> Iterator[str]:
+    """A state dir that can be written no more is a problem on record, once there was something to write."""
+    if run.killed or _kinds(outcome, run.member) & {"helper killed", "helper stopped", "container stopped"}:
+        return
+    for one in outcome.struck:
+        for_ever = one["kind"] in DISKS and one["what"] == "state" and one["lasting"] == FOR_EVER
+        if not for_ever or (one["member"], one["container"]) != (run.member, run.container):
+            continue
+        ends = any(r["event"] == "exited" and r["mono"] > one["mono"] for r in run.records)
+        known = any(r["event"] == "problem" and "cannot be written" in r["what"] for r in run.records)
+        if run.began < one["mono"] and ends and not known:
+            yield f"{one['kind']} of the state dir is not on record"
+
+
+def _records_first(outcome: GroupOutcome, run: GroupRun) -> Iterator[str]:
+    """No rank works in an epoch or a round before its start is on record here."""
+    node, until = f"member-{run.member}-{run.container}", _ended(outcome, run)
+    orders: dict[int, float] = {}  # when each was first on record; a messenger that is new repeats it
+    for r in run.records:
+        if (r["event"], r.get("what")) == ("group", "run"):
+            orders.setdefault(r["epoch"], r["mono"])
+    rounds = [(r["round"], r["mono"]) for r in run.records if r["event"] == "recovering"]
+    for one in outcome.rounds:
+        if one["node"] != node or not run.began <= one["mono"] <= until:
+            continue
+        if not orders.get(one["epoch"], float("inf")) <= one["mono"]:
+            yield f"rank {one['rank']} began {_when(one)} before the order to start was on record"
+        # Who comes new joins a round that the others have on record as begun.
+        same = [o for o in outcome.rounds if (o["node"], o["epoch"]) == (node, one["epoch"])]
+        joined = min(o["round"] for o in same if o["mono"] >= run.began)
+        written = any(number == one["round"] and at <= one["mono"] for number, at in rounds)
+        if one["round"] > max(1, joined) and not written:
+            yield f"rank {one['rank']} began {_when(one)} before that was on record"
+
+
+def _requests(outcome: GroupOutcome, run: GroupRun) -> Iterator[str]:
+    """ftctl never hangs, and what it calls done is on record."""
+    spoiled = _is_spoiled(outcome, run)
+    for one in outcome.struck:
+        if one["kind"] != "operator request" or one["member"] != run.member or "answer" not in one:
+            continue
+        if not run.began <= one["mono"] <= _ended(outcome, run):
+            continue
+        if one["answer"] not in (0, 1):
+            yield f"ftctl {one['what']} ended with {one['answer']}"
+        orders = [r for r in run.records if r["event"] == "order" and r["mono"] >= one["mono"] - MOMENT]
+        if one["answer"] == 0 and not spoiled and not any(r["what"] == one["what"] and r["ok"] for r in orders):
+            yield f"ftctl {one['what']} reported success, which is not on record"
 
 
 # --- the group --------------------------------------------------------------------------------------------------------
@@ -197,9 +352,16 @@ def _codes(outcome: GroupOutcome) -> Iterator[str]:
     well = [run for run in left if run.code == 0]
     for run in left:
         beside = [other.member for other in well if other.began < _ended(outcome, run)]
-        own = _kinds(outcome, run.member) & {"termination signal", "ftrun killed", *DEVICES}
-        if run.code != 0 and beside and not own:
+        own = _kinds(outcome, run.member) & {"termination signal", "ftrun killed", *DEVICES, *NETWORK}
+        own |= _kinds(outcome, 0) & set(NETWORK)  # without member 0 nobody knows of the others
+        if run.code != 0 and beside and not own and not (run.code == 143 and _is_spare(run)):
             yield f"member {run.member} ended with {run.code}, the members {beside} with 0"
+
+
+def _is_spare(run: GroupRun) -> bool:
+    """Whether the last order to start that it has seen gave a place to others only; a stop ends a spare alone."""
+    orders = [r for r in run.records if (r["event"], r.get("what")) == ("group", "run")]
+    return bool(orders) and run.member not in orders[-1].get("members", [run.member])
 
 
 def _explained(outcome: GroupOutcome, run: GroupRun) -> bool:
@@ -208,10 +370,78 @@ def _explained(outcome: GroupOutcome, run: GroupRun) -> bool:
         return run.code == INTERNAL.code and "/dev/shm full" in kinds
     if "termination signal" in kinds:
         return True
-    if run.code == LOST and "ftrun killed" in kinds:
+    if run.code in (143, 137) and any(one.get("what") == "stop" for one in outcome.struck):
+        return True
+    silent = any(one["kind"] in NETWORK and one["lasting"] >= LONG for one in outcome.struck)
+    if run.code == LOST and ("ftrun killed" in kinds or silent):
         return True
     # The verdict about one member is that of all if they cannot go on without it.
     if run.code in ISOLATING or (run.code == LOST and kinds & set(DEVICES)):
         return bool(kinds & set(DEVICES))
-    hurt = [one for one in outcome.struck if one["kind"] not in HARMLESS]
+    hurt = [one for one in outcome.struck if not _is_harmless(one)]
     return bool(hurt) and ("failure" not in dict(base.options)["restart-on"] or len(hurt) > base.max_restarts)
+
+
+def _stops(outcome: GroupOutcome) -> Iterator[str]:
+    """A stop of one member that has a place in the epoch ends all: no epoch begins afterwards."""
+    for run in outcome.runs:
+        stop = next((r["mono"] for r in run.records if r["event"] == "order" and r["what"] == "stop" and r["ok"]), None)
+        if stop is not None and any(r["event"] == "spawned" and r["mono"] > stop for r in run.records):
+            yield f"member {run.member} was stopped, and has started its ranks again"
+    if _kinds(outcome) & {"ftrun killed", "container stopped", "helper stopped", *NETWORK}:
+        return
+    for run in outcome.runs:
+        ended = [r for r in run.records if r["event"] == "ended" and r["verdict"] == STOPPED]
+        asked = [r for r in run.records if r["event"] == "order" and r["what"] == "stop" and r["ok"]]
+        worked = any(one["node"] == f"member-{run.member}-{run.container}" for one in outcome.rounds)
+        if not ended or not asked or not worked:
+            continue
+        late = [one for one in outcome.rounds if one["mono"] > ended[0]["mono"] and one["round"] == 1]
+        for one in late[:1]:
+            yield f"member {run.member} was stopped, and rank {one['rank']} began {_when(one)} afterwards"
+        for other in outcome.last:
+            beside = not other.killed and other.began < asked[0]["mono"] and other.records
+            if beside and other.records[-1]["mono"] > ended[0]["mono"] + SOON:
+                yield f"member {run.member} was stopped, and member {other.member} went on"
+
+
+def _noticed(outcome: GroupOutcome) -> Iterator[str]:
+    """What the platform reports of a rank at work for long enough is on record in its container, unless the helper that
+    reads it was struck."""
+    for one in outcome.struck:
+        if one["kind"] not in PLATFORM or one["lasting"] < ENOUGH:
+            continue
+        until = one["mono"] + one["lasting"]
+        others = [o for o in outcome.struck if o is not one and o.get("member") is not None]
+        if any(o["kind"] in RESET_FILE and abs(o["mono"] - one["mono"]) < one["lasting"] for o in others):
+            continue  # one file shows one fault
+        if _kinds(outcome, one["member"]) & {"helper killed", "helper stopped", "container stopped", "/dev/shm full"}:
+            continue
+        for run in outcome.runs:
+            if (run.member, run.container) != (one["member"], one["container"]) or _is_spoiled(outcome, run):
+                continue
+            if run.killed or not run.began < one["mono"] or _ended(outcome, run) < until:
+                continue
+            known = [r for r in run.records if r["event"] in ("fault", "healing") and r.get("device") is not None]
+            if not any(one["mono"] <= r["mono"] < until + LONG and "reports rank" in r["why"] for r in known):
+                yield f"{one['kind']} at {one['mono']} is not on record"
+
+
+def _replaced_for_platform(outcome: GroupOutcome) -> Iterator[str]:
+    """A process for which the platform has asked for a new one begins no other round once that is on record."""
+    for one in outcome.struck:
+        if one["kind"] != NEW_PROCESS:
+            continue
+        node, until = f"member-{one['member']}-{one['container']}", one["mono"] + one["lasting"] + LONG
+        known = [
+            record["mono"]
+            for run in outcome.runs
+            for record in run.records
+            if (run.member, run.container) == (one["member"], one["container"])
+            and record.get("retry") == "process"
+            and one["mono"] <= record["mono"] < until
+        ]
+        for begun in outcome.rounds:
+            if (begun["node"], begun["pid"]) == (node, one["pid"]) and known and begun["mono"] > min(known):
+                yield f"rank {begun['rank']} began {_when(begun)} in the process that the platform wants replaced"
+                break

@@ -1,7 +1,7 @@
 """What one job of `bin/prove chaos --groups` is, and what is known of it when it is over: plain values.
 
-A job is a group of two or three ftruns, each in a container with two fake devices, whose ranks can recover.  Its size
-is fixed or MIN:MAX, with or without a spare.  It follows from a seed and an index alone.
+A job is a group of two or three ftruns, each in a container with two fake devices on a host of its own, whose ranks can
+recover.  Its size is fixed or MIN:MAX, with or without a spare.  It follows from a seed and an index alone.
 """
 
 import random
@@ -13,6 +13,7 @@ from proof.chaos.plan import ENDING, HELPERS, KILLING, Fault, Job, Maker, Record
 from proof.chaos.rank_plan import RankJob
 
 LOCAL = 2  # ranks and devices of each member
+FOR_EVER = 1e6  # s that a fault lasts which nothing undoes
 
 
 class Shape(NamedTuple):
@@ -34,7 +35,7 @@ class Shape(NamedTuple):
 SHAPES = (
     *(Shape(2), Shape(2), Shape(3)),
     *(Shape(2, 1), Shape(3, 2), Shape(3, 1), Shape(3, 2)),
-    *(Shape(3, 0, 1), Shape(3, 0, 1), Shape(3, 1, 1)),
+    *(Shape(3, 0, 1), Shape(3, 0, 1), Shape(3, 1, 1), Shape(2, 0, 1)),
 )
 
 
@@ -72,6 +73,10 @@ class GroupJob(NamedTuple):
         """As the training gets it."""
         return self.base.plan() | {"shards": self.shards, "holds": True}
 
+    def has(self, member: int | None, kinds: Sequence[str]) -> bool:
+        """Whether it plans such a fault of this member, or of any."""
+        return any(one.fault.kind in kinds and member in (None, one.member) for one in self.outer)
+
     def container(self) -> Job:
         """As the surroundings of one member need it."""
         idle = plan.Training(0, 0.0, 1, 0, "default", True, (), ())
@@ -82,7 +87,7 @@ class GroupJob(NamedTuple):
 class GroupRun(NamedTuple):
     """One ftrun: of `member`, in its container number `container`.  `code`: as in a shell; None: it did not end in
     time.  `killed`: by the chaos.  `began`: when it was started; `decisions`: what its PID 1 decided on, as
-    kept_decisions.py writes it."""
+    kept_decisions.py writes it; `over`: when the harness saw its end."""
 
     member: int
     container: int
@@ -93,12 +98,14 @@ class GroupRun(NamedTuple):
     verdict: Record | None
     stderr: str
     decisions: bytes
+    over: float = float("inf")
 
 
 class GroupOutcome(NamedTuple):
     """`runs`: in the order of their ends.  `struck`: the faults that happened, with `kind`; `member` of those from
-    outside.  `steps`, `rounds`: what the training wrote; `final`: the values at the end, by rank; `left`: processes
-    and folders; `lost`: members whose container did not come back; `late`: for how long, in s, the harness slept."""
+    outside, `pid` there of the process that they struck, and `answer` of ftctl (its exit code).  `steps`, `rounds`:
+    what the training wrote; `final`: the values at the end, by rank; `left`: processes, files and folders; `lost`:
+    members whose container did not come back; `late`: for how long, in s, the harness slept."""
 
     job: GroupJob
     runs: tuple[GroupRun, ...]
@@ -121,7 +128,45 @@ OF_DEVICES: Sequence[tuple[int, Maker]] = (
     (4, _one("device fault", "94", "94", "8", "13", "43", "79", "12345")),
     (3, _one("device asks for a reset", longest=6.0)),
 )
+LINK_CUT, CONGESTED, BLOCKED = "link cut", "link congested", "ftrun's traffic blocked"
+NETWORK = (LINK_CUT, CONGESTED, BLOCKED)
+DISK_FULL, READ_ONLY = "disk full", "disk read-only"
+DISKS = (DISK_FULL, READ_ONLY)
+RESET, TORN, OTHER_POD = "platform resets a chip", "reset.json torn", "platform schedules another pod"
+NEW_PROCESS = "platform asks for a new process"
+FAULTY_PROCESS = "platform reports a faulty process"
+PLATFORM = (*rank_plan.PLATFORM, RESET, FAULTY_PROCESS)
+RESET_FILE = (*PLATFORM, TORN, OTHER_POD)  # what is written into reset.json
+
+
+def _network(kind: str, *what: str) -> Maker:
+    """Mostly for less than `--hang-timeout`, sometimes for longer than `--peer-timeout`, and sometimes for ever."""
+
+    def make(chance: random.Random, on: str, after: float) -> Fault:
+        usual = round(chance.uniform(0.2, 4.0), 2)
+        lasting = chance.choice((*[usual] * 8, 8.0, 18.0, 30.0, FOR_EVER))
+        return Fault(kind, on, after, lasting, chance.choice(what))
+
+    return make
+
+
+def _disk(kind: str, *what: str) -> Maker:
+    def make(chance: random.Random, on: str, after: float) -> Fault:
+        lasting = chance.choice((*[round(chance.uniform(0.2, 4.0), 2)] * 4, FOR_EVER))
+        return Fault(kind, on, after, lasting, chance.choice(what))
+
+    return make
+
+
 OUTER: Sequence[tuple[int, Maker]] = (
+    (3, _network(LINK_CUT, "down", "silent")),
+    (2, _one(CONGESTED, "slow", "lossy", longest=5.0)),
+    (3, _network(BLOCKED, "sent")),
+    (2, _disk(DISK_FULL, "run", "state")),
+    (3, _disk(READ_ONLY, "run", "state", "reports")),
+    (3, _one("operator request", "stop")),
+    *((1, _one(kind, longest=4.0)) for kind in RESET_FILE),
+    (1, _one(NEW_PROCESS, longest=4.0)),
     (4, _one("command killed", *KILLING)),
     (2, _one("command stopped")),
     (5, _one("ftrun killed")),
@@ -174,7 +219,11 @@ def job(seed: int, index: int) -> GroupJob:
         (),
         shape.size,
     )
-    return GroupJob(base, shape, devices, _outer(chance, shape, devices))
+    outer = _outer(chance, shape, devices)
+    if any(one.fault.kind in DISKS and one.fault.what == "state" for one in outer):
+        options = dict(base.options) | {"state-dir": "{}/state"}
+        base = base._replace(options=tuple(options.items()))
+    return GroupJob(base, shape, devices, outer)
 
 
 def _options(chance: random.Random, shape: Shape, devices: bool, restarts: int) -> tuple[tuple[str, str], ...]:

@@ -14,12 +14,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proof.chaos.faults import Missed, Scene, inject, wait_requests
-from proof.chaos.group_plan import LOCAL, GroupFault, GroupJob, GroupOutcome, GroupRun
+from proof.chaos.group_faults import GroupNetwork, ResetFile, leftovers, spoil_disk
+from proof.chaos.group_plan import (
+    DISK_FULL,
+    DISKS,
+    FOR_EVER,
+    LOCAL,
+    NETWORK,
+    READ_ONLY,
+    RESET_FILE,
+    GroupFault,
+    GroupJob,
+    GroupOutcome,
+    GroupRun,
+)
 from proof.chaos.plan import Record
 from proof.chaos.play import Stopped, Tail, _json, _keep, _lines, _status
 from proof.chaos.world import Undo, World
 from support.device.nvml import RECOVERY
-from support.hosts import PORT, Network
 from support.runs import HOUSE, alive, children, status, words
 
 LOOK = 0.01  # s
@@ -37,12 +49,13 @@ class Container(World):
     program = (sys.executable, str(CHAOS / "kept_decisions.py"))
     devices = LOCAL
 
-    def __init__(self, job: GroupJob, shared: Path, network: Network, member: int, number: int) -> None:
+    def __init__(self, job: GroupJob, shared: Path, network: GroupNetwork, member: int, number: int) -> None:
         self.group, self.shared, self._network = job, shared, network
         self.member, self.number = member, number
         folder = shared / f"{self.node}"
         folder.mkdir()
         super().__init__(job.container(), folder)
+        self._own_files = {path.name for path in folder.iterdir()}
         self.tail, self.first, self.began = Tail(self), 0, 0.0
         self.process = self.start()
 
@@ -66,13 +79,26 @@ class Container(World):
     def environment(self) -> dict[str, str]:
         mine = {"CHAOS_NODE": self.node, "CHAOS_DECISIONS": str(self.folder / f"decisions-{len(self.started) + 1}")}
         mine |= {"FTRUN_GROUP_SIZE": self.group.shape.option, "FTRUN_GROUP_RANK": str(self.member)}
-        mine |= {"FTRUN_GROUP_ENDPOINT": f"127.0.0.1:{PORT}", "FTRUN_NODE_NAME": f"node-{self.member}"}
+        mine |= {"FTRUN_GROUP_ENDPOINT": self._network.endpoint, "FTRUN_NODE_NAME": f"node-{self.member}"}
         mine |= {"FTRUN_GROUP_SECRET_FILE": str(self.shared / "secret")}
+        if self.group.has(None, RESET_FILE):
+            mine |= {"FTRUN_RESET_FILE": str(self.shared / "reset.json")}
         mine |= {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(LOCAL)))}
         return super().environment() | mine | {"MA_SCHEDULE_CNT": str(self.number + 1)}
 
     def _enter(self) -> list[str]:
-        return [*super()._enter(), f"--net=/proc/{self._network.holder.pid}/ns/net"]
+        return [*super()._enter(), f"--net=/proc/{self._network.hosts[self.member].network.holder.pid}/ns/net"]
+
+    def _mounts(self) -> list[str]:
+        """Disks that can be full, where this is planned.  Others are not in memory, where a file that is open can be
+        written also if it is read-only."""
+        own = ("run", "state") if self.group.has(self.member, (DISK_FULL,)) else ()
+        made = [f"mount -t tmpfs -o size=4m,mode=700 chaos {self.folder / name}" for name in own]
+        return [*super()._mounts(), *made]
+
+    def remains(self) -> list[str]:
+        """Files of ftrun that should not outlive it."""
+        return leftovers(self, self._own_files)
 
     @property
     def ended(self) -> bool:
@@ -113,12 +139,15 @@ class Later(NamedTuple):
 class Player:
     def __init__(self, job: GroupJob, folder: Path, stop: threading.Event) -> None:
         self.job, self.folder, self._stop = job, folder, stop
-        self._network = Network({})
+        self._network = GroupNetwork(job.shape.size)
+        self._reset_file = ResetFile(folder)
         self.containers: list[Container] = []
         self.runs: list[GroupRun] = []
         self.struck: list[Record] = []
         self.requests: list[subprocess.Popen[bytes]] = []
+        self._asked: list[tuple[int, subprocess.Popen[bytes]]] = []  # requests: which fault, and its ftctl
         self._later: list[Later] = []  # what undoes a fault, and containers that come back
+        self._repairs: dict[int, Undo] = {}  # what makes the run dir of a member writable again
         self._coming: dict[int, float] = {}  # members whose container comes back, and since when it is away
         self._lost: set[int] = set()
         self._killed: set[int] = set()  # the processes that were killed with their ftrun
@@ -149,6 +178,7 @@ class Player:
     def _come_back(self, fault: GroupFault) -> None:
         self._coming.pop(fault.member)
         if fault.back == "again":
+            self._repairs.pop(fault.member, lambda: None)()  # in a read-only run dir it would refuse to start
             self._open.add(self._of(fault.member).start().pid)
         else:
             self._new(fault.member)
@@ -167,13 +197,13 @@ class Player:
         decisions = one.decisions.read_bytes() if one.decisions.exists() else b""
         killed = one.process.pid in self._killed
         verdict = _json(one.folder / "verdict")
-        return GroupRun(one.member, one.number, records, status, killed, one.began, verdict, output, decisions)
+        over = time.monotonic()
+        return GroupRun(one.member, one.number, records, status, killed, one.began, verdict, output, decisions, over)
 
     # --- playing ------------------------------------------------------------------------------------------------------
 
     def play(self) -> GroupOutcome:
         began = before = time.monotonic()
-        self._network.ip("link set lo up")
         for member in range(self.job.shape.size):
             self._new(member)
         while self._open or self._coming:
@@ -194,6 +224,9 @@ class Player:
             if one.executed(pid):  # it was about to become one
                 self.struck[which]["kind"] = "starting rank killed"
         self._do_later(time.monotonic(), True)
+        wait_requests(self.requests)
+        for which, asked in self._asked:
+            self.struck[which]["answer"] = asked.returncode
         self.runs += [self._run(one, None) for one in self._current if one.process.pid in self._open]
         for one in self._current if not ended else []:
             _keep(one, one.folder)
@@ -216,7 +249,7 @@ class Player:
         for one in self.containers:
             found += one.left()
             if one.process.pid not in self._killed:
-                found += one.beat_folders()
+                found += one.remains()
         return found
 
     def _do_later(self, now: float, all_of_them: bool = False) -> None:
@@ -227,7 +260,8 @@ class Player:
     def _let_end(self, now: float) -> None:
         """The training may end once nothing is planned any more, and each member works or is a spare: one that comes
         when all have ended would wait in vain."""
-        if self._queue or self._later or self._coming or (self.folder / "enough").exists():
+        planned = self._queue or self._later or self._coming or any(one.poll() is None for one in self.requests)
+        if planned or (self.folder / "enough").exists():
             return
         self._settling = self._settling or now
         if all(one.ended or one.settled for one in self._current) or now > self._settling + SETTLING:
@@ -277,6 +311,9 @@ class Player:
         if target.ended or len(target.tail.records) <= target.first:
             return False
         kinds = {"standby killed": self._kill_standby, "device asks for a reset": self._ask_for_reset}
+        kinds |= dict.fromkeys(NETWORK, self._disturb)
+        kinds |= dict.fromkeys(DISKS, self._spoil)
+        kinds |= dict.fromkeys(RESET_FILE, self._report)
         began = time.monotonic()
         try:
             if one.fault.kind in kinds:
@@ -286,9 +323,12 @@ class Player:
         except Missed:
             return False
         what = one.fault.what if one.fault.kind != "ftrun killed" else one.back or "for ever"
-        told = {"mono": began, "kind": one.fault.kind, "what": what, "member": one.member, "rank": one.rank}
-        self.struck.append(told | {"pid": pid, "lasting": one.fault.lasting if undo is not None else 0.0})
-        if undo is not None:
+        fault = {"mono": began, "kind": one.fault.kind, "what": what, "member": one.member, "rank": one.rank}
+        fault |= {"container": target.number, "lasting": one.fault.lasting if undo is not None else 0.0}
+        self.struck.append(fault | {"pid": int(status(pid).get("NSpid", "0").split()[-1]) if pid else 0})
+        if one.fault.kind == "operator request":
+            self._asked.append((len(self.struck) - 1, self.requests[-1]))
+        if undo is not None and one.fault.lasting < FOR_EVER:
             self._later.append(Later(began + one.fault.lasting, undo))
         if one.fault.kind == "command stopped":
             self._stopped.append((target, one.rank, pid))
@@ -318,6 +358,22 @@ class Player:
         """The driver asks for a reset of a device until the fault is over."""
         target.driver.set(one.rank, **{RECOVERY: RESET})
         return 0, lambda: target.driver.set(one.rank, **{RECOVERY: 0})
+
+    def _disturb(self, target: Container, one: GroupFault) -> tuple[int, Undo | None]:
+        return 0, self._network.disturb(one.fault.kind, one.fault.what, one.member)
+
+    def _spoil(self, target: Container, one: GroupFault) -> tuple[int, Undo | None]:
+        undo = spoil_disk(target, one.fault.kind, one.fault.what)
+        if (one.fault.kind, one.fault.what) == (READ_ONLY, "run"):
+            self._repairs[one.member] = undo
+        return 0, undo
+
+    def _report(self, target: Container, one: GroupFault) -> tuple[int, Undo | None]:
+        """Only what happens to a rank that is at work."""
+        pid = target.rank(one.rank)
+        if pid is None:
+            raise Missed
+        return pid, self._reset_file.report(one)
 
     def close(self) -> None:
         self._later.clear()

@@ -4,6 +4,7 @@ import pickle
 import random
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job
 from ftrun.core.rules.policy import Policy
-from proof.chaos import group_chaos, rank_chaos
+from proof.chaos import group_chaos, group_faults, rank_chaos
 from proof.chaos.group_check import check
+from proof.chaos.group_faults import leftovers
 from proof.chaos.group_plan import OUTER, SHAPES, GroupJob, GroupOutcome, GroupRun, Shape, job
 from proof.chaos.group_replay import core_records
 from proof.chaos.rank_numbers import final_values
@@ -45,8 +47,15 @@ RECORDS = tuple(
 SAVES = {"schema": 1, "time": "", "mono": 2.5, "event": "problem", "attempt": 1, "what": "it has saved"}
 
 
+def order(epoch: int) -> dict[str, Any]:
+    """To start this epoch."""
+    fields = {"event": "group", "attempt": 0, "what": "run", "epoch": epoch}
+    return {"schema": 1, "time": "", "mono": 1.05, **fields}
+
+
 def run(member: int, **changed: Any) -> GroupRun:
-    return GroupRun(member, 0, RECORDS, 0, False, 0.5, {"exit_code": 0}, "", decisions())._replace(**changed)
+    made = GroupRun(member, 0, RECORDS, 0, False, 0.5, {"exit_code": 0}, "", decisions())._replace(**changed)
+    return made._replace(records=(*made.records[:1], order(1), order(2), *made.records[1:]))
 
 
 def lines(*what: tuple[int, int, int, int, float]) -> tuple[dict[str, Any], ...]:
@@ -114,6 +123,29 @@ def saved(at: float) -> dict[str, Any]:
     return {"schema": 1, "time": "", "mono": at, **fields}
 
 
+def struck(kind: str, what: str = "", member: int = 0, **more: Any) -> dict[str, Any]:
+    """A fault that struck a member from outside, beside that of the right outcome."""
+    fault = {"mono": 2.0, "kind": kind, "what": what, "member": member, "container": 0, "rank": 0, "pid": 0}
+    return fault | {"lasting": 1.0} | more
+
+
+def with_fault(fault: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    return {"struck": (*outcome().struck, fault)} | changed
+
+
+def request(what: str, at: float, ok: bool = True) -> dict[str, Any]:
+    fields = {"event": "order", "attempt": 1, "what": what, "id": "1", "by": "root", "ok": ok, "why": ""}
+    return {"schema": 1, "time": "", "mono": at, **fields}
+
+
+STOP = struck("operator request", "stop", answer=0)
+STOPPED = run(
+    0,
+    code=143,
+    verdict={"exit_code": 143},
+    records=(*RECORDS[:2], request("stop", 2.1), RECORDS[-1] | {"mono": 2.5, "exit_code": 143, "verdict": "stopped"}),
+)
+TOO_SOON = "member 1 (node-1) is lost: no message arrived from it for 2.5s"
 WRONG: dict[str, dict[str, Any]] = {
     "it did not end": with_run(code=None),
     "another code than on record": with_run(code=93, verdict={"exit_code": 93}),
@@ -142,7 +174,100 @@ WRONG: dict[str, dict[str, Any]] = {
     "the core would have written one more record": with_run(records=(*RECORDS[:2], *RECORDS[3:])),
     "the core would have written one record less": with_run(records=(*RECORDS, RECORDS[-1] | {"event": "restart"})),
     "the last record is missing": with_run(records=RECORDS[:-1]),
+    "the state dir is full, and a record is missing": with_fault(
+        struck("disk full", "state"), **with_run(records=(*RECORDS[:2], *RECORDS[3:]))
+    ),
+    "the run dir is full, and ftrun does not say that a record is missing": with_fault(
+        struck("disk full", "run"), **with_run(records=(*RECORDS[:2], *RECORDS[3:]))
+    ),
+    "the run dir is full, and a record is none of the core": with_fault(
+        struck("disk full", "run"),
+        **with_run(
+            records=(*RECORDS[:2], RECORDS[2] | {"code": 3}, *RECORDS[3:]), stderr="records in /run cannot be written"
+        ),
+    ),
+    "the run dir is full, and the code is another one than that of the termination message": with_fault(
+        struck("disk full", "run"), **with_run(verdict={"exit_code": 93})
+    ),
+    "the state dir is full for ever, and that is not on record": with_fault(struck("disk full", "state", lasting=1e6)),
+    "a member is lost too soon": {
+        "job": ELASTIC._replace(base=BASE._replace(options=(*OPTIONS, ("peer-timeout", "15s")))),
+        "runs": (
+            outcome().runs[0],
+            run(0, records=(*RECORDS[:2], order(2) | {"mono": 2.9, "why": TOO_SOON}, *RECORDS[2:])),
+        ),
+    },
+    "an epoch begins before its order is on record": {
+        "runs": (outcome().runs[0], outcome().runs[1]._replace(records=RECORDS))
+    },
+    "ftctl hangs": with_fault(struck("operator request", "resume", answer=-9)),
+    "ftctl calls done what is not on record": with_fault(struck("operator request", "resume", answer=0)),
+    "a silence of the ftruns that is permitted ends one": {
+        "struck": (struck("ftrun's traffic blocked", "sent"),),
+        "runs": (
+            outcome().runs[0]._replace(code=0, killed=False),
+            run(0, code=195, records=(*RECORDS[:-1], RECORDS[-1] | {"exit_code": 195}), verdict={"exit_code": 195}),
+        ),
+    },
+    "an epoch begins before the ranks of the one before have ended": {
+        "runs": (
+            run(1)._replace(records=(RECORDS[0], order(1), RECORDS[1], RECORDS[2] | {"mono": 3.5}, *RECORDS[3:])),
+            run(0)._replace(records=(RECORDS[0], order(2), RECORDS[1] | {"mono": 3.1}, *RECORDS[2:])),
+        )
+    },
+    "what the platform reports is not on record": with_fault(struck("platform reports a faulty process", lasting=2.0)),
+    "a stop starts the ranks again": {
+        "struck": (STOP,),
+        "runs": (
+            outcome().runs[0],
+            run(0, records=(*RECORDS[:2], request("stop", 2.1), RECORDS[1] | {"mono": 2.2}, *RECORDS[2:])),
+        ),
+    },
+    "an epoch begins after a stop": {
+        "struck": (STOP,),
+        "runs": (run(1, code=143, verdict={"exit_code": 143}, records=STOPPED.records), STOPPED),
+    },
+    "the platform wants a new process, and the old one goes on": with_fault(
+        struck("platform asks for a new process", pid=10, lasting=1.5),
+        **with_run(
+            records=(*RECORDS[:2], RECORDS[1] | {"mono": 2.4, "event": "fault", "retry": "process"}, *RECORDS[2:])
+        ),
+    ),
 }
+# What another rule than the one that is meant must not hide.
+NAMED = {
+    "the run dir is full, and ftrun does not say that a record is missing": "it does not say so",
+    "the run dir is full, and a record is none of the core": "against the core",
+    "an epoch begins before its order is on record": "before the order to start was on record",
+    "an epoch begins before the ranks of the one before have ended": "epoch 2 began in 0-0 at 3.1",
+    "what the platform reports is not on record": "is not on record",
+    "a stop starts the ranks again": "has started its ranks again",
+    "the state dir is full for ever, and that is not on record": "disk full of the state dir is not on record",
+    "a member is lost too soon": "a member was lost after 2.5 s without a message, of 15 s",
+    "ftctl hangs": "ftctl resume ended with -9",
+    "ftctl calls done what is not on record": "which is not on record",
+    "a silence of the ftruns that is permitted ends one": "which nothing explains",
+    "an epoch begins after a stop": "was stopped, and rank 0 began epoch 2",
+    "the platform wants a new process, and the old one goes on": "that the platform wants replaced",
+}
+
+
+def test_what_ftrun_leaves_in_memory_and_in_the_folder_for_temporary_files_is_found(tmp_path: Path) -> None:
+    (tmp_path / "dev/shm/ftrun-standby").mkdir(parents=True)
+    for name in ("tmpabc", "verdict", "output-0", "known"):
+        (tmp_path / name).touch()
+    made: Any = SimpleNamespace(folder=tmp_path, inside=lambda path: tmp_path / path.relative_to("/"))
+    assert leftovers(made, {"known", "dev"}) == [str(tmp_path / "tmpabc"), "/dev/shm/ftrun-standby"]
+
+
+def test_a_stop_of_a_spare_ends_that_one_alone() -> None:
+    spare = order(2) | {"members": [0]}
+    ended = RECORDS[-1] | {"exit_code": 143, "verdict": "stopped"}
+    stopped = run(1, code=143, verdict={"exit_code": 143}, records=(RECORDS[0], spare, request("stop", 3.9), ended))
+    alone = {"struck": (struck("operator request", "stop", 1, mono=3.8, answer=0),)}
+    assert not any("the members [0] with 0" in wrong for wrong in check(outcome(**alone, runs=(stopped, run(0)))))
+    placed = stopped._replace(records=tuple(one for one in stopped.records if one != spare))
+    assert any("the members [0] with 0" in wrong for wrong in check(outcome(**alone, runs=(placed, run(0)))))
 
 
 def test_a_right_outcome_has_no_violation() -> None:
@@ -151,7 +276,12 @@ def test_a_right_outcome_has_no_violation() -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_planted_violation_is_found(name: str) -> None:
-    assert check(outcome(**WRONG[name]))
+    assert any(NAMED.get(name, "") in wrong for wrong in check(outcome(**WRONG[name])))
+
+
+def test_a_full_run_dir_may_lose_records_of_which_ftrun_says_so() -> None:
+    alone = with_run(records=(*RECORDS[:2], *RECORDS[3:-1]), stderr="records in /run cannot be written (no space)")
+    assert check(outcome(**with_fault(struck("disk full", "run"), **alone))) == []
 
 
 @pytest.mark.parametrize("name", [name for name in WRONG if name.startswith("the core")])
@@ -222,7 +352,7 @@ def test_a_job_follows_from_seed_and_index() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_a_chaos_of_groups_finds_no_violation(tmp_path: Path) -> None:
-    if why := refusal() or hosts.refusal():
+    if why := refusal() or hosts.refusal() or group_faults.refusal():
         pytest.skip(why)
 
     def play_one(index: int, stop: threading.Event) -> group_chaos.GroupResult | None:

@@ -85,10 +85,7 @@ class World:
 
     def _hold(self) -> "subprocess.Popen[bytes]":
         """A process that keeps the mount namespace, and ends with us."""
-        script = ["mount -t tmpfs -o size=6m chaos /dev/shm"]
-        if self.job.place == "small disk":
-            script.append(f"mount -t tmpfs -o size=1m,mode=700 chaos {self.folder / 'run'}")
-        script += ["echo ready", "exec cat"]
+        script = [*self._mounts(), "echo ready", "exec cat"]
         held = subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", "sh", "-ec", "\n".join(script)],
             stdin=subprocess.PIPE,
@@ -99,6 +96,13 @@ class World:
         if held.stdout.readline() != b"ready\n":
             raise RuntimeError(f"no mount namespace for {self.job.name}")
         return held
+
+    def _mounts(self) -> list[str]:
+        """The commands that mount what is small."""
+        made = ["mount -t tmpfs -o size=6m chaos /dev/shm"]
+        if self.job.place == "small disk":
+            made.append(f"mount -t tmpfs -o size=1m,mode=700 chaos {self.folder / 'run'}")
+        return made
 
     def _mount_disks(self) -> None:
         """A FUSE file system over the folder that is going to be slow."""
@@ -295,9 +299,10 @@ class World:
         for path in self._cgroups:
             with contextlib.suppress(OSError):
                 path.rmdir()
-        for path in (self.folder / "run", *(self.folder / "run").glob("*")):
-            with contextlib.suppress(OSError):
-                _immutable(path, False)
+        for folder in (self.folder / "run", self.folder / "state"):
+            for path in (folder, *folder.glob("*"), *folder.glob("reports/*")):
+                with contextlib.suppress(OSError):
+                    _immutable(path, False)
 
 
 @contextlib.contextmanager
