@@ -18,6 +18,12 @@ from proof.chaos.play import Stopped
 from support import measured
 
 ENOUGH = 300  # faults
+FOUND = """\
+- In a group with fewer members than the complete job, a process that the platform wanted replaced
+  (`RestartFaultProcess` in `reset.json`) went on: the platform's number of its rank was taken for that in the smaller
+  job (`tests/core/test_faults_of_ranks.py`).
+- A spare ended with 195 after a job that had succeeded, where the helper of member 0 had died just before the end: the
+  new one did not wait for a spare that had not reconnected yet (`tests/helpers/test_messenger_group.py`)."""
 TAIL = 60  # records of an ftrun in a job that failed
 
 
@@ -155,6 +161,9 @@ def page(results: list[GroupResult], seed: int, took: float) -> measured.Measure
             "lost (the kernel's token bucket filter), or what one ftrun sends to the others is dropped while the "
             "training goes on. Most of it lasts for up to four seconds, some for longer than `--peer-timeout` (15 s), "
             "some for ever. A silence of the ftruns that is shorter than that has to end nothing.",
+            "These defects were found by earlier runs with faults of the platform and the network. Both are fixed, "
+            "each with a test:",
+            FOUND,
             "The following is accepted: where the run dir could not be written, records are missing, but those that "
             "exist are the core's, in its order; an ftrun whose run dir is read-only when its container comes back is "
             "started once that is over; a spare that `ftctl stop` is for ends alone; and 195 for a member that was cut "
