@@ -55,7 +55,6 @@ CLOSED = {
         "waits for the end of a thread",
     ),
     "a future": ("ready(); ThreadPoolExecutor().submit(stuck).result()", "waits for the result of a future"),
-    "a signal": ("ready(); ctypes.CDLL(None).pause()", "waits for a signal"),
     "the interpreter's lock": (
         "def nap():\n    while True:\n        time.sleep(0.01)\nthread(nap); ready(); ctypes.PyDLL(None).pause()",
         "keeps the lock of the interpreter",
@@ -202,6 +201,9 @@ OPEN = {
     ),
     "a user's signal": "signal.signal(signal.SIGUSR1, lambda *_: None); ready(); stuck()",
     "sigwait": "signal.pthread_sigmask(0, [10]); ready(); signal.sigwait([10])",
+    "pause, which is used on purpose": "ready(); ctypes.CDLL(None).pause()",
+    "select of nothing": "ready(); select.select([], [], [])",
+    "a process that only keeps the container": "child = subprocess.Popen(['sleep', 'infinity']); ready(); child.wait()",
     "pause, with a handler": "signal.signal(signal.SIGTERM, lambda *_: None); ready(); signal.pause()",
     "an event that a handler sets": (
         "e = threading.Event(); signal.signal(signal.SIGTERM, lambda *_: e.set()); ready(); e.wait()"

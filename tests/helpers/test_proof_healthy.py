@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from ftrun.helpers.evidence.look import look
 from ftrun.helpers.evidence.touched_memory import Area
 from ftrun.helpers.evidence.waits import empty
 from ftrun.helpers.evidence.world import Socket, WaitingProcess
+from ftrun.host import mounts
 from ftrun.messages.evidence import Look, RankState
 from helpers import test_recurrence
 from helpers.test_proof import closed, see
@@ -30,7 +32,8 @@ from support.runs import state_of, wait_for
 
 needs_registers = pytest.mark.skipif(platform.machine() != "x86_64", reason="the registers of this machine are unknown")
 
-HEAD = """import asyncio, ctypes, multiprocessing, os, resource, signal, socket, subprocess, sys, threading, time
+HEAD = """import asyncio, ctypes, multiprocessing, os, queue, resource, select, signal
+import socket, subprocess, sys, threading, time
 def ready():
     os.write(1, b'ready\\n')
 def stuck():
@@ -67,6 +70,52 @@ WAITS = {
     "an event of processes that SIGTERM sets": (
         "e = multiprocessing.Event(); signal.signal(signal.SIGTERM, lambda *_: e.set()); ready(); e.wait()",
         "may be woken by signal 15",
+    ),
+    "an item that a handler of SIGTERM puts into a queue": (
+        "q = queue.SimpleQueue(); signal.signal(signal.SIGTERM, lambda *_: q.put(1)); ready(); q.get()",
+        "may be woken by signal 15",
+    ),
+    "a lock that a handler of SIGHUP releases": (
+        "l = threading.Lock(); l.acquire(); signal.signal(signal.SIGHUP, lambda *_: l.release()); ready(); l.acquire()",
+        "may be woken by signal 1,",
+    ),
+    "a thread that ends after a SIGTERM": (
+        "e = threading.Event(); t = threading.Thread(target=e.wait); t.start()\n"
+        "signal.signal(signal.SIGTERM, lambda *_: e.set()); ready(); t.join()",
+        "may be woken by signal 15",
+    ),
+    "a process that ends after a SIGTERM to its parent": (
+        "fork = multiprocessing.get_context('fork'); e = fork.Event(); p = fork.Process(target=e.wait); p.start()\n"
+        "signal.signal(signal.SIGTERM, lambda *_: e.set()); ready(); p.join()",
+        "may be woken by signal 15",
+    ),
+    "a connection of processes to which a handler of SIGTERM writes": (
+        "a, b = multiprocessing.Pipe(); signal.signal(signal.SIGTERM, lambda *_: b.send(1)); ready(); a.recv()",
+        "may be woken by signal 15",
+    ),
+    "a connection with a timeout for what it sends, which is full": (
+        "s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); a = s.accept()\n"
+        "c.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 600000); ready(); c.sendall(bytes(1 << 26))",
+        "whose connection has a timeout",
+    ),
+    "a reply on such a connection": (
+        "s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); a = s.accept()\n"
+        "c.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 600000); c.setblocking(False)\n"
+        "try:\n    while True: c.send(bytes(1 << 20))\nexcept BlockingIOError: pass\n"
+        "c.setblocking(True); ready(); c.recv(1)",
+        "whose connection has a timeout",
+    ),
+    "an epoll with a timer whose number another object has now": (
+        "libc, times = ctypes.CDLL(None), (ctypes.c_long * 4)(0, 0, 500, 0); t = libc.timerfd_create(1, 0)\n"
+        "libc.timerfd_settime(t, 0, times, None); e = select.epoll(); e.register(t, 1); os.dup(t); os.close(t)\n"
+        "assert os.eventfd(0) == t; ready(); e.poll()",
+        "an epoll descriptor whose contents are not known",
+    ),
+    "an epoll to which another process adds a timer": (
+        "libc = ctypes.CDLL(None); e = select.epoll(); a, b = socket.socketpair(); e.register(a, 1)\n"
+        "def later():\n    a.close(); b.close(); time.sleep(500); e.register(libc.timerfd_create(1, 0), 1)\n"
+        "child(later); ready(); e.poll()",
+        "waits for a timer",
     ),
     "a lock that a handler of SIGSTKFLT releases": (
         "l = threading.Lock(); l.acquire(); signal.signal(signal.SIGSTKFLT, lambda *_: l.release()); ready()\n"
@@ -164,8 +213,61 @@ def test_a_thread_whose_memory_somebody_supplies_is_held(job: Job) -> None:
 def test_a_loop_that_something_unusual_ends_is_never_proved(job: Job, name: str) -> None:
     code, why = LOOPS[name]
     job.start(HEAD + code)
-    found = test_recurrence.see(job, job.pid)
-    assert why in (found.open_reason or ""), found
+    wait_for(lambda: why in (test_recurrence.see(job, job.pid).open_reason or ""), "the reason", 30)
+
+
+# A lock in the memory of two processes that are no threads of each other, which one of them releases (clone(2)).
+SHARED = """
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static int lock, waits;
+static int child(void *unused) {
+  while (waits) syscall(SYS_futex, &lock, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0);
+  sleep(500);
+  lock = 1;
+  syscall(SYS_futex, &lock, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
+  _exit(0);
+}
+int main(int count, char **words) {
+  waits = count > 1;
+  clone(child, (char *)malloc(65536) + 65536, CLONE_VM | SIGCHLD, 0);
+  if (write(1, "ready\\n", 6) < 0) return 1;
+  while (!lock) syscall(SYS_futex, &lock, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0);
+}
+"""
+
+
+@needs_spy
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize("proved", [False, True])
+def test_a_lock_in_memory_that_two_processes_share_is_released_by_either(
+    job: Job, tmp_path: Path, proved: bool
+) -> None:
+    (tmp_path / "shared.c").write_text(SHARED)
+    program = str(tmp_path / "shared")
+    subprocess.run(["gcc", "-o", program, f"{program}.c"], check=True)
+    words = [program, "waits"] if proved else [program]
+    job.start(f"import os; os.execv({program!r}, {words})")
+    if proved:
+        assert "waits for a lock" in closed(job, job.pid).mechanism
+    else:
+        wait_for(lambda: "waits for a timer" in (see(job, job.pid).open_reason or ""), "the reason", 20)
+
+
+@needs_spy
+def test_an_event_descriptor_that_a_control_group_may_signal_is_open(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = mounts.Mount(35, 31, "0:32", "/", "/sys/fs/cgroup/memory", "cgroup", ["rw", "memory"])
+    monkeypatch.setattr(mounts, "listed", lambda: [mount])
+    job.start(HEAD + "e = os.eventfd(0); ready(); os.read(e, 8)")
+    why = "an eventfd that something outside the job may signal"
+    wait_for(lambda: why in (see(job, job.pid).open_reason or ""), "the reason", 20)
+    monkeypatch.setattr(mounts, "listed", lambda: [mount._replace(options=["ro", "memory"])])
+    assert "waits for an eventfd" in closed(job, job.pid).mechanism
 
 
 @needs_spy

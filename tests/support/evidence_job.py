@@ -40,9 +40,16 @@ class Job:
     def pid(self) -> int:
         return self.processes[0].pid
 
-    def start(self, code: str, *arguments: str, prefix: Sequence[str] = (), **variables: str) -> int:
+    def start(
+        self,
+        code: str,
+        *arguments: str,
+        prefix: Sequence[str] = (),
+        python: str | Path = sys.executable,
+        **variables: str,
+    ) -> int:
         """Start a program in Python and wait for its first line, `first_line`; returns its pid."""
-        pid = self.begin(code, *arguments, prefix=prefix, **variables)
+        pid = self.begin(code, *arguments, prefix=prefix, python=python, **variables)
         out, err = self.processes[-1].stdout, self.processes[-1].stderr
         assert out is not None
         assert err is not None
@@ -50,10 +57,17 @@ class Job:
         assert self.first_line, err.read().decode()
         return pid
 
-    def begin(self, code: str, *arguments: str, prefix: Sequence[str] = (), **variables: str) -> int:
+    def begin(
+        self,
+        code: str,
+        *arguments: str,
+        prefix: Sequence[str] = (),
+        python: str | Path = sys.executable,
+        **variables: str,
+    ) -> int:
         """The same without waiting."""
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", code, *arguments],
+            [*prefix, str(python), "-c", code, *arguments],
             env=os.environ | {"FTRUN_BEAT_DIR": self.mark} | variables,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,

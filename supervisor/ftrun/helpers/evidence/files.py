@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from ftrun.helpers.evidence import same_objects
 from ftrun.helpers.evidence.world import Descriptor
 from ftrun.host import procfs
 
@@ -30,7 +31,7 @@ def list_open(pid: int, only: tuple[str, ...] = ("",)) -> dict[int, Descriptor]:
         except FileNotFoundError:
             continue  # closed in the meantime
     for fd, end in found.items():
-        if end.kind == "epoll" and not _has_members(end, found):
+        if end.kind == "epoll" and not _has_members(pid, fd, end, found):
             found[fd] = end._replace(complete=False)
     return found
 
@@ -75,11 +76,18 @@ def _descriptor(pid: int, number: str, link: str) -> Descriptor:
     return Descriptor(name if name in ("timerfd", "signalfd", "io_uring") else "other", f"{name}:{pid}/{number}")
 
 
-def _has_members(epoll: Descriptor, opened: Mapping[int, Descriptor]) -> bool:
+def _has_members(pid: int, number: int, epoll: Descriptor, opened: Mapping[int, Descriptor]) -> bool:
     """Whether each number in the epoll still stands for the object that was added: that may have been closed, while
-    another process keeps it open."""
+    another number, or another process, keeps it open."""
+    if len({fd for fd, _ in epoll.members}) < len(epoll.members):
+        return False
     for (fd, _), inode in zip(epoll.members, epoll.inodes, strict=True):
         end = opened.get(fd)
-        if end is None or (end.kind in ("pipe", "socket") and inode and f":[{inode}]" not in end.key):
+        if end is None:
+            return False
+        if end.kind in ("pipe", "socket"):
+            if inode and f":[{inode}]" not in end.key:
+                return False
+        elif same_objects.is_member(pid, number, fd) is False:  # all event and timer descriptors have the same inode
             return False
     return epoll.complete

@@ -6,10 +6,11 @@ from ftrun.helpers.evidence.world import Interrupts
 from ftrun.host import procfs
 
 # Functions of the kernel in which a thread stands that something else than its system call holds: a freezer (cgroup v2)
-# or a debugger; who handles the page faults of its memory (userfaultfd(2)), or its calls (seccomp_unotify(2)).
+# or a debugger; who handles the page faults of its memory (userfaultfd(2)), or its calls (seccomp_unotify(2)); the
+# program that serves a file system, of which a page is mapped (FUSE).
 HELD: Final = frozenset(
     {"get_signal", "do_freezer_trap", "ptrace_stop", "ptrace_notify", "__refrigerator"}
-    | {"handle_userfault", "seccomp_do_user_notification"}
+    | {"handle_userfault", "seccomp_do_user_notification", "request_wait_answer"}
 )
 
 

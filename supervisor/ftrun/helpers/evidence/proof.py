@@ -23,7 +23,7 @@ from typing import Final
 
 from ftrun.core.group.waits import Blocked, Link, Waits
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.evidence import families, mechanism
+from ftrun.helpers.evidence import families, handlers, mechanism
 from ftrun.helpers.evidence.connections import Connections
 from ftrun.helpers.evidence.stacks import Stack
 from ftrun.helpers.evidence.wakers import Reader, Wakers
@@ -104,6 +104,7 @@ def prove(
         for pid, process in after.processes.items()
         for thread in process.threads
     }
+    wakers |= _opened_by_handlers(wakers)
     for pid, parent in families.trials(after, job.ranks).items():
         if any(wakers[parent, thread.tid].open_reason for thread in after.processes[parent].threads):
             wakers |= {(pid, t.tid): wakers[pid, t.tid].also((parent,)) for t in after.processes[pid].threads}
@@ -274,6 +275,25 @@ def _may_run(world: World, wakers: Mapping[Node, Wakers]) -> dict[Node, Node | N
                 reasons[other] = node
                 fresh.append(other)
     return reasons
+
+
+def _opened_by_handlers(wakers: Mapping[Node, Wakers]) -> dict[Node, Wakers]:
+    """The main threads that wait for others which wait for their process: a handler may give what these need."""
+    awaited: dict[int, set[int]] = {}
+    for (pid, _), found in wakers.items():
+        awaited.setdefault(pid, set()).update(found.awaited)
+    opened = {}
+    for node, found in wakers.items():
+        if not found.handler or found.open_reason is not None:
+            continue
+        waiting, seen = list(found.awaited), set[int]()
+        for pid in waiting:
+            fresh = awaited.get(pid, set()) - seen
+            seen |= fresh
+            waiting += fresh
+        if node[0] in seen:
+            opened[node] = found._replace(open_reason=handlers.woken(found.handler))
+    return opened
 
 
 def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers]) -> list[Node]:

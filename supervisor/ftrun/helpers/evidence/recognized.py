@@ -68,7 +68,6 @@ _WAITING: Final = (
     ("socket.py", frozenset({"accept"})),
 )
 _EVENTS: Final = (("threading.py", frozenset({"wait"})), ("multiprocessing/synchronize.py", frozenset({"wait"})))
-_CONNECTION: Final = ("multiprocessing/connection.py", frozenset({"wait", "poll", "_poll", "_recv", "_recv_bytes"}))
 _CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and half a second
 _LOOPS: Final = (
     # `get` with a timeout of 5 s; then it only checks that the workers live, and waits again.
@@ -180,9 +179,9 @@ def waits_for_event(frames: Sequence[Frame]) -> bool:
     return len(event) == 2 and any(all(is_in(frame, *row) for frame in event) for row in _EVENTS)
 
 
-def waits_for_connection(frames: Sequence[Frame]) -> bool:
-    """Whether a pipe of multiprocessing is waited for, of which no signal handler writes."""
-    return any(is_in(frame, *_CONNECTION) for frame in frames[: len(_WAITING)])
+def runs_no_handler(frames: Sequence[Frame]) -> bool:
+    """Whether the thread waits in code that runs no handler of a signal before the wait has ended."""
+    return collective(frames) is not None or (bool(frames) and is_in(frames[0], *BACKWARD))
 
 
 def is_in(frame: Frame, file: str, names: frozenset[str]) -> bool:

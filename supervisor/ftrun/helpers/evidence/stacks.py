@@ -147,7 +147,10 @@ def parse(pid: int, content: bytes) -> Stack:
     # No thread ids before Python 3.11, no names before `import threading`: the main thread is the oldest, the last.
     nameless = [t for t in threads if t.tid is None]
     mains = [t for t in threads if t.tid == pid] or [t for t in nameless if t.name == "MainThread"] or nameless[-1:]
-    return Stack(threads, mains[0] if mains else None)
+    if not mains:
+        return Stack(threads, None)
+    main = mains[0]._replace(tid=pid)
+    return Stack(tuple(main if thread is mains[0] else thread for thread in threads), main)
 
 
 def reason(errors: bytes) -> str:

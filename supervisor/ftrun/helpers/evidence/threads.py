@@ -24,6 +24,7 @@ PAUSE: Final = 0.005  # s apart
 POLLED: Final = 1024  # descriptors of one call that are read
 INTERPRETER: Final = 0.1  # s: a wait for the interpreter's own lock has a timeout of 5 ms
 _CALLS: Final = calls.table(os.uname().machine)
+_FUTEX: Final = next((b"%d" % number for number, call in _CALLS.items() if call.kind == "futex"), b"")
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _LATE: Final = "TORCH_GLOO_LAZY_INIT"
 
@@ -89,7 +90,9 @@ def thread(pid: int, tid: int, mappings: Mappings) -> WaitingThread:
 def _call(pid: int, found: WaitingThread, task: str, mappings: Mappings) -> WaitingThread:
     line = procfs.read(f"{task}/syscall", 512, at_once=True) or b""
     found, fields = found._replace(line=line.decode("ascii", "replace").strip()), line.split()
-    if found.tid == pid or found.state == "D":
+    if (
+        found.tid == pid or found.state == "D" or fields[:1] not in ([], [b"running"], [_FUTEX])
+    ):  # idle threads of pools
         wchan = (procfs.read(f"{task}/wchan", 128, at_once=True) or b"").decode("ascii", "replace")
         found = found._replace(wchan=wchan)
     if not fields:

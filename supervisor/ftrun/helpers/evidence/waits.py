@@ -10,18 +10,18 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ftrun.helpers.evidence import files, locks, sockets, threads
+from ftrun.helpers.evidence import files, locks, same_objects, sockets, threads, timeouts
 from ftrun.helpers.evidence.connections import Connections, sockets_of
 from ftrun.helpers.evidence.mappings import Mappings
 from ftrun.helpers.evidence.world import LATE, Descriptor, WaitingProcess, World, host
-from ftrun.host import procfs
+from ftrun.host import mounts, procfs
 
 PROCESSES: Final = 4096
 OTHERS: Final = 4096  # processes outside the job that are searched for the other end of a pipe
 
 
 def empty(group: frozenset[str]) -> World:
-    return World(time.monotonic(), {}, {}, {}, {}, {}, group, {}, {}, set(), set(), set(), {})
+    return World(time.monotonic(), {}, {}, {}, {}, {}, group, {}, {}, set(), set(), set(), {}, {})
 
 
 def observe(world: World, pids: Sequence[int], excluded: Iterable[int] = (), in_group: bool = False) -> None:
@@ -42,9 +42,13 @@ def observe_job(world: World, pids: Sequence[int]) -> None:
             permitted.append(pid)
         except OSError as error:
             world.processes[pid] = WaitingProcess({}, error.strerror or str(error))
-        for end in world.processes[pid].fds.values():
+    _name_shared_epolls(world)
+    for pid, process in world.processes.items():
+        for end in process.fds.values():
             holders = world.holders.setdefault(end.key, {})
             holders[pid] = "".join(sorted({*holders.get(pid, ""), *end.mode}))
+    _mark_expiring(world)
+    world.memory.update(same_objects.sharing_memory(permitted))
     held, blockers = locks.table()
     world.locks.update(held)
     world.blockers.update(blockers)
@@ -92,6 +96,8 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
             world.outside[key] = "rw"
     if len(others) > OTHERS:
         world.doubts["descriptor"] = "there are too many processes outside the job"
+    if _notifies_of_memory():
+        world.doubts["other eventfd"] = "the kernel may signal it when memory is used"
     if (procfs.read("/proc/sys/fs/aio-nr", 64) or b"").strip() != b"0":
         world.doubts["eventfd"] = "asynchronous input or output of the kernel may signal it"
     for pid, process in world.processes.items():
@@ -101,10 +107,48 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
         world.receiving.update(world.holders.get(key, ()))
 
 
+def _name_shared_epolls(world: World) -> None:
+    """Give an epoll descriptor that several processes have open one key: each of them may add something to it.  It has
+    the same members in each of them."""
+    alike = dict[object, list[tuple[int, int]]]()
+    for pid, process in world.processes.items():
+        for fd, end in process.fds.items():
+            if end.kind == "epoll":
+                alike.setdefault((end.members, end.inodes), []).append((pid, fd))
+    for group in alike.values():
+        several = len({pid for pid, _ in group}) > 1
+        for same in same_objects.same_files(group) if several else ():
+            key = world.processes[same[0][0]].fds[same[0][1]].key
+            for pid, fd in same:
+                fds = world.processes[pid].fds
+                fds[fd] = fds[fd]._replace(key=key)
+
+
+def _mark_expiring(world: World) -> None:
+    """Mark the connections that end by themselves because the other end does not take what was sent: with
+    TCP_USER_TIMEOUT, also if it lives and has no room (tcp(7))."""
+    for pid, process in world.processes.items():
+        for fd, end in process.fds.items():
+            found = world.sockets.get(end.key)
+            if found is not None and found.kind == "tcp" and found.unsent and not found.expires:
+                try:
+                    expires = timeouts.ends_unacknowledged(pid, fd)
+                except OSError:
+                    expires = True
+                world.sockets[end.key] = found._replace(expires=expires)
+
+
 def _pending(world: World) -> set[str]:
     """The Unix sockets that have not accepted a connection of the job yet: what it has sent is in no table."""
     peers = {s.peer for _, s in sockets_of(world, world.processes) if s.kind == "unix"}
     return {key for key in peers if key in world.sockets and world.sockets[key].listens}
+
+
+def _notifies_of_memory() -> bool:
+    """Whether a program can have the kernel signal an event descriptor when a control group uses so much memory
+    (cgroup.event_control of the first version of control groups).  Nothing shows whether one has."""
+    mounted = [mount for mount in mounts.listed() if mount.type == "cgroup" and "memory" in mount.options]
+    return any("ro" not in mount.options for mount in mounted)
 
 
 def _receives(world: World, pid: int, fd: int, key: str) -> bool:

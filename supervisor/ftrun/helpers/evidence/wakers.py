@@ -15,16 +15,15 @@ from types import MappingProxyType
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.evidence import handled, recognized
+from ftrun.helpers.evidence import handled, handlers, recognized
 from ftrun.helpers.evidence.connections import Connections
-from ftrun.helpers.evidence.handled import CHILD, TERMINATE
+from ftrun.helpers.evidence.handled import CHILD
+from ftrun.helpers.evidence.handlers import Handlers
 from ftrun.helpers.evidence.interrupts import HELD
 from ftrun.helpers.evidence.recognized import Presumed
 from ftrun.helpers.evidence.stacks import Frame, Stack
 from ftrun.helpers.evidence.world import ACCELERATORS, Descriptor, Socket, WaitingProcess, WaitingThread, World
 
-_EVENT_LOOP: Final = ("in", "poll", "select", "epoll")
-_VFORK: Final = frozenset({"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"})
 # Files under /dev that signal no other descriptor.
 _PLAIN: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/fuse")
 _NESTED: Final = 5  # epoll descriptors in epoll descriptors, as in the kernel
@@ -35,6 +34,8 @@ class Wakers(NamedTuple):
     follow its name.  `pids`: the processes of the job of which a thread may end it; `awaited`: those of them that may
     do so otherwise than by a signal or by their end.  `what`: what it waits for.  `polls`: it runs now and then, only
     to wait again.  `repeats`: it computes, and repeats the same states for ever (recurrence.py).
+
+    `handler`: a signal whose handler may run in it while it waits, or 0.
 
     In a group also: `links`: the keys of the connections that leave this process tree, of which the other end may end
     it.  `listens`: so may a rank of another member that connects."""
@@ -47,6 +48,7 @@ class Wakers(NamedTuple):
     listens: bool = False
     repeats: bool = False
     awaited: frozenset[int] = frozenset()
+    handler: int = 0
 
     def also(self, pids: Iterable[int]) -> "Wakers":
         return self._replace(pids=self.pids.union(pids))
@@ -76,11 +78,15 @@ class Reader:
         self._computing, self._still_devices = computing, still_devices
         self._links, self._listens = set[str](), False  # of the thread that is being followed
         self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
-        self._controlled = {pid for (pid, _), frames in self._frames.items() if recognized.obeys_ftrun(frames)}
         self._interpreters = {
             pid for pid, stack in stacks.items() if any(thread.gil for thread in stack.threads)
         }  # of which a thread holds the interpreter's lock
         self._python = world.processes.keys() if optimistic else stacks.keys()
+        obeying = {pid for (pid, _), frames in self._frames.items() if recognized.obeys_ftrun(frames)}
+        known = [(pid, t.tid or 0, t) for pid, stack in stacks.items() for t in stack.threads]
+        mains = {(pid, tid) for pid, tid, thread in known if thread.name == "MainThread"}
+        keeping = {(pid, tid) for pid, tid, thread in known if thread.gil}
+        self._handlers = Handlers(world, self.frames, mains, keeping, self._python, obeying, optimistic)
         self._connections = Connections(world)
         self._unknown = frozenset(pid for pid, process in world.processes.items() if process.problem)
         self._ranks = world.ranks_of_whole_job()
@@ -106,8 +112,10 @@ class Reader:
             return Wakers(str(reason))
         repeats = thread.running or thread.state == "R"
         polls = not repeats and presumed is not None and (thread.timed or not self.frames(pid, thread.tid))
-        pids, links = frozenset({pid, *awaited, *beside}), frozenset(self._links)
-        return Wakers(None, pids, what, polls, links, self._listens, repeats, frozenset(awaited))
+        pids = frozenset({pid, *self._world.memory.get(pid, ()), *awaited, *beside})
+        handler = 0 if repeats or thread.is_stopped else self._handlers.runs(pid, process, thread, presumed)
+        links = frozenset(self._links)
+        return Wakers(None, pids, what, polls, links, self._listens, repeats, frozenset(awaited), handler)
 
     # --- the whole thread ---------------------------------------------------------------------------------------------
 
@@ -127,7 +135,7 @@ class Reader:
             raise _Open(f"cannot be observed: {thread.problem or 'it has ended'}")
         if thread.wchan in HELD:
             raise _Open("is frozen, or held by another process")
-        if thread.state == "D" and call.name in ("vfork", "clone", "clone3") and thread.wchan in _VFORK:
+        if handlers.held_by_child(thread):
             return "a child that shares its memory", self._living_children(pid), set()
         if thread.state != "S":
             raise _Open(f"is in state {thread.state}, in {thread.wchan or 'the kernel'}")
@@ -137,8 +145,9 @@ class Reader:
         if thread.timed and presumed is None:
             raise _Open(f"waits for a timer ({call.name})")
         what, pids = self._call(pid, process, thread, presumed)
-        if thread.tid == pid and pid in pids and call.kind in _EVENT_LOOP:
-            self._check_event_loop(pid, process, thread)
+        private = call.kind == "futex" and not thread.shared
+        if (private or pid in pids) and (signal := self._handlers.runs(pid, process, thread, presumed)):
+            raise _Open(handlers.woken(signal))
         if presumed is not None and presumed.children:
             what, children = "a child", self._children(pid)
             pids, woken = (pids, woken | children) if pids else (children, woken)
@@ -156,7 +165,7 @@ class Reader:
         caught = process.interrupts.caught
         if process.interrupts.timers or handled.alarms(caught):
             raise _Open("computes, and may be interrupted by a timer or a signal, which its process handles")
-        ends, enders = self._ends(pid, caught)
+        ends, enders = self._handlers.asking(pid, process)
         if ends:
             raise _Open(f"computes, and may be interrupted by signal {ends[0]}, which its process handles")
         devices = (end.key for end in process.fds.values() if end.kind == "device" and not end.key.startswith(_PLAIN))
@@ -184,46 +193,13 @@ class Reader:
         return recognized.presumed(frames, thread.name, left, thread.call.kind == "sleep")
 
     def _signals(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> set[int]:
-        """The children, if their end may end the wait.  _Open if a signal from elsewhere may end it."""
+        """The children, if their end may end the wait, and who may send a signal.  _Open if one from elsewhere may end
+        it."""
         assert process.interrupts is not None
-        assert thread.call is not None
-        caught, call = process.interrupts.caught, thread.call
-        if process.interrupts.timers:
-            raise _Open("may be woken by a timer of its process")
-        if alarms := handled.alarms(caught, self._optimistic or pid in self._controlled):
-            raise _Open(f"may be woken by signal {alarms[0]}, which its process handles")
-        python = pid in self._python
-        awaits = call.kind == "signal" or thread.masked or (call.kind in ("poll", "select") and not thread.fds)
-        if call.name == "rt_sigtimedwait":
-            raise _Open("waits for a signal")
-        if awaits and (signals := handled.awaited(caught, python)):
-            raise _Open(f"waits for a signal, like {signals[0]}, which its process handles")
-        ends, enders = self._ends(pid, caught)
-        frames = self.frames(pid, thread.tid)
-        if ends and (not python or (thread.tid == pid and recognized.waits_for_event(frames) and not thread.timed)):
-            raise _Open(f"may be woken by signal {ends[0]}, which its process handles")
-        return enders | (self._living_children(pid) if CHILD in caught else set())
-
-    def _ends(self, pid: int, caught: frozenset[int]) -> tuple[list[int], set[int]]:
-        """The signals that ask this process to end, that it handles, and that may come from outside the job; and who
-        sends it the others.
-
-        torch has each worker of a DataLoader end at SIGTERM, which its parent sends; who stops a job asks the command.
-        """
-        ends = handled.asking(caught)
-        if self._optimistic:
-            return sorted(ends - {TERMINATE}), set()
-        if TERMINATE in ends and recognized.serves_loader(self.frames(pid, pid)):
-            return sorted(ends - {TERMINATE}), {self._world.processes[pid].parent} & self._world.processes.keys()
-        return sorted(ends), set()
-
-    def _check_event_loop(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> None:
-        """_Open if the main thread waits for a descriptor of its own process, and a signal handler may write to it
-        (signal.set_wakeup_fd).  multiprocessing holds both ends of its pipes, too."""
-        assert process.interrupts is not None
-        ends, _ = self._ends(pid, process.interrupts.caught)
-        if ends and not recognized.waits_for_connection(self.frames(pid, thread.tid)):
-            raise _Open(f"may be woken by signal {ends[0]}, which its process handles")
+        if (why := self._handlers.ends(pid, process, thread)) is not None:
+            raise _Open(why)
+        _, enders = self._handlers.asking(pid, process)
+        return enders | (self._living_children(pid) if CHILD in process.interrupts.caught else set())
 
     def _call(
         self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None
@@ -291,16 +267,18 @@ class Reader:
     def _descriptors(
         self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None
     ) -> tuple[str, set[int]]:
-        found = [self._descriptor(pid, process, end, mode, presumed) for end, mode in self._awaited(pid, thread)]
+        awaited, sharing = self._awaited(pid, thread)
+        found = [self._descriptor(pid, process, end, mode, presumed) for end, mode in awaited]
         names = list(dict.fromkeys(what for what, _ in found))
         what = names[0] if len(names) == 1 else f"{len(found)} descriptors" if names else "a signal"
-        return what, set[int]().union(*(pids for _, pids in found))
+        return what, sharing.union(*(pids for _, pids in found))
 
-    def _awaited(self, pid: int, thread: WaitingThread) -> Iterable[tuple[Descriptor, str]]:
-        """The objects for which a call waits, each with the direction; in place of an epoll its members."""
+    def _awaited(self, pid: int, thread: WaitingThread) -> tuple[Iterable[tuple[Descriptor, str]], set[int]]:
+        """The objects for which a call waits, each with the direction; in place of an epoll its members.  And the
+        other processes that may add some: they have an epoll open, too."""
         fds = self._world.processes[pid].fds
         waiting = [(fd, mode, 0) for fd, mode in thread.fds]
-        found = dict[tuple[Descriptor, str], None]()
+        found, sharing = dict[tuple[Descriptor, str], None](), set[int]()
         for fd, mode, depth in waiting:
             end = fds.get(fd)
             if end is None:
@@ -310,8 +288,9 @@ class Reader:
             elif not end.complete or depth > _NESTED:
                 raise _Open("waits for an epoll descriptor whose contents are not known")
             else:
+                sharing |= self._world.holders.get(end.key, {}).keys() - {pid}
                 waiting += [(member, direction, depth + 1) for member, direction in end.members]
-        return found
+        return found, sharing
 
     def _descriptor(
         self, pid: int, process: WaitingProcess, end: Descriptor, mode: str, presumed: Presumed | None
@@ -325,7 +304,7 @@ class Reader:
             case "pipe":
                 return self._pipe(end, others)
             case "eventfd":
-                return self._eventfd(process, end, others)
+                return self._eventfd(process, end, presumed, others)
             case "socket":
                 return self._socket(pid, end, mode, presumed, others)
             case "pidfd":
@@ -341,9 +320,12 @@ class Reader:
             raise _Open(f"waits for {end.key}, whose other end is outside the job")
         return "room in a pipe" if end.mode == "w" else "data from a pipe", holders | others
 
-    def _eventfd(self, process: WaitingProcess, end: Descriptor, others: set[int]) -> tuple[str, set[int]]:
+    def _eventfd(
+        self, process: WaitingProcess, end: Descriptor, presumed: Presumed | None, others: set[int]
+    ) -> tuple[str, set[int]]:
         devices = [e.key for e in process.fds.values() if e.kind == "device" and not e.key.startswith(_PLAIN)]
-        if devices or "eventfd" in self._world.doubts or end.key in self._world.outside:
+        doubts = {"eventfd"} if presumed is not None and presumed.listens else {"eventfd", "other eventfd"}
+        if devices or doubts & self._world.doubts.keys() or end.key in self._world.outside:
             raise _Open("waits for an eventfd that something outside the job may signal")
         return "an eventfd", {*self._world.holders.get(end.key, {}), *others}
 
@@ -369,6 +351,8 @@ class Reader:
         key = self._connections.other_end(found)
         holders = self._world.holders.get(key or "", {})
         where = found.remote or found.description
+        if found.expires or self._world.sockets.get(key or "", found).expires:
+            raise _Open(f"waits for {where}, whose connection has a timeout")
         if self._in_group and not holders and found.kind == "tcp" and found.state == "ESTABLISHED":
             if "r" in mode and found.queued > found.unsent:
                 raise _Open(f"waits for data from {where}, which has arrived")

@@ -35,7 +35,8 @@ class Socket(NamedTuple):
 
     `peer`: the key of the other end of a Unix socket, empty if it has none.  `moved`: bytes that TCP has received, or
     sent and had acknowledged; None: not known.  `queued`: bytes that wait to be sent or read; `unsent`: those that wait
-    to be sent, or to be acknowledged.  `stream`: only the other end can send to it."""
+    to be sent, or to be acknowledged.  `stream`: only the other end can send to it.  `expires`: it ends by itself if
+    they are not acknowledged in time."""
 
     kind: str
     local: str = ""
@@ -46,6 +47,7 @@ class Socket(NamedTuple):
     queued: int = 0
     unsent: int = 0
     stream: bool = True
+    expires: bool = False
 
     @property
     def listens(self) -> bool:
@@ -141,7 +143,8 @@ class World(NamedTuple):
     the pids of the job that have an open file with a lock on it.  `named`: the shared mappings that have a name, so
     that any program can open them.  `reaping`: the pids that have a child which has ended and was not awaited.
     `receiving`: the pids to which descriptors are being passed.  `doubts`: why not all that may signal an object of
-    this kind is known: `descriptor` for any, or `eventfd`.
+    this kind is known: `descriptor` for any, `eventfd`, or `other eventfd` for one that is not a known library's own.
+    `memory`: by pid, the other processes that run in the same memory.
     """
 
     at: float
@@ -157,6 +160,7 @@ class World(NamedTuple):
     reaping: set[int]
     receiving: set[int]
     doubts: dict[str, str]
+    memory: dict[int, frozenset[int]]
 
     def copy(self) -> "World":
         """A copy of what has arrived so far, which `observe` in another thread does not change any more."""
@@ -174,6 +178,7 @@ class World(NamedTuple):
             self.reaping.copy(),
             self.receiving.copy(),
             self.doubts.copy(),
+            self.memory.copy(),
         )
 
     @property
