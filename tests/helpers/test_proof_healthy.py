@@ -117,6 +117,12 @@ WAITS = {
         "child(later); ready(); e.poll()",
         "waits for a timer",
     ),
+    "a connection whose other end a process outside is about to fetch": (
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); a, b = multiprocessing.Pipe()\n"
+        "from multiprocessing import reduction; kept = reduction.ForkingPickler.dumps(b); b.close()\n"
+        "s.send(kept); ready(); a.recv()",
+        "waits for a connection (unix ",
+    ),
     "a lock that a handler of SIGSTKFLT releases": (
         "l = threading.Lock(); l.acquire(); signal.signal(signal.SIGSTKFLT, lambda *_: l.release()); ready()\n"
         "l.acquire()",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ftrun.helpers.evidence.world import Socket, WaitingProcess, World, host, is_accepted
+from ftrun_hooks import layout
 
 _EVERYWHERE: Final = ("0.0.0.0", "[::]")  # a socket that listens there accepts connections to any address
 
@@ -37,6 +38,18 @@ class Connections:
         if found.kind != "tcp" or found.listens or not found.remote:
             return False
         return not self._world.holders.get(self.other_end(found) or "")
+
+    def on_this_machine(self, pid: int) -> bool:
+        """Whether this process has a connection with one outside the job on this machine, which may have got a key.  Not
+        that of a rank with ftrun."""
+        for _, found in sockets_of(self._world, [pid]):
+            key = self.other_end(found)
+            other = self._world.sockets.get(key or "")
+            local = key is not None and (found.kind == "unix" or other is not None)
+            to_ftrun = other is not None and found.kind == "unix" and other.local.endswith(f"/{layout.RANKS}")
+            if local and not to_ftrun and found.state == "ESTABLISHED" and not self._world.holders.get(key or ""):
+                return True
+        return False
 
     def links(self) -> list[tuple[str, Socket]]:
         """The connections of the job whose other end no process of it holds, with their keys."""

@@ -338,7 +338,7 @@ class Reader:
         if found.listens:
             if presumed is not None and presumed.listens and self._ranks:
                 return "a rank that connects", self._ranks | others
-            if presumed is not None and presumed.serves_job:
+            if presumed is not None and presumed.serves_job and not self._connections.on_this_machine(pid):
                 return "a process of the job that connects", self._world.processes.keys() | others
             if presumed is not None and presumed.listens and self._are_connected(pid):
                 return "a rank that connects", self._world.processes.keys() | others
