@@ -40,8 +40,8 @@ class Connections:
         return not self._world.holders.get(self.other_end(found) or "")
 
     def on_this_machine(self, pid: int) -> bool:
-        """Whether this process has a connection with one outside the job on this machine, which may have got a key.  Not
-        that of a rank with ftrun."""
+        """Whether this process has a connection with one outside the job on this machine, which may have got a key.
+        That of a rank with ftrun does not count."""
         for _, found in sockets_of(self._world, [pid]):
             key = self.other_end(found)
             other = self._world.sockets.get(key or "")
