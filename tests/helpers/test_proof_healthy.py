@@ -119,6 +119,7 @@ WAITS = {
     ),
     "a connection whose other end a process outside is about to fetch": (
         "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); a, b = multiprocessing.Pipe()\n"
+        "multiprocessing.current_process()._config['tempdir'] = '.'\n"
         "from multiprocessing import reduction; kept = reduction.ForkingPickler.dumps(b); b.close()\n"
         "s.send(kept); ready(); a.recv()",
         "waits for a connection (unix ",
