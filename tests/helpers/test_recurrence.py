@@ -253,22 +253,24 @@ def test_a_thread_that_is_stopped_for_moments_misses_no_signal(job: Job) -> None
     out = job.processes[0].stdout
     assert out is not None
     thread = next(int(tid) for tid, name in threads(job.pid).items() if name == "gloo_tcp_loop")
-    sent, stopped, ended = 0, 0, threading.Event()
+    sent, ended = 0, threading.Event()
 
     def send() -> None:
         nonlocal sent
         while not ended.wait(0.05):
             sent += ctypes.CDLL(None).syscall(TGKILL, job.pid, thread, int(signal.SIGRTMIN)) == 0
 
+    def stopped() -> bool:
+        return recurrence.compare(job.pid, job.pid, 2.0).reason == "has received a signal"
+
     sender = threading.Thread(target=send)
     sender.start()
     try:
-        for _ in range(10):
-            stopped += recurrence.compare(job.pid, job.pid, 0.5).reason == "has received a signal"
+        for _ in range(5):
+            wait_for(stopped, "a signal that stops the thread of gloo")
     finally:
         ended.set()
         sender.join()
-    assert stopped
     os.set_blocking(out.fileno(), False)
     received = bytearray()
 
