@@ -33,6 +33,8 @@ def start(runs: Runs, *options: str, **more: Any) -> Run:
     ranks = "--nproc-per-node", "2", "--hang-timeout", "60s", "--max-restarts", "1"
     run = runs.start(*QUICK, *ranks, *options, *python(TRAINS), program=SOON, **more)
     run.until("first_beat")
+    # A rank that has not begun cannot execute a step again: then all are started again.
+    wait_for(lambda: sum(map(len, rounds(runs).values())) == 2, "that both ranks have begun")
     return run
 
 

@@ -226,7 +226,7 @@ RANK = (
 def test_an_endless_loop_beside_the_thread_of_gloo_is_proved(job: Job) -> None:
     pytest.importorskip("torch")
     job.start(HEAD + RANK + "ready()\nwhile True: pass")
-    assert "gloo_tcp_loop" in names_of_threads(job.pid)
+    wait_for(lambda: "gloo_tcp_loop" in threads(job.pid).values(), "its name")
     wait_for(lambda: recurrence.compare(job.pid, job.pid, SECONDS).reason is None, "the proof", 300)
 
 
@@ -252,6 +252,7 @@ def test_a_thread_that_is_stopped_for_moments_misses_no_signal(job: Job) -> None
     job.start(HEAD + RANK + code)
     out = job.processes[0].stdout
     assert out is not None
+    wait_for(lambda: "gloo_tcp_loop" in threads(job.pid).values(), "its name")
     thread = next(int(tid) for tid, name in threads(job.pid).items() if name == "gloo_tcp_loop")
     sent, ended = 0, threading.Event()
 
@@ -513,10 +514,6 @@ def test_libraries_that_count_as_the_interpreter_read_nothing_but_memory(name: s
 def threads(pid: int) -> dict[str, str]:
     """By thread its name."""
     return {path.name: (path / "comm").read_text().strip() for path in Path(f"/proc/{pid}/task").iterdir()}
-
-
-def names_of_threads(pid: int) -> list[str]:
-    return list(threads(pid).values())
 
 
 def traced(pid: int, tracer: int) -> bool:
