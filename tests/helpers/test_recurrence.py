@@ -18,7 +18,9 @@ from pathlib import Path
 import pytest
 
 from ftrun.helpers.evidence import recurrence, touched_memory, tracing
+from ftrun.helpers.evidence.compared_memory import Memory
 from ftrun.helpers.evidence.look import look
+from ftrun.helpers.evidence.other_threads import OtherThreads
 from ftrun.helpers.evidence.touched_memory import Area
 from ftrun.messages.evidence import Look, Looked, RankState
 from ftrun.messages.probe import Device
@@ -399,6 +401,31 @@ def test_the_data_of_a_library_is_compared_once_it_is_touched_again_and_again(mo
     found, why = repeated(monkeypatch, heap, [[one]] * 3)
     assert why == "touches other memory now and then"
     assert found == [heap, one]
+
+
+def test_a_state_with_other_memory_than_before_is_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All memory is read again before a proof counts."""
+    heap = Area(32, 40, "rw-p", "[heap]", touched=1)
+    readings = iter([True, False])
+    monkeypatch.setattr(Memory, "learn", lambda _: next(readings))
+    found, why = repeated(monkeypatch, heap, [[]] * 6)
+    assert (found, why) == ([heap], None)
+    assert next(readings, None) is None, "it was read twice: after three windows, and after three more"
+
+
+def test_a_thread_that_runs_beside_is_noticed(job: Job) -> None:
+    job.start(HEAD + "threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(10**6)]).start()\nready()")
+    others = OtherThreads(job.pid, job.pid)
+    with others, others.held():
+        wait_for(lambda: others.have_run, "the other thread to run")
+
+
+def test_threads_at_rest_do_not_run(job: Job) -> None:
+    job.start(HEAD + "threading.Thread(target=time.sleep, args=[500], daemon=True).start()\nready(); time.sleep(500)")
+    job.wait_asleep()
+    with OtherThreads(job.pid, job.pid) as others, others.held():
+        time.sleep(0.1)
+        assert not others.have_run
 
 
 def repeated(

@@ -11,8 +11,8 @@ from ftrun.host import procfs
 
 
 class OtherThreads:
-    """Those that run all the time and may be stopped are stopped while the thread is observed.  They are traced within
-    the context.  OSError where that is refused, Acted if one of them ends or receives a signal."""
+    """Those that run all the time and may be stopped (recognized.py) are stopped while thread `tid` is observed.  They
+    are traced within the context.  OSError where that is refused, Acted if one of them ends or receives a signal."""
 
     def __init__(self, pid: int, tid: int) -> None:
         self._folder, self._tid = f"/proc/{pid}/task", tid
@@ -34,7 +34,7 @@ class OtherThreads:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Within this context those that may be stopped are."""
+        """Those that may be stopped are, within this context; after an exception, until they are traced no more."""
         for tracee in self._stopped:
             tracee.stop()
         self._before = self._runs()

@@ -13,8 +13,9 @@ What may influence a thread, and how that is excluded:
 * the kernel, which ends a process at its limit of processor time: there is none.
 
 The thread is stopped some thousand times, for less than a millisecond each if its memory is small.  At each stop its
-registers and the pages that are known to change are read.  Whether all other pages are as they were is read whenever a
-state seems to recur, and for a share of the other stops, so that there are states to come back to.
+registers and the pages that are known to change are read.  All other pages are read for a share of the stops until a
+state recurs, again when the thread has come back to it a few times, and once more before a proof counts.  In between
+are windows in which is observed what the thread touches; there it is not stopped, and none of its memory is read.
 
 Which memory is touched is observed roughly at first, and exactly once the states have been found to recur: that costs
 more, and most threads never come to it.
@@ -61,9 +62,9 @@ NOT_FOUND: Final = "computes, and its state was not found to recur"
 
 class Comparison(NamedTuple):
     """`reason`: why it is not proved that the states recur, as `calls the system`; None: it is.  `stops`, `states`: how
-    often the thread was stopped, and in how many different states; `recurred`: how often in a complete state in which
-    it had been before; `pages`: how many change; `seconds`: how long it took.  `influence`: what may influence the
-    thread, as far as that was seen in windows of a fixed length."""
+    often the thread was stopped, and in how many different states; `recurred`: how often it came
+    back to a state after a window, with all of its memory if `reason` is None; `pages`: how many change; `seconds`: how
+    long it took.  `influence`: what may influence the thread, as far as that was seen in windows of a fixed length."""
 
     reason: str | None
     stops: int = 0

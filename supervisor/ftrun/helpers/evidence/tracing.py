@@ -2,7 +2,8 @@
 
 Only stops that leave nothing behind are used: PTRACE_SEIZE, PTRACE_INTERRUPT and PTRACE_SYSCALL.  If this process is
 killed at any moment, the thread goes on as if nothing had happened.  A breakpoint or a single step would leave a
-SIGTRAP, which ends the thread's process.
+SIGTRAP, which ends the thread's process.  A few calls that wait, like epoll_wait, end with EINTR by a stop: of threads
+that wait, only those are stopped that then begin the call again (recognized.py).
 """
 
 import ctypes
