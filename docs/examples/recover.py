@@ -40,7 +40,8 @@ def train(run):
         ft.beat(step)
         log(run, step, loss.item())
     if OUT and run.rank == 0:
-        torch.save(model.state_dict(), f"{OUT}/weights.pt")
+        torch.save(model.state_dict(), f"{OUT}/weights.new")
+        os.replace(f"{OUT}/weights.new", f"{OUT}/weights.pt")  # whoever sees weights.pt sees all of it
     parallel = loss = None  # as the last owner of the process group, DDP would end gloo's threads with the GIL held
     dist.destroy_process_group()
 

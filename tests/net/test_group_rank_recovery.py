@@ -82,7 +82,10 @@ class Job:
 
     @property
     def weights(self) -> dict[str, bytes]:
-        with zipfile.ZipFile(self.out / "weights.pt") as archive:
+        """Rank 0 writes them after the last step has been logged."""
+        file = self.out / "weights.pt"
+        wait_for(file.exists, "the weights", LONG)
+        with zipfile.ZipFile(file) as archive:
             return {name: archive.read(name) for name in archive.namelist() if "/data/" in name}
 
 
@@ -136,7 +139,7 @@ def test_the_weights_are_those_of_a_run_without_the_fault(fault: str, hosts: Mak
 
 @pytest.mark.slow
 def test_a_stopped_rank_is_replaced_and_its_host_names_it(hosts: Make) -> None:
-    job = Job(hosts(2), "2:6:hang", "--hang-timeout", "5s", "--start-timeout", "5m")
+    job = Job(hosts(2), "2:6:hang", "--hang-timeout", "20s", "--start-timeout", "5m")
     job.until_step(6)
     os.kill(processes(job.member(1))[1], signal.SIGSTOP)
     job.must_end((3,))
