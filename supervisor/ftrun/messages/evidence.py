@@ -26,7 +26,7 @@ class RankState(NamedTuple):
 class Look(NamedTuple):
     """The helper's only argument: look whether anything can still end the wait of a job that stands still.
 
-    `compare`: for how many seconds the states of a thread that computes may be compared (recurrence.py), which slows it
+    `compare`: for how many seconds the states of a thread that computes may be compared (loops.py), which slows it
     down; 0: not at all.  The other fields are as in `Request`."""
 
     root: int

@@ -12,7 +12,8 @@ from ftrun.helpers.evidence.world import World
 from ftrun.host import procfs
 
 Node = tuple[int, int]  # pid and tid
-MOST: Final = 2  # threads whose states are compared
+MOST: Final = 2  # threads whose states are compared,
+ALTOGETHER: Final = 8.0  # s, at most: a look has 20 s for everything
 FUNCTIONS: Final = 8  # that a place names
 
 
@@ -30,10 +31,19 @@ def is_busy(pid: int, tid: int, seconds: float) -> bool:
 
 
 def compare(threads: Sequence[Node], seconds: float) -> dict[Node, Comparison]:
-    """Compare the states of these threads, for so long altogether."""
+    """Compare the states of these threads, one after the other, for `seconds` each on average and ALTOGETHER s at most:
+    what one does not need is left for the next.  The others are not compared once one may end by itself."""
     if len(threads) > MOST:
         return dict.fromkeys(threads, Comparison("computes, like several others"))
-    return {(pid, tid): recurrence.compare(pid, tid, seconds / len(threads)) for pid, tid in threads}
+    found: dict[Node, Comparison] = {}
+    left = min(seconds * len(threads), ALTOGETHER)
+    for number, (pid, tid) in enumerate(threads):
+        if all(result.confined for result in found.values()):
+            found[pid, tid] = recurrence.compare(pid, tid, left / (len(threads) - number))
+        else:
+            found[pid, tid] = Comparison("computes, and there was no need to compare its states")
+        left = max(0.0, left - found[pid, tid].seconds)
+    return found
 
 
 def place(stack: Stack | None, tid: int) -> str:
