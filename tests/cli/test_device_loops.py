@@ -17,7 +17,7 @@ from support.device.nvml import IDLE, SPINNING, FakeNvml
 from support.evidence_job import needs_spy
 from support.runs import Runs, python, wait_for
 
-pytestmark = [needs_spy, pytest.mark.slow]  # with the real limits
+pytestmark = [needs_spy, pytest.mark.slow, pytest.mark.timeout(600)]  # with the real limits
 LOOP = "import sys\nfile = open(sys.argv[1])\nft.beat(1)\nflag = [0]\nwhile not flag[0]: pass\n"
 
 
@@ -41,9 +41,9 @@ def test_a_loop_is_an_endless_one_only_if_all_devices_stand_still(
     fake.set(0, **values)
     run = runs.start("--probe", "nvidia", "--max-restarts", "0", *python(LOOP), str(device))
     if found:
-        assert run.wait(180) == 195, run.log()
+        assert run.wait(500) == 195, run.log()
         assert run.named("suspect")[0]["rule"] == "loop"
     else:
         text = f"computes, and has {device} open, which may change its memory"
-        wait_for(lambda: any(text in look["why"] for look in run.named("look")), "a look", 180)
+        wait_for(lambda: any(text in look["why"] for look in run.named("look")), "a look", 500)
         assert not run.named("suspect")

@@ -1,10 +1,11 @@
-"""The processes of a job whose first rank has ended: the other ranks are still found."""
+"""Which children of ftrun are processes of a job: ranks, also after the end of the first one, but no standby."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from ftrun.helpers.evidence import processes
 from support.runs import HOUSE
 
 WAITS = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
@@ -43,3 +44,21 @@ def test_the_other_ranks_are_observed_after_the_end_of_the_first(tmp_path: Path)
     first.communicate(timeout=60)
     assert observer.communicate("\n", timeout=60)[0].split() == [str(second.pid)]
     second.communicate(timeout=60)
+
+
+def test_a_standby_that_has_just_been_started_is_no_part_of_the_job(tmp_path: Path) -> None:
+    environment = os.environ | {"FTRUN_BEAT_DIR": str(tmp_path)}
+    parked = environment | {"FTRUN_PARKED": "1::"}
+    root, rank, standby = waits(environment), waits(parked), waits(parked)
+    try:
+        before = frozenset({1})
+        excluded = processes.with_standbys(before, root.pid, {root.pid, rank.pid})
+        # A start from a standby may not have been able to hide that it was one.
+        assert excluded == before | {standby.pid}
+        members = processes.members(root.pid, excluded)
+        assert root.pid in members
+        assert rank.pid in members
+        assert standby.pid not in members
+    finally:
+        for process in (root, rank, standby):
+            process.communicate(timeout=60)

@@ -68,7 +68,8 @@ class Investigation:
         self._ranks = {rank.pid for rank in request.ranks}
         self._silent_ranks = other_silent_ranks(request.finding, request.ranks, request.now)
         self._replied = threading.Lock()  # acquired by the thread that sends the reply
-        self._processes = 0  # number of processes in the last observation
+        self._processes = 0  # number of processes in the last observation,
+        self._excluded = frozenset(request.excluded)  # and those that were not a part of it
         self._group = waits.group(request.excluded)
         self._others = OtherMembers(request.group) if request.group is not None else None
         self._folder: Folder | None = None
@@ -175,7 +176,8 @@ class Investigation:
     def _observe(self) -> tuple[Observation, list[int]]:
         """The processes, and the order in which stacks and waits are read: the suspect, ranks, its descendants, other
         Pythons, the rest."""
-        seen = processes.observe(self._request.root, frozenset(self._request.excluded))
+        self._excluded = processes.with_standbys(self._request.excluded, self._request.root, self._ranks)
+        seen = processes.observe(self._request.root, self._excluded)
         self._processes = len(seen.processes)
         below = processes.below(self._request.suspect, [process.stat for process in seen.processes.values()])
         pids = [pid for pid, _ in seen.processes]
@@ -187,7 +189,7 @@ class Investigation:
     def _observe_waits(self, pids: list[int]) -> tuple[World, Task[None]]:
         world = waits.empty(self._group)
         in_group = self._request.group is not None
-        return world, Task(partial(waits.observe, world, pids, self._request.excluded, in_group))
+        return world, Task(partial(waits.observe, world, pids, self._excluded, in_group))
 
     def _rank_numbers(self) -> dict[int, int]:
         """The rank numbers of the suspect and of the ranks that stopped as well, by pid."""

@@ -87,7 +87,7 @@ class _Looking:
             return Proof("no rank stands still")
         if (plain := self._plainly_open(job)) is not None:
             return Proof(plain, plain)
-        excluded = frozenset(request.excluded)
+        excluded = self._excluded()
         started = time.monotonic()
         before = waits.empty(frozenset())
         waits.observe_job(before, processes.members(request.root, excluded))
@@ -112,17 +112,21 @@ class _Looking:
                 # Whether it would be an endless loop if its states did recur.
                 supposed = dict.fromkeys(results, "")
                 if proof.prove(before, before, found, job, False, in_group, supposed).open_reason is None:
-                    after = self._observe_again(started, excluded)
+                    after = self._observe_again(started)
                     end = proof.prove(before, after, found, job, False, in_group, supposed)
                     self.confined = _confined(end, needed[0]) if end.open_reason is None else None
                 return first
-        after = self._observe_again(started, excluded)
+        after = self._observe_again(started)
         return proof.prove(before, after, found, job, False, in_group, computing)
 
-    def _observe_again(self, started: float, excluded: frozenset[int]) -> World:
+    def _excluded(self) -> frozenset[int]:
+        request = self._request
+        return processes.with_standbys(request.excluded, request.root, {rank.pid for rank in request.ranks})
+
+    def _observe_again(self, started: float) -> World:
         request = self._request
         self._pause(max(0.0, started + request.between - time.monotonic()))
-        after = waits.empty(frozenset())
+        after, excluded = waits.empty(frozenset()), self._excluded()
         waits.observe(after, processes.members(request.root, excluded), excluded, self._in_group)
         return after
 

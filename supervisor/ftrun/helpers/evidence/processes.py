@@ -7,7 +7,7 @@ for a lock that a process stuck in the kernel may hold (blocking_calls.py and wa
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
@@ -96,6 +96,15 @@ def below(pid: int, processes: Iterable[Stat]) -> set[int]:
 def is_standby(process: Stat) -> bool:
     """Whether it waits to be a start of the command (`host/standby_process.py`), or was one and could not hide that."""
     return process.state != "D" and any(e.startswith(b"FTRUN_PARKED=") for e in procfs.environment(process.pid))
+
+
+def with_standbys(excluded: Iterable[int], root: int, ranks: Container[int]) -> frozenset[int]:
+    """`excluded`, and the standbys that ftrun has started since it made that list: they are its children, like the
+    `ranks`, and `root` is one of these."""
+    everyone = {process.pid: process for process in procfs.all_processes()}
+    parent = everyone[root].parent if root in everyone else os.getppid()
+    beside = (s for s in everyone.values() if s.parent == parent and s.pid != root and s.pid not in ranks)
+    return frozenset(excluded) | {process.pid for process in beside if is_standby(process)}
 
 
 def carries(root: int) -> Callable[[Stat], bool]:
