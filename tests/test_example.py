@@ -77,7 +77,7 @@ def test_an_unmodified_program(tmp_path: Path) -> None:
     assert saved[:1] == [str(tmp_path / "model.pt")]
 
 
-@pytest.mark.slow  # the tutorial, which the gate runs, has the same program hang and resume
+@pytest.mark.slow  # in the gate the program above hangs and resumes
 @pytest.mark.parametrize("times", [1, 99], ids=["once", "always"])
 def test_the_main_job(tmp_path: Path, times: int) -> None:
     """A real PyTorch run hangs, is found, ended, started again in place, resumes and finishes; or ends with 195."""

@@ -34,14 +34,18 @@ NAMES = (
     "torchrun: rank 1 downloads, rank 0 waits in the all-reduce of its gradients",
     "torch.multiprocessing.spawn: one rank of two downloads",
 )
-SLOW = (
-    *NAMES[-2:],  # to start, also in quick form
-    "a rate limit in a side thread, whose result the main thread awaits",  # as an upload by a thread pool
-    "an upload, 2 MB/s",  # as the faster one, which moves more in each look
+QUICK_NAMES = (  # one of each kind; the others wait for the same in another way
+    "a rate limit: HTTP 429, then a sleep",
+    "an upload, 20 MB/s",
+    "an upload by a thread pool",
+    "a flag in shared memory that another process sets",
+    "a child that downloads",
 )
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in NAMES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK_NAMES else pytest.mark.slow) for name in NAMES]
+)
 def test_a_wait_for_somebody_outside_is_no_hang(name: str, tmp_path: Path) -> None:
     row = ROWS[name]
     if lacking := row.lacks():

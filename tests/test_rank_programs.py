@@ -11,7 +11,9 @@ import pytest
 from support.runs import FTRUN
 from support.trained import NEEDED, PROGRAMS, weights
 
-pytestmark = pytest.mark.torch
+# Each imports PyTorch six times.  In the gate tests/container/test_started_ranks.py has the environment of a rank, and
+# tests/test_recover_example.py ranks that find each other by it.
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 def train(folder: Path, program: str, *options: str, strike: str = "") -> str:
@@ -30,9 +32,7 @@ def train(folder: Path, program: str, *options: str, strike: str = "") -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize(
-    "program", ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in NEEDED if name != "ddp")]
-)
+@pytest.mark.parametrize("program", NEEDED)
 def test_a_run_with_a_failure_ends_with_the_weights_of_one_without(program: str, tmp_path: Path) -> None:
     if any(importlib.util.find_spec(name) is None for name in NEEDED[program]):
         pytest.skip(f"not installed: one of {', '.join(NEEDED[program])}")
@@ -43,7 +43,6 @@ def test_a_run_with_a_failure_ends_with_the_weights_of_one_without(program: str,
     assert weights(tmp_path / "plain") == weights(tmp_path / "struck")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp", "lightning"])
 def test_a_run_with_a_hang_ends_with_the_weights_of_one_without(program: str, tmp_path: Path) -> None:
     """No option tells ftrun what a hang is."""

@@ -77,11 +77,12 @@ def test_first_rank_that_died_under_torchrun_is_named(runs: Runs, death: str) ->
     assert "reset by peer" not in why(run).lower()
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("death", "method"),
-    [("os._exit", "fork"), *(pytest.param(death, "spawn", marks=SLOW) for death in DEATHS)],
-)  # with `fork` the ranks do not import PyTorch again
+    [("os._exit", "fork"), *((death, "spawn") for death in DEATHS)],
+)  # tests/hooks/test_auto_torch.py has a failure under it that is not slow
 def test_first_rank_that_died_under_torch_multiprocessing_is_named(runs: Runs, death: str, method: str) -> None:
     run = runs.run(sys.executable, program(runs, RANK + SPAWN, death, method), OMP_NUM_THREADS="1")
     assert run.wait() == 1, run.log()

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,16 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize(("text", "why"), ALONE.items(), ids=[why.replace(" ", "-") for why in ALONE.values()])
+def some(cases: Mapping[str, str], *quick: str) -> list[Any]:
+    """All of them, by their reasons; those that are not `quick` are slow tests."""
+    slow = pytest.mark.slow
+    return [
+        pytest.param(text, why, id=why.replace(" ", "-"), marks=() if why in quick else slow)
+        for text, why in cases.items()
+    ]
+
+
+@pytest.mark.parametrize(("text", "why"), some(ALONE, "an import shares memory", "have read the variable LOCAL_RANK"))
 def test_what_a_fork_would_share_means_a_standby_that_imports_by_itself(
     text: str, why: str, start: Starter, tmp_path: Path
 ) -> None:
@@ -327,7 +337,15 @@ COLD = {
 }
 
 
-@pytest.mark.parametrize(("text", "why"), COLD.items(), ids=[why.replace(" ", "-") for why in COLD.values()])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    some(
+        COLD,
+        *("an import printed: loud", "started a thread", "have read the variable MA_PROC_START_CNT"),
+        *("keeps a copy of the environment", "later.py has changed", "an import opened a socket"),
+        *("an import has locked /", "later failed: OSError"),
+    ),
+)
 def test_what_may_differ_means_a_cold_start(text: str, why: str, start: Starter, tmp_path: Path) -> None:
     program, stop = tmp_path / "train.py", tmp_path / "stop"
     set_before = "os.environ.setdefault('MARK', 'x')\nimport later" if "MARK" in text else "import later"

@@ -59,6 +59,7 @@ def test_torchrun(runs: Runs) -> None:
     assert "ddp.py" in json.dumps(report)
 
 
+@pytest.mark.slow  # in the gate tests/hooks/test_transformers.py has real trainers
 @pytest.mark.torch
 def test_transformers_trainer(runs: Runs) -> None:
     need("transformers", "accelerate")
@@ -68,6 +69,7 @@ def test_transformers_trainer(runs: Runs) -> None:
     assert kept(run) == ["checkpoint-10", "checkpoint-20"]
 
 
+@pytest.mark.slow  # in the gate tests/hooks/test_lightning.py has real trainers
 @pytest.mark.torch
 def test_lightning_trainer(runs: Runs) -> None:
     need("lightning")

@@ -1,4 +1,7 @@
-"""The documentation is built without a warning, and can be read where there is no network."""
+"""The documentation is built without a warning, and can be read where there is no network.
+
+In the gate tests/contracts/test_docs_links.py has the links of its sources.
+"""
 
 import importlib.util
 import re
@@ -14,7 +17,8 @@ from support import browser
 from support.runs import HOUSE
 
 MISSING = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} not installed: pip install 'ftrun[docs]'")
+lacking = pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} not installed: pip install 'ftrun[docs]'")
+pytestmark = [lacking, pytest.mark.slow]
 
 
 class Page(HTMLParser):

@@ -10,6 +10,7 @@ from support.console import Shell, commands, differences, says, session
 from support.runs import HOUSE
 
 TUTORIAL = commands((HOUSE / "docs" / "tutorial.md").read_text(encoding="utf-8"))
+WITH_PYTORCH = next(command.block for command in TUTORIAL if "docs/examples/train.py" in command.text)
 README = commands((HOUSE / "README.md").read_text(encoding="utf-8"))
 
 
@@ -23,6 +24,14 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         yield made
 
 
+def test_tutorial_until_its_program_with_pytorch(shell: Shell) -> None:
+    """But for its installation."""
+    quick = [command for command in TUTORIAL if 0 < command.block < WITH_PYTORCH]
+    assert len(quick) > 15
+    assert differences(shell, quick) == []
+
+
+@pytest.mark.slow  # in the gate tests/test_example.py has a program with PyTorch that hangs and resumes
 @pytest.mark.torch
 def test_tutorial(shell: Shell) -> None:
     """But for its installation, which is the next test."""

@@ -80,9 +80,9 @@ def confined(job: Job) -> Looked:
         raise AssertionError(f"{error}; {seen[-1]}") from None
 
 
-# Each of these takes a processor for seconds: that of calls is like the counter, and a slow test.
+# Each of these takes a processor for seconds, so most of them are slow tests.
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "retries" else ()) for name in ENDLESS]
+    "name", [pytest.param(name, marks=() if name == "a counter" else pytest.mark.slow) for name in ENDLESS]
 )
 def test_a_loop_that_counts_is_confined_but_not_proved(job: Job, name: str) -> None:
     job.start(HEAD + ENDLESS[name])
@@ -95,7 +95,12 @@ def test_a_loop_that_counts_is_confined_but_not_proved(job: Job, name: str) -> N
     assert ("wait" in found.place) == (name != "beside a thread that waits for a lock")
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+QUICK = ("edit distances of many sentences", "until a time", "until a thread that sleeps sets a flag")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in HEALTHY]
+)
 def test_what_a_healthy_job_computes_is_not_confined(job: Job, name: str) -> None:
     job.start(HEAD + HEALTHY[name])
     found = see(job, 2.0)

@@ -68,6 +68,7 @@ def test_the_rank_that_does_not_enter_a_collective_is_named(job: Job) -> None:
     assert answers["0"]["problem"] is None
 
 
+@pytest.mark.slow  # in the gate the test before has real ranks, and the last one of this file the text
 @pytest.mark.torch
 def test_the_headline_has_the_numbers_of_collectives_that_do_not_match(job: Job) -> None:
     """Rank 0 begins one collective more than it waits for."""

@@ -6,8 +6,9 @@ import signal
 import socketserver
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -165,6 +166,21 @@ CLOSED = {
 }
 
 
+# One of each kind: the others are slow tests.  tests/helpers/test_proof.py has most of these waits, too.
+QUICK = {
+    *("a sleep after HTTP 429", "an upload in pieces", "http.client", "asyncio and a server", "an upload by a child"),
+    *("a child simulator that asks a server", "an upload by a thread pool", "a pool of processes"),
+    *("a connection that is expected", "a queue of messages of another job"),
+    *("a lock", "a timer that never fires in time", "a full pipe of its own", "a server of its own"),
+    *("a child that waits for a lock", "a semaphore that is shared", "a lock, beside a keep-alive"),
+    *("a lock, beside a store", "a loop that asks again and again"),
+}
+
+
+def some(names: Collection[str]) -> list[Any]:
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+
+
 @contextmanager
 def silent_server() -> Iterator[int]:
     """A server outside the job that accepts connections and sends nothing: its port."""
@@ -198,7 +214,7 @@ def test_a_process_that_blocks_the_reader_hides_no_open_files(monkeypatch: pytes
         reader.join()
 
 
-@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.parametrize("name", some(OPEN))
 def test_an_open_wait_is_cleared(job: Job, name: str) -> None:
     code, text = OPEN[name]
     with silent_server() as port:
@@ -209,7 +225,7 @@ def test_an_open_wait_is_cleared(job: Job, name: str) -> None:
     assert "The suspicion was cleared: " in answer.markdown
 
 
-@pytest.mark.parametrize("name", CLOSED)
+@pytest.mark.parametrize("name", some(CLOSED))
 def test_a_closed_wait_is_not_cleared(job: Job, name: str) -> None:
     code, text = CLOSED[name]
     with silent_server() as port:
@@ -370,6 +386,7 @@ os.wait()
 """
 
 
+@pytest.mark.slow  # in the gate tests/helpers/test_proof_dataloader.py has workers that wait
 @pytest.mark.torch
 def test_a_loader_waits_for_its_worker(job: Job) -> None:
     # The beginning of the result; whether it is cleared.

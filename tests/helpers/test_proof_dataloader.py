@@ -99,7 +99,7 @@ def remove_semaphores(job: Job) -> None:
                 path.unlink()
 
 
-@pytest.mark.parametrize("name", _some(CLOSED, ("a worker of a fork server", "the main process between two epochs")))
+@pytest.mark.parametrize("name", _some(CLOSED, ("a worker that waits for a lock",)))
 def test_a_deadlock_is_proved(job: Job, name: str) -> None:
     place, how, code, text = CLOSED[name]
     pid = start(job, place, how, code, 0)
@@ -109,9 +109,7 @@ def test_a_deadlock_is_proved(job: Job, name: str) -> None:
     assert found.pid == pid
 
 
-@pytest.mark.parametrize(
-    "name", _some(OPEN, ("a worker that has its own handler of SIGTERM", "a worker that asks a slow server"))
-)
+@pytest.mark.parametrize("name", _some(OPEN, ("a worker that has its own handler of SIGTERM",)))
 def test_a_healthy_loader_is_never_convicted(job: Job, name: str) -> None:
     place, code = OPEN[name]
     with silent_server() as port:

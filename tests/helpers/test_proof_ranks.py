@@ -57,7 +57,14 @@ def start(job: Job, code: str, how: str, store: str, *more: str) -> None:
     job.begin(f"import os, sys; os.execv(sys.executable, [sys.executable, *{words!r}])")
 
 
-@pytest.mark.parametrize(("how", "text"), [("lock", " waits for a lock at program.py:"), ("mismatch", " waits in ")])
+# Each of these starts PyTorch two or three times.
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [("lock", " waits for a lock at program.py:"), pytest.param("mismatch", " waits in ", marks=SLOW)],
+)
 def test_ranks_that_spawn_has_started_without_rank_are_proved_to_be_in_a_deadlock(
     job: Job, how: str, text: str
 ) -> None:
@@ -76,6 +83,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Job]:
     made.end()
 
 
+@pytest.mark.slow  # in the gate tests/net/test_group_deadlock.py has ranks on two hosts
 @pytest.mark.parametrize("store", ["tcp", "file"])
 def test_a_rank_that_waits_for_one_outside_the_job_is_open(job: Job, elsewhere: Job, store: str) -> None:
     where = f"tcp://127.0.0.1:{port()}" if store == "tcp" else f"file://{job.folder / 'store'}"
@@ -86,6 +94,7 @@ def test_a_rank_that_waits_for_one_outside_the_job_is_open(job: Job, elsewhere: 
         assert see(job).open_reason, "a rank elsewhere may come"
 
 
+@pytest.mark.slow
 def test_a_rank_that_waits_for_others_to_join_is_open(job: Job) -> None:
     start(job, ALONE, "lock", f"tcp://127.0.0.1:{port()}", "0")
     wait_for(lambda: "init_process_group" in str(see(job).mechanism) or len(os.listdir(f"/proc/{job.pid}/task")) > 2)

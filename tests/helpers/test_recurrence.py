@@ -11,9 +11,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Collection
 from functools import partial
 from multiprocessing import shared_memory
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,13 @@ def ready():
 """
 TGKILL = 234  # the system call, on x86_64
 SECONDS = 6.0  # for one comparison, on a busy machine
+SLOW = pytest.mark.slow
+
+
+def some(names: Collection[str], *quick: str) -> list[Any]:
+    """All of them; those that are not `quick` in the slow form, since each takes a processor for seconds."""
+    return [pytest.param(name, marks=() if name in quick else SLOW) for name in names]
+
 
 # The code, and a text that the sentence must contain.
 ENDLESS = {
@@ -150,7 +159,7 @@ def closed(job: Job, *ranks: int) -> Looked:
     return looks[-1]
 
 
-@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("name", some(ENDLESS, "a flag that nobody sets", "in a child that is awaited"))
 def test_an_endless_loop_is_proved(job: Job, name: str) -> None:
     code, text = ENDLESS[name]
     job.start(HEAD + code)
@@ -161,7 +170,15 @@ def test_an_endless_loop_is_proved(job: Job, name: str) -> None:
     assert found.compared > 0
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize(
+    "name",
+    some(
+        HEALTHY,
+        *("a counter", "random numbers", "until a time", "until a file exists", "until a SIGTERM"),
+        *("until a thread that sleeps sets a flag", "until another process sets a flag in shared memory"),
+        "a loop of a C extension",
+    ),
+)
 def test_a_computation_is_never_taken_for_an_endless_loop(job: Job, name: str) -> None:
     memory = shared_memory.SharedMemory(create=True, size=64)
     try:
@@ -173,7 +190,7 @@ def test_a_computation_is_never_taken_for_an_endless_loop(job: Job, name: str) -
         memory.unlink()
 
 
-@pytest.mark.parametrize("every", [0.2, 0.05, 0.01])
+@pytest.mark.parametrize("every", [0.05, pytest.param(0.2, marks=SLOW), pytest.param(0.01, marks=SLOW)])
 def test_a_wait_for_another_process_is_none_while_something_else_clears_the_accessed_bits(
     job: Job, every: float
 ) -> None:
@@ -193,7 +210,7 @@ def test_a_wait_for_another_process_is_none_while_something_else_clears_the_acce
         memory.unlink()
 
 
-@pytest.mark.parametrize("name", HEAVY)
+@pytest.mark.parametrize("name", some(HEAVY, "numpy, a flag in an array"))
 def test_a_library_that_computes_in_one_frame_is_never_taken_for_an_endless_loop(job: Job, name: str) -> None:
     pytest.importorskip(name.partition(",")[0])
     job.start(HEAD + HEAVY[name])
@@ -218,13 +235,15 @@ def test_each_access_is_seen_in_exact_windows_although_the_processor_remembers_p
         memory.unlink()
 
 
-# A rank of torch: the thread of gloo runs a hundred times a second, as it does whenever ranks are connected.
+# A rank of torch, which is slow to start: the thread of gloo runs a hundred times a second, as it does whenever ranks
+# are connected.
 RANK = (
     "import torch, torch.distributed as dist\n"
     "dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())\n"
 )
 
 
+@pytest.mark.slow
 def test_an_endless_loop_beside_the_thread_of_gloo_is_proved(job: Job) -> None:
     pytest.importorskip("torch")
     job.start(HEAD + RANK + "ready()\nwhile True: pass")
@@ -232,6 +251,7 @@ def test_an_endless_loop_beside_the_thread_of_gloo_is_proved(job: Job) -> None:
     wait_for(lambda: recurrence.compare(job.pid, job.pid, SECONDS).reason is None, "the proof", 300)
 
 
+@pytest.mark.slow
 def test_a_wait_for_another_process_beside_the_thread_of_gloo_is_no_endless_loop(job: Job) -> None:
     pytest.importorskip("torch")
     memory = shared_memory.SharedMemory(create=True, size=64)
@@ -244,6 +264,7 @@ def test_a_wait_for_another_process_beside_the_thread_of_gloo_is_no_endless_loop
         memory.unlink()
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_stopped_for_moments_misses_no_signal(job: Job) -> None:
     """Signals from SIGRTMIN on are counted by the kernel."""
     pytest.importorskip("torch")
@@ -445,6 +466,7 @@ def repeated(
     return found.written, why
 
 
+@pytest.mark.slow
 def test_states_recur_although_other_processes_with_the_same_libraries_end_all_the_time(job: Job) -> None:
     """Each of them makes the data of these libraries look touched."""
     modules = "sqlite3, ssl, lzma, bz2, curses, readline, decimal, pyexpat, ctypes"

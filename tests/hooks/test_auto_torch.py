@@ -271,6 +271,7 @@ if __name__ == '__main__':
     torch.save(1, io.BytesIO())
     torch.multiprocessing.spawn(begin, nprocs=2)
 """
+FORKED = SPAWNED.replace("spawn(begin, nprocs=2)", "start_processes(begin, nprocs=2, start_method='fork')")
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -279,7 +280,9 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 @pytest.mark.parametrize(
     ("code", "words", "step", "error", "rank"),
     [
-        pytest.param(LAUNCHED, TORCHRUN, 6, "ChildFailedError", "rank 1: ", id="launched"),
+        # Here the ranks need not import PyTorch again; tests/cli/test_failing.py has ranks under torchrun in the gate.
+        pytest.param(FORKED, (), 3, "ProcessRaisedException", "", id="forked"),
+        pytest.param(LAUNCHED, TORCHRUN, 6, "ChildFailedError", "rank 1: ", id="launched", marks=pytest.mark.slow),
         pytest.param(SPAWNED, (), 3, "ProcessRaisedException", "", id="spawned", marks=pytest.mark.slow),
     ],
 )

@@ -1,7 +1,7 @@
 """FtrunCallback in real trainers of lightning and pytorch_lightning, with a model and data made on the spot.
 
-Importing takes seconds, so this file, as a program, runs everything once; the tests read what it noted: what
-the trainer did, and the section it was in as the beat file shows it.
+Importing takes seconds, so this file, as a program, runs everything of a package once; the tests read what it noted:
+what the trainer did, and the section it was in as the beat file shows it.
 """
 
 import importlib.util
@@ -211,27 +211,23 @@ def installed(folder: Path) -> None:
     (folder / "entry_points.txt").write_text("".join(lines))
 
 
-@pytest.fixture(scope="module")
-def all_noted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """By package."""
-    folder = tmp_path_factory.mktemp("lightning")
+def noted_with(package: str, folder: Path) -> dict[str, Any]:
+    """What the program noted with trainers of this package."""
     installed(folder)
-    for name in FOUND:
-        (folder / name).mkdir()
-    beats = [BeatDir(folder / name / "beats") for name in FOUND]
-    env = beats[0].environment(CUDA_VISIBLE_DEVICES="")
+    beats = BeatDir(folder / "beats")
+    env = beats.environment(CUDA_VISIBLE_DEVICES="")
     env["PYTHONPATH"] = os.pathsep.join([str(folder), env["PYTHONPATH"]])
-    command = [sys.executable, __file__, str(folder)]
+    command = [sys.executable, __file__, str(folder), package]
     ran = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
-    for one in beats:
-        one.close()
-    return {name: json.loads((folder / name / "noted.json").read_text()) for name in FOUND}
+    beats.close()
+    found: dict[str, Any] = json.loads((folder / "noted.json").read_text())
+    return found
 
 
-@pytest.fixture
-def noted(all_noted: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return all_noted[FOUND[0]]
+@pytest.fixture(scope="module")
+def noted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return noted_with(FOUND[0], tmp_path_factory.mktemp("lightning"))
 
 
 FIT = ["train: -", "save: checkpoint", "train: -", "save: checkpoint", "validate: validation"]
@@ -280,9 +276,10 @@ def test_every_trainer_has_the_callback(noted: dict[str, Any]) -> None:
     check_fit(noted["fit"])
 
 
+@pytest.mark.slow  # the callback is the same one, which finds its trainer in another package
 @pytest.mark.skipif(len(FOUND) < 2, reason=f"only {FOUND} is installed")
-def test_every_trainer_of_the_other_package_has_the_callback(all_noted: dict[str, dict[str, Any]]) -> None:
-    ran = all_noted[FOUND[1]]["fit"]
+def test_every_trainer_of_the_other_package_has_the_callback(tmp_path: Path) -> None:
+    ran = noted_with(FOUND[1], tmp_path)["fit"]
     check_fit(ran)
     assert ran["notes"] == NOTES["fit"]
 
@@ -315,12 +312,5 @@ def test_each_rank_has_its_own_slot(noted: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    importlib.import_module("torch._dynamo")  # once for both packages, each of which has a process of its own
-
-    for name in FOUND:
-        if os.fork() == 0:
-            home = Path(sys.argv[1], name)
-            os.environ["FTRUN_BEAT_DIR"] = str(home / "beats")
-            (home / "noted.json").write_text(json.dumps(program(home, name)))
-            break
-        assert os.wait()[1] == 0
+    home = Path(sys.argv[1])
+    (home / "noted.json").write_text(json.dumps(program(home, sys.argv[2])))

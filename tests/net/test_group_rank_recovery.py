@@ -107,8 +107,9 @@ def plain_weights(hosts: Make) -> dict[str, bytes]:
     return job.weights
 
 
-# Five processes import PyTorch.  A fixed size has the same recovery, and another test of the gate has one of it.
-@pytest.mark.parametrize("size", ["1:2", pytest.param("2", marks=pytest.mark.slow)])
+# Five processes import PyTorch.  The gate has the next test, of three, and tests/test_recover_example.py.
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["1:2", "2"])
 def test_the_death_of_rank_0_leaves_three_processes_on_two_hosts_alone(hosts: Make, size: str) -> None:
     job = Job(hosts(2), "0:6:kill", "--group-size", size)
     job.must_end((0,))

@@ -75,6 +75,7 @@ def test_a_shell_gets_access_without_a_request(runs: Runs) -> None:
     run.wait()
 
 
+@pytest.mark.slow  # in the gate the tests above have programs that call the hooks themselves
 @pytest.mark.torch
 def test_unmodified_torch_gives_heartbeats(runs: Runs) -> None:
     cache = runs.folder / "inductor"  # otherwise torch creates one in /tmp

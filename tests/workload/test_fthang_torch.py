@@ -25,6 +25,7 @@ def is_trained(fthang: Runner) -> bool:
     return found.step == 12 and found.weights == pytest.approx(plain.weights, abs=1e-12)
 
 
+@pytest.mark.slow  # in the gate tests/test_example.py has a resumed program with automatic heartbeats
 def test_automatic_heartbeats_see_its_steps_also_after_a_restart(fthang: Runner) -> None:
     assert fthang.run("crash", "7", "--no-hooks") == 7
     assert fthang.run("crash", "7", "--torch", start=2, path=AUTO) == 0
@@ -63,6 +64,7 @@ def test_collective_ends_well(fthang: Runner) -> None:
     assert [fthang.beats.slot(rank)["flags"] for rank in (0, 1)] == [1, 1]
 
 
+@pytest.mark.slow  # in the gate the next test has a worker that hangs
 def test_dataloader(fthang: Runner) -> None:
     pid = fthang.begin("dataloader", "--torch", line="hanging: dataloader")
     # It returns from its poll every few seconds to see whether its worker lives.
@@ -81,16 +83,15 @@ def test_a_kind_in_a_worker(fthang: Runner) -> None:
     fthang.kill()
 
 
-# PyTorch is imported for each; the two slow ones differ in how the threads are kept, not in what was sent before.
-@pytest.mark.parametrize(
-    "kind", ["gil", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("nfs-like", "stop"))]
-)
+@pytest.mark.slow  # PyTorch is imported for each
+@pytest.mark.parametrize("kind", ["gil", "nfs-like", "stop"])
 def test_a_worker_whose_threads_all_stand_still_has_sent_the_batches_before(fthang: Runner, kind: str) -> None:
     fthang.begin(kind, "--torch", "--workers", "2", "--in-worker", line=f"hanging: {kind}")
     assert fthang.lines()[-2].startswith("step 3 ")
     fthang.kill()
 
 
+@pytest.mark.slow  # in the gate `test_collective` has a peer
 def test_mismatch(fthang: Runner) -> None:
     pid = fthang.begin("mismatch", line="hanging: mismatch")
     (peer,) = children(pid)
