@@ -48,7 +48,6 @@ LONG = (
     "cli/test_idle.py",
     "hooks/test_lightning.py",
     "contracts/test_docs_tutorial.py",
-    "contracts/test_docs_site.py",
     "container/test_started_ranks.py",
     "cli/test_rank_faults.py",
     "helpers/test_ascend.py",

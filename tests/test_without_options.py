@@ -26,7 +26,10 @@ HANGS = (
     Cell("queues", LEARNED, PLAIN),
 )
 LOOP = Cell("spin", BEFORE, PLAIN)
-LOOKING_SOON = patched("import ftrun.core.rules.looks as looks; looks.LOOKS = (3.0, 6.0, 12.0); looks.SPACING = 20")
+LOOKING_SOON = patched(
+    "import ftrun.core.rules.looks as looks; looks.LOOKS = (5.0, 10.0, 20.0); looks.PERIOD = 10.0; looks.SPACING = 5\n"
+    "looks.LEAST_COMPARED = looks.MOST_COMPARED; looks.TWICE = 1.0"  # each of them compares for six seconds
+)
 PATIENCE = 240.0  # s
 WAIT = 40.0  # s: a job is looked at after 15 and 30
 HEALTHY = (

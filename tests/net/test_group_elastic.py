@@ -42,6 +42,7 @@ def test_torchrun_recovers(hosts: Make, kind: str, rank: int) -> None:
     assert {line["step"] for line in group.book.named("resumed", epoch=2)} == {15}
 
 
+@pytest.mark.slow  # in the gate tests/net/test_group_recovery.py has commands without PyTorch in its place
 def test_torchrun_starts_again_after_an_incomplete_rendezvous(hosts: Make) -> None:
     group = begun(hosts(2), f'{HALFWAY} {TORCHRUN} {WORK[-1]} "$@"', "--steps", "5")
     group.until_started(2, timeout=180)

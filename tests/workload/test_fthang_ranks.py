@@ -13,6 +13,7 @@ from support.runs import runs as runs
 RANKS = 3
 TRAINING = ("--steps", "16", "--step-time", "2ms", "--after", "6", "--checkpoint-every", "100")
 HANGS = ("rank-stop", "rank-gil", "rank-lock", "rank-ignore")
+QUICK = ("rank-killed", "rank-retry", "rank-in-leave", "rank-in-go")  # in the gate; tests below have more kinds
 BROKEN = [kind.name for kind in kinds.RANKS if kind.name != "rank-none"]
 BEGUN = re.compile(r"rank (\d+), pid (\d+): round (\d+)")
 
@@ -54,7 +55,10 @@ def recovers(runs: Runs, kind: str, expected: dict[str, str], *arguments: str, o
     return run
 
 
-@pytest.mark.parametrize("kind", [kind for kind in BROKEN if kind not in HANGS])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=() if k in QUICK else pytest.mark.slow) for k in BROKEN if k not in HANGS],
+)
 def test_a_failure_of_one_rank_changes_no_weight(kind: str, runs: Runs, expected: dict[str, str]) -> None:
     run = recovers(runs, kind, expected)
     last = run.named("recovered")[-1]
