@@ -14,6 +14,7 @@ __all__ = ["runs"]
 pytestmark = pytest.mark.torch
 EXAMPLE = [sys.executable, str(HOUSE / "docs" / "examples" / "validation.py"), "--validate-every", "4"]
 HOOKS = str(HOUSE / "hooks")
+LONG = 240.0  # s; PyTorch is imported twice, on a machine that has other work
 
 
 def lines(output: str) -> list[str]:
@@ -26,8 +27,8 @@ def test_what_hangs_in_a_validation_goes_on_with_training(runs: Runs, tmp_path: 
     command = [*EXAMPLE, "--dir", str(losses.parent)]
 
     trouble = ["--steps", "12", "--hang-at", "8", "--validation-timeout", "2s"]
-    run = runs.run("--hang-timeout", "30s", "--", *command, *trouble, PYTHONPATH=HOOKS)
-    assert run.wait() == 0, run.log()
+    run = runs.start("--hang-timeout", "30s", "--", *command, *trouble, PYTHONPATH=HOOKS)
+    assert run.wait(LONG) == 0, run.log()
     assert [(record["reason"], record["start_cnt"]) for record in run.named("restart")] == [("hang", 2)]
     assert lines(run.stdout[run.stdout.index("start 2") :]) == [
         "start 2: 8 of 12 steps are done",
@@ -43,11 +44,11 @@ def test_what_crashes_in_a_validation_goes_on_with_training(runs: Runs, tmp_path
     """A validation that is missing for another reason is made up for."""
     losses = tmp_path / "checkpoints" / "losses.json"
     command = [*EXAMPLE, "--dir", str(losses.parent)]
-    subprocess.run([*command, "--steps", "12"], env=os.environ | {"PYTHONPATH": HOOKS}, check=True, timeout=240)
+    subprocess.run([*command, "--steps", "12"], env=os.environ | {"PYTHONPATH": HOOKS}, check=True, timeout=LONG)
     losses.unlink()
     options = ["--restart-on", "failure", "--backoff", "10ms", "--", *command, "--steps", "20", "--crash-at", "16"]
-    run = runs.run(*options, PYTHONPATH=HOOKS)
-    assert run.wait() == 0, run.log()
+    run = runs.start(*options, PYTHONPATH=HOOKS)
+    assert run.wait(LONG) == 0, run.log()
     assert [(record["reason"], record["start_cnt"]) for record in run.named("restart")] == [("failure", 2)]
     assert lines(run.stdout) == [
         "start 1: 12 of 20 steps are done",

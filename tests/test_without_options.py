@@ -1,13 +1,13 @@
 """ftrun without any option: hangs are found in a minute, and healthy jobs that stand still are left alone.
 
-This is the short form of `bin/prove hangs` (tests/proof/hangs): some rows, all at once, with the real limits; only the
-endless loop, which would take one core for most of a minute, is looked at sooner.  The slow form has all of them.
+This is the short form of `bin/prove hangs` (tests/proof/hangs): some rows, all at once, with the real limits.  The slow
+form has all of them, and an endless loop, which takes one core for most of a minute.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from proof.hangs.hanging import CELLS, PLAIN, SOON, Cell, Found, find
 from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import Met, meet
 from proof.hangs.server import serving
-from support.runs import FTRUN, patched
 
 BEFORE, EARLY, LEARNED = "before the first step", "in the first ten steps", "after the limit was learned"
 HANGS = (
@@ -26,10 +25,6 @@ HANGS = (
     Cell("queues", LEARNED, PLAIN),
 )
 LOOP = Cell("spin", BEFORE, PLAIN)
-LOOKING_SOON = patched(
-    "import ftrun.core.rules.looks as looks; looks.LOOKS = (5.0, 10.0, 20.0); looks.PERIOD = 10.0; looks.SPACING = 5\n"
-    "looks.LEAST_COMPARED = looks.MOST_COMPARED; looks.TWICE = 1.0"  # each of them compares for six seconds
-)
 PATIENCE = 240.0  # s
 WAIT = 40.0  # s: a job is looked at after 15 and 30
 HEALTHY = (
@@ -64,20 +59,13 @@ def test_a_hang_is_found_in_a_minute(results: Results, cell: Cell) -> None:
     assert found.after < SOON, found
 
 
-def loop_is_found(program: Sequence[str], folder: Path) -> None:
-    """A loop takes longer where processes with the same libraries end all the time, as they do beside these tests."""
-    found = find(LOOP, PATIENCE, (), folder, program)
+@pytest.mark.slow  # in the gate tests/helpers/test_recurrence.py has loops that are proved
+@pytest.mark.timeout(600)
+def test_an_endless_loop_is_found(tmp_path: Path) -> None:
+    """It takes longer where processes with the same libraries end all the time, as they may beside this test."""
+    found = find(LOOP, PATIENCE, (), tmp_path / "run")
     assert not found.wrong, found.wrong
     assert found.rule == "loop", found
-
-
-def test_an_endless_loop_is_found(tmp_path: Path) -> None:
-    loop_is_found(LOOKING_SOON, tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_an_endless_loop_is_found_with_the_real_limits(tmp_path: Path) -> None:
-    loop_is_found(FTRUN, tmp_path / "run")
 
 
 @pytest.mark.parametrize("row", HEALTHY, ids=", ".join)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ftrun.workload.kinds import FAILURES, KINDS
-from support.runs import FTHANG, FTRUN, Run, Runs
+from support.runs import FTHANG, Run, Runs
 
 MOMENTS = {
     "before the first step": ("--after", "0", "--steps", "20"),
@@ -79,12 +78,12 @@ class Found(NamedTuple):
     wrong: str = ""
 
 
-def find(cell: Cell, patience: float, options: tuple[str, ...], folder: Path, program: Sequence[str] = FTRUN) -> Found:
-    """Run one to its end, or for `patience` seconds without a verdict.  `program`: ftrun."""
+def find(cell: Cell, patience: float, options: tuple[str, ...], folder: Path) -> Found:
+    """Run one to its end, or for `patience` seconds without a verdict."""
     folder.mkdir(parents=True)
     runs = Runs(folder)
     try:
-        run = runs.start(*options, *cell.command(), program=program)
+        run = runs.start(*options, *cell.command())
         begun = _begun(run, cell)
         if begun is None:
             return Found(*cell, 0.0, wrong=f"{UNBEGUN}: {run.log()}")
