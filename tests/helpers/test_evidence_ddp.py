@@ -55,6 +55,7 @@ if __name__ == '__main__':
 """
 
 
+@pytest.mark.slow  # in the gate tests/helpers/test_evidence_recorder.py has a rank that waits for another one
 def test_a_backward_pass_waits_for_the_rank_that_hangs(job: Job, tmp_path: Path) -> None:
     arguments = ("lock", "1", str(tmp_path / "store"))
     # Not `start`, which waits for the first line of each: they meet before it.

@@ -63,6 +63,7 @@ def test_warm_up_and_an_outlier_are_no_growth() -> None:
 
 
 @pytest.mark.pid1
+@pytest.mark.slow  # sixty starts; in the gate the tests above have what counts as growth
 def test_a_few_restarts_cause_no_growth(tmp_path: Path) -> None:
     need_pid1()
     with Soak(tmp_path, Plan(60, look=5, hang=30), "pid1") as soak:
