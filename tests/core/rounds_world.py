@@ -28,9 +28,10 @@ from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import GroupMember, newest_order, report
 from ftrun.core.machine.job import decide
-from ftrun.core.machine.states import Done, Job, Launching, Running, Starting, Watched
+from ftrun.core.machine.states import Done, Job, Launching, Running, Starting, Suspect, Watched
 from ftrun.core.machine.values import LocalRank, Rank
 from ftrun.core.ranks.table import AskedRetry, LeftRound, SaidHello, Snapshot
+from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 
 WAIT: Final = 60.0  # s; --wait-peer
@@ -232,6 +233,15 @@ class Body:
             self.take(ev.RankReported(self.world.now, AskedRetry(local, number, "why", collective)))
             self.take(ev.RankReported(self.world.now, LeftRound(local, number, self.held())))
 
+    def hangs(self, *culprits: int) -> None:
+        """Its ranks have not moved since their start; the evidence names these as the cause."""
+        policy, self.policy = self.policy, self.policy._replace(limits=Limits(None, 1.0, True, None))
+        if isinstance(self.job.phase, Starting):
+            self.take(ev.BeatsRead(self.world.now, ()))
+        if isinstance(self.job.phase, Suspect):
+            self.take(ev.EvidenceCollected(self.world.now, (), (("culprits", list(culprits)),)))
+        self.policy = policy
+
     # --- its messenger ---
 
     def follow(self) -> None:
@@ -425,7 +435,9 @@ class World:
         dice = self.dice
         member, local = dice.randrange(self.size), dice.randrange(2)
         body = self.bodies[member]
-        match dice.choice(("die", "die", "retry", "collective", "ignore", "forget", "lose", "freeze", "both", "cut")):
+        match dice.choice(
+            ("die", "die", "retry", "collective", "ignore", "forget", "lose", "freeze", "both", "cut", "hang")
+        ):
             case "die":
                 body.rank_dies(local)
             case "retry":
@@ -447,6 +459,9 @@ class World:
             case "both":
                 for one in self.bodies.values():
                     one.rank_dies(local)
+            case "hang":
+                for one in self.bodies.values():
+                    one.hangs(*([one.first] if dice.random() < 0.1 else []))
             case "cut" if member:
                 body.cut = True
                 self.later(dice.random() * 12, lambda: setattr(body, "cut", False))

@@ -15,6 +15,7 @@ from ftrun.core.machine.group_member import newest_order
 from ftrun.core.machine.restarting import may_start
 from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Ledger
+from ftrun.core.ranks.rounds import ELSEWHERE
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
 from ftrun.core.ranks.table import Begin, Member, Ordered, Rounds, Rules
 from ftrun.core.ranks.together import node_rounds, step
@@ -369,6 +370,36 @@ def test_who_waits_at_another_round_is_waited_for() -> None:
     followed = follow(group, Steady(), 1.0).group.order.round
     assert followed is not None
     assert (followed.number, followed.what) == (2, "leave")
+
+
+def test_a_hang_that_no_member_explains_is_held_only_until_all_members_have_answered() -> None:
+    world = begun(3)
+    for member in (2, 0):
+        world.bodies[member].hangs()
+    world.run(2.0)
+    assert (order(world).what, world.coordinator.epoch) == ("work", 1)  # the third may name a rank
+    world.bodies[1].hangs()
+    world.run(10.0)
+    assert (world.works, world.coordinator.epoch, world.coordinator.order.cause) == (True, 2, "hang")
+
+
+def test_a_hang_that_the_last_member_explains_is_recovered_without_a_restart() -> None:
+    world = begun(3)
+    for member in (0, 1):
+        world.bodies[member].hangs()
+    world.run(2.0)
+    world.bodies[2].hangs(5)
+    world.run(20.0)
+    assert (world.works, world.coordinator.epoch, order(world).number) == (True, 1, 2)
+
+
+def test_a_hang_that_one_member_alone_has_declared_is_held_for_the_evidence_of_the_others() -> None:
+    world = begun(3)
+    world.bodies[1].hangs()
+    world.run(ELSEWHERE - 1.0)
+    assert (order(world).what, world.coordinator.epoch) == ("work", 1)
+    world.run(15.0)
+    assert (world.works, world.coordinator.epoch) == (True, 2)
 
 
 def test_a_member_begins_nothing_before_its_own_ranks_wait() -> None:

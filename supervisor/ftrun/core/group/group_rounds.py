@@ -17,6 +17,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import GroupRound, NodeRounds, Rung
 
 MOST_RANKS: Final = 1024  # that one round replaces
+UNEXPLAINED: Final = "the evidence of no member names a rank as the cause"
 BETWEEN: Final = ("leaving", "waiting")
 
 
@@ -56,6 +57,8 @@ def follow(group: Coordinator, phase: Steady, now: float) -> Step:
         return Step(group, drain=order.why if late else None)
     leaves = bool(view.lost) or any(_has_left(one, order) for one in view.rounds.values())
     if order.what == "work" and not leaves:
+        if _is_unexplained(group, order, view):
+            return _given_up(group, phase, order, view, UNEXPLAINED, now)
         return Step(_proved(group, order, view))
     if (why := _obstacle(group, phase, order, view, now)) is not None:
         return _given_up(group, phase, order, view, why, now)
@@ -127,6 +130,12 @@ def _has_left(rounds: NodeRounds, order: GroupRound) -> bool:
         return False
     differs = rounds.adopted is not None and (rounds.adopted.what, rounds.adopted.port) == ("work", order.port)
     return rounds.progress in BETWEEN or (rounds.progress in ("working", "proved") and not differs)
+
+
+def _is_unexplained(group: Coordinator, order: GroupRound, view: _View) -> bool:
+    """Whether each member has declared a hang in this round, and nobody's evidence names a rank: no more will come."""
+    hung = [rank for rank, one in view.rounds.items() if one.unexplained and one.number == order.number]
+    return len(hung) == len(_places(group))
 
 
 def _proved(group: Coordinator, order: GroupRound, view: _View) -> Coordinator:
@@ -201,7 +210,7 @@ def _with(group: Coordinator, order: GroupRound) -> Coordinator:
 
 def _given_up(group: Coordinator, phase: Steady, order: GroupRound, view: _View, why: str, now: float) -> Step:
     """Without a next round: a member that has noticed a fault does what follows from it; otherwise all restart."""
-    noticed = any(rounds.rung is not None for rounds in view.rounds.values())
+    noticed = any(rounds.rung is not None or rounds.unexplained for rounds in view.rounds.values())
     if view.lost or not noticed or view.other:
         who = next((f"{group.members[rank].name} is lost" for rank in sorted(view.lost)), why)
         return Step(group, drain=who if noticed or view.lost else why)

@@ -46,7 +46,7 @@ SETTLE_LONG: Final = 5.0  # s; the same where a collective that fails without a 
 SETTLE_SHARED: Final = 1.0  # s; until the death of a rank on another node is known here
 SETTLE_LOST: Final = 20.0  # s; until the loss of another container is known
 SLOWER: Final = 3.0  # a process that starts beside a waiting job may need so many times the first start's time
-ELSEWHERE: Final = 45.0  # s; until another node has the evidence of a hang
+ELSEWHERE: Final = 45.0  # s; until another node has the evidence of a hang, unless all have answered before
 Outcome = tuple[Rounds, tuple[Act, ...]]
 
 
@@ -206,8 +206,7 @@ def _waited(rounds: Rounds, event: Waited, now: float, rules: Rules) -> Outcome:
     if rounds.deadline is None or now < rounds.deadline:
         return rounds, ()
     if rounds.stage == "settling" and rounds.unexplained:
-        first_cause = rounds.cause if rounds.rung is None else rounds.first_cause
-        return give_up(rounds._replace(first_cause=first_cause), "the evidence names no rank as the cause")
+        return give_up_unexplained(rounds, "the evidence names no rank as the cause")
     if rounds.stage == "settling":
         return _begin(rounds, frozenset(), None, rounds.why, now, rules)
     late = [member for member in rounds.members if member.due is not None and now >= member.due]
@@ -324,7 +323,13 @@ def all_moved(rounds: Rounds) -> bool:
 
 def give_up(rounds: Rounds, why: str) -> Outcome:
     """No message changes anything in this attempt any more."""
-    return rounds._replace(members=(), stage="closed", rung=None, settles=None), (GiveUp(why),)
+    return rounds._replace(members=(), stage="closed", rung=None, settles=None, unexplained=False), (GiveUp(why),)
+
+
+def give_up_unexplained(rounds: Rounds, why: str) -> Outcome:
+    """No member of the group can name the cause of the hang for which the ranks settle."""
+    first_cause = rounds.cause if rounds.rung is None else rounds.first_cause
+    return give_up(rounds._replace(first_cause=first_cause), why)
 
 
 def numbers(rounds: Rounds, local_ranks: frozenset[int]) -> tuple[int, ...]:

@@ -43,7 +43,9 @@ def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcom
             rounds, more = _leave(rounds, order, now, rules)
         case "close":
             rounds, more = rounds._replace(adopted=order), ()
-            if rounds.stage == "meeting" and rounds.own:
+            if rounds.unexplained:
+                rounds, more = alone.give_up_unexplained(rounds, order.why)
+            elif rounds.stage == "meeting" and rounds.own:
                 rounds, more = alone.give_up(rounds, order.why)
     return rounds, (*acts, *more)
 
@@ -136,6 +138,7 @@ def node_rounds(rounds: Rounds, rules: Rules) -> NodeRounds:
         ended=any(member.state == "exited" for member in rounds.members),
         limit=limit,
         slowest=rounds.slowest_hello,
+        unexplained=rounds.unexplained,
     )
     if rounds.stage == "meeting" and rounds.own:
         replaced = alone.numbers(rounds, rounds.replacing)
