@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ftrun.helpers.messenger.coordinator_link import RESTARTING
 from ftrun.helpers.messenger.death_watch import FIRST, DeathWatch
 from ftrun.host.ports import BACKLOG, LifeSign
 from support.ports import free_port
@@ -38,6 +39,23 @@ def test_a_port_that_is_refused_after_it_accepted_shows_that_its_process_is_dead
     assert wait_for(lambda: watch.process(time.monotonic()), "the death") == ["member"]
     assert watch.process(time.monotonic()) == []
     assert watch.due == float("inf")
+
+
+def test_a_member_lives_as_long_as_its_port_accepts_although_nobody_reads_the_connections(life: LifeSign) -> None:
+    """Its PID 1 reads them when its messenger has contact."""
+    watch, now = DeathWatch[str](), time.monotonic()
+    watch.joined("member", "127.0.0.1", life.number, now)
+    settle(watch)
+    assert not watch.lives("member")  # its connection is open: nobody has asked
+    watch.closed("member", now)
+    until = now + RESTARTING
+    while now < until:
+        now = max(now, watch.due)
+        assert watch.process(now) == []
+    assert watch.lives("member")
+    life.close()
+    wait_for(lambda: watch.process(time.monotonic() + RESTARTING), "the death")
+    assert not watch.lives("member")
 
 
 def test_a_port_that_always_refuses_shows_nothing() -> None:

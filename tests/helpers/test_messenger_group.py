@@ -216,12 +216,34 @@ def test_a_frozen_member_is_lost_and_detects_it(make: Callable[[int], Group]) ->
     assert nodes[1].ordered("stop").epoch == 1
 
 
-def test_a_new_messenger_of_a_member_or_of_rank_0_disturbs_nobody(make: Callable[[int], Group]) -> None:
-    group = make(3)
-    nodes = group.running()
+@pytest.fixture
+def life() -> Iterator[socket.socket]:
+    """The port that shows that the PID 1s live, which the test stands for (host.ports.LifeSign)."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as made:
+        made.settimeout(DEADLINE)
+        yield made
+
+
+def asked(life: socket.socket, times: int) -> None:
+    """Wait for so many questions of rank 0."""
+    for _ in range(times):
+        life.accept()[0].close()
+
+
+def test_a_new_messenger_of_a_member_or_of_rank_0_disturbs_nobody(
+    make: Callable[[int], Group], life: socket.socket
+) -> None:
+    """Also on a crowded machine, where its start takes longer than a member may be away of which nothing shows that it
+    lives."""
+    crowded = "import ftrun.helpers.messenger.coordinator_link as h; h.RECONNECT, h.RESTARTING = 0.2, 60.0"
+    group, fields = make(3), {"port": life.getsockname()[1], "silence": DEADLINE}
+    nodes = group.running(crowded, **fields)
+    asked(life, 2)
     for rank in (1, 0):  # a new rank 0 recovers its state from the members
         nodes[rank].process.kill()
-        again = group.node(rank)
+        if rank:
+            asked(life, 10)  # for about a second
+        again = group.node(rank, crowded, **fields)
         again.seq = nodes[rank].seq - 1
         again.report("running", 1)
         assert again.ordered("run").epoch == 1
@@ -230,6 +252,17 @@ def test_a_new_messenger_of_a_member_or_of_rank_0_disturbs_nobody(make: Callable
             node.contact()
             assert not [line for line in node.lines if line["event"] == "rank_zero_silent"]
             assert not [line for line in node.lines if line.get("order", {}).get("what") == "stop"]
+
+
+def test_a_member_that_lives_without_a_messenger_is_lost_in_the_end(
+    make: Callable[[int], Group], life: socket.socket
+) -> None:
+    brief = "import ftrun.helpers.messenger.coordinator_link as h; h.RECONNECT, h.RESTARTING = 0.2, 1.0"
+    nodes = make(2).running(brief, port=life.getsockname()[1])
+    asked(life, 1)
+    nodes[1].process.kill()
+    asked(life, 3)
+    assert "member 1 (node1) is lost: its connection was closed" in nodes[0].ordered("stop", 1).why
 
 
 def test_a_frozen_rank_0_is_lost_to_its_members_and_reports_no_member_as_lost(make: Callable[[int], Group]) -> None:

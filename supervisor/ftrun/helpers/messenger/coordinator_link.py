@@ -35,11 +35,10 @@ from ftrun.messages.codec import Malformed
 BATCH: Final = 256  # messages that are read before other work is done
 QUEUED: Final = 16  # messages to one peer; each carries a complete state, so the next one replaces a lost one
 UNREAD: Final = 4  # messages of one peer, of which each keeps 18 KiB of libzmq's memory; more wait at the peer
-RECONNECT: Final = (
-    5.0  # s that a member has to reconnect: a messenger that died starts again, on a crowded machine in seconds
-)
+RECONNECT: Final = 5.0  # s that a member has to reconnect: a messenger that died starts again
+RESTARTING: Final = 30.0  # s for that while its PID 1 lives: on a crowded machine the imports alone may take 20 s
 GIVEN_UP: Final = 3.0  # s beyond a heartbeat period; a connection that closes after such a silence was given up
-CONNECTING: Final = 0.25  # s by which RECONNECT is extended while its host connects; at most HANDSHAKE
+CONNECTING: Final = 0.25  # s by which RECONNECT is extended while its host connects, at most to HANDSHAKE, or it lives
 LEAVING: Final = 4.0  # s that rank 0 waits for the members to leave
 FLUSH: Final = 0.3  # s in which the last orders are sent; a member that has its own closes the connection earlier
 SCAN: Final = 1.0  # s between two checks for silent members
@@ -307,8 +306,9 @@ class CoordinatorLink:
             if now < peer.until:
                 continue
             unattached = (one.host for fd, one in self._connections.open.items() if fd not in self._by_fd)
-            if peer.host in unattached and now < peer.closed + HANDSHAKE:
-                peer.until = now + CONNECTING  # over a slow network a handshake takes longer
+            connects = peer.host in unattached and now < peer.closed + HANDSHAKE  # a slow network
+            if connects or (self._deaths.lives(peer) and now < peer.closed + RESTARTING):
+                peer.until = now + CONNECTING
             else:
                 self._lose_member(peer, "its connection was closed", True, now)
         if now < self._scan:

@@ -16,6 +16,7 @@ Key = TypeVar("Key", bound=Hashable)
 Answer = Literal["accepted", "refused", "none"]
 ANSWER: Final = 1.0  # s that a machine has to answer
 AGAIN: Final = 0.1  # s between two questions to a machine whose member may be dead
+SLOWER: Final = 0.1  # the same for each second since its connection closed: nobody may read the questions meanwhile
 POLL: Final = 0.02  # s between two looks at an answer
 FIRST: Final = 3  # questions to a member that has just joined
 
@@ -58,12 +59,14 @@ class Question:
 
 
 class Watched:
-    """A member.  `accepted`: it was reached before.  `closed`: its connection has closed, so that it may be dead."""
+    """A member.  `accepted`: it was reached before.  `closed`: when its connection closed, so that it may be dead.
+    `lives`: it was reached after that, when it was asked last."""
 
     def __init__(self, host: str, port: int, now: float) -> None:
         self.host, self.port = host, port
         self.question: Question | None = None
-        self.accepted = self.closed = False
+        self.accepted = self.lives = False
+        self.closed: float | None = None
         self.asked, self.next = 0, now
 
 
@@ -82,7 +85,7 @@ class DeathWatch(Generic[Key]):
     def joined(self, key: Key, host: str, port: int, now: float) -> None:
         known = self._members.get(key)
         if known is not None and (known.host, known.port) == (host, port):
-            known.closed = False
+            known.closed, known.lives = None, False
             return
         self.forget(key)
         if host and port:
@@ -92,8 +95,12 @@ class DeathWatch(Generic[Key]):
     def closed(self, key: Key, now: float) -> None:
         member = self._members.get(key)
         if member is not None and member.accepted:
-            member.closed, member.next = True, now
+            member.closed, member.lives, member.next = now, False, now
             self._active.add(key)
+
+    def lives(self, key: Key) -> bool:
+        """Whether a member lives whose connection has closed."""
+        return (member := self._members.get(key)) is not None and member.lives
 
     def forget(self, key: Key) -> None:
         member = self._members.pop(key, None)
@@ -112,11 +119,13 @@ class DeathWatch(Generic[Key]):
             if answer is None:
                 member.next = now + POLL
                 continue
-            member.question, member.next = None, now + AGAIN
+            age = 0.0 if member.closed is None else now - member.closed
+            member.question, member.next = None, now + max(AGAIN, age * SLOWER)
             member.accepted = member.accepted or answer == "accepted"
-            if member.closed and answer == "refused":
+            member.lives = member.closed is not None and answer == "accepted"
+            if member.closed is not None and answer == "refused":
                 dead.append(key)
-            elif not member.closed and (member.accepted or member.asked >= FIRST):
+            elif member.closed is None and (member.accepted or member.asked >= FIRST):
                 self._active.discard(key)
         for key in dead:
             self.forget(key)
