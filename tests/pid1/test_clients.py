@@ -2,6 +2,9 @@
 
 import importlib.util
 import json
+import os
+import signal
+import subprocess
 import time
 from types import SimpleNamespace
 from typing import Any, Final
@@ -12,6 +15,7 @@ from ftrun.config.group_config import Group
 from ftrun.core.machine import events as ev
 from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import Line
+from ftrun.host.reaper import Change
 from ftrun.messages import messenger
 from ftrun.messages import probe as probe_messages
 from ftrun.messages.codec import Protocol
@@ -64,6 +68,20 @@ def test_a_malformed_message_is_one_problem_that_names_the_helper(clients: Clien
     assert clients.problems() == [(name, f"malformed message: {what}") for what in dict.fromkeys(MALFORMED.values())]
     assert clients.receive(name, b'{"event": "problem", "what": "w"}') == []
     assert clients.problems() == [(name, "w")]
+
+
+def test_of_a_helper_that_has_ended_nothing_is_kept(clients: Clients) -> None:
+    """A helper that dies again and again would let PID 1 grow for as long as the job runs."""
+    tree, sizes = clients.clients._tree, set()
+    for _ in range(3):
+        helper = subprocess.Popen(["sleep", "600"])
+        tree.exclude(helper.pid)
+        assert helper.pid not in [process.pid for process in tree.members()]
+        helper.kill()
+        helper.wait()
+        clients.clients.child_changed(Change(helper.pid, os.CLD_KILLED, signal.SIGKILL), kit.NOW)
+        sizes.add(len(tree._excluded))
+    assert len(sizes) == 1
 
 
 @pytest.mark.parametrize("name", HELPERS)

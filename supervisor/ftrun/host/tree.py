@@ -28,7 +28,7 @@ class Tree:
         self._not_forwarded: set[int] = set()
         # A shell that replaced itself by ftrun (exec) may have left its own children: ftrun must not end them.
         inherited = (procfs.stat(pid) for pid in procfs.children(self._pid))
-        self._excluded = {(s.pid, s.start) for s in inherited if s is not None}
+        self._excluded = {s.pid: s.start for s in inherited if s is not None}  # until they are reaped
 
     @property
     def marker_environment(self) -> dict[str, str]:
@@ -74,12 +74,19 @@ class Tree:
 
     def include(self, pid: int) -> None:
         """A process that was excluded becomes a part of the command."""
-        self._excluded = {(excluded, start) for excluded, start in self._excluded if excluded != pid}
+        self._excluded.pop(pid, None)
 
     def exclude(self, pid: int) -> None:
         """Exclude a helper and its descendants from the command's tree."""
         if found := procfs.stat(pid):
-            self._excluded.add((found.pid, found.start))
+            self._excluded[found.pid] = found.start
+
+    def forget(self, pid: int) -> None:
+        """A child was reaped: if it was excluded, nothing has to be known of it any more."""
+        self._excluded.pop(pid, None)
+
+    def _is_excluded(self, process: Stat) -> bool:
+        return self._excluded.get(process.pid) == process.start
 
     def members(self) -> list[Stat]:
         """Return all living members, orphans included: as PID 1 or as subreaper, ftrun is their parent."""
@@ -106,7 +113,7 @@ class Tree:
         if self._pid == 1:
             self._foreign_sessions |= {s.session for s in below.get(0, ()) if s.pid != 1}
         members: list[Stat] = []
-        roots = [s for s in below.get(self._pid, ()) if (s.pid, s.start) not in self._excluded and not self._foreign(s)]
+        roots = [s for s in below.get(self._pid, ()) if not self._is_excluded(s) and not self._foreign(s)]
         roots = [root for root in roots if chosen(root)]
         while roots:
             process = roots.pop()
@@ -122,7 +129,7 @@ class Tree:
         by ftrun removes one.  A zombie may have been alive when it was listed: it has to be reaped first.
         """
         children = [procfs.stat(pid) for pid in procfs.children(self._pid)]
-        return all(s and not s.ended and ((s.pid, s.start) in self._excluded or self._foreign(s)) for s in children)
+        return all(s and not s.ended and (self._is_excluded(s) or self._foreign(s)) for s in children)
 
     def _foreign(self, process: Stat) -> bool:
         """Return whether an orphan that PID 1 adopted stems from a shell that was opened from outside.

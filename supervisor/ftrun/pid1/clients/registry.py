@@ -162,6 +162,7 @@ class Clients:
         if self._standbys is not None:
             self._standbys.child_changed(change, now)
         if change.ended:
+            self._tree.forget(change.pid)
             self._helpers.child_ended(change.pid, now, change.how == os.CLD_EXITED and change.status == 0)
         elif change.how == os.CLD_STOPPED:
             self._helpers.child_stopped(change.pid)
