@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from ftrun.accelerators.base import Accelerator
-from ftrun.accelerators.table import BY_NAME, VENDORS
+from ftrun.accelerators.table import BY_NAME, VENDORS, present
 from ftrun.cli.doctor import devices
 from ftrun.config.option_table import PROBES
 from ftrun.core.rules.fault_codes import parse
@@ -31,6 +31,24 @@ def test_a_record_is_complete(vendor: Accelerator) -> None:
     assert not any(re.fullmatch(vendor.device_files, Path(file).name) for file in vendor.driver_files)
     assert import_module(vendor.probe).open is OPEN[vendor.name]
     assert parse(Path(vendor.faults).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["null", "nvidiactl", "nvidia0"], ("nvidia",)),
+        (["dxg"], ("nvidia",)),
+        (["davinci_manager_docker", "davinci7"], ("ascend",)),
+        (["davinci_manager", "nvidia-uvm"], ("nvidia", "ascend")),
+        (["null", "shm", "tty0"], ()),
+    ],
+)
+def test_a_driver_is_found_by_its_files_also_where_a_platform_has_renamed_some(
+    monkeypatch: pytest.MonkeyPatch, files: list[str], found: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("os.listdir", lambda folder: files if folder == "/dev" else [])
+    monkeypatch.setattr("os.path.exists", lambda file: Path(file).name in files)
+    assert present() == found
 
 
 def test_the_doctor_checks_every_vendor() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.accelerators.table import present
 from support.device.nvml import BUSY, GIB, FakeNvml
 from support.runs import Run, Runs, helpers, number_in, patched, python, state_of, wait_for
 
@@ -152,7 +153,7 @@ def test_warning_is_recorded_and_the_job_continues(runs: Runs) -> None:
 def test_probe_without_a_driver_ends_with_a_problem_only_where_it_was_asked_for(
     runs: Runs, kind: str, problems: int
 ) -> None:
-    program = patched(f"{FAST}\nimport ftrun.host.devices as devices\ndevices.DRIVERS = ('/dev/null',)")
+    program = patched(f"{FAST}\nimport ftrun.host.devices as devices\ndevices.has_driver = lambda: True")
     run = runs.start("--probe", kind, "--no-auto-beat", *python(FAILS.replace("2 -", "1 -")), program=program)
     seen = wait_for(lambda: run.helper("probe"), "the probe")
     wait_for(lambda: not state_of(seen), "its end")
@@ -161,6 +162,29 @@ def test_probe_without_a_driver_ends_with_a_problem_only_where_it_was_asked_for(
     go(runs)
     assert run.wait() == 0, run.log()
     assert len(run.named("problem")) == problems
+
+
+@pytest.mark.skipif(bool(present()), reason="there is a driver here")
+@pytest.mark.parametrize(
+    ("probe", "variable", "value", "says"),
+    [
+        ("auto", "CUDA_VISIBLE_DEVICES", "0,1", "2 devices, but there is no /dev/nvidia* here"),
+        (
+            "auto",
+            "ASCEND_RT_VISIBLE_DEVICES",
+            "3",
+            "1 device, but there is no /dev/davinci* here",
+        ),
+        ("auto", "CUDA_VISIBLE_DEVICES", "", ""),
+        ("off", "CUDA_VISIBLE_DEVICES", "0,1", ""),
+    ],
+)
+def test_devices_that_the_environment_names_and_nobody_probes_are_one_line(
+    runs: Runs, probe: str, variable: str, value: str, says: str
+) -> None:
+    run = runs.run("--probe", probe, "true", **{variable: value})
+    assert run.stderr.count("\n") == run.stderr.count(f"{variable} names {says}") == len(run.named("problem"))
+    assert bool(run.stderr) == bool(says)
 
 
 def test_probe_off_starts_no_helper(runs: Runs) -> None:

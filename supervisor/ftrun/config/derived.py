@@ -3,7 +3,7 @@
 import os
 from typing import Final
 
-from ftrun.accelerators.table import VENDORS
+from ftrun.accelerators.table import present
 from ftrun.config import annotations
 from ftrun.config.option_table import RESET_FILE, ConfigError, Settings
 from ftrun.config.parsers import count
@@ -136,7 +136,6 @@ def meanings(settings: Settings, found: Policy, ranks: int | None, members: int 
     section = "off" if limits.section is None else text(limits.section)
     section += "; learned in sections that ftrun opens by itself" if limits.automatic_learned else ""
     idle = "off" if limits.idle is None else f"{text(limits.idle)}, once an accelerator is used"
-    drivers = [vendor.name for vendor in VENDORS if any(map(os.path.exists, vendor.driver_files))]
     link = "off" if found.link_timeout is None else f"{text(found.link_timeout)} ({found.link_library})"
     automatic = {
         "hang-timeout": f"learned from the heartbeats{until}",
@@ -144,7 +143,7 @@ def meanings(settings: Settings, found: Policy, ranks: int | None, members: int 
         "section-timeout": section,
         "idle-timeout": f"{idle} ({HANG_MINUTES})" if os.environ.get(HANG_MINUTES) else idle,
         "link-timeout": link,
-        "probe": ", ".join(drivers) or "there is no driver here",
+        "probe": ", ".join(present()) or "there is no driver here",
         "journal": "on" if uses_journal(settings) else "off",
         "group-size": "no group" if members is None else f"{members}",
         "standby": "one for each process" if ranks is None else f"{ranks}",

@@ -3,10 +3,10 @@
 import os
 import re
 
-from ftrun.accelerators.table import VENDORS
+from ftrun.accelerators.table import VENDORS, present
+from ftrun.core.text.sentences import several
 
 VARIABLES = tuple(vendor.visible for vendor in VENDORS)
-DRIVERS = tuple(file for vendor in VENDORS for file in vendor.driver_files)  # without one there is no driver to ask
 
 
 def count() -> int:
@@ -16,6 +16,11 @@ def count() -> int:
             return _count_listed(os.environ[variable])
     names = os.listdir("/dev")
     return max(sum(bool(re.fullmatch(vendor.device_files, name)) for name in names) for vendor in VENDORS)
+
+
+def has_driver() -> bool:
+    """Return whether there is a driver to query here, as far as files in /dev show."""
+    return bool(present())
 
 
 def hiding_variable() -> str | None:
@@ -33,9 +38,23 @@ def why_none(probed: bool) -> str | None:
     probe, which may need no file in /dev."""
     if (variable := hiding_variable()) is not None:
         return f"{variable} names no device"
-    if probed or count() or any(map(os.path.exists, DRIVERS)):
+    if probed or count() or has_driver():
         return None
     return f"there is no accelerator here ({', '.join(f'no {vendor.example}' for vendor in VENDORS)})"
+
+
+def why_not_probed() -> str | None:
+    """Return why devices that the environment names are not probed unless the user chooses the probe; None if it names
+    none, or if there is a driver to query."""
+    if has_driver():
+        return None
+    for vendor in VENDORS:
+        if number := _count_listed(os.environ.get(vendor.visible, "")):
+            return (
+                f"{vendor.visible} names {several(number, 'device')}, but there is no {vendor.example} here, so neither"
+                f" faults nor the use of devices will be noticed; --probe {vendor.name} asks the driver all the same"
+            )
+    return None
 
 
 def _count_listed(text: str) -> int:

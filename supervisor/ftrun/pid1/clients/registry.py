@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
 def _probes(context: Context) -> bool:
     kind = context.settings["probe"].value
-    return kind != "off" and (kind != "auto" or any(map(os.path.exists, devices.DRIVERS)))
+    return kind != "off" and (kind != "auto" or devices.has_driver())
 
 
 def _samples(context: Context) -> bool:
@@ -111,6 +111,8 @@ class Clients:
         self._helpers, self._tree = context.helpers, context.tree
         self._running: dict[str, Any] = context.running
         self._start(TABLE)
+        if context.settings["probe"].value == "auto" and (why := devices.why_not_probed()) is not None:
+            context.records.append(("problem", (("helper", "probe"), ("what", why)), why))
 
     def _start(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
