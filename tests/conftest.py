@@ -7,7 +7,9 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -16,6 +18,7 @@ os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"
 import hypothesis
 
 del os.environ["HYPOTHESIS_NO_PLUGINS"]
+from support.left_behind import Session
 
 # A busy machine draws and runs examples slowly, which is no failure of the code.  The examples are the same in every
 # run, so that a new failure has its cause in a change; `--hypothesis-profile explore` draws new ones.
@@ -86,11 +89,46 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("PyTorch is not installed: pip install 'ftrun[torch]'")
 
 
+SESSION = pytest.StashKey[Session]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The temporary folders of all workers are in one that is removed at the end, also if a worker was killed."""
+    if hasattr(config, "workerinput"):
+        return
+    config.stash[SESSION] = Session(time.time())
+    if getattr(config.option, "numprocesses", None):
+        tempfile.gettempdir()  # pytest's own folders stay elsewhere
+        folder = tempfile.mkdtemp(prefix="ft-")
+        config.add_cleanup(partial(_remove_workers, folder, os.environ.get("TMPDIR")))
+        os.environ["TMPDIR"] = folder
+
+
+def _remove_workers(folder: str, before: str | None) -> None:
+    os.environ.pop("TMPDIR")
+    if before is not None:
+        os.environ["TMPDIR"] = before
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left = config.stash[SESSION].end()
+    if left:
+        terminalreporter.section("left in /dev/shm by a test that did not remove it")
+        for path in left:
+            terminalreporter.line(str(path))
+
+
 @pytest.fixture(scope="session", autouse=True)
-def no_temporary_folder_stays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def no_temporary_folder_stays(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
     """Programs that are killed on purpose leave theirs in this folder; its name is short, for the sockets in it."""
     tmp_path_factory.getbasetemp()  # pytest's own folders stay elsewhere
-    before, folder = os.environ.get("TMPDIR"), tempfile.mkdtemp(prefix="ft-")
+    before, worker = os.environ.get("TMPDIR"), getattr(pytestconfig, "workerinput", None)
+    if worker is None:
+        folder = tempfile.mkdtemp(prefix="ft-")
+    else:
+        folder = os.path.join(tempfile.gettempdir(), worker["workerid"])
+        os.mkdir(folder)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     yield
     tempfile.tempdir = None

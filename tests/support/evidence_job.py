@@ -1,5 +1,6 @@
 """A small job that hangs or works, and an evidence helper that investigates it, as PID 1 starts it."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -83,7 +84,18 @@ class Job:
     def wait_asleep(self) -> None:
         wait_for(lambda: all(state_of(pid) in "ST" for pid in self.members()), "the sleep of all processes")
 
+    def _semaphores(self) -> set[int]:
+        """The inodes of those that its processes have mapped."""
+        lines = list[str]()
+        for pid in self.members():
+            with contextlib.suppress(OSError):
+                lines += Path(f"/proc/{pid}/maps").read_text().splitlines()
+        return {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
+
     def end(self) -> None:
+        """A resource tracker removes the names of semaphores when it ends; here it is killed."""
+        mapped = self._semaphores()
+
         def none_left() -> bool:
             for pid in self.members():
                 end_process(pid)
@@ -95,6 +107,10 @@ class Job:
         wait_for(none_left, "the end of the job")
         for process in self.processes:
             process.communicate()
+        for path in Path("/dev/shm").glob("sem.mp-*") if mapped else ():
+            with contextlib.suppress(FileNotFoundError):  # another test has ended
+                if path.stat().st_ino in mapped:  # the maps have another name, which the C library has removed
+                    path.unlink()
 
 
 class Answer(NamedTuple):

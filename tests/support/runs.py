@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import pytest
 
+from support.left_behind import remove_recorded
+
 HOUSE = Path(__file__).resolve().parents[2]
 FTRUN = (sys.executable, str(HOUSE / "bin" / "ftrun"))
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
@@ -344,6 +346,8 @@ class Runs:
         for run in self.started:
             for path in Path("/dev/shm").glob(f"ftrun-beats-*-{run.pid}-*"):
                 shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(*NOT_YET, AttributeError):
+                remove_recorded(run.state.get("beat_dir"))
 
 
 @pytest.fixture
