@@ -202,7 +202,8 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
-    code = "import runpy, sys; sys.modules['starlette'] = None; sys.argv = ['ftctl', 'serve']; "
+    code = "import runpy, sys; sys.modules['starlette'] = None; sys.argv = ['ftctl', 'serve', '--run-dir', "
+    code += f"{str(empty(tmp_path / 'run'))!r}]; "
     code += f"runpy.run_path({FTCTL[1]!r}, run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
