@@ -84,7 +84,7 @@ def _every(ranks: Collection[int]) -> str:
 
 def _processes(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process]:
     """The processes, those that send heartbeats of a rank first."""
-    everyone = processes.observe(root, frozenset()).processes.values()
+    everyone = processes.observe(root, None).processes.values()
     seen = [one for one in everyone if one.stat.pid in {root, *ranks} or not processes.is_standby(one.stat)]
     if rank is not None:
         root = next(pid for pid, number in ranks.items() if number == rank)

@@ -49,8 +49,9 @@ class Observation(NamedTuple):
     processes: dict[Process, ProcessState]
 
 
-def observe(root: int, excluded: frozenset[int]) -> Observation:
-    """`root`, its descendants and its orphans; a process that ends in the meantime is left out."""
+def observe(root: int, excluded: frozenset[int] | None) -> Observation:
+    """`root`, its descendants and its orphans; a process that ends in the meantime is left out.  `excluded`: the other
+    children of ftrun; None: they are not known, nor are orphans whose environment was replaced."""
     members = _members(root, excluded)
     ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
     return Observation(
@@ -63,8 +64,10 @@ def members(root: int, excluded: frozenset[int]) -> list[int]:
     return [process.pid for process in _members(root, excluded)]
 
 
-def _members(root: int, excluded: frozenset[int]) -> list[Stat]:
-    return tree(procfs.all_processes(), root, excluded | {os.getpid()}, carries(root))
+def _members(root: int, excluded: frozenset[int] | None) -> list[Stat]:
+    everyone = procfs.all_processes()
+    orphans = carries(root) if excluded is None else belongs(everyone, root)
+    return tree(everyone, root, (excluded or frozenset()) | {os.getpid()}, orphans)
 
 
 def tree(everyone: Iterable[Stat], root: int, excluded: frozenset[int], carries: Callable[[Stat], bool]) -> list[Stat]:
@@ -115,6 +118,28 @@ def carries(root: int) -> Callable[[Stat], bool]:
         return lambda process: False
     # A process in state D may hold the lock that reading its environment needs.
     return lambda process: process.state != "D" and mark in procfs.environment(process.pid)
+
+
+def belongs(everyone: Iterable[Stat], root: int) -> Callable[[Stat], bool]:
+    """A check whether a child of ftrun was started by the command (ADR 4), also where its environment was replaced, as
+    daemons do.  It may still end, continue or unlock another process."""
+    by_pid, adopter, carried = {s.pid: s for s in everyone}, os.getppid(), carries(root)
+    first = by_pid[root].start if root in by_pid else 0
+    outside = {s.session for s in by_pid.values() if s.parent == 0 and s.pid != 1}
+
+    def check(process: Stat) -> bool:
+        if carried(process):
+            return True
+        if process.parent != adopter or process.start < first:
+            return False  # what was there before the command
+        if adopter != 1 or process.state == "D":
+            return True
+        if process.session == by_pid[1].session and (process.session or process.group):
+            return True
+        complete = any(entry.startswith(b"PATH=") for entry in procfs.environment(process.pid))
+        return not (process.session in outside or process.group == 0 or complete)
+
+    return check
 
 
 @functools.lru_cache(maxsize=8)
