@@ -7,9 +7,9 @@ that of a window's size, and those that the C library uses for itself.
 from typing import Final
 
 CHILD: Final = 17  # SIGCHLD
+INTERRUPT: Final = 2  # SIGINT, which Python handles by itself
 TERMINATE: Final = 15  # SIGTERM
-_INTERRUPT: Final = 2  # SIGINT, which Python handles by itself
-_ENDING: Final = frozenset({1, _INTERRUPT, 3, TERMINATE})  # SIGHUP, SIGQUIT
+_ENDING: Final = frozenset({1, INTERRUPT, 3, TERMINATE})  # SIGHUP, SIGQUIT
 _OWN: Final = frozenset({4, 5, 6, 7, 8, 11, 13, 25, 31, 32, 33})  # SIGILL ... SIGSEGV, SIGPIPE, SIGXFSZ, SIGSYS
 _PAUSING: Final = frozenset({18, 20, 21, 22})  # SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU
 _WINDOW: Final = 28  # SIGWINCH
@@ -26,10 +26,10 @@ def alarms(caught: frozenset[int], obeys_ftrun: bool = False) -> list[int]:
 
 def awaited(caught: frozenset[int], python: bool) -> list[int]:
     """Those that may end a call that waits for a signal."""
-    return sorted(caught - _OWN - {CHILD} - ({_INTERRUPT} if python else set()))
+    return sorted(caught - _OWN - {CHILD} - ({INTERRUPT} if python else set()))
 
 
-def asking(caught: frozenset[int]) -> frozenset[int]:
+def asking(caught: frozenset[int], python: bool) -> frozenset[int]:
     """Those that ask a process to end, to pause or to go on after a pause, and that the program handles: it may do
     something else instead, like a job that waits after SIGTSTP until its scheduler sends SIGCONT."""
-    return caught & (_ENDING | _PAUSING) - {_INTERRUPT}
+    return caught & (_ENDING | _PAUSING) - ({INTERRUPT} if python else set())

@@ -73,7 +73,7 @@ class Handlers:
         torch has each worker of a DataLoader end at SIGTERM, which its parent sends; who stops a job asks the command.
         """
         assert process.interrupts is not None
-        asked = handled.asking(process.interrupts.caught)
+        asked = handled.asking(process.interrupts.caught, pid in self._python)
         if self._optimistic:
             return sorted(asked - {TERMINATE}), set()
         if TERMINATE in asked and recognized.serves_loader(self._frames(pid, pid)):
