@@ -7,7 +7,8 @@ code.  No computation that ends, and none that gets anywhere, is in the same sta
 
 What may influence a thread, and how that is excluded:
 * system calls and signals: the thread stops at each of them while it is traced, and the comparison has then failed;
-* the clock and random numbers: the vDSO is not touched, and no code but that of the interpreter and the C library runs;
+* the clock and random numbers: the vDSO is not touched, and no code runs but that of the interpreter and the C library
+  (of an interpreter whose files have no instruction for that, clocks.py);
 * memory that other processes, files or devices change: none of it is touched, and no page is pinned for a device;
 * other threads of the process: proof.py shows that none of them can run, but for those that look for timeouts;
 * the kernel, which ends a process at its limit of processor time: there is none.
@@ -28,7 +29,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.evidence import touched_memory, tracing
+from ftrun.helpers.evidence import clocks, touched_memory, tracing
 from ftrun.helpers.evidence.compared_memory import Memory
 from ftrun.helpers.evidence.exclusion import Windows
 from ftrun.helpers.evidence.other_threads import OtherThreads
@@ -99,8 +100,9 @@ def compare(pid: int, tid: int, seconds: float) -> Comparison:
     started = time.monotonic()
     try:
         others, path = OtherThreads(pid, tid), f"/proc/{pid}/mem"
+        clocked = clocks.reading(pid, touched_memory.built(pid))  # before the thread is stopped: a disk may be slow
         with Tracee(tid) as tracee, others, open(path, "rb", buffering=0) as memory:
-            found = _Comparer(pid, tid, tracee, others, memory.fileno(), started + seconds).run()
+            found = _Comparer(pid, tid, tracee, others, memory.fileno(), started + seconds, clocked).run()
     except Acted as what:
         found = Comparison(str(what))
     except OSError as error:
@@ -109,7 +111,17 @@ def compare(pid: int, tid: int, seconds: float) -> Comparison:
 
 
 class _Comparer:
-    def __init__(self, pid: int, tid: int, tracee: Tracee, others: OtherThreads, memory: int, until: float) -> None:
+    def __init__(
+        self,
+        pid: int,
+        tid: int,
+        tracee: Tracee,
+        others: OtherThreads,
+        memory: int,
+        until: float,
+        clocked: frozenset[str] = frozenset(),
+    ) -> None:
+        self._clocked = clocked
         self._pid, self._tid, self._tracee, self._others, self._until = pid, tid, tracee, others, until
         self._memory = Memory(memory)
         self._beats = os.path.join(environment(pid).get("FTRUN_BEAT_DIR", ""), layout.BEATS)
@@ -213,7 +225,7 @@ class _Comparer:
         areas = touched_memory.read(self._pid)
         written = [area for area in areas if area.is_written and area.touched]
         code = [area for area in areas if area.is_code]
-        return _Touched(written, code, touched_memory.influences(areas, self._beats))
+        return _Touched(written, code, touched_memory.influences(areas, self._beats, self._clocked))
 
     def _sample(self, found: "_Touched") -> "_Turn | None":
         """Let it run until it is in a state that recurs.  None if it does not come to one in time."""
@@ -269,7 +281,7 @@ class _Comparer:
             self._tracee.run(needed - before, lambda: _ran(self._pid, self._tid) >= needed)
             now = self._touched()
             alone = not self._others.have_run
-        if (what := touched_memory.runs(_containing(found.code, self._tracee.registers().at))) is not None:
+        if (what := self._runs(found, self._tracee.registers())) is not None:
             raise Acted(what)
         return now if alone and 0 < before < needed <= _ran(self._pid, self._tid) else None
 
@@ -283,9 +295,12 @@ class _Comparer:
         registers = self._tracee.registers()
         if registers.general == before:
             return None
-        if (what := touched_memory.runs(_containing(found.code, registers.at))) is not None:
+        if (what := self._runs(found, registers)) is not None:
             raise Acted(what)
         return registers
+
+    def _runs(self, found: "_Touched", registers: Registers) -> str | None:
+        return touched_memory.runs(_containing(found.code, registers.at), self._clocked)
 
 
 class _Turn(NamedTuple):

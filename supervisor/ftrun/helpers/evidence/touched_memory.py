@@ -7,7 +7,7 @@ of all windows of 20 ms on a machine with nothing else to do.  Only after `clear
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
@@ -23,11 +23,11 @@ _SIZES: Final = frozenset({"Rss", "Shared_Clean", "Shared_Dirty", "Referenced", 
 _KERNELS: Final = ("[vvar]", "[vvar_vclock]", "[vsyscall]")
 # Programs that read no clock, no random number and no counter of the processor but by a system call or the vDSO: the
 # interpreter, its own modules, and the C library; also zlib and libffi, which nearly each interpreter loads, so that
-# they look touched whenever another one ends.  What libffi calls is code of another mapping.
-_INTERPRETER: Final = re.compile(
-    r"/(lib)?python\d[^/]*$|/lib-dynload/(?!_ctypes)[^/]+\.so$"
-    r"|/(libc|libm|libpthread|libz|libffi)[-.][^/]*$|/ld-(linux|musl)[^/]*$"
-)
+# they look touched whenever another one ends.  What libffi calls is code of another mapping.  An interpreter may have
+# been built with other libraries in its own files (clocks.py).
+_OWN: Final = r"/(lib)?python\d[^/]*$|/lib-dynload/(?!_ctypes)[^/]+\.so$"
+_INTERPRETER: Final = re.compile(rf"{_OWN}|/(libc|libm|libpthread|libz|libffi)[-.][^/]*$|/ld-(linux|musl)[^/]*$")
+_BUILT: Final = re.compile(_OWN)
 
 
 # Files of the C library, which no program waits for.  Each process that ends makes them look touched for all others.
@@ -103,9 +103,14 @@ def read(pid: int) -> list[Area]:
     return found
 
 
-def influences(areas: Iterable[Area], harmless: str = "") -> dict[str, str]:
+def built(pid: int) -> set[str]:
+    """The files of the interpreter and of its modules that the process has mapped."""
+    return {area.path for area in read(pid) if area.is_code and _BUILT.search(area.path)}
+
+
+def influences(areas: Iterable[Area], harmless: str = "", clocked: Container[str] = ()) -> dict[str, str]:
     """What the process uses that may change without its doing: for each mapping a text like `reads ...`.  `harmless`:
-    the path of a file that does not count.
+    the path of a file that does not count.  `clocked`: files with code that may read a clock of the processor.
 
     The bits of the page of a file are those of all processes that map it: one which ends makes it look touched.
     """
@@ -123,7 +128,7 @@ def influences(areas: Iterable[Area], harmless: str = "") -> dict[str, str]:
         elif area.is_shared:
             what = f"uses memory that others may change, {area.path or 'without a name'}"
         elif area.is_code:
-            what = runs(area)
+            what = runs(area, clocked)
         elif area.path.startswith("/") and area.path not in programs:
             what = f"reads the mapped file {area.path}"
         if what is not None:
@@ -133,10 +138,12 @@ def influences(areas: Iterable[Area], harmless: str = "") -> dict[str, str]:
     return found
 
 
-def runs(area: Area | None) -> str | None:
-    """What may influence a process that runs code in this area; None: nothing."""
+def runs(area: Area | None, clocked: Container[str] = ()) -> str | None:
+    """What may influence a process that runs code in this area; None: nothing.  `clocked`: as above."""
     if area is not None and area.path == "[vdso]":
         return "asks for the time"
     if area is None or not _INTERPRETER.search(area.path):
         return f"runs code of {os.path.basename(area.path if area else '') or 'no file'}"
+    if area.path in clocked:
+        return f"runs code of {os.path.basename(area.path)}, which may read a clock of the processor"
     return None
