@@ -8,6 +8,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import procfs
 
 LIMIT: Final = 16 << 20  # bytes of one table
+_RING: Final = re.compile(rb" 0*10000000 \S+ \d+ +anon_inode:\[io_uring\]$", re.M)  # IORING_OFF_SQES (io_uring(7))
 _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$")
 
 
@@ -86,3 +87,8 @@ def _is_nameless(pid: int, path: str, inode: str) -> bool:
             return all(str(entry.inode()) != inode for entry in entries)
     except OSError:
         return False
+
+
+def rings(pid: int) -> int:
+    """How many rings of io_uring a process has mapped: it may have closed their descriptors."""
+    return len(_RING.findall(procfs.read(f"/proc/{pid}/maps", LIMIT) or b""))

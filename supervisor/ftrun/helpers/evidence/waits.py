@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ftrun.helpers.evidence import files, locks, same_objects, sockets, threads, timeouts
+from ftrun.helpers.evidence import files, locks, mappings, same_objects, sockets, threads, timeouts
 from ftrun.helpers.evidence.connections import Connections, sockets_of
 from ftrun.helpers.evidence.mappings import Mappings
 from ftrun.helpers.evidence.world import LATE, Descriptor, WaitingProcess, World, host
@@ -21,7 +21,7 @@ OTHERS: Final = 4096  # processes outside the job that are searched for the othe
 
 
 def empty(group: frozenset[str]) -> World:
-    return World(time.monotonic(), {}, {}, {}, {}, {}, group, {}, {}, set(), set(), set(), {}, {})
+    return World(time.monotonic(), {}, {}, {}, {}, {}, group, {}, {}, set(), set(), set(), {}, {}, {})
 
 
 def observe(world: World, pids: Sequence[int], excluded: Iterable[int] = (), in_group: bool = False) -> None:
@@ -52,14 +52,14 @@ def observe_job(world: World, pids: Sequence[int]) -> None:
     held, blockers = locks.table()
     world.locks.update(held)
     world.blockers.update(blockers)
-    mappings = Mappings()
+    tables = Mappings()
     for pid in permitted:
-        world.processes[pid] = threads.process(pid, world.processes[pid].fds, mappings)
+        world.processes[pid] = threads.process(pid, world.processes[pid].fds, tables)
     shared = {thread.shared for process in world.processes.values() for thread in process.threads if thread.shared}
     for pid in permitted if shared else ():
-        for key in shared & mappings.shared(pid):
+        for key in shared & tables.shared(pid):
             world.holders.setdefault(key, {})[pid] = "rw"
-    world.named.update(shared & mappings.named)
+    world.named.update(shared & tables.named)
     inodes = {thread.lock for process in world.processes.values() for thread in process.threads if thread.lock}
     world.lock_files.update(locks.open_files({pid: world.processes[pid].fds for pid in permitted}, inodes))
 
@@ -69,6 +69,7 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
     ftrun's helpers.  `in_group`: also for those that may send over a connection to another member."""
     everyone = procfs.all_processes()
     world.reaping.update(found.parent for found in everyone if found.ended)
+    world.rings.update({pid: number for pid in world.processes if (number := mappings.rings(pid))})
     connections = Connections(world)
     awaited = {key for process in world.processes.values() for key in _awaited_keys(world, process, connections)}
     if in_group:

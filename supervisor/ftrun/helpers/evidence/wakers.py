@@ -96,7 +96,7 @@ class Reader:
         for pid, process in world.processes.items():
             self._offspring.setdefault(process.parent, set()).add(pid)
             rings = sum(end.kind == "io_uring" for end in process.fds.values())
-            if rings > sum(thread.name in recognized.RINGS for thread in process.threads):
+            if max(rings, world.rings.get(pid, 0)) > sum(thread.name in recognized.RINGS for thread in process.threads):
                 self._rings.add(pid)
 
     def frames(self, pid: int, tid: int) -> tuple[Frame, ...]:
@@ -299,12 +299,12 @@ class Reader:
         world = self._world
         if "descriptor" in world.doubts:
             raise _Open(f"waits for {end.key}, and {world.doubts['descriptor']}")
-        others = {*self._unknown, *world.receiving}
+        others = {*self._unknown, *world.receiving, *self._rings}
         match end.kind:
             case "pipe":
                 return self._pipe(end, others)
             case "eventfd":
-                return self._eventfd(process, end, presumed, others)
+                return self._eventfd(end, presumed, others)
             case "socket":
                 return self._socket(pid, end, mode, presumed, others)
             case "pidfd":
@@ -320,14 +320,14 @@ class Reader:
             raise _Open(f"waits for {end.key}, whose other end is outside the job")
         return "room in a pipe" if end.mode == "w" else "data from a pipe", holders | others
 
-    def _eventfd(
-        self, process: WaitingProcess, end: Descriptor, presumed: Presumed | None, others: set[int]
-    ) -> tuple[str, set[int]]:
-        devices = [e.key for e in process.fds.values() if e.kind == "device" and not e.key.startswith(_PLAIN)]
+    def _eventfd(self, end: Descriptor, presumed: Presumed | None, others: set[int]) -> tuple[str, set[int]]:
+        holders = self._world.holders.get(end.key, {})
+        opened = (e for pid in holders for e in self._world.processes[pid].fds.values())
+        devices = [e.key for e in opened if e.kind == "device" and not e.key.startswith(_PLAIN)]
         doubts = {"eventfd"} if presumed is not None and presumed.listens else {"eventfd", "other eventfd"}
         if devices or doubts & self._world.doubts.keys() or end.key in self._world.outside:
             raise _Open("waits for an eventfd that something outside the job may signal")
-        return "an eventfd", {*self._world.holders.get(end.key, {}), *others}
+        return "an eventfd", {*holders, *others}
 
     def _socket(
         self, pid: int, end: Descriptor, mode: str, presumed: Presumed | None, others: set[int]

@@ -106,8 +106,9 @@ class WaitingThread(NamedTuple):
 
 
 class Interrupts(NamedTuple):
-    """What may end the waits of a process beside the threads of the job.  `caught`: the signals that it handles.
-    `tracer`: the pid of its debugger, or 0.  `timers`: it has POSIX timers."""
+    """What may end the waits of a process beside the threads of the job.  `caught`: the signals that it handles,
+    without the SIGINT of programs that always handle it.  `tracer`: the pid of its debugger, or 0.  `timers`: it has
+    POSIX timers."""
 
     caught: frozenset[int] = frozenset()
     tracer: int = 0
@@ -144,7 +145,8 @@ class World(NamedTuple):
     that any program can open them.  `reaping`: the pids that have a child which has ended and was not awaited.
     `receiving`: the pids to which descriptors are being passed.  `doubts`: why not all that may signal an object of
     this kind is known: `descriptor` for any, `eventfd`, or `other eventfd` for one that is not a known library's own.
-    `memory`: by pid, the other processes that run in the same memory.
+    `memory`: by pid, the other processes that run in the same memory.  `rings`: by pid, how many rings of io_uring are
+    mapped.
     """
 
     at: float
@@ -161,6 +163,7 @@ class World(NamedTuple):
     receiving: set[int]
     doubts: dict[str, str]
     memory: dict[int, frozenset[int]]
+    rings: dict[int, int]
 
     def copy(self) -> "World":
         """A copy of what has arrived so far, which `observe` in another thread does not change any more."""
@@ -179,6 +182,7 @@ class World(NamedTuple):
             self.receiving.copy(),
             self.doubts.copy(),
             self.memory.copy(),
+            self.rings.copy(),
         )
 
     @property
