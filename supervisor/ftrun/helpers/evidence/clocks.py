@@ -5,11 +5,11 @@ the file of the interpreter or of one of its modules (python-build-standalone ha
 instructions as compilers and OpenSSL write them: the bare code of `rdtsc` is found in any large program by chance.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-LARGEST: Final = 512 << 20  # bytes of one file
+from ftrun.helpers.evidence.touched_memory import Area
+
 _PIECE: Final = 4 << 20
 _LONGEST: Final = 16  # bytes of what is searched for, at most
 _JOINED: Final = b"\x48\xc1\xe2\x20"  # shl $32, %rdx: what was read is in two registers
@@ -19,21 +19,20 @@ _RANDOM: Final = b"\x0f\xc7"  # rdrand and rdseed, if a register of 64 bits foll
 _MARK: Final = b"CRYPTOGAMS"  # of OpenSSL's programs in assembler, which all libraries that stem from it have
 
 
-def reading(pid: int, paths: Iterable[str]) -> frozenset[str]:
-    """Those of the files that this process has mapped which can do that, or which cannot be read."""
-    return frozenset(path for path in set(paths) if _reads(f"/proc/{pid}/root{path}"))
+def reading(pid: int, areas: Iterable[Area]) -> frozenset[str]:
+    """The files of those areas of code of a process which can do that, or which cannot be read."""
+    return frozenset(area.path for area in areas if _reads(f"/proc/{pid}/root{area.path}", area))
 
 
-def _reads(path: str) -> bool:
+def _reads(path: str, area: Area) -> bool:
+    left, end = area.end - area.start, b""
     try:
-        if os.path.getsize(path) > LARGEST:
-            return True
         with open(path, "rb", buffering=0) as file:
-            end = b""
-            while piece := file.read(_PIECE):
+            file.seek(area.offset)
+            while left > 0 and (piece := file.read(min(_PIECE, left))):
                 if _has(end + piece):
                     return True
-                end = piece[-_LONGEST:]
+                left, end = left - len(piece), piece[-_LONGEST:]
     except OSError:
         return True
     return False

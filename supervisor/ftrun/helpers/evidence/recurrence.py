@@ -97,10 +97,10 @@ def compare(pid: int, tid: int, seconds: float) -> Comparison:
     """Compare the states of that thread for so long, or until they are proved to recur."""
     if not tracing.SUPPORTED:
         return Comparison("computes, and its states can be compared on x86_64 only")
+    clocked = clocks.reading(pid, touched_memory.built(pid))  # before the thread is stopped: a disk may be slow
     started = time.monotonic()
     try:
         others, path = OtherThreads(pid, tid), f"/proc/{pid}/mem"
-        clocked = clocks.reading(pid, touched_memory.built(pid))  # before the thread is stopped: a disk may be slow
         with Tracee(tid) as tracee, others, open(path, "rb", buffering=0) as memory:
             found = _Comparer(pid, tid, tracee, others, memory.fileno(), started + seconds, clocked).run()
     except Acted as what:

@@ -39,7 +39,7 @@ class Area(NamedTuple):
 
     `touched`: bytes that were read or written since the bits were cleared.  `common`: whether it has pages that other
     processes map, too, so that they look touched when another process ends: of a file, or from before a fork.
-    `unseen`: the kernel does not know whether it is touched.
+    `unseen`: the kernel does not know whether it is touched.  `offset`: where in its file it begins.
     """
 
     start: int
@@ -49,6 +49,7 @@ class Area(NamedTuple):
     common: bool = False
     touched: int = 0
     unseen: bool = False
+    offset: int = 0
 
     @property
     def is_shared(self) -> bool:
@@ -98,14 +99,14 @@ def read(pid: int) -> list[Area]:
             fields = line.split(None, 5)
             start, _, end = fields[0].partition("-")
             path = fields[5] if len(fields) > 5 else ""
-            found.append(Area(int(start, 16), int(end, 16), fields[1], path))
+            found.append(Area(int(start, 16), int(end, 16), fields[1], path, offset=int(fields[2], 16)))
             sizes = {}
     return found
 
 
-def built(pid: int) -> set[str]:
-    """The files of the interpreter and of its modules that the process has mapped."""
-    return {area.path for area in read(pid) if area.is_code and _BUILT.search(area.path)}
+def built(pid: int) -> list[Area]:
+    """The code of the interpreter's own files and of its modules."""
+    return [area for area in read(pid) if area.is_code and _BUILT.search(area.path)]
 
 
 def influences(areas: Iterable[Area], harmless: str = "", clocked: Container[str] = ()) -> dict[str, str]:
