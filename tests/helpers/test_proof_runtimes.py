@@ -143,3 +143,34 @@ def test_the_main_thread_has_the_number_of_its_process_where_python_does_not_kno
     found = stacks.parse(7, content)
     assert [thread.tid for thread in found.threads] == [None, 7, None]
     assert found.main is found.threads[1]
+
+
+# A library that handles SIGTERM while it trains: that ends no wait in a step, and may end one between two of them.
+TRAINS = """
+class Loop:
+    def advance(self, wait):
+        wait()
+
+    def run(self, wait):
+        wait()
+"""
+
+
+@pytest.mark.parametrize("file", ["lightning/pytorch/loops/fit_loop.py", "pytorch_lightning/loops/fit_loop.py"])
+@pytest.mark.parametrize("waits", ["stuck", "threading.Event().wait"])
+def test_a_deadlock_in_a_step_is_proved_although_the_library_handles_sigterm(job: Job, file: str, waits: str) -> None:
+    path = job.folder / file
+    path.parent.mkdir(parents=True)
+    path.write_text(TRAINS)
+    load = (
+        f"import runpy; made = runpy.run_path({str(path)!r})['Loop'](); signal.signal(signal.SIGTERM, lambda *_: None)"
+    )
+    job.start(f"{HEAD}{load}; ready(); made.advance({waits})", "0")
+    between = Job(job.folder)
+    try:
+        between.start(f"{HEAD}{load}; ready(); made.run({waits})", "0")
+        closed(job, job.pid)
+        wait_for(partial(_sleeps, between.pid), "the wait")
+        assert "signal 15, which its process handles" in (see(between, between.pid).open_reason or "")
+    finally:
+        between.end()

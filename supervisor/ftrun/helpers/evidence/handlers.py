@@ -71,12 +71,14 @@ class Handlers:
         sends it the others.
 
         torch has each worker of a DataLoader end at SIGTERM, which its parent sends; who stops a job asks the command.
+        In a step of a known library SIGTERM ends no wait (recognized.py).
         """
         assert process.interrupts is not None
         asked = handled.asking(process.interrupts.caught, pid in self._python)
         if self._optimistic:
             return sorted(asked - {TERMINATE}), set()
-        if TERMINATE in asked and recognized.serves_loader(self._frames(pid, pid)):
+        frames = self._frames(pid, pid)
+        if TERMINATE in asked and (recognized.serves_loader(frames) or recognized.trains(frames)):
             return sorted(asked - {TERMINATE}), {self._world.processes[pid].parent} & self._world.processes.keys()
         return sorted(asked), set()
 

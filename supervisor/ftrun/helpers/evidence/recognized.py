@@ -33,6 +33,14 @@ _JOINING: Final = (
     frozenset({"init_process_group", "new_group", "_new_process_group_helper"}),
 )
 _WORKER: Final = ("torch/utils/data/_utils/worker.py", frozenset({"_worker_loop"}))
+# One step of a training, or some, in libraries that handle SIGTERM while they train: their handlers note that training
+# has to end after the step (lightning/pytorch/trainer/connectors/signal_connector.py, transformers/
+# trainer_jit_checkpoint.py).  Handlers of the program itself are run, too, but no step waits to be ended.
+_STEPS: Final = (
+    ("lightning/pytorch/loops/fit_loop.py", frozenset({"advance"})),
+    ("pytorch_lightning/loops/fit_loop.py", frozenset({"advance"})),
+    ("transformers/trainer.py", frozenset({"training_step"})),
+)
 # A backward pass, in which DistributedDataParallel averages the gradients of all ranks.
 BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}))
 
@@ -162,6 +170,11 @@ def serves_loader(frames: Sequence[Frame]) -> bool:
     a handler of its own."""
     inner = not waits_for_event(frames) and not any("asyncio" in frame.file for frame in frames)
     return inner and any(is_in(frame, *_WORKER) for frame in frames)
+
+
+def trains(frames: Sequence[Frame]) -> bool:
+    """Whether the thread is in a step of a training whose library handles SIGTERM."""
+    return any(is_in(frame, *step) for frame in frames for step in _STEPS)
 
 
 def awaits_work(frames: Sequence[Frame]) -> bool:
