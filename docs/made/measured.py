@@ -29,8 +29,8 @@ option**: the limits are the real ones, and no program says anything to ftrun. O
 Each hang begins at three moments: before the first step, when ftrun has seen nothing of the job; in the first ten
 steps; and after a hundred steps, from which ftrun has learned a limit of 30 s. A cell has the rule that found the hang
 and the longest time from its beginning to the verdict, or for how long it was watched in vain. An empty cell was not
-measured. Cells of ranks that were missed on a crowded machine were measured again after threads that poll were read
-until they wait; both runs are counted.
+measured. Most deadlocks were measured beside other work, at a load of 30 to 45 on two cores; cells that then took
+longer than a minute were measured again on a quieter machine, and have the time of that run.
 """,
     "reliability": """# Reliability
 
