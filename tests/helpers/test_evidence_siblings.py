@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from ftrun.helpers.evidence import processes
@@ -46,19 +47,40 @@ def test_the_other_ranks_are_observed_after_the_end_of_the_first(tmp_path: Path)
     second.communicate(timeout=60)
 
 
-def test_a_standby_that_has_just_been_started_is_no_part_of_the_job(tmp_path: Path) -> None:
+YOUNGER = """
+import sys
+sys.path[:0] = sys.argv[4:]
+from ftrun.helpers.evidence import processes
+root, rank = map(int, sys.argv[1:3])
+print(flush=True)
+sys.stdin.read()
+excluded = processes.with_younger({int(sys.argv[3])}, root, {root, rank})
+print(*sorted(excluded), flush=True)
+"""
+
+
+def test_what_ftrun_has_just_started_is_no_part_of_the_job(tmp_path: Path) -> None:
     environment = os.environ | {"FTRUN_BEAT_DIR": str(tmp_path)}
     parked = environment | {"FTRUN_PARKED": "1::"}
-    root, rank, standby = waits(environment), waits(parked), waits(parked)
+    plain = {name: value for name, value in os.environ.items() if name != "FTRUN_BEAT_DIR"}
+    root, rank, standby, older = waits(environment), waits(parked), waits(parked), waits(plain)
+    time.sleep(2 / processes.TICKS)  # the kernel counts start times in these
+    paths = [str(HOUSE / folder) for folder in ("supervisor", "hooks")]
+    observer = subprocess.Popen(
+        [sys.executable, "-c", YOUNGER, str(root.pid), str(rank.pid), "1", *paths],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert observer.stdout is not None
+    observer.stdout.readline()
+    helper, orphan = waits(plain), waits(environment)
     try:
-        before = frozenset({1})
-        excluded = processes.with_standbys(before, root.pid, {root.pid, rank.pid})
-        # A start from a standby may not have been able to hide that it was one.
-        assert excluded == before | {standby.pid}
-        members = processes.members(root.pid, excluded)
-        assert root.pid in members
-        assert rank.pid in members
-        assert standby.pid not in members
+        found = set(map(int, observer.communicate(timeout=60)[0].split()))
+        # A start from a standby may not have been able to hide that it was one.  What was there before the list was
+        # made, or has the mark of the job, may be an orphan of the command.
+        assert {1, standby.pid, helper.pid} <= found
+        assert not {root.pid, rank.pid, older.pid, orphan.pid} & found
     finally:
-        for process in (root, rank, standby):
+        for process in (root, rank, standby, older, helper, orphan):
             process.communicate(timeout=60)

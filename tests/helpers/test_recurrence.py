@@ -391,12 +391,21 @@ def test_a_thread_that_has_ended_or_may_not_be_traced_is_not_compared(
     assert "x86_64 only" in (recurrence.compare(os.getpid(), os.getpid(), 1.0).reason or "")
 
 
+@pytest.mark.timeout(400)
 def test_the_evidence_proves_the_loop_once_more_or_clears_it(job: Job) -> None:
     job.start(HEAD + "ready()\nwhile True: pass")
     finding = {"rule": "loop", "limit": 15.0, "mechanism": "endless loop: it repeats"}
     state = [{"rank": 0, "pid": job.pid, "step": 7, "moved_at": time.monotonic() - 60}]
-    result = ask(job, finding=finding, ranks=state).result
-    assert result["cleared"] is None, result
+    cleared = []
+
+    def proved() -> bool:
+        cleared.append(ask(job, finding=finding, ranks=state).result["cleared"])
+        return cleared[-1] is None
+
+    try:
+        wait_for(proved, "a proof", 240)
+    finally:  # beside processes with the same libraries that end it may take more than one
+        print(*cleared, sep="\n")
     job.end()
     job.processes.clear()
     job.start(HEAD + "n = 0; ready()\nwhile True: n += 1")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.host import beat_folders, beats
+from ftrun.pid1.clients.base import SETTLED
 from ftrun_hooks import layout as at
 from support.hostile import NOBODY, needs_root
 from support.runs import HOUSE, PID1, Run, Runs, need_pid1, python, wait_for
@@ -34,9 +35,9 @@ def beat_folder(run: Run) -> Path:
 
 
 def another(runs: Runs, **more: object) -> None:
-    """Run one more ftrun, with a run dir of its own."""
+    """Run one more ftrun, with a run dir of its own, for longer than it waits before it removes any folders."""
     run_dir = runs.folder / f"another-{len(runs.started)}"
-    assert runs.run("sleep", "0.1", run_dir=run_dir, **more).wait() == 0
+    assert runs.run("sleep", str(SETTLED + 1.0), run_dir=run_dir, **more).wait() == 0
 
 
 def assert_removed_by_another(runs: Runs, folder: Path, **more: object) -> None:

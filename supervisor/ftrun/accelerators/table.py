@@ -14,7 +14,10 @@ BY_NAME: Final = {vendor.name: vendor for vendor in VENDORS}
 def present() -> tuple[str, ...]:
     """Return the names of the vendors of which there is a driver here, or at least a file of a device.  Where a
     platform has renamed the driver's file, such as to `davinci_manager_docker`, the driver may answer all the same."""
-    files = [f"/dev/{name}" for name in os.listdir("/dev")]
+    try:
+        files = [f"/dev/{name}" for name in os.listdir("/dev")]
+    except OSError:  # as without a free descriptor
+        files = []
     return tuple(
         vendor.name
         for vendor in VENDORS

@@ -176,8 +176,9 @@ class Investigation:
     def _observe(self) -> tuple[Observation, list[int]]:
         """The processes, and the order in which stacks and waits are read: the suspect, ranks, its descendants, other
         Pythons, the rest."""
-        self._excluded = processes.with_standbys(self._request.excluded, self._request.root, self._ranks)
-        seen = processes.observe(self._request.root, self._excluded)
+        request = self._request
+        self._excluded = processes.with_younger(request.excluded, request.root, self._ranks)
+        seen = processes.observe(request.root, self._excluded)
         self._processes = len(seen.processes)
         below = processes.below(self._request.suspect, [process.stat for process in seen.processes.values()])
         pids = [pid for pid, _ in seen.processes]

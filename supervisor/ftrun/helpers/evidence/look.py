@@ -121,7 +121,8 @@ class _Looking:
 
     def _excluded(self) -> frozenset[int]:
         request = self._request
-        return processes.with_standbys(request.excluded, request.root, {rank.pid for rank in request.ranks})
+        ranks = {rank.pid for rank in request.ranks}
+        return processes.with_younger(request.excluded, request.root, ranks)
 
     def _observe_again(self, started: float) -> World:
         request = self._request

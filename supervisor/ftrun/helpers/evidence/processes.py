@@ -101,13 +101,16 @@ def is_standby(process: Stat) -> bool:
     return process.state != "D" and any(e.startswith(b"FTRUN_PARKED=") for e in procfs.environment(process.pid))
 
 
-def with_standbys(excluded: Iterable[int], root: int, ranks: Container[int]) -> frozenset[int]:
-    """`excluded`, and the standbys that ftrun has started since it made that list: they are its children, like the
-    `ranks`, and `root` is one of these."""
+def with_younger(excluded: Iterable[int], root: int, ranks: Container[int]) -> frozenset[int]:
+    """`excluded`, and what ftrun has started since it made that list for this process: standbys, and helpers, which do
+    not have the beat folder of the job.  They are its children, like the `ranks`, and `root` is one of these."""
     everyone = {process.pid: process for process in procfs.all_processes()}
-    parent = everyone[root].parent if root in everyone else os.getppid()
+    parent, carried = everyone[root].parent if root in everyone else os.getppid(), carries(root)
+    made = everyone[os.getpid()].start
     beside = (s for s in everyone.values() if s.parent == parent and s.pid != root and s.pid not in ranks)
-    return frozenset(excluded) | {process.pid for process in beside if is_standby(process)}
+    return frozenset(excluded) | {
+        s.pid for s in beside if is_standby(s) or (s.start >= made and s.state != "D" and not carried(s))
+    }
 
 
 def carries(root: int) -> Callable[[Stat], bool]:
