@@ -1,4 +1,5 @@
-"""Which children of ftrun are processes of a job: ranks, also after the end of the first one, but no standby."""
+"""Which children of ftrun are processes of a job: ranks, also after the end of the first one, but no helper and no
+standby that has just been started."""
 
 import os
 import subprocess
@@ -7,7 +8,8 @@ import time
 from pathlib import Path
 
 from ftrun.helpers.evidence import processes
-from support.runs import HOUSE
+from ftrun.host import procfs
+from support.runs import HOUSE, wait_for
 
 WAITS = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
 OBSERVES = """
@@ -47,14 +49,13 @@ def test_the_other_ranks_are_observed_after_the_end_of_the_first(tmp_path: Path)
     second.communicate(timeout=60)
 
 
-YOUNGER = """
+STARTED = """
 import sys
-sys.path[:0] = sys.argv[4:]
+sys.path[:0] = sys.argv[1:]
 from ftrun.helpers.evidence import processes
-root, rank = map(int, sys.argv[1:3])
 print(flush=True)
-sys.stdin.read()
-excluded = processes.with_younger({int(sys.argv[3])}, root, {root, rank})
+root, *ranks = map(int, sys.stdin.read().split())
+excluded = processes.with_newly_started({1}, root, {root, *ranks})
 print(*sorted(excluded), flush=True)
 """
 
@@ -63,24 +64,26 @@ def test_what_ftrun_has_just_started_is_no_part_of_the_job(tmp_path: Path) -> No
     environment = os.environ | {"FTRUN_BEAT_DIR": str(tmp_path)}
     parked = environment | {"FTRUN_PARKED": "1::"}
     plain = {name: value for name, value in os.environ.items() if name != "FTRUN_BEAT_DIR"}
-    root, rank, standby, older = waits(environment), waits(parked), waits(parked), waits(plain)
-    time.sleep(2 / processes.TICKS)  # the kernel counts start times in these
+    root, former, older = waits(environment), waits(parked), waits(plain)
+    begun = procfs.stat(older.pid)
+    assert begun is not None
+    wait_for(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * processes.TICKS > begun.start + 1, "the next tick")
     paths = [str(HOUSE / folder) for folder in ("supervisor", "hooks")]
     observer = subprocess.Popen(
-        [sys.executable, "-c", YOUNGER, str(root.pid), str(rank.pid), "1", *paths],
+        [sys.executable, "-c", STARTED, *paths],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert observer.stdout is not None
     observer.stdout.readline()
-    helper, orphan = waits(plain), waits(environment)
+    rank, standby, helper, orphan = waits(parked), waits(parked), waits(plain), waits(environment)
     try:
-        found = set(map(int, observer.communicate(timeout=60)[0].split()))
-        # A start from a standby may not have been able to hide that it was one.  What was there before the list was
-        # made, or has the mark of the job, may be an orphan of the command.
+        found = set(map(int, observer.communicate(f"{root.pid} {rank.pid}", timeout=60)[0].split()))
+        # A start from a standby, and what that has forked, may not be able to hide that it was one.  What was there
+        # before the list was made, or has the mark of the job, may be an orphan of the command.
         assert {1, standby.pid, helper.pid} <= found
-        assert not {root.pid, rank.pid, older.pid, orphan.pid} & found
+        assert not {root.pid, rank.pid, former.pid, older.pid, orphan.pid} & found
     finally:
-        for process in (root, rank, standby, older, helper, orphan):
+        for process in (root, rank, former, older, standby, helper, orphan):
             process.communicate(timeout=60)

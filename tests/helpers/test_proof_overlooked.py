@@ -136,6 +136,10 @@ def test_an_orphan_of_pid_1_may_stem_from_a_shell_from_outside(
     assert not processes.belongs(everyone, 2)(orphan._replace(start=8)) or b"MARK=1" in entries
 
 
+def is_open(job: Job, why: str) -> None:
+    wait_for(lambda: why in (see(job, job.pid).open_reason or ""), "the reason", 20)
+
+
 # A program that ends at Ctrl-C, and one that does not handle it.
 INTERRUPTED = """
 #include <semaphore.h>
@@ -161,8 +165,7 @@ def test_a_program_that_waits_for_ctrl_c_is_not_proved(job: Job, tmp_path: Path,
     subprocess.run(["gcc", "-pthread", "-o", program, f"{program}.c"], check=True)
     job.start(f"import os; os.execv({program!r}, {[program] if handled else [program, 'not']})")
     if handled:
-        why = "may be woken by signal 2, which its process handles"
-        wait_for(lambda: why in (see(job, job.pid).open_reason or ""), "the reason", 20)
+        is_open(job, "may be woken by signal 2, which its process handles")
     else:
         assert "waits for a lock" in closed(job, job.pid).mechanism
 
@@ -198,7 +201,7 @@ def test_a_ring_of_io_uring_without_a_descriptor_may_end_a_wait(
     monkeypatch.setattr(mounts, "listed", list)  # no control groups, which may signal any event descriptor
     job.start(f"{HEAD}{RING}ready(); {wait}")
     wait_for(lambda: state_of(job.pid) == "S", "the wait")
-    wait_for(lambda: "may be woken by io_uring" in (see(job, job.pid).open_reason or ""), "the reason", 20)
+    is_open(job, "may be woken by io_uring")
 
 
 @needs_spy
@@ -212,8 +215,7 @@ def test_a_device_of_another_process_may_signal_an_event_descriptor(
     opening = "os.open('/dev/ptmx', os.O_RDONLY)" if opens else "None"
     job.start(f"{HEAD}e = os.eventfd(0); child(lambda: ({opening}, os.write(1, b'ready\\n'), stuck())); os.read(e, 8)")
     if opens:
-        why = "an eventfd that something outside the job may signal"
-        wait_for(lambda: why in (see(job, job.pid).open_reason or ""), "the reason", 20)
+        is_open(job, "an eventfd that something outside the job may signal")
     else:
         assert "waits for an eventfd" in closed(job, job.pid).mechanism
 

@@ -177,7 +177,7 @@ class Investigation:
         """The processes, and the order in which stacks and waits are read: the suspect, ranks, its descendants, other
         Pythons, the rest."""
         request = self._request
-        self._excluded = processes.with_younger(request.excluded, request.root, self._ranks)
+        self._excluded = processes.with_newly_started(request.excluded, request.root, self._ranks)
         seen = processes.observe(request.root, self._excluded)
         self._processes = len(seen.processes)
         below = processes.below(self._request.suspect, [process.stat for process in seen.processes.values()])

@@ -122,7 +122,7 @@ class _Looking:
     def _excluded(self) -> frozenset[int]:
         request = self._request
         ranks = {rank.pid for rank in request.ranks}
-        return processes.with_younger(request.excluded, request.root, ranks)
+        return processes.with_newly_started(request.excluded, request.root, ranks)
 
     def _observe_again(self, started: float) -> World:
         request = self._request

@@ -70,15 +70,16 @@ def _members(root: int, excluded: frozenset[int] | None) -> list[Stat]:
     return tree(everyone, root, (excluded or frozenset()) | {os.getpid()}, orphans)
 
 
-def tree(everyone: Iterable[Stat], root: int, excluded: frozenset[int], carries: Callable[[Stat], bool]) -> list[Stat]:
-    """`root`, then its descendants, then its orphans: children of the parent of `root` that carry its mark."""
+def tree(everyone: Iterable[Stat], root: int, excluded: frozenset[int], is_ours: Callable[[Stat], bool]) -> list[Stat]:
+    """`root`, then its descendants, then its orphans and their descendants: children of the parent of `root` for which
+    `is_ours` holds, like `carries` or `belongs`."""
     by_pid = {process.pid: process for process in everyone}
     below: dict[int, list[Stat]] = {}
     for process in by_pid.values():
         below.setdefault(process.parent, []).append(process)
     adopter = by_pid[root].parent if root in by_pid else os.getppid()
     waiting = [by_pid[root]] if root in by_pid else []
-    waiting += [s for s in below.get(adopter, ()) if s.pid != root and s.pid not in excluded and carries(s)]
+    waiting += [s for s in below.get(adopter, ()) if s.pid != root and s.pid not in excluded and is_ours(s)]
     found: dict[int, Stat] = {}
     for process in waiting:
         if process.pid not in found:  # a table that changed while it was read may contain a cycle
@@ -101,16 +102,15 @@ def is_standby(process: Stat) -> bool:
     return process.state != "D" and any(e.startswith(b"FTRUN_PARKED=") for e in procfs.environment(process.pid))
 
 
-def with_younger(excluded: Iterable[int], root: int, ranks: Container[int]) -> frozenset[int]:
+def with_newly_started(excluded: Iterable[int], root: int, ranks: Container[int]) -> frozenset[int]:
     """`excluded`, and what ftrun has started since it made that list for this process: standbys, and helpers, which do
     not have the beat folder of the job.  They are its children, like the `ranks`, and `root` is one of these."""
     everyone = {process.pid: process for process in procfs.all_processes()}
     parent, carried = everyone[root].parent if root in everyone else os.getppid(), carries(root)
     made = everyone[os.getpid()].start
     beside = (s for s in everyone.values() if s.parent == parent and s.pid != root and s.pid not in ranks)
-    return frozenset(excluded) | {
-        s.pid for s in beside if is_standby(s) or (s.start >= made and s.state != "D" and not carried(s))
-    }
+    newer = (s for s in beside if s.start >= made and s.state != "D")
+    return frozenset(excluded) | {s.pid for s in newer if is_standby(s) or not carried(s)}
 
 
 def carries(root: int) -> Callable[[Stat], bool]:
