@@ -267,6 +267,23 @@ def test_each_attempt_has_last_lines_of_its_own(tmp_path: Path) -> None:
     assert reader.all() == b"one\nunendedtwo\nthree\n"
 
 
+def test_an_attempt_that_is_announced_before_its_output_is_marked_before_it(tmp_path: Path) -> None:
+    """On a busy machine the helper may find both at once, and its thread for the output may run first."""
+    expected = b""
+    with forwarding(tmp_path, null()) as helper:
+        for number in range(2, 42):
+            os.kill(helper.pid, signal.SIGSTOP)
+            wait_for(lambda: state_of(helper.pid) == "T", "it is stopped")
+            helper.attempt(number)
+            helper.write(b"line of %d\n" % number)
+            os.kill(helper.pid, signal.SIGCONT)
+            assert helper.tail() == [f"line of {number}"]
+            expected += b"--- attempt %d ---\nline of %d\n" % (number, number)
+        helper.end()
+        assert helper.wait() == 0
+    assert (tmp_path / "output.log").read_bytes() == expected
+
+
 @pytest.mark.parametrize(
     "line", [b"{", b"[]", b'{"ask": "wonder"}', b'{"ask": "attempt", "number": 1}', b"\xff", b"[" * 9000]
 )

@@ -50,6 +50,10 @@ class Lines:
             more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
             self.problem(f"{source}: dropped {reasons[0]}{more}")
 
+    def has_requests(self, timeout: float | None = 0.0) -> bool:
+        """Whether `requests` has something to read, a request or the end of stdin.  Waits for it at most that long."""
+        return not self.ended and bool(select.select([0], [], [], timeout)[0])
+
     def requests(self, timeout: float | None = None, wake_fd: int | None = None) -> list[Any]:
         """The requests that have arrived.  Waits for at most `timeout` seconds, or until `wake_fd` becomes readable."""
         poll = select.poll()

@@ -39,7 +39,7 @@ class Output:
     """Collects the data of the relays, and replies to the requests of PID 1."""
 
     def __init__(self, log: str, streams: Sequence[tuple[str, str, str]], lines: Lines) -> None:
-        self.lock = threading.Condition()  # notified when data has been forwarded
+        self.lock = threading.Condition()  # notified when data has been forwarded, and when requests were read
         self._lines, self._send_lock = lines, threading.Lock()
         self._tail = Tail(len(streams))
         ranks = {int(key) // NUMBERS for key, _, _ in streams}
@@ -50,8 +50,12 @@ class Output:
         for relay in self._relays:
             relay.start()
         while not self._lines.ended:
-            for request in self._lines.requests():
-                self._handle(request)
+            self._lines.has_requests(None)
+            with self.lock:
+                requests = self._lines.requests(0.0)
+                self.lock.notify_all()  # relays that wait run once the lock is released
+                for request in requests:
+                    self._handle(request)
         for relay in self._relays:
             relay.join()
         until = time.monotonic() + LOG_PATIENCE
@@ -63,26 +67,25 @@ class Output:
             case Attempt(number, mono, first_rank):
                 for relay in self._relays:
                     relay.first_rank = first_rank
-                with self.lock:
-                    self._tail.begin(mono)
-                    for log in self._logs.values() if number else ():
-                        log.mark(f"attempt {number}")
+                self._tail.begin(mono)
+                for log in self._logs.values() if number else ():
+                    log.mark(f"attempt {number}")
             case GetTail():
-                with self.lock:
-                    self.lock.wait_for(lambda: all(relay.is_drained for relay in self._relays), PATIENCE)
-                    lines = self._tail.lines()
-                self._send(messages.Tail(tuple(lines)))
+                self.lock.wait_for(lambda: all(relay.is_drained for relay in self._relays), PATIENCE)
+                self._send(messages.Tail(tuple(self._tail.lines())))
 
     # --- calls from the relays ----------------------------------------------------------------------------------------
 
     def data_read(self, stream: int, data: bytes) -> None:
+        # PID 1 announces an attempt before it starts: the announcement comes first, also if both are read late.
+        self.lock.wait_for(lambda: not self._lines.has_requests())
         self._tail.add(time.monotonic(), stream, data)
         if (log := self._logs.get(stream // NUMBERS)) is not None:
             log.put(data)
 
     def data_forwarded(self) -> None:
         with self.lock:
-            self.lock.notify()
+            self.lock.notify_all()
 
     def reader_gone(self, stream: int) -> None:
         self._send(Broken(stream))
