@@ -181,15 +181,18 @@ def test_killed_healer_leaves_no_process_beside_the_training(runs: Runs) -> None
 
 
 def test_device_lost_during_its_healing_is_removed(runs: Runs) -> None:
-    """There is no probe while a command heals: the next one finds the loss."""
+    """There is no probe while a command heals: the next one finds the loss, and a lost GPU does not tell its UUID."""
     rig = Rig(runs, 2)
-    run = rig.start("--heal", "true", "--min-devices", "1")
-    rig.gpus.set(0, lost=True)
+    run = rig.start("--heal", HEALS, "--min-devices", "1")
     rig.gpus.xid(0, 46)
+    wait_for((rig.folder / "healing").exists, f"the healing: {run.order}")
+    rig.gpus.set(0, lost=True)
+    rig.put("cured")
     run.until("spawned", 2)
     rig.end()
     assert run.wait() == 0, run.log()
-    assert run.named("removed")
+    (removed,) = run.named("removed")
+    assert removed["device"] == uuid(0)
 
 
 def test_killed_ftrun_leaves_no_healing(rig: Rig) -> None:

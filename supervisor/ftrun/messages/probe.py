@@ -56,6 +56,20 @@ class Occupied(NamedTuple):
     health: str | None
 
 
+class Named(NamedTuple):
+    """Fields of `Device`."""
+
+    index: int  # type: ignore[assignment]
+    id: str
+    name: str
+
+
+class Known(NamedTuple):
+    """The helper's last argument: the devices in the last report of the helper before it."""
+
+    devices: tuple[Named, ...] = ()
+
+
 class Look(NamedTuple):
     """From PID 1: sample the devices now."""
 

@@ -44,12 +44,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
-    kind, period, table, file = (*argv, "", "")[:4]
+    kind, period, table, file, before = (*argv, *[""] * 5)[:5]
+    known = EXACT.load(messages.Known, before).devices if before else ()
     vendors: dict[str, Vendor] = {}
     reasons = []
     for name in BY_NAME if kind == "auto" else [kind]:
         try:
-            vendors[name] = import_module(BY_NAME[name].probe).open(os.environ)
+            vendors[name] = import_module(BY_NAME[name].probe).open(os.environ, known)
         except Unavailable as reason:
             reasons.append(str(reason))
     if not vendors:

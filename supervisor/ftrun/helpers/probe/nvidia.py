@@ -20,7 +20,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.device_health import UNLISTED, LastingStates, StateTexts
 from ftrun.helpers.probe.visible import Gpu, Mig, Unit, has_positions, selected
-from ftrun.messages.probe import Device
+from ftrun.messages.probe import Device, Named
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 AGAIN: Final = 5.0  # s until NVML is restarted when something does not answer; doubles up to
@@ -46,13 +46,14 @@ class FoundDevice(NamedTuple):
     failure: str | None = None  # why there is no handle
 
 
-def open(environment: Mapping[str, str]) -> "Nvidia":
+def open(environment: Mapping[str, str], known: Sequence[Named] = ()) -> "Nvidia":
     """The devices that a job with this environment may use.  Unavailable if there is no driver or no such device.
+    `known`: devices that were seen before; a lost GPU does not tell its UUID, and has that of its index.
 
     Any other error may be temporary: it is the `health` of the devices, and NVML is restarted until it is over.
     """
     nvml = _library()
-    found = Nvidia(nvml, environment)
+    found = Nvidia(nvml, environment, known)
     try:
         number = found.start()
     except nvml.NVMLError as error:
@@ -77,12 +78,13 @@ class Nvidia:
 
     pace = 0.0
 
-    def __init__(self, nvml: Any, environment: Mapping[str, str]) -> None:
+    def __init__(self, nvml: Any, environment: Mapping[str, str], known: Sequence[Named] = ()) -> None:
         self._nvml = nvml
         self.setting = environment.get("CUDA_VISIBLE_DEVICES")
         self._by_speed = environment.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST") != "PCI_BUS_ID"
         self._found: dict[str, FoundDevice] = {}
-        self._names: dict[int, tuple[str, str]] = {}  # UUID and name by index, for a GPU that is lost later
+        # UUID and name by index, for a GPU that is lost later; not of MIG devices, which have another UUID.
+        self._names = {one.index: (one.id, one.name) for one in known if one.id.startswith("GPU-")}
         self._entries: dict[str, str] = {}  # entries of the setting, by the first id of the device
         codes = nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED
         texts = StateTexts(*(str(nvml.NVMLError(code)) for code in codes))

@@ -13,6 +13,7 @@ from ftrun.host import devices as host
 from ftrun.host import procfs
 from ftrun.host.clock import clock
 from ftrun.messages import probe as messages
+from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client, Context
 
 PERIOD: Final = 10.0  # s
@@ -50,7 +51,10 @@ class Probe(Client[messages.Event]):
         context = self.context
         period, table = str(min(PERIOD, context.idle_period)), context.settings["fault-table"].value or ""
         file = f"{context.work_dir.path}/{FILE}"
-        context.helpers.add(self.name, self._kind, period, table, file, silence=SILENCE)
+        # After a healing: a GPU that has been lost meanwhile does not tell its name.
+        named = (messages.Named(one.index, one.id, one.name) for one in context.devices)
+        known = EXACT.dump(messages.Known(tuple(named)))
+        context.helpers.add(self.name, self._kind, period, table, file, known, silence=SILENCE)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
