@@ -34,9 +34,10 @@ def all_looks(seen: Attempt, until: float, cost: float = 0.0) -> list[float]:
     return found
 
 
-def test_looks_are_taken_after_15_30_and_60_seconds_and_then_every_30() -> None:
-    assert all_looks(attempt(), SPAWNED + 160) == [15, 30, 60, 90, 120, 150]
-    assert all_looks(attempt(Rank(0, claimed_at=103.0), Rank(1, moved_at=102.0)), SPAWNED + 70) == [15, 30, 60]
+def test_looks_are_taken_several_times_in_the_first_minute_and_then_every_30_seconds() -> None:
+    first = [15, 22, 30, 40, 50, 60]
+    assert all_looks(attempt(), SPAWNED + 160) == [*first, 90, 120, 150]
+    assert all_looks(attempt(Rank(0, claimed_at=103.0), Rank(1, moved_at=102.0)), SPAWNED + 70) == first
 
 
 def test_looks_take_at_most_half_a_per_cent_of_a_core() -> None:

@@ -13,8 +13,10 @@ from typing import Final
 from ftrun.core.machine.values import Attempt, ClosedLook, Confined, LookState, Standstill
 from ftrun.core.rules.liveness import STILL, awaited_ranks, time_awake
 
-LOOKS: Final = (STILL, 30.0, 60.0)  # s without a movement at which a look is due,
-PERIOD: Final = 30.0  # s; and then so often
+# Seconds without a movement at which a look is due.  The reason of an open look may pass at once, as where a thread
+# runs for a moment; a hang is to be found within a minute although a few looks are open.
+LOOKS: Final = (STILL, 22.0, 30.0, 40.0, 50.0, 60.0)
+PERIOD: Final = 30.0  # s between two looks from then on
 AGAIN: Final = 5.0  # s from a closed look to the one that has to confirm it
 REPEATS: Final = 8  # looks that the group asks for, until those at the usual times have to do
 SPACING: Final = 200  # times the CPU time of a look: the least time to the next one, so that looks take 0.5 % of a core
