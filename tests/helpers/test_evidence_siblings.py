@@ -30,7 +30,12 @@ def waits(environment: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def test_the_other_ranks_are_observed_after_the_end_of_the_first(tmp_path: Path) -> None:
+    """And what was there before the command is still no part of it."""
     environment = os.environ | {"FTRUN_BEAT_DIR": str(tmp_path)}
+    before = waits({name: value for name, value in os.environ.items() if name != "FTRUN_BEAT_DIR"})
+    began = procfs.stat(before.pid)
+    assert began is not None
+    wait_for(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * processes.TICKS > began.start + 1, "the next tick")
     first, second = waits(environment), waits(environment)
     paths = [str(HOUSE / folder) for folder in ("supervisor", "hooks")]
     observer = subprocess.Popen(
@@ -47,6 +52,7 @@ def test_the_other_ranks_are_observed_after_the_end_of_the_first(tmp_path: Path)
     first.communicate(timeout=60)
     assert observer.communicate("\n", timeout=60)[0].split() == [str(second.pid)]
     second.communicate(timeout=60)
+    before.communicate(timeout=60)
 
 
 STARTED = """

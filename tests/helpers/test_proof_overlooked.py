@@ -126,6 +126,7 @@ def test_an_orphan_of_pid_1_may_stem_from_a_shell_from_outside(
 ) -> None:
     monkeypatch.setattr(os, "getppid", lambda: 1)
     monkeypatch.setattr(processes, "_mark", lambda root: b"MARK=1")
+    monkeypatch.setattr(processes, "_start", lambda root: 9)
     monkeypatch.setattr("ftrun.host.procfs.environment", lambda pid: entries if pid == 5 else [b"MARK=1"])
     pid_1, root, shell = (
         Stat(*values, 1, 9) for values in ((1, "", "S", 0, 1, 1), (2, "", "S", 1, 2, 1), (7, "", "S", 0, 7, 7))

@@ -127,7 +127,7 @@ def belongs(everyone: Iterable[Stat], root: int) -> Callable[[Stat], bool]:
     """A check whether a child of ftrun was started by the command (ADR 4), also where its environment was replaced, as
     daemons do.  It may still end, continue or unlock another process."""
     by_pid, adopter, carried = {s.pid: s for s in everyone}, os.getppid(), carries(root)
-    first = by_pid[root].start if root in by_pid else 0
+    first = _start(root)
     outside = {s.session for s in by_pid.values() if s.parent == 0 and s.pid != 1}
 
     def check(process: Stat) -> bool:
@@ -152,6 +152,13 @@ def _mark(root: int) -> bytes:
         return next(entry for entry in procfs.environment(root) if entry.startswith(b"FTRUN_BEAT_DIR="))
     except StopIteration:
         raise LookupError(root) from None
+
+
+@functools.lru_cache(maxsize=8)
+def _start(root: int) -> int:
+    """Remembered for the same reason.  0 if it has ended before it was asked for."""
+    stat = procfs.stat(root)
+    return 0 if stat is None else stat.start
 
 
 def environment(pid: int) -> dict[str, str]:
