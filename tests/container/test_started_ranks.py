@@ -13,7 +13,7 @@ from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.snapshot import RankNow
 from support.containers import Run, Starter
 from support.ports import free_port
-from support.runs import FTCTL, FTRUN, HOUSE, Mode, wait_for
+from support.runs import FTCTL, FTRUN, HOUSE, Mode, end_process, helpers, wait_for
 
 PRINT = """
 import json, os
@@ -355,6 +355,26 @@ def test_lines_with_the_number_of_their_rank(start: Starter, tmp_path: Path) -> 
         assert [line for line in lines if line.startswith(f"[{rank}]")] == expected
     assert len(lines) == 402
     assert sorted(line for line in err.splitlines() if b"error" in line) == [b"[0] error of 0", b"[1] error of 1"]
+
+
+def test_lines_have_the_number_of_their_rank_after_the_helper_was_killed(start: Starter, tmp_path: Path) -> None:
+    text = f"""
+import os, time
+while not os.path.exists("{tmp_path}/go"):
+    time.sleep(0.01)
+print("a line")
+"""
+    runs = members(start, program(tmp_path, text), (1, 1), "--prefix-ranks")
+    for run in runs:
+        run.until("spawned")
+    victim: int = wait_for(lambda: helpers(runs[1].pid).get("output"), "the helper")
+    end_process(victim)
+    wait_for(lambda: helpers(runs[1].pid).get("output") not in (victim, None), "another helper")
+    (tmp_path / "go").touch()
+    for rank, run in enumerate(runs):
+        code, out, err = run.finish()
+        assert (code, out.decode()) == (0, f"[{rank}] a line\n"), err
+    wait_for(lambda: not start.living(), "the end of all processes")
 
 
 def test_output_that_a_full_disk_refuses_is_reported_and_ends_no_rank(start: Starter, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ class Output(Client[messages.Event]):
     def start(self) -> None:
         captured = self.context.output_pipes
         self.tail_requested = self._further = False
+        self._attempt: messages.Attempt | None = None  # the one that was spawned last
         self.tail: tuple[str, ...] = ()
         arguments = captured.arguments(self.context.work_dir.output)
         self.context.helpers.add(self.name, *arguments, passed=captured.descriptors, lasting=True)
@@ -35,7 +36,16 @@ class Output(Client[messages.Event]):
     def on_spawning(self) -> None:
         # Whether the helper runs before the first start depends on what that had to wait for; the log does not.
         number, self._further = self.context.attempt if self._further else 0, True
-        self.send(messages.Attempt(number, time.monotonic(), self.context.first_rank))
+        self._attempt = messages.Attempt(number, time.monotonic(), self.context.first_rank)
+        self._announce()
+
+    def on_helpers_started(self) -> None:
+        self._announce()
+
+    def _announce(self) -> None:
+        if self._attempt is not None and self.context.helpers.is_running(self.name):
+            self.send(self._attempt)
+            self._attempt = self._attempt._replace(number=0)  # for a further helper: the log has its line
 
     def request_tail(self) -> None:
         self.tail, self.tail_requested = (), self.context.helpers.is_running(self.name)
