@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.host import procfs, tree
+from ftrun.host.procfs import Stat
 from support.runs import (
     FTRUN,
     HOUSE,
@@ -22,6 +24,7 @@ from support.runs import (
     need_mounts,
     need_pid1,
     permitted,
+    state_of,
     wait_for,
 )
 
@@ -72,6 +75,26 @@ def test_processes_that_a_command_leaves_are_ended_and_its_exit_code_is_kept(
     assert len(pids) >= HARD
     assert prefix or not [pid for pid in pids if alive(pid)]
     wait_for(lambda: not runs.living(), "the end of all its processes")
+
+
+def test_what_a_single_listing_shows_is_stopped_before_a_complete_one() -> None:
+    """On a busy machine a complete one of a tree that keeps forking may take until the node has no free pid."""
+    process = subprocess.Popen(["sleep", "3600"])
+    wait_for(lambda: state_of(process.pid) == "S", "it sleeps")
+    asked = list[tuple[int, str]]()
+
+    def list_members(listings: int) -> list[Stat]:
+        if asked:
+            wait_for(lambda: state_of(process.pid) == "T", "the stop takes effect")
+        found = procfs.stat(process.pid)
+        assert found is not None
+        asked.append((listings, found.state))
+        return [found]
+
+    killed, refused = tree.kill(list_members)
+    assert process.wait(60) == -signal.SIGKILL
+    assert ([one.pid for one in killed], refused) == ([process.pid], set())
+    assert asked == [(1, "S"), (1, "T"), (procfs.COMPLETE, "T")]
 
 
 # A frozen file system: a process that writes to it waits in state D, where SIGKILL has no effect.

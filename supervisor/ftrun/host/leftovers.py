@@ -69,10 +69,13 @@ def load_group(state: dict[str, object]) -> Group | None:
     return Group(number, start, session, here, forks) if number > 1 and number != os.getpgrp() else None
 
 
-def find_processes(marker: bytes, command: tuple[int, int], dead: Group | None) -> list[Stat]:
+def find_processes(
+    marker: bytes, command: tuple[int, int], dead: Group | None, listings: int = procfs.COMPLETE
+) -> list[Stat]:
     """Return living processes that an earlier, killed ftrun left: its command, by pid and start time; all processes
-    with its marker in their environment; and the members of the command's group, whose environment may be cleared."""
-    processes = procfs.all_processes()
+    with its marker in their environment; and the members of the command's group, whose environment may be cleared.
+    `listings`: as in `procfs.all_processes`."""
+    processes = procfs.all_processes(listings)
     others = [s for s in processes if s.pid != os.getpid() and not s.ended]
     found = [s for s in others if (s.pid, s.start) == command or marker in procfs.environment(s.pid)]
     if dead is None:

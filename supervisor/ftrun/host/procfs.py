@@ -6,7 +6,7 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 
-MAX_LISTINGS: Final = 16
+COMPLETE: Final = 16  # listings of /proc, at most
 _reserved: list[int] = []
 
 
@@ -85,14 +85,14 @@ def stat(pid: int) -> Stat | None:
     return Stat(pid, name, rest[0].decode(), *map(int, numbers))
 
 
-def all_processes() -> list[Stat]:
+def all_processes(listings: int = COMPLETE) -> list[Stat]:
     """Return every process of this PID namespace, each as it was at some instant of the call.
 
     A process that is forked after the listing, by a parent that ends before it is read, would be missed.  So /proc is
-    listed again until no process is new, but a limited number of times, since processes may come and go all the time.
+    listed again until no process is new, but so many times at most, since processes may come and go all the time.
     """
     processes: dict[str, Stat | None] = {}
-    for _ in range(MAX_LISTINGS):
+    for _ in range(listings):
         fresh = [name for name in _names() if name.isdigit() and name not in processes]
         if not fresh:
             break

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 
 from ftrun.host import procfs
-from ftrun.host.procfs import Stat
+from ftrun.host.procfs import COMPLETE, Stat
 from ftrun.host.terminal import JobControl
 
 FREEZE_ROUNDS = 64
@@ -88,11 +88,12 @@ class Tree:
     def _is_excluded(self, process: Stat) -> bool:
         return self._excluded.get(process.pid) == process.start
 
-    def members(self) -> list[Stat]:
-        """Return all living members, orphans included: as PID 1 or as subreaper, ftrun is their parent."""
-        return self._below_roots(lambda root: True)
+    def members(self, listings: int = COMPLETE) -> list[Stat]:
+        """Return all living members, orphans included: as PID 1 or as subreaper, ftrun is their parent.  `listings`: as
+        in `procfs.all_processes`."""
+        return self._below_roots(lambda root: True, listings)
 
-    def rank_members(self, local_rank: int) -> list[Stat]:
+    def rank_members(self, local_rank: int, listings: int = COMPLETE) -> list[Stat]:
         """Return the living members that belong to this rank: the descendants of its process, and orphans that were
         started with its number in their environment."""
         entry = f"LOCAL_RANK={local_rank}".encode()
@@ -103,12 +104,12 @@ class Tree:
             environment = procfs.environment(root.pid)
             return self._marker in environment and entry in environment
 
-        return self._below_roots(belongs)
+        return self._below_roots(belongs, listings)
 
-    def _below_roots(self, chosen: Callable[[Stat], bool]) -> list[Stat]:
+    def _below_roots(self, chosen: Callable[[Stat], bool], listings: int) -> list[Stat]:
         """Return the living members at and below these children of ftrun."""
         below: dict[int, list[Stat]] = {}
-        for process in procfs.all_processes():
+        for process in procfs.all_processes(listings):
             below.setdefault(process.parent, []).append(process)
         if self._pid == 1:
             self._foreign_sessions |= {s.session for s in below.get(0, ()) if s.pid != 1}
@@ -232,12 +233,21 @@ def _send(processes: Iterable[Stat], number: int) -> set[tuple[int, int]]:
     return refused
 
 
-def kill(list_members: Callable[[], list[Stat]]) -> tuple[list[Stat], set[tuple[int, int]]]:
+def kill(list_members: Callable[[int], list[Stat]]) -> tuple[list[Stat], set[tuple[int, int]]]:
     """Stop processes until a listing shows no new one, since a stopped tree cannot fork; then send SIGKILL to all.
-    Returns all of them, and those that ftrun may not signal, by pid and start time."""
+    Returns all of them, and those that ftrun may not signal, by pid and start time.
+
+    `list_members` gets a number of listings, as in `procfs.all_processes`.  A complete one of a tree that forks all the
+    time may take so long on a busy machine that the tree fills the node meanwhile: it comes only after a single listing
+    has shown no new process.
+    """
     frozen: dict[tuple[int, int], Stat] = {}
+
+    def not_frozen(listings: int) -> list[Stat]:
+        return [s for s in list_members(listings) if (s.pid, s.start) not in frozen]
+
     for _ in range(FREEZE_ROUNDS):
-        fresh = [s for s in list_members() if (s.pid, s.start) not in frozen]
+        fresh = not_frozen(1) or not_frozen(COMPLETE)
         if not fresh:
             break
         _send(fresh, signal.SIGSTOP)

@@ -64,8 +64,8 @@ def _end_all(children: Children) -> list[Stat]:
     return []
 
 
-def _descendants() -> list[Stat]:
-    everyone = procfs.all_processes()
+def _descendants(listings: int = procfs.COMPLETE) -> list[Stat]:
+    everyone = procfs.all_processes(listings)
     pids = below(os.getpid(), everyone) - {os.getpid()}
     return [process for process in everyone if process.pid in pids and not process.ended]
 
