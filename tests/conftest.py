@@ -66,6 +66,10 @@ LONG = (
     "workload/test_fthang_ranks.py",
     "workload/test_fthang_torch.py",
     "views/test_page_browser.py",
+    "schedulers/test_slurm_elastic.py",
+    "net/test_group_deadlock.py",
+    "net/test_group_fewer.py",
+    "net/test_group_view.py",
 )
 
 

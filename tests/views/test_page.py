@@ -22,7 +22,7 @@ from ftrun.messages import group_view
 from ftrun.messages.group_view import GroupView, MemberRow, SlowRank
 from ftrun.views import schedules, steps
 from ftrun.views.history import History
-from ftrun.views.page import app, feed, timeline_cache
+from ftrun.views.page import app, feed, reports, timeline_cache
 from ftrun.views.page.app import FILES, Page
 from ftrun.views.page.middleware import Middleware
 from ftrun.views.rundir import NoRunDir, find
@@ -244,8 +244,8 @@ def test_a_disk_that_does_not_answer_blocks_only_its_readers(run_dir: Path, monk
         answers.wait(60)
         raise NoRunDir("gone")
 
-    monkeypatch.setattr(feed, "PATIENCE", 0.05)
-    monkeypatch.setattr(app, "PATIENCE", 0.05)
+    for module in (feed, reports):
+        monkeypatch.setattr(module, "PATIENCE", 0.05)
     with TestClient(Page(wait).application(), base_url="http://localhost") as client:
         try:
             for _ in range(app.THREADS + 2):
