@@ -14,7 +14,20 @@ import pytest
 import zmq
 
 from ftrun.messages import operator
-from support.runs import FTCTL, HOUSE, PID1, Run, Runs, alive, children, need_pid1, python, wait_for
+from support.runs import (
+    FTCTL,
+    HOUSE,
+    PID1,
+    Run,
+    Runs,
+    alive,
+    children,
+    helpers,
+    need_pid1,
+    python,
+    state_of,
+    wait_for,
+)
 
 TRAIN = "import time\nfor step in range(10**6):\n ft.beat(step); time.sleep(0.01)"
 # It trains until a pause is on record, however late, and then hangs.
@@ -49,6 +62,32 @@ def training(runs: Runs) -> Run:
 def stop(run: Run) -> None:
     reply_of(ftctl(run, "stop"))
     run.wait()
+
+
+def written(pid: int) -> int:
+    """How many bytes a process has written."""
+    return int(Path(f"/proc/{pid}/io").read_text().split("wchar: ")[1].split()[0])
+
+
+def test_the_end_of_an_attempt_that_is_restarted_at_once_is_not_that_of_the_next(runs: Runs) -> None:
+    """ftrun finds both at the same time: the command has been killed, and an operator asks for a restart."""
+    run = runs.start("--restart-on", "hang,failure", "--max-restarts", "1", "--grace", "off", *python(TRAIN))
+    run.until("first_beat")
+    wait_for((run.run_dir / operator.SOCKET).exists, "the messenger listens")
+    command, messenger = run.named("spawned")[0]["pid"], helpers(run.pid)["messenger"]
+    os.kill(run.pid, signal.SIGSTOP)
+    wait_for(lambda: state_of(run.pid) == "T", "it is stopped")
+    os.kill(command, signal.SIGABRT)
+    wait_for(lambda: state_of(command) == "Z", "the end of the command")
+    before = written(messenger)
+    with subprocess.Popen([*FTCTL, "restart", "--run-dir", str(run.run_dir)], stdout=subprocess.PIPE) as asking:
+        wait_for(lambda: written(messenger) > before + 60, "the request is passed on to ftrun")
+        os.kill(run.pid, signal.SIGCONT)
+        asking.communicate(timeout=90)
+    run.until("first_beat", 2)
+    assert [record["attempt"] for record in run.named("exited")] == [1]
+    assert len(run.named("restart")) == 1
+    stop(run)
 
 
 def test_restart_uses_no_budget_and_is_recorded(runs: Runs) -> None:

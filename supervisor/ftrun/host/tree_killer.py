@@ -2,6 +2,7 @@
 
 import time
 
+from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
@@ -22,6 +23,15 @@ class TreeKiller:
         self.awaited: set[int] = set()
         self.dead: set[int] = set()
         self.recheck_at = 0.0
+
+    def perform(self, effect: do.Terminate | do.Kill | do.Inspect) -> list[ev.Event]:
+        match effect:
+            case do.Terminate():
+                return self.terminate()
+            case do.Kill():
+                return self.kill()
+            case do.Inspect():
+                return self.inspect()
 
     def terminate(self) -> list[ev.Event]:
         return self._evaluate(self._tree.terminate())

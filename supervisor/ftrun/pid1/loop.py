@@ -324,12 +324,10 @@ class Supervisor:
             case do.Look():
                 if isinstance(self._job.phase, SUPERVISED):
                     self._clients.look(self._job.phase.attempt)
-            case do.Terminate():
-                self._queue.extend(self._tree_killer.terminate())
-            case do.Kill():
-                self._queue.extend(self._tree_killer.kill())
-            case do.Inspect():
-                self._queue.extend(self._tree_killer.inspect())
+            case do.Terminate() | do.Kill() | do.Inspect():
+                # An exit whose cause was still waited for belongs to this attempt: the tree may end at once.
+                self._queue.extend(self._exit_cause.events(time.monotonic(), self._job.phase))
+                self._queue.extend(self._tree_killer.perform(effect))
             case do.Release():
                 self._queue.extend(self._clients.release(sorted(self._tree_killer.dead), time.monotonic()))
             case do.Heal(fault):
