@@ -1,7 +1,7 @@
 """A vendor is one record, of which every field is required, and one entry of each table."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -15,9 +15,13 @@ from ftrun.config.option_table import PROBES
 from ftrun.core.rules.fault_codes import parse
 from ftrun.helpers.probe import ascend, nvidia
 from ftrun.helpers.probe.device import Vendor
+from ftrun.messages.probe import DeviceIdentity
 
 # Typed, so that mypy compares each probe with the interface.
-OPEN: Final[dict[str, Callable[..., Vendor]]] = {"nvidia": nvidia.open, "ascend": ascend.open}
+OPEN: Final[dict[str, Callable[[Mapping[str, str], Sequence[DeviceIdentity]], Vendor]]] = {
+    "nvidia": nvidia.open,
+    "ascend": ascend.open,
+}
 
 
 def test_no_field_of_a_record_has_a_default() -> None:

@@ -81,6 +81,7 @@ def test_the_end_of_an_attempt_that_is_restarted_at_once_is_not_that_of_the_next
     wait_for(lambda: state_of(command) == "Z", "the end of the command")
     before = written(messenger)
     with subprocess.Popen([*FTCTL, "restart", "--run-dir", str(run.run_dir)], stdout=subprocess.PIPE) as asking:
+        # A request is a line of JSON; what the messenger writes to wake its own threads is a few bytes.
         wait_for(lambda: written(messenger) > before + 60, "the request is passed on to ftrun")
         os.kill(run.pid, signal.SIGCONT)
         asking.communicate(timeout=90)

@@ -267,10 +267,11 @@ def test_each_attempt_has_last_lines_of_its_own(tmp_path: Path) -> None:
     assert reader.all() == b"one\nunendedtwo\nthree\n"
 
 
-def test_an_attempt_that_is_announced_before_its_output_is_marked_before_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("patch", ["", NO_TEE], ids=["tee", "no tee"])
+def test_an_attempt_that_is_announced_before_its_output_is_marked_before_it(tmp_path: Path, patch: str) -> None:
     """On a busy machine the helper may find both at once, and its thread for the output may run first."""
     expected = b""
-    with forwarding(tmp_path, null()) as helper:
+    with forwarding(tmp_path, null(), patch=patch) as helper:
         for number in range(2, 42):
             os.kill(helper.pid, signal.SIGSTOP)
             wait_for(lambda: state_of(helper.pid) == "T", "it is stopped")

@@ -121,3 +121,12 @@ def test_the_end_of_a_command_that_is_being_stopped_comes_at_once(folder: str) -
     (exited,) = waits.events(now + 1, Stopping(Attempt(1), "term"))
     assert isinstance(exited, ev.CommandExited)
     assert exited.code == 3
+
+
+def test_an_exit_whose_cause_is_not_known_is_forgotten_when_another_attempt_begins(folder: str) -> None:
+    waits = cause(folder, wait=3600.0)
+    waits.begin(ev.CommandExited(time.monotonic(), None, 6), 7, RankProcesses())
+    assert waits.pending
+    waits.spawning(time.monotonic())
+    assert not waits.pending
+    assert waits.events(time.monotonic() + 7200.0, RUNNING) == []

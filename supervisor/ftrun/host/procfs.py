@@ -6,7 +6,7 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 
-COMPLETE: Final = 16  # listings of /proc, at most
+COMPLETE: Final = 16  # listings of /proc after which a table of all processes is taken to be complete
 _reserved: list[int] = []
 
 
@@ -89,7 +89,8 @@ def all_processes(listings: int = COMPLETE) -> list[Stat]:
     """Return every process of this PID namespace, each as it was at some instant of the call.
 
     A process that is forked after the listing, by a parent that ends before it is read, would be missed.  So /proc is
-    listed again until no process is new, but so many times at most, since processes may come and go all the time.
+    listed again until no process is new, but at most `listings` times, since processes may come and go all the time.
+    With a single listing such a process may be missing.
     """
     processes: dict[str, Stat | None] = {}
     for _ in range(listings):

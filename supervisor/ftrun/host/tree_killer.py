@@ -25,6 +25,7 @@ class TreeKiller:
         self.recheck_at = 0.0
 
     def perform(self, effect: do.Terminate | do.Kill | do.Inspect) -> list[ev.Event]:
+        """Do one step towards the end of the tree.  TreeEnded may be among its results at once."""
         match effect:
             case do.Terminate():
                 return self.terminate()

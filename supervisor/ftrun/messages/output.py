@@ -9,7 +9,8 @@ from ftrun.messages.helpers import Problem
 
 class Attempt(NamedTuple):
     """From PID 1 at `mono`, before this attempt starts: the tail covers output from then on.  `number`: what the log
-    says of it; 0 for the first, which begins the log.  `first_rank`: the number of local rank 0 in the whole job, which
+    says of it; 0: nothing, since it is the first, which begins the log, or a helper before this one has been told.
+    `first_rank`: the number of local rank 0 in the whole job, which
     marked lines begin with."""
 
     number: int

@@ -56,18 +56,18 @@ class Occupied(NamedTuple):
     health: str | None
 
 
-class Named(NamedTuple):
-    """Fields of `Device`."""
+class DeviceIdentity(NamedTuple):
+    """What a device tells of itself only while it answers: fields of `Device`."""
 
-    index: int  # type: ignore[assignment]
+    index: int  # type: ignore[assignment]  # a tuple has a method of that name
     id: str
     name: str
 
 
-class Known(NamedTuple):
-    """The helper's last argument: the devices in the last report of the helper before it."""
+class KnownDevices(NamedTuple):
+    """The helper's last argument: the devices that an earlier helper of this ftrun has reported; none at first."""
 
-    devices: tuple[Named, ...] = ()
+    devices: tuple[DeviceIdentity, ...] = ()
 
 
 class Look(NamedTuple):

@@ -33,7 +33,8 @@ class ExitCause:
         self._known = False  # the cause has become known since
 
     def spawning(self, now: float) -> None:
-        self._since = now
+        """Another attempt begins: the end of an earlier one must never be taken for its end."""
+        self._since, self._exited = now, None
 
     def spawned(self) -> None:
         self._order = None

@@ -156,7 +156,7 @@ def _mark(root: int) -> bytes:
 
 @functools.lru_cache(maxsize=8)
 def _start(root: int) -> int:
-    """Remembered for the same reason.  0 if it has ended before it was asked for."""
+    """Its start time in clock ticks, remembered since `root` may end; 0 if it has ended before this was asked for."""
     stat = procfs.stat(root)
     return 0 if stat is None else stat.start
 

@@ -27,7 +27,7 @@ class Listener(Protocol):
     lock: threading.Condition
 
     def data_read(self, stream: int, data: bytes) -> None:
-        """Data has been read, and is forwarded next.  Called with the lock held."""
+        """Data has been read, and is forwarded next.  Called with the lock held, which may be released meanwhile."""
 
     def data_forwarded(self) -> None:
         """All data read so far has been forwarded, or the stream has ended."""
@@ -49,12 +49,13 @@ class Relay(threading.Thread):
         self._to_pipe = stat.S_ISFIFO(os.fstat(target).st_mode)
         self._tee_pipe: tuple[int, int] | None = os.pipe()  # for tee; None if that is not permitted
         self._ended = False
+        self._is_delivering = False  # data has been read that the listener does not have yet
         self._lost = 0  # bytes, since the last ones that arrived
 
     @property
     def is_drained(self) -> bool:
         """Whether everything written so far has been read.  Call it with the lock held."""
-        return self._ended or not select.select([self._source], [], [], 0)[0]
+        return self._ended or not (self._is_delivering or select.select([self._source], [], [], 0)[0])
 
     def run(self) -> None:
         try:
@@ -85,7 +86,9 @@ class Relay(threading.Thread):
             with self._listener.lock:
                 data = self._peek()
                 if data:
+                    self._is_delivering = True
                     self._listener.data_read(self.stream, data)
+                    self._is_delivering = False
             if not data:
                 self._finish()
                 return

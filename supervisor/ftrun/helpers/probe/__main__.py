@@ -1,13 +1,14 @@
-"""Reports the state of the accelerators: `python -m ftrun.helpers.probe KIND PERIOD [TABLE [FILE]]`, started by PID 1.
+"""Reports the state of the accelerators: `python -m ftrun.helpers.probe KIND PERIOD [TABLE [FILE [KNOWN]]]`, started by
+PID 1.
 
 KIND is auto or a vendor's name; PERIOD is in seconds; TABLE is a site's file of fault codes, whose entries replace the
 built-in ones (core/rules/fault_codes.py), if it is not empty; FILE receives the last `devices` message for other
-readers.  Requests and messages are in messages/probe.py: first `Ready`, or `Absent`, after which the helper exits; then
-`Present`, `Fault`s and `Checked`, from the shortest check that shows the health of the devices; then `Devices` every
-PERIOD.  A `Fault` is sent within about TURN after the driver reports it, or after the sample that shows it.  Devices
-that do not answer are listed in `Freed.silent`; `ok` may still be true.  device_health.py decides which devices are
-free and healthy, and when a fault is over.  A later `Free` replaces an earlier one.  The helper exits with 0 when stdin
-or the reader is closed, and with 1 after an unexpected error.
+readers; KNOWN is a `KnownDevices` as JSON.  Requests and messages are in messages/probe.py: first `Ready`, or `Absent`,
+after which the helper exits; then `Present`, `Fault`s and `Checked`, from the shortest check that shows the health of
+the devices; then `Devices` every PERIOD.  A `Fault` is sent within about TURN after the driver reports it, or after the
+sample that shows it.  Devices that do not answer are listed in `Freed.silent`; `ok` may still be true.
+device_health.py decides which devices are free and healthy, and when a fault is over.  A later `Free` replaces an
+earlier one.  The helper exits with 0 when stdin or the reader is closed, and with 1 after an unexpected error.
 
 A driver call may block forever.  All calls are made here, by the same thread that sends `devices`: while these messages
 arrive the driver answers, and their absence tells PID 1 that it does not.
@@ -44,8 +45,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
-    kind, period, table, file, before = (*argv, *[""] * 5)[:5]
-    known = EXACT.load(messages.Known, before).devices if before else ()
+    kind, period, table, file, reported = (*argv, *[""] * 5)[:5]
+    known = EXACT.load(messages.KnownDevices, reported).devices if reported else ()
     vendors: dict[str, Vendor] = {}
     reasons = []
     for name in BY_NAME if kind == "auto" else [kind]:

@@ -22,7 +22,7 @@ from ftrun.helpers.probe import npu_smi, npu_smi_runs
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.npu_smi import Chip
 from ftrun.helpers.probe.npu_smi_runs import Answer, Arguments, ToolRunner, card_of
-from ftrun.messages.probe import Device, Named
+from ftrun.messages.probe import Device, DeviceIdentity
 
 TOOL: Final = "npu-smi"
 # Where the driver's installer and its container runtime put it (hiascend.com: Ascend Docker Runtime, default mounts).
@@ -47,10 +47,10 @@ EVERY: Final = dict.fromkeys(FAULTS, HEALTH_EVERY) | {"usages": 1, "common": 1, 
 URGENT: Final = {"": (), "faults": FAULTS, "use": USE, "both": USE + FAULTS}
 
 
-def open(environment: Mapping[str, str], known: Sequence[Named] = ()) -> "Ascend":
+def open(environment: Mapping[str, str], known: Sequence[DeviceIdentity] = ()) -> "Ascend":
     """The chips that a job with this environment may use.  Unavailable if there is no tool, or if the environment names
     none of the chips that the tool lists.  If the tool lists no chip, that may be temporary.
-    `known` is for vendors whose devices do not always tell their names."""
+    `known` is not needed: a chip is named by the number of its card and its own, and not by what it answers."""
     tool = find_tool(environment)
     if tool is None:
         raise Unavailable(f"no {TOOL} on PATH")

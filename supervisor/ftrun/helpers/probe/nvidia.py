@@ -20,7 +20,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.device_health import UNLISTED, LastingStates, StateTexts
 from ftrun.helpers.probe.visible import Gpu, Mig, Unit, has_positions, selected
-from ftrun.messages.probe import Device, Named
+from ftrun.messages.probe import Device, DeviceIdentity
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 AGAIN: Final = 5.0  # s until NVML is restarted when something does not answer; doubles up to
@@ -46,9 +46,9 @@ class FoundDevice(NamedTuple):
     failure: str | None = None  # why there is no handle
 
 
-def open(environment: Mapping[str, str], known: Sequence[Named] = ()) -> "Nvidia":
+def open(environment: Mapping[str, str], known: Sequence[DeviceIdentity] = ()) -> "Nvidia":
     """The devices that a job with this environment may use.  Unavailable if there is no driver or no such device.
-    `known`: devices that were seen before; a lost GPU does not tell its UUID, and has that of its index.
+    `known`: devices that were seen before.  A lost GPU does not tell its UUID, so it gets that of its index.
 
     Any other error may be temporary: it is the `health` of the devices, and NVML is restarted until it is over.
     """
@@ -78,7 +78,7 @@ class Nvidia:
 
     pace = 0.0
 
-    def __init__(self, nvml: Any, environment: Mapping[str, str], known: Sequence[Named] = ()) -> None:
+    def __init__(self, nvml: Any, environment: Mapping[str, str], known: Sequence[DeviceIdentity] = ()) -> None:
         self._nvml = nvml
         self.setting = environment.get("CUDA_VISIBLE_DEVICES")
         self._by_speed = environment.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST") != "PCI_BUS_ID"

@@ -45,7 +45,7 @@ class Output(Client[messages.Event]):
     def _announce(self) -> None:
         if self._attempt is not None and self.context.helpers.is_running(self.name):
             self.send(self._attempt)
-            self._attempt = self._attempt._replace(number=0)  # for a further helper: the log has its line
+            self._attempt = self._attempt._replace(number=0)  # the log has its line once, whatever helper comes next
 
     def request_tail(self) -> None:
         self.tail, self.tail_requested = (), self.context.helpers.is_running(self.name)

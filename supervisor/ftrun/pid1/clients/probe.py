@@ -51,9 +51,9 @@ class Probe(Client[messages.Event]):
         context = self.context
         period, table = str(min(PERIOD, context.idle_period)), context.settings["fault-table"].value or ""
         file = f"{context.work_dir.path}/{FILE}"
-        # After a healing: a GPU that has been lost meanwhile does not tell its name.
-        named = (messages.Named(one.index, one.id, one.name) for one in context.devices)
-        known = EXACT.dump(messages.Known(tuple(named)))
+        # A GPU that was lost since the last helper ended, as during a healing, does not tell its UUID.
+        identities = (messages.DeviceIdentity(one.index, one.id, one.name) for one in context.devices)
+        known = EXACT.dump(messages.KnownDevices(tuple(identities)))
         context.helpers.add(self.name, self._kind, period, table, file, known, silence=SILENCE)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
