@@ -11,6 +11,7 @@ import threading
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group, which it would keep
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,6 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 def main() -> None:
     options = parse()
     dist.init_process_group("gloo")
+    train(options)
+    dist.destroy_process_group()
+
+
+def train(options: argparse.Namespace) -> None:
     rank = dist.get_rank()
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(8, 1))
@@ -45,7 +51,6 @@ def main() -> None:
             torch.save(state, "checkpoint.tmp")
             os.replace("checkpoint.tmp", "checkpoint.pt")
             print(f"step {step} loss {loss.item():.4f}", flush=True)
-    dist.destroy_process_group()
 
 
 def parse() -> argparse.Namespace:

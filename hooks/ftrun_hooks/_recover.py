@@ -136,7 +136,8 @@ def recoverable(function: Function) -> Function:
     **Torn down for you:** the process groups of torch.distributed, the local variables of the function and all it had
     called (the frames of the traceback), open sections, and CUDA's cache of free memory.  Reference cycles are
     collected at once where a value that was given to `run.keep` or `run.restore`, a socket of the round, or memory of a
-    device still exists after that; others by Python in its own time.
+    device still exists after that; others by Python in its own time.  After the function has returned: the threads of
+    groups that it has destroyed.
 
     **Yours:** what the function put into global variables (a model there keeps its memory, and its process group
     open), threads, files, and processes that it started.  A DataLoader ends its workers when its iterator is dropped.
@@ -188,6 +189,7 @@ class _Rounds:
         if os.getpid() == client.owner:
             client.finished = True
             client.send("finished", round=run.round)
+            adapter.forget_ended_groups()
         elif error is not None:
             raise error  # a forked child is no rank
         return result

@@ -5,8 +5,10 @@ PyTorch is never imported here: what the program has not loaded needs no treatme
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from contextlib import suppress
 from ctypes import memmove
 from types import FunctionType
 from typing import Any
@@ -57,12 +59,26 @@ def end_groups() -> str | None:
     """The function has been left: end its process groups.  Why this process cannot do another round, or None."""
     groups: Any = sys.modules.get("torch.distributed.distributed_c10d")
     try:
-        if groups is not None and groups.is_initialized():
-            groups.destroy_process_group()
-            _release_defaults(groups)
+        if groups is not None:
+            if groups.is_initialized():
+                groups.destroy_process_group()
+            _release(_holders_of_groups(groups), groups)
     except Exception as error:
         return f"its process groups cannot be ended: {error}"
     return None
+
+
+def forget_ended_groups() -> None:
+    """The function has returned: where it has ended its process groups, end their threads, too.  Never raises.
+
+    A thread of gloo frees the tensors of a collective after it has announced its end.  If Python is finalizing by
+    then, the process aborts (https://github.com/pytorch/pytorch/issues/190489).
+    """
+    groups: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    with suppress(Exception):  # the training has succeeded
+        if groups is not None and not groups.is_initialized() and (holders := _holders_of_groups(groups)):
+            gc.collect()  # first: as its last owner, a DistributedDataParallel would end it with the GIL held
+            _release(holders, groups)
 
 
 def give_memory_back() -> str | None:
@@ -97,16 +113,25 @@ def store_port() -> int | None:
     return getattr(store, "port", None)
 
 
-def _release_defaults(groups: Any) -> None:
+def _holders_of_groups(groups: Any) -> list[FunctionType]:
     """Functions of `torch.distributed.nn` have the group as the default of a parameter, if they were loaded while it
     existed, as by the first optimizer.  While anything refers to a group of gloo, its connections stay open, and the
-    other ranks wait in their collectives.  None stands for the group of the time of the call."""
-    for name, module in [*sys.modules.items()]:
-        if name.startswith("torch.distributed.") and module is not None:
-            for function in [*vars(module).values()]:
-                defaults = function.__defaults__ if type(function) is FunctionType else None
-                if defaults and any(isinstance(one, groups.ProcessGroup) for one in defaults):
-                    function.__defaults__ = tuple(None if isinstance(o, groups.ProcessGroup) else o for o in defaults)
+    other ranks wait in their collectives."""
+    return [
+        function
+        for name, module in [*sys.modules.items()]
+        if name.startswith("torch.distributed.") and module is not None
+        for function in [*vars(module).values()]
+        if type(function) is FunctionType
+        if any(isinstance(one, groups.ProcessGroup) for one in function.__defaults__ or ())
+    ]
+
+
+def _release(holders: list[FunctionType], groups: Any) -> None:
+    """As a default, None stands for the group of the time of the call."""
+    for function in holders:
+        defaults = function.__defaults__ or ()
+        function.__defaults__ = tuple(None if isinstance(one, groups.ProcessGroup) else one for one in defaults)
 
 
 def is_tensor(value: object) -> bool:

@@ -82,6 +82,7 @@ for epoch in range(begin, 6):
 TORCHRUN = """
 import os, sys, torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group, which it would keep: rank_programs/ending.py
 from torch.nn.parallel import DistributedDataParallel
 torch.set_num_threads(1)
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -104,6 +105,7 @@ for epoch in range(begin, 6):
     dist.barrier()
     if epoch % 2 and epoch < 5 and dist.get_rank() == 1:
         os._exit(5)
+del model, optimizer
 dist.destroy_process_group()
 """
 PLAIN = 'torch.save({"model": model.state_dict(), "epoch": epoch}, "{name}".format(epoch=epoch))'

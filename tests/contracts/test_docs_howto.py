@@ -66,7 +66,7 @@ def test_transformers_trainer(runs: Runs) -> None:
     (runs.folder / "train.py").write_text(block("transformers.md", "python"), encoding="utf-8")
     run = runs.start(*WIDE, sys.executable, "train.py", CUDA_VISIBLE_DEVICES="")
     assert run.wait(LONG) == 0, run.log()
-    assert kept(run) == ["checkpoint-10", "checkpoint-20"]
+    assert kept(run) in (["checkpoint-10", "checkpoint-20"], ["checkpoint-20"])  # on a busy machine one look sees both
 
 
 @pytest.mark.slow  # in the gate tests/hooks/test_lightning.py has real trainers
@@ -76,8 +76,9 @@ def test_lightning_trainer(runs: Runs) -> None:
     (runs.folder / "train.py").write_text(block("lightning.md", "python"), encoding="utf-8")
     run = runs.start(*WIDE, sys.executable, "train.py")
     assert run.wait(LONG) == 0, run.log()
-    first, second = kept(run)  # two files a step, a moment apart: either may be the one that is seen
-    assert first in ("epoch=0-step=8.ckpt", "last.ckpt")
+    # Two files a step, a moment apart: either may be the one that is seen; on a busy machine one look sees both steps.
+    *first, second = kept(run)
+    assert first in ([], ["epoch=0-step=8.ckpt"], ["last.ckpt"])
     assert second in ("epoch=1-step=16.ckpt", "last.ckpt")
     assert (runs.folder / "out" / "last.ckpt").exists()
 

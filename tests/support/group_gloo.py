@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group, which it would keep: rank_programs/ending.py
 
 folder, kind = Path(sys.argv[1]), sys.argv[2]
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -67,3 +68,4 @@ for step in range(steps):
     time.sleep(0.02)
 (folder / f"ended-{rank}").write_text(os.environ["MA_PROC_START_CNT"])
 dist.barrier()
+dist.destroy_process_group()

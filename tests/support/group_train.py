@@ -30,6 +30,7 @@ def main() -> None:
 
     import torch
     import torch.distributed as dist
+    import torch.distributed.nn  # before there is a group, which it would keep: rank_programs/ending.py
     from torch import nn
 
     import ftrun_hooks as ft

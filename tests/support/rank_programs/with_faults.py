@@ -9,6 +9,7 @@ import hashlib
 import os
 import sys
 
+import gloo
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -99,3 +100,4 @@ def train(run):
 
 
 train()
+assert not gloo.has_threads(), "something holds the process group"

@@ -6,10 +6,9 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from ending import end_group
 from strike import strike
 from torch.utils.data import DataLoader, TensorDataset
-
-folder = sys.argv[1]
 
 
 class Model(pl.LightningModule):
@@ -25,22 +24,27 @@ class Model(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.1)
 
 
-pl.seed_everything(0)
-generator = torch.Generator().manual_seed(1)
-data = TensorDataset(torch.randn(16, 4, generator=generator), torch.randn(16, 1, generator=generator))
-trainer = pl.Trainer(
-    accelerator="cpu",
-    devices=int(os.environ["LOCAL_WORLD_SIZE"]),
-    num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
-    strategy="ddp",
-    max_epochs=4,
-    callbacks=[pl.callbacks.ModelCheckpoint(folder, save_last=True)],
-    logger=False,
-    enable_progress_bar=False,
-    enable_model_summary=False,
-)
-last = f"{folder}/last.ckpt"
-trainer.fit(Model(), DataLoader(data, batch_size=4), ckpt_path=last if os.path.exists(last) else None)
-assert trainer.world_size == 2
-if trainer.global_rank == 0:
-    torch.save(trainer.lightning_module.state_dict(), f"{folder}/final.pt")
+def train(folder: str) -> None:
+    pl.seed_everything(0)
+    generator = torch.Generator().manual_seed(1)
+    data = TensorDataset(torch.randn(16, 4, generator=generator), torch.randn(16, 1, generator=generator))
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+        num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
+        strategy="ddp",
+        max_epochs=4,
+        callbacks=[pl.callbacks.ModelCheckpoint(folder, save_last=True)],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    last = f"{folder}/last.ckpt"
+    trainer.fit(Model(), DataLoader(data, batch_size=4), ckpt_path=last if os.path.exists(last) else None)
+    assert trainer.world_size == 2
+    if trainer.global_rank == 0:
+        torch.save(trainer.lightning_module.state_dict(), f"{folder}/final.pt")
+
+
+train(sys.argv[1])
+end_group()
