@@ -97,6 +97,42 @@ def test_what_a_single_listing_shows_is_stopped_before_a_complete_one() -> None:
     assert asked == [(1, "S"), (1, "T"), (procfs.COMPLETE, "T")]
 
 
+# A process that each listing misses: by the end of the listing it has forked its successor and has ended.
+SUCCESSORS = """
+import os, select, time
+from functools import partial
+from ftrun.host import procfs, spawn, tree
+spawn.become_subreaper()
+ask, answer = os.pipe(), os.pipe()
+alive = os.fork()
+if not alive:
+    while os.read(ask[0], 1):
+        if os.fork():
+            os._exit(0)
+        os.write(answer[1], b"%9d" % os.getpid())
+def list_members(listings):
+    global alive
+    found = procfs.stat(alive)
+    os.write(ask[1], b"1")
+    while procfs.stat(alive).state != "T":
+        if select.select([answer[0]], [], [], 0.01)[0]:
+            alive = int(os.read(answer[0], 9))
+            break
+    return [found]
+tree.kill(list_members, partial(tree.walk, lambda process: True))
+until = time.monotonic() + 30
+while not procfs.stat(alive).ended and time.monotonic() < until:
+    time.sleep(0.01)
+print("ended" if procfs.stat(alive).ended else "left")
+os.kill(alive, 9)
+"""
+
+
+def test_a_process_that_ends_before_a_listing_does_is_stopped_by_the_lists_of_children() -> None:
+    done = subprocess.run([sys.executable, "-c", SUCCESSORS], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("ended\n", "")
+
+
 # A frozen file system: a process that writes to it waits in state D, where SIGKILL has no effect.
 FROZEN = """
 cd {folder}

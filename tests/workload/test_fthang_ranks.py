@@ -90,7 +90,9 @@ def test_several_ranks_may_fail_at_once(kind: str, runs: Runs, expected: dict[st
 def test_a_rank_that_fails_again_at_once_ends_with_the_tree(runs: Runs) -> None:
     run = train(runs, "rank-killed", "--times", "9", options=("--restart-on", "failure", "--max-restarts", "1"))
     assert run.wait() == 93, run.log()
-    assert [record["rung"] for record in run.named("recovering")][:2] == ["rank", "tree"]
+    # On a busy machine its connections may be closed long before its death: then a retry comes first.
+    rungs = [record["rung"] for record in run.named("recovering") if record["rung"] != "retry"]
+    assert rungs[:2] == ["rank", "tree"]
 
 
 def test_alone_it_is_a_plain_training(runs: Runs) -> None:

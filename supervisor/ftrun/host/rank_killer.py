@@ -1,11 +1,10 @@
 """Ends the processes of single ranks step by step without blocking, while the other ranks go on."""
 
 import time
-from functools import partial
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.host import procfs, tree
+from ftrun.host import procfs
 from ftrun.host.tree import Tree
 
 RECHECK: Final = 0.02  # s; ftrun gets no signal when a process that is not its child ends
@@ -79,7 +78,7 @@ class RankKiller:
             else:
                 self._killed[local_rank] = set()
         for local_rank, killed in [*self._killed.items()]:
-            members, _ = tree.kill(partial(self._tree.rank_members, local_rank))
+            members = self._tree.kill_rank(local_rank)
             killed |= {member.pid for member in members}
             if not members and local_rank not in self._tree.processes.values():
                 del self._killed[local_rank]

@@ -3,13 +3,15 @@ processes that entered from outside (`docker exec`)."""
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from ftrun.host import procfs
 from ftrun.host.procfs import COMPLETE, Stat
 from ftrun.host.terminal import JobControl
 
 FREEZE_ROUNDS = 64
+WALKS = 8  # between two listings
 ANCESTORS = 64  # between a process and its rank
 
 
@@ -91,22 +93,14 @@ class Tree:
     def members(self, listings: int = COMPLETE) -> list[Stat]:
         """Return all living members, orphans included: as PID 1 or as subreaper, ftrun is their parent.  `listings`: as
         in `procfs.all_processes`."""
-        return self._below_roots(lambda root: True, listings)
+        return self._below_roots(self._is_root, listings)
 
     def rank_members(self, local_rank: int, listings: int = COMPLETE) -> list[Stat]:
         """Return the living members that belong to this rank: the descendants of its process, and orphans that were
         started with its number in their environment."""
-        entry = f"LOCAL_RANK={local_rank}".encode()
+        return self._below_roots(partial(self._is_root_of, local_rank), listings)
 
-        def belongs(root: Stat) -> bool:
-            if root.pid in self.processes:
-                return self.processes[root.pid] == local_rank
-            environment = procfs.environment(root.pid)
-            return self._marker in environment and entry in environment
-
-        return self._below_roots(belongs, listings)
-
-    def _below_roots(self, chosen: Callable[[Stat], bool], listings: int) -> list[Stat]:
+    def _below_roots(self, is_root: Callable[[Stat], bool], listings: int) -> list[Stat]:
         """Return the living members at and below these children of ftrun."""
         below: dict[int, list[Stat]] = {}
         for process in procfs.all_processes(listings):
@@ -114,13 +108,25 @@ class Tree:
         if self._pid == 1:
             self._foreign_sessions |= {s.session for s in below.get(0, ()) if s.pid != 1}
         members: list[Stat] = []
-        roots = [s for s in below.get(self._pid, ()) if not self._is_excluded(s) and not self._foreign(s)]
-        roots = [root for root in roots if chosen(root)]
+        roots = [s for s in below.get(self._pid, ()) if is_root(s)]
         while roots:
             process = roots.pop()
             members.append(process)
             roots += below.get(process.pid, ())
         return [process for process in members if not process.ended]
+
+    def _is_root(self, process: Stat) -> bool:
+        """Whether a child of ftrun is a member."""
+        return not self._is_excluded(process) and not self._foreign(process)
+
+    def _is_root_of(self, local_rank: int, process: Stat) -> bool:
+        """Whether a child of ftrun belongs to this rank."""
+        if not self._is_root(process):
+            return False
+        if process.pid in self.processes:
+            return self.processes[process.pid] == local_rank
+        environment = procfs.environment(process.pid)
+        return self._marker in environment and f"LOCAL_RANK={local_rank}".encode() in environment
 
     def is_empty(self) -> bool:
         """Return whether no process is left, by the kernel's list of ftrun's children: a listing of /proc could miss a
@@ -209,8 +215,12 @@ class Tree:
         _send(members, signal.SIGCONT)
 
     def kill(self) -> list[Stat]:
-        members, self._refused = kill(self.members)
+        members, self._refused = kill(self.members, partial(walk, self._is_root))
         return members
+
+    def kill_rank(self, local_rank: int) -> list[Stat]:
+        """The same for what belongs to this rank."""
+        return kill(partial(self.rank_members, local_rank), partial(walk, partial(self._is_root_of, local_rank)))[0]
 
 
 def _group(pid: int) -> int | None:
@@ -233,24 +243,63 @@ def _send(processes: Iterable[Stat], number: int) -> set[tuple[int, int]]:
     return refused
 
 
-def kill(list_members: Callable[[int], list[Stat]]) -> tuple[list[Stat], set[tuple[int, int]]]:
+def kill(
+    list_members: Callable[[int], list[Stat]], walk: Callable[[set[int]], Iterable[Stat]] = lambda known: ()
+) -> tuple[list[Stat], set[tuple[int, int]]]:
     """Stop processes until a listing shows no new one, since a stopped tree cannot fork; then send SIGKILL to all.
     Returns all of them, and those that ftrun may not signal, by pid and start time.
 
     `list_members` gets a number of listings, as in `procfs.all_processes`.  A complete one of a tree that forks all the
     time may take so long on a busy machine that the tree fills the node meanwhile: it comes only after a single listing
-    has shown no new process.
+    has shown no new process.  Processes that live for milliseconds, each the successor of another one, are gone before
+    even a single listing has been read to its end: `walk`, where it is given, is the function of that name, and each
+    process that it yields is stopped before it reads the next one.
     """
     frozen: dict[tuple[int, int], Stat] = {}
+    known: set[int] = set()
+
+    def stop(processes: Iterable[Stat]) -> bool:
+        """Whether there was one."""
+        any_left = False
+        for process in processes:
+            any_left = True
+            if not process.ended:
+                _send([process], signal.SIGSTOP)
+                frozen[process.pid, process.start] = process
+                known.add(process.pid)
+        return any_left
 
     def not_frozen(listings: int) -> list[Stat]:
         return [s for s in list_members(listings) if (s.pid, s.start) not in frozen]
 
     for _ in range(FREEZE_ROUNDS):
-        fresh = not_frozen(1) or not_frozen(COMPLETE)
-        if not fresh:
+        if not stop(not_frozen(1)) and not stop(not_frozen(COMPLETE)):
             break
-        _send(fresh, signal.SIGSTOP)
-        frozen.update({(s.pid, s.start): s for s in fresh})
+        for _ in range(WALKS):
+            if not stop(walk(known)):
+                break
     refused = _send(frozen.values(), signal.SIGKILL)
     return list(frozen.values()), refused
+
+
+def walk(is_root: Callable[[Stat], bool], known: set[int]) -> Iterator[Stat]:
+    """Yield the children of this process that are roots, and their descendants, by the kernel's lists of children: each
+    as soon as it is read, and before its own children are, so that one that is stopped at once has no more of them.
+
+    Children of threads other than the main one are missed.  Children of this process that have ended are among those
+    yielded: another process may have been forked meanwhile.  What is in `known` is left out, and all that is yielded is
+    in there afterwards; it holds pids of members that are not reaped, so no other process has them.
+    """
+    me = os.getpid()
+    for root in reversed(procfs.children(me)):  # the newest is the likeliest to live
+        below = [(root, me)]
+        while below:
+            pid, parent = below.pop()
+            process = None if pid in known else procfs.stat(pid)
+            if process is None or process.parent not in (parent, me):
+                continue
+            known.add(pid)
+            if pid == root and not is_root(process):
+                continue
+            yield process
+            below += [(child, pid) for child in procfs.children(pid)]

@@ -57,7 +57,7 @@ def _end_all(children: Children) -> list[Stat]:
     """Kill all processes of the command: the descendants of this subreaper.  Returns those that survive SIGKILL."""
     until = time.monotonic() + KILL_TIMEOUT
     while children.reap():
-        tree.kill(_descendants)
+        tree.kill(_descendants, partial(tree.walk, lambda process: True))
         if time.monotonic() >= until:
             return _descendants()
         children.listen(TURN)
