@@ -27,6 +27,9 @@ hypothesis.settings.register_profile("ftrun", steady, derandomize=True)
 hypothesis.settings.register_profile("explore", steady, max_examples=1000)
 hypothesis.settings.load_profile("ftrun")
 
+# Whoever runs the tests may have one; a test that needs it sets its own.
+os.environ.pop("PYTHONPATH", None)
+
 # A shell ignores SIGINT for what it starts in the background, and so for all processes of the tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
