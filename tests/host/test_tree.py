@@ -60,8 +60,9 @@ def test_a_restart_leaves_no_process(runs: Runs, prefix: tuple[str, ...], grace:
     assert len(run.named("hang")) == len(run.named("restart")) == restarts
     if grace == "off":
         assert all(record["processes"] > size for record in run.named("killed")[:restarts])
-    pids = [int(line.split()[1]) for line in text(runs.folder / "pids").splitlines()]
-    assert prefix or not [pid for pid in pids if alive(pid)]
+    lines = [line.split() for line in text(runs.folder / "pids").splitlines()]
+    left = [found for _, pid, start in lines if (found := procfs.stat(int(pid))) and found.start == int(start)]
+    assert prefix or all(process.ended for process in left)
     wait_for(lambda: not runs.living(), "the end of all its processes")
 
 
