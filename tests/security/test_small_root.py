@@ -20,13 +20,19 @@ import sys
 bare = set(sys.modules)
 from ftrun.cli.run import run
 code = run(sys.argv[1:])
+# What it loads a second after its start, and for the first standby.
+from ftrun.pid1 import standby, warm_starts
+from ftrun.pid1.clients.registry import TABLE
+for entry in TABLE:
+    if entry.runs is None or entry.later:
+        entry.load()
 ours = [module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] in ("ftrun", "ftrun_hooks")]
 print(code, *ours, sep="\\n")
 """
 
 
 def test_pid1_loads_as_few_lines_as_the_page_states(tmp_path: Path) -> None:
-    """During a hang, a restart and a failure."""
+    """For a hang, a restart and a failure, with standbys."""
     code = "if ft.attempt().is_restart: raise ValueError\nimport time\nft.beat(1); time.sleep(60)"
     options = ["--run-dir", str(tmp_path / "run"), "--hang-timeout", "200ms"]
     environment = os.environ | {"PYTHONPATH": f"{HOUSE}/supervisor:{HOUSE}/hooks"}
