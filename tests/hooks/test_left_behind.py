@@ -4,7 +4,8 @@ import gc
 import socket
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -205,3 +206,21 @@ def test_the_port_of_torchs_store_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     finally:
         assert _torch_adapter.end_groups() is None
     assert _torch_adapter.store_port() is None
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("end", [_torch_adapter.end_groups, _torch_adapter.forget_ended_groups])
+def test_a_group_that_the_function_has_destroyed_is_no_default_any_more(
+    end: Callable[[], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    functional: Any = pytest.importorskip("torch.distributed.nn.functional")
+    distributed: Any = sys.modules["torch.distributed"]
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    # As where the module is loaded while there is a group.
+    monkeypatch.setattr(functional.all_gather, "__defaults__", (distributed.group.WORLD,))
+    held = weakref.ref(distributed.group.WORLD)
+    distributed.destroy_process_group()
+    assert held() is not None
+    assert end() is None
+    assert held() is None
+    assert functional.all_gather.__defaults__ == (None,)

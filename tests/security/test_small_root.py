@@ -17,7 +17,6 @@ from support.runs import runs as runs
 PAGE = (HOUSE / "docs" / "security.md").read_text(encoding="utf-8")
 LOADED = """
 import sys
-bare = set(sys.modules)
 from ftrun.cli.run import run
 code = run(sys.argv[1:])
 # What it loads a second after its start, and for the first standby.

@@ -11,7 +11,7 @@ from ftrun.host.procfs import COMPLETE, Stat
 from ftrun.host.terminal import JobControl
 
 FREEZE_ROUNDS = 64
-WALKS = 8  # between two listings
+WALKS = 8  # along the kernel's lists of children, between two listings
 ANCESTORS = 64  # between a process and its rank
 
 
@@ -244,7 +244,7 @@ def _send(processes: Iterable[Stat], number: int) -> set[tuple[int, int]]:
 
 
 def kill(
-    list_members: Callable[[int], list[Stat]], walk: Callable[[set[int]], Iterable[Stat]] = lambda known: ()
+    list_members: Callable[[int], list[Stat]], walk_members: Callable[[set[int]], Iterable[Stat]] = lambda known: ()
 ) -> tuple[list[Stat], set[tuple[int, int]]]:
     """Stop processes until a listing shows no new one, since a stopped tree cannot fork; then send SIGKILL to all.
     Returns all of them, and those that ftrun may not signal, by pid and start time.
@@ -252,22 +252,22 @@ def kill(
     `list_members` gets a number of listings, as in `procfs.all_processes`.  A complete one of a tree that forks all the
     time may take so long on a busy machine that the tree fills the node meanwhile: it comes only after a single listing
     has shown no new process.  Processes that live for milliseconds, each the successor of another one, are gone before
-    even a single listing has been read to its end: `walk`, where it is given, is the function of that name, and each
-    process that it yields is stopped before it reads the next one.
+    even a single listing has been read to its end.  So each process that `walk_members` yields, which is `walk` for
+    these members, is stopped before the next one is read.
     """
     frozen: dict[tuple[int, int], Stat] = {}
     known: set[int] = set()
 
     def stop(processes: Iterable[Stat]) -> bool:
-        """Whether there was one."""
-        any_left = False
+        """Stop those that live.  Return whether there was any process."""
+        any_found = False
         for process in processes:
-            any_left = True
+            any_found = True
             if not process.ended:
                 _send([process], signal.SIGSTOP)
                 frozen[process.pid, process.start] = process
                 known.add(process.pid)
-        return any_left
+        return any_found
 
     def not_frozen(listings: int) -> list[Stat]:
         return [s for s in list_members(listings) if (s.pid, s.start) not in frozen]
@@ -276,7 +276,7 @@ def kill(
         if not stop(not_frozen(1)) and not stop(not_frozen(COMPLETE)):
             break
         for _ in range(WALKS):
-            if not stop(walk(known)):
+            if not stop(walk_members(known)):
                 break
     refused = _send(frozen.values(), signal.SIGKILL)
     return list(frozen.values()), refused
@@ -286,9 +286,10 @@ def walk(is_root: Callable[[Stat], bool], known: set[int]) -> Iterator[Stat]:
     """Yield the children of this process that are roots, and their descendants, by the kernel's lists of children: each
     as soon as it is read, and before its own children are, so that one that is stopped at once has no more of them.
 
-    Children of threads other than the main one are missed.  Children of this process that have ended are among those
-    yielded: another process may have been forked meanwhile.  What is in `known` is left out, and all that is yielded is
-    in there afterwards; it holds pids of members that are not reaped, so no other process has them.
+    Children of threads other than the main one are missed.  Processes that have ended and are not reaped are yielded,
+    too: one that has just ended may have left a successor, so that another walk is worth while.  Pids in `known` are
+    left out, and each pid that has been read is added to it.  The caller keeps it only for as long as it reaps nothing:
+    a pid that is used again then belongs to a process that a listing shows.
     """
     me = os.getpid()
     for root in reversed(procfs.children(me)):  # the newest is the likeliest to live
