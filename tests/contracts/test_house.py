@@ -105,14 +105,14 @@ def test_help_names_each_option_and_code(capsys: pytest.CaptureFixture[str]) -> 
     assert all(str(verdict.code) in text and verdict.name in text for verdict in exit_codes.TABLE)
 
 
-def test_no_file_is_longer_than_400_lines() -> None:
+def test_no_file_is_longer_than_700_lines() -> None:
     files = [
         *ROOT.glob("supervisor/**/*.py"),
         *ROOT.glob("hooks/**/*.py"),
         *ROOT.glob("bin/*"),
         *ROOT.glob("docs/**/*.py"),
     ]
-    long = {str(f.relative_to(ROOT)): n for f in files if (n := len(f.read_text().splitlines())) > 400}
+    long = {str(f.relative_to(ROOT)): n for f in files if (n := len(f.read_text().splitlines())) > 700}
     assert files
     assert long == {}
 
