@@ -205,22 +205,6 @@ def test_a_ring_of_io_uring_without_a_descriptor_may_end_a_wait(
     is_open(job, "may be woken by io_uring")
 
 
-@needs_spy
-@pytest.mark.parametrize("opens", [True, False])
-def test_a_device_of_another_process_may_signal_an_event_descriptor(
-    job: Job, monkeypatch: pytest.MonkeyPatch, opens: bool
-) -> None:
-    if not os.access("/dev/ptmx", os.R_OK):
-        pytest.skip("there is no device that may be opened")
-    monkeypatch.setattr(mounts, "listed", list)
-    opening = "os.open('/dev/ptmx', os.O_RDONLY)" if opens else "None"
-    job.start(f"{HEAD}e = os.eventfd(0); child(lambda: ({opening}, os.write(1, b'ready\\n'), stuck())); os.read(e, 8)")
-    if opens:
-        is_open(job, "an eventfd that something outside the job may signal")
-    else:
-        assert "waits for an eventfd" in closed(job, job.pid).mechanism
-
-
 # --- loops ------------------------------------------------------------------------------------------------------------
 
 CODES = {

@@ -14,6 +14,7 @@ from ftrun.core.rules.hang_rules import RULES
 from ftrun.helpers.evidence import (
     blocking_calls,
     flight_recorder,
+    libraries,
     look,
     loops,
     processes,
@@ -244,7 +245,9 @@ class Investigation:
         # A loop is proved; without a proof, it is enough for this rule that nothing influences it.
         spins = finding.rule == "spin"
         reasons = {node: "" if spins and one.confined else one.reason or "" for node, one in compared.items()}
-        proved = proof.prove(before, after, found.found, job, in_group=others is not None, computing=reasons)
+        code = libraries.of(before, found.found)
+        in_group = others is not None
+        proved = proof.prove(before, after, found.found, job, in_group=in_group, computing=reasons, code=code)
         proved = proved if others is None else others.apply(proved, job)
         if not self._by_proof:
             unproved = proved.open_reason and f"{proved.open_reason}, which may end the wait"

@@ -13,7 +13,7 @@ from typing import Final
 from ftrun.core.machine.values import Rule
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
-from ftrun.helpers.evidence import loops, processes, proof, stacks, threads, waits
+from ftrun.helpers.evidence import libraries, loops, processes, proof, stacks, threads, waits
 from ftrun.helpers.evidence.mappings import Mappings
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.proof import Facts, Proof
@@ -58,7 +58,9 @@ def facts(request: Look | Request) -> Facts:
     still = [r for r in ranks if r.moved_at is None or request.now - r.moved_at >= STILL]
     still.sort(key=lambda rank: rank.moved_at or 0.0)
     devices = all(device.answers and device.util == 0 for device in request.devices) and bool(request.devices)
-    return Facts(request.root, {rank.pid: rank.rank for rank in ranks}, tuple(rank.pid for rank in still), devices)
+    stepped = frozenset(rank.pid for rank in ranks if rank.step is not None)
+    numbers = {rank.pid: rank.rank for rank in ranks}
+    return Facts(request.root, numbers, tuple(rank.pid for rank in still), devices, stepped)
 
 
 class Confined(NamedTuple):
@@ -98,26 +100,27 @@ class _Looking:
         waits.observe_outside(before, excluded, in_group)
         spied = list(dict.fromkeys(wait.pid for wait in first.waits))[:SPIED]
         found = stacks.collect(stacks.program(), spied, STACKS).found
-        first = proof.prove(before, before, found, job, False, in_group, computing)
+        code = libraries.of(before, found)
+        first = proof.prove(before, before, found, job, False, in_group, computing, code)
         if first.open_reason is not None and not first.in_group:
             return first
         if needed := [(wait.pid, wait.tid) for wait in first.waits if (wait.pid, wait.tid) in computing]:
             results = self._compare(needed)
             self.place = loops.place(found.get(needed[0][0]), needed[0][1])
             computing = {node: result.reason or "" for node, result in results.items()}
-            first = proof.prove(before, before, found, job, False, in_group, computing)
+            first = proof.prove(before, before, found, job, False, in_group, computing, code)
             if first.open_reason is not None and not first.in_group:
                 if not all(result.confined for result in results.values()):
                     return first
                 # Whether it would be an endless loop if its states did recur.
                 supposed = dict.fromkeys(results, "")
-                if proof.prove(before, before, found, job, False, in_group, supposed).open_reason is None:
+                if proof.prove(before, before, found, job, False, in_group, supposed, code).open_reason is None:
                     after = self._observe_again(started)
-                    end = proof.prove(before, after, found, job, False, in_group, supposed)
+                    end = proof.prove(before, after, found, job, False, in_group, supposed, code)
                     self.confined = _confined(end, needed[0]) if end.open_reason is None else None
                 return first
         after = self._observe_again(started)
-        return proof.prove(before, after, found, job, False, in_group, computing)
+        return proof.prove(before, after, found, job, False, in_group, computing, code)
 
     def _excluded(self) -> frozenset[int]:
         request = self._request

@@ -17,7 +17,7 @@ end the wait.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -25,6 +25,8 @@ from ftrun.core.group.waits import Blocked, Link, Waits
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.evidence import families, handlers, mechanism
 from ftrun.helpers.evidence.connections import Connections
+from ftrun.helpers.evidence.libraries import NOTHING, Code
+from ftrun.helpers.evidence.recognized import Gives
 from ftrun.helpers.evidence.stacks import Stack
 from ftrun.helpers.evidence.wakers import Reader, Wakers
 from ftrun.helpers.evidence.world import WaitingProcess, WaitingThread, World
@@ -35,12 +37,14 @@ Node = tuple[int, int]  # pid and tid
 
 class Facts(NamedTuple):
     """`root`: the pid of the command.  `ranks`: the ranks of the job by pid, without those that have ended on purpose.
-    `still`: the pids of those that do not move, the longest first.  `still_devices`: no accelerator does anything."""
+    `still`: the pids of those that do not move, the longest first.  `still_devices`: no accelerator does anything.
+    `stepped`: the pids of those of which a step has ended."""
 
     root: int
     ranks: Mapping[int, int] = {}
     still: tuple[int, ...] = ()
     still_devices: bool = False
+    stepped: frozenset[int] = frozenset()
 
 
 class Wait(NamedTuple):
@@ -84,16 +88,18 @@ def prove(
     optimistic: bool = False,
     in_group: bool = False,
     computing: Mapping[Node, str] = MappingProxyType({}),
+    code: Code = NOTHING,
 ) -> Proof:
     """The proof for the first rank of `job.still` that is convicted; else why the first one may still go on.
 
     `stacks`: read between the two observations.  `optimistic`: what only a stack can show is taken for closed, and
     nothing outside the job was looked at: then only an open result holds.  `in_group`: other members of the group are
     expected to say what their ends of connections do (other_members.py).  `computing`: for threads that compute, why it
-    is not proved that they repeat the same states for ever; empty: it is.
+    is not proved that they repeat the same states for ever; empty: it is.  `code`: whose code the threads of the
+    processes with a stack run.
     """
     after = after._replace(holders=_holders(before, after))
-    reader = Reader(after, stacks, optimistic, in_group, computing, job.still_devices)
+    reader = Reader(after, stacks, optimistic, in_group, computing, job.still_devices, code, job.stepped)
     changed = _changes(before, after)
     earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
     seconds, enders = after.at - before.at, families.enders(after, job.root, job.ranks)
@@ -108,15 +114,18 @@ def prove(
     for pid, parent in families.trials(after, job.ranks).items():
         if any(wakers[parent, thread.tid].open_reason for thread in after.processes[parent].threads):
             wakers |= {(pid, t.tid): wakers[pid, t.tid].also((parent,)) for t in after.processes[pid].threads}
-    reasons = _may_run(after, wakers)
+    gives = {(pid, t.tid): reader.gives(pid, t) for pid, process in after.processes.items() for t in process.threads}
+    reasons, running = _may_run(after, wakers, gives)
+    # Without stacks a side thread may turn out to give nothing; what it waits for is to be read, though.
+    followed = dict.fromkeys(gives, frozenset(Gives)) if optimistic else gives
     describe = mechanism.Describer(after, stacks, job.ranks, wakers)
     suspects = [(pid,) for pid in job.still if pid in after.processes] if job.ranks else [tuple(after.processes)]
     stopped = _stopped_by_someone(after, job)
-    group_waits = _for_the_group(after, job, wakers, reasons, describe, changed or stopped) if in_group else None
+    group_waits = _for_the_group(after, job, wakers, running, describe, changed or stopped) if in_group else None
     first: Proof | None = None
     for pids in suspects:
         living = next((pid for pid in pids if (pid, pid) in reasons or (pid, pid) not in wakers), None)
-        group = _closure(pids if living is None else (living,), wakers)
+        group = _closure(pids if living is None else (living,), wakers, followed)
         waits = tuple(_wait(describe, wakers, node) for node in group)
         if living is not None or changed or not pids:
             sentence = describe.what_it_waits_for(living if living is not None else (*pids, job.root)[0], reasons)
@@ -154,12 +163,12 @@ def _for_the_group(
     world: World,
     job: Facts,
     wakers: Mapping[Node, Wakers],
-    reasons: Mapping[Node, Node | None],
+    may_run: Collection[int],
     describe: mechanism.Describer,
     why: str,
 ) -> Waits:
-    """What the other members have to know.  `why`: why these observations show nothing, or empty."""
-    may_run = {pid for pid, _ in reasons}
+    """What the other members have to know.  `may_run`: the processes of which a thread may run that gives others what
+    they wait for.  `why`: why these observations show nothing, or empty."""
     dead = [pid for pid in world.processes if pid not in may_run] if not why else []
     links = Connections(world).links() if dead else []
     place, number = {pid: n for n, pid in enumerate(dead)}, {key: n for n, (key, _) in enumerate(links)}
@@ -248,33 +257,36 @@ def _stopped_by_someone(world: World, job: Facts) -> str:
 # --- the graph --------------------------------------------------------------------------------------------------------
 
 
-def _may_run(world: World, wakers: Mapping[Node, Wakers]) -> dict[Node, Node | None]:
-    """The threads that may run: for each the one that may wake it, or None if it may run by itself.
+def _may_run(
+    world: World, wakers: Mapping[Node, Wakers], gives: Mapping[Node, frozenset[Gives]]
+) -> tuple[dict[Node, Node | None], set[int]]:
+    """The threads that may run: for each the one that may wake it, or None if it may run by itself.  And the processes
+    of which one of these may end a wait of another process.
 
     A process whose threads are not known is represented by thread 0.
     """
     reasons: dict[Node, Node | None] = {}
-    waiting: dict[int, list[Node]] = {}
+    waiting: dict[tuple[int, Gives], list[Node]] = {}
     for node, found in wakers.items():
         for pid in found.pids:
-            waiting.setdefault(pid, []).append(node)
+            waiting.setdefault((pid, found.own if pid == node[0] else found.others), []).append(node)
         if found.open_reason is not None:
             reasons[node] = None
     for pid, process in world.processes.items():
         if process.problem or not process.threads:
             reasons[pid, 0] = None
     fresh = list(reasons)
-    seen = set[int]()
+    seen = set[tuple[int, Gives]]()
     for node in fresh:
-        pid = node[0]
-        if pid in seen:
-            continue
-        seen.add(pid)
-        for other in waiting.get(pid, ()):
-            if other not in reasons:
-                reasons[other] = node
-                fresh.append(other)
-    return reasons
+        for kind in gives.get(node, frozenset(Gives)):
+            if (node[0], kind) in seen:
+                continue
+            seen.add((node[0], kind))
+            for other in waiting.get((node[0], kind), ()):
+                if other not in reasons:
+                    reasons[other] = node
+                    fresh.append(other)
+    return reasons, {pid for pid, kind in seen if kind is Gives.CODE}
 
 
 def _opened_by_handlers(wakers: Mapping[Node, Wakers]) -> dict[Node, Wakers]:
@@ -296,18 +308,20 @@ def _opened_by_handlers(wakers: Mapping[Node, Wakers]) -> dict[Node, Wakers]:
     return opened
 
 
-def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers]) -> list[Node]:
+def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers], gives: Mapping[Node, frozenset[Gives]]) -> list[Node]:
     """All threads on which the main threads of these processes depend, these first."""
     nodes = sorted(wakers, key=lambda node: (node[1] != node[0], node))
-    of: dict[int, list[Node]] = {}
+    of: dict[tuple[int, Gives], list[Node]] = {}
     for node in nodes:
-        of.setdefault(node[0], []).append(node)
+        for kind in gives[node]:
+            of.setdefault((node[0], kind), []).append(node)
     found = dict.fromkeys((pid, pid) for pid in pids if (pid, pid) in wakers)
-    waiting, seen = list(found), set[int]()
+    waiting, seen = list(found), set[tuple[int, Gives]]()
     for node in waiting:
-        for pid in sorted(wakers[node].pids - seen):
-            seen.add(pid)
-            fresh = [one for one in of.get(pid, ()) if one not in found]
+        own, others = wakers[node].own, wakers[node].others
+        for place in sorted({(pid, own if pid == node[0] else others) for pid in wakers[node].pids} - seen, key=str):
+            seen.add(place)
+            fresh = [one for one in of.get(place, ()) if one not in found]
             found.update(dict.fromkeys(fresh))
             waiting += fresh
     return list(found)
