@@ -281,6 +281,20 @@ def test_a_fault_of_a_node_ends_all_at_once(code: int, state: str) -> None:
     assert group.order.end.node == "node-2"
 
 
+@pytest.mark.parametrize("shape", [Shape(3), Shape(3, replaces=True), Shape(3, least=2), Shape(3, spares=1)])
+@pytest.mark.parametrize("state", ["ending", "left"])
+def test_a_fault_of_the_user_ends_all_also_where_members_are_replaced(shape: Shape, state: str) -> None:
+    """ModelArts: it degrades to unconditional job-level rescheduling, which ends all pods."""
+    group = Group(shape=shape)
+    group.all("ready", 0)
+    for rank in range(shape.most):
+        group.reports(rank, "running", 1)
+    group.reports(1, state, end=GroupEnd(196, "user-fault-limit", "a device"))
+    assert (group.phase, group.end) == (Ended, (196, "a device"))
+    assert group.order.end is not None
+    assert group.order.end.node == "node-1"
+
+
 def test_a_member_without_its_command_makes_all_restart() -> None:
     group = running()
     group.reports(2, "ready")

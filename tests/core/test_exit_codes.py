@@ -30,6 +30,7 @@ def test_each_verdict_has_a_code_of_its_own() -> None:
 def test_each_verdict_decides_what_follows_from_it() -> None:
     assert exit_codes.Verdict._field_defaults == {}
     assert {v.code for v in exit_codes.TABLE if v.ends_group} == {125, 196, 197}
+    assert {v.code for v in exit_codes.TABLE if v.replaceable} == {125, 197}
     assert {v.code for v in exit_codes.TABLE if v.about_node} == {196, 197}
     assert {v.code for v in exit_codes.TABLE if not v.logged} == {126, 127}
 

@@ -282,7 +282,7 @@ OPTIONS: Final = (
         "",
         "off",
         truth,
-        "The platform replaces a single member: one that ends with 196, 197 or 125 does not end the others, which wait "
+        "The platform replaces a single member: one that ends with 197 or 125 does not end the others, which wait "
         "for the new one. [on with the annotation fault-tolerance/pod-retry-num]",
         flag=True,
     ),

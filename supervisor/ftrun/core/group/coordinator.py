@@ -17,8 +17,8 @@ from collections.abc import Mapping
 
 from ftrun.core.group import group_rounds
 from ftrun.core.group.ending import (
-    AT_ONCE,
     NAMED,
+    REPLACEABLE,
     end_group,
     end_missing,
     end_not_joined,
@@ -315,7 +315,7 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
 
 def _ends_all(group: Coordinator, end: GroupEnd) -> bool:
     """Whether this verdict of one member ends the others too."""
-    return not end.cut and not (group.shape.goes_on and end.code in AT_ONCE)
+    return not end.cut and not (group.shape.goes_on and end.code in REPLACEABLE)
 
 
 def _new_rank_zero(group: Coordinator) -> MemberState | None:

@@ -10,6 +10,7 @@ from ftrun.core.text import durations, sentences
 
 NAMED: Final = 10  # members in one line
 AT_ONCE: Final = frozenset(verdict.code for verdict in exit_codes.TABLE if verdict.ends_group)
+REPLACEABLE: Final = frozenset(verdict.code for verdict in exit_codes.TABLE if verdict.replaceable)
 
 
 def immediate_end(group: Coordinator, report: Report) -> GroupEnd | None:
@@ -24,7 +25,7 @@ def immediate_end(group: Coordinator, report: Report) -> GroupEnd | None:
     if own is not None:
         own = own._replace(node=own.node or report.node) if own.code else own
     if own is not None and report.state in ("ending", "left") and own.code in AT_ONCE:
-        return None if group.shape.goes_on else own
+        return None if group.shape.goes_on and own.code in REPLACEABLE else own
     if report.state != "left":
         return None
     if own is not None and own.code:

@@ -40,7 +40,7 @@ from ftrun.core.text import durations, sentences
 
 MOST_NAMED: Final = 256  # members in a record
 DECISION: Final = 10.0  # s that rank 0 has to decide about a verdict, once it can know which members it has lost
-ALONE: Final = tuple(verdict.name for verdict in exit_codes.TABLE if verdict.ends_group)
+ALONE: Final = tuple(verdict.name for verdict in exit_codes.TABLE if verdict.replaceable)
 OF_THE_NODE: Final = tuple(verdict.name for verdict in exit_codes.TABLE if verdict.about_node)
 
 
