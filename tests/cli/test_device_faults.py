@@ -579,6 +579,27 @@ def test_platform_that_never_permits_a_start_ends_with_197(runs: Runs) -> None:
     assert len(run.named("spawned")) == 1
 
 
+@pytest.mark.parametrize("codes", ["DEADBEEF", "80C98002", ""])
+def test_chip_that_the_platform_has_reset_in_vain_ends_with_197_at_once(runs: Runs, codes: str) -> None:
+    """ModelArts: where the healing of a chip fails, the in-place recovery fails at once; also for a fault that the user
+    caused, and for a chip that was only reset together with the faulty one."""
+    rig, run = platform(runs, "--heal-timeout", "1h")
+    rig.reset(rank(codes=codes))
+    run.until("healing")
+    rig.reset(rank(status="failed", codes=codes) | {"Policy": "isolate"})
+    assert run.wait() == 197, run.log()
+    assert runs.verdict["verdict"] == "node-fault"
+    assert "the platform reports rank 0 as failed" in runs.verdict["message"]
+    assert len(run.named("spawned")) == 1
+
+
+def test_chip_that_the_platform_gives_up_while_the_command_runs_ends_with_197_at_once(runs: Runs) -> None:
+    rig, run = platform(runs, "--heal-timeout", "1h", "--heal", "touch healing; true")
+    rig.reset(rank(status="failed", codes="DEADBEEF") | {"Policy": "isolate"})
+    assert run.wait() == 197, run.log()
+    assert not (runs.folder / "healing").exists()
+
+
 def test_graceful_exit_of_the_platform_ends_the_command_and_not_ftrun(runs: Runs) -> None:
     rig, run = platform(runs, "--grace", "1s")
     rig.reset(GracefulExit=1)

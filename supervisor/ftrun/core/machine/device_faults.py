@@ -44,7 +44,7 @@ def stop_for_fault(job: Job, attempt: Attempt, fault: Fault, now: float, policy:
     """Stop the attempt because of this fault: to heal it, to continue without the device, or to leave the node.  There
     is no grace: nothing can be finished on a faulty device, and a checkpoint from it would be worse than none."""
     policy = policy._replace(grace=0.0)
-    why = f"device {fault.device} reports {fault.code} ({fault.severity}{': ' if fault.why else ''}{fault.why})"
+    why = description(fault)
     not_healable = why_not_healable(job, fault, policy)
     if not_healable is None or fault.by_user:
         return restart_or_escalate(job, attempt, "fault", why, now, policy, written, fault=fault)
@@ -78,6 +78,11 @@ def record_fault(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Po
     if not fault.acts:
         attempt = attempt._replace(fault=fault, fault_at=event.now)
     return job._replace(ledger=ledger), attempt, written
+
+
+def description(fault: Fault) -> str:
+    why = f": {fault.why}" if fault.why else ""
+    return f"device {fault.device} reports {fault.code} ({fault.severity}{why})"
 
 
 def fault_fields(fault: Fault) -> do.Fields:
@@ -115,7 +120,7 @@ def on_fault_reported_between(
     may_return = isinstance(want, Finish) and want.verdict == exit_codes.HANG_LIMIT.name
     if not_healable is None or not (isinstance(want, Restart) or may_return):
         return job, written
-    why = f"device {fault.device} reports {fault.code} ({fault.severity}){not_healable}"
+    why = description(fault) + not_healable
     if fault.by_user:
         verdict = unless_schedules_exhausted(job, finish_with(exit_codes.USER_FAULT_LIMIT, why, fault.device))
     else:

@@ -11,7 +11,7 @@ from typing import Final
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine import recovering
-from ftrun.core.machine.device_faults import fault_fields, record_fault, why_not_healable
+from ftrun.core.machine.device_faults import description, fault_fields, record_fault, why_not_healable
 from ftrun.core.machine.recovering import Recovery
 from ftrun.core.machine.states import Job, Watched
 from ftrun.core.machine.stopping import Effects
@@ -57,7 +57,7 @@ def _is_consequence(attempt: Attempt, fault: Fault, now: float) -> bool:
 
 
 def _retry(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, written: Effects) -> Recovery:
-    why = f"device {fault.device} reports {fault.code} ({fault.severity}{': ' if fault.why else ''}{fault.why})"
+    why = description(fault)
     suspect = local_rank_of(job, attempt, fault)
     replaced = frozenset({suspect}) if fault.retry == "process" and suspect is not None else frozenset[int]()
     cause = "fault" if fault.acts else "hang"  # a link that does not come back shows as a hang
