@@ -33,7 +33,11 @@ EFFECTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "retries of the pod": ({RETRY: "8", POD: "3"}, {"restart-on": "fault", "replace-members": "on"}),
     "MindCluster's retries": ({TIMES: "3"}, {"unconditional-retry": "on"}),
     "no retries of MindCluster": ({TIMES: "0"}, {}),
-    "in place": ({STRATEGY: "recover-in-place, retry"}, {"restart-on": "failure"}),
+    "in place": ({STRATEGY: "recover-in-place, retry"}, {"restart-on": "hang,fault,failure"}),
+    "in place without hangs": ({STRATEGY: "recover-in-place", HANG: "false"}, {"restart-on": "fault,failure"}),
+    "no hangs, without retries": ({HANG: "false"}, {"restart-on": "fault"}),
+    "a sign": ({RETRY: "+3", TIMES: "+0"}, {"restart-on": "fault"}),
+    "spaces": ({RETRY: " 3 ", HANG: " true", POD: "2\n"}, {"restart-on": "hang,fault", "replace-members": "on"}),
     "elsewhere": ({STRATEGY: "recover,exit"}, {}),
     "all annotations": (
         {RETRY: "8", HANG: "true", UNCONDITIONAL: "true", POD: "3", STRATEGY: "recover-in-place"},
@@ -52,7 +56,7 @@ def test_an_annotation_sets_its_options(case: tuple[dict[str, str], dict[str, st
 
 
 WRONG = [
-    *[(RETRY, text) for text in ("abc", "0", "129", "-1", "3.5", "", "1e2", "²", "٣", "9" * 5000)],
+    *[(RETRY, text) for text in ("abc", "0", "129", "-1", "3.5", "", "1e2", "²", "٣", "9" * 5000, "++3", "+ 3", "+")],
     *[(key, text) for key in (HANG, UNCONDITIONAL) for text in ("maybe", "1", "")],
     *[(POD, text) for text in ("-1", "many")],
     (TIMES, "often"),
@@ -77,10 +81,14 @@ def test_a_problem_is_one_short_printable_line(size: int) -> None:
     assert all(len(problem) < 400 and problem.isprintable() for problem in found.problems)
 
 
-def test_hang_retry_without_job_retries_is_a_problem() -> None:
-    found = parse(**{HANG: "true"})
-    assert dict(found.texts) == {"restart-on": "hang"}
-    assert found.problems == (f"{RETRY} is missing, so the platform does not restart this job",)
+@pytest.mark.parametrize("retries", [{}, {RETRY: "129"}, {RETRY: "three"}])
+def test_what_needs_job_retries_has_no_effect_without_them_and_the_defaults_hold(retries: dict[str, str]) -> None:
+    """By default a fault is recovered in place, and so is a hang."""
+    found = parse(**retries, **{HANG: "true", POD: "3"})
+    assert (found.texts, found.only_report_hangs) == ((), False)
+    without = f"{HANG} and {POD} have no effect without a valid {RETRY}; the defaults of ftrun hold"
+    assert found.problems[-1] == without
+    assert len(found.problems) == 1 + len(retries)
 
 
 QUOTED = {
