@@ -26,7 +26,7 @@ EFFECTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "retries of the job": ({RETRY: "8"}, {"restart-on": "fault"}),
     "the minimum of retries": ({RETRY: "1"}, {"restart-on": "fault"}),
     "the maximum of retries": ({RETRY: "128"}, {"restart-on": "fault"}),
-    "hangs too": ({RETRY: "8", HANG: "true"}, {"restart-on": "hang,fault"}),
+    "hangs too": ({RETRY: "8", HANG: "true"}, {"restart-on": "hang,fault", "after-limit": "fail"}),
     "no hangs": ({RETRY: "8", HANG: "false"}, {"restart-on": "fault"}),
     "unconditional": ({RETRY: "8", UNCONDITIONAL: "True"}, {"restart-on": "fault", "unconditional-retry": "on"}),
     "not unconditional": ({RETRY: "8", UNCONDITIONAL: "false"}, {"restart-on": "fault"}),
@@ -37,11 +37,19 @@ EFFECTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "in place without hangs": ({STRATEGY: "recover-in-place", HANG: "false"}, {"restart-on": "fault,failure"}),
     "no hangs, without retries": ({HANG: "false"}, {"restart-on": "fault"}),
     "a sign": ({RETRY: "+3", TIMES: "+0"}, {"restart-on": "fault"}),
-    "spaces": ({RETRY: " 3 ", HANG: " true", POD: "2\n"}, {"restart-on": "hang,fault", "replace-members": "on"}),
+    "spaces": (
+        {RETRY: " 3 ", HANG: " true", POD: "2\n"},
+        {"restart-on": "hang,fault", "after-limit": "fail", "replace-members": "on"},
+    ),
     "elsewhere": ({STRATEGY: "recover,exit"}, {}),
     "all annotations": (
         {RETRY: "8", HANG: "true", UNCONDITIONAL: "true", POD: "3", STRATEGY: "recover-in-place"},
-        {"restart-on": "hang,fault,failure", "unconditional-retry": "on", "replace-members": "on"},
+        {
+            "restart-on": "hang,fault,failure",
+            "after-limit": "fail",
+            "unconditional-retry": "on",
+            "replace-members": "on",
+        },
     ),
 }
 
@@ -119,6 +127,7 @@ def test_the_json_of_the_sources() -> None:
     assert (found.problems, found.only_report_hangs) == ((), False)
     assert dict(found.texts) == {
         "restart-on": "hang,fault",
+        "after-limit": "fail",
         "unconditional-retry": "on",
         "replace-members": "on",
     }
@@ -126,7 +135,7 @@ def test_the_json_of_the_sources() -> None:
     unquoted = {"metadata": {"labels": {TIMES: 3}, "annotations": {RETRY: 8, HANG: True}}}
     found = read("file", json.dumps(unquoted))
     assert (found.problems, dict(found.relayed)) == ((), {RETRY: "8", TIMES: "3"})
-    assert dict(found.texts) == {"restart-on": "hang,fault", "unconditional-retry": "on"}
+    assert dict(found.texts) == {"restart-on": "hang,fault", "after-limit": "fail", "unconditional-retry": "on"}
     assert read("file", json.dumps(JOB["metadata"])).texts == read("file", json.dumps(JOB)).texts
     assert dict(read("file", json.dumps({RETRY: "8"})).texts) == {"restart-on": "fault"}
 

@@ -81,6 +81,8 @@ def read(path: str, content: str) -> Annotations:
     ]
     restart_on = ",".join(causes)
     texts = [] if retry is None and restart_on == DEFAULT else [("restart-on", restart_on)]
+    if hang:  # ModelArts ("Restart upon Suspension", degradation policies): after three in a row the job has failed
+        texts.append(("after-limit", "fail"))
     if unconditional or times:
         texts.append(("unconditional-retry", "on"))
     if pod:

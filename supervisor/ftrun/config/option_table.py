@@ -233,7 +233,12 @@ OPTIONS: Final = (
         "At the end of the restart budget for failures, exit with the command's code.",
         flag=True,
     ),
-    Option("after-limit", *AFTER_LIMIT, "Exit code when hangs have used up the budget: reschedule 195, fail 93."),
+    Option(
+        "after-limit",
+        *AFTER_LIMIT,
+        "Exit code when hangs have used up the budget: reschedule 195, fail 93. [fail with the annotation "
+        "fault-tolerance/hang-retry]",
+    ),
     Option(
         "annotations", "FILE", "", path, "Annotations of the job: a Kubernetes downward API file, or the JSON of a job."
     ),

@@ -116,9 +116,7 @@ def on_fault_reported_between(
     smaller = remove_device(job, fault, policy) if isinstance(want, Restart) and not fault.by_user else None
     if smaller is not None:
         return smaller[0], (*written, smaller[1])
-    # The job may be scheduled on this node again.
-    may_return = isinstance(want, Finish) and want.verdict == exit_codes.HANG_LIMIT.name
-    if not_healable is None or not (isinstance(want, Restart) or may_return):
+    if not_healable is None or not (isinstance(want, Restart) or _explains(job)):
         return job, written
     why = description(fault) + not_healable
     if fault.by_user:
@@ -128,6 +126,14 @@ def on_fault_reported_between(
     if isinstance(phase, Stopping):
         return job._replace(want=verdict), (*written, escalation_record("fault", verdict))
     return conclude(job, verdict, written)
+
+
+def _explains(job: Job) -> bool:
+    """Whether a device fault explains why the job ends: it does where hangs have used up the restart budget.  Otherwise
+    the job could be scheduled on this node again, or fail for no fault of its own."""
+    hung = job.blame is not None and job.blame.cause == "hang"
+    name = job.want.verdict if isinstance(job.want, Finish) else None
+    return name == exit_codes.HANG_LIMIT.name or (hung and name == exit_codes.FAILURE_LIMIT.name)
 
 
 def why_not_healable(job: Job, fault: Fault, policy: Policy) -> str | None:
