@@ -390,6 +390,14 @@ def test_removed_device_is_used_again_at_a_start_when_it_is_healthy(runs: Runs) 
     assert f"[ftrun] device {returned['device']} is used again: {returned['why']}\n" in run.stderr
 
 
+def test_number_of_devices_is_that_of_the_probe_where_no_file_or_variable_shows_them(runs: Runs) -> None:
+    rig = Ascend(runs, 2)
+    run = rig.start("--min-devices", "1", words=("{devices}",))
+    rig.end()
+    assert run.wait() == 0, run.log()
+    assert [start["argv"] for start in rig.starts] == [["2"]]
+
+
 REGAINS = patched(f"{FAST}\nimport ftrun.core.rules.regain as r; r.STEADY = 0.5")
 
 

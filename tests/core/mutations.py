@@ -119,7 +119,7 @@ JOB = (
     Mutation(
         "critical_fault_restarts",
         "machine/device_faults.py",
-        'if fault.severity == "critical":',
+        "if fault.is_final:",
         'if fault.severity == "none":',
     ),
     Mutation(

@@ -137,16 +137,17 @@ class Setup(NamedTuple):
             prefixed=bool(world and self.settings["prefix-ranks"].value),
         )
 
-    def command(self, arguments: Sequence[str], ledger: Ledger, node: NodePlace | None = None) -> list[str]:
+    def command(self, arguments: Sequence[str], ledger: Ledger, node: NodePlace | None, listed: int) -> list[str]:
         """The command line.  With --min-devices, `{devices}` becomes the number of devices that the command has; in a
-        group whose size may change, `{nodes}` and `{node_rank}` become those of this epoch."""
+        group whose size may change, `{nodes}` and `{node_rank}` become those of this epoch.  `listed`: by the probe,
+        which may know devices that have no file in /dev."""
         if self.settings["nproc-per-node"].value is not None:
             from ftrun.config.local_world import command_line
 
             arguments = command_line(arguments)
         values = dict[str, object]()
         if self.settings["min-devices"].value is not None:
-            values["devices"] = len(ledger.visible.names) if ledger.visible else devices.count()
+            values["devices"] = len(ledger.visible.names) if ledger.visible else listed or devices.count()
         if node is not None:
             values |= {"nodes": node.nodes, "node_rank": node.number, "master_addr": node.master}
         for name, value in values.items():

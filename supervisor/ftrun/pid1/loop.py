@@ -312,6 +312,7 @@ class Supervisor:
             case do.Spawn():
                 self._spawn(effect)
             case do.HoldStandbys(place, node):
+                self._launcher.listed_devices = len(self._job.devices)
                 self._launcher.hold(self._job.ledger, place, node)
             case _ if isinstance(effect, do.RankEffect) and self._recovery is not None:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
@@ -346,6 +347,7 @@ class Supervisor:
         self._setup.starts.started(self._job.ledger.starts)
         self._exit_cause.spawning(time.monotonic())
         self._clients.on_spawning(self._job.ledger.start_cnt, spawn.place.first if spawn.place else 0)
+        self._launcher.listed_devices = len(self._job.devices)
         if (failed := self._launcher.start(self._job.ledger, spawn.place, spawn.node, spawn.round)) is not None:
             self._tree.kill()  # the ranks that were started before it
             self._queue.append(failed)

@@ -138,7 +138,7 @@ def _explains(job: Job) -> bool:
 
 def why_not_healable(job: Job, fault: Fault, policy: Policy) -> str | None:
     """Why healing is not tried, as the end of a sentence; None: it is tried."""
-    if fault.severity == "critical":
+    if fault.is_final:
         return ""
     third = is_third_in_a_day(job.ledger, fault, policy)
     return f", for the {sentences.ordinal(TIMES)} time in 24 hours" if third else None
@@ -170,7 +170,7 @@ def handle_preexisting(job: Job, event: ev.FaultReported, policy: Policy) -> Out
     """A fault that a device has before the first start.  A critical one ends the job before anything runs, or the job
     continues without that device.  Other faults existed before ftrun, end nothing, and are only recorded."""
     attempt = Attempt(job.ledger.start_cnt)
-    if event.fault.severity != "critical" or event.fault.device in job.ledger.removed:
+    if not event.fault.is_final or event.fault.device in job.ledger.removed:
         harmless = event._replace(fault=event.fault._replace(severity=HARMLESS))
         job, _, written = record_fault(job, attempt, harmless, policy)
         return job, written
@@ -186,7 +186,7 @@ def handle_preexisting(job: Job, event: ev.FaultReported, policy: Policy) -> Out
 
 def downgrade_preexisting(event: ev.FaultReported) -> ev.FaultReported:
     """The event, as it counts where the device check came too late for the first start: only a critical fault acts."""
-    if not event.preexisting or event.fault.severity == "critical":
+    if not event.preexisting or event.fault.is_final:
         return event
     return event._replace(fault=event.fault._replace(severity=HARMLESS))
 

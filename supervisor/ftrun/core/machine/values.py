@@ -196,6 +196,16 @@ class Fault(NamedTuple):
         return self.severity in ("minor", "minor+user", "major", "critical")
 
     @property
+    def asks_retry(self) -> bool:
+        """Whether the platform asks for a retry, since the device needs no reset."""
+        return self.retry == "request"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the device cannot heal in this container.  What the platform asks for counts more than a table."""
+        return self.severity == "critical" and not self.asks_retry
+
+    @property
     def by_user(self) -> bool:
         """Whether the program caused it, by an operator or its input.  Such faults never isolate a node."""
         return self.severity in ("user", "minor+user")
