@@ -8,6 +8,7 @@ import pytest
 
 from ftrun.core.rules.crash_causes import ExceptionRecord
 from ftrun.host import beat_folders, beats, tracebacks
+from ftrun_hooks import _last
 
 COMPLETE = (
     "pid 7\nat 2500000000\nstarted 1500000000\nparents 6 5 1\nrank 3\nprogram train.py\n"
@@ -57,7 +58,7 @@ MALFORMED = {
     "no number of ours": COMPLETE.replace("pid 7", "pid ٧"),
     "a huge number": COMPLETE.replace("at 2", "at 2" + "0" * 5000),
     "of nothing": COMPLETE.replace("kinds ValueError Exception BaseException\n", ""),
-    "too long": COMPLETE.replace("bad batch", "x" * tracebacks.at.SIZE),
+    "too long": COMPLETE.replace("bad batch", "x" * _last.SIZE),
     "no text": b"\xff\0" * 1000,
 }
 
