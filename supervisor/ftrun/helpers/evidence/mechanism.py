@@ -65,6 +65,10 @@ class Describer:
         name = collective.name.rpartition(".")[2] if collective else ""
         return self._waits(pid, pid), name, self._is_stopped(pid)
 
+    def launches(self, pid: int) -> bool:
+        """Whether this process is a launcher of ranks, which waits for their ends."""
+        return recognized.launches(self._frames(pid, pid))
+
     def _own(self, pid: int, tid: int) -> Frame | None:
         frames = self._frames(pid, tid)
         return next((frame for frame in frames if not frame.library), frames[-1] if frames else None)

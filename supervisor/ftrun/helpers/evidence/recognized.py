@@ -32,6 +32,7 @@ _JOINING: Final = (
     "torch/distributed/distributed_c10d.py",
     frozenset({"init_process_group", "new_group", "_new_process_group_helper"}),
 )
+_LAUNCHER: Final = ("torch/distributed/elastic/agent/server/api.py", frozenset({"_invoke_run"}))
 _WORKER: Final = ("torch/utils/data/_utils/worker.py", frozenset({"_worker_loop"}))
 # One step of a training, or some, in libraries that handle SIGTERM while they train: their handlers note that training
 # has to end after the step (lightning/pytorch/trainer/connectors/signal_connector.py, transformers/
@@ -85,11 +86,11 @@ _LOOPS: Final = (
     # The thread that pins memory: the same; then it checks an event that the main thread sets.
     _Loop("torch/utils/data/_utils/pin_memory.py", "do_one_step", Presumed(), _CHECK),
     _Loop("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop", Presumed(), _CHECK),
-    # torchrun: it sleeps, then checks whether a worker has ended or another node has come.
+    # torchrun: it sleeps, then checks whether a worker has ended or another node has come.  As in _LAUNCHER.
     _Loop("torch/distributed/elastic/agent/server/api.py", "_invoke_run", Presumed(children=True)),
     # torchrun: it copies what the workers have written to their log files.
     _Loop("torch/distributed/elastic/multiprocessing/tail_log.py", "tail_logfile", Presumed()),
-    # torchrun: it tells the other nodes that this one lives.
+    # torchrun: it tells the other nodes, over the store that one of them serves, that this one lives.
     _Loop("torch/distributed/elastic/rendezvous/utils.py", "_run", Presumed()),
     # A pool of threads: it looks for threads that have ended, in order to replace them.
     _Loop("multiprocessing/pool.py", "_wait_for_updates", Presumed()),
@@ -153,6 +154,11 @@ def collective(frames: Sequence[Frame]) -> Frame | None:
 @functools.lru_cache(maxsize=1024)
 def _collective(inner: tuple[Frame, ...]) -> Frame | None:
     return next((f for f in inner if any(is_in(f, file, names) for file, names in COLLECTIVES)), None)
+
+
+def launches(frames: Sequence[Frame]) -> bool:
+    """Whether this is the main thread of torchrun while its ranks run."""
+    return any(is_in(frame, *_LAUNCHER) for frame in frames)
 
 
 def obeys_ftrun(frames: Sequence[Frame]) -> bool:
