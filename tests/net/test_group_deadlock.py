@@ -110,13 +110,15 @@ def test_a_deadlock_over_three_hosts_is_proved_and_names_its_cause(hosts: Make) 
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("ranks", "culprit"), [(TWO_RANKS, 1), (TORCHRUN, 3)], ids=["ranks of ftrun", "torchrun with c10d"]
+    ("ranks", "kind", "culprit"),
+    [(TWO_RANKS, "backward", 1), (TORCHRUN, "lock", 3)],
+    ids=["ranks of ftrun in a backward pass", "torchrun with c10d"],
 )
 def test_a_deadlock_is_proved_whose_cause_is_not_the_first_process_of_its_node(
-    ranks: Sequence[str], culprit: int, hosts: Make
+    ranks: Sequence[str], kind: str, culprit: int, hosts: Make
 ) -> None:
     two = hosts(2)
-    runs, _ = start(two, "group_gloo.py", "lock", ranks=ranks, CULPRIT=str(culprit))
+    runs, _ = start(two, "group_gloo.py", kind, ranks=ranks, CULPRIT=str(culprit))
     all_end_well(two, runs)
     found = [(run.rank, hang["rule"], hang["rank"]) for run in runs for hang in run.named("hang")]
     assert found == [(culprit // 2, "deadlock", culprit)], two.log()

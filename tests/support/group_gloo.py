@@ -52,10 +52,20 @@ def nothing() -> None:
     pass
 
 
-STOPS = {"lock": lock, "mismatch": mismatch, "receive": receive, "validate": validate, "none": nothing}
+STOPS = {
+    "lock": lock,
+    "backward": lock,
+    "mismatch": mismatch,
+    "receive": receive,
+    "validate": validate,
+    "none": nothing,
+}
 
 dist.init_process_group("gloo", timeout=timedelta(hours=1))
 model = torch.nn.Linear(4, 1)
+averages = kind == "backward"  # its backward pass averages the gradients
+if averages:
+    model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(steps):
     if first and step == stop_at:
@@ -63,7 +73,7 @@ for step in range(steps):
         STOPS[kind]()
     loss = model(torch.ones(2, 4)).sum()
     loss.backward()
-    for parameter in model.parameters():
+    for parameter in () if averages else model.parameters():
         dist.all_reduce(parameter.grad)
     optimizer.step()
     optimizer.zero_grad()

@@ -161,6 +161,15 @@ def launches(frames: Sequence[Frame]) -> bool:
     return any(is_in(frame, *_LAUNCHER) for frame in frames)
 
 
+def common_call(frames: Sequence[Frame]) -> str:
+    """What all ranks have to enter before it ends, and in which this thread waits: the name of a collective, or a
+    backward pass, which waits for the gradients of all ranks in code that is not Python; empty if it is in neither.
+    A hook that waits in a backward pass does so for a reason of its own."""
+    if (found := collective(frames)) is not None:
+        return found.name.rpartition(".")[2]
+    return "a backward pass" if frames and is_in(frames[0], *BACKWARD) else ""
+
+
 def obeys_ftrun(frames: Sequence[Frame]) -> bool:
     """Whether this is the side thread of the hooks that waits for the orders of ftrun."""
     return bool(frames) and is_in(frames[0], *_CONTROL)
@@ -188,10 +197,6 @@ def awaits_work(frames: Sequence[Frame]) -> bool:
     return any(loop.name in _WORKER[1] for loop in _loops(tuple(frames)))
 
 
-def in_backward(frames: Sequence[Frame]) -> bool:
-    return any(is_in(frame, *BACKWARD) for frame in frames)
-
-
 def waits_for_event(frames: Sequence[Frame]) -> bool:
     """Whether the innermost call is `wait` of an event of threads or of processes, which a signal handler may end."""
     event = frames[:2]
@@ -200,7 +205,7 @@ def waits_for_event(frames: Sequence[Frame]) -> bool:
 
 def runs_no_handler(frames: Sequence[Frame]) -> bool:
     """Whether the thread waits in code that runs no handler of a signal before the wait has ended."""
-    return collective(frames) is not None or (bool(frames) and is_in(frames[0], *BACKWARD))
+    return bool(common_call(frames))
 
 
 def is_in(frame: Frame, file: str, names: frozenset[str]) -> bool:
