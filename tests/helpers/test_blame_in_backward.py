@@ -1,4 +1,4 @@
-"""A backward pass waits for all ranks like a collective: the rank that is in none is blamed, on one node and in a group."""
+"""A backward pass waits for all ranks like a collective: the rank in none is blamed, on one node and in a group."""
 
 from __future__ import annotations
 
