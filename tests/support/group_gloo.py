@@ -62,7 +62,7 @@ STOPS = {
 }
 
 dist.init_process_group("gloo", timeout=timedelta(hours=1))
-model = torch.nn.Linear(4, 1)
+model: torch.nn.Module = torch.nn.Linear(4, 1)
 averages = kind == "backward"  # its backward pass averages the gradients
 if averages:
     model = torch.nn.parallel.DistributedDataParallel(model)
