@@ -247,9 +247,10 @@ def test_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     known, _ = system.versions("9.9.9")
     assert (known.state, known.remedy) == ("warning", "use ftctl 9.9.9")
-    monkeypatch.setattr(system, "PACKAGES", {"no-such-package": ("a verb", "pip install it")})
+    monkeypatch.setattr(system, "PACKAGES", {"no-such-package": ("a verb", "page"), "another": ("top", "")})
     _, packages = system.versions("")
-    assert packages[1:] == ("missing", "not installed: no-such-package", "without: a verb", "pip install it")
+    found = "not installed: no-such-package, another"
+    assert packages[1:] == ("missing", found, "without: a verb, top", "pip install 'ftrun[page]'")
 
 
 def test_check_that_fails_does_not_hide_the_others(
