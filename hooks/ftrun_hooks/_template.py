@@ -20,7 +20,8 @@ from typing import Any
 
 SET = 6  # descriptors of a standby (`_parked.py`)
 # Installed packages whose handlers at a fork bring them into the state of a new process, as was seen in their sources.
-KNOWN = ("torch", "numpy", "filelock", "huggingface_hub", "trio", "fsspec")
+# These hooks are among them where ftrun is installed; an import of torch loads them.
+KNOWN = ("ftrun_hooks", "torch", "numpy", "filelock", "huggingface_hub", "trio", "fsspec")
 SIGKILL, PR_SET_PDEATHSIG = 9, 1
 
 
