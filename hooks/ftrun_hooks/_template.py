@@ -155,7 +155,9 @@ class Template:
         if len(os.listdir("/proc/self/task")) > 1:
             raise self.alone("an import of a native library started a thread")
         for fd in _descriptors() - self.inherited:
-            if fd != standby.printed and not standby.base <= fd < standby.base + SET * (standby.ranks + 1):
+            if fd not in standby.lines.files.values() and not standby.base <= fd < standby.base + SET * (
+                standby.ranks + 1
+            ):
                 raise self.alone(f"an import opened {os.readlink(f'/proc/self/fd/{fd}')}")
         with open("/proc/self/maps", "rb") as file:
             for line in file:
