@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftrun.core.machine.values import LocalRank, Rank
 from ftrun.core.rules import crash_causes, first_death
 from ftrun.core.rules.crash_causes import (
     RULES,
@@ -633,6 +634,26 @@ def test_the_diagnosis_names_the_process_without_exception() -> None:
 @pytest.mark.parametrize("ranks", [[(0, 10), (1, 11), (2, 12)], [(1, 11)], []])
 def test_no_rank_is_guessed_among_several_without_exception(ranks: list[tuple[int, int]]) -> None:
     assert first_death.rank_without_exception(ranks, {10}) == ""
+
+
+ENDED = (LocalRank(0, 0, 10, exited_at=9.0, code=1), LocalRank(1, 1, 11, exited_at=6.0, code=0), LocalRank(2, 2, 12))
+
+
+def test_the_rank_that_left_first_is_found() -> None:
+    found = first_death.left_early(ENDED, [Rank(1, step=20)], 0)
+    assert found == (1, 6.0, "rank 1 left with 0 at step 20 before the others; 3s later ")
+    later = (ENDED[0], ENDED[1]._replace(exited_at=9.5))
+    assert first_death.left_early(later, [], 0) is None, "it ended after the one that failed"
+    assert first_death.left_early(ENDED, [Rank(0, done=True)], 0) is None, "that one needed no other any more"
+    assert first_death.left_early(ENDED[::2], [Rank(1, done=True)], 0) is None, "ftrun has seen how they ended"
+
+
+def test_under_a_launcher_a_rank_has_left_that_was_done() -> None:
+    ranks = [Rank(0, step=30), Rank(1, step=20, moved_at=5.0, done=True), Rank(2, step=25, moved_at=6.0, done=True)]
+    found = first_death.left_early((), ranks, 0)
+    assert found == (1, None, "rank 1 left at step 20 before the others; then ")
+    assert first_death.left_early((), ranks[1:], None) is None
+    assert first_death.left_early((), [ranks[0], ranks[1]._replace(ranked=False)], 0) is None
 
 
 @settings(max_examples=200, derandomize=True, database=None, deadline=None)

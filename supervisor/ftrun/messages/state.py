@@ -36,8 +36,10 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
     added |= dict.fromkeys(("replacements", "retried", "replaced"), 0)
     found = added | {"account": _plain(Account())} | found  # an older version may have written it
     account = found["account"]
-    if isinstance(account, dict) and isinstance(account.get("restarts"), dict):
-        found["account"] = account | {"restarts": RestartCounts()._asdict() | account["restarts"]}
+    if isinstance(account, dict):
+        nested = {"restarts": RestartCounts()._asdict(), "lost": {"discarded": 0.0}}
+        whole = {name: of | account[name] for name, of in nested.items() if isinstance(account.get(name), dict)}
+        found["account"] = {"stepped": bool(account.get("saved") or account.get("trace"))} | account | whole
     ledger = {name: found.pop(name) for name in Ledger._fields if name in found}
     return _CODEC.value(Ledger, ledger), found
 

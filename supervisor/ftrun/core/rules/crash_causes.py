@@ -82,17 +82,7 @@ class Symptom(NamedTuple):
     message: str = ""
 
 
-SYMPTOMS: Final = (
-    # launchers and parents, because of a child
-    Symptom("torch.distributed.elastic.multiprocessing.errors.ChildFailedError"),
-    Symptom("torch.distributed.elastic.multiprocessing.api.SignalException"),
-    Symptom("torch.multiprocessing.spawn.ProcessException"),
-    Symptom("subprocess.CalledProcessError"),
-    Symptom("concurrent.futures._base.BrokenExecutor"),
-    Symptom("ray.exceptions.RayError"),
-    Symptom("RuntimeError", r"^DataLoader worker .*(exited unexpectedly|is killed by signal)"),
-    Symptom("RuntimeError", r"^Pin memory thread exited"),
-    # ranks, because of a peer
+OF_PEERS: Final = (  # ranks, because of a peer
     Symptom("torch.distributed.DistError"),
     Symptom("torch.distributed.elastic.rendezvous.api.RendezvousError"),
     Symptom("ConnectionError"),
@@ -102,13 +92,25 @@ SYMPTOMS: Final = (
     Symptom("Exception", r"(?i)nccl (communicator was aborted|error)|timed out waiting \d+ ?ms"),
     Symptom("Exception", r"\bEI000[26]\b"),  # HCCL: no notification, no connection from the other side
     Symptom("RuntimeError", r"^(Socket Timeout|wait timeout after|The client socket has (timed out|failed))"),
+)
+SYMPTOMS: Final = (
+    *OF_PEERS,
+    # launchers and parents, because of a child
+    Symptom("torch.distributed.elastic.multiprocessing.errors.ChildFailedError"),
+    Symptom("torch.distributed.elastic.multiprocessing.api.SignalException"),
+    Symptom("torch.multiprocessing.spawn.ProcessException"),
+    Symptom("subprocess.CalledProcessError"),
+    Symptom("concurrent.futures._base.BrokenExecutor"),
+    Symptom("ray.exceptions.RayError"),
+    Symptom("RuntimeError", r"^DataLoader worker .*(exited unexpectedly|is killed by signal)"),
+    Symptom("RuntimeError", r"^Pin memory thread exited"),
     # any process, because the interpreter is ending
     Symptom("Exception", r"Python is likely shutting down|(after|at) (interpreter )?shutdown"),
 )
 
 
-def is_symptom(chain: tuple[ExceptionRecord, ...]) -> bool:
-    return any(s.kind in t.kinds and re.search(s.message, t.message) for t in chain for s in SYMPTOMS)
+def is_symptom(chain: tuple[ExceptionRecord, ...], symptoms: tuple[Symptom, ...] = SYMPTOMS) -> bool:
+    return any(s.kind in t.kinds and re.search(s.message, t.message) for t in chain for s in symptoms)
 
 
 def first_cause(tracebacks: list[Traceback], ended: float | None = None) -> Traceback | None:
