@@ -95,10 +95,13 @@ def relayed(contents: dict[int, bytes], chunk: int = 65536) -> bytes:
     reader.start()
     for rank, content in contents.items():
         source, writer = os.pipe()
-        relay = PrefixedRelay(rank * NUMBERS + 1, source, target, Listening())
+        listener = Listening()
+        relay = PrefixedRelay(rank * NUMBERS + 1, source, target, listener)
         relay.start()
         for start in range(0, len(content), chunk):
             os.write(writer, content[start : start + chunk])
+            assert listener.forwarded.wait(60)
+            listener.forwarded.clear()
         os.close(writer)
         relay.join(60)
         assert not relay.is_alive()
