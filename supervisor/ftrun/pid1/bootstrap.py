@@ -225,6 +225,8 @@ class Setup(NamedTuple):
 def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Starts | None = None) -> Setup:
     """Raises SetupError if a requirement is not met.  Processes that an earlier, killed ftrun left running on this run
     dir are ended first.  `starts`: the count of an earlier phase."""
+    if (unusable := procfs.problem()) is not None:
+        raise SetupError(exit_codes.INTERNAL.code, unusable)
     console = create(settings, queued=True)
     given = settings["run-dir"].value or settings["log-dir"].value
     try:
