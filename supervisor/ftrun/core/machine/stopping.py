@@ -159,16 +159,32 @@ def _restart_text(want: Restart, policy: Policy) -> str:
 
 
 def stop(
-    job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = (), say: str | None = None
+    job: Job,
+    attempt: Attempt,
+    now: float,
+    policy: Policy,
+    so_far: Effects = (),
+    say: str | None = None,
+    in_turn: bool = False,
 ) -> Outcome:
-    """Stop the whole tree by decision of ftrun, with the log line `say`."""
+    """Stop the whole tree by decision of ftrun, with the log line `say`.  `in_turn`: see `do.Terminate`."""
     log_lines = () if say is None else (do.LogLine(say),)
     if policy.grace <= 0:
         job, effects = kill(job, attempt, now, policy)
         return job, (*so_far, effects[0], *log_lines, *effects[1:])
     written = do.Persist("stopping", (("by", "SIGTERM"), ("grace", policy.grace)))
     job = job._replace(phase=Stopping(attempt, "term", now + policy.grace))
-    return job, (*so_far, written, *log_lines, do.Terminate())
+    return job, (*so_far, written, *log_lines, do.Terminate(in_turn))
+
+
+def stop_leftovers(job: Job, phase: Stopping, now: float, policy: Policy, so_far: Effects, handled: bool) -> Outcome:
+    """The command has ended after it was asked to from outside.  A shell does not handle the signal and leaves the
+    program that it has started, which only now learns of the request: it has what is left of `--stop-grace` then, and
+    always `--grace`."""
+    rest = 0.0 if handled or phase.deadline is None else phase.deadline - now
+    if 0 < policy.grace < rest:
+        policy = policy._replace(grace=rest)
+    return stop(job, phase.attempt, now, policy, so_far, in_turn=True)
 
 
 def kill(job: Job, attempt: Attempt, now: float, policy: Policy) -> Outcome:
