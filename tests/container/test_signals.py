@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from support.containers import NAMESPACE, PYTHON, Recorder, Run, Starter, afresh, fill
 from support.runs import Mode, alive, children, state_of, wait_for
 
-OWN = {"KILL", "STOP", "CHLD", "SEGV", "BUS", "FPE", "ILL", "ABRT", "TRAP", "SYS"}
+OWN = {"KILL", "STOP", "CHLD"}
 FORWARDED = sorted(int(s) for s in signal.valid_signals() - {getattr(signal, f"SIG{name}") for name in OWN})
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 REAL_TIME = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
@@ -92,10 +93,28 @@ def test_a_program_can_save_with_the_help_of_its_workers(
     assert (tmp_path / "saved").read_text() == "1"
 
 
+CRASH = """
+import ctypes, os, signal, sys
+from ftrun.host import early_signals, signals
+early_signals.block_all()
+assert signals.Signals().watch_faults() is not None
+ctypes.string_at(0) if sys.argv[1] == "read" else os.abort()
+"""
+
+
+@pytest.mark.parametrize(("what", "number"), [("read", signal.SIGSEGV), ("abort", signal.SIGABRT)])
+def test_a_crash_of_ftrun_itself_ends_it(what: str, number: int, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", CRASH, what]
+    ended = subprocess.run(["sh", "-c", 'ulimit -c 0; exec "$@"', "sh", *program], cwd=tmp_path, timeout=60)
+    assert ended.returncode == -number
+
+
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [*ENDING, signal.SIGHUP, signal.SIGUSR1, signal.SIGRTMIN])
+@pytest.mark.parametrize(
+    "number", [*ENDING, signal.SIGHUP, signal.SIGABRT, signal.SIGSEGV, signal.SIGUSR1, signal.SIGRTMIN]
+)
 def test_the_default_action_of_a_signal_is_128_and_its_number(start: Starter, mode: Mode, number: int) -> None:
     run = start("sh", "-c", "ulimit -c 0; exec sleep 600", mode=mode)
     run.kill(number)

@@ -230,6 +230,8 @@ class Supervisor:
             oom.exempt_from_group_kill()
             if (watch := self._beats.start_watching(now)) is not None:
                 self._poll.register(watch, select.POLLIN)
+            if (faults := self._signals.watch_faults()) is not None:
+                self._poll.register(faults, select.POLLIN)
             if self._beats.is_touched:  # before it was watched
                 self._read_beats(now)
         held, self._held = self._held, []
