@@ -12,6 +12,9 @@ from ftrun.core.rules.policy import LIMIT, Policy, backoff, is_exhausted
 from ftrun.core.text import durations, sentences
 
 ORDINARY = (exit_codes.SUCCEEDED, exit_codes.FAILED)  # the job ends as without ftrun; their record need not be durable
+INPUT_SPENT: Final = (
+    "no restart can run the same program, because the command has read from the pipe on its standard input"
+)
 NOTHING: Final[Mapping[str, object]] = {}
 Effects = tuple[do.Effect, ...]
 Outcome = tuple[Job, Effects]
@@ -71,9 +74,9 @@ def _verdict(
     if fault is not None and fault.by_user and is_third_in_a_day(job.ledger, fault, policy):
         why = f"{why}, for the {sentences.ordinal(TIMES)} time in 24 hours"
         return unless_schedules_exhausted(job, finish_with(exit_codes.USER_FAULT_LIMIT, why, fault.device))
-    if cause in policy.restart_on and not is_exhausted(job.ledger, cause, policy):
+    if cause in policy.restart_on and not policy.input_spent and not is_exhausted(job.ledger, cause, policy):
         return None
-    if cause == "failure" and (cause not in policy.restart_on or policy.unconditional):
+    if cause == "failure" and (cause not in policy.restart_on or policy.unconditional or policy.input_spent):
         return unless_schedules_exhausted(job, Finish(own or 1, exit_codes.FAILED, why))
     limit = _limit_verdict(cause, fault, policy)
     if fault is not None and not fault.by_user and limit is exit_codes.USER_FAULT_LIMIT:
@@ -138,6 +141,8 @@ def _why_no_restart(job: Job, cause: Cause, policy: Policy) -> str:
     """Why the policy permits no further restart; empty where another reason prevents it."""
     if cause not in policy.restart_on:
         return f"a {cause} causes no restart (--restart-on)"
+    if policy.input_spent and policy.max_restarts != 0:
+        return INPUT_SPENT
     if not is_exhausted(job.ledger, cause, policy):
         return ""
     limit = policy.max_restarts or 0
