@@ -70,8 +70,8 @@ JOB = (
     Mutation(
         "kill_before_its_record",
         "machine/stopping.py",
-        "(*so_far, written, *log_lines, do.Terminate())",
-        "(do.Terminate(), *so_far, written, *log_lines)",
+        "(*so_far, written, *log_lines, do.Terminate(in_turn))",
+        "(do.Terminate(in_turn), *so_far, written, *log_lines)",
     ),
     Mutation("start_cnt_stands_still", "machine/restarting.py", "_replace(start_cnt=start, ", "_replace("),
     Mutation(

@@ -364,7 +364,9 @@ def _effect(effect: do.Effect) -> str:
             return f"answer request {id}: {'' if ok else 'no, '}{why}"
         case do.Exit(code, verdict, message):
             return f"exit {code} {verdict}: {message}"
-        case do.Look() | do.Terminate() | do.Kill() | do.Inspect() | do.Release():
+        case do.Terminate(in_turn):
+            return "terminate each process after its parent" if in_turn else "terminate"
+        case do.Look() | do.Kill() | do.Inspect() | do.Release():
             return type(effect).__name__.lower()
 
 

@@ -33,7 +33,7 @@ def on_command_exited(job: Job, phase: Launching | Watched, event: ev.CommandExi
     if attempt.fatal is None and (status == 0 or by_request or isinstance(job.want, Finish)):
         verdict = exit_codes.SUCCEEDED if status == 0 else exit_codes.STOPPED if by_request else exit_codes.FAILED
         job = job._replace(want=Finish(status, verdict, status_text(event)))
-        return stop(job, attempt, event.now, policy, (*written, exit_record(event)))
+        return stop(job, attempt, event.now, policy, (*written, exit_record(event)), in_turn=by_request)
     diagnosis = _diagnose(event)
     why = status_text(event) if diagnosis is None else diagnosis.why
     unnamed = status_text(event._replace(rank=None))

@@ -12,6 +12,9 @@ from ftrun.core.rules.policy import LIMIT, Policy, backoff, is_exhausted
 from ftrun.core.text import durations, sentences
 
 ORDINARY = (exit_codes.SUCCEEDED, exit_codes.FAILED)  # the job ends as without ftrun; their record need not be durable
+INPUT_SPENT: Final = (
+    "no restart can run the same program, because the command has read from the pipe on its standard input"
+)
 NOTHING: Final[Mapping[str, object]] = {}
 Effects = tuple[do.Effect, ...]
 Outcome = tuple[Job, Effects]
@@ -71,9 +74,9 @@ def _verdict(
     if fault is not None and fault.by_user and is_third_in_a_day(job.ledger, fault, policy):
         why = f"{why}, for the {sentences.ordinal(TIMES)} time in 24 hours"
         return unless_schedules_exhausted(job, finish_with(exit_codes.USER_FAULT_LIMIT, why, fault.device))
-    if cause in policy.restart_on and not is_exhausted(job.ledger, cause, policy):
+    if cause in policy.restart_on and not policy.input_spent and not is_exhausted(job.ledger, cause, policy):
         return None
-    if cause == "failure" and (cause not in policy.restart_on or policy.unconditional):
+    if cause == "failure" and (cause not in policy.restart_on or policy.unconditional or policy.input_spent):
         return unless_schedules_exhausted(job, Finish(own or 1, exit_codes.FAILED, why))
     limit = _limit_verdict(cause, fault, policy)
     if fault is not None and not fault.by_user and limit is exit_codes.USER_FAULT_LIMIT:
@@ -138,6 +141,8 @@ def _why_no_restart(job: Job, cause: Cause, policy: Policy) -> str:
     """Why the policy permits no further restart; empty where another reason prevents it."""
     if cause not in policy.restart_on:
         return f"a {cause} causes no restart (--restart-on)"
+    if policy.input_spent and policy.max_restarts != 0:
+        return INPUT_SPENT
     if not is_exhausted(job.ledger, cause, policy):
         return ""
     limit = policy.max_restarts or 0
@@ -159,16 +164,32 @@ def _restart_text(want: Restart, policy: Policy) -> str:
 
 
 def stop(
-    job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = (), say: str | None = None
+    job: Job,
+    attempt: Attempt,
+    now: float,
+    policy: Policy,
+    so_far: Effects = (),
+    say: str | None = None,
+    in_turn: bool = False,
 ) -> Outcome:
-    """Stop the whole tree by decision of ftrun, with the log line `say`."""
+    """Stop the whole tree by decision of ftrun, with the log line `say`.  `in_turn`: see `do.Terminate`."""
     log_lines = () if say is None else (do.LogLine(say),)
     if policy.grace <= 0:
         job, effects = kill(job, attempt, now, policy)
         return job, (*so_far, effects[0], *log_lines, *effects[1:])
     written = do.Persist("stopping", (("by", "SIGTERM"), ("grace", policy.grace)))
     job = job._replace(phase=Stopping(attempt, "term", now + policy.grace))
-    return job, (*so_far, written, *log_lines, do.Terminate())
+    return job, (*so_far, written, *log_lines, do.Terminate(in_turn))
+
+
+def stop_leftovers(job: Job, phase: Stopping, now: float, policy: Policy, so_far: Effects, handled: bool) -> Outcome:
+    """The command has ended after it was asked to from outside.  A shell does not handle the signal and leaves the
+    program that it has started, which only now learns of the request: it has what is left of `--stop-grace` then, and
+    always `--grace`."""
+    rest = 0.0 if handled or phase.deadline is None else phase.deadline - now
+    if 0 < policy.grace < rest:
+        policy = policy._replace(grace=rest)
+    return stop(job, phase.attempt, now, policy, so_far, in_turn=True)
 
 
 def kill(job: Job, attempt: Attempt, now: float, policy: Policy) -> Outcome:
