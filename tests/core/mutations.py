@@ -45,10 +45,10 @@ JOB = (
         'rule, since = "step", max(rank.moved_at, rank.alive_at or 0)',
     ),
     Mutation(
-        "done_ranks_are_waited_for",
+        "done_ranks_are_excused",
         "rules/liveness.py",
-        "awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]",
         "awaited = [rank for rank in attempt.ranks if rank.present]",
+        "awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]",
     ),
     Mutation(
         "a_freeze_is_a_hang",

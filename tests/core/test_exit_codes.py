@@ -10,6 +10,7 @@ CONTRACT = {
     "node-fault": (197, "isolate the node and reschedule the job"),
     "failure-limit": (93, "mark the job as failed"),
     "non-recoverable": (94, "mark the job as failed at once"),
+    "shutdown-hang": (95, "mark the job as failed; its training is complete"),
     "internal": (125, "mark the job as failed"),
     "not-executable": (126, "mark the job as failed"),
     "not-found": (127, "mark the job as failed"),
@@ -19,7 +20,7 @@ CONTRACT = {
 
 def test_codes_and_advice_are_the_contract() -> None:
     assert {v.name: (v.code, v.outer) for v in exit_codes.TABLE} == CONTRACT
-    assert exit_codes.CONTRACT_VERSION == 1
+    assert exit_codes.CONTRACT_VERSION == 2
 
 
 def test_each_verdict_has_a_code_of_its_own() -> None:

@@ -13,6 +13,7 @@ text with the indented lines computed anew, so a test compares two texts and `FT
     first
                                                                                (of an :auto one: the longest earlier)
     at 6 beats-read rank=0 moved=5 in=upload@4:side>save@5:auto                      flags: of a side thread, of our own
+    at 7 beats-read rank=0 step=3 done                                              it has trained to its end
     at 7 beats-read rank=0 step=3 saved=/c/last.pt@v2 resumed=/c/last.pt@v1         files with their versions
     at 60 command-exited signal=9
     at 60 looked rank=1 pid=101 fingerprint=a mechanism='it waits for itself'     closed; open with open_reason=...

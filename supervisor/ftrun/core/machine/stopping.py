@@ -8,7 +8,7 @@ from ftrun.core.machine.states import Blame, Done, Finish, Job, Restart, Stoppin
 from ftrun.core.machine.values import Attempt, Cause, Fault, Ledger
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import TIMES, times_in_a_row, vain_schedules
-from ftrun.core.rules.policy import LIMIT, Policy, backoff, is_exhausted
+from ftrun.core.rules.policy import LIMIT, Policy, backoff, extent, has_ended_before, is_exhausted
 from ftrun.core.text import durations, sentences
 
 ORDINARY = (exit_codes.SUCCEEDED, exit_codes.FAILED)  # the job ends as without ftrun; their record need not be durable
@@ -48,12 +48,19 @@ def restart_or_escalate(
         )
         return stop(job, attempt, now, policy, (*so_far, escalation_record(cause, verdict)), message)
     ledger = job.ledger.counted(cause)
+    if after_end := cause == "hang" and attempt.is_at_end:
+        ledger = ledger._replace(ended_at=extent(ledger))
     heal = (fault,) if fault is not None and fault.acts else ()  # after a fault of severity `user` nothing is to heal
+    most = 1 if after_end else policy.max_restarts
     want = Restart(cause, ledger.count(cause), backoff(ledger, cause, policy), heal, own)
     job = job._replace(ledger=ledger, want=want)
     why = sentences.short(why, sentences.REASON)
     message = sentences.sentence(
-        why, killing, _healing_text(want, policy), _restart_text(want, policy), sentences.report(seen)
+        why,
+        killing,
+        _healing_text(want, policy),
+        _restart_text(want, most),
+        sentences.report(seen),
     )
     return stop(job, attempt, now, policy, so_far, message)
 
@@ -74,7 +81,16 @@ def _verdict(
     if fault is not None and fault.by_user and is_third_in_a_day(job.ledger, fault, policy):
         why = f"{why}, for the {sentences.ordinal(TIMES)} time in 24 hours"
         return unless_schedules_exhausted(job, finish_with(exit_codes.USER_FAULT_LIMIT, why, fault.device))
-    if cause in policy.restart_on and not policy.input_spent and not is_exhausted(job.ledger, cause, policy):
+    may_restart = cause in policy.restart_on and not policy.input_spent
+    may_restart = may_restart and not is_exhausted(job.ledger, cause, policy)
+    if cause == "hang" and (has_ended_before(job.ledger) or (attempt.is_at_end and not may_restart)):
+        # There is nothing left to train, so that neither another restart nor another schedule gets further (ADR 38).
+        if not attempt.is_at_end:
+            why += ", in a restart of a training that had reached its end"
+        elif has_ended_before(job.ledger):
+            why += "; the same happened before the last restart"
+        return finish_with(exit_codes.SHUTDOWN_HANG, why)
+    if may_restart:
         return None
     if cause == "failure" and (cause not in policy.restart_on or policy.unconditional or policy.input_spent):
         return unless_schedules_exhausted(job, Finish(own or 1, exit_codes.FAILED, why))
@@ -157,8 +173,8 @@ def _healing_text(want: Restart, policy: Policy) -> str:
     return f"healing {want.faults[0].device} first, for at most {durations.seconds(policy.heal_timeout)}"
 
 
-def _restart_text(want: Restart, policy: Policy) -> str:
-    of = f" of {policy.max_restarts}" if policy.max_restarts is not None else ""
+def _restart_text(want: Restart, most: int | None) -> str:
+    of = f" of {most}" if most is not None else ""
     after = f", in {durations.seconds(want.delay)}" if want.delay else ""
     return f"restart {want.consecutive}{of} without progress{after}"
 
@@ -221,7 +237,7 @@ def await_verdict(job: Job, attempt: Attempt, deadline: float | None) -> Job:
 def finish(job: Job, want: Finish) -> Outcome:
     """End the job.  The restart budget is for one run: a scheduler that starts ftrun again after a verdict grants a new
     one."""
-    ledger = job.ledger._replace(hang=0, fault=0, failure=0)
+    ledger = job.ledger._replace(hang=0, fault=0, failure=0, ended_at=())
     if want.verdict == exit_codes.USER_FAULT_LIMIT.name:
         ledger = ledger._replace(faulted=False)  # so that such schedules count, and do not repeat without end
     fields = (("verdict", want.verdict), ("exit_code", want.code), ("why", want.message))

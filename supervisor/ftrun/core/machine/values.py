@@ -345,6 +345,12 @@ class Attempt(NamedTuple):
         return next((name for name in inside if name is not None), None)
 
     @property
+    def is_at_end(self) -> bool:
+        """Whether all its ranks have trained to their end, and some process of them is still there."""
+        ranks = [rank for rank in self.ranks if rank.rank != TOUCH]
+        return any(rank.present for rank in ranks) and all(rank.done or not rank.present for rank in ranks)
+
+    @property
     def fatal(self) -> str | None:
         return next((r.fatal for r in self.ranks if r.fatal is not None), None)
 
@@ -393,6 +399,7 @@ class Ledger(NamedTuple):
     retried: int = 0  # recoveries below the tree that have succeeded in this run dir, by their rung
     replaced: int = 0
     regained: tuple[str, ...] = ()  # devices for which a checkpoint restarts the command no more
+    ended_at: tuple[int, ...] = ()  # how far the job was when an attempt hung after its end (`policy.extent`)
 
     @property
     def starts(self) -> int:

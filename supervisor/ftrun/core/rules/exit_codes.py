@@ -4,7 +4,7 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 
-CONTRACT_VERSION: Final = 1
+CONTRACT_VERSION: Final = 2
 
 
 class Verdict(NamedTuple):
@@ -71,6 +71,15 @@ NON_RECOVERABLE: Final = Verdict(
     "mark the job as failed at once",
     ends_group=False,
     replaceable=False,
+    about_node=False,
+    logged=True,
+)
+SHUTDOWN_HANG: Final = Verdict(
+    "shutdown-hang",
+    95,
+    "the training reached its end, and its processes hung while they shut down, also after a restart",
+    "mark the job as failed; its training is complete",
+    ends_group=False,
     about_node=False,
     logged=True,
 )

@@ -77,6 +77,17 @@ def is_exhausted(ledger: Ledger, cause: Cause, policy: Policy) -> bool:
     return policy.max_restarts is not None and ledger.count(cause) >= policy.max_restarts
 
 
+def extent(ledger: Ledger) -> tuple[int, int]:
+    """How far the job has got: its highest step and checkpoint, -1 where there is none."""
+    step, checkpoint = ledger.best_step, ledger.best_checkpoint
+    return -1 if step is None else step, -1 if checkpoint is None else checkpoint
+
+
+def has_ended_before(ledger: Ledger) -> bool:
+    """Whether an earlier attempt hung after it had trained to its end, and the job has got no further since."""
+    return ledger.ended_at == extent(ledger)
+
+
 def backoff(ledger: Ledger, cause: Cause, policy: Policy) -> float:
     """Seconds before the restart: 0 after a hang or a fault; after failures in a row it doubles, up to a minute."""
     if cause != "failure":
