@@ -80,6 +80,7 @@ SHUTDOWN_HANG: Final = Verdict(
     "the training reached its end, and its processes hung while they shut down, also after a restart",
     "mark the job as failed; its training is complete",
     ends_group=False,
+    replaceable=False,
     about_node=False,
     logged=True,
 )
