@@ -44,9 +44,9 @@ def problem() -> str | None:
     if shown == own:
         return None
     return (
-        f"/proc shows another PID namespace (this process is {own}, and {shown} there): ftrun cannot find the processes "
-        "of the command in it; mount the proc file system of this namespace (unshare: --mount-proc; a container: "
-        "without a volume at /proc)"
+        f"/proc shows another PID namespace (this process is {own}, and {shown} there): ftrun cannot find the "
+        "processes of the command in it; mount the proc file system of this namespace (unshare: --mount-proc; a "
+        "container: without a volume at /proc)"
     )
 
 
