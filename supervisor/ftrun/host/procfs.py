@@ -45,8 +45,8 @@ def problem() -> str | None:
         return None
     return (
         f"/proc shows another PID namespace (this process is {own}, and {shown} there): ftrun cannot find the "
-        "processes of the command in it; mount the proc file system of this namespace (unshare: --mount-proc; "
-        "a container: without a volume at /proc)"
+        "processes of the command in it; mount the proc file system of this namespace (unshare: --mount-proc; a "
+        "container: without a volume at /proc)"
     )
 
 

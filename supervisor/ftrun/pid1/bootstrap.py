@@ -251,6 +251,9 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
         beat_files = beats.create()
     except beats.BeatsError as error:
         raise SetupError(exit_codes.INTERNAL.code, str(error)) from None
+    if beat_files.note is not None:
+        journal.log(beat_files.note)
+        console.print(beat_files.note, severity="info")
     procfs.reserve_descriptor()
     marker = f"FTRUN_BEAT_DIR={beat_files.path}".encode()
     log = settings["termination-log"].value or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)

@@ -155,11 +155,15 @@ def shared() -> Iterator[Finding]:
     folders = mounts.memory_folders()
     try:
         made = beats.create()
-        folder = os.path.dirname(made.path)
+        folder, note = os.path.dirname(made.path), made.note
         made.close()
     except (beats.BeatsError, OSError) as error:
         where = folders[0] if folders else "/dev/shm"
         yield Finding(where, "missing", str(error), "ftrun does not start without room for the beat file", remedy)
+        return
+    if note is not None:
+        where, means = folders[0] if folders else "/dev/shm", "heartbeats arrive; PyTorch's data workers use /dev/shm"
+        yield Finding(where, "warning", note, means, remedy)
         return
     found = os.statvfs(folder)
     size, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
