@@ -9,6 +9,7 @@ takes its place later.  An attacker with the secret can send what a member can, 
 prevent its start, use up the connections, and read the orders.  It cannot run anything: no order carries a command.
 """
 
+import errno
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -160,7 +161,9 @@ class CoordinatorLink:
         except Unusable as error:
             self._lines.problem(f"no node can join: {error}")
         except zmq.ZMQError as error:
-            self._lines.problem(f"no node can join: {self._address.endpoint}: {error.strerror}")
+            taken = ": another process listens there, perhaps a second ftrun of member 0"
+            taken = taken if error.errno == errno.EADDRINUSE else ""
+            self._lines.problem(f"no node can join: {self._address.endpoint}: {error.strerror}{taken}")
         return self._bound
 
     def _can_refuse_finally(self, now: float) -> bool:
