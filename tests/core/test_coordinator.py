@@ -139,6 +139,8 @@ def test_a_new_member_0_starts_once_the_lease_of_the_earlier_one_is_over() -> No
     group = replaced()
     assert group.did == ("stop", 1, "peer")
     assert [starter for starter, _ in group.coordinator.starters.values()] == [EARLIER]
+    assert "the earlier member 0 (on node-0) may still be at work" in group.order.why
+    assert f"its lease is over in {FENCE:.0f}s" in group.order.why.replace("11m 15s", "675s")
     group.at(FENCE - 0.1)
     assert group.did == ("stop", 1, "peer")
     group.at(FENCE)

@@ -69,7 +69,7 @@ from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first,
 from ftrun.core.group.world import agree
 from ftrun.core.machine.values import CAUSES
 from ftrun.core.rules import exit_codes
-from ftrun.core.text import sentences
+from ftrun.core.text import durations, sentences
 
 
 def decide(group: Coordinator, event: Event) -> Outcome:
@@ -304,7 +304,8 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
             return end_group(group, end._replace(node=end.node or who.report.node))
         restart = _restart(group, who, phase.pulses or pulses)
         node, rank, step = restart.suspect or (order.node, None, None)
-        order = order._replace(cause=restart.cause, why=restart.why, node=node, rank=rank, step=step)
+        why = restart.why + _starter_text(group, absent, now)
+        order = order._replace(cause=restart.cause, why=why, node=node, rank=rank, step=step)
     patience = losses.until(group.wait)
     waited = patience is not None and now >= patience
     over = max((over_at(group, rank) for rank in absent), default=now)
@@ -324,6 +325,18 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
     if now < until:
         return group, ()
     return end_missing(group, absent, losses, now) if missing else end_not_ready(group, now - phase.since)
+
+
+def _starter_text(group: Coordinator, absent: list[int], now: float) -> str:
+    """For whom the start waits, why, and for how long, where an earlier member 0 may be at work."""
+    left = starters_over_at(group, absent) - now
+    if not group.starters or left <= 0:
+        return ""
+    nodes = ", ".join(sorted({starter.node for starter, _ in group.starters.values()})[:NAMED])
+    return (
+        f"; the earlier member 0 (on {nodes}) may still be at work, so nothing starts until its lease is over in"
+        f" {durations.seconds(left)}, or it is certainly dead"
+    )
 
 
 def _ends_all(group: Coordinator, end: GroupEnd) -> bool:
