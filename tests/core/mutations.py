@@ -152,6 +152,21 @@ JOB = (
 # In the coordinator of a group: two epochs at work, a wait without an end, a verdict that is not the same everywhere.
 COORDINATOR = (
     Mutation("no_fence", "group/fences.py", "        if until > now:", "        if False:"),
+    Mutation(
+        "a_replaced_coordinator_is_forgotten",
+        "group/fences.py",
+        "if named.life in group.dead_starters or not group.epoch_reported:",
+        "if True:",
+    ),
+    Mutation(
+        "member_0_starts_first",
+        "group/membership.py",
+        "return self.order if self.others_run else None",
+        "return self.order",
+    ),
+    Mutation(
+        "any_minority_decides", "group/fences.py", "return group.size - len(known) < group.shape.fewest", "return True"
+    ),
     Mutation("ready_at_any_epoch", "group/membership.py", 'return "ready" if current else "behind"', 'return "ready"'),
     Mutation("epochs_fall", "group/reports.py", "if report.epoch > group.epoch and not", "if report.epoch and not"),
     Mutation(

@@ -64,7 +64,10 @@ def end_missing(group: Coordinator, missing: list[int], losses: Losses, now: flo
         why = f"{member_names(missing, group)} {be} lost, and for {age} members were lost again and again"
     if not group.shape.is_fixed:
         able = group.kinds.get("ready", 0) + group.kinds.get("spare", 0)
-        why += f"; {sentences.several(able, 'member')} left, and the group needs {group.shape.fewest}"
+        left = f"; {sentences.several(able, 'member')} left, and the group needs"
+        why += (
+            f"{left} {group.shape.fewest}" if able < group.shape.fewest else f"{left} more than half of the last ones"
+        )
     return end_group(group, _hang_limit(why, _only_node(group, missing)))
 
 
@@ -74,7 +77,7 @@ def _hang_limit(why: str, node: str | None = None) -> GroupEnd:
 
 def end_group(group: Coordinator, end: GroupEnd) -> Outcome:
     order = GroupOrder(group.epoch, "end", end.why, node=end.node, counts=group.counts or NONE, end=end)
-    order = order._replace(places=group.order.places)
+    order = order._replace(places=group.order.places, starter=group.order.starter)
     return group._replace(phase=Ended(), order=order), (
         NodeNote(f"all members end with {end.code} ({end.verdict}): {end.why}"),
     )

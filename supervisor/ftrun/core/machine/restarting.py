@@ -51,7 +51,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
             if found is None:
                 return _wait_as_spare(job, order, count(order.places), policy)
             number, node = found, NodePlace(found, count(order.places), order.master)
-        job = job._replace(places=order.places)
+        job = job._replace(places=order.places, starter=order.starter or job.starter)
         number_of_round = order.round.number + 1 if order.round is not None else 1
         if (ranks := local_ranks(job.ledger, policy)) is not None:
             from ftrun.core.group.world import place as place_in  # only where ftrun starts the ranks
@@ -94,7 +94,11 @@ def _wait_as_spare(job: Job, order: GroupOrder, working: int, policy: Policy) ->
     line = do.LogLine(sentences.sentence(why, "it starts when it is needed, at a restart of all"))
     ranks = place_in(order.world, working - 1) if local_ranks(job.ledger, policy) is not None else None
     hold = do.HoldStandbys(ranks, NodePlace(working - 1, working, order.master))
-    return job._replace(phase=Pending(), ledger=ledger, places=order.places), (written, line, hold)
+    return job._replace(phase=Pending(), ledger=ledger, places=order.places, starter=order.starter), (
+        written,
+        line,
+        hold,
+    )
 
 
 def is_spare(job: Job, policy: Policy) -> bool:
