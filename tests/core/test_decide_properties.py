@@ -546,7 +546,7 @@ class Adversary(RuleBasedStateMachine):
 
     def _still(self) -> tuple[int | None, float] | None:
         """The rank that has not moved for the longest time, and since when."""
-        ranks = [rank for rank in self.ranks if rank.present and not rank.done]
+        ranks = [rank for rank in self.ranks if rank.present]
         since = [(r.rank, r.claimed_at if r.moved_at is None else r.moved_at) for r in ranks]
         return min(since, key=lambda one: one[1], default=None) if self.ranks else (None, self.spawned_at)
 
@@ -699,7 +699,7 @@ class Adversary(RuleBasedStateMachine):
     def _is_any_rank_overdue(self) -> bool:
         limits = self.policy.limits
         for rank in self.ranks:
-            if not rank.present or rank.done:
+            if not rank.present:
                 continue
             for section in rank.sections:
                 limit = limits.section if section.timeout is None else section.timeout
@@ -711,7 +711,7 @@ class Adversary(RuleBasedStateMachine):
             limit = limits.start if rank.moved_at is None else self._hang_limit(rank)
             if limit is not None and self._awake(since) - rank.credit >= limit:
                 return True
-        nobody_moved = not any(r.moved_at is not None or r.done for r in self.ranks)
+        nobody_moved = not any(r.moved_at is not None for r in self.ranks)
         due = limits.start is not None and self._awake(self.spawned_at) >= limits.start
         return limits.start_given and nobody_moved and due
 

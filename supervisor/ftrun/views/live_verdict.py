@@ -138,7 +138,7 @@ def limits(live: LiveVerdict, sources: dict[str, str]) -> tuple[Limit, ...]:
 def _automatic(live: LiveVerdict, sources: dict[str, str]) -> Iterator[Limit]:
     """Of sections that the hooks open by themselves: the longest limit of those that are open."""
     configured = live.limits
-    ranks = [rank for rank in live.attempt.ranks if rank.present and not rank.done]
+    ranks = [rank for rank in live.attempt.ranks if rank.present]
     candidates = [
         section_limit(s, rank, live.attempt, configured) for rank in ranks for s in rank.sections if s.automatic
     ]
@@ -177,7 +177,7 @@ def _hang(live: LiveVerdict, source: str) -> Limit:
     configured, attempt = live.limits, live.attempt
     if not configured.auto:
         return Limit("hang", configured.hang, source)
-    moving = [rank for rank in attempt.ranks if rank.present and not rank.done and rank.moved_at is not None]
+    moving = [rank for rank in attempt.ranks if rank.present and rank.moved_at is not None]
     if not moving:
         return Limit("hang", None, f"until the first heartbeat; then it is learned from the steps ({source})")
     candidates = [(hang_limit(rank, attempt, configured, live.learned), rank) for rank in moving]

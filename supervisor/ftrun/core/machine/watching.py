@@ -337,12 +337,14 @@ def _declare_hang(
         so_far += (do.Persist("hang", fields, durable=True),)
     if fault is not None:
         why = f"{why}, after device {fault.device} reported {fault.code}"
+    elif phase.attempt.is_at_end:
+        why += ", after the training had reached its end"
     new = seen | {"mechanism": None} if phase.finding.mechanism else seen  # what the sentence does not have yet
     why = sentences.sentence(why, sentences.mechanism(new))
     cause: Cause = "hang" if fault is None else "fault"
     if fault is None and policy.only_report_hangs:
         return _report_only(job, phase, now, why, policy, so_far)
-    if fault is None and phase.attempt.rounds.is_open:
+    if fault is None and phase.attempt.rounds.is_open and not phase.attempt.is_at_end:
         from ftrun.core.machine import recovering  # only where ftrun starts the ranks
 
         recovery = recovering.from_hang(job, phase.attempt, why, seen.get("culprits"), now, policy)

@@ -335,8 +335,8 @@ def _explained(facts: Facts, world: World) -> Facts:
 
 
 def _seen_ranks(facts: Facts) -> list[RankSeen]:
-    """What each rank of this node that is not done was seen to do."""
-    graph, numbers = facts.graph, {rank.pid: rank.rank for rank in facts.request.ranks if not rank.done}
+    """What each rank of this node that has not ended was seen to do."""
+    graph, numbers = facts.graph, {rank.pid: rank.rank for rank in facts.request.ranks if rank.present}
     awaits: dict[int, set[int]] = {}
     abroad: set[int] = set()  # processes that wait for another host, which in a group has ranks, too
     for node in graph.nodes:

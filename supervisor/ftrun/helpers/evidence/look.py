@@ -54,7 +54,7 @@ def cpu() -> float:
 
 def facts(request: Look | Request) -> Facts:
     """The ranks that are still to be waited for, and those of them that do not move."""
-    ranks = [rank for rank in request.ranks if rank.pid and rank.present and not rank.done]
+    ranks = [rank for rank in request.ranks if rank.pid and rank.present]
     still = [r for r in ranks if r.moved_at is None or request.now - r.moved_at >= STILL]
     still.sort(key=lambda rank: rank.moved_at or 0.0)
     devices = all(device.answers and device.util == 0 for device in request.devices) and bool(request.devices)

@@ -60,10 +60,13 @@ class Describer:
         return f"{os.path.basename(frame.file)}:{frame.line}" if frame else ""
 
     def wait(self, pid: int) -> tuple[str, str, bool]:
-        """What the main thread of a process waits for, the name of its collective or empty, whether it is stopped."""
-        collective = recognized.collective(self._frames(pid, pid))
-        name = collective.name.rpartition(".")[2] if collective else ""
-        return self._waits(pid, pid), name, self._is_stopped(pid)
+        """What the main thread of a process waits for, the name of its collective (or of a backward pass) or empty,
+        whether it is stopped."""
+        return self._waits(pid, pid), recognized.common_call(self._frames(pid, pid)), self._is_stopped(pid)
+
+    def launches(self, pid: int) -> bool:
+        """Whether this process is a launcher of ranks, which waits for their ends."""
+        return recognized.launches(self._frames(pid, pid))
 
     def _own(self, pid: int, tid: int) -> Frame | None:
         frames = self._frames(pid, tid)
@@ -77,10 +80,8 @@ class Describer:
         """`waits for a lock at train.py:12`."""
         frames, place = self._frames(pid, tid), self.place(pid, tid)
         at = f" at {place}" if place else ""
-        if (collective := recognized.collective(frames)) is not None:
-            return f"waits in {collective.name.rpartition('.')[2]}{at}"
-        if recognized.in_backward(frames):
-            return f"waits in a backward pass{at}"
+        if call := recognized.common_call(frames):
+            return f"waits in {call}{at}"
         if self._repeats(pid, tid):
             return f"repeats the same computation{at}"
         what = self._wakers[pid, tid].what if (pid, tid) in self._wakers else ""
@@ -155,18 +156,18 @@ class Describer:
     def _because(self, pid: int) -> str:
         """How a process waits for another one that was named just before."""
         frames, place = self._frames(pid, pid), self.place(pid, pid)
-        if (collective := recognized.collective(frames)) is not None:
-            return f"waits for it in {collective.name.rpartition('.')[2]}{f' at {place}' if place else ''}"
+        if call := recognized.common_call(frames):
+            return f"waits for it in {call}{f' at {place}' if place else ''}"
         return self._waits(pid, pid)
 
     def _mismatch(self, group: Iterable[Node]) -> str | None:
         """Ranks that wait in different collectives."""
         waits: dict[str, tuple[int, str]] = {}
         for pid in sorted({pid for pid, _ in group if pid in self._ranks}, key=lambda pid: self._ranks[pid]):
-            collective = recognized.collective(self._frames(pid, pid))
-            if collective is None:
+            call = recognized.common_call(self._frames(pid, pid))
+            if not call:
                 return None
-            waits.setdefault(collective.name.rpartition(".")[2], (pid, self.place(pid, pid)))
+            waits.setdefault(call, (pid, self.place(pid, pid)))
         if len(waits) < 2:
             return None
         parts = [
@@ -181,7 +182,7 @@ class Describer:
             return None
         frames = self._frames(pid, pid)
         own = self._others(pid, [(pid, pid)])
-        if recognized.collective(frames) is not None or recognized.in_backward(frames):
+        if recognized.common_call(frames):
             everything = self._others(pid, [node for node in self._wakers if node[0] == pid])
             own = {other for other in everything if other in self._ranks} or everything
         elif not own:
@@ -196,7 +197,7 @@ class Describer:
     def _serves_others(self, pid: int) -> bool:
         """Whether it waits for what others do, and is no cause."""
         frames = self._frames(pid, pid)
-        return recognized.collective(frames) is not None or recognized.awaits_work(frames)
+        return bool(recognized.common_call(frames)) or recognized.awaits_work(frames)
 
     def _is_stopped(self, pid: int) -> bool:
         threads = self._world.processes[pid].threads if pid in self._world.processes else ()

@@ -168,15 +168,19 @@ def _for_the_group(
     why: str,
 ) -> Waits:
     """What the other members have to know.  `may_run`: the processes of which a thread may run that gives others what
-    they wait for.  `why`: why these observations show nothing, or empty."""
-    dead = [pid for pid in world.processes if pid not in may_run] if not why else []
-    links = Connections(world).links() if dead else []
+    they wait for.  `why`: why these observations show nothing, or empty.
+
+    Processes and connections are numbered by what they are, not in the order in which they were read: the same waits
+    have the same fingerprint in every look, and in the investigation that confirms them."""
+    dead = sorted(pid for pid in world.processes if pid not in may_run) if not why else []
+    links = sorted(Connections(world).links(), key=lambda one: (one[1].local, one[1].remote, one[0])) if dead else []
     place, number = {pid: n for n, pid in enumerate(dead)}, {key: n for n, (key, _) in enumerate(links)}
     threads = {pid: [wakers[pid, t.tid] for t in world.processes[pid].threads] for pid in dead}
+    ranks = _ranks(world, job)
     blocked = [
         Blocked(
             pid,
-            job.ranks.get(pid, world.processes[pid].rank),
+            ranks.get(pid),
             *describe.wait(pid),
             needs=tuple(sorted({place[other] for one in threads[pid] for other in one.pids if other in place} - {n})),
             links=tuple(sorted({number[key] for one in threads[pid] for key in one.links})),
@@ -187,15 +191,33 @@ def _for_the_group(
     shown = []
     for key, found in links:
         holders = world.holders.get(key, {})
-        closed = not found.unsent and found.moved is not None and holders.keys() <= place.keys()
+        held = holders.keys() <= place.keys() and key not in world.outside and "descriptor" not in world.doubts
         owners = tuple(sorted(place[pid] for pid in holders if pid in place))
-        closed = closed and key not in world.outside and "descriptor" not in world.doubts
-        shown.append(Link(found.local, found.remote, owners, found.moved or 0, closed))
-    sizes = {process.size for process in world.processes.values() if process.rank is not None}
+        closed = held and not found.unsent and found.moved is not None
+        launchers = held and all(describe.launches(pid) for pid in holders)
+        shown.append(Link(found.local, found.remote, owners, found.moved or 0, closed, launchers))
+    sizes = {world.processes[pid].size for pid in ranks}
     nodes = [(pid, thread.tid) for pid in dead for thread in world.processes[pid].threads]
-    fingerprint = _fingerprint(world, nodes, wakers, repr(shown))
+    # What leads from a launcher to a rank is in the fingerprint with the end of that rank.
+    exact = [link._replace(moved=0, closed=True) if link.launchers else link for link in shown]
+    fingerprint = _fingerprint(world, nodes, wakers, repr(exact))
     size = sizes.pop() if len(sizes) == 1 else None
     return Waits(0, 0, "", fingerprint, tuple(blocked), tuple(shown), size, why)
+
+
+def _ranks(world: World, job: Facts) -> dict[int, int]:
+    """The ranks of this member by pid: those with heartbeats, and others that have the environment of a rank.  It is
+    inherited: by the workers of a rank and, where the scheduler has set RANK to the number of the node, by torchrun."""
+    found = {pid: rank for pid, rank in job.ranks.items() if pid in world.processes}
+    sizes, known = {world.processes[pid].size for pid in found}, frozenset(found.values())
+    for pid, process in world.processes.items():
+        parent = world.processes.get(process.parent)
+        inherited = parent is not None and (parent.rank, parent.size) == (process.rank, process.size)
+        if process.rank is None or process.rank in known or inherited or pid in found:
+            continue
+        if not sizes or process.size in sizes:
+            found[pid] = process.rank
+    return found
 
 
 # --- the two observations ---------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ _JOINING: Final = (
     "torch/distributed/distributed_c10d.py",
     frozenset({"init_process_group", "new_group", "_new_process_group_helper"}),
 )
+_LAUNCHER: Final = ("torch/distributed/elastic/agent/server/api.py", frozenset({"_invoke_run"}))
 _WORKER: Final = ("torch/utils/data/_utils/worker.py", frozenset({"_worker_loop"}))
 # One step of a training, or some, in libraries that handle SIGTERM while they train: their handlers note that training
 # has to end after the step (lightning/pytorch/trainer/connectors/signal_connector.py, transformers/
@@ -88,11 +89,11 @@ _LOOPS: Final = (
     # The thread that pins memory: the same; then it checks an event that the main thread sets.
     _Loop("torch/utils/data/_utils/pin_memory.py", "do_one_step", Presumed(), _CHECK),
     _Loop("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop", Presumed(), _CHECK),
-    # torchrun: it sleeps, then checks whether a worker has ended or another node has come.
+    # torchrun: it sleeps, then checks whether a worker has ended or another node has come.  As in _LAUNCHER.
     _Loop("torch/distributed/elastic/agent/server/api.py", "_invoke_run", Presumed(children=True)),
     # torchrun: it copies what the workers have written to their log files.
     _Loop("torch/distributed/elastic/multiprocessing/tail_log.py", "tail_logfile", Presumed()),
-    # torchrun: it tells the other nodes that this one lives.
+    # torchrun: it tells the other nodes, over the store that one of them serves, that this one lives.
     _Loop("torch/distributed/elastic/rendezvous/utils.py", "_run", Presumed()),
     # A pool of threads: it looks for threads that have ended, in order to replace them.
     _Loop("multiprocessing/pool.py", "_wait_for_updates", Presumed()),
@@ -254,6 +255,20 @@ def serves_ranks(frames: Sequence[Frame], name: str) -> bool:
     return not frames and name in _NATIVE
 
 
+def launches(frames: Sequence[Frame]) -> bool:
+    """Whether this is the main thread of torchrun while its ranks run."""
+    return any(is_in(frame, *_LAUNCHER) for frame in frames)
+
+
+def common_call(frames: Sequence[Frame]) -> str:
+    """What all ranks have to enter before it ends, and in which this thread waits: the name of a collective, or a
+    backward pass, which waits for the gradients of all ranks in code that is not Python; empty if it is in neither.
+    A hook that waits in a backward pass does so for a reason of its own."""
+    if (found := collective(frames)) is not None:
+        return found.name.rpartition(".")[2]
+    return "a backward pass" if frames and is_in(frames[0], *BACKWARD) else ""
+
+
 def obeys_ftrun(frames: Sequence[Frame]) -> bool:
     """Whether this is the side thread of the hooks that waits for the orders of ftrun."""
     return bool(frames) and is_in(frames[0], *_CONTROL)
@@ -286,10 +301,6 @@ def awaits_work(frames: Sequence[Frame]) -> bool:
     return any(loop.name in _WORKER[1] for loop in _loops(tuple(frames)))
 
 
-def in_backward(frames: Sequence[Frame]) -> bool:
-    return any(is_in(frame, *BACKWARD) for frame in frames)
-
-
 def waits_for_event(frames: Sequence[Frame]) -> bool:
     """Whether the innermost call is `wait` of an event of threads or of processes, which a signal handler may end."""
     event = frames[:2]
@@ -298,7 +309,7 @@ def waits_for_event(frames: Sequence[Frame]) -> bool:
 
 def runs_no_handler(frames: Sequence[Frame]) -> bool:
     """Whether the thread waits in code that runs no handler of a signal before the wait has ended."""
-    return collective(frames) is not None or (bool(frames) and is_in(frames[0], *BACKWARD))
+    return bool(common_call(frames))
 
 
 def is_in(frame: Frame, file: str, names: frozenset[str]) -> bool:
