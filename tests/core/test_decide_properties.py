@@ -313,7 +313,7 @@ class Adversary(RuleBasedStateMachine):
 
     @rule(age=st.sampled_from([0.0, 0.5, 61.0, 1000.0]))
     def checkpoint_saved(self, age: float) -> None:
-        self.happens(ev.CheckpointSaved(self.now, f"/ckpt/{self.now}", self.now - age))
+        self.happens(ev.CheckpointSaved(self.now, "/ckpt/last.pt", self.now - age))
 
     @rule(cleared=st.sampled_from([None, "it works", "it works"]))
     def evidence_of_the_suspect(self, cleared: str | None) -> None:
