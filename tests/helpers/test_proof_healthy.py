@@ -121,7 +121,7 @@ WAITS = {
         "multiprocessing.current_process()._config['tempdir'] = '.'\n"
         "from multiprocessing import reduction; kept = reduction.ForkingPickler.dumps(b); b.close()\n"
         "s.send(kept); ready(); a.recv()",
-        "waits for a connection (unix ",
+        "may be about to receive descriptors",
     ),
     "a lock that a handler of SIGSTKFLT releases": (
         "l = threading.Lock(); l.acquire(); signal.signal(signal.SIGSTKFLT, lambda *_: l.release()); ready()\n"

@@ -57,16 +57,12 @@ ORPHAN = """
 def orphan():
     subprocess.run(['/bin/sh', '-c', 'sleep 900 &'], env={}, start_new_session=True, stdout=subprocess.DEVNULL)
 """
-# What an orphan may do after its sleep: kill a process, continue one, or release a lock of an open file that it has.
+# What an orphan may do after its sleep: kill a process, or continue one.
 ENDED_BY_ORPHANS = {
     "a child that it kills": "p = child(stuck); END; ready(); os.waitpid(p, 0)",
     "a child that it continues": (
         "p = child(lambda: os.kill(os.getpid(), 19)); os.waitid(os.P_PID, p, os.WSTOPPED | os.WNOWAIT)\n"
         "END; ready(); os.waitpid(p, 0)"
-    ),
-    "a file lock that it releases": (
-        "import fcntl, tempfile; f = tempfile.NamedTemporaryFile(); g = open(f.name); fcntl.flock(f, 2)\n"
-        "END; ready(); fcntl.flock(g, 2)"
     ),
 }
 
