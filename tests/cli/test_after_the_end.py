@@ -1,5 +1,6 @@
 """End to end: a process that hangs after it has trained to its end is a hang, and restarted at most once."""
 
+import sys
 from typing import Final
 
 import pytest
@@ -46,6 +47,35 @@ def test_without_an_option_a_hang_after_the_end_is_proved(runs: Runs) -> None:
     (hang,) = run.named("hang")
     assert (hang["rule"], hang["rank"]) == ("deadlock", 0)
     assert "thread 'uploader'" in str(hang["mechanism"])
+    assert "_beat.py" not in f"{hang['mechanism']} {hang['why']}", "ftrun's own call is no place in the program"
+
+
+# gloo's threads live on, since what DDP imports keeps the group, and listen for the other rank.
+DDP: Final = """
+import os, sys, threading, torch, torch.distributed as dist
+if os.environ["MA_PROC_START_CNT"] != "1": sys.exit(0)
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    model(torch.ones(2, 2)).sum().backward()
+    optimizer.step()
+if os.environ["RANK"] == "1":
+    threading.Thread(target=threading.Event().wait, name="logger").start()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_rank_that_hangs_at_its_end_after_the_others_have_ended_is_proved(runs: Runs) -> None:
+    (runs.folder / "train.py").write_text(DDP)
+    run = runs.start("--nproc-per-node", "2", "--grace", "off", sys.executable, str(runs.folder / "train.py"))
+    hang = run.until("hang")
+    assert (hang["rule"], hang["rank"]) == ("deadlock", 1)
+    assert "thread 'logger' waits for a condition" in hang["mechanism"]
+    assert run.wait() == 0, run.log()
 
 
 def test_training_in_another_thread_goes_on_after_the_main_thread(runs: Runs) -> None:

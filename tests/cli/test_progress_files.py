@@ -48,6 +48,31 @@ def test_checkpoint_file_is_progress_and_passed_to_the_next_start(runs: Runs) ->
     assert run.state["last_checkpoint"].endswith("step-3.ckpt")
 
 
+EACH_SAVES = "n=$MA_PROC_START_CNT; {save}; until [ -e next-$n ]; do sleep 0.02; done; [ $n -ge 3 ]"
+ONE_RESTART = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "10ms")
+
+
+def test_a_checkpoint_is_seen_that_is_written_in_the_first_second_of_an_attempt(runs: Runs) -> None:
+    """In place, and in the first attempt before the helper runs."""
+    code = EACH_SAVES.format(save="sleep 0.05; echo $n > step-$n.ckpt")
+    run = runs.start(*ONE_RESTART, "--progress", "*.ckpt", "sh", "-c", code)
+    for number in range(1, 4):
+        assert run.until("progress", number)["checkpoint"].endswith(f"/step-{number}.ckpt")
+        (runs.folder / f"next-{number}").touch()
+    assert run.wait() == 0, run.log()
+    assert [record["consecutive"] for record in run.named("restart")] == [1, 1]
+
+
+def test_each_save_into_the_same_folder_is_progress(runs: Runs) -> None:
+    code = EACH_SAVES.format(save="mkdir -p last/model; echo $n > last/model/shard; echo $n > last/.metadata")
+    run = runs.start(*ONE_RESTART, "--progress", "last", "sh", "-c", code)
+    for number in range(1, 4):
+        assert run.until("progress", number)["checkpoint"].endswith("/last")
+        (runs.folder / f"next-{number}").touch()
+    assert run.wait() == 0, run.log()
+    assert [record["consecutive"] for record in run.named("restart")] == [1, 1]
+
+
 def test_steps_without_a_new_file_are_no_progress(runs: Runs) -> None:
     code = "n = ft.attempt().start_cnt\nfor step in range(9): ft.beat(100 * n + step)\nos._exit(1)\n"
     options = ("--restart-on", "failure", "--max-restarts", "2", "--backoff", "10ms")
@@ -73,6 +98,7 @@ def test_file_that_a_kill_truncated_is_no_progress(runs: Runs) -> None:
 
 
 def test_helper_survives_restarts_and_is_restarted_when_killed(runs: Runs) -> None:
+    """What is saved in between is seen."""
     code = (
         "n = ft.attempt().start_cnt\n"
         "while not os.path.exists(f'next-{n}'): time.sleep(0.02)\n"
@@ -84,9 +110,11 @@ def test_helper_survives_restarts_and_is_restarted_when_killed(runs: Runs) -> No
     run.until("spawned", 2)
     assert run.helper("checkpoint_watcher") == first
     os.kill(first, signal.SIGKILL)
+    renamed_in(runs.folder / "meanwhile.ckpt")
     second = wait_for(lambda: (now := run.helper("checkpoint_watcher")) != first and now, "the helper again")
     problem = run.until("problem")
     assert (problem["helper"], problem["what"]) == ("checkpoint_watcher", "it exited; ftrun restarts it")
+    wait_for(partial(saved, run, "meanwhile.ckpt"), "what was saved in between")
     os.kill(second, signal.SIGSTOP)
     (runs.folder / "next-2").touch()
     assert run.wait() == 0, "a helper that answers no more is no matter"

@@ -8,11 +8,13 @@ import glob
 import itertools
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from support.runs import wait_for
 from support.watcher import Both, Watcher, put, writing
 
 Start = Callable[..., Both]
@@ -56,6 +58,36 @@ def test_an_existing_file_does_not_count_even_if_it_is_read(start: Start, out: P
     both.settle(out)
     assert both.paths == [str(out / "new.pt"), str(out / "later-0.pt")]
     assert isinstance(both.notified.saved(out / "new.pt")["mono"], float)
+
+
+def test_what_was_written_since_the_start_counts_although_it_is_there(start: Start, out: Path) -> None:
+    """The command starts before the watcher."""
+    old = [out / "old.pt", out / "step-1", out / "kept"]
+    old[0].touch()
+    for folder in old[1:]:
+        folder.mkdir()
+        (folder / "shard").touch()
+    moved = out / "moved.pt"
+    moved.touch()
+    for path in (*old, *(folder / "shard" for folder in old[1:]), moved):
+        os.utime(path, (1, 1))
+    since = time.monotonic()
+    wait_for(lambda: put(out / ".tick").stat().st_mtime_ns > _at(since), "the disk's clock")
+    new = [out / "new.pt", out / "last.pt", out / "step-2", out / "kept"]
+    put(new[0])
+    new[1].write_text("x")
+    new[2].mkdir()
+    (new[3] / "shard").write_text("x")
+    moved.chmod(0o600)
+    both = start(f"--since={since}", "out/*.pt", "out/last.pt", "out/step-*", "out/kept")
+    for path in new:
+        both.saved(path)
+    both.settle(out)
+    assert sorted(both.paths) == sorted(map(str, [*new, out / "later-0.pt"]))
+
+
+def _at(monotonic: float) -> int:
+    return time.time_ns() - round((time.monotonic() - monotonic) * 1e9)
 
 
 def test_a_file_renamed_into_place_counts_at_once_and_each_time(start: Start, out: Path) -> None:
@@ -273,12 +305,59 @@ def test_a_folder_counts_once_when_it_no_longer_changes(start: Start, out: Path)
             paused = watcher.meanwhile(lambda: (grows / "a" / "b" / next(shards)).touch(), rests)
             assert watcher.count(grows) == 0 or paused > 1
         os.close(fd)
-        (rests / "more").touch()
         both.saved(grows)
         both.saved(renamed)
         assert both.counts(busy) == {0}
     both.saved(busy)
     assert [both.counts(folder) for folder in (grows, busy, rests, renamed)] == [{1}] * 4
+
+
+@pytest.mark.parametrize("glob", ["out/last", "out/la*", "out/*/"])
+def test_a_folder_counts_each_time_that_it_is_saved_again(start: Start, out: Path, glob: str) -> None:
+    """Under its name, as accelerate's `save_state` and PyTorch's distributed checkpoints do: the folder around it does
+    not change.  Neither reading nor deleting saves it."""
+    last = out / "last"
+    (last / "model" / "deep").mkdir(parents=True)
+    (last / "model" / "shard").write_text("0")
+    (last / "old").write_text("0")
+    both = start(glob, "out/probe*")
+    for number in (1, 2):
+        (last / "model" / "shard").write_text(f"{number}")  # in place
+        both.saved(last, number)
+    put(last / ".metadata")
+    both.saved(last, 3)
+    (last / "model" / "new").mkdir()
+    (last / "model" / "new" / "shard").write_text("4")
+    both.saved(last, 4)
+    with (last / "model" / "shard").open():
+        (last / "old").unlink()
+    (last / "model" / "deep").rmdir()
+    (out / "probe").mkdir()  # a folder, which takes as long to count
+    both.saved(out / "probe")
+    assert both.counts(last) == {4}
+    (last / "model" / "new" / "shard").write_text("5")
+    both.saved(last, 5)
+    shutil.rmtree(last)
+    last.mkdir()
+    (last / "shard").write_text("6")
+    both.saved(last, 6)
+    (out / "next").mkdir()
+    (out / "next" / "shard").write_text("7")
+    shutil.rmtree(last)
+    (out / "next").rename(last)
+    both.saved(last, 7)
+    (last / "shard").write_text("8")
+    both.saved(last, 8)
+    assert both.counts(last) == {8}
+
+
+def test_a_folder_to_which_a_link_leads_counts_each_time(start: Start, out: Path) -> None:
+    (out / "step-1").mkdir()
+    (out / "latest").symlink_to("step-1")
+    both = start("out/latest")
+    for number in (1, 2):
+        (out / "step-1" / "shard").write_text(f"{number}")
+        both.saved(out / "latest", number)
 
 
 def test_folders_behind_links_are_followed(start: Start, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ class Listing:
         self.examined: list[str] = []
         self.problems: dict[str, None] = {}
         self.inodes: dict[str, int] = {}  # invented, as some file systems do
-        clock = SimpleNamespace(monotonic=lambda: self.now)
+        clock = SimpleNamespace(monotonic=lambda: self.now, time_ns=time.time_ns)
         patch.setattr(folders, "time", clock)
         patch.setattr(matches, "time", clock)
         patch.setattr(folders, "os", SimpleNamespace(scandir=self._scandir))
@@ -79,7 +80,7 @@ class Listing:
             if listing is not None and listing <= self.now:
                 self.folders.round()
         self.now = until
-        saved = [os.path.basename(path) for path, _, _ in self.matches.saved]
+        saved = [os.path.basename(match.path) for match in self.matches.saved]
         self.matches.saved.clear()
         return saved
 
@@ -214,6 +215,38 @@ def test_the_number_of_watches_is_bounded(listing: Listing, tmp_path: Path, monk
     for event in notify.read():
         listing.folders.on(event)
     assert sorted(listing.go_on(5)) == ["a.pt", "b.pt"]
+    notify.close()
+
+
+def test_the_content_of_the_matched_folders_that_were_used_last_is_followed(
+    listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "CONTENTS", 3)
+    monkeypatch.setattr(folders, "INNER", 2)
+    names = ["last", *(f"step-{number}" for number in range(5))]
+    for at, name in enumerate(names):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        os.utime(tmp_path / name, (at, at))
+    notify = Inotify()
+
+    def saved() -> list[str]:
+        for event in notify.read():
+            listing.folders.on(event)
+        return listing.go_on(30)
+
+    def save(*below: str) -> list[str]:
+        for name in sorted(path.name for path in tmp_path.iterdir()):
+            put(tmp_path.joinpath(name, *below, "shard"), str(listing.now))
+        return sorted(saved())
+
+    listing.start(f"{tmp_path}/*", notify=notify)
+    assert save() == ["last", "step-3", "step-4"]
+    assert save("sub") == ["last", "step-3", "step-4"], "one of them has no watch any more, and is read"
+    for number in (5, 6):
+        (tmp_path / f"step-{number}").mkdir()
+        assert saved() == [f"step-{number}"]
+    assert save() == ["last", "step-5", "step-6"]
+    assert not listing.problems
     notify.close()
 
 

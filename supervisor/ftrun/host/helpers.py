@@ -94,6 +94,12 @@ class Helpers:
         if delay:
             self._all[-1].due = time.monotonic() + delay
 
+    def pass_next(self, name: str, *arguments: str) -> None:
+        """Replace the arguments with which a helper is started again if it dies."""
+        for helper in self._all:
+            if helper.name == name:
+                helper.arguments = arguments
+
     def start(self, name: str) -> None:
         """Start a helper now that does not run: it was not due yet, or has died."""
         for helper in self._all:

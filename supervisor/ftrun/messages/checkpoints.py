@@ -6,14 +6,17 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem, Ready
 
+SINCE: Final = "--since="  # the first argument of the helper: what was written since this monotonic time is new
+
 
 class Saved(NamedTuple):
     """A checkpoint was complete at `mono`, of time.monotonic().  `renamed`: it was renamed into place, rather than
-    closed by its writer, which may have died."""
+    closed by its writer, which may have died.  `written`: when it was last written to, where that is known."""
 
     path: str
     mono: float
     renamed: bool
+    written: float | None = None
 
 
 Event = Ready | Saved | Problem

@@ -58,12 +58,13 @@ class BeatsRead(NamedTuple):
 
 class CheckpointSaved(NamedTuple):
     """A checkpoint file was completed at the time `at`: it was renamed into place, or written there, closed, and not
-    changed since."""
+    changed since.  `written`: when it was last written to, where that is known."""
 
     now: float
     path: str
     at: float
     renamed: bool = True
+    written: float | None = None
 
 
 class TreeSampled(NamedTuple):

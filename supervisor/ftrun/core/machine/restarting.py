@@ -73,6 +73,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     written = do.Persist(record, fields)  # the cause of a restart and its count are on disk already
     attempt = Attempt(
         start,
+        launched_at=now,
         spawned_at=now,
         patience=1 << min(ledger.hang, 10),
         first_beat=ledger.first_beat,

@@ -322,6 +322,7 @@ class Attempt(NamedTuple):
     online: Fault | None = None  # the last fault that a round of the ranks was to cure, at `online_at`
     online_at: float = 0.0
     regain: Regain = Regain()
+    launched_at: float = 0.0  # no process of the attempt before has lived since then
 
     @property
     def moved(self) -> bool:

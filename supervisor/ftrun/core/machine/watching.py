@@ -170,7 +170,7 @@ def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, polic
     replaces the one before.  One from before this start is progress of the attempt before it, so that the restart
     which began this attempt stays the first in a row."""
     attempt = None if isinstance(phase, Pending | Healing | Done) else phase.attempt
-    if not event.renamed and _is_cut_off(phase, attempt, event.at):
+    if not event.renamed and _is_cut_off(phase, attempt, event):
         return job, ()
     step = step_of(event.path)
     if step is not None and not is_beyond(step, job.ledger.best_checkpoint):  # a job that starts from scratch each time
@@ -209,11 +209,13 @@ def _known_step(attempt: Attempt | None, last: int | None) -> int | None:
     return last if stepped else None
 
 
-def _is_cut_off(phase: Phase, attempt: Attempt | None, at: float) -> bool:
+def _is_cut_off(phase: Phase, attempt: Attempt | None, event: ev.CheckpointSaved) -> bool:
     """Whether a kill by ftrun may have closed a file that was still being written, which is no checkpoint."""
     if attempt is None or (isinstance(phase, Stopping) and phase.stage != "asked"):
         return True
-    return attempt.number > 1 and at < attempt.spawned_at + AT_REST
+    if event.written is not None and event.written >= attempt.launched_at:
+        return False
+    return attempt.number > 1 and event.at < attempt.spawned_at + AT_REST
 
 
 def on_beats_read(job: Job, phase: Starting | Running, event: ev.BeatsRead, policy: Policy) -> Outcome:

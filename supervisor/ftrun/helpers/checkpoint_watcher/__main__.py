@@ -1,7 +1,8 @@
-"""Report saved checkpoints: `python -m ftrun.helpers.checkpoint_watcher GLOB...`, started by PID 1.
+"""Report saved checkpoints: `python -m ftrun.helpers.checkpoint_watcher [--since=TIME] GLOB...`, started by PID 1.
 
 stdin and stdout are one stream socket.  The messages are in messages/checkpoints.py: `Ready` when the existing matches
-are known, which are not progress; then `Saved`, and `Problem`, each problem at most once.  It exits with 0 when stdin
+are known, which are not progress unless they were written since TIME, of time.monotonic(), since the command starts
+before this program; then `Saved`, and `Problem`, each problem at most once.  It exits with 0 when stdin
 or the reader is closed, and with 1 after an unexpected error.  It may block on a disk that does not respond; no process
 waits for it.  Memory: about 250 bytes for each existing match, 400 while it is listed, at most 200,000 of them; 2 KiB
 for each folder that the globs lead through, at most 16,384.
@@ -21,7 +22,7 @@ from ftrun.helpers.checkpoint_watcher.globs import Globs, parse
 from ftrun.helpers.checkpoint_watcher.matches import Matches
 from ftrun.helpers.lines import Lines, run
 from ftrun.host.inotify import Inotify
-from ftrun.messages.checkpoints import EVENTS, Saved
+from ftrun.messages.checkpoints import EVENTS, SINCE, Saved
 from ftrun.messages.helpers import Ready
 
 MODE_VARIABLE: Final = "WATCH_MODE"  # "list": do not use inotify, for tests
@@ -34,6 +35,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(globs: Sequence[str], lines: Lines) -> None:
+    since = None
+    if globs and globs[0].startswith(SINCE):
+        since = time.time_ns() - round((time.monotonic() - float(globs[0].removeprefix(SINCE))) * 1e9)
+        globs = globs[1:]
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # raised by a lease (disk.busy)
     parsed = Globs([parse(glob, "" if glob.startswith("/") else os.getcwd()) for glob in globs])
     notify = None
@@ -45,7 +50,7 @@ def _run(globs: Sequence[str], lines: Lines) -> None:
             lines.problem(what)
     mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # before the first look: no change is missed
     matches = Matches(parsed)
-    folders = Folders(parsed, matches, notify, lines.problem)
+    folders = Folders(parsed, matches, notify, lines.problem, since)
     _send_saved(matches, lines)
     lines.send(Ready())
 

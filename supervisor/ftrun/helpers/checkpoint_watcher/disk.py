@@ -54,11 +54,13 @@ _statx = getattr(_libc, "statx", None)
 
 
 class Look(NamedTuple):
-    """A match at one instant.  `print`: a number for its size and time; for a folder, for those of all its content."""
+    """A match at one instant.  `print`: a number for its size and time; for a folder, for those of all its content.
+    `newest`: when it was written, or the last file in it; 0 if there is none, or the folder was not read."""
 
     ino: int
     print: int
     folder: bool = False
+    newest: int = 0
 
 
 class Stat(NamedTuple):
@@ -113,8 +115,10 @@ def look(path: str, fresh: bool = False, walk: bool = True) -> Look | None:
             raise
         return Look(link.ino, link.mtime_ns) if link else None
     if found.folder:
-        return Look(found.ino, _walk(path) if walk else 0, folder=True)
-    return Look(found.ino, hash((found.size, found.mtime_ns))) if st.S_ISREG(found.mode) else None
+        content, newest = _walk(path) if walk else (0, 0)
+        return Look(found.ino, content, folder=True, newest=newest)
+    print_ = hash((found.size, found.mtime_ns))
+    return Look(found.ino, print_, newest=found.mtime_ns) if st.S_ISREG(found.mode) else None
 
 
 def busy(path: str, folder: bool) -> bool:
@@ -137,16 +141,19 @@ def busy(path: str, folder: bool) -> bool:
         os.close(fd)
 
 
-def _walk(path: str) -> int:
-    """One number for the names, inodes, sizes and times of the whole content."""
-    total = 0
+def _walk(path: str) -> tuple[int, int]:
+    """One number for the names, inodes, sizes and times of the whole content, and the time of its newest file.  That
+    of a folder would also change when something in it is deleted."""
+    total = newest = 0
     for entry in _below(path):
         try:
             found = entry.stat(follow_symlinks=False)
         except OSError:
             continue
         total ^= hash((entry.path, found.st_ino, found.st_size, found.st_mtime_ns))
-    return total
+        if not st.S_ISDIR(found.st_mode):
+            newest = max(newest, found.st_mtime_ns)
+    return total, newest
 
 
 def _below(path: str) -> Iterator["os.DirEntry[str]"]:

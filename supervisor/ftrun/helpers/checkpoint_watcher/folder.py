@@ -1,4 +1,4 @@
-"""A folder in which a match can appear."""
+"""A folder in which a match can appear, or which is the content of a match."""
 
 from collections.abc import Iterator
 from enum import Enum, auto
@@ -18,6 +18,9 @@ class Origin(Enum):
     RENAMED = auto()  # renamed into place with its content
 
 
+Match = tuple["Folder", str]  # the folder that it lies in, and its name
+
+
 class Folder:
     """The known state of an existing folder.  `path` is empty for the root of the file system."""
 
@@ -26,6 +29,9 @@ class Folder:
         self.literals = globs.literals(state)  # names that are looked up, not listed
         self.open = globs.open(state)  # other names can match too, so it is listed
         self.children: dict[str, Folder] = {}
+        self.content_of: Match | None = None  # a write to a file in here is one to that matched folder
+        self.newest: int | None = None  # of the match itself: the time of its newest file when it was last read
+        self.crowded = False  # it has too many folders for a watch on each
         # Entries that could not be read and dangling links, with the origin that their content will have.
         self.unresolved: dict[str, Origin] = {}
         self.unread = False  # it could not be listed: its content is not progress when it can be listed again

@@ -2,6 +2,9 @@
 
 A new folder is first watched, then listed, so that nothing is missed in between.  It is listed again, in rounds that
 take at most 5 % of the time, where inotify does not report everything (a network disk) or is unavailable.
+
+A program may also save into the same matched folder again (`last/`), which changes nothing in the folder around it.
+So the content of those matched folders that were used last is followed as well, with the same means.
 """
 
 import errno
@@ -10,9 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from ftrun.core.rules.checkpoint_names import step_of
 from ftrun.helpers.checkpoint_watcher import disk
 from ftrun.helpers.checkpoint_watcher.disk import Look
-from ftrun.helpers.checkpoint_watcher.folder import MARKS, Folder, Origin
+from ftrun.helpers.checkpoint_watcher.folder import MARKS, Folder, Match, Origin
 from ftrun.helpers.checkpoint_watcher.globs import Globs
 from ftrun.helpers.checkpoint_watcher.matches import FileEvent, Matches, fits
 from ftrun.host import inotify
@@ -20,6 +24,8 @@ from ftrun.host.inotify import Inotify
 
 FOLDERS: Final = 16_384  # folders that are followed
 WATCHES: Final = 4_096  # a user may be limited to 8,192, and the job needs some
+CONTENTS: Final = 16  # matched folders whose content is followed,
+INNER: Final = 256  # and folders in them; the content of one that has more is read
 
 ROUND: Final = 1.0  # s between two rounds of listing at least,
 DUTY: Final = 20  # and this multiple of the duration of the last round
@@ -28,25 +34,40 @@ RELIST_DUTY: Final = 100  # and at least this multiple of the duration of its la
 
 CHANGED: Final = inotify.CREATE | inotify.MOVED_TO | inotify.MOVED_FROM | inotify.DELETE
 SELF: Final = inotify.DELETE_SELF | inotify.MOVE_SELF
+FILLED: Final = inotify.CREATE | inotify.MOVED_TO | inotify.CLOSE_WRITE  # deleting a checkpoint does not save it
 USED: Final = inotify.OPEN | inotify.CLOSE_WRITE | inotify.CLOSE_NOWRITE
 
 
 class Folders:
-    """Without `notify` every folder is listed.  `problem` receives lines for a person, also repeatedly the same."""
+    """Without `notify` every folder is listed.  `problem` receives lines for a person, also repeatedly the same.
+    `since`: what has been written since that time of the disks' clocks, in ns, counts although it is there already."""
 
-    def __init__(self, globs: Globs, matches: Matches, notify: Inotify | None, problem: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        globs: Globs,
+        matches: Matches,
+        notify: Inotify | None,
+        problem: Callable[[str], None],
+        since: int | None = None,
+    ) -> None:
+        self._since = since  # None after the first look
         self._globs, self._matches, self._notify, self._problem = globs, matches, notify, problem
         self._marks = 0
         self._folders: dict[Folder, None] = {}  # parents first
         self._listed: dict[Folder, None] = {}  # those for which inotify is not enough
         self._by_wd: dict[int, dict[Folder, None]] = {}
         self._pending: dict[Folder, Origin] = {}  # to be listed now
+        self._contents: dict[Match, None] = {}  # those whose content is followed, the last used one last
+        self._present: dict[Match, int] = {}  # matched folders that were there: the time of each
+        self._inner = 0  # folders in which no match can appear
         self._all = False  # something happened without an event: check all folders
         began = time.monotonic()
         root = Folder("", "", None, globs.root(), globs)
         self._folders[root] = None
         self._refresh(root, disk.stat("/"), Origin.PRESENT)
         self._list_pending()
+        self._since = None
+        self._next_walk = 0.0
         self._pace(began)
 
     def due(self) -> float | None:
@@ -80,21 +101,27 @@ class Folders:
                 self._check(folder, everything)
                 self._list_pending()
         self._pace(began)
+        if everything or time.monotonic() >= self._next_walk:
+            self._read_contents(everything)
 
     def _pace(self, began: float) -> None:
         ended = time.monotonic()
         self._next_round = ended + max(ROUND, DUTY * (ended - began))
 
     def _entry(self, folder: Folder, name: str, mask: int) -> None:
+        if folder.content_of is not None and mask & FILLED:
+            self._written(folder, folder.content_of, name, mask)
         if mask & (inotify.OPEN | inotify.CLOSE_NOWRITE) and not self._matches.waiting(folder, name):
             return  # the usual case in a folder whose files are read
         if not folder.open and name not in folder.literals:
             return  # the usual case in a parent folder, like /tmp or /dev/shm
         step = self._globs.step(folder.state, name)
         if step.below and mask & CHANGED:
-            self._enter(folder, name, Origin.RENAMED if mask & inotify.MOVED_TO else Origin.CREATED)
+            self._enter(folder, name, _origin(mask))
         if not step.match_folder or (mask & USED and mask & inotify.ISDIR):
             return
+        if mask & inotify.ISDIR and mask & FILLED:
+            self._follow((folder, name), _origin(mask))
         if mask & (inotify.MOVED_FROM | inotify.DELETE):
             self._matches.gone(folder, name)
         elif mask & inotify.MOVED_TO:
@@ -153,7 +180,15 @@ class Folders:
         if len(self._folders) >= FOLDERS:
             self._problem(f"the globs lead through more than {FOLDERS} folders: the rest are not watched")
             return None
+        inside = (parent, name) if (parent, name) in self._contents else parent.content_of
+        if inside is not None and inside != (parent, name) and not state and self._inner >= INNER:
+            top = inside[0].children[inside[1]]
+            top.crowded = True
+            self._update_listed(top)
+            return None
         child = Folder(path, name, parent, state, self._globs)
+        child.content_of = inside
+        self._inner += not state
         parent.children[name] = child
         self._folders[child] = None
         return child
@@ -182,7 +217,11 @@ class Folders:
             todo.extend(folder.children.values())
             left.add(folder)
             self._unwatch(folder)
-            self._folders.pop(folder, None)
+            if folder in self._folders:
+                del self._folders[folder]
+                self._inner -= not folder.state
+            if folder.parent is not None:
+                self._contents.pop((folder.parent, folder.name), None)
             self._listed.pop(folder, None)
             self._pending.pop(folder, None)
             self._marks -= folder.listed
@@ -197,7 +236,8 @@ class Folders:
         # MASK_ADD: another path may lead to the same inode.
         mask = inotify.ONLYDIR | inotify.MASK_ADD | SELF | CHANGED
         try:
-            wd = self._notify.add(folder.full_path, mask | (USED if self._globs.final(folder.state) else 0))
+            content = inotify.CLOSE_WRITE if folder.content_of is not None else 0
+            wd = self._notify.add(folder.full_path, mask | (USED if self._globs.final(folder.state) else content))
         except OSError as error:
             wd = -1
             if error.errno == errno.ENOSPC:
@@ -220,10 +260,73 @@ class Folders:
         folder.wd = -1
 
     def _update_listed(self, folder: Folder) -> None:
-        if folder in self._folders and (folder.wd < 0 or not folder.local or folder.unresolved):
+        more = folder.unresolved or folder.crowded
+        if folder in self._folders and (folder.wd < 0 or not folder.local or more):
             self._listed[folder] = None
         else:
             self._listed.pop(folder, None)
+
+    # --- the content of matched folders
+
+    def _follow(self, match: Match, origin: Origin) -> None:
+        """Follow the content of this match, in place of that of the one which was used longest ago."""
+        folder, name = match
+        if match in self._contents or self._globs.all_below(self._globs.step(folder.state, name).below):
+            return
+        self._contents[match] = None
+        child = folder.children.get(name)
+        if child is None:
+            self._enter(folder, name, origin)
+        else:
+            child.content_of = match
+            self._watch(child)
+            self._pending.setdefault(child, origin)
+        if name not in folder.children:
+            del self._contents[match]
+        elif len(self._contents) > CONTENTS:
+            # One with a step in its name is rarely written again.
+            names = {kept: step_of(kept[0].at(kept[1])) is not None for kept in self._contents}
+            self._unfollow(next((kept for kept, numbered in names.items() if numbered), next(iter(names))))
+
+    def _unfollow(self, match: Match) -> None:
+        self._contents.pop(match, None)
+        todo = [match[0].children[match[1]]]
+        while todo:
+            folder = todo.pop()
+            if not folder.state:
+                self._leave(folder)
+            elif folder.content_of == match:
+                folder.content_of = None
+                todo.extend(folder.children.values())
+
+    def _written(self, folder: Folder, match: Match, name: str, mask: int) -> None:
+        """Something in a matched folder was written."""
+        if mask & inotify.ISDIR:
+            self._enter(folder, name, _origin(mask))
+        if match in self._contents:
+            self._contents[match] = self._contents.pop(match)
+            self._matches.handle(*match, FileEvent.FOUND)
+
+    def _read_contents(self, everything: bool) -> None:
+        """Look for newer files where inotify is not enough."""
+        began = time.monotonic()
+        for match in list(self._contents):
+            top = match[0].children.get(match[1])
+            if top is not None and (everything or top in self._listed):
+                self._read_content(match, top)
+        ended = time.monotonic()
+        self._next_walk = ended + DUTY * (ended - began)
+
+    def _read_content(self, match: Match, top: Folder) -> None:
+        try:
+            look = disk.look(top.path, fresh=not top.local)
+        except OSError:
+            return
+        if look is None or not look.folder:
+            return
+        if top.newest is not None and look.newest > top.newest:
+            self._matches.handle(*match, FileEvent.FOUND)
+        top.newest = look.newest
 
     # --- listing
 
@@ -231,6 +334,19 @@ class Folders:
         while self._pending:
             folder, origin = self._pending.popitem()
             self._list(folder, origin)
+            if not self._pending:
+                self._follow_present()
+
+    def _follow_present(self) -> None:
+        """Follow the newest of the matched folders that a listing has found, and that do not count."""
+        present, self._present = self._present, {}
+        numbered = {match: step_of(match[0].at(match[1])) is not None for match in present}
+        for match in sorted(present, key=lambda match: (not numbered[match], present[match]))[-CONTENTS:]:
+            self._follow(match, Origin.PRESENT)
+            if match in self._contents and (top := match[0].children[match[1]]).newest is None:
+                self._read_content(match, top)
+                if self._is_recent(top.newest or 0):
+                    self._matches.handle(*match, FileEvent.FOUND)
 
     def _check(self, folder: Folder, everything: bool) -> None:
         self._enter(folder.parent, folder.name, Origin.CREATED)
@@ -262,10 +378,21 @@ class Folders:
                 folder.unread = not folder.listed
                 if error.errno not in disk.GONE:
                     self._problem(_not_detected(folder.full_path, error))
+        if folder.content_of is not None and folder.wd >= 0:  # otherwise the whole content is read
+            self._enter_folders(folder, origin)
         self._marks += len(folder.marks) - folder.listed
         folder.listed = len(folder.marks)
         ended = time.monotonic()
         folder.relist_at = ended + max(RELIST, RELIST_DUTY * (ended - began))
+
+    def _enter_folders(self, folder: Folder, origin: Origin) -> None:
+        try:
+            with os.scandir(folder.full_path) as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            return
+        for name in names:
+            self._enter(folder, name, origin)
 
     def _check_literal(self, folder: Folder, name: str, origin: Origin) -> None:
         step = self._globs.step(folder.state, name)
@@ -278,7 +405,7 @@ class Folders:
         except OSError as error:
             return self._problem(_not_detected(folder.at(name), error))
         if look is not None and fits(step, look):
-            self._found_match(folder, name, folder.mark(name, look), origin, folder.marks)
+            self._found_match(folder, name, folder.mark(name, look), origin, folder.marks, look.folder)
         else:
             folder.marks.pop(hash(name), None)
         return None
@@ -298,22 +425,50 @@ class Folders:
                 step = self._globs.step(folder.state, name)
                 if step.below and name not in folder.children and entry.is_dir():
                     self._enter(folder, name, origin)
-                if step.match or (step.match_folder and entry.is_dir()):
-                    self._found_match(folder, name, _mark(folder, entry), origin, marks)
+                if step.match_folder and ((is_folder := entry.is_dir()) or step.match):
+                    self._found_match(folder, name, _mark(folder, entry), origin, marks, is_folder)
         return marks
 
-    def _found_match(self, folder: Folder, name: str, mark: int, origin: Origin, marks: dict[int, int]) -> None:
+    def _found_match(
+        self, folder: Folder, name: str, mark: int, origin: Origin, marks: dict[int, int], is_folder: bool
+    ) -> None:
         if self._marks + len(marks) - folder.listed >= MARKS:
             self._problem(f"more than {MARKS} matches: new ones are detected by inotify alone")
             return
         known = folder.marks.get(hash(name))
         marks[hash(name)] = mark
-        if known == mark or origin is Origin.PRESENT:
+        if known == mark:
             return
+        if origin is Origin.PRESENT:
+            self._found_present(folder, name, is_folder)
+            return
+        if is_folder:
+            self._follow((folder, name), origin)
         if origin is Origin.RENAMED:
             self._matches.renamed(folder, name)
         else:
             self._matches.handle(folder, name, FileEvent.FOUND)
+
+    def _found_present(self, folder: Folder, name: str, is_folder: bool) -> None:
+        # On a network disk each question takes time: there only a folder whose entries have changed is asked for them.
+        asks = self._since is not None and (folder.local or self._is_recent(folder.mtime_ns))
+        if not (asks or is_folder):
+            return
+        try:
+            mtime = disk.stat(folder.at(name), follow=is_folder).mtime_ns
+        except OSError:
+            return  # it does not exist any more
+        if is_folder:
+            self._present[folder, name] = mtime
+        if asks and self._is_recent(mtime):
+            self._matches.handle(folder, name, FileEvent.FOUND)
+
+    def _is_recent(self, mtime_ns: int) -> bool:
+        return self._since is not None and self._since <= mtime_ns <= time.time_ns()
+
+
+def _origin(mask: int) -> Origin:
+    return Origin.RENAMED if mask & inotify.MOVED_TO else Origin.CREATED
 
 
 def _not_detected(path: str, error: OSError) -> str:

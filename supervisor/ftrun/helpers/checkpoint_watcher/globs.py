@@ -108,3 +108,7 @@ class Globs:
     def deep(self, state: State) -> bool:
         """Whether the depth below is unlimited."""
         return any(self._globs[number].parts[at] is DEEP for number, at in state)
+
+    def all_below(self, state: State) -> bool:
+        """Whether whatever is written below is a match itself, but for hidden files."""
+        return any(self._globs[number].parts[at:] == (DEEP,) for number, at in state)

@@ -99,11 +99,13 @@ def postponed(wait: Wait, now: float) -> Wait:
 
 
 class SavedMatch(NamedTuple):
-    """A match that counts.  `mono`: the monotonic time when it was found complete."""
+    """A match that counts.  `mono`: the monotonic time when it was found complete; `written`: when it was last written,
+    None if that is unknown."""
 
     path: str
     mono: float
     renamed: bool
+    written: float | None
 
 
 class Matches:
@@ -194,7 +196,12 @@ class Matches:
         if len(self._reported) > REPORTED:
             del self._reported[next(iter(self._reported))]
         folder.know(name, look)
-        self.saved.append(SavedMatch(path, time.monotonic(), renamed))
+        if name in folder.children:
+            folder.children[name].newest = look.newest or None
+        now, written = time.monotonic(), None
+        if folder.local and look.newest:  # otherwise the time is that of another machine
+            written = now - (time.time_ns() - look.newest) / 1e9
+        self.saved.append(SavedMatch(path, now, renamed, written))
 
 
 def fits(step: Step, look: Look) -> bool:

@@ -60,7 +60,8 @@ def facts(request: Look | Request) -> Facts:
     devices = all(device.answers and device.util == 0 for device in request.devices) and bool(request.devices)
     stepped = frozenset(rank.pid for rank in ranks if rank.step is not None)
     numbers = {rank.pid: rank.rank for rank in ranks}
-    return Facts(request.root, numbers, tuple(rank.pid for rank in still), devices, stepped)
+    ended = frozenset(rank.rank for rank in request.ranks if rank.done and not rank.present)
+    return Facts(request.root, numbers, tuple(rank.pid for rank in still), devices, stepped, ended)
 
 
 class Confined(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Final
 
 from ftrun.core.text import sentences
 from ftrun.helpers.evidence import recognized
-from ftrun.helpers.evidence.stacks import Frame, Stack
+from ftrun.helpers.evidence.stacks import Frame, Stack, outermost
 from ftrun.helpers.evidence.wakers import Wakers
 from ftrun.helpers.evidence.world import World
 
@@ -70,7 +70,7 @@ class Describer:
 
     def _own(self, pid: int, tid: int) -> Frame | None:
         frames = self._frames(pid, tid)
-        return next((frame for frame in frames if not frame.library), frames[-1] if frames else None)
+        return next((frame for frame in frames if not frame.library), outermost(frames) if frames else None)
 
     def _frames(self, pid: int, tid: int) -> Sequence[Frame]:
         thread = self._python.get((pid, tid))

@@ -38,13 +38,14 @@ Node = tuple[int, int]  # pid and tid
 class Facts(NamedTuple):
     """`root`: the pid of the command.  `ranks`: the ranks of the job by pid, without those that have ended on purpose.
     `still`: the pids of those that do not move, the longest first.  `still_devices`: no accelerator does anything.
-    `stepped`: the pids of those of which a step has ended."""
+    `stepped`: the pids of those of which a step has ended.  `ended`: the ranks that have ended on purpose."""
 
     root: int
     ranks: Mapping[int, int] = {}
     still: tuple[int, ...] = ()
     still_devices: bool = False
     stepped: frozenset[int] = frozenset()
+    ended: frozenset[int] = frozenset()
 
 
 class Wait(NamedTuple):
@@ -99,7 +100,7 @@ def prove(
     processes with a stack run.
     """
     after = after._replace(holders=_holders(before, after))
-    reader = Reader(after, stacks, optimistic, in_group, computing, job.still_devices, code, job.stepped)
+    reader = Reader(after, stacks, optimistic, in_group, computing, job.still_devices, code, job.stepped, job.ended)
     changed = _changes(before, after)
     earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
     seconds, enders = after.at - before.at, families.enders(after, job.root, job.ranks)

@@ -27,6 +27,7 @@ NO_TIME: Final = "there was no time left to read it"
 REFUSED: Final = "not permitted"
 GONE: Final = "the process has ended"
 _LIBRARY: Final = re.compile(r"^<frozen |/(site|dist)-packages/|/lib(64)?/python\d(\.\d+)?/|/python\d+\.zip/")
+_HOOKS: Final = re.compile(r"/ftrun_hooks/[^/]+\.py$")  # ftrun's own calls are no place in the program
 _PACKAGES: Final = re.compile(r"/(site|dist)-packages/")
 _PACKAGE: Final = re.compile(r".*/(site|dist)-packages/[^/]+(/|$)")  # the folder of a package, or a module
 
@@ -45,7 +46,11 @@ class Frame(NamedTuple):
 
     @property
     def library(self) -> bool:
-        return bool(_LIBRARY.search(self.file))
+        return bool(_LIBRARY.search(self.file) or self.is_hook)
+
+    @property
+    def is_hook(self) -> bool:
+        return bool(_HOOKS.search(self.file))
 
     @property
     def is_standard(self) -> bool:
@@ -85,7 +90,12 @@ class Thread(NamedTuple):
             return own
         entered = next((found for frame in self.frames[::-1] if (found := _PACKAGE.match(frame.file))), None)
         inside = (frame for frame in self.frames if entered is not None and frame.file.startswith(entered[0]))
-        return next(inside, self.frames[-1])
+        return next(inside, outermost(self.frames))
+
+
+def outermost(frames: Sequence[Frame]) -> Frame:
+    """The outermost frame that is not ftrun's."""
+    return next((frame for frame in reversed(frames) if not frame.is_hook), frames[-1])
 
 
 class Stack(NamedTuple):

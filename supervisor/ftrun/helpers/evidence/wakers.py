@@ -69,7 +69,7 @@ class Reader:
     process tree may lead to another member of the group, so the wait for it is not open, but has it in `links`.
     `computing`: for threads that compute, why it is not proved that they repeat the same states for ever; empty: it is.
     `still_devices`: no accelerator of the job does anything.  `code`: whose code the threads of these processes run.
-    `stepped`: the ranks of which a step has ended."""
+    `stepped`: the ranks of which a step has ended.  `ended`: those that have ended on purpose."""
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class Reader:
         still_devices: bool = False,
         code: Code = NOTHING,
         stepped: Container[int] = (),
+        ended: frozenset[int] = frozenset(),
     ) -> None:
         self._code = code
         self._world, self._optimistic, self._in_group = world, optimistic, in_group
@@ -98,7 +99,7 @@ class Reader:
         self._handlers = Handlers(world, self.frames, mains, keeping, self._python, obeying, optimistic, stepped)
         self._connections = Connections(world)
         self._unknown = frozenset(pid for pid, process in world.processes.items() if process.problem)
-        self._ranks = world.ranks_of_whole_job()
+        self._ranks = world.ranks_of_whole_job(ended)
         self._has_ranks = any(process.rank is not None for process in world.processes.values())
         self._offspring = dict[int, set[int]]()
         self._rings = set[int]()

@@ -198,14 +198,18 @@ class World(NamedTuple):
             pid = self.processes[pid].parent
         return found
 
-    def ranks_of_whole_job(self) -> set[int]:
-        """The processes of all ranks; empty if some ranks run elsewhere, or that is not known."""
+    def ranks_of_whole_job(self, ended: frozenset[int] = frozenset()) -> set[int]:
+        """The processes of all ranks; empty if some ranks run elsewhere, or that is not known.  `ended`: those that
+        ended on purpose.  Where ftrun has started the ranks, nobody starts these again."""
         ranks = {pid: process for pid, process in self.processes.items() if process.rank is not None}
         sizes = {(process.size, process.local_size) for process in ranks.values()}
         if len(sizes) != 1:
             return set()
         ((size, local),) = sizes
-        return set(ranks) if size == local == len({process.rank for process in ranks.values()}) else set()
+        known = {process.rank for process in ranks.values()}
+        if all(self.line(pid)[-1] in ranks for pid in ranks):
+            known |= ended
+        return set(ranks) if size == local == len(known) else set()
 
 
 def host(address: str) -> str:

@@ -1,7 +1,10 @@
 """Client of the helper that watches for new checkpoint files (`--progress`)."""
 
+import time
+
 from ftrun.core.machine import events as ev
 from ftrun.messages import checkpoints as messages
+from ftrun.messages.helpers import Ready
 from ftrun.pid1.clients.base import Client
 
 
@@ -10,10 +13,15 @@ class CheckpointWatcher(Client[messages.Event]):
     events = messages.EVENTS
 
     def start(self) -> None:
-        self.context.helpers.add(self.name, *self.context.settings["progress"].value)
+        self.context.helpers.add(self.name, *self._arguments(time.monotonic()))
+
+    def _arguments(self, since: float) -> list[str]:
+        return [f"{messages.SINCE}{since}", *self.context.settings["progress"].value]
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+        if isinstance(message, messages.Saved | Ready):  # all before that is known, if it is started again
+            self.context.helpers.pass_next(self.name, *self._arguments(now))
         match message:
-            case messages.Saved(path, mono, renamed):
-                return [ev.CheckpointSaved(now, path, mono, renamed)]
+            case messages.Saved(path, mono, renamed, written):
+                return [ev.CheckpointSaved(now, path, mono, renamed, written)]
         return []
