@@ -198,6 +198,12 @@ class Body:
         world.send(self)
         world.later(BEAT, self.beat)
 
+    def left_out(self) -> None:
+        """It was refused, and the group has ended without it."""
+        if self.alive and self.state == "ready":
+            self.end = GroupEnd(195, "hang-limit", "refused, and the group has ended", cut=True)
+            self.now_is("left")
+
     def mended(self) -> None:
         self.cut, self.mute, self.deaf = self.moved, False, False
 
@@ -396,6 +402,8 @@ class World:
             side.present[body.rank] = (body.life, self.now)
             self.asked[body.life] = asked
             self.answer(side, body)
+        elif isinstance(side.coordinator.phase, Ended) and body.side is side:
+            body.left_out()
 
     def answer(self, side: Side, body: Body) -> None:
         if side.coordinator is None:

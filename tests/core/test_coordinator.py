@@ -16,6 +16,7 @@ from ftrun.core.group.membership import (
     Ended,
     Event,
     Gathering,
+    JoiningHindered,
     NodeNote,
     RefuseMember,
     Reported,
@@ -1050,3 +1051,34 @@ def test_below_the_least_number_the_group_ends() -> None:
     group.at(100.0 + WAIT)
     assert group.end is not None
     assert group.end[1].endswith("were not back within 10m; 1 member left, and the group needs 2")
+
+
+def test_what_may_keep_a_member_out_is_named_while_it_is_missing_and_at_the_end() -> None:
+    group = Group()
+    group.reports(0, "ready")
+    group.event(JoiningHindered(101.0, "10.0.0.7 has a different secret from this group"))
+    group.due()
+    assert group.order.why == "waiting for members 1, 2; 10.0.0.7 has a different secret from this group"
+    group.event(JoiningHindered(112.0, "10.0.0.7 has a different secret from this group", True))
+    assert group.order.end is not None
+    assert group.order.end.code == 195
+    assert group.order.why.startswith(
+        "10.0.0.7 has a different secret from this group, and has given up; members 1, 2 "
+    )
+
+
+def test_a_stranger_ends_no_group_that_has_started() -> None:
+    group = running()
+    before = group.coordinator
+    assert decide(before, JoiningHindered(200.0, "10.0.0.7 has a different secret", True)) == (before, ())
+
+
+def test_one_that_was_refused_has_no_part_in_the_verdict() -> None:
+    group = running()
+    group.reports(1, "ready", 0, "other")
+    for rank in range(3):
+        group.reports(rank, "done", 1)
+    assert group.order.end is not None
+    group.reports(1, "left", 1)
+    (refused,) = group.reports(1, "ready", 0, "other")
+    assert isinstance(refused, RefuseMember)

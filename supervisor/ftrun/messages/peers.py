@@ -1,9 +1,10 @@
 """Messages between the messengers of a group, and to their PID 1: values of `core.group` to JSON, and back.
 
 A member always sends four frames: its `Hello`, its `Report`, its `Pulse` or nothing, and its time.  Rank 0 answers each
-message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the reason, FINAL
-or nothing].  A messenger whose PID 1 has died sends BYE after its `Hello`.  One that is about to reconnect, because no
-answer comes, sends RENEW, so that the end of the old connection does not count as the end of the member.
+message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the reason, FINAL,
+OVER or nothing]: it can never join, or the group has ended without it.  A messenger whose PID 1 has died sends BYE
+after its `Hello`.  One that is about to reconnect, because no answer comes, sends RENEW, so that the end of the old
+connection does not count as the end of the member.
 """
 
 import json
@@ -22,6 +23,7 @@ REFUSED: Final = b"refused"
 BYE: Final = b"bye"
 RENEW: Final = b"again"
 FINAL: Final = b"misfit"
+OVER: Final = b"over"
 LIMIT: Final = 32768  # bytes of a frame
 TEXT: Final = 500  # characters of a text; a longer one is truncated
 PERIOD: Final = 1.0  # s between two heartbeats of a member

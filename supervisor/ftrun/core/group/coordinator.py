@@ -24,6 +24,7 @@ from ftrun.core.group.ending import (
     end_not_joined,
     end_not_ready,
     end_not_started,
+    end_stranger,
     immediate_end,
     member_names,
 )
@@ -50,6 +51,7 @@ from ftrun.core.group.membership import (
     Event,
     Gathering,
     GroupRestart,
+    JoiningHindered,
     NodeNote,
     Outcome,
     RefuseMember,
@@ -80,6 +82,14 @@ def decide(group: Coordinator, event: Event) -> Outcome:
         after, effects = _note_loss(group, event)
     elif isinstance(event, StarterDied):
         after = end_of_starter(group, event)
+    elif isinstance(event, JoiningHindered):
+        if group.epoch or not isinstance(group.phase, Gathering):
+            return group, ()
+        after = group._replace(obstacle=event.what)
+        if not event.gave_up or not (missing := absent_ranks(group)):
+            return after, ()
+        after, effects = end_stranger(after, missing)
+        return after, (*effects, SendOrder(after.order))
     elif group.deadline is not None and event.now >= group.deadline:
         after = _after_deadline(group, event.now)
     if after is group or isinstance(group.phase, Ended):
@@ -104,7 +114,9 @@ def _take_report(group: Coordinator, now: float, report: Report) -> Outcome:
     if before is None:
         return take_report(fence_latecomer(group, now, report), now, report, None), ()
     if before.report.life != report.life:
-        if before.gone is None and before.report.state != "left":
+        # One that was refused while the group was at work has no part in its verdict.
+        refused = isinstance(group.phase, Ended) and (report.rank, report.life) in group.waiting_processes
+        if refused or (before.gone is None and before.report.state != "left"):
             why = f"member {report.rank} is there already, on {before.report.node}"
             return note_waiting(group, now, report), (RefuseMember(report.rank, report.life, why),)
         after = take_report(fence_predecessor(group, now, before, report), now, report, None)
@@ -187,7 +199,8 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
         return end_not_joined(group, missing) if missing else end_not_ready(group, now - group.started)
     if phase.hint is not None and now >= phase.hint:
         missing = absent_ranks(group)
-        order = group.order._replace(why=f"waiting for {member_names(missing)}" if missing else "")
+        obstacle = f"; {group.obstacle}" if group.obstacle else ""
+        order = group.order._replace(why=f"waiting for {member_names(missing)}{obstacle}" if missing else "")
         return group._replace(order=order, phase=phase._replace(hint=now + 3 * HINT)), ()
     return group, ()
 

@@ -44,7 +44,16 @@ class StarterDied(NamedTuple):
     life: str
 
 
-Event = Reported | MemberLost | StarterDied | DeadlineReached
+class JoiningHindered(NamedTuple):
+    """What may keep a member from joining before the first start, as `10.0.0.7 has a different secret from this group`;
+    empty: nothing any more.  `gave_up`: that one has tried for as long as a member does, and has stopped."""
+
+    now: float
+    what: str
+    gave_up: bool = False
+
+
+Event = Reported | MemberLost | StarterDied | JoiningHindered | DeadlineReached
 
 
 class SendOrder(NamedTuple):
@@ -173,6 +182,7 @@ class Coordinator(NamedTuple):
     places: tuple[int, ...] = ()
     placed: frozenset[int] = frozenset()
     own: Starter | None = None  # the ftrun of this coordinator; None: epochs have no starter
+    obstacle: str = ""  # what may keep a member from joining before the first start, for a person
     # The last epoch that all of its members have run, and those of them that may live: see `fences.may_decide`.
     base: tuple[int, frozenset[int]] = (0, frozenset())
     # Earlier processes of member 0 that may be at work, by life, and until when a member may have had contact with

@@ -65,7 +65,7 @@ class CoordinatorLink:
         router.setsockopt(zmq.TCP_MAXRT, KEEPALIVE * 1000)
         self._connections = Connections(router, address.size, lines)
         self.sources = (router, self._connections.source)
-        self._bound = False
+        self._bound, self._unbound = False, ""  # the second: why not
         self._peers: dict[int, dict[str, Peer]] = {}  # by rank and life
         self._by_id: dict[bytes, Peer] = {}
         self._by_fd: dict[int, Peer] = {}
@@ -116,6 +116,7 @@ class CoordinatorLink:
         self._connections.make_room(self._by_fd)
         self._check_lost(now)
         self._check_starters(now)
+        self._check_strangers(now)
         if now >= self._next:
             self._next = now + (self._period if self._bind() else RETRY)
             self._pulse_frames[0] = peers.dump_pulse(read_pulse(self._beat_dir, now)), now
@@ -157,13 +158,14 @@ class CoordinatorLink:
             address = server(self._address, True)
             secure(self._socket, self._address, True)
             self._socket.bind(address)
-            self._bound = True
+            self._bound, self._unbound = True, ""
         except Unusable as error:
             self._lines.problem(f"no node can join: {error}")
         except zmq.ZMQError as error:
             taken = ": another process listens there, perhaps a second ftrun of member 0"
             taken = taken if error.errno == errno.EADDRINUSE else ""
-            self._lines.problem(f"no node can join: {self._address.endpoint}: {error.strerror}{taken}")
+            self._unbound = f"no node can join: {self._address.endpoint}: {error.strerror}{taken}"
+            self._lines.problem(self._unbound)
         return self._bound
 
     def _can_refuse_finally(self, now: float) -> bool:
@@ -190,6 +192,7 @@ class CoordinatorLink:
             except zmq.Again:
                 return
             id, *content = (frame.bytes for frame in frames)
+            peer: Peer | None = None
             try:
                 if len(content) == 2 and content[1] in (peers.BYE, peers.RENEW):
                     self._goodbye(id, content, now)
@@ -209,7 +212,8 @@ class CoordinatorLink:
             except Malformed as why:
                 self._lines.problem(f"{sender(content[0])} was refused: {why}")
                 final = isinstance(why, peers.Incompatible) and self._can_refuse_finally(now)
-                self._send([id, peers.REFUSED, str(why).encode(), peers.FINAL if final else b""])
+                over = self._ended_without if peer is not None and peer.refused else b""
+                self._send([id, peers.REFUSED, str(why).encode(), peers.FINAL if final else over])
                 continue
             self._send_order_to(peer)
         self._more = True
@@ -272,6 +276,7 @@ class CoordinatorLink:
             self._connection_closed(fd, now)
         else:
             peer.host = connection.host
+            self._connections.fits(peer.host)
             self._deaths.joined(peer, peer.host, peer.hello.port, now)
 
     def _receive_report(self, peer: Peer, frames: list[bytes], now: float) -> None:
@@ -291,7 +296,7 @@ class CoordinatorLink:
             self._pulse_frames[peer.hello.rank] = pulse, now
 
     def _handle_closed(self, now: float) -> None:
-        for fd in self._connections.closed():
+        for fd in self._connections.closed(now):
             self._connection_closed(fd, now)
 
     def _connection_closed(self, fd: int, now: float) -> None:
@@ -345,6 +350,16 @@ class CoordinatorLink:
         for life in self._starters.process(now):
             self._decide(membership.StarterDied(now, life))
 
+    def _check_strangers(self, now: float) -> None:
+        """A member that has another secret cannot say so, but the attempts of one begin and end in a certain way."""
+        if gave_up := self._connections.gave_up(now):
+            self._connections.fits(gave_up.split()[0])
+            self._decide(membership.JoiningHindered(now, gave_up, True))
+        elif not self._coordinator.epoch:
+            what = self._unbound or self._connections.misfit
+            if what != self._coordinator.obstacle:
+                self._decide(membership.JoiningHindered(now, what))
+
     def _is_progressing(self) -> bool:
         """Whether training progresses here.  If so, it also does at a silent member: only its connection is broken."""
         found = read_pulse(self._beat_dir, time.monotonic())
@@ -396,11 +411,20 @@ class CoordinatorLink:
             for peer in self._by_id.values():
                 if not peer.refused:
                     self._send_order_to(peer)
+                elif self._ended_without:
+                    self._send([peer.id, peers.REFUSED, peer.refused.encode(), self._ended_without])
         own = self._coordinator.own_order
         if self._own_report is not None and own is not None and self._order != self._delivered_order:
             self._delivered_order = self._order
             self._lines.send(messages.Contact())
             self._lines.send(messages.Ordered(peers.load_order(self._order)))
+
+    @property
+    def _ended_without(self) -> bytes:
+        """OVER if the group has ended without those that are refused.  Where it was stopped from outside, these may be
+        of the next schedule, whose rank 0 they still wait for."""
+        end = self._coordinator.order.end
+        return peers.OVER if end is not None and not end.asked else b""
 
     def _send_order_to(self, peer: Peer) -> None:
         self._send([peer.id, peers.ORDER, self._order, b"%d" % peer.seq, peer.stamp])

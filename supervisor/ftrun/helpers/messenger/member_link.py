@@ -243,9 +243,10 @@ class MemberLink:
         if frames[0] == peers.REFUSED and len(frames) == 3:
             self._awaiting = math.inf
             self._refusal = peers.load_why(frames[1])
-            if self._refusal not in self._refusals and len(self._refusals) < BATCH:
+            known = self._refusal in self._refusals or len(self._refusals) >= BATCH
+            if not known or frames[2] == peers.OVER:
                 self._refusals.add(self._refusal)
-                self._lines.send(messages.Refused(self._refusal, frames[2] == peers.FINAL))
+                self._lines.send(messages.Refused(self._refusal, frames[2] == peers.FINAL, frames[2] == peers.OVER))
             return
         if frames[0] in group_view.KINDS and len(frames) == 2:
             self.view.receive(frames[0], frames[1], now)
