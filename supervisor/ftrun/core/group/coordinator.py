@@ -30,6 +30,7 @@ from ftrun.core.group.ending import (
 )
 from ftrun.core.group.fences import (
     drain_time,
+    end_of_life,
     end_of_starter,
     fence_latecomer,
     fence_predecessor,
@@ -52,6 +53,7 @@ from ftrun.core.group.membership import (
     Gathering,
     GroupRestart,
     JoiningHindered,
+    LifeEnded,
     NodeNote,
     Outcome,
     RefuseMember,
@@ -71,7 +73,7 @@ from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first,
 from ftrun.core.group.world import agree
 from ftrun.core.machine.values import CAUSES
 from ftrun.core.rules import exit_codes
-from ftrun.core.text import durations, sentences
+from ftrun.core.text import sentences
 
 
 def decide(group: Coordinator, event: Event) -> Outcome:
@@ -82,6 +84,8 @@ def decide(group: Coordinator, event: Event) -> Outcome:
         after, effects = _note_loss(group, event)
     elif isinstance(event, StarterDied):
         after = end_of_starter(group, event)
+    elif isinstance(event, LifeEnded):
+        after = end_of_life(group, event)
     elif isinstance(event, JoiningHindered):
         if group.epoch or not isinstance(group.phase, Gathering):
             return group, ()
@@ -341,14 +345,14 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
 
 
 def _starter_text(group: Coordinator, absent: list[int], now: float) -> str:
-    """For whom the start waits, why, and for how long, where an earlier member 0 may be at work."""
+    """For whom the start waits, and why (`loss_wait`: for how long), where an earlier member 0 may be at work."""
     left = starters_over_at(group, absent) - now
     if not group.starters or left <= 0:
         return ""
     nodes = ", ".join(sorted({starter.node for starter, _ in group.starters.values()})[:NAMED])
     return (
-        f"; the earlier member 0 (on {nodes}) may still be at work, so nothing starts until its lease is over in"
-        f" {durations.seconds(left)}, or it is certainly dead"
+        f"; the earlier member 0 (on {nodes}) may still be at work, so nothing starts until its lease is over or it is"
+        " certainly dead"
     )
 
 
@@ -426,6 +430,8 @@ def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outco
         reports_missing=False,
         epoch_reported=False,
         starters={},
+        lives={},
+        dead=frozenset(),
     )
     after = with_places(after, places)
     return after._replace(kinds=count_kinds(after)), (NodeNote(f"{_all(after)} start epoch {epoch}"),)

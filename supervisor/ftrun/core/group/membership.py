@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, get_args
 
 from ftrun.core.group.losses import Losses
-from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Pulse, Report, Starter
+from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Life, Pulse, Report, Starter
 from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect
 from ftrun.core.machine.values import Reason
 from ftrun.core.named_tuple import NamedTuple
@@ -44,6 +44,14 @@ class StarterDied(NamedTuple):
     life: str
 
 
+class LifeEnded(NamedTuple):
+    """It is certain that this process of a member, one of `Coordinator.lives`, is dead, and its command too."""
+
+    now: float
+    rank: int
+    life: str
+
+
 class JoiningHindered(NamedTuple):
     """What may keep a member from joining before the first start, as `10.0.0.7 has a different secret from this group`;
     empty: nothing any more.  `gave_up`: that one has tried for as long as a member does, and has stopped."""
@@ -53,7 +61,7 @@ class JoiningHindered(NamedTuple):
     gave_up: bool = False
 
 
-Event = Reported | MemberLost | StarterDied | JoiningHindered | DeadlineReached
+Event = Reported | MemberLost | StarterDied | LifeEnded | JoiningHindered | DeadlineReached
 
 
 class SendOrder(NamedTuple):
@@ -189,6 +197,10 @@ class Coordinator(NamedTuple):
     # each; and those that are certainly dead.
     starters: Mapping[str, tuple[Starter, float]] = {}
     dead_starters: frozenset[str] = frozenset()
+    # For an epoch that was reported: the processes of the other members that may run it, and those members of which
+    # these are certainly dead.  No later epoch has begun.
+    lives: Mapping[int, Life] = {}
+    dead: frozenset[int] = frozenset()
     # By member, its newest checkpoint when it became possible to take in more members; None: that is not possible.
     saved: Mapping[int, int | None] | None = None
 
