@@ -180,3 +180,46 @@ def test_idle_accelerators_of_all_members_are_a_hang(pair: Pair, still: bool) ->
     code = 195 if still else 0
     assert [run.wait() for run in both] == [code, code], [run.log() for run in both]
     assert {record["rule"] for run in both for record in run.named("hang")} == ({"idle"} if still else set())
+
+
+ENDS = "import time, os\nwhile not os.path.exists('enough'): ft.beat(); time.sleep(0.02)\nos._exit({})"
+
+
+@pytest.mark.parametrize("code", [0, 93])
+def test_a_refused_duplicate_ends_with_195_whatever_the_group_ends_with(pair: Pair, code: int) -> None:
+    first, second = (pair.start(rank, "--max-restarts", "0", code=ENDS.format(code)) for rank in (0, 1))
+    for run in (first, second):
+        run.until("first_beat")
+    message = pair.folder / "message-other"
+    options = ("--run-dir", str(pair.folder / "run-other"), "--termination-log", str(message))
+    other = pair.start(1, *options, code=ENDS.format(code))
+    wait_for(lambda: "member 1 is there already, on node-1" in other.stderr, "the refusal")
+    (pair.folder / "enough").touch()
+    assert [run.wait() for run in (first, second, other)] == [code, code, 195]
+    why = "does not take this node: member 1 is there already, on node-1; the group has ended"
+    assert json.loads(message.read_text())["message"].endswith(why)
+
+
+def test_a_wrong_secret_ends_both_sides_within_seconds_and_both_say_so(pair: Pair) -> None:
+    wrong = pair.folder / "wrong"
+    wrong.write_text("y" * 32)
+    first, second = pair.start(0), pair.start(1, "--group-secret-file", str(wrong))
+    assert (second.wait(), first.wait()) == (2, 195)
+    assert "has a different secret from this node" in pair.message(1)["message"]
+    why = "127.0.0.1 has a different secret from this group, and has given up; member 1 has not joined"
+    assert pair.message(0)["message"].startswith(why)
+    assert not first.named("spawned")
+    assert not second.named("spawned")
+
+
+def test_a_second_member_0_on_a_taken_port_says_so(pair: Pair) -> None:
+    first, second = pair.both()
+    options = ("--run-dir", str(pair.folder / "run-other"), "--termination-log", str(pair.folder / "message-other"))
+    other = pair.start(0, *options, "--wait-peer", "5s")
+    wait_for(lambda: "perhaps a second ftrun of member 0" in other.stderr, "the reason")
+    assert other.wait() == 195
+    ended = json.loads((pair.folder / "message-other").read_text())["message"]
+    assert ended.startswith("member 1 did not join within 5s; no node can join: ")
+    assert ended.endswith("perhaps a second ftrun of member 0")
+    ftctl(first, "stop")
+    assert [run.wait() for run in (first, second)] == [143, 143]

@@ -18,14 +18,27 @@ from ftrun.core.group.membership import (
     Effects,
     Ended,
     Event,
+    LifeEnded,
     RefuseMember,
     Reported,
     SendOrder,
     Shape,
     StarterDied,
+    Steady,
     new_coordinator,
 )
-from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Places, Pulse, Ranks, Report, Starter, State
+from ftrun.core.group.messages import (
+    GroupEnd,
+    GroupOrder,
+    Life,
+    NodeFailure,
+    Places,
+    Pulse,
+    Ranks,
+    Report,
+    Starter,
+    State,
+)
 from ftrun.core.group.messages import World as Numbers
 from ftrun.core.group.places import members, place_of
 from ftrun.core.group.root_cause import MemberLost
@@ -60,8 +73,10 @@ class Body:
         self.places: Places = ()  # of its epoch
         self.checkpoint = 0
         self.starter: Starter | None = None  # of its epoch
+        self.lives: tuple[int, tuple[Life, ...]] = (0, ())  # an epoch, and who runs it
+        self.disclosed: set[tuple[Side, int]] = set()  # the connections over which it has said that it has stopped
         self.side: Side = Side(self) if rank == 0 else world.side  # of the member 0 that it is connected with
-        self.provable = world.place_dice.random() < 0.5  # its death, if it is a member 0
+        self.provable = world.place_dice.random() < 0.5  # its death, for a new member 0
 
     def report(self) -> Report:
         failure = self.failure and self.failure._replace(age=self.world.now - self.since)
@@ -69,7 +84,12 @@ class Body:
                       self.end, progressed=self.epoch % 3 == 1, ran=self.ran,
                       ranks=Ranks(self.ranks, f"host-{self.rank}", self.port), places=self.places,
                       address=f"host-{self.rank}", checkpoint=self.checkpoint or None,
-                      starter=self.starter)  # fmt: skip
+                      starter=self.starter, lives=self.known_lives())  # fmt: skip
+
+    def known_lives(self) -> tuple[Life, ...]:
+        if self.disclosed - {(self.side, self.side.session)} or not self.lives[0] == self.epoch == self.ran:
+            return ()
+        return self.lives[1]
 
     def now_is(self, state: State) -> None:
         self.state, self.seq = state, self.seq + 1
@@ -117,6 +137,8 @@ class Body:
         self.answered = asked if self.answered is None else max(self.answered, asked)
         if order.epoch == self.epoch and order.places:
             self.places = order.places
+        if order.lives and self.state == "running" and self.epoch == order.epoch:
+            self.lives, self.disclosed = (order.epoch, order.lives), set()
         if order.starter is not None and self.starter is not None and order.starter.life == self.starter.life:
             self.starter = order.starter
         if self.ends_alone:
@@ -197,6 +219,12 @@ class Body:
             self.now_is("left")
         world.send(self)
         world.later(BEAT, self.beat)
+
+    def left_out(self) -> None:
+        """It was refused, and the group has ended without it."""
+        if self.alive and self.state == "ready":
+            self.end = GroupEnd(195, "hang-limit", "refused, and the group has ended", cut=True)
+            self.now_is("left")
 
     def mended(self) -> None:
         self.cut, self.mute, self.deaf = self.moved, False, False
@@ -284,6 +312,15 @@ class Side:
         own = Starter(zero.life, f"node-{zero.boot}", zero.boot)
         self.coordinator = new_coordinator(world.now, world.shape, world.wait, world.drain, silence=SILENCE, own=own)
         world.wake(self)
+
+    @property
+    def lives(self) -> tuple[Life, ...]:
+        """Who runs the epoch, as far as this side knows."""
+        group = self.coordinator
+        if group is None or not isinstance(group.phase, Steady):
+            return ()
+        found = (group.members[rank].report for rank in self.present if rank in group.members)
+        return tuple(Life(r.rank, r.life, r.boot, "", 0) for r in found if r.rank and r.ran == group.epoch)
 
     def end(self) -> None:
         self.session += 1
@@ -384,6 +421,8 @@ class World:
         """Its whole report.  What was sent to a coordinator that is no more does not reach the next one."""
         side, report, asked = body.side, body.report(), self.now
         session = side.session
+        if report.state in ("ready", "left"):
+            body.disclosed.add((side, session))
         for delay in self._delays(body, body.mute):
             self.later(delay, lambda: self.arrived(body, side, report, session, asked))
 
@@ -396,12 +435,16 @@ class World:
             side.present[body.rank] = (body.life, self.now)
             self.asked[body.life] = asked
             self.answer(side, body)
+        elif isinstance(side.coordinator.phase, Ended) and body.side is side:
+            body.left_out()
 
     def answer(self, side: Side, body: Body) -> None:
         if side.coordinator is None:
             return
         order = side.coordinator.order if body.rank else side.coordinator.own_order
         asked = self.asked.get(body.life, 0.0)
+        if body.rank and order is not None and order.what == "run":
+            order = order._replace(lives=side.lives)
 
         def arrived() -> None:
             if body.side is side and order is not None:
@@ -434,6 +477,9 @@ class World:
             for life in list(side.coordinator.starters) if side.coordinator is not None else ():
                 if any(b.life == life and b.provable and (not b.alive or b.state == "left") for b in self.bodies):
                     self.tell(side, StarterDied(self.now, life))
+            for one in side.coordinator.lives.values() if side.coordinator is not None else ():
+                if any(b.life == one.life and b.provable and (not b.alive or b.state == "left") for b in self.bodies):
+                    self.tell(side, LifeEnded(self.now, one.rank, one.life))
         self.later(BEAT, self.silences)
 
     # The coordinator

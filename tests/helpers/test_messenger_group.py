@@ -207,6 +207,43 @@ def test_a_new_member_0_starts_nothing_while_the_ftrun_of_the_earlier_one_accept
     assert start_epoch.starter.life == "new"
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_members_that_are_lost_together_with_member_0_start_when_their_ports_are_closed(
+    make: Callable[[int], Group], told: bool
+) -> None:
+    """`told`: the one that is left may have told the lost member 0 that it has stopped: another epoch may run."""
+    group = make(3)
+    with contextlib.ExitStack() as stack:
+        signs = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        ports = [sign.getsockname()[1] for sign in signs]
+        nodes = [group.node(rank, port=port, contained=True) for rank, port in enumerate([*ports, 0])]
+        start(nodes)
+        found = nodes[2].event("ordered", lambda line: line["order"]["starter"]["port"])["order"]["starter"]
+        starter = {"starter": Starter(**found)}
+        nodes[2].report("running", 1, **starter)
+        time.sleep(2.5)  # rank 0 has told who is at work; no event shows that
+        if told:
+            nodes[2].report("ready", 1, **starter)
+            nodes[1].ordered("stop", 1)
+        nodes[1].process.kill()
+        nodes[0].process.kill()
+        wait_for(lambda: nodes[0].process.poll() is not None, "the end of member 0")
+        nodes[2].report("ready", 1, **starter)
+        again = [group.node(rank, life=f"again{rank}", boot="another") for rank in range(2)]
+        for node in again:
+            node.report("ready")
+            node.ordered("stop", 1)
+            node.report("ready", 1)
+        nodes[2].contact()
+        assert not [line for line in nodes[2].lines if line["event"] == "ordered" and line["order"]["epoch"] > 1]
+    if told:
+        nodes[2].contact()
+        nodes[2].contact()
+        assert not [line for line in nodes[2].lines if line["event"] == "ordered" and line["order"]["epoch"] > 1]
+    else:
+        assert nodes[2].ordered("run", 2).starter.life == "again0"  # type: ignore[union-attr]
+
+
 def test_an_ftrun_that_dies_without_its_messenger_is_detected_at_once(make: Callable[[int], Group]) -> None:
     nodes = make(3).running()
     assert nodes[1].end() == 0

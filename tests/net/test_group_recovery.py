@@ -1,5 +1,7 @@
 """Containers on hosts of their own, each with an ftrun: all members restart in one epoch and end with one verdict."""
 
+import os
+import signal
 from collections.abc import Callable
 
 from support.group_runs import Group
@@ -57,6 +59,22 @@ def test_a_lost_container_that_comes_back(hosts: Make) -> None:
     assert by_rank(group, 3, "starts") == {0: 1, 1: 2, 2: 3}
     group.finish()
     group.must_end(0, epochs=[1, 2, 3])
+
+
+def test_two_that_are_lost_together_with_member_0_are_back_within_seconds(hosts: Make) -> None:
+    """The container that is left knows who ran, and their machines show that these are dead: no lease is waited for."""
+    group = Group(hosts(3), *QUICK, wait="10m")
+    group.begin()
+    group.until_step(40)  # some seconds after the start
+    for rank in (0, 1):
+        group.rank(rank).kill()
+    os.kill(group.rank(2).command, signal.SIGKILL)
+    group.rank(2).until("exited")
+    for rank in (0, 1):
+        group.start(rank)
+    group.until_started(2)
+    group.finish()
+    group.must_end(0, epochs=[1, 2])
 
 
 def test_a_lost_container_that_does_not_come_back(hosts: Make) -> None:

@@ -121,6 +121,16 @@ def test_the_group_is_described_alike(what: str) -> None:
             "more",
         ),
         (
+            LossWait((1,), 1, 552.0, "start"),
+            "an earlier ftrun of member 1 may still be at work; all start in 9m 12s, when its lease is over, or as "
+            "soon as it is certainly dead",
+        ),
+        (
+            LossWait((0, 1), 2, 20.0, "start"),
+            "earlier ftruns of members 0, 1 may still be at work; all start in 20s, when their leases are over, or as "
+            "soon as they are certainly dead",
+        ),
+        (
             LossWait(tuple(range(8)), 10, 9.0, "end", code=195),
             "members 0, 1, 2, 3, 4, 5, 6, 7 and 2 more are lost; the group waits 9s more for them, then the job ends "
             "with 195",

@@ -63,10 +63,12 @@ class RankZeroSilent(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Rank 0 rejects this member.  `final`: for good, because of its version, options or secret."""
+    """Rank 0 rejects this member.  `final`: for good, because of its version, options or secret.  `over`: the group has
+    ended without it."""
 
     why: str
     final: bool = False
+    over: bool = False
 
 
 class GroupNote(NamedTuple):

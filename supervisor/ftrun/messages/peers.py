@@ -1,27 +1,40 @@
 """Messages between the messengers of a group, and to their PID 1: values of `core.group` to JSON, and back.
 
 A member always sends four frames: its `Hello`, its `Report`, its `Pulse` or nothing, and its time.  Rank 0 answers each
-message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the reason, FINAL
-or nothing].  A messenger whose PID 1 has died sends BYE after its `Hello`.  One that is about to reconnect, because no
-answer comes, sends RENEW, so that the end of the old connection does not count as the end of the member.
+message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the reason, FINAL,
+OVER or nothing]: it can never join, or the group has ended without it.  A messenger whose PID 1 has died sends BYE
+after its `Hello`.  One that is about to reconnect, because no answer comes, sends RENEW, so that the end of the old
+connection does not count as the end of the member.
 """
 
 import json
 from typing import Any, Final
 
-from ftrun.core.group.messages import SILENCE, GroupOrder, Places, Pulse, Ranks, Report, Starter, World
+from ftrun.core.group.messages import (
+    MOST_LIVES,
+    SILENCE,
+    GroupOrder,
+    Life,
+    Places,
+    Pulse,
+    Ranks,
+    Report,
+    Starter,
+    World,
+)
 from ftrun.core.group.places import MOST_PAIRS
 from ftrun.core.group.world import MOST_RUNS
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
 from ftrun.messages.codec import Codec, Malformed, Value, parse_object
 
-SCHEMA: Final = 7
+SCHEMA: Final = 8
 ORDER: Final = b"order"
 REFUSED: Final = b"refused"
 BYE: Final = b"bye"
 RENEW: Final = b"again"
 FINAL: Final = b"misfit"
+OVER: Final = b"over"
 LIMIT: Final = 32768  # bytes of a frame
 TEXT: Final = 500  # characters of a text; a longer one is truncated
 PERIOD: Final = 1.0  # s between two heartbeats of a member
@@ -112,6 +125,7 @@ def load_report(content: bytes) -> Report:
     _check_places(report.places)
     _check_address(report.address, 0)
     _check_starter(report.starter)
+    _check_lives(report.lives)
     if report.ranks is not None:
         _check_ranks(report.ranks)
     if report.rounds is not None:
@@ -124,6 +138,7 @@ def load_order(content: bytes) -> GroupOrder:
     _check_places(order.places)
     _check_address(order.master, 0)
     _check_starter(order.starter)
+    _check_lives(order.lives)
     if order.world is not None:
         _check_world(order.world)
     if order.round is not None:
@@ -209,6 +224,13 @@ def _check_places(places: Places) -> None:
 def _check_starter(starter: Starter | None) -> None:
     if starter is not None:
         _check_address(starter.host, starter.port)
+
+
+def _check_lives(lives: tuple[Life, ...]) -> None:
+    if len(lives) > MOST_LIVES:
+        raise Malformed(f"`lives`: more than {MOST_LIVES}")
+    for life in lives:
+        _check_address(life.host, life.port)
 
 
 def _check_address(address: str, port: int) -> None:

@@ -145,6 +145,10 @@ def loss_sentence(loss: LossWait, size: int) -> str:
     """Who is lost, until when the group waits, and what follows: `member 2 is lost; the group waits 48s more for it,
     then goes on with 2 of 3 members`."""
     one, left = loss.number == 1, f"{seconds(loss.left)} more"
+    if loss.then == "start":
+        who = f"{'an earlier ftrun' if one else 'earlier ftruns'} of {_members(loss.members, loss.number)}"
+        leases = "its lease is over, or as soon as it is" if one else "their leases are over, or as soon as they are"
+        return f"{who} may still be at work; all start in {seconds(loss.left)}, when {leases} certainly dead"
     who = f"{_members(loss.members, loss.number)} {'is' if one else 'are'} lost"
     if loss.then == "replace":
         certain = f"in {seconds(loss.left)}, when it is certain that nothing of {'it' if one else 'them'} runs any more"

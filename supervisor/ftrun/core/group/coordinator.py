@@ -24,11 +24,13 @@ from ftrun.core.group.ending import (
     end_not_joined,
     end_not_ready,
     end_not_started,
+    end_stranger,
     immediate_end,
     member_names,
 )
 from ftrun.core.group.fences import (
     drain_time,
+    end_of_life,
     end_of_starter,
     fence_latecomer,
     fence_predecessor,
@@ -50,6 +52,8 @@ from ftrun.core.group.membership import (
     Event,
     Gathering,
     GroupRestart,
+    JoiningHindered,
+    LifeEnded,
     NodeNote,
     Outcome,
     RefuseMember,
@@ -69,7 +73,7 @@ from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first,
 from ftrun.core.group.world import agree
 from ftrun.core.machine.values import CAUSES
 from ftrun.core.rules import exit_codes
-from ftrun.core.text import durations, sentences
+from ftrun.core.text import sentences
 
 
 def decide(group: Coordinator, event: Event) -> Outcome:
@@ -80,6 +84,16 @@ def decide(group: Coordinator, event: Event) -> Outcome:
         after, effects = _note_loss(group, event)
     elif isinstance(event, StarterDied):
         after = end_of_starter(group, event)
+    elif isinstance(event, LifeEnded):
+        after = end_of_life(group, event)
+    elif isinstance(event, JoiningHindered):
+        if group.epoch or not isinstance(group.phase, Gathering):
+            return group, ()
+        after = group._replace(obstacle=event.what)
+        if not event.gave_up or not (missing := absent_ranks(group)):
+            return after, ()
+        after, effects = end_stranger(after, missing)
+        return after, (*effects, SendOrder(after.order))
     elif group.deadline is not None and event.now >= group.deadline:
         after = _after_deadline(group, event.now)
     if after is group or isinstance(group.phase, Ended):
@@ -104,7 +118,9 @@ def _take_report(group: Coordinator, now: float, report: Report) -> Outcome:
     if before is None:
         return take_report(fence_latecomer(group, now, report), now, report, None), ()
     if before.report.life != report.life:
-        if before.gone is None and before.report.state != "left":
+        # One that was refused while the group was at work has no part in its verdict.
+        refused = isinstance(group.phase, Ended) and (report.rank, report.life) in group.waiting_processes
+        if refused or (before.gone is None and before.report.state != "left"):
             why = f"member {report.rank} is there already, on {before.report.node}"
             return note_waiting(group, now, report), (RefuseMember(report.rank, report.life, why),)
         after = take_report(fence_predecessor(group, now, before, report), now, report, None)
@@ -187,7 +203,8 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
         return end_not_joined(group, missing) if missing else end_not_ready(group, now - group.started)
     if phase.hint is not None and now >= phase.hint:
         missing = absent_ranks(group)
-        order = group.order._replace(why=f"waiting for {member_names(missing)}" if missing else "")
+        obstacle = f"; {group.obstacle}" if group.obstacle else ""
+        order = group.order._replace(why=f"waiting for {member_names(missing)}{obstacle}" if missing else "")
         return group._replace(order=order, phase=phase._replace(hint=now + 3 * HINT)), ()
     return group, ()
 
@@ -328,14 +345,14 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
 
 
 def _starter_text(group: Coordinator, absent: list[int], now: float) -> str:
-    """For whom the start waits, why, and for how long, where an earlier member 0 may be at work."""
+    """For whom the start waits, and why (`loss_wait`: for how long), where an earlier member 0 may be at work."""
     left = starters_over_at(group, absent) - now
     if not group.starters or left <= 0:
         return ""
     nodes = ", ".join(sorted({starter.node for starter, _ in group.starters.values()})[:NAMED])
     return (
-        f"; the earlier member 0 (on {nodes}) may still be at work, so nothing starts until its lease is over in"
-        f" {durations.seconds(left)}, or it is certainly dead"
+        f"; the earlier member 0 (on {nodes}) may still be at work, so nothing starts until its lease is over or it is"
+        " certainly dead"
     )
 
 
@@ -413,6 +430,8 @@ def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outco
         reports_missing=False,
         epoch_reported=False,
         starters={},
+        lives={},
+        dead=frozenset(),
     )
     after = with_places(after, places)
     return after._replace(kinds=count_kinds(after)), (NodeNote(f"{_all(after)} start epoch {epoch}"),)

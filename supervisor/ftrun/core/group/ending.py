@@ -48,7 +48,15 @@ def end_not_ready(group: Coordinator, age: float) -> Outcome:
 
 def end_not_joined(group: Coordinator, missing: list[int]) -> Outcome:
     why = f"{member_names(missing)} did not join within {durations.seconds(group.wait)}"
-    return end_group(group, _hang_limit(why))
+    return end_group(group, _hang_limit(f"{why}; {group.obstacle}" if group.obstacle else why))
+
+
+def end_stranger(group: Coordinator, missing: list[int]) -> Outcome:
+    """Before the first start a member gave up that has another secret.  The verdict is that of a member that does not
+    join, and no permanent failure: it may also have been one of an earlier schedule."""
+    did = "has" if len(missing) == 1 else "have"
+    why = f"{group.obstacle}, and has given up; {member_names(missing)} {did} not joined"
+    return end_group(group, _hang_limit(f"{why}: all members need the same secret"))
 
 
 def end_not_started(group: Coordinator, slow: list[int]) -> Outcome:

@@ -13,6 +13,7 @@ from ftrun.core.group.membership import (
     Coordinator,
     Ended,
     Gathering,
+    LifeEnded,
     StarterDied,
     count_kinds,
 )
@@ -48,7 +49,7 @@ def note_waiting(group: Coordinator, now: float, report: Report) -> Coordinator:
 
 def fence_latecomer(group: Coordinator, now: float, report: Report) -> Coordinator:
     """A member that comes late to a new coordinator, and has run nothing, may have replaced another: fence it."""
-    if isinstance(group.phase, Gathering | Ended) or not may_have_predecessor(report, group.epoch):
+    if isinstance(group.phase, Gathering | Ended) or not _may_have_predecessor(group, report):
         return group
     if report.rank not in group.placed:
         return group
@@ -76,6 +77,26 @@ def note_starter(group: Coordinator, now: float, report: Report, before: MemberS
     named = named if named.port and named.host else known
     group = group._replace(starters={**group.starters, named.life: (named, now if is_new else since)})
     return group if isinstance(group.phase, Gathering) or not is_new else fence(group, now, {0: now})
+
+
+def note_lives(group: Coordinator, report: Report) -> Coordinator:
+    """A member names the processes of the others that may run the epoch.  It says so only while no rank 0 can know
+    that it has stopped, so that no later epoch has begun, and these are all that there are."""
+    known = group.epoch_reported and report.epoch == report.ran == group.epoch and report.rank in group.placed
+    if not known or not report.lives or isinstance(group.phase, Ended):
+        return group
+    lives = {life.rank: life for life in report.lives if life.rank in group.placed and life.rank}
+    return group if lives == group.lives else group._replace(lives=lives)
+
+
+def end_of_life(group: Coordinator, event: LifeEnded) -> Coordinator:
+    """The process of a member that ran the epoch is certainly dead: nothing waits for its lease."""
+    known = group.lives.get(event.rank)
+    if known is None or known.life != event.life or event.rank in group.dead:
+        return group
+    fences = {rank: until for rank, until in group.fences.items() if rank != event.rank}
+    group = without_dead(group._replace(dead=group.dead | {event.rank}, fences=fences), event.rank)
+    return group._replace(kinds=count_kinds(group))
 
 
 def end_of_starter(group: Coordinator, event: StarterDied) -> Coordinator:
@@ -119,17 +140,19 @@ def _without_starters(group: Coordinator, lives: list[str]) -> Coordinator:
     return group._replace(kinds=count_kinds(group))
 
 
-def may_have_predecessor(report: Report, epoch: int) -> bool:
+def _may_have_predecessor(group: Coordinator, report: Report) -> bool:
     """True where an earlier process of this rank may still run its command.  Not for rank 0, of which the members know
     (`note_starter`); nor for a member that itself ran the newest epoch, since it was the only one of its rank when that
-    began."""
-    return report.rank != 0 and report.state == "ready" and report.failure is None and report.ran < max(epoch, 1)
+    began; nor where that process is certainly dead."""
+    if report.rank == 0 or report.rank in group.dead:
+        return False
+    return report.state == "ready" and report.failure is None and report.ran < max(group.epoch, 1)
 
 
 def fence_unknown(group: Coordinator, now: float) -> Coordinator:
     """A new coordinator does not know which processes its members have replaced: it fences the members that may have
     replaced one until none of these can still run its command, and itself while an earlier one may be at work."""
-    found = (m.report for m in group.working if may_have_predecessor(m.report, group.epoch))
+    found = (m.report for m in group.working if _may_have_predecessor(group, m.report))
     lost = {report.rank: group.started for report in found}
     if group.starters:
         lost[0] = max(since for _, since in group.starters.values())
@@ -151,6 +174,8 @@ def fence(group: Coordinator, now: float, lost: Mapping[int, float]) -> Coordina
 def over_at(group: Coordinator, rank: int) -> float:
     """When the commands of all processes of this member, which is gone or was never seen, are certainly dead."""
     fenced, member = group.fences.get(rank, group.started), group.members.get(rank)
+    if member is None and rank in group.dead:
+        return fenced
     if member is None:
         since = group.started
     elif member.report.state == "left" or (member.report.state == "ready" and member.report.epoch == group.epoch):
@@ -167,7 +192,7 @@ def starters_over_at(group: Coordinator, absent: Collection[int]) -> float:
     new, may have been with it, and have lost contact with it only when that one's own lease ended."""
     if not group.starters:
         return group.started
-    away = absent or any(may_have_predecessor(member.report, group.epoch) for member in group.working)
+    away = absent or any(_may_have_predecessor(group, member.report) for member in group.working)
     since = max(since for _, since in group.starters.values())
     return since + group.lease * (2 if away else 1) + LATE + group.drain
 

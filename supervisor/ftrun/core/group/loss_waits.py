@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from ftrun.core.group.fences import over_at
+from ftrun.core.group.fences import over_at, starters_over_at
 from ftrun.core.group.losses import LossWait
-from ftrun.core.group.membership import Coordinator, Draining, Steady
+from ftrun.core.group.membership import Coordinator, Draining, Steady, absent_ranks
 from ftrun.core.rules import exit_codes
 
 NAMED: Final = 8  # members that are named; the others are counted
@@ -25,15 +25,17 @@ def _enough(group: Coordinator) -> int:
 
 
 def loss_wait(group: Coordinator, now: float) -> LossWait | None:
-    """None while no lost member is waited for.  Members that are still ending their command count as able to start."""
+    """None while no lost member is waited for, nor the lease of one that is replaced.
+
+    Members that are still ending their command count as able to start."""
     phase = group.phase
     if not isinstance(phase, Draining | Steady) or not phase.losses.missing:
-        return None
+        return _lease_wait(group, now) if isinstance(phase, Draining) else None
     patience, lost = phase.losses.until(group.wait), sorted(phase.losses.missing)
     if patience is None:
         return None
     able = len(group.placed) - len(lost) - group.kinds.get("leaving", 0) + group.kinds.get("spare", 0)
-    dead = max(over_at(group, rank) for rank in lost)
+    dead = max(starters_over_at(group, lost), *(over_at(group, rank) for rank in lost))
     found = LossWait(tuple(lost[:NAMED]), len(lost), max(0.0, patience - now), "end", code=exit_codes.HANG_LIMIT.code)
     if isinstance(phase, Steady):  # the ranks wait for a container, which no other one can replace
         due = patience if phase.round_due is None else max(patience, phase.round_due)
@@ -43,3 +45,14 @@ def loss_wait(group: Coordinator, now: float) -> LossWait | None:
     if able >= group.shape.fewest:
         return found._replace(left=max(0.0, patience - now, dead - now), then="go on", working=able, code=None)
     return found
+
+
+def _lease_wait(group: Coordinator, now: float) -> LossWait | None:
+    """The wait for earlier processes of members that are back."""
+    over = starters_over_at(group, absent_ranks(group))
+    until = {rank: at for rank, at in group.fences.items() if at > now and rank in group.placed}
+    if group.starters and over > now:
+        until[0] = max(over, until.get(0, over))
+    if not until:
+        return None
+    return LossWait(tuple(sorted(until)[:NAMED]), len(until), max(until.values()) - now, "start")

@@ -18,12 +18,13 @@ class LossWait(NamedTuple):
     what follows, if none of them comes back before.
 
     `then`: `go on`: `working` members go on without them.  `replace`: spares take their places, since it is certain
-    then that nothing of the lost ones runs any more.  `end`: the job ends with `code`."""
+    then that nothing of the lost ones runs any more.  `end`: the job ends with `code`.  `start`: the members are
+    back, and all start; until then earlier processes of them may still run their command."""
 
     members: tuple[int, ...]
     number: int
     left: float
-    then: Literal["go on", "replace", "end"]
+    then: Literal["go on", "replace", "end", "start"]
     working: int | None = None
     code: int | None = None
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, get_args
 
 from ftrun.core.group.losses import Losses
-from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Pulse, Report, Starter
+from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Life, Pulse, Report, Starter
 from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect
 from ftrun.core.machine.values import Reason
 from ftrun.core.named_tuple import NamedTuple
@@ -44,7 +44,24 @@ class StarterDied(NamedTuple):
     life: str
 
 
-Event = Reported | MemberLost | StarterDied | DeadlineReached
+class LifeEnded(NamedTuple):
+    """It is certain that this process of a member, one of `Coordinator.lives`, is dead, and its command too."""
+
+    now: float
+    rank: int
+    life: str
+
+
+class JoiningHindered(NamedTuple):
+    """What may keep a member from joining before the first start, as `10.0.0.7 has a different secret from this group`;
+    empty: nothing any more.  `gave_up`: that one has tried for as long as a member does, and has stopped."""
+
+    now: float
+    what: str
+    gave_up: bool = False
+
+
+Event = Reported | MemberLost | StarterDied | LifeEnded | JoiningHindered | DeadlineReached
 
 
 class SendOrder(NamedTuple):
@@ -173,12 +190,17 @@ class Coordinator(NamedTuple):
     places: tuple[int, ...] = ()
     placed: frozenset[int] = frozenset()
     own: Starter | None = None  # the ftrun of this coordinator; None: epochs have no starter
+    obstacle: str = ""  # what may keep a member from joining before the first start, for a person
     # The last epoch that all of its members have run, and those of them that may live: see `fences.may_decide`.
     base: tuple[int, frozenset[int]] = (0, frozenset())
     # Earlier processes of member 0 that may be at work, by life, and until when a member may have had contact with
     # each; and those that are certainly dead.
     starters: Mapping[str, tuple[Starter, float]] = {}
     dead_starters: frozenset[str] = frozenset()
+    # For an epoch that was reported: the processes of the other members that may run it, and those members of which
+    # these are certainly dead.  No later epoch has begun.
+    lives: Mapping[int, Life] = {}
+    dead: frozenset[int] = frozenset()
     # By member, its newest checkpoint when it became possible to take in more members; None: that is not possible.
     saved: Mapping[int, int | None] | None = None
 

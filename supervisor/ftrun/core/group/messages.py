@@ -8,6 +8,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
 
 SILENCE: Final = 60.0  # s without a message after which a member counts as lost: the default of `--peer-timeout`
+MOST_LIVES: Final = 32  # members of a group in which each knows the ftruns of all
 MISSED_PULSES: Final = 3  # the least number of pulses from a node that must be missing
 Places = tuple[tuple[int, int], ...]
 """Members in the order of their places (places.py), as pairs: the first of consecutive members, and how many."""
@@ -75,6 +76,18 @@ class Starter(NamedTuple):
     left: bool = False
 
 
+class Life(NamedTuple):
+    """The ftrun of a member that runs an epoch.  `host` and `port`: where rank 0 has reached it, and where it accepts
+    connections as long as it lives; `boot`, `contained`: as in `Starter`."""
+
+    rank: int
+    life: str
+    boot: str
+    host: str
+    port: int
+    contained: bool = False
+
+
 class World(NamedTuple):
     """The ranks of an epoch.  Rank 0 of the job listens at `address` and `port`; `counts`: pairs (members, ranks of
     each of them), in the order of their places."""
@@ -92,7 +105,9 @@ class Report(NamedTuple):
     `epoch`; empty: not known.  `address`: where the other members can reach this one; empty: at the endpoint of the
     group.  `checkpoint`: a number that rises with each checkpoint that is safe on disk in this attempt.  `regains`:
     devices that the command here runs without, and that are well again.  `starter`: of `epoch`, if this member started
-    it or waits as its spare; None: not known.
+    it or waits as its spare; None: not known.  `lives`: all others that may run `epoch` or a later one, as far as they
+    are known; only from a member that ran it, and of which no earlier rank 0 can know that it has stopped, since no
+    later epoch can have begun then.
     """
 
     rank: int
@@ -116,6 +131,7 @@ class Report(NamedTuple):
     checkpoint: int | None = None
     regains: tuple[str, ...] = ()
     starter: Starter | None = None
+    lives: tuple[Life, ...] = ()
 
 
 class Pulse(NamedTuple):
@@ -138,7 +154,8 @@ class GroupOrder(NamedTuple):
     that starts an epoch, where ftrun starts the ranks.  `round`: what their ranks do within the epoch; None: they do
     not recover, or (with `wait`) that is not known.  `places`: the members that work in `epoch`, in the order of their
     nodes; any other one waits as a spare.  `master`: the address of the first of them; empty: the endpoint's.
-    `starter`: of `epoch`, if this coordinator has started it, or ends; None: not known.
+    `starter`: of `epoch`, if this coordinator has started it, or ends; None: not known.  `lives`: of those that run
+    `epoch`, but member 0.
     """
 
     epoch: int
@@ -158,3 +175,4 @@ class GroupOrder(NamedTuple):
     places: Places = ()
     master: str = ""
     starter: Starter | None = None
+    lives: tuple[Life, ...] = ()

@@ -1,6 +1,6 @@
 """How the reports of its members change what the coordinator of a group knows."""
 
-from ftrun.core.group.fences import fence_unknown, note_starter, without_dead
+from ftrun.core.group.fences import fence_unknown, note_lives, note_starter, without_dead
 from ftrun.core.group.membership import Coordinator, Draining, Ended, Gathering, Steady, count_kinds, kinds_of
 from ftrun.core.group.messages import Report
 from ftrun.core.group.places import members
@@ -16,6 +16,7 @@ def take_report(group: Coordinator, now: float, report: Report, before: MemberSt
         group = group._replace(order=group.order._replace(places=report.places), base=(group.epoch, group.placed))
     if report.state == "left":
         group = without_dead(group, report.rank)
+    group = note_lives(group, report)
     return put_member(note_starter(group, now, report, before), MemberState(report, first_failure(report, now, before)))
 
 
@@ -33,6 +34,7 @@ def _adopt_epoch(group: Coordinator, now: float, epoch: int) -> Coordinator:
         case Draining() as phase:
             group = group._replace(phase=phase._replace(restart=None))
     group = group._replace(order=order, progressed=False, epoch_reported=True, base=(epoch, group.placed))
+    group = group._replace(lives={}, dead=frozenset())
     if isinstance(group.phase, Draining):
         return fence_unknown(group, now)
     return group._replace(kinds=count_kinds(group))

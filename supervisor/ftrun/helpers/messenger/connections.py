@@ -22,11 +22,22 @@ RESERVED: Final = 64  # descriptors for everything but connections
 STRANGERS: Final = 64  # connections beyond two for each member
 HANDSHAKE: Final = 3.0  # s
 MAX_REPORTED: Final = 16  # strangers that are reported
+GIVING_UP: Final = 15.0  # s for which a member tries at least that has another secret (handshakes.CERTAIN)
+GAVE_UP: Final = 5.0  # s after its last attempt: it makes one each second
+SECRETS: Final = (zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC, zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
 
 class Connection(NamedTuple):
     host: str  # the address of the other end; empty if it was closed in the meantime
     inode: int  # distinguishes it from a later one with the same descriptor; 0 if it was closed in the meantime
+
+
+class Misfit(NamedTuple):
+    """What has another secret, as seen at one address: since when it has tried, and until when."""
+
+    what: str
+    since: float
+    last: float
 
 
 class Connections:
@@ -36,6 +47,7 @@ class Connections:
         self._lines = lines
         self._limit = connection_limit(size, lines)
         self._strangers: set[str] = set()
+        self._misfits: dict[str, Misfit] = {}  # by address
         self._shut: set[int] = set()  # shut down here, and not closed yet
         self._pin = os.dup(0)  # reserves a descriptor, so that `_shut_down` works when none is free
         self.open: dict[int, Connection] = {}
@@ -44,7 +56,22 @@ class Connections:
             zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         )
 
-    def closed(self) -> list[int]:
+    @property
+    def misfit(self) -> str:
+        """The first of those that have another secret, for a person; empty: there is none."""
+        return next((f"{host} {found.what}" for host, found in self._misfits.items()), "")
+
+    def gave_up(self, now: float) -> str:
+        """What has tried with another secret for as long as a member does, and has stopped; empty: there is none."""
+        over = (f"{host} {found.what}" for host, found in self._misfits.items()
+                if found.last >= found.since + GIVING_UP and now >= found.last + GAVE_UP)  # fmt: skip
+        return next(over, "")
+
+    def fits(self, host: str) -> None:
+        """A member has joined from there."""
+        self._misfits.pop(host, None)
+
+    def closed(self, now: float) -> list[int]:
         """The descriptors of connections that closed since the last call; other connections may use them by now."""
         found: list[int] = []
         failed: int | None = None
@@ -56,7 +83,7 @@ class Connections:
                 self._shut.discard(value)
                 found.append(value)
                 if failed is not None:
-                    self._report_stranger(failed, connection.host if connection else "")
+                    self._report_stranger(failed, connection.host if connection else "", now)
                 failed = None
             else:
                 failed = value  # the reason; the event for the disconnection follows
@@ -92,13 +119,15 @@ class Connections:
         finally:
             os.dup2(0, self._pin, inheritable=False)
 
-    def _report_stranger(self, reason: int, host: str) -> None:
+    def _report_stranger(self, reason: int, host: str, now: float) -> None:
         if reason == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
             what = "has a different secret from this group"
         elif reason == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
             what = "has no secret, or has one although this group has none"
         else:
             what = "does not use the protocol of a group"
+        if host and reason in SECRETS and (host in self._misfits or len(self._misfits) < MAX_REPORTED):
+            self._misfits[host] = Misfit(what, self._misfits[host].since if host in self._misfits else now, now)
         if len(self._strangers) < MAX_REPORTED:
             self._strangers.add(f"{host} {what}")
             self._lines.problem(f"{host or 'an unknown address'} was refused: it {what}")

@@ -19,7 +19,7 @@ import zmq
 
 from ftrun import __version__
 from ftrun.core.group import coordinator, membership
-from ftrun.core.group.messages import Pulse, Report, Starter
+from ftrun.core.group.messages import MOST_LIVES, Life, Pulse, Report, Starter
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, Lines
@@ -65,7 +65,7 @@ class CoordinatorLink:
         router.setsockopt(zmq.TCP_MAXRT, KEEPALIVE * 1000)
         self._connections = Connections(router, address.size, lines)
         self.sources = (router, self._connections.source)
-        self._bound = False
+        self._bound, self._unbound = False, ""  # the second: why not
         self._peers: dict[int, dict[str, Peer]] = {}  # by rank and life
         self._by_id: dict[bytes, Peer] = {}
         self._by_fd: dict[int, Peer] = {}
@@ -78,6 +78,8 @@ class CoordinatorLink:
         self._own_report: Report | None = None
         self._leaving = math.inf
         self._known_starters: Mapping[str, tuple[Starter, float]] = {}
+        self._ended_lives: DeathWatch[tuple[int, str]] = DeathWatch()  # of other members, from before this process
+        self._lives: tuple[Life, ...] = ()  # as sent last
         now = time.monotonic()
         self._coordinator = membership.new_coordinator(
             now,
@@ -98,7 +100,15 @@ class CoordinatorLink:
         deadline = math.inf if self._coordinator.deadline is None else self._coordinator.deadline
         closed = min((peer.until for peer in self._disconnected), default=math.inf)
         return min(
-            self._next, self._scan, self._leaving, deadline, closed, self._deaths.due, self._starters.due, self.view.due
+            self._next,
+            self._scan,
+            self._leaving,
+            deadline,
+            closed,
+            self._deaths.due,
+            self._starters.due,
+            self._ended_lives.due,
+            self.view.due,
         )
 
     def set_report(self, report: Report, now: float) -> None:
@@ -116,6 +126,8 @@ class CoordinatorLink:
         self._connections.make_room(self._by_fd)
         self._check_lost(now)
         self._check_starters(now)
+        self._check_lives(now)
+        self._check_strangers(now)
         if now >= self._next:
             self._next = now + (self._period if self._bind() else RETRY)
             self._pulse_frames[0] = peers.dump_pulse(read_pulse(self._beat_dir, now)), now
@@ -147,6 +159,7 @@ class CoordinatorLink:
         self.view.close()
         self._deaths.close()
         self._starters.close()
+        self._ended_lives.close()
         self._socket.disable_monitor()
         self._context.destroy(linger=200)  # ms, for the last order
 
@@ -157,13 +170,14 @@ class CoordinatorLink:
             address = server(self._address, True)
             secure(self._socket, self._address, True)
             self._socket.bind(address)
-            self._bound = True
+            self._bound, self._unbound = True, ""
         except Unusable as error:
             self._lines.problem(f"no node can join: {error}")
         except zmq.ZMQError as error:
             taken = ": another process listens there, perhaps a second ftrun of member 0"
             taken = taken if error.errno == errno.EADDRINUSE else ""
-            self._lines.problem(f"no node can join: {self._address.endpoint}: {error.strerror}{taken}")
+            self._unbound = f"no node can join: {self._address.endpoint}: {error.strerror}{taken}"
+            self._lines.problem(self._unbound)
         return self._bound
 
     def _can_refuse_finally(self, now: float) -> bool:
@@ -190,6 +204,7 @@ class CoordinatorLink:
             except zmq.Again:
                 return
             id, *content = (frame.bytes for frame in frames)
+            peer: Peer | None = None
             try:
                 if len(content) == 2 and content[1] in (peers.BYE, peers.RENEW):
                     self._goodbye(id, content, now)
@@ -209,7 +224,8 @@ class CoordinatorLink:
             except Malformed as why:
                 self._lines.problem(f"{sender(content[0])} was refused: {why}")
                 final = isinstance(why, peers.Incompatible) and self._can_refuse_finally(now)
-                self._send([id, peers.REFUSED, str(why).encode(), peers.FINAL if final else b""])
+                over = self._ended_without if peer is not None and peer.refused else b""
+                self._send([id, peers.REFUSED, str(why).encode(), peers.FINAL if final else over])
                 continue
             self._send_order_to(peer)
         self._more = True
@@ -272,6 +288,7 @@ class CoordinatorLink:
             self._connection_closed(fd, now)
         else:
             peer.host = connection.host
+            self._connections.fits(peer.host)
             self._deaths.joined(peer, peer.host, peer.hello.port, now)
 
     def _receive_report(self, peer: Peer, frames: list[bytes], now: float) -> None:
@@ -291,7 +308,7 @@ class CoordinatorLink:
             self._pulse_frames[peer.hello.rank] = pulse, now
 
     def _handle_closed(self, now: float) -> None:
-        for fd in self._connections.closed():
+        for fd in self._connections.closed(now):
             self._connection_closed(fd, now)
 
     def _connection_closed(self, fd: int, now: float) -> None:
@@ -324,6 +341,9 @@ class CoordinatorLink:
         if now < self._scan:
             return
         self._scan = now + SCAN
+        if (lives := self._find_lives()) and lives != self._lives:
+            self._lives = lives
+            self._order = peers.dump(self._coordinator.order._replace(lives=lives))
         if now >= self._lenient_until:
             silence = self._address.silence
             silent = [peer for peer in self._all_peers() if not peer.gone and now >= peer.last_seen + silence]
@@ -344,6 +364,44 @@ class CoordinatorLink:
         self._known_starters = known
         for life in self._starters.process(now):
             self._decide(membership.StarterDied(now, life))
+
+    def _check_lives(self, now: float) -> None:
+        """The same for the processes of the other members that may run the epoch that was found."""
+        group = self._coordinator
+        for rank, one in group.lives.items():
+            successor = group.members.get(rank)
+            on_its_machine = successor is not None and successor.report.boot == one.boot
+            at_work = successor is not None and successor.report.life == one.life
+            if rank not in group.dead and not at_work and (one.contained or on_its_machine):
+                self._ended_lives.suspect((rank, one.life), one.host, one.port, now)
+        for rank, life in self._ended_lives.process(now):
+            self._decide(membership.LifeEnded(now, rank, life))
+
+    def _find_lives(self) -> tuple[Life, ...]:
+        """Of the processes that run the epoch, those that accept connections."""
+        group = self._coordinator
+        if group.size > MOST_LIVES or not isinstance(group.phase, membership.Steady) or group.order.what != "run":
+            return ()
+        found = []
+        for peer in self._by_id.values():
+            member = group.members.get(peer.hello.rank)
+            if member is None or member.report.life != peer.hello.life or member.report.ran != group.epoch:
+                continue
+            if self._deaths.accepts(peer):
+                hello = peer.hello
+                boot = member.report.boot
+                found.append(Life(hello.rank, hello.life, boot, peer.host, hello.port, hello.contained))
+        return tuple(sorted(found))
+
+    def _check_strangers(self, now: float) -> None:
+        """A member that has another secret cannot say so, but the attempts of one begin and end in a certain way."""
+        if gave_up := self._connections.gave_up(now):
+            self._connections.fits(gave_up.split()[0])
+            self._decide(membership.JoiningHindered(now, gave_up, True))
+        elif not self._coordinator.epoch:
+            what = self._unbound or self._connections.misfit
+            if what != self._coordinator.obstacle:
+                self._decide(membership.JoiningHindered(now, what))
 
     def _is_progressing(self) -> bool:
         """Whether training progresses here.  If so, it also does at a silent member: only its connection is broken."""
@@ -379,7 +437,7 @@ class CoordinatorLink:
         for effect in effects:
             match effect:
                 case membership.SendOrder(order):
-                    self._order = peers.dump(order)
+                    self._order, self._lives = peers.dump(order), ()
                 case membership.RefuseMember(0, _, why):
                     self._lines.send(messages.Refused(why))
                 case membership.RefuseMember(rank, life, why):
@@ -396,11 +454,20 @@ class CoordinatorLink:
             for peer in self._by_id.values():
                 if not peer.refused:
                     self._send_order_to(peer)
+                elif self._ended_without:
+                    self._send([peer.id, peers.REFUSED, peer.refused.encode(), self._ended_without])
         own = self._coordinator.own_order
         if self._own_report is not None and own is not None and self._order != self._delivered_order:
             self._delivered_order = self._order
             self._lines.send(messages.Contact())
-            self._lines.send(messages.Ordered(peers.load_order(self._order)))
+            self._lines.send(messages.Ordered(peers.load_order(self._order)._replace(lives=())))
+
+    @property
+    def _ended_without(self) -> bytes:
+        """OVER if the group has ended without those that are refused.  Where it was stopped from outside, these may be
+        of the next schedule, whose rank 0 they still wait for."""
+        end = self._coordinator.order.end
+        return peers.OVER if end is not None and not end.asked else b""
 
     def _send_order_to(self, peer: Peer) -> None:
         self._send([peer.id, peers.ORDER, self._order, b"%d" % peer.seq, peer.stamp])

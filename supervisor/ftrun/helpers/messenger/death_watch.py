@@ -109,6 +109,10 @@ class DeathWatch(Generic[Key]):
         """Whether a member lives whose connection has closed."""
         return (member := self._members.get(key)) is not None and member.lives
 
+    def accepts(self, key: Key) -> bool:
+        """Whether a member was reached."""
+        return (member := self._members.get(key)) is not None and member.accepted
+
     def forget(self, key: Key) -> None:
         member = self._members.pop(key, None)
         self._active.discard(key)

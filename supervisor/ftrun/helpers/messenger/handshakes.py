@@ -19,8 +19,8 @@ MECHANISM: Final = slice(12, 32)  # of a greeting
 OPERATION: Final = 1.0  # s for each of a few operations
 FAILED: Final = 3  # failed handshakes in a row; a single one also fails when rank 0 ends during it
 # The rank 0 of an earlier schedule, which has another secret, may answer under the same name until its container is
-# gone: pods and Slurm steps have 30 s to end after SIGTERM.
-CERTAIN: Final = 60.0  # s in which a server has to refuse every handshake before a member treats the refusal as final
+# gone.  Most programs end within seconds after SIGTERM.
+CERTAIN: Final = 20.0  # s in which a server has to refuse every handshake before a member treats the refusal as final
 GAP: Final = 10.0  # s between two failed handshakes; after a longer gap the count is reset
 ENDED: Final = (errno.EPIPE, errno.ECONNRESET)  # what libzmq reports if the server closed; EAGAIN: no reply in time
 

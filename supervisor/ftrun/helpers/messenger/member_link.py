@@ -12,7 +12,7 @@ from typing import Final
 import zmq
 
 from ftrun import __version__
-from ftrun.core.group.messages import GroupOrder, Report
+from ftrun.core.group.messages import GroupOrder, Life, Report
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.connections import describe
@@ -71,6 +71,9 @@ class MemberLink:
         self._host = ""  # of rank 0
         self._question: tuple[str, Question] | None = None  # to the ftrun of that life, whether it accepts connections
         self._accepts = ""  # the life of the one that does
+        self._lives: tuple[int, tuple[Life, ...]] = (0, ())  # an epoch, and the processes that run it
+        # That nothing of it runs here any more may be known at the other end of this connection, and of an earlier one.
+        self._disclosed = self._disclosed_before = False
         self._refusals: set[str] = set()
         self._refusal = ""
         self._handshakes = Handshakes(address)
@@ -118,10 +121,13 @@ class MemberLink:
         self._report = report
         self._reported_at = self._next = self.view.row_due = now
         self._frame = b""
+        if report.rounds is not None or report.epoch > self._lives[0]:
+            self._lives = 0, ()
 
     def process(self, now: float) -> None:
         if now > self._planned + LATE:
             self._lenient_until = now + LATE
+            self._lives = 0, ()  # this process was stopped: a lease may be over, and another epoch may have begun
         for event, value in monitor_events(self._monitor):
             self._connection_changed(event, value, now)
         self._read(now)
@@ -169,6 +175,7 @@ class MemberLink:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._next, self._up, self._unanswered = now, True, 0
             self._handshakes.reset()
+            self._disclosed_before |= self._disclosed
             self._frame = b""  # a new rank 0 may have taken over, and it needs the current age of the failure
             return
         if event == zmq.EVENT_DISCONNECTED:
@@ -214,11 +221,25 @@ class MemberLink:
     def _send(self, report: Report, now: float) -> None:
         if not self._frame:
             failure = report.failure and report.failure._replace(age=report.failure.age + now - self._reported_at)
-            self._frame = peers.dump(report._replace(failure=failure))
+            self._frame = peers.dump(report._replace(failure=failure, lives=self._known_lives(report)))
         pulse = peers.dump_pulse(read_pulse(self._beat_dir, now))
         if self._try_send(self._frame, pulse, peers.dump_time(now)):
             self._sent_at = now
+            self._disclosed |= report.state in ("ready", "left")
             self._awaiting = min(self._awaiting, now)
+
+    def _known_lives(self, report: Report) -> tuple[Life, ...]:
+        epoch, lives = self._lives
+        return lives if report.epoch == report.ran == epoch and not self._disclosed_before else ()
+
+    def _note_lives(self, order: GroupOrder) -> None:
+        """Remember who runs the epoch, for a new rank 0.  A container that is new may join ranks that can recover
+        within an epoch, so that these are not known."""
+        report = self._report
+        at_work = report is not None and report.state == "running" and report.epoch == report.ran == order.epoch
+        if order.lives and at_work and report is not None and report.rounds is None:
+            self._lives = order.epoch, order.lives
+            self._disclosed = self._disclosed_before = False
 
     def _try_send(self, *frames: bytes) -> bool:
         """Send a message; False if there is no connection."""
@@ -243,9 +264,10 @@ class MemberLink:
         if frames[0] == peers.REFUSED and len(frames) == 3:
             self._awaiting = math.inf
             self._refusal = peers.load_why(frames[1])
-            if self._refusal not in self._refusals and len(self._refusals) < BATCH:
+            known = self._refusal in self._refusals or len(self._refusals) >= BATCH
+            if not known or frames[2] == peers.OVER:
                 self._refusals.add(self._refusal)
-                self._lines.send(messages.Refused(self._refusal, frames[2] == peers.FINAL))
+                self._lines.send(messages.Refused(self._refusal, frames[2] == peers.FINAL, frames[2] == peers.OVER))
             return
         if frames[0] in group_view.KINDS and len(frames) == 2:
             self.view.receive(frames[0], frames[1], now)
@@ -262,7 +284,8 @@ class MemberLink:
         if frames[1] != self._order:
             order = peers.load_order(frames[1])
             self._order, self._over = frames[1], order.what == "end"
-            self._ordered = order
+            self._note_lives(order)
+            self._ordered = order = order._replace(lives=())
             self._ask_starter(order, now)
             self._lines.send(messages.Ordered(self._located(order)))
         left = self._report is not None and self._report.state == "left" and acknowledged >= self._report.seq

@@ -114,12 +114,14 @@ class GroupMessenger(Messenger):
                     self._life.clear()
             case messages.RankZeroSilent(why):
                 return [self._contact_lost(why, now)]
-            case messages.Refused(why, final):
+            case messages.Refused(why, final, over):
                 self._refusal = f"{self._rank_zero} does not take this node: {why}"
                 self.problem(self._refusal)
                 # A member that was accepted before may fit again when all members are rescheduled.
                 if final and self._last_contact is None:
                     return [ev.CoordinatorLost(now, self._refusal, True)]
+                if over and self._last_contact is None:
+                    return [ev.CoordinatorLost(now, f"{self._refusal}; the group has ended")]
             case messages.GroupNote(what):
                 self._note(what)
             case messages.FoundImports(content) if self.context.standbys is not None:
