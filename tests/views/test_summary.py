@@ -146,7 +146,7 @@ def test_lost_time_that_rounds_to_zero_is_left_out() -> None:
 def test_the_json_document_has_all_fields() -> None:
     found = json.loads(json.dumps(document(RUNNING._replace(command=("\udcff",))), allow_nan=False))
     assert found["schema"] == 1
-    assert set(found) == {"schema", *Snapshot._fields}
+    assert set(found) == {"schema", "do", *Snapshot._fields}
     assert found["ranks"][3] == found["stalest"] == QUIET._asdict()
     assert found["limits"][0]["source"].startswith("learned")
     assert found["command"] == ["\\udcff"]

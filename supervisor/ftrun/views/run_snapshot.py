@@ -34,23 +34,23 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
     check(run_dir)
     now = time.monotonic() if now is None else now
     recent, found = record_files.last_condensed(f"{run_dir}/events.jsonl"), state.load(run_dir)
-    problems = [problem for problem in (found.problem, _stale(run_dir)) if problem is not None]
+    problems, full = [] if found.problem is None else [found.problem], _is_full(run_dir)
+    if full:
+        problems.append(f"the disk of {run_dir} is full: this may be out of date")
     try:
-        return _snapshot(run_dir, now, recent, found, problems)
+        return _snapshot(run_dir, now, recent, found, problems)._replace(full_disk=full)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         problems.append(f"{run_dir}/state.json is malformed: {error!r}")
-        return _snapshot(run_dir, now, recent, State(found.ledger), problems)
+        return _snapshot(run_dir, now, recent, State(found.ledger), problems)._replace(full_disk=full)
 
 
-def _stale(run_dir: str) -> str | None:
-    """Why the files there may be out of date, if so."""
+def _is_full(run_dir: str) -> bool:
+    """Whether nothing can be written to its disk, so that the files there may be out of date."""
     try:
         disk = os.statvfs(run_dir)
     except OSError:
-        return None
-    if disk.f_blocks and not (disk.f_bfree if os.getuid() == 0 else disk.f_bavail):
-        return f"the disk of {run_dir} is full: this may be out of date"
-    return None
+        return False
+    return bool(disk.f_blocks) and not (disk.f_bfree if os.getuid() == 0 else disk.f_bavail)
 
 
 def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, problems: list[str]) -> Snapshot:

@@ -10,6 +10,7 @@ from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
+from ftrun.views.advice import quiet, what_to_do
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
@@ -20,8 +21,6 @@ SLOW: Final = 8  # stragglers, and ranks that failed, that are listed
 FAULTY: Final = 8  # devices with a fault that are listed
 DAY: Final = 86_400.0  # s
 LEAST: Final = 0.05  # s: less lost time is not shown
-QUIET: Final = 15.0  # s: half of the smallest learned timeout
-QUIET_STEPS: Final = 10  # step times: the factor of a learned timeout
 SHARE: Final = 0.001  # of the wall time: less is not shown
 RANK_STATES: Final = {  # in the order in which they are counted
     **{name: states.RANKS[name] for name in ("starting", "moving")},
@@ -32,8 +31,8 @@ Line = tuple[str, str]  # name, text
 
 
 def document(shown: Snapshot) -> dict[str, Any]:
-    """The output of `--json`: the fields of `Snapshot`, nested tuples as objects."""
-    return {"schema": SCHEMA, **plain(shown)}
+    """The output of `--json`: the fields of `Snapshot`, nested tuples as objects, and what a person can do."""
+    return {"schema": SCHEMA, **plain(shown), "do": what_to_do(shown) or None}
 
 
 def title(shown: Snapshot, width: int = 80) -> list[str]:
@@ -99,18 +98,11 @@ def _health(shown: Snapshot, ages: bool) -> str:
     return "healthy, no step yet" if shown.phase == "starting" else f"healthy, {states.RUN['running']}"
 
 
-def quiet(rank: RankNow) -> bool:
-    """Whether it has not moved for longer than half its limit, or than many of its own step times."""
-    age = (rank.moved or 0.0) if rank.age is None else rank.age
-    if rank.limit is not None and age > rank.limit / 2:
-        return True
-    by_steps = rank.rule in (None, "step") and rank.step_time is not None
-    return by_steps and age > max(QUIET, QUIET_STEPS * (rank.step_time or 0.0))
-
-
 def _lines(shown: Snapshot) -> Iterator[Line]:
     if shown.phase == "done":
         yield from _end(shown)
+    if todo := what_to_do(shown):
+        yield "do", todo
     if shown.next is not None and shown.alive:
         yield "next", shown.next
     if shown.wait is not None and shown.alive:
@@ -120,7 +112,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
     if shown.trouble is not None:
         incident = shown.trouble
         why = "" if incident.why == shown.why else f": {incident.why}"
-        yield "incident", f"{ago(incident.time)}, {incident.cause} in attempt {incident.attempt}{why}"
+        yield "incident", f"{ago(incident.time)}, {incident.title}{why}"
         if incident.report is not None or incident.cause == "hang":
             yield "report", incident.report or "none was written"
     elif shown.alive:

@@ -12,7 +12,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable
-from ftrun.views import summary
+from ftrun.views import advice, summary
 from ftrun.views.own_ranks import ENDED
 from ftrun.views.record_files import Record
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
@@ -22,6 +22,7 @@ HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
 WIDE: Final = 70  # cells that the full table needs
 TABLE: Final = "rank     pid state          step    moved  silent of limit    per step"
 NARROW: Final = "rank state          step silent of limit"
+SHORT: Final = 12  # lines of a screen that has no room for long sentences
 BAR: Final = 24  # cells at most
 ENDS: Final = 60  # records at most
 BLOCKS, SIGNS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
@@ -81,7 +82,7 @@ class _Page:
     """Makes lines that fit the screen."""
 
     def __init__(self, screen: Screen) -> None:
-        self.width, self.unicode = screen.width, screen.unicode
+        self.width, self.unicode, self.tall = screen.width, screen.unicode, screen.height > SHORT
 
     def plain(self, text: str) -> str:
         """Printable, and in ASCII if the terminal shows no more."""
@@ -129,6 +130,8 @@ def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     found = page.wrapped(f"ftrun: {summary.headline(shown)}", mood(shown), 2)
     if shown.phase == "done":
         found += page.wrapped((shown.why or "").partition(" (report: ")[0], "", 2)
+    if todo := advice.what_to_do(shown):
+        found += page.wrapped(f"do       {todo}", "", 2 if page.tall else 1)
     found += _deadline(page, shown)
     found += _steps(page, shown, paces)
     found += _slow(page, shown)
@@ -142,7 +145,7 @@ def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     if shown.trouble is not None and shown.trouble.why != (shown.why or "").partition(" (report: ")[0]:
         at = shown.trouble.time[11:19]
         when = f"{at} UTC, " if at else ""
-        text = f"{when}{shown.trouble.cause} in attempt {shown.trouble.attempt}: {shown.trouble.why}"
+        text = f"{when}{shown.trouble.title}: {shown.trouble.why}"
         found.append(page.line(("incident ", "dim"), (text, "")))
     found.append(page.line(("job      ", "dim"), (" ".join(shown.command), "")))
     if shown.ended is not None:

@@ -19,6 +19,7 @@ HANGS_UNDETECTED: Final = (
 )
 DEADLOCKS_DETECTED: Final = f"a deadlock is found without a timeout; any other {HANGS_UNDETECTED[2:]}"
 UNREPORTED: Final = tuple(verdict.name for verdict in exit_codes.TABLE if not verdict.logged)
+ORDINALS: Final = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 OFTEN: Final = {1: "once", 2: "twice"}
 BECAUSE: Final = {
     "hang": "because of a hang",
@@ -105,6 +106,11 @@ def signal(number: int) -> str:
 def ordinal(number: int) -> str:
     last = number % 10 if number % 100 not in (11, 12, 13) else 0
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"
+
+
+def ordinal_word(number: int) -> str:
+    """`third`; from the tenth on `10th`."""
+    return ORDINALS[number - 1] if number <= len(ORDINALS) else ordinal(number)
 
 
 def rank(number: int | None) -> str:

@@ -50,6 +50,7 @@ function phase(now) {
 }
 
 function deadline(now) {
+  show(at("do"), now.do ? `Do: ${now.do}` : "");
   show(at("next"), now.next && now.phase !== "done" ? `Next: ${now.next}` : "");
   const rank = now.alive ? now.stalest : null;
   const limited = rank !== null && rank.age !== null && rank.limit !== null;
@@ -132,7 +133,8 @@ function limits(found) {
 function incident(found) {
   at("incident").hidden = !found;
   if (!found) return;
-  set(at("incident-text"), `${found.cause} in attempt ${found.attempt}, ${stamp(found.time)} UTC: ${found.why}`);
+  const again = found.again ? `${found.again}, ` : "";
+  set(at("incident-text"), `${found.cause} in attempt ${found.attempt}, ${again}${stamp(found.time)} UTC: ${found.why}`);
   at("incident-report").hidden = !found.report;
   const link = at("incident-link");
   if (link.getAttribute("href") !== `report/${found.attempt}`) link.setAttribute("href", `report/${found.attempt}`);
