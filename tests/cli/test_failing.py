@@ -169,6 +169,19 @@ def test_last_lines_of_kept_output_show_a_failed_assertion_in_c(runs: Runs, said
     assert said.encode() in done.stderr, "it is passed on"
 
 
+def test_crash_keeps_its_stack(runs: Runs) -> None:
+    words = program(runs, "import ctypes\ndef step(): ctypes.string_at(0)\nstep()")
+    run = runs.run("sh", "-c", f"{' '.join(words)}; exit $?")
+    assert run.wait() == 139, run.log()
+    (exited,) = run.named("exited")
+    assert exited["why"] == "the command exited with 139 (train.py:3 in step)"
+    assert exited["stack"][-2:] == ["train.py:3 in step", "train.py:4 in <module>"]
+    shown = subprocess.run(
+        [str(HOUSE / "bin" / "ftctl"), "report", "--run-dir", str(run.run_dir)], capture_output=True, text=True
+    )
+    assert "Stack of the crash, the innermost call first:" in shown.stdout
+
+
 def test_program_with_an_excepthook_of_its_own_is_understood(runs: Runs) -> None:
     code = "sys.excepthook = lambda *_: print('mine')\nassert False, 'odd'"
     run = runs.run(*FAILURE, *program(runs, code))

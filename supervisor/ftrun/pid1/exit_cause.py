@@ -143,7 +143,10 @@ class ExitCause:
         ending = CommandFailure(
             exited.code, exited.signal, beaten, cause, self._clients.tail, kills, self._pid, exited.now
         )
-        ending = ending._replace(death=death, also=also)
+        crash = None
+        if exited.signal or (exited.code or 0) > 128 or death is not None or (cause and not is_explained):
+            crash = tracebacks.crash_of(self._beat_dir, self._since, death.pid if death else self._pid)
+        ending = ending._replace(death=death, also=also, crash=crash)
         began = cause.at if cause is not None and is_explained and ending.explained else None
         symptom = cause is not None and not is_explained and death is None and not also
         port = self._ranks.port

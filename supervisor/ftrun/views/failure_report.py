@@ -67,6 +67,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     """The same for a person: first what ended and why, then what ftrun did, then the evidence."""
     ending = f"ended by {sentences.signal(found['signal'])}" if found["signal"] else f"exit code {found['code']}"
     command = " ".join(map(str, found["command"] or ())) or "unknown"
+    stack = next((one["stack"] for one in found["records"] if isinstance(one.get("stack"), list)), [])
     text = [
         f"Attempt {found['attempt']} failed: {ending}",
         "",
@@ -77,9 +78,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"then     {_then(found['then'])}",
         f"do       {what_to_do(found)}",
         f"run dir  {found['run_dir']}",
-        "",
-        "Records:",
     ]
+    text += ["", "Stack of the crash, the innermost call first:", *(f"  {frame}" for frame in stack)] if stack else []
+    text += ["", "Records:"]
     for record in found["records"]:
         fields = [(name, value) for name, value in record.items() if name not in HIDDEN]
         text.append(f"  {record.get('time')} {sentences.record(str(record['event']), fields)}")
@@ -103,7 +104,7 @@ def what_to_do(found: dict[str, Any]) -> str:
     return "mend the cause; with `--restart-on hang,fault,failure` ftrun starts it again by itself"
 
 
-HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
+HIDDEN: Final = ("schema", "time", "mono", "event", "attempt", "stack")
 
 
 def as_markdown(found: dict[str, Any]) -> str:
