@@ -67,7 +67,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     """The same for a person: first what ended and why, then what ftrun did, then the evidence."""
     ending = f"ended by {sentences.signal(found['signal'])}" if found["signal"] else f"exit code {found['code']}"
     command = " ".join(map(str, found["command"] or ())) or "unknown"
-    stack = next((one["stack"] for one in found["records"] if isinstance(one.get("stack"), list)), [])
+    stack: list[Any] = next((one["stack"] for one in found["records"] if isinstance(one.get("stack"), list)), [])
     text = [
         f"Attempt {found['attempt']} failed: {ending}",
         "",
