@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from ftrun.core.text import sentences
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.snapshot import Snapshot
-from ftrun.views.summary import lines
+from ftrun.views.summary import headline, lines
 from ftrun_hooks import layout as at
 from support.made_run import NS, MadeRun
 
@@ -307,6 +308,24 @@ def test_a_requested_stop_is_no_incident(run: MadeRun) -> None:
     run.record("problem", what="something else")
     run.record("exited", signal=15)
     assert seen(run).trouble is None
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ({"cause": "failure", "node": "b"}, "attempt 2 after a failure on b"),
+        ({"cause": "manual", "node": "b"}, "attempt 2 after an operator command on b"),
+        ({"cause": "peer"}, "attempt 2 after the loss of a member"),
+        ({"cause": None}, "attempt 2 after another member stopped"),
+    ],
+)
+def test_a_restart_of_a_group_names_what_happened_elsewhere(run: MadeRun, order: Any, words: str) -> None:
+    run.ledger = run.ledger._replace(start_cnt=2, reason="peer")
+    run.record("started", reason="first")
+    run.record("group", what="stop", epoch=1, **order)
+    run.record("group", what="run", epoch=2)
+    run.record("restart", 2, reason="peer")
+    assert words in headline(seen(run))
 
 
 def test_a_device_warning_is_no_incident(run: MadeRun) -> None:

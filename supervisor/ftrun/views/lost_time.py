@@ -26,9 +26,10 @@ class AttemptSpan(NamedTuple):
     """One attempt, from its start until the next start or the end.
 
     `cause`: hang, fault, failure or stop (from outside), if one of them ended it.  `silent`: since when the rank that
-    hung was silent.  `verdict`: when the end was decided, or the command ended by itself; `rested`: the last record of
-    the end of its tree.  `offset`: from its monotonic clock to the wall clock.  `under_way`: it is running; `stopped`:
-    it was stopped by request; `cut_off`: its ftrun was killed, and no other one followed.
+    hung was silent.  `verdict`: when the end was decided, or the command ended by itself; `rested`: the last record
+    of the end of its tree.  `grouped`: this ftrun is a member of a group; `elsewhere`: what ended the attempt on
+    another member, as `a failure on node-b`.  `offset`: from its monotonic clock to the wall clock.  `under_way`: it
+    is running; `stopped`: it was stopped by request; `cut_off`: its ftrun was killed, and no other one followed.
     """
 
     number: int
@@ -54,6 +55,8 @@ class AttemptSpan(NamedTuple):
     cut_off: bool = False
     first_step: int | None = None
     last_step: int | None = None
+    grouped: bool = False
+    elsewhere: str = ""
     offset: float = 0.0
 
     @property
@@ -149,8 +152,10 @@ def _until_next_start(attempt: AttemptSpan, following: AttemptSpan | None) -> li
     if attempt.verdict is None:
         return []
     begins = [(attempt.verdict, "stopping"), *attempt.rests]
-    backoff = attempt.cause == "failure" and (following is None or following.reason == "failure")
-    if backoff and not attempt.rests and (attempt.again or attempt.undecided):
+    # Without a group a restart that waits for no backoff may wait for its devices, which is a part of stopping.
+    waits = attempt.cause == "failure" and (following is None or following.reason == "failure")
+    waits |= attempt.grouped and attempt.rested is not None
+    if waits and not attempt.rests and (attempt.again or attempt.undecided):
         begins.append((max(attempt.verdict, attempt.rested or attempt.verdict), "waiting"))
     ends = [*(since for since, _ in begins[1:]), attempt.until]
     return [LostInterval(since, min(end, attempt.until), why) for (since, why), end in zip(begins, ends, strict=True)]

@@ -51,6 +51,26 @@ def reason(recent: list[Record]) -> str:
     return state.string(found.get("reason")) or ""
 
 
+def elsewhere(order: Record) -> str:
+    """What a `group` record says about why all members were stopped: `a failure on node-b`."""
+    cause, node = state.string(order.get("cause")) or "", state.string(order.get("node"))
+    if cause == "peer":
+        return "the loss of a member"
+    named = {"hang": "a hang", "fault": "a device fault", "failure": "a failure", "manual": "an operator command"}
+    what = named.get(cause) or {"returned": "a device that is used again"}.get(cause, "")
+    return "" if not what else f"{what} on {node or 'another member'}"
+
+
+def origin(recent: list[Record]) -> str:
+    """The same for the attempt that was started last, if it was started because of another member."""
+    own = [n for n, record in enumerate(recent) if record["event"] in ("started", "restart")]
+    if not own or recent[own[-1]].get("reason") != "peer":
+        return ""
+    before = recent[own[-2] if len(own) > 1 else 0 : own[-1]]
+    stops = [one for one in before if one["event"] == "group" and one.get("what") == "stop" and one.get("cause")]
+    return elsewhere(stops[-1]) if stops else ""
+
+
 def restarts(recent: list[Record]) -> dict[str, int]:
     """The number of restarts among these records, by reason."""
     found: dict[str, int] = {}

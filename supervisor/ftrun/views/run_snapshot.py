@@ -72,6 +72,7 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, prob
         phase=phase,
         attempt=ledger.start_cnt or state.integer(newest.get("attempt")) or 0,
         reason=recent_events.reason(recent) if found.ledger is None else ledger.reason,
+        origin=recent_events.origin(recent),
         command=state.strings(run.get("command") or began.get("command")) or (),
         version=run.get("version") or state.string(began.get("version")) or "",
         pid=found.rest.get("pid"),

@@ -110,6 +110,7 @@ class Snapshot(NamedTuple):
     phase: str
     attempt: int
     reason: str
+    origin: str = ""  # what happened on another member, where that is the reason: `a failure on node-b`
     command: tuple[str, ...] = ()
     version: str = ""
     pid: int | None = None  # of the command

@@ -56,7 +56,7 @@ _WRAP: Final[dict[str, Any]] = {"break_long_words": False, "break_on_hyphens": F
 def headline(shown: Snapshot, ages: bool = True) -> str:
     """The state of the run in one sentence.  Without `ages` it changes only when the state does."""
     attempt = f"attempt {shown.attempt}" + (
-        f" after {_reason(shown.reason)}" if shown.reason not in ("first", "") else ""
+        f" after {shown.origin or _reason(shown.reason)}" if shown.reason not in ("first", "") else ""
     )
     if shown.paused is not None and shown.alive:
         end = "until `ftctl resume`"
@@ -289,7 +289,7 @@ def _command(shown: Snapshot) -> str:
 def _reason(reason: str) -> str:
     return {
         "manual": "an operator command",
-        "peer": "another node",
+        "peer": "another member stopped",
         "returned": "a device that is used again",
         "hang": "a hang",
         "fault": "a fault",

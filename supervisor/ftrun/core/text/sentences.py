@@ -26,7 +26,7 @@ BECAUSE: Final = {
     "fault": "because of a device fault",
     "failure": "because of a failure",
     "manual": "by an operator",
-    "peer": "because another node failed",
+    "peer": "because of another member",
     "returned": "to use a device again",
 }
 
@@ -83,8 +83,8 @@ def several(number: int, noun: str) -> str:
 
 
 def restarted(counts: Mapping[str, int]) -> str:
-    """`restarted once because of a hang`, `restarted 3 times: twice by an operator, once because another
-    node failed`."""
+    """`restarted once because of a hang`, `restarted 3 times: twice by an operator, once because of another
+    member`."""
     parts = [f"{_times(number)} {BECAUSE.get(reason, f'because of {reason}')}" for reason, number in counts.items()]
     if len(parts) == 1:
         return f"restarted {parts[0]}"
