@@ -93,6 +93,16 @@ def test_a_rank_that_has_not_moved_is_starting(run: MadeRun) -> None:
     assert str(found.next).endswith("(timeout 60m, the default).")
 
 
+@pytest.mark.parametrize("paused", [None, {"since": 0.0, "until": None, "by": "root"}])
+def test_a_pause_makes_no_straggler(run: MadeRun, paused: Any) -> None:
+    for rank in range(4):
+        run.rank(rank, moved=60.0 if rank == 3 else 0.1, INTERVALS=50, USUAL=NS // 10, LONGEST=NS // 10)
+    measured = [{"rank": rank, "pid": os.getpid(), "step_time": 0.1, "work": None} for rank in range(4)]
+    (run.folder / "paces.json").write_text(json.dumps({"mono": run.now, "attempt": 1, "ranks": measured}))
+    run.status["paused"] = paused
+    assert [rank.rank for rank in seen(run).ranks if rank.straggler] == ([] if paused else [3])
+
+
 def test_a_section_has_its_own_deadline(run: MadeRun) -> None:
     run.rank(0, moved=150, step=9)
     run.section(0, "checkpoint", began=120, timeout=600)

@@ -88,7 +88,7 @@ def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
         shown = shown._replace(deadline=found.loss.left, next=f"{what[0].upper()}{what[1:]}.")
     own = next((row for row in found.rows if row.rank == found.seen_from), None) if found is not None else None
     slow = {one.rank: one for one in own.slow} if own is not None else {}
-    if not slow or not shown.alive:
+    if not slow or not shown.alive or shown.paused is not None:
         return shown
     return shown._replace(
         ranks=tuple(

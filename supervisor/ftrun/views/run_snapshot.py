@@ -163,7 +163,9 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
     ranks = own_ranks.with_devices(ranks, shown.devices)
     if shown.alive:
         measured = paces.read(shown.run_dir, shown.attempt, clock) if liveness.same_boot(run) else {}
-        ranks = own_ranks.with_stragglers(own_ranks.with_paces(ranks, measured))
+        ranks = own_ranks.with_paces(ranks, measured)
+        if not stops:  # a rank that a debugger holds is no straggler
+            ranks = own_ranks.with_stragglers(ranks)
     at, what = next_action(status, shown.phase, live, limits, now)
     return shown._replace(
         up=max(0.0, now - spawned_at) if shown.phase != "done" else None,
