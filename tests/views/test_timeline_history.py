@@ -50,7 +50,7 @@ LOST = {
     "failure without any report": (
         Script().starts(step=None).after(50).record("exited", code=1).record("stopping", by="SIGTERM").after(4)
         .starts("failure", step=None).after(10).ends(),
-        [(0, 50, "redone"), (50, 54, "waiting")],
+        [(0, 50, "startup"), (50, 54, "waiting")],
     ),
     "waiting of a group": (
         Script().record("group", what="run", epoch=1).starts(startup=0).after(10).saves(10)

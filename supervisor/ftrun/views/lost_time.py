@@ -97,7 +97,7 @@ def lost_intervals(
     found: list[LostInterval] = []
     saves = saved_before or any(attempt.saved is not None for attempt in attempts)
     for attempt, following in zip_longest(attempts, attempts[1:]):
-        if attempt.first_beat is not None:  # a command that sends no heartbeats has no startup
+        if attempt.first_beat is not None:
             found.append(LostInterval(attempt.since, min(attempt.first_beat, attempt.worked_until), "startup"))
         found += _lost_work(attempt, following, saves, samples)
         if attempt.silent is not None and attempt.verdict is not None:
@@ -131,7 +131,8 @@ def _lost_work(
         since = _reached(_of_attempt(samples, attempt), next_steps[0].high, until)  # as in the account: the first rank
     elif attempt.again and following is not None and following.undecided and attempt.first_step is not None:
         return []  # unknown until the next attempt steps
-    why = "redone" if attempt.again else "discarded"
+    # As in the account: nothing is known of an attempt without a heartbeat and without a checkpoint but that it began.
+    why = "startup" if attempt.first_beat is None and not saves else "redone" if attempt.again else "discarded"
     return [LostInterval(max(began, since), until, why)] if until > max(began, since) else []
 
 
