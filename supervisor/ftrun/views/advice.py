@@ -5,6 +5,7 @@ from typing import Final
 
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences, states
+from ftrun.core.text.durations import seconds
 from ftrun.views.snapshot import RankNow, Snapshot
 
 QUIET: Final = 15.0  # s: half of the smallest learned timeout
@@ -46,6 +47,19 @@ def quiet(rank: RankNow) -> bool:
         return True
     by_steps = rank.rule in (None, "step") and rank.step_time is not None
     return by_steps and age > max(QUIET, QUIET_STEPS * (rank.step_time or 0.0))
+
+
+def no_step(shown: Snapshot) -> str:
+    """`none of rank 3 for 31s`, where a rank has made no step for longer than usual; empty elsewhere."""
+    if not shown.alive or shown.phase not in states.LIVE:
+        return ""
+    rank = shown.stalest
+    if rank is None or rank.rule == "section" or not quiet(rank):
+        if shown.phase != "suspect":
+            return ""
+        rank = max(shown.ranks, key=lambda one: one.moved or 0.0, default=None)
+    age = None if rank is None else rank.moved if rank.age is None else rank.age
+    return "" if rank is None or not age else f"none of {sentences.rank(rank.rank)} for {seconds(age)}"
 
 
 def _after_the_end(shown: Snapshot) -> str:

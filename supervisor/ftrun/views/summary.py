@@ -10,7 +10,7 @@ from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
-from ftrun.views.advice import quiet, what_to_do
+from ftrun.views.advice import no_step, quiet, what_to_do
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
@@ -203,6 +203,8 @@ def _progress(shown: Snapshot) -> Iterator[Line]:
         best = f", best {shown.best_step}" if (shown.best_step or 0) > shown.step else ""
         pace = shown.step_time
         rate = f", {step_duration(pace)} per step, {1 / pace:.3g} steps/s" if pace else ""
+        if still := no_step(shown):
+            rate = f", {still}" + (f"; before that {step_duration(pace)} per step" if pace else "")
         yield "step", f"{shown.step}{best}{rate}"
     if shown.checkpoint is not None or shown.checkpoint_step is not None:
         at = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}"

@@ -190,6 +190,8 @@ def _steps(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     if shown.step is None:
         return []
     pace = f", {step_duration(shown.step_time)} per step" if shown.step_time else ""
+    if still := advice.no_step(shown):
+        pace = f", {still}"
     behind = (shown.step or 0) - (shown.slowest.step or 0) if shown.slowest is not None and len(shown.ranks) > 1 else 0
     text = f"{shown.step}{pace}" + (f", the slowest rank is {behind} behind" if behind > 0 else "")
     room = page.width - 9 - cell_len(text) - 2

@@ -72,7 +72,7 @@ function figures(now) {
   const lost = Object.entries(now.lost).filter(([, value]) => value >= 0.05);
   const found = [
     ["Attempt", [`${now.attempt} (${["first", ""].includes(now.reason) ? "the first" : `after ${now.origin || now.reason}`})`, now.up === null ? "" : `for ${seconds(now.up)}`]],
-    ["Step", now.step === null ? [] : [`${now.step}`, now.step_time === null ? "" : `${exact(now.step_time)} per step`,
+    ["Step", now.step === null ? [] : [`${now.step}`, now.standstill ? now.standstill : now.step_time === null ? "" : `${exact(now.step_time)} per step`,
       now.best_step !== null && now.best_step > now.step ? `${now.best_step} was reached before` : ""]],
     ["Last checkpoint", now.checkpoint === null && now.checkpoint_step === null ? [] : [
       now.checkpoint_step === null ? "unnumbered" : `step ${now.checkpoint_step}`,
