@@ -556,7 +556,9 @@ def test_a_snapshot_of_1024_ranks_is_cheap(run: MadeRun) -> None:
 def test_a_full_disk_is_a_problem(run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run.record("started", reason="first", start_cnt=1)
     path = run.write()
-    assert not [what for what in read_snapshot(path).problems if "is full" in what]
+    assert not read_snapshot(path).full_disk
     full = os.statvfs_result((4096, 4096, 1000, 0, 0, 10, 10, 10, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
-    assert [what for what in read_snapshot(path).problems if "is full" in what]
+    shown = read_snapshot(path)
+    assert headline(shown).startswith("THE DISK OF THE RUN DIR IS FULL, what follows may be out of date: running")
+    assert lines(shown)[0].startswith("do          free space on the disk of")

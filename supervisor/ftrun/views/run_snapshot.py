@@ -35,8 +35,6 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
     now = time.monotonic() if now is None else now
     recent, found = record_files.last_condensed(f"{run_dir}/events.jsonl"), state.load(run_dir)
     problems, full = [] if found.problem is None else [found.problem], _is_full(run_dir)
-    if full:
-        problems.append(f"the disk of {run_dir} is full: this may be out of date")
     try:
         return _snapshot(run_dir, now, recent, found, problems)._replace(full_disk=full)
     except (TypeError, ValueError, KeyError, AttributeError) as error:

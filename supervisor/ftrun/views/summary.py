@@ -55,6 +55,11 @@ _WRAP: Final[dict[str, Any]] = {"break_long_words": False, "break_on_hyphens": F
 
 def headline(shown: Snapshot, ages: bool = True) -> str:
     """The state of the run in one sentence.  Without `ages` it changes only when the state does."""
+    old = "THE DISK OF THE RUN DIR IS FULL, what follows may be out of date: " if shown.full_disk else ""
+    return old + _headline(shown, ages)
+
+
+def _headline(shown: Snapshot, ages: bool) -> str:
     attempt = f"attempt {shown.attempt}" + (
         f" after {shown.origin or _reason(shown.reason)}" if shown.reason not in ("first", "") else ""
     )
