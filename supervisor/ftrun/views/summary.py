@@ -81,6 +81,15 @@ def _headline(shown: Snapshot, ages: bool) -> str:
     return f"{shown.phase}{up}, {attempt}: {_health(shown, ages)}"
 
 
+def word(shown: Snapshot) -> str:
+    """The state of the run in a word or two, as a cell of a table."""
+    if shown.paused is not None and shown.alive:
+        return states.PAUSED
+    stalest = shown.stalest
+    standing = stalest is not None and stalest.rule != "section" and quiet(stalest)
+    return states.QUIET if shown.phase in ("starting", "running") and standing else shown.phase
+
+
 def _health(shown: Snapshot, ages: bool) -> str:
     stalest = shown.stalest
     if shown.recovery is not None and shown.phase in ("starting", "running"):
@@ -319,15 +328,17 @@ def _moment(time: str | None) -> str:
 
 def ago(time: str | None) -> str:
     """`2026-11-21 22:33:20 UTC, 41s ago`."""
-    if not time:
-        return "at an unknown time"
+    passed = age(time)
+    return f"{_moment(time)}{passed}" if passed else time or "at an unknown time"
+
+
+def age(time: str | None) -> str:
+    """`41s ago`, `3 days ago`; empty where the time is unknown."""
     try:
-        at = datetime.fromisoformat(time)
-        passed = (datetime.now(UTC) - at).total_seconds()
+        passed = (datetime.now(UTC) - datetime.fromisoformat(time or "")).total_seconds()
     except (ValueError, TypeError):
-        return time
-    age = f"{passed / DAY:.0f} days" if passed > 2 * DAY else seconds(max(0.0, passed))
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC, {age} ago"
+        return ""
+    return f"{f'{passed / DAY:.0f} days' if passed > 2 * DAY else seconds(max(0.0, passed))} ago"
 
 
 def plain(value: Any) -> Any:
