@@ -235,14 +235,17 @@ def _ranks(page: _Page, shown: Snapshot, room: int, chosen: Chosen) -> list[Text
     of the others."""
     if room < 2 or not shown.ranks:
         return []
-    ranks = chosen.ordered(shown.ranks)
+    ranks, picked = chosen.ordered(shown.ranks), chosen.rank(shown.ranks)
     if len(ranks) > room - 1:
         skip = min(chosen.skip, len(ranks) - max(1, room - 2))
         ranks = ranks[skip:] + ranks[:skip]
     few = ranks if len(ranks) <= room - 1 else ranks[: max(1, room - 2)]
     found = [page.line((TABLE if page.width >= WIDE else NARROW, "dim"))]
     for rank in few:
-        found.append(_rank(page, rank))
+        line = _rank(page, rank)
+        if rank is picked:
+            line.stylize("bold")
+        found.append(line)
     rest = ranks[len(few) :]
     if rest and len(found) < room:
         states = Counter(rank.state for rank in rest)
