@@ -104,7 +104,7 @@ def what_to_do(found: dict[str, Any]) -> str:
     return "mend the cause; with `--restart-on hang,fault,failure` ftrun starts it again by itself"
 
 
-HIDDEN: Final = ("schema", "time", "mono", "event", "attempt", "stack")
+HIDDEN: Final = ("schema", "time", "mono", "event", "attempt", "stack", "output")
 
 
 def as_markdown(found: dict[str, Any]) -> str:

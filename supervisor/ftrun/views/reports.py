@@ -4,6 +4,7 @@ are made from the records."""
 import glob
 import os
 import re
+from itertools import islice
 from typing import Any, Final
 
 from ftrun.host import procfs
@@ -45,7 +46,8 @@ def failure(run_dir: str, attempt: int) -> dict[str, Any] | None:
         started = record_files.search_back(f"{run_dir}/events.jsonl", ("started",))
         command = next(started, {}).get("command")
     known = command if isinstance(command, list) else None
-    return failure_report.document(records, attempt, run_dir, _tail(run_dir, attempt), node, known)
+    tail = _tail(run_dir, attempt) or _tail_elsewhere(records, attempt)
+    return failure_report.document(records, attempt, run_dir, tail, node, known)
 
 
 def text(run_dir: str, attempt: int) -> str | None:
@@ -70,6 +72,19 @@ def _records_of(run_dir: str, attempt: int) -> list[record_files.Record]:
         elif found and (state.integer(record.get("attempt")) or attempt) < attempt:
             break  # all that is older is of earlier attempts
     return found[::-1]
+
+
+def _tail_elsewhere(records: list[record_files.Record], attempt: int) -> list[str]:
+    """The same from the files of the command, where its output goes into files; ftrun's own lines are left out."""
+    ends = [one for one in records if one["event"] == "exited" and one.get("attempt") == attempt]
+    named = ends[-1].get("output") if ends else None
+    found: list[str] = []
+    for path, size in named.items() if isinstance(named, dict) else ():
+        if type(size) is not int or size <= 0:
+            continue
+        lines = (line.decode("utf-8", "replace") for line in record_files.backwards(path, TAIL, end=size))
+        found += [*islice((line for line in lines if not line.startswith("[ftrun]")), LINES)][::-1]
+    return found
 
 
 def _tail(run_dir: str, attempt: int) -> list[str]:

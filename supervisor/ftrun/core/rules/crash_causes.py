@@ -167,7 +167,8 @@ class CommandFailure(NamedTuple):
     """How the command ended, and when (`ended`).  `pid` was that of the command; `oom_kills`: how many of its processes
     the kernel killed because memory ran out; `tail`: its last lines of output, where they are kept.  `death`: a process
     that left no exception, and caused the end of the process in `cause`; `also`: a related fact for the reason;
-    `crash`: the stack of a process that a signal ended."""
+    `crash`: the stack of a process that a signal ended; `output`: the files with its output, which nobody else keeps,
+    and their sizes."""
 
     code: int | None = None
     signal: int | None = None
@@ -180,6 +181,7 @@ class CommandFailure(NamedTuple):
     death: Death | None = None
     also: str = ""
     crash: CrashStack | None = None
+    output: tuple[tuple[str, int], ...] = ()
 
     @property
     def explained(self) -> bool:
