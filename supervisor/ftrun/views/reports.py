@@ -4,6 +4,7 @@ are made from the records."""
 import glob
 import os
 import re
+import stat
 from itertools import islice
 from typing import Any, Final
 
@@ -46,7 +47,7 @@ def failure(run_dir: str, attempt: int) -> dict[str, Any] | None:
         started = record_files.search_back(f"{run_dir}/events.jsonl", ("started",))
         command = next(started, {}).get("command")
     known = command if isinstance(command, list) else None
-    tail = _tail(run_dir, attempt) or _tail_elsewhere(records, attempt)
+    tail = _tail(run_dir, attempt) or _tail_elsewhere(run_dir, records, attempt)
     return failure_report.document(records, attempt, run_dir, tail, node, known)
 
 
@@ -74,17 +75,26 @@ def _records_of(run_dir: str, attempt: int) -> list[record_files.Record]:
     return found[::-1]
 
 
-def _tail_elsewhere(records: list[record_files.Record], attempt: int) -> list[str]:
-    """The same from the files of the command, where its output goes into files; ftrun's own lines are left out."""
+def _tail_elsewhere(run_dir: str, records: list[record_files.Record], attempt: int) -> list[str]:
+    """The same from the files of the command, where its output goes into files; ftrun's own lines are left out.  A file
+    of another user than that of the records is not read: whoever reads a report may have more rights than they."""
     ends = [one for one in records if one["event"] == "exited" and one.get("attempt") == attempt]
     named = ends[-1].get("output") if ends else None
     found: list[str] = []
     for path, size in named.items() if isinstance(named, dict) else ():
-        if type(size) is not int or size <= 0:
+        if type(size) is not int or size <= 0 or not _same_owner(path, f"{run_dir}/events.jsonl"):
             continue
         lines = (line.decode("utf-8", "replace") for line in record_files.backwards(path, TAIL, end=size))
         found += [*islice((line for line in lines if not line.startswith("[ftrun]")), LINES)][::-1]
     return found
+
+
+def _same_owner(path: str, other: str) -> bool:
+    try:
+        found = os.stat(path)
+        return stat.S_ISREG(found.st_mode) and found.st_uid == os.stat(other).st_uid
+    except (OSError, ValueError):
+        return False
 
 
 def _tail(run_dir: str, attempt: int) -> list[str]:
