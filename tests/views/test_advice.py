@@ -92,6 +92,15 @@ def test_a_hang_at_the_same_place_is_counted(run: MadeRun) -> None:
     assert "it comes again at the same place" in what_to_do(found._replace(stalest=None))
 
 
+def test_the_last_hang_is_counted_also_when_it_ends_the_job(run: MadeRun) -> None:
+    hangs(run, "failures.py:68", "failures.py:68")
+    run.record("hang", 3, rule="step", rank=3, age=41.0, limit=38.0, step=101, why="failures.py:68 all_reduce")
+    run.record("escalated", 3, cause="hang", verdict="hang-limit", exit_code=195, why="rank 3 stopped")
+    found = read_snapshot(run.write()).trouble
+    assert found is not None
+    assert (found.again, found.cause) == ("third hang at failures.py:68, step 101", "hang")
+
+
 def test_a_hang_elsewhere_is_another_one(run: MadeRun) -> None:
     found = hangs(run, "failures.py:68", "failures.py:68", "model.py:7").trouble
     assert found is not None

@@ -24,6 +24,21 @@ def test_output_in_a_file_is_read_up_to_the_end_of_the_attempt_and_of_the_same_u
         assert found["output"] == []
 
 
+def test_the_report_of_a_hang_says_that_it_comes_again(tmp_path: Path) -> None:
+    script = Script()
+    for reason in ("first", "hang", "hang"):
+        script.starts(reason).hangs(101)
+    run_dir = script.written(tmp_path / "run")
+    for attempt in (1, 3):
+        file = Path(reports.path(run_dir, attempt))
+        file.parent.mkdir(parents=True)
+        file.write_text("# Rank 3 stopped\n\nAttempt of train.\n")
+    assert reports.text(run_dir, 1) == "# Rank 3 stopped\n\nAttempt of train.\n"
+    assert reports.text(run_dir, 3) == (
+        "# Rank 3 stopped\n\n**Third hang at x.py:1, step 101.**\n\nAttempt of train.\n"
+    )
+
+
 def test_the_end_of_the_output_is_that_of_the_attempt(tmp_path: Path) -> None:
     script = Script()
     for number in range(3):

@@ -66,7 +66,7 @@ def _after_the_end(shown: Snapshot) -> str:
     if shown.phase == "cut off":
         return "start the same command in the same run dir again; `dmesg` or the scheduler shows what killed ftrun"
     text = "" if shown.exit_code == 0 else AFTER.get(shown.verdict or "", "")
-    report, node = f"`{ftctl('report', shown)}`", shown.node or "it ran on"
+    report, node = f"`{ftctl('report', shown)}`", shown.node or "(the one it ran on)"
     return text.format(report=report, node=node, run_dir=shown.run_dir)
 
 

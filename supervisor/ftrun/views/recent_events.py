@@ -92,7 +92,9 @@ def last_incident(run_dir: str, recent: list[Record], further: bool) -> Incident
     number = state.integer(found.get("attempt")) or 0
     report = f"{run_dir}/reports/attempt-{number}/report.md"
     known = report if os.path.exists(report) else None
-    return Incident(str(found.get("time") or ""), number, cause, why(found), known, recurrence(recent, found))
+    own = (one for one in reversed(recent) if one["event"] == "hang" and one.get("attempt") == number)
+    ended = next(own, found) if found["event"] == "escalated" and cause == "hang" else found
+    return Incident(str(found.get("time") or ""), number, cause, why(found), known, recurrence(recent, ended))
 
 
 def recurrence(recent: list[Record], found: Record) -> str:

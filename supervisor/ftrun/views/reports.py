@@ -8,9 +8,10 @@ import stat
 from itertools import islice
 from typing import Any, Final
 
+from ftrun.core.text import markdown
 from ftrun.host import procfs
 from ftrun.host.output_pipes import LOG, RANK_LOG
-from ftrun.views import failure_report, record_files, state
+from ftrun.views import failure_report, recent_events, record_files, state
 
 LIMIT: Final = 64 << 20  # bytes of a report
 TAIL: Final = 1 << 20  # bytes of output that are read
@@ -55,9 +56,20 @@ def text(run_dir: str, attempt: int) -> str | None:
     """The report of this attempt as Markdown; None if there is none."""
     content = procfs.read(path(run_dir, attempt), LIMIT)
     if content is not None:
-        return content.decode("utf-8", "replace")
+        return _with_recurrence(content.decode("utf-8", "replace"), run_dir, attempt)
     found = failure(run_dir, attempt)
     return None if found is None else failure_report.as_markdown(found)
+
+
+def _with_recurrence(report: str, run_dir: str, attempt: int) -> str:
+    """The report of a hang, which says below its title whether it is not the first one at its place."""
+    hangs = list(record_files.search_back(f"{run_dir}/events.jsonl", ("hang",)))[::-1]
+    own = next((one for one in reversed(hangs) if one.get("attempt") == attempt), None)
+    again = "" if own is None else recent_events.recurrence(hangs, own)
+    title, _, rest = report.partition("\n\n")
+    if not again or not title.startswith("# "):
+        return report
+    return f"{title}\n\n**{markdown.plain(again[0].upper() + again[1:])}.**\n\n{rest}"
 
 
 def _records(run_dir: str) -> list[record_files.Record]:

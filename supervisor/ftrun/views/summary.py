@@ -113,10 +113,10 @@ def _health(shown: Snapshot, ages: bool) -> str:
 
 
 def _lines(shown: Snapshot) -> Iterator[Line]:
-    if shown.phase == "done":
-        yield from _end(shown)
     if todo := what_to_do(shown):
         yield "do", todo
+    if shown.phase == "done":
+        yield from _end(shown)
     if shown.next is not None and shown.alive:
         yield "next", shown.next
     if shown.wait is not None and shown.alive:

@@ -128,10 +128,10 @@ class _Page:
 
 def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     found = page.wrapped(f"ftrun: {summary.headline(shown)}", mood(shown), 2)
-    if shown.phase == "done":
-        found += page.wrapped((shown.why or "").partition(" (report: ")[0], "", 2)
     if todo := advice.what_to_do(shown):
         found += page.wrapped(f"do       {todo}", "", 2 if page.tall else 1)
+    if shown.phase == "done":
+        found += page.wrapped((shown.why or "").partition(" (report: ")[0], "", 2)
     found += _deadline(page, shown)
     found += _steps(page, shown, paces)
     found += _slow(page, shown)
