@@ -48,6 +48,8 @@ TYPES: Final = {
     ("started", "pid"): "int",
     ("started", "annotations"): "object",
     ("hang", "io"): "int",
+    ("exited", "stack"): "list",
+    ("exited", "output"): "object",
     ("paused", "for"): "float, null",
     ("order", "ok"): "bool",
     **{("standby", name): "int" for name in ("ready", "forked", "of", "warm", "local_rank", "memory")},

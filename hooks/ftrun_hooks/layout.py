@@ -12,11 +12,12 @@ Beside it lie `bell` (a FIFO: one byte wakes the supervisor), `touch` (its modif
 `checkpoint-<rank>` and `fail-<rank>` (text of any length, renamed into place; with `.<pid>` for a process that does
 not have the slot of its rank), `saved-<rank>` likewise (a line `S VERSION PATH` for each file that the program saved,
 `L` for each that it loaded before its first step), `raised-<when>-<pid>` (the exception that ended a Python process:
-`_last.py`), `lock` (locked by the supervisor for as long as it lives), and `python`, the folder that comes first on
-PYTHONPATH: with a link to the hooks' sitecustomize, so that its bytecode is kept here.  Where ranks can recover there
-are also `ranks.sock`, on which they reach the supervisor, and the folder `snapshots`.  With standbys there is
-`imports`, a folder of the supervisor's user alone: `command` is the command line, and a process that runs it leaves
-`<pid>` with its first heartbeat: what it has imported (`_report.py`).
+`_last.py`), `crashed-<when>-<pid>` (the stack of one that a signal ended: `_crash.py`), `lock` (locked by the
+supervisor for as long as it lives), and `python`, the folder that comes first on PYTHONPATH: with a link to the
+hooks' sitecustomize, so that its bytecode is kept here. Where ranks can recover there are also `ranks.sock`, on which
+they reach the supervisor, and the folder `snapshots`. With standbys there is `imports`, a folder of the supervisor's
+user alone: `command` is the command line, and a process that runs it leaves `<pid>` with its first heartbeat: what it
+has imported (`_report.py`).
 """
 
 from typing import Final

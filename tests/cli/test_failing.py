@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.runs import DEADLINE, FTRUN, HOUSE, Run, Runs, state_of, wait_for
+from support.runs import DEADLINE, FTCTL, FTRUN, HOUSE, Run, Runs, state_of, wait_for
 
 FAILURE = ("--restart-on", "failure", "--backoff", "1ms", "--grace", "off")
 CURED = "if ft.attempt().is_restart: sys.exit(0)\n"
@@ -167,6 +167,31 @@ def test_last_lines_of_kept_output_show_a_failed_assertion_in_c(runs: Runs, said
     done = subprocess.run(words, env=runs.environment, capture_output=True, timeout=DEADLINE)
     assert done.returncode == (94 if "Assertion" in said else 93), done.stderr
     assert said.encode() in done.stderr, "it is passed on"
+
+
+def test_crash_keeps_its_stack(runs: Runs) -> None:
+    words = program(runs, "import ctypes\ndef step(): ctypes.string_at(0)\nstep()")
+    run = runs.run("sh", "-c", f"{' '.join(words)}; exit $?")
+    assert run.wait() == 139, run.log()
+    (exited,) = run.named("exited")
+    assert exited["why"] == "the command exited with 139 (train.py:3 in step)"
+    assert exited["stack"][-2:] == ["train.py:3 in step", "train.py:4 in <module>"]
+    shown = subprocess.run(
+        [str(HOUSE / "bin" / "ftctl"), "report", "--run-dir", str(run.run_dir)], capture_output=True, text=True
+    )
+    assert "Stack of the crash, the innermost call first:" in shown.stdout
+
+
+def test_report_has_the_end_of_output_that_goes_into_a_file(runs: Runs) -> None:
+    words = program(
+        runs, "print('loading', flush=True); print('bad batch 7', file=sys.stderr, flush=True); sys.exit(3)"
+    )
+    run = runs.run(*words)
+    assert run.wait() == 3, run.log()
+    shown = subprocess.run([*FTCTL, "report", "--run-dir", str(run.run_dir)], capture_output=True, text=True).stdout
+    tail = shown.partition("Last lines of its output:")[2]
+    assert tail.split("\n")[1:3] == ["  loading", "  bad batch 7"]
+    assert "[ftrun]" not in tail
 
 
 def test_program_with_an_excepthook_of_its_own_is_understood(runs: Runs) -> None:

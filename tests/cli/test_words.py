@@ -112,7 +112,7 @@ def test_last_line_of_a_stop_or_failure_has_its_reason() -> None:
     )
     assert failed is not None
     assert failed.startswith("phase eval ended with 1 (failed) after 9s: eee")
-    assert "(restarted 3 times: twice by an operator, once because another node failed)" in failed
+    assert "(restarted 3 times: twice by an operator, once because of another member)" in failed
     assert len(failed) < LONGEST
 
 

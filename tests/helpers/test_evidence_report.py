@@ -12,7 +12,7 @@ from ftrun.core.text.markdown import block, code, plain, table
 from ftrun.helpers.evidence.classification import Change, Classification
 from ftrun.helpers.evidence.flight_recorder import Answer, Collective
 from ftrun.helpers.evidence.processes import Io, ProcessState
-from ftrun.helpers.evidence.report import Facts, OpenFiles, markdown, opening
+from ftrun.helpers.evidence.report import Facts, OpenFiles, markdown, opening, what_to_do
 from ftrun.helpers.evidence.report_document import document
 from ftrun.helpers.evidence.stacks import Frame, Stack, Thread
 from ftrun.host.procfs import Stat
@@ -68,6 +68,26 @@ def test_the_report_opens_with_a_summary() -> None:
         "`train.py:88 train, in distributed_c10d.py:3252 all_reduce`. Rank 2 (last in 4, gloo:barrier) has not reached "
         "collective 5, gloo:all\\_reduce of default\\_pg, in which ranks 0, 1, 3 wait. The hang rule is `step`.**"
     )
+
+
+def test_the_report_says_what_to_do() -> None:
+    found = facts("gloo:barrier")
+    assert what_to_do(found).startswith("look at the stack of the rank that is behind: rank 2 (last in 4")
+    assert "What to do: look at the stack" in markdown(found)
+    assert document(found)["do"] == what_to_do(found)
+    assert what_to_do(found._replace(answers={})).endswith(
+        "mend the code at train.py:88 train, in distributed_c10d.py:3252 all_reduce"
+    )
+    outside = found._replace(answers={}, mechanism="rank 0 waits for a reply from 10.0.0.1, which is outside the job")
+    assert "outside the job, is there and answers" in what_to_do(outside)
+
+
+def test_a_stopped_process_is_to_be_continued() -> None:
+    first = change(10, ())
+    stopped = first._replace(seen=first.seen._replace(stat=first.seen.stat._replace(state="T")))
+    assert what_to_do(facts()._replace(changes=[stopped])).endswith("continue it with `kill -CONT 10`")
+    stuck = first._replace(seen=first.seen._replace(stat=first.seen.stat._replace(state="D")))
+    assert "(`dmesg`): process 10 waits there" in what_to_do(facts()._replace(changes=[stuck], node="n7"))
 
 
 def test_report_md_has_ranks_stacks_and_the_reason() -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.views import schedules
-from ftrun.views.history import History
+from ftrun.views.history import History, fold
 from ftrun.views.lost_time import AttemptSpan, LostInterval
 from ftrun.views.schedules import Life
+from support.scripted import BEGAN, Script
 
 LIFE = Life(1, "n-1-2", 3, 0, "n", "", "", "/run", "", 100.0)
 
@@ -38,3 +39,11 @@ def test_files_that_no_ftrun_of_this_version_wrote_are_left_out(tmp_path: Path) 
     (folder / "wrong.json").write_text(json.dumps(known | {"attempts": 7}))
     assert [life.key for life in schedules.read(str(tmp_path))] == ["more", "n-1-2"]
     assert schedules.read(str(tmp_path / "missing")) == []
+
+
+def test_an_attempt_that_was_ended_for_another_member_says_why() -> None:
+    script = Script().record("group", what="run", epoch=1).starts().after(9)
+    script.record("group", what="stop", epoch=1, cause="hang", node="b").record("stopping", by="SIGTERM").after(1)
+    found = fold("/run", script.record("exited", signal=15).starts("peer").after(5).ends().records, (), BEGAN + 1e6)
+    shown = "\n".join(schedules.lines([schedules.with_history(LIFE._replace(began=BEGAN), found)], "/state"))
+    assert "stopped for a hang on b" in shown

@@ -35,6 +35,12 @@ def test_titles_are_underlined() -> None:
     )
 
 
+def test_a_picture_is_named() -> None:
+    assert shown("![What waits for what](waits-1.svg)") == (
+        "What waits for what: the picture waits-1.svg beside this report"
+    )
+
+
 def test_control_characters_are_escaped() -> None:
     assert shown("a\x1b[2Jb") == "a\\x1b[2Jb"
 

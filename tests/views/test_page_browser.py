@@ -202,6 +202,18 @@ def test_the_page_fits_a_small_screen(page: browser.Page, invented: str, width: 
     page.shot(f"ranks-{width}")
 
 
+def test_a_phone_shows_what_to_do_without_scrolling(page: browser.Page, invented: str) -> None:
+    page.open(invented)
+    page.resize(400)
+    shows(page, "#do", "Do: when you are ready, `ftctl resume --run-dir")
+    place = "const r = document.querySelector('#do').getBoundingClientRect(); return [r.left, r.right, r.bottom]"
+    left, right, bottom = page.run(place)
+    assert left >= 0
+    assert right <= 400
+    assert bottom <= 700
+    assert page.run("return document.querySelector('#phase').nextElementSibling.id") == "do"
+
+
 def test_the_keyboard_reaches_every_control_in_order(page: browser.Page, invented: str) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from ftrun.core.text import sentences
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir
 from ftrun.views.snapshot import Snapshot
-from ftrun.views.summary import lines
+from ftrun.views.summary import headline, lines
 from ftrun_hooks import layout as at
 from support.made_run import NS, MadeRun
 
@@ -90,6 +91,16 @@ def test_a_rank_that_has_not_moved_is_starting(run: MadeRun) -> None:
     assert found.ranks[0].state == "starting"
     assert str(found.next).startswith("Rank 0 would be suspected in 59m 10s: 50s without a first ")
     assert str(found.next).endswith("(timeout 60m, the default).")
+
+
+@pytest.mark.parametrize("paused", [None, {"since": 0.0, "until": None, "by": "root"}])
+def test_a_pause_makes_no_straggler(run: MadeRun, paused: Any) -> None:
+    for rank in range(4):
+        run.rank(rank, moved=60.0 if rank == 3 else 0.1, INTERVALS=50, USUAL=NS // 10, LONGEST=NS // 10)
+    measured = [{"rank": rank, "pid": os.getpid(), "step_time": 0.1, "work": None} for rank in range(4)]
+    (run.folder / "paces.json").write_text(json.dumps({"mono": run.now, "attempt": 1, "ranks": measured}))
+    run.status["paused"] = paused
+    assert [rank.rank for rank in seen(run).ranks if rank.straggler] == ([] if paused else [3])
 
 
 def test_a_section_has_its_own_deadline(run: MadeRun) -> None:
@@ -307,6 +318,24 @@ def test_a_requested_stop_is_no_incident(run: MadeRun) -> None:
     run.record("problem", what="something else")
     run.record("exited", signal=15)
     assert seen(run).trouble is None
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ({"cause": "failure", "node": "b"}, "attempt 2 after a failure on b"),
+        ({"cause": "manual", "node": "b"}, "attempt 2 after an operator command on b"),
+        ({"cause": "peer"}, "attempt 2 after the loss of a member"),
+        ({"cause": None}, "attempt 2 after another member stopped"),
+    ],
+)
+def test_a_restart_of_a_group_names_what_happened_elsewhere(run: MadeRun, order: Any, words: str) -> None:
+    run.ledger = run.ledger._replace(start_cnt=2, reason="peer")
+    run.record("started", reason="first")
+    run.record("group", what="stop", epoch=1, **order)
+    run.record("group", what="run", epoch=2)
+    run.record("restart", 2, reason="peer")
+    assert words in headline(seen(run))
 
 
 def test_a_device_warning_is_no_incident(run: MadeRun) -> None:
@@ -527,7 +556,9 @@ def test_a_snapshot_of_1024_ranks_is_cheap(run: MadeRun) -> None:
 def test_a_full_disk_is_a_problem(run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run.record("started", reason="first", start_cnt=1)
     path = run.write()
-    assert not [what for what in read_snapshot(path).problems if "is full" in what]
+    assert not read_snapshot(path).full_disk
     full = os.statvfs_result((4096, 4096, 1000, 0, 0, 10, 10, 10, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
-    assert [what for what in read_snapshot(path).problems if "is full" in what]
+    shown = read_snapshot(path)
+    assert headline(shown).startswith("THE DISK OF THE RUN DIR IS FULL, what follows may be out of date: running")
+    assert lines(shown)[0].startswith("do          free space on the disk of")

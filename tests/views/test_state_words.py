@@ -171,6 +171,17 @@ def test_the_rows_of_the_group_use_the_words_of_the_table() -> None:
     assert all(marked for line, marked in list(group.table(found))[1:] if states.PAUSED in line)
 
 
+@pytest.mark.parametrize(("age", "words"), [(1.0, "  none"), (40.0, "  40s old"), (None, "  of unknown age")])
+def test_an_old_row_of_the_group_says_how_old_it_is(age: float | None, words: str) -> None:
+    row = MemberRow(1, "node-b", "waiting", "waiting", 2, 5.0)  # it has no heartbeat that would show its age
+    found = GroupNow(2, 0, 2, "run", "", (), (row,), {1: age}, None)
+    assert all(list(group.table(found, columns))[1][0].endswith(words) for columns in (80, 60))
+    assert group.document(found)["members"][0]["old"] == (None if age == 1.0 else words.strip())
+    assert not list(group.table(found._replace(seen_from=1)))[1][0].endswith(words) or age == 1.0
+    ended = row._replace(phase="done")
+    assert list(group.table(found._replace(rows=(ended,))))[1][0].endswith("  none")
+
+
 def test_on_a_narrow_terminal_the_rows_of_the_group_keep_the_trouble() -> None:
     row = MemberRow(1, "node-b", "running", "running", 2, 5.0, step=7, trouble="hang in attempt 1: rank 0 stopped")
     found = GroupNow(3, 1, 2, "run", "", (), (row,), {1: 1.0, 2: 1.0}, None)

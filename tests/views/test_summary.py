@@ -25,7 +25,7 @@ def test_status_shows_the_state_of_the_run() -> None:
         "next Rank 3 would be suspected in 7s",
         "hang in attempt 1: rank 3 stopped at step 790, 41s ago (limit 38s) report /run/dir/reports/",
         "1 after a hang; consecutive without progress: hang 1 of 3, fault 0 of 3; a failure ends the job",
-        "812, 420ms per step, 2.38 steps/s",
+        "812, none of rank 3 for 31s; before that 420ms per step",
         "step 800, 2026-11-21 12:00:00 UTC, 4m 10s ago: /checkpoints/step-800",
         "ranks 8: 6 moving, 1 quiet, 1 in a section",
         "slowest rank 3 at step 811, 1 step behind",
@@ -38,6 +38,14 @@ def test_status_shows_the_state_of_the_run() -> None:
         "records /run/dir",
     ):
         assert part in shown
+
+
+def test_the_step_line_of_a_run_that_moves_has_its_pace_and_that_of_a_hang_has_its_silence() -> None:
+    moving = RUNNING._replace(stalest=QUIET._replace(age=1.0))
+    assert "step 812, 420ms per step, 2.38 steps/s" in " ".join(text(moving).split())
+    suspected = moving._replace(phase="suspect", stalest=None)
+    assert "step 812, none of rank 3 for 31s" in " ".join(text(suspected).split())
+    assert "steps/s" not in text(suspected)
 
 
 @pytest.mark.parametrize("count", [0, 1, 1024])
@@ -114,7 +122,8 @@ def test_after_the_end_the_action_of_the_scheduler_is_shown() -> None:
     ended = RUNNING._replace(alive=False, phase="done", verdict="node-fault", exit_code=197, why="GPU-1 reported 79")
     shown_text = " ".join(text(ended).split())
     assert shown_text.startswith(
-        "ended with 197 (node-fault) in attempt 2 why GPU-1 reported 79 scheduler should isolate the node"
+        "ended with 197 (node-fault) in attempt 2 do take node (the one it ran on) out of service and have it repaired; start the "
+        "job on another one why GPU-1 reported 79 scheduler should isolate the node"
     )
     assert "next" not in shown_text
     own = RUNNING._replace(alive=False, phase="done", verdict="succeeded", exit_code=0, why="the command exited with 0")
@@ -146,7 +155,7 @@ def test_lost_time_that_rounds_to_zero_is_left_out() -> None:
 def test_the_json_document_has_all_fields() -> None:
     found = json.loads(json.dumps(document(RUNNING._replace(command=("\udcff",))), allow_nan=False))
     assert found["schema"] == 1
-    assert set(found) == {"schema", *Snapshot._fields}
+    assert set(found) == {"schema", "do", *Snapshot._fields}
     assert found["ranks"][3] == found["stalest"] == QUIET._asdict()
     assert found["limits"][0]["source"].startswith("learned")
     assert found["command"] == ["\\udcff"]

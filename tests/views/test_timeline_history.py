@@ -50,7 +50,14 @@ LOST = {
     "failure without any report": (
         Script().starts(step=None).after(50).record("exited", code=1).record("stopping", by="SIGTERM").after(4)
         .starts("failure", step=None).after(10).ends(),
-        [(0, 50, "redone"), (50, 54, "waiting")],
+        [(0, 50, "startup"), (50, 54, "waiting")],
+    ),
+    "waiting of a group": (
+        Script().record("group", what="run", epoch=1).starts(startup=0).after(10).saves(10)
+        .record("group", what="stop", epoch=1, cause="failure", node="b").record("stopping", by="SIGTERM").after(2)
+        .record("exited", signal=15).after(30).record("group", what="run", epoch=2)
+        .starts("peer", startup=0, step=10).after(5).ends(),
+        [(10, 12, "stopping"), (12, 42, "waiting")],
     ),
     "healing, then waiting for the platform": (
         Script().starts(startup=1).after(9).saves(9).record("fault", device="GPU-1", code="Xid94", severity="major")

@@ -131,6 +131,29 @@ def test_q_ends_it(terminal: Open, over: str) -> None:
     assert seen.restored()
 
 
+def test_keys_show_the_report_the_stacks_and_the_output(terminal: Open, over: str) -> None:
+    report = Path(over) / "reports" / "attempt-1" / "report.md"
+    report.parent.mkdir(parents=True)
+    report.write_text("# Rank 3 stopped\n\n" + "".join(f"line {number}\n\n" for number in range(100)))
+    (Path(over) / "output.log").write_text("step 1\nstep 2 of the program\n")
+    seen = terminal("--run-dir", over)
+    seen.until("q quits")
+    for key, title, content in (
+        ("e", "report of attempt 1", "Rank 3 stopped"),
+        ("l", "last lines of output.log", "step 2 of the program"),
+        ("t", "nothing can be shown", "any other key closes"),
+    ):
+        before = len(seen.text)
+        seen.press(key)
+        seen.until(title, before)
+        seen.until(content, before)
+        before = len(seen.text)
+        seen.press("q")  # closes the text and not the program
+        seen.until("q quits", before)
+    seen.press("q")
+    assert seen.ended() == 0
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0), (None, 0)]
 )

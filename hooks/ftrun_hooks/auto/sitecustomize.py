@@ -56,7 +56,7 @@ class UnseenModule(object):
 
 
 class CrashRecorder(object):
-    """Has `_last` write the exception that ends this Python process.
+    """Has `_last` write the exception that ends this Python process, and `_crash` the stack where a signal ends it.
 
     Python calls the hook with it, unless the program has set a hook that does not call this one; then the exception is
     found at exit, if the program gets that far.
@@ -65,6 +65,7 @@ class CrashRecorder(object):
     def __init__(self, folder):  # type: (str) -> None
         self.folder = folder
         self.left = 0
+        self.crash = ("", 0)  # the file for the stack, and the process that has made it
         self.children = False
         self.shown_by = sys.__excepthook__
         # Under both names, so that a check whether the program has set a hook of its own stays correct.
@@ -81,6 +82,12 @@ class CrashRecorder(object):
         except Exception:
             pass
 
+    def watch_signals(self):  # type: () -> None
+        try:
+            self.crash = (str(load_and_forget("_crash")["enable"](self.folder)), os.getpid())  # type: ignore[operator]
+        except Exception:
+            pass
+
     def hook(self, kind, error, trace):  # type: (type, object, object) -> None
         if error is not None:
             self.left = id(error)  # not the exception itself, whose frames hold memory
@@ -91,6 +98,12 @@ class CrashRecorder(object):
         error = getattr(sys, "last_value", None)
         if id(error) != self.left:
             self.call("leave", error)
+        path, pid = self.crash
+        if path and pid == os.getpid():
+            try:
+                load_and_forget("_crash")["remove"](path)  # type: ignore[operator]
+            except Exception:
+                pass
 
     def watch_children(self):  # type: () -> None
         if not self.children:
@@ -151,14 +164,21 @@ if __name__ == "sitecustomize" and folder in sys.path:  # otherwise the import b
     # If ftrun runs inside ftrun, the inner one comes first here, and it is the one that expects heartbeats.
     begun = any(type(finder).__name__ == "FtrunFinder" for finder in sys.meta_path)
     beats = os.environ.get("FTRUN_BEAT_DIR")
+    parked = bool(beats) and "FTRUN_PARKED" in os.environ
+    recorder = None
     if beats and sys.version_info >= (3, 8) and not begun:
         ask(beats)
-        sys.meta_path.insert(0, FtrunFinder(CrashRecorder(beats)))  # type: ignore[arg-type]
+        recorder = CrashRecorder(beats)
+        sys.meta_path.insert(0, FtrunFinder(recorder))  # type: ignore[arg-type]
         if sys.dont_write_bytecode and folder.startswith(beats) and not os.path.exists(str(__spec__.cached)):
             keep_compiled()
     # `site` handles its exceptions, and that it does not exist, as it would without this file.
-    if beats and "FTRUN_PARKED" in os.environ:
+    if recorder is not None and not parked:
+        recorder.watch_signals()
+    if parked:
         failed = load_and_forget("_parked")["main"](chain, load_and_forget)  # type: ignore[operator]
+        if recorder is not None:
+            recorder.watch_signals()  # as its own process, which may be a fork of the template
         if failed is not None:
             raise failed
     else:

@@ -1,5 +1,5 @@
 """Reads the files that Python processes of the command left in the beat folder when they died of an exception
-(`ftrun_hooks/_last.py`).
+(`ftrun_hooks/_last.py`), or of a signal (`ftrun_hooks/_crash.py`).
 
 It accesses only that memory file system, and each call is bounded, whatever the command has put there.
 """
@@ -10,15 +10,19 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from ftrun.core.rules import crash_stack
 from ftrun.core.rules.crash_causes import ExceptionRecord, Traceback
+from ftrun.core.rules.crash_stack import CrashStack
 from ftrun.core.rules.first_death import Death
 from ftrun.host import beat_folders, safe_files
+from ftrun_hooks import _crash as crash
 from ftrun_hooks import _last as at
 
 NS: Final = 1e9
 FILES: Final = 64
 ENTRIES: Final = 65536
 NAME: Final = re.compile(rf"{at.RAISED}(\d{{20}})-(\d{{1,10}})")
+CRASH: Final = re.compile(rf"{crash.CRASHED}(\d{{20}})-(\d{{1,10}})")
 CHILD: Final = re.compile(r"(\d{1,9}):(\d{1,10}):(-?\d{1,3})", re.ASCII)
 NUMBER: Final = re.compile(r"\d{1,19}", re.ASCII)
 
@@ -50,6 +54,29 @@ def read(beat_dir: str, since: float, pid: int | None = None) -> list[Traceback]
         return [traceback for traceback in parsed if traceback is not None]
     except OSError:
         return []
+    finally:
+        os.close(folder)
+
+
+def crash_of(beat_dir: str, since: float, pid: int) -> CrashStack | None:
+    """Return the stack with which this process ended, else the newest from `since` (s, CLOCK_MONOTONIC) on: the process
+    may be a shell around the program.  A standby may have begun before `since`."""
+    try:
+        folder = beat_folders.open_folder(beat_dir)
+    except OSError:
+        return None
+    try:
+        with os.scandir(folder) as entries:
+            named = [match for entry in islice(entries, ENTRIES) if (match := CRASH.fullmatch(entry.name))]
+        named = [match for match in named if int(match[2]) == pid or int(match[1]) >= since * NS]
+        newest = sorted(named, key=lambda match: (int(match[2]) == pid, int(match[1])), reverse=True)
+        for match in newest[:FILES]:
+            content = safe_files.read_foreign(match[0], crash.SIZE, folder)
+            if content and (found := crash_stack.parsed(content.decode("utf-8", "replace"))) is not None:
+                return found
+        return None
+    except OSError:
+        return None
     finally:
         os.close(folder)
 

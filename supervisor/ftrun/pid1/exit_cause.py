@@ -112,7 +112,7 @@ class ExitCause:
         from ftrun.core.rules import first_death
         from ftrun.core.rules.crash_causes import CommandFailure, first_cause, is_symptom
         from ftrun.core.rules.taken_port import is_taken
-        from ftrun.host import tracebacks
+        from ftrun.host import output_files, tracebacks
 
         attempt = getattr(phase, "attempt", None) or Attempt(0)
         beaten = any(rank.moved_at is not None or rank.alive_at is not None for rank in attempt.ranks)
@@ -143,7 +143,11 @@ class ExitCause:
         ending = CommandFailure(
             exited.code, exited.signal, beaten, cause, self._clients.tail, kills, self._pid, exited.now
         )
-        ending = ending._replace(death=death, also=also)
+        crash = None
+        if exited.signal or (exited.code or 0) > 128 or death is not None or (cause and not is_explained):
+            crash = tracebacks.crash_of(self._beat_dir, self._since, death.pid if death else self._pid)
+        output = () if self._clients.tail else output_files.present()
+        ending = ending._replace(death=death, also=also, crash=crash, output=output)
         began = cause.at if cause is not None and is_explained and ending.explained else None
         symptom = cause is not None and not is_explained and death is None and not also
         port = self._ranks.port

@@ -43,8 +43,11 @@ class RecordWriter:
             console.print(str(journal.problem))
 
     def write_those_of_helpers(self) -> None:
-        """Write the records that the clients of the helpers have made, and print what is for the operator."""
+        """Write the records that the clients of the helpers have made, and print what is for the operator.  During a
+        pause a debugger may hold a rank, which is no straggler then."""
         for event, fields, text in self._clients.drain_records():
+            if event == "straggler" and self._job().paused is not None:
+                continue
             self.persist(event, fields, False)
             if text is not None:
                 self._setup.console.print(text, severity="warning" if event == "problem" else "info")

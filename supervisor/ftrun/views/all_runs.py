@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.views import rundir, schedules, state, summary
+from ftrun.views import advice, rundir, schedules, state, summary
 from ftrun.views.run_snapshot import read_snapshot
 
 MOST: Final = 1000  # run dirs
@@ -14,7 +14,8 @@ SEARCHED: Final = 10_000  # entries of a given folder
 
 
 class RunLine(NamedTuple):
-    """`state`: as the first line of `ftctl status`.  `problem`: why the run cannot be read."""
+    """`state`: as the first line of `ftctl status`; `word`: the same in a word; `do`: what a person can do about it,
+    empty where nothing is wrong.  `problem`: why the run cannot be read."""
 
     run_dir: str
     alive: bool
@@ -29,6 +30,8 @@ class RunLine(NamedTuple):
     schedule: int | None = None
     command: str = ""
     problem: str | None = None
+    word: str = ""
+    do: str = ""
 
 
 def read(folders: Sequence[str] = ()) -> list[RunLine]:
@@ -82,6 +85,8 @@ def _line(path: str) -> RunLine:
         shown.node,
         shown.schedule_cnt,
         " ".join(shown.command),
+        word=summary.word(shown),
+        do=advice.what_to_do(shown),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.exit_codes import STOPPED
 from ftrun.core.rules.hang_rules import RULES, Silent
+from ftrun.views import recent_events
 from ftrun.views.lost_time import AttemptSpan, LostInterval
 from ftrun.views.quick_progress import Progress
 from ftrun.views.record_files import Record, parsed
@@ -67,6 +68,7 @@ class AttemptHistory:
         self._offset: float | None = None
         self._began: float | None = None  # the present ftrun
         self._paused_since: float | None = None
+        self._grouped = False
         self._saved_at: float | None = None  # of the last attempt, in which it is not noted yet
         self.saved = 0  # checkpoints of a known step
         self.saved_before = False  # in an attempt that is forgotten
@@ -153,6 +155,10 @@ class AttemptHistory:
                 self._paused_since = at if self._paused_since is None else self._paused_since
             case "resumed":
                 self._resumed(number(record.get("stood")) or 0.0)
+            case "group":
+                self._grouped = True
+                stops = record.get("what") == "stop" and record.get("cause") is not None
+                self._update(grouped=True, **({"elsewhere": recent_events.elsewhere(record)} if stops else {}))
             case "ended":
                 self._ended(record, why)
 
@@ -257,7 +263,8 @@ class AttemptHistory:
     def _begin_attempt(self, record: Record) -> None:
         self._update()
         number, reason = integer(record.get("attempt")) or len(self.attempts) + 1, string(record.get("reason")) or ""
-        self.attempts.append(AttemptSpan(number, reason, self._at, self._at, offset=self._offset or 0.0))
+        known = self._offset or 0.0
+        self.attempts.append(AttemptSpan(number, reason, self._at, self._at, grouped=self._grouped, offset=known))
 
     def _exited(self, record: Record, why: str) -> None:
         at, attempt = self._at, self.attempts[-1] if self.attempts else None
@@ -281,7 +288,7 @@ class AttemptHistory:
             return
         if attempt is not None and attempt.verdict is None:
             self._update(verdict=self._at)
-        self._update(rested=self._at)
+        self._update(rested=None)  # what is left of its tree is being ended
 
     def _resumed(self, stood: float) -> None:
         """The end of a pause: the `stood` seconds without any movement are lost, the rest counts as usual."""

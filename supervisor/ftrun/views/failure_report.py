@@ -1,5 +1,6 @@
 """The report of an attempt that ended without a hang: made from the records when somebody asks for it.  Pure."""
 
+import signal
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -64,9 +65,9 @@ def failed(records: Sequence[Record]) -> list[int]:
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The same for a person: first what ended and why, then what ftrun did, then the evidence."""
-    signal, code = found["signal"], found["code"]
-    ending = f"ended by {sentences.signal(signal)}" if signal else f"exit code {code}"
+    ending = f"ended by {sentences.signal(found['signal'])}" if found["signal"] else f"exit code {found['code']}"
     command = " ".join(map(str, found["command"] or ())) or "unknown"
+    stack: list[Any] = next((one["stack"] for one in found["records"] if isinstance(one.get("stack"), list)), [])
     text = [
         f"Attempt {found['attempt']} failed: {ending}",
         "",
@@ -75,10 +76,11 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"time     {found['time']}",
         f"cause    {found['why'] or 'the command gave none'}",
         f"then     {_then(found['then'])}",
+        f"do       {what_to_do(found)}",
         f"run dir  {found['run_dir']}",
-        "",
-        "Records:",
     ]
+    text += ["", "Stack of the crash, the innermost call first:", *(f"  {frame}" for frame in stack)] if stack else []
+    text += ["", "Records:"]
     for record in found["records"]:
         fields = [(name, value) for name, value in record.items() if name not in HIDDEN]
         text.append(f"  {record.get('time')} {sentences.record(str(record['event']), fields)}")
@@ -89,7 +91,20 @@ def lines(found: dict[str, Any]) -> list[str]:
     return [sentences.printable(line) for line in text]
 
 
-HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
+def what_to_do(found: dict[str, Any]) -> str:
+    """What a person can do about this failure."""
+    if any(record.get("oom_kills") for record in found["records"]):
+        return "give the job more memory, or let it use less (batch size, workers, cache)"
+    if any(record["event"] == "fault" for record in found["records"]):
+        return f"have the device checked that the records name, on {found['node'] or 'its host'}"
+    if found["signal"] == signal.SIGKILL:
+        return "find out who sent SIGKILL: `dmesg` and the scheduler say whether memory had run out"
+    if (found["then"] or {}).get("event") == "restart":
+        return "nothing now, it was started again; if it comes again, mend the cause"
+    return "mend the cause; with `--restart-on hang,fault,failure` ftrun starts it again by itself"
+
+
+HIDDEN: Final = ("schema", "time", "mono", "event", "attempt", "stack", "output")
 
 
 def as_markdown(found: dict[str, Any]) -> str:

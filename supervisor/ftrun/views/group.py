@@ -88,7 +88,7 @@ def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
         shown = shown._replace(deadline=found.loss.left, next=f"{what[0].upper()}{what[1:]}.")
     own = next((row for row in found.rows if row.rank == found.seen_from), None) if found is not None else None
     slow = {one.rank: one for one in own.slow} if own is not None else {}
-    if not slow or not shown.alive:
+    if not slow or not shown.alive or shown.paused is not None:
         return shown
     return shown._replace(
         ranks=tuple(
@@ -116,6 +116,7 @@ def document(found: GroupNow) -> dict[str, Any]:
         plain: dict[str, Any] = {name: value for name, value in row._asdict().items() if name not in ("at", "paces")}
         plain["slow"] = [one._asdict() | {"text": straggler(one)} for one in row.slow]
         plain |= {"age": found.ages.get(row.rank), "gone": is_gone(found, row), "state": state(found, row)}
+        plain["old"] = _old(found, row) or None
         members.append(plain)
     head = {name: value for name, value in found._asdict().items() if name not in ("rows", "ages")}
     missing = [rank for rank in range(found.size) if rank not in found.ages]
@@ -171,15 +172,24 @@ def table(found: GroupNow, columns: int = WIDE) -> Iterator[tuple[str, bool]]:
         age = found.ages.get(row.rank) or 0.0
         beat = "" if row.beat is None else f"{seconds(row.beat + age)} ago"
         step = "" if row.step is None else str(row.step)
-        trouble = row.trouble.partition(":")[0].replace(" in attempt ", " in ") if row.trouble else "none"
+        trouble = row.trouble.partition(":")[0].replace(" in attempt ", " in ") if row.trouble else ""
         trouble = f"{states.STRAGGLER}: {_ranks(row.slow)}" if row.slow else trouble
+        trouble = "; ".join(filter(None, (trouble, old))) if (old := _old(found, row)) else trouble or "none"
         name = sentences.short(row.node, HOST)
         more = f"{row.attempt:>7} {step:>9} {beat:>9}  {trouble}" if wide else f"{step:>9}  {trouble}"
         host = f"{name:<{HOST}} " if wide else ""
-        yield f"{row.rank:>6} {host}{state(found, row):<10} {more}"[:WIDE], needs_attention(found, row)
+        yield f"{row.rank:>6} {host}{state(found, row):<10} {more}"[: min(WIDE, columns)], needs_attention(found, row)
     for rank in range(found.size):
         if rank not in found.ages:
             yield f"{rank:>6} {'':<{HOST}} never seen" if wide else f"{rank:>6} never seen", True
+
+
+def _old(found: GroupNow, row: MemberRow) -> str:
+    """`40s old` for a row that is; empty for others, and for members that have ended."""
+    age = found.ages.get(row.rank)
+    if row.rank == found.seen_from or row.phase in ENDED or (age is not None and age <= OLD):
+        return ""
+    return "of unknown age" if age is None else f"{seconds(age)} old"
 
 
 def details(found: GroupNow) -> Iterator[str]:

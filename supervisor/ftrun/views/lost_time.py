@@ -26,9 +26,10 @@ class AttemptSpan(NamedTuple):
     """One attempt, from its start until the next start or the end.
 
     `cause`: hang, fault, failure or stop (from outside), if one of them ended it.  `silent`: since when the rank that
-    hung was silent.  `verdict`: when the end was decided, or the command ended by itself; `rested`: the last record of
-    the end of its tree.  `offset`: from its monotonic clock to the wall clock.  `under_way`: it is running; `stopped`:
-    it was stopped by request; `cut_off`: its ftrun was killed, and no other one followed.
+    hung was silent.  `verdict`: when the end was decided, or the command ended by itself; `rested`: the last record
+    of the end of its tree.  `grouped`: this ftrun is a member of a group; `elsewhere`: what ended the attempt on
+    another member, as `a failure on node-b`.  `offset`: from its monotonic clock to the wall clock.  `under_way`: it
+    is running; `stopped`: it was stopped by request; `cut_off`: its ftrun was killed, and no other one followed.
     """
 
     number: int
@@ -54,6 +55,8 @@ class AttemptSpan(NamedTuple):
     cut_off: bool = False
     first_step: int | None = None
     last_step: int | None = None
+    grouped: bool = False
+    elsewhere: str = ""
     offset: float = 0.0
 
     @property
@@ -94,7 +97,7 @@ def lost_intervals(
     found: list[LostInterval] = []
     saves = saved_before or any(attempt.saved is not None for attempt in attempts)
     for attempt, following in zip_longest(attempts, attempts[1:]):
-        if attempt.first_beat is not None:  # a command that sends no heartbeats has no startup
+        if attempt.first_beat is not None:
             found.append(LostInterval(attempt.since, min(attempt.first_beat, attempt.worked_until), "startup"))
         found += _lost_work(attempt, following, saves, samples)
         if attempt.silent is not None and attempt.verdict is not None:
@@ -128,7 +131,8 @@ def _lost_work(
         since = _reached(_of_attempt(samples, attempt), next_steps[0].high, until)  # as in the account: the first rank
     elif attempt.again and following is not None and following.undecided and attempt.first_step is not None:
         return []  # unknown until the next attempt steps
-    why = "redone" if attempt.again else "discarded"
+    # As in the account: nothing is known of an attempt without a heartbeat and without a checkpoint but that it began.
+    why = "startup" if attempt.first_beat is None and not saves else "redone" if attempt.again else "discarded"
     return [LostInterval(max(began, since), until, why)] if until > max(began, since) else []
 
 
@@ -149,8 +153,10 @@ def _until_next_start(attempt: AttemptSpan, following: AttemptSpan | None) -> li
     if attempt.verdict is None:
         return []
     begins = [(attempt.verdict, "stopping"), *attempt.rests]
-    backoff = attempt.cause == "failure" and (following is None or following.reason == "failure")
-    if backoff and not attempt.rests and (attempt.again or attempt.undecided):
+    # Without a group a restart that waits for no backoff may wait for its devices, which is a part of stopping.
+    waits = attempt.cause == "failure" and (following is None or following.reason == "failure")
+    waits |= attempt.grouped and attempt.rested is not None
+    if waits and not attempt.rests and (attempt.again or attempt.undecided):
         begins.append((max(attempt.verdict, attempt.rested or attempt.verdict), "waiting"))
     ends = [*(since for since, _ in begins[1:]), attempt.until]
     return [LostInterval(since, min(end, attempt.until), why) for (since, why), end in zip(begins, ends, strict=True)]

@@ -9,6 +9,7 @@ from ftrun.core.text.sentences import printable
 FENCE: Final = re.compile(r"(`{3,})[^`]*")
 SPAN: Final = re.compile(r"(`+) ?(.*?) ?\1(?!`)")
 ESCAPE: Final = re.compile(r"\\([\\`*_{}\[\]<>#|~&])")
+IMAGE: Final = re.compile(r"!\[([^\]]*)\]\(([^)]*)\)")  # a line of its own
 CELLS: Final = re.compile(r"(?<!\\)\|")
 
 
@@ -29,6 +30,8 @@ def lines(markdown: str) -> Iterator[str]:
         rows = []
         if (opened := FENCE.fullmatch(line)) is not None:
             fence = opened[1]
+        elif (image := IMAGE.fullmatch(line)) is not None:
+            yield _text(f"{image[1]}: the picture {image[2]} beside this report")
         elif line.startswith("#"):
             title = _text(line.lstrip("# "))
             yield from (title, "-" * len(title))

@@ -71,7 +71,8 @@ def backwards(path: str, limit: int, marks: Sequence[bytes] = (b"",), end: int |
     except OSError:
         return
     try:
-        end = os.fstat(fd).st_size if end is None else end
+        size = os.fstat(fd).st_size
+        end = size if end is None else min(end, size)
         lowest, partial = max(0, end - limit), b""  # the rest of a line that begins in an earlier block
         size = FIRST_READ
         while end > lowest:

@@ -4,11 +4,14 @@ are made from the records."""
 import glob
 import os
 import re
+import stat
+from itertools import islice
 from typing import Any, Final
 
+from ftrun.core.text import markdown
 from ftrun.host import procfs
 from ftrun.host.output_pipes import LOG, RANK_LOG
-from ftrun.views import failure_report, record_files, state
+from ftrun.views import failure_report, recent_events, record_files, state
 
 LIMIT: Final = 64 << 20  # bytes of a report
 TAIL: Final = 1 << 20  # bytes of output that are read
@@ -45,16 +48,28 @@ def failure(run_dir: str, attempt: int) -> dict[str, Any] | None:
         started = record_files.search_back(f"{run_dir}/events.jsonl", ("started",))
         command = next(started, {}).get("command")
     known = command if isinstance(command, list) else None
-    return failure_report.document(records, attempt, run_dir, _tail(run_dir, attempt), node, known)
+    tail = _tail(run_dir, attempt) or _tail_elsewhere(run_dir, records, attempt)
+    return failure_report.document(records, attempt, run_dir, tail, node, known)
 
 
 def text(run_dir: str, attempt: int) -> str | None:
     """The report of this attempt as Markdown; None if there is none."""
     content = procfs.read(path(run_dir, attempt), LIMIT)
     if content is not None:
-        return content.decode("utf-8", "replace")
+        return _with_recurrence(content.decode("utf-8", "replace"), run_dir, attempt)
     found = failure(run_dir, attempt)
     return None if found is None else failure_report.as_markdown(found)
+
+
+def _with_recurrence(report: str, run_dir: str, attempt: int) -> str:
+    """The report of a hang, which says below its title whether it is not the first one at its place."""
+    hangs = list(record_files.search_back(f"{run_dir}/events.jsonl", ("hang",)))[::-1]
+    own = next((one for one in reversed(hangs) if one.get("attempt") == attempt), None)
+    again = "" if own is None else recent_events.recurrence(hangs, own)
+    title, _, rest = report.partition("\n\n")
+    if not again or not title.startswith("# "):
+        return report
+    return f"{title}\n\n**{markdown.plain(again[0].upper() + again[1:])}.**\n\n{rest}"
 
 
 def _records(run_dir: str) -> list[record_files.Record]:
@@ -70,6 +85,28 @@ def _records_of(run_dir: str, attempt: int) -> list[record_files.Record]:
         elif found and (state.integer(record.get("attempt")) or attempt) < attempt:
             break  # all that is older is of earlier attempts
     return found[::-1]
+
+
+def _tail_elsewhere(run_dir: str, records: list[record_files.Record], attempt: int) -> list[str]:
+    """The same from the files of the command, where its output goes into files; ftrun's own lines are left out.  A file
+    of another user than that of the records is not read: whoever reads a report may have more rights than they."""
+    ends = [one for one in records if one["event"] == "exited" and one.get("attempt") == attempt]
+    named = ends[-1].get("output") if ends else None
+    found: list[str] = []
+    for path, size in named.items() if isinstance(named, dict) else ():
+        if type(size) is not int or size <= 0 or not _same_owner(path, f"{run_dir}/events.jsonl"):
+            continue
+        lines = (line.decode("utf-8", "replace") for line in record_files.backwards(path, TAIL, end=size))
+        found += [*islice((line for line in lines if not line.startswith("[ftrun]")), LINES)][::-1]
+    return found
+
+
+def _same_owner(path: str, other: str) -> bool:
+    try:
+        found = os.stat(path)
+        return stat.S_ISREG(found.st_mode) and found.st_uid == os.stat(other).st_uid
+    except (OSError, ValueError):
+        return False
 
 
 def _tail(run_dir: str, attempt: int) -> list[str]:

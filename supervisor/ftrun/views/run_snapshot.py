@@ -34,23 +34,21 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
     check(run_dir)
     now = time.monotonic() if now is None else now
     recent, found = record_files.last_condensed(f"{run_dir}/events.jsonl"), state.load(run_dir)
-    problems = [problem for problem in (found.problem, _stale(run_dir)) if problem is not None]
+    problems, full = [] if found.problem is None else [found.problem], _is_full(run_dir)
     try:
-        return _snapshot(run_dir, now, recent, found, problems)
+        return _snapshot(run_dir, now, recent, found, problems)._replace(full_disk=full)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         problems.append(f"{run_dir}/state.json is malformed: {error!r}")
-        return _snapshot(run_dir, now, recent, State(found.ledger), problems)
+        return _snapshot(run_dir, now, recent, State(found.ledger), problems)._replace(full_disk=full)
 
 
-def _stale(run_dir: str) -> str | None:
-    """Why the files there may be out of date, if so."""
+def _is_full(run_dir: str) -> bool:
+    """Whether nothing can be written to its disk, so that the files there may be out of date."""
     try:
         disk = os.statvfs(run_dir)
     except OSError:
-        return None
-    if disk.f_blocks and not (disk.f_bfree if os.getuid() == 0 else disk.f_bavail):
-        return f"the disk of {run_dir} is full: this may be out of date"
-    return None
+        return False
+    return bool(disk.f_blocks) and not (disk.f_bfree if os.getuid() == 0 else disk.f_bavail)
 
 
 def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, problems: list[str]) -> Snapshot:
@@ -72,6 +70,7 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, prob
         phase=phase,
         attempt=ledger.start_cnt or state.integer(newest.get("attempt")) or 0,
         reason=recent_events.reason(recent) if found.ledger is None else ledger.reason,
+        origin=recent_events.origin(recent),
         command=state.strings(run.get("command") or began.get("command")) or (),
         version=run.get("version") or state.string(began.get("version")) or "",
         pid=found.rest.get("pid"),
@@ -162,7 +161,9 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
     ranks = own_ranks.with_devices(ranks, shown.devices)
     if shown.alive:
         measured = paces.read(shown.run_dir, shown.attempt, clock) if liveness.same_boot(run) else {}
-        ranks = own_ranks.with_stragglers(own_ranks.with_paces(ranks, measured))
+        ranks = own_ranks.with_paces(ranks, measured)
+        if not stops:  # a rank that a debugger holds is no straggler
+            ranks = own_ranks.with_stragglers(ranks)
     at, what = next_action(status, shown.phase, live, limits, now)
     return shown._replace(
         up=max(0.0, now - spawned_at) if shown.phase != "done" else None,

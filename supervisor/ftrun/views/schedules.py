@@ -104,7 +104,7 @@ def _line(span: AttemptSpan, lost: Sequence[LostInterval]) -> AttemptLine:
         round(span.since, 3),
         round(span.until, 3),
         span.cause,
-        span.why[:TEXT],
+        (span.why or span.elsewhere)[:TEXT],
         span.place[:TEXT],
         span.report,
         span.first_step,
@@ -254,7 +254,7 @@ def _stopped(life: Life, attempt: AttemptLine) -> str:
     """Why an attempt without a cause of its own ended, as the next one says it."""
     after = next((one.reason for one in life.attempts if one.number > attempt.number), "")
     known = {
-        "peer": "stopped for another member",
+        "peer": f"stopped for {attempt.why or 'another member'}",
         "manual": "stopped by an operator",
         "returned": "stopped for a device",
     }

@@ -76,13 +76,20 @@ class DeviceNow(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """`cause`: hang, fault or failure; `why`: a sentence; `report`: the path of its report, if there is one."""
+    """`cause`: hang, fault or failure; `why`: a sentence; `report`: the path of its report, if there is one; `again`:
+    that it is not the first one of its kind at its place, as `third hang at train.py:68, step 101`."""
 
     time: str
     attempt: int
     cause: str
     why: str
     report: str | None = None
+    again: str = ""
+
+    @property
+    def title(self) -> str:
+        """`hang in attempt 3, third hang at train.py:68, step 101`."""
+        return f"{self.cause} in attempt {self.attempt}" + (f", {self.again}" if self.again else "")
 
 
 class Snapshot(NamedTuple):
@@ -103,6 +110,7 @@ class Snapshot(NamedTuple):
     phase: str
     attempt: int
     reason: str
+    origin: str = ""  # what happened on another member, where that is the reason: `a failure on node-b`
     command: tuple[str, ...] = ()
     version: str = ""
     pid: int | None = None  # of the command
@@ -148,3 +156,4 @@ class Snapshot(NamedTuple):
     since: float | None = None  # how long it has been in this phase
     group: str | None = None  # the state of the group that it is a member of
     problems: tuple[str, ...] = ()  # what could not be read, one line each
+    full_disk: bool = False  # that of the run dir: what its files say may be out of date

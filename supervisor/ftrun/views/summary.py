@@ -10,6 +10,7 @@ from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
+from ftrun.views.advice import no_step, quiet, what_to_do
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
@@ -20,8 +21,6 @@ SLOW: Final = 8  # stragglers, and ranks that failed, that are listed
 FAULTY: Final = 8  # devices with a fault that are listed
 DAY: Final = 86_400.0  # s
 LEAST: Final = 0.05  # s: less lost time is not shown
-QUIET: Final = 15.0  # s: half of the smallest learned timeout
-QUIET_STEPS: Final = 10  # step times: the factor of a learned timeout
 SHARE: Final = 0.001  # of the wall time: less is not shown
 RANK_STATES: Final = {  # in the order in which they are counted
     **{name: states.RANKS[name] for name in ("starting", "moving")},
@@ -32,8 +31,8 @@ Line = tuple[str, str]  # name, text
 
 
 def document(shown: Snapshot) -> dict[str, Any]:
-    """The output of `--json`: the fields of `Snapshot`, nested tuples as objects."""
-    return {"schema": SCHEMA, **plain(shown)}
+    """The output of `--json`: the fields of `Snapshot`, nested tuples as objects, and what a person can do."""
+    return {"schema": SCHEMA, **plain(shown), "do": what_to_do(shown) or None}
 
 
 def title(shown: Snapshot, width: int = 80) -> list[str]:
@@ -56,8 +55,13 @@ _WRAP: Final[dict[str, Any]] = {"break_long_words": False, "break_on_hyphens": F
 
 def headline(shown: Snapshot, ages: bool = True) -> str:
     """The state of the run in one sentence.  Without `ages` it changes only when the state does."""
+    old = "THE DISK OF THE RUN DIR IS FULL, what follows may be out of date: " if shown.full_disk else ""
+    return old + _headline(shown, ages)
+
+
+def _headline(shown: Snapshot, ages: bool) -> str:
     attempt = f"attempt {shown.attempt}" + (
-        f" after {_reason(shown.reason)}" if shown.reason not in ("first", "") else ""
+        f" after {shown.origin or _reason(shown.reason)}" if shown.reason not in ("first", "") else ""
     )
     if shown.paused is not None and shown.alive:
         end = "until `ftctl resume`"
@@ -75,6 +79,15 @@ def headline(shown: Snapshot, ages: bool = True) -> str:
     duration = shown.up if shown.phase in states.LIVE else shown.since
     up = "" if duration is None or not ages else f" for {seconds(duration)}"
     return f"{shown.phase}{up}, {attempt}: {_health(shown, ages)}"
+
+
+def word(shown: Snapshot) -> str:
+    """The state of the run in a word or two, as a cell of a table."""
+    if shown.paused is not None and shown.alive:
+        return states.PAUSED
+    stalest = shown.stalest
+    standing = stalest is not None and stalest.rule != "section" and quiet(stalest)
+    return states.QUIET if shown.phase in ("starting", "running") and standing else shown.phase
 
 
 def _health(shown: Snapshot, ages: bool) -> str:
@@ -99,16 +112,9 @@ def _health(shown: Snapshot, ages: bool) -> str:
     return "healthy, no step yet" if shown.phase == "starting" else f"healthy, {states.RUN['running']}"
 
 
-def quiet(rank: RankNow) -> bool:
-    """Whether it has not moved for longer than half its limit, or than many of its own step times."""
-    age = (rank.moved or 0.0) if rank.age is None else rank.age
-    if rank.limit is not None and age > rank.limit / 2:
-        return True
-    by_steps = rank.rule in (None, "step") and rank.step_time is not None
-    return by_steps and age > max(QUIET, QUIET_STEPS * (rank.step_time or 0.0))
-
-
 def _lines(shown: Snapshot) -> Iterator[Line]:
+    if todo := what_to_do(shown):
+        yield "do", todo
     if shown.phase == "done":
         yield from _end(shown)
     if shown.next is not None and shown.alive:
@@ -120,7 +126,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
     if shown.trouble is not None:
         incident = shown.trouble
         why = "" if incident.why == shown.why else f": {incident.why}"
-        yield "incident", f"{ago(incident.time)}, {incident.cause} in attempt {incident.attempt}{why}"
+        yield "incident", f"{ago(incident.time)}, {incident.title}{why}"
         if incident.report is not None or incident.cause == "hang":
             yield "report", incident.report or "none was written"
     elif shown.alive:
@@ -211,6 +217,8 @@ def _progress(shown: Snapshot) -> Iterator[Line]:
         best = f", best {shown.best_step}" if (shown.best_step or 0) > shown.step else ""
         pace = shown.step_time
         rate = f", {step_duration(pace)} per step, {1 / pace:.3g} steps/s" if pace else ""
+        if still := no_step(shown):
+            rate = f", {still}" + (f"; before that {step_duration(pace)} per step" if pace else "")
         yield "step", f"{shown.step}{best}{rate}"
     if shown.checkpoint is not None or shown.checkpoint_step is not None:
         at = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}"
@@ -297,7 +305,7 @@ def _command(shown: Snapshot) -> str:
 def _reason(reason: str) -> str:
     return {
         "manual": "an operator command",
-        "peer": "another node",
+        "peer": "another member stopped",
         "returned": "a device that is used again",
         "hang": "a hang",
         "fault": "a fault",
@@ -320,15 +328,17 @@ def _moment(time: str | None) -> str:
 
 def ago(time: str | None) -> str:
     """`2026-11-21 22:33:20 UTC, 41s ago`."""
-    if not time:
-        return "at an unknown time"
+    passed = age(time)
+    return f"{_moment(time)}{passed}" if passed else time or "at an unknown time"
+
+
+def age(time: str | None) -> str:
+    """`41s ago`, `3 days ago`; empty where the time is unknown."""
     try:
-        at = datetime.fromisoformat(time)
-        passed = (datetime.now(UTC) - at).total_seconds()
+        passed = (datetime.now(UTC) - datetime.fromisoformat(time or "")).total_seconds()
     except (ValueError, TypeError):
-        return time
-    age = f"{passed / DAY:.0f} days" if passed > 2 * DAY else seconds(max(0.0, passed))
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC, {age} ago"
+        return ""
+    return f"{f'{passed / DAY:.0f} days' if passed > 2 * DAY else seconds(max(0.0, passed))} ago"
 
 
 def plain(value: Any) -> Any:

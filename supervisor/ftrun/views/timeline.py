@@ -309,6 +309,7 @@ def describe_attempt(attempt: AttemptSpan) -> str:
     why = f" ({reason(attempt)})" if reason(attempt) else ""
     steps = "" if attempt.first_step is None else f", steps {attempt.first_step} to {attempt.last_step}"
     end = f"; ended by {attempt.cause}: {attempt.why}" if attempt.cause else ""
+    end = end or (f"; ended for {attempt.elsewhere}" if attempt.elsewhere else "")
     lasted = f"{seconds(attempt.until - attempt.since)} from {stamp(attempt.since)}"
     return f"start {attempt.number}{why}: {lasted}{steps}{end}"
 

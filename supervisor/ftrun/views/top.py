@@ -12,7 +12,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable
-from ftrun.views import summary
+from ftrun.views import advice, summary
 from ftrun.views.own_ranks import ENDED
 from ftrun.views.record_files import Record
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
@@ -22,6 +22,7 @@ HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
 WIDE: Final = 70  # cells that the full table needs
 TABLE: Final = "rank     pid state          step    moved  silent of limit    per step"
 NARROW: Final = "rank state          step silent of limit"
+SHORT: Final = 12  # lines of a screen that has no room for long sentences
 BAR: Final = 24  # cells at most
 ENDS: Final = 60  # records at most
 BLOCKS, SIGNS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
@@ -81,7 +82,7 @@ class _Page:
     """Makes lines that fit the screen."""
 
     def __init__(self, screen: Screen) -> None:
-        self.width, self.unicode = screen.width, screen.unicode
+        self.width, self.unicode, self.tall = screen.width, screen.unicode, screen.height > SHORT
 
     def plain(self, text: str) -> str:
         """Printable, and in ASCII if the terminal shows no more."""
@@ -127,6 +128,8 @@ class _Page:
 
 def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     found = page.wrapped(f"ftrun: {summary.headline(shown)}", mood(shown), 2)
+    if todo := advice.what_to_do(shown):
+        found += page.wrapped(f"do       {todo}", "", 2 if page.tall else 1)
     if shown.phase == "done":
         found += page.wrapped((shown.why or "").partition(" (report: ")[0], "", 2)
     found += _deadline(page, shown)
@@ -142,7 +145,7 @@ def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     if shown.trouble is not None and shown.trouble.why != (shown.why or "").partition(" (report: ")[0]:
         at = shown.trouble.time[11:19]
         when = f"{at} UTC, " if at else ""
-        text = f"{when}{shown.trouble.cause} in attempt {shown.trouble.attempt}: {shown.trouble.why}"
+        text = f"{when}{shown.trouble.title}: {shown.trouble.why}"
         found.append(page.line(("incident ", "dim"), (text, "")))
     found.append(page.line(("job      ", "dim"), (" ".join(shown.command), "")))
     if shown.ended is not None:
@@ -187,6 +190,8 @@ def _steps(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     if shown.step is None:
         return []
     pace = f", {step_duration(shown.step_time)} per step" if shown.step_time else ""
+    if still := advice.no_step(shown):
+        pace = f", {still}"
     behind = (shown.step or 0) - (shown.slowest.step or 0) if shown.slowest is not None and len(shown.ranks) > 1 else 0
     text = f"{shown.step}{pace}" + (f", the slowest rank is {behind} behind" if behind > 0 else "")
     room = page.width - 9 - cell_len(text) - 2
@@ -230,14 +235,17 @@ def _ranks(page: _Page, shown: Snapshot, room: int, chosen: Chosen) -> list[Text
     of the others."""
     if room < 2 or not shown.ranks:
         return []
-    ranks = chosen.ordered(shown.ranks)
+    ranks, picked = chosen.ordered(shown.ranks), chosen.rank(shown.ranks)
     if len(ranks) > room - 1:
         skip = min(chosen.skip, len(ranks) - max(1, room - 2))
         ranks = ranks[skip:] + ranks[:skip]
     few = ranks if len(ranks) <= room - 1 else ranks[: max(1, room - 2)]
     found = [page.line((TABLE if page.width >= WIDE else NARROW, "dim"))]
     for rank in few:
-        found.append(_rank(page, rank))
+        line = _rank(page, rank)
+        if rank is picked:
+            line.stylize("bold")
+        found.append(line)
     rest = ranks[len(few) :]
     if rest and len(found) < room:
         states = Counter(rank.state for rank in rest)

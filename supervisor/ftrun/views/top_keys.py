@@ -32,10 +32,14 @@ ORDERS: Final = (
     Order("state", lambda rank: rank.state, False),
 )
 UP, DOWN = ("k", "\x1b[A"), ("j", "\x1b[B")
+REPORT, STACKS, LOGS = "e", "t", "l"
 HELP: Final = (
     ("s", "sort the ranks by the next column"),
     ("r", "reverse the order"),
-    ("j k", "scroll the ranks down and up, as the arrow keys do"),
+    ("j k", "choose the next rank or the one before, as the arrow keys do"),
+    (REPORT, "the last report"),
+    (STACKS, "the present stacks of the chosen rank"),
+    (LOGS, "the last lines of its output"),
     ("g", "back to the first rank"),
     ("?", "this help; any key closes it"),
     ("q", "quit; the run goes on"),
@@ -43,7 +47,8 @@ HELP: Final = (
 
 
 class Chosen(NamedTuple):
-    """`order`: the place in ORDERS; `skip`: ranks that are scrolled out at the top."""
+    """`order`: the place in ORDERS; `skip`: the place of the chosen rank; where there is no room for all, those
+    before it are scrolled out."""
 
     order: int = 0
     reverse: bool = False
@@ -65,6 +70,10 @@ class Chosen(NamedTuple):
         if key in (*UP, *DOWN):
             return self._replace(skip=max(0, self.skip + (1 if key in DOWN else -1)))
         return self
+
+    def rank(self, ranks: Sequence[RankNow]) -> RankNow | None:
+        """The chosen one."""
+        return self.ordered(ranks)[min(self.skip, len(ranks) - 1)] if ranks else None
 
     @property
     def text(self) -> str:

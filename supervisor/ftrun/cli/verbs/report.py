@@ -52,7 +52,10 @@ def command(attempt: int | None, run_dir: str | None, as_json: bool, member: int
     if as_json:
         show_json(_document(reports.path(path, number, "report.json")))
     else:
-        show(markdown.lines(_content(reports.path(path, number)).decode("utf-8", "replace")))
+        text = reports.text(path, number)
+        if text is None:
+            raise UserError(f"{reports.path(path, number)} cannot be read")
+        show(markdown.lines(text))
 
 
 def _content(file: str) -> bytes:

@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ftrun.cli import terminal
+from ftrun.cli import row_texts, terminal
 from ftrun.cli.common import AS_JSON, RUN_DIR, show_json
 from ftrun.config.parsers import duration
 from ftrun.views import group, record_files, rundir, steps, summary, top
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.snapshot import Snapshot
 from ftrun.views.top_keys import Chosen
+from ftrun.views.top_text import LongText
 
 LEAST: Final = 0.1  # s
 RECORDS: Final = 32 << 10  # bytes at the end of the records that are read
@@ -73,6 +74,15 @@ class WatchedRun:
         self.shown = read_snapshot(self._dir)
         self.records = record_files.last(f"{self._dir}/events.jsonl", RECORDS)
         self.chosen = Chosen()
+        self.text: LongText | None = None  # instead of the frame
+
+    def pressed(self, key: str) -> None:
+        if self.text is not None:
+            self.text = self.text.pressed(key)
+        elif key in row_texts.KEYS and not self.chosen.help:
+            self.text = row_texts.read(key, self._dir, self.chosen.rank(self.shown.ranks))
+        else:
+            self.chosen = self.chosen.pressed(key)
 
     def update(self) -> None:
         try:
@@ -85,6 +95,8 @@ class WatchedRun:
         self.records = record_files.last(f"{self._dir}/events.jsonl", RECORDS)
 
     def frame(self, screen: top.Screen, note: str) -> Text:
+        if self.text is not None:
+            return self.text.render(*screen)
         paces = [pace for _, pace in steps.paces(self._dir, self.shown.attempt)]
         found = group.read(self.shown)
         members = list(group.table(found, screen.width)) if found is not None else []
@@ -147,10 +159,10 @@ def until_key(run: WatchedRun, keys: terminal.Keys, seconds: float, draw: Callab
     due = time.monotonic() + seconds
     while True:
         event = keys.wait(due - time.monotonic())
-        if event in ("q", "Q") and not run.chosen.help:
+        if event in ("q", "Q") and not run.chosen.help and run.text is None:
             return 0
         if isinstance(event, str):
-            run.chosen = run.chosen.pressed(event)
+            run.pressed(event)
         if isinstance(event, int) and event != signal.SIGWINCH:
             return event
         if event is None:

@@ -105,6 +105,8 @@ def exit_record(event: ev.CommandExited, diagnosis: "Diagnosis | None" = None) -
     if diagnosis is not None and event.ending is not None:
         fields += (("why", diagnosis.why), ("rule", diagnosis.rule))
         fields += (("oom_kills", event.ending.oom_kills),) if event.ending.oom_kills else ()
+        fields += (("output", dict(event.ending.output)),) if event.ending.output else ()
+        fields += (("stack", event.ending.crash.frames),) if event.ending.crash is not None else ()
     return do.Persist("exited", fields)
 
 

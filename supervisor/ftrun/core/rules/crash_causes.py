@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.rules.crash_stack import CrashStack
 from ftrun.core.rules.first_death import Death
 from ftrun.core.text.sentences import rank, short, signal
 
@@ -165,7 +166,9 @@ def _overlapped(earlier: Traceback, later: Traceback) -> bool:
 class CommandFailure(NamedTuple):
     """How the command ended, and when (`ended`).  `pid` was that of the command; `oom_kills`: how many of its processes
     the kernel killed because memory ran out; `tail`: its last lines of output, where they are kept.  `death`: a process
-    that left no exception, and caused the end of the process in `cause`; `also`: a related fact for the reason."""
+    that left no exception, and caused the end of the process in `cause`; `also`: a related fact for the reason;
+    `crash`: the stack of a process that a signal ended; `output`: the files with its output, which nobody else keeps,
+    and their sizes."""
 
     code: int | None = None
     signal: int | None = None
@@ -177,6 +180,8 @@ class CommandFailure(NamedTuple):
     ended: float | None = None
     death: Death | None = None
     also: str = ""
+    crash: CrashStack | None = None
+    output: tuple[tuple[str, int], ...] = ()
 
     @property
     def explained(self) -> bool:
@@ -402,6 +407,7 @@ def diagnose(ending: CommandFailure) -> Diagnosis:
     rule = next((rule for rule in RULES if _applies(rule, ending, chain)), None)
     first = ending.death or ending.cause
     more = f"; {ending.also}" if ending.also else ""
+    more += f" ({ending.crash.place})" if ending.crash is not None else ""
     if first is not None and ending.explained:
         why = first.description
     else:

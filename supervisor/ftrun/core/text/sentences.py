@@ -19,13 +19,14 @@ HANGS_UNDETECTED: Final = (
 )
 DEADLOCKS_DETECTED: Final = f"a deadlock is found without a timeout; any other {HANGS_UNDETECTED[2:]}"
 UNREPORTED: Final = tuple(verdict.name for verdict in exit_codes.TABLE if not verdict.logged)
+ORDINALS: Final = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 OFTEN: Final = {1: "once", 2: "twice"}
 BECAUSE: Final = {
     "hang": "because of a hang",
     "fault": "because of a device fault",
     "failure": "because of a failure",
     "manual": "by an operator",
-    "peer": "because another node failed",
+    "peer": "because of another member",
     "returned": "to use a device again",
 }
 
@@ -82,8 +83,8 @@ def several(number: int, noun: str) -> str:
 
 
 def restarted(counts: Mapping[str, int]) -> str:
-    """`restarted once because of a hang`, `restarted 3 times: twice by an operator, once because another
-    node failed`."""
+    """`restarted once because of a hang`, `restarted 3 times: twice by an operator, once because of another
+    member`."""
     parts = [f"{_times(number)} {BECAUSE.get(reason, f'because of {reason}')}" for reason, number in counts.items()]
     if len(parts) == 1:
         return f"restarted {parts[0]}"
@@ -105,6 +106,11 @@ def signal(number: int) -> str:
 def ordinal(number: int) -> str:
     last = number % 10 if number % 100 not in (11, 12, 13) else 0
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"
+
+
+def ordinal_word(number: int) -> str:
+    """`third`; from the tenth on `10th`."""
+    return ORDINALS[number - 1] if number <= len(ORDINALS) else ordinal(number)
 
 
 def rank(number: int | None) -> str:

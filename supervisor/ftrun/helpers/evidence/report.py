@@ -115,11 +115,32 @@ def opening(facts: Facts) -> str:
     return f"**{'. '.join(reasons)}. The hang rule is {code(finding.rule)}.**"
 
 
+def what_to_do(facts: Facts) -> str:
+    """What a person can do about it, as a sentence.  The restart budget is not known here."""
+    involved = [change for change in facts.changes if change.pid in (facts.request.suspect, *facts.chain)]
+    by_state = {change.seen.stat.state: change for change in reversed(involved) if not change.gone}
+    if stopped := by_state.get("T"):
+        return f"find out what stopped {process_name(facts, stopped)}, and continue it with `kill -CONT {stopped.pid}`"
+    if traced := by_state.get("t"):
+        return f"detach the debugger from process {traced.pid}, or pause ftrun while it is attached (`ftctl pause`)"
+    if stuck := by_state.get("D"):
+        host = f" of {facts.node}" if facts.node else ""
+        return (
+            f"check the disk, the network file system and the drivers{host} (`dmesg`): process {stuck.pid} waits there"
+        )
+    if late := lagging_ranks(facts.answers):
+        return f"look at the stack of the rank that is behind: {late[0]}"
+    if "outside the job" in facts.mechanism:
+        return "check that what it waits for, outside the job, is there and answers"
+    where = "what the stacks below show" if not involved or involved[0].gone else f"the code at {involved[0].location}"
+    return f"nothing now, if a restart is left; if it comes again at the same place, mend {where}"
+
+
 def markdown(facts: Facts, picture: str = "") -> str:
     """The content of report.md; `picture`: the file with the picture of the waits, empty where there is none."""
     verdict, suspect = facts.verdict, facts.suspect
     result = f"was cleared: {verdict.cleared}" if verdict.cleared else f"was not cleared: {verdict.reason}"
-    parts = [title(facts), origin(facts), opening(facts)]
+    parts = [title(facts), origin(facts), opening(facts), plain(f"What to do: {what_to_do(facts)}.")]
     parts += [plain(f"The suspicion {result}."), plain(_first_to_stop(facts))]
     if picture and facts.graph.nodes:
         parts.append(f"![What waits for what]({picture})")

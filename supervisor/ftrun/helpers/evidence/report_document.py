@@ -5,7 +5,7 @@ from typing import Any, Final
 from ftrun.helpers.evidence import wait_graph
 from ftrun.helpers.evidence.classification import Change
 from ftrun.helpers.evidence.flight_recorder import Answer, lagging_ranks
-from ftrun.helpers.evidence.report import Facts, first_to_stop, ranks_by_stack
+from ftrun.helpers.evidence.report import Facts, first_to_stop, ranks_by_stack, what_to_do
 from ftrun.messages.evidence import RankState
 
 SCHEMA: Final = 1
@@ -23,6 +23,7 @@ def document(facts: Facts) -> dict[str, Any]:
         "since": facts.since,
         "finding": request.finding._asdict(),
         "mechanism": facts.mechanism,
+        "do": what_to_do(facts),
         "graph": wait_graph.document(facts.graph),
         "verdict": verdict._asdict(),
         "where": facts.suspect.location if facts.suspect else None,

@@ -50,6 +50,7 @@ function phase(now) {
 }
 
 function deadline(now) {
+  show(at("do"), now.do ? `Do: ${now.do}` : "");
   show(at("next"), now.next && now.phase !== "done" ? `Next: ${now.next}` : "");
   const rank = now.alive ? now.stalest : null;
   const limited = rank !== null && rank.age !== null && rank.limit !== null;
@@ -70,8 +71,8 @@ function budget(cause, count, left) {
 function figures(now) {
   const lost = Object.entries(now.lost).filter(([, value]) => value >= 0.05);
   const found = [
-    ["Attempt", [`${now.attempt} (${["first", ""].includes(now.reason) ? "the first" : `after ${now.reason}`})`, now.up === null ? "" : `for ${seconds(now.up)}`]],
-    ["Step", now.step === null ? [] : [`${now.step}`, now.step_time === null ? "" : `${exact(now.step_time)} per step`,
+    ["Attempt", [`${now.attempt} (${["first", ""].includes(now.reason) ? "the first" : `after ${now.origin || now.reason}`})`, now.up === null ? "" : `for ${seconds(now.up)}`]],
+    ["Step", now.step === null ? [] : [`${now.step}`, now.standstill ? now.standstill : now.step_time === null ? "" : `${exact(now.step_time)} per step`,
       now.best_step !== null && now.best_step > now.step ? `${now.best_step} was reached before` : ""]],
     ["Last checkpoint", now.checkpoint === null && now.checkpoint_step === null ? [] : [
       now.checkpoint_step === null ? "unnumbered" : `step ${now.checkpoint_step}`,
@@ -132,7 +133,8 @@ function limits(found) {
 function incident(found) {
   at("incident").hidden = !found;
   if (!found) return;
-  set(at("incident-text"), `${found.cause} in attempt ${found.attempt}, ${stamp(found.time)} UTC: ${found.why}`);
+  const again = found.again ? `${found.again}, ` : "";
+  set(at("incident-text"), `${found.cause} in attempt ${found.attempt}, ${again}${stamp(found.time)} UTC: ${found.why}`);
   at("incident-report").hidden = !found.report;
   const link = at("incident-link");
   if (link.getAttribute("href") !== `report/${found.attempt}`) link.setAttribute("href", `report/${found.attempt}`);

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.views import group
+from ftrun.views.advice import no_step
 from ftrun.views.group import GroupNow
 from ftrun.views.group import document as document_of_group
 from ftrun.views.page.record_follower import Follower, Records
@@ -146,6 +147,7 @@ def payload(shown: Snapshot, paces: list[tuple[float, float]], members: GroupNow
     return document(shown._replace(ranks=tuple(sorted(shown.ranks, key=_order)))) | {
         "headline": headline(shown),
         "state": headline(shown, ages=False),
+        "standstill": no_step(shown),
         "meaning": verdict.meaning if verdict else None,
         "outer": verdict.outer if verdict else None,
         "states": dict(Counter(rank.state for rank in shown.ranks)),

@@ -24,7 +24,7 @@ export function group(now) {
     card(row, [
       ["number", `${one.rank}`, "th"], ["", `${one.node}${own ? " (this one)" : ""}`], [look, one.state],
       ["number", `${one.attempt ?? ""}`], ["number", `${one.step ?? ""}`], ["number", beat],
-      ["text", [slow, one.trouble].filter(Boolean).join("; ") || (one.attempt ? "none" : "")],
+      ["text", [slow, one.trouble, one.old].filter(Boolean).join("; ") || (one.attempt ? "none" : "")],
       ["", report ? `attempt ${one.report}` : "", undefined, report],
     ], labels);
   });

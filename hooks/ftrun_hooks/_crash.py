@@ -1,0 +1,69 @@
+"""The stack of a Python process that a signal ends (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL): faulthandler writes it
+into `crashed-<CLOCK_MONOTONIC in ns, 20 digits>-<pid>` in the beat folder, which is empty until then.
+
+Where the program, or Python's own options, have switched faulthandler on, that stays.  This file is loaded alone,
+without the package.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+CRASHED = "crashed-"
+SIZE = 16384  # bytes that are read
+FILES = 256  # of more files the oldest empty ones are removed: their processes were killed, as others remove their own
+# A number that is opened last: were it a low one, a program that closes all descriptors, as daemons do, would open a
+# file of its own under it, and a crash would write there.
+NUMBERS = range(240, 200, -1)
+
+
+def enable(folder: str) -> str:
+    """The path of the file; empty where there is none."""
+    known = "faulthandler" in sys.modules
+    try:
+        import faulthandler
+
+        if faulthandler.is_enabled():
+            return ""
+        _make_room(folder)
+        path = os.path.join(folder, "%s%020d-%d" % (CRASHED, time.monotonic_ns(), os.getpid()))
+        mode = 0o600 if os.stat(folder).st_uid == os.geteuid() else 0o640  # for the supervisor, if that is another user
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, mode)
+        faulthandler.enable(_raised(fd))
+        return path
+    except Exception:
+        return ""
+    finally:
+        if not known:
+            sys.modules.pop("faulthandler", None)
+
+
+def _raised(fd: int) -> int:
+    for number in NUMBERS:
+        try:
+            os.fstat(number)
+        except OSError:
+            try:
+                os.dup2(fd, number, inheritable=False)
+            except OSError:  # beyond the limit
+                return fd
+            os.close(fd)
+            return number
+    return fd
+
+
+def _make_room(folder: str) -> None:
+    found = sorted(name for name in os.listdir(folder) if name.startswith(CRASHED))
+    for name in found[: FILES // 2] if len(found) > FILES else ():
+        remove(os.path.join(folder, name))
+
+
+def remove(path: str) -> None:
+    """If nothing was written into it."""
+    try:
+        if not os.stat(path).st_size:
+            os.unlink(path)
+    except OSError:
+        pass

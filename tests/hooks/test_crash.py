@@ -1,0 +1,73 @@
+"""The stack of a process that a signal ends is kept in the beat folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftrun.core.rules import crash_stack
+from ftrun.host import tracebacks
+from support.runs import HOUSE
+
+AUTO = HOUSE / "hooks" / "ftrun_hooks" / "auto"
+DIES = "import ctypes\ndef step():\n    ctypes.string_at(0)\nstep()\n"
+
+
+def run(folder: Path, code: str, *options: str) -> tuple[subprocess.CompletedProcess[str], int]:
+    program = folder / "train.py"
+    program.write_text(code)
+    beats = folder / "beats"
+    beats.mkdir(exist_ok=True)
+    variables = os.environ | {"FTRUN_BEAT_DIR": str(beats), "PYTHONPATH": str(AUTO)}
+    words = [sys.executable, *options, str(program)]
+    with subprocess.Popen(words, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        out, errors = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(words, process.returncode, out, errors), process.pid
+
+
+def crashes(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder / "beats") if name.startswith("crashed-"))
+
+
+def test_a_crash_keeps_its_stack_and_its_output_is_unchanged(tmp_path: Path) -> None:
+    ended, pid = run(tmp_path, DIES)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGSEGV, "", "")
+    found = tracebacks.crash_of(str(tmp_path / "beats"), 0.0, pid)
+    assert found is not None
+    assert (found.error, found.place) == ("Segmentation fault", "train.py:3 in step")
+    assert found.frames[-2:] == ("train.py:3 in step", "train.py:4 in <module>")
+
+
+@pytest.mark.parametrize("code", ["print(1)", "raise SystemExit(3)", "1 / 0"])
+def test_a_process_that_ends_otherwise_leaves_no_file(tmp_path: Path, code: str) -> None:
+    run(tmp_path, code)
+    assert crashes(tmp_path) == []
+
+
+def test_a_faulthandler_of_the_program_stays(tmp_path: Path) -> None:
+    ended, _ = run(tmp_path, DIES, "-X", "faulthandler")
+    assert "Fatal Python error: Segmentation fault" in ended.stderr
+    assert crashes(tmp_path) == []
+
+
+def test_the_files_of_processes_that_were_killed_are_few(tmp_path: Path) -> None:
+    (tmp_path / "beats").mkdir()
+    for number in range(400):
+        (tmp_path / "beats" / f"crashed-{number:020}-{number + 1}").touch()
+    run(tmp_path, "import os; os.kill(os.getpid(), 9)")
+    assert len(crashes(tmp_path)) <= 400 - 128 + 1
+
+
+def test_the_program_finds_its_modules_as_without_it(tmp_path: Path) -> None:
+    ended, _ = run(tmp_path, "import sys; print('faulthandler' in sys.modules)")
+    assert ended.stdout == "False\n"
+
+
+def test_malformed_stacks_are_none() -> None:
+    for text in ("", "Fatal Python error: x", "Fatal Python error: x\n\nCurrent thread 0x1 (most recent):\n  torn"):
+        assert crash_stack.parsed(text) is None
