@@ -135,7 +135,8 @@ def test_the_wait_for_lost_members_is_one_sentence_everywhere(loss: LossWait, wo
     waiting = RUN._replace(phase="waiting")
     assert group.marked(waiting, found).next == f"{words[0].upper()}{words[1:]}."
     assert group.marked(waiting, found).deadline == loss.left
-    assert group.marked(RUN, found) == RUN  # its ranks work: nothing is due here
+    assert group.marked(RUN, found).next == RUN.next  # its ranks work: nothing is due here
+    assert group.marked(RUN, found).lost_members == loss.number
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -25,9 +25,10 @@ HEAD: Final = f"{'member':>6} {'host':<{HOST}} {'state':<10} {'attempt':>7} {'st
 
 
 class GroupNow(NamedTuple):
-    """`seen_from`: the member whose run dir this is.  `contact`: seconds since its last view of rank 0; None: it is
-    rank 0, or never had one.  `ages`: seconds since each row was made, by rank; None: of another boot, so unknown.
-    `loss`: until when lost members are waited for; None: for none, or not known."""
+    """`seen_from`: the member whose run dir this is.  `contact`: seconds since rank 0 replied last; None: it is rank 0,
+    or never had contact.  `lease`: seconds without contact after which the job ends here.  `ages`: seconds since each
+    row was made, by rank; None: of another boot, so unknown.  `loss`: until when lost members are waited for; None: for
+    none, or not known."""
 
     size: int
     seen_from: int
@@ -39,6 +40,12 @@ class GroupNow(NamedTuple):
     ages: dict[int, float | None]
     contact: float | None = None
     loss: LossWait | None = None
+    lease: float = 0.0
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether rank 0 has not replied for long."""
+        return self.contact is not None and self.contact > OLD
 
 
 def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
@@ -57,12 +64,14 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
     known = rows.get(view.rank)
     rows[view.rank] = own._replace(slow=known.slow if known else (), paces=())
     ages = {rank: max(0.0, now - row.at) if same_clock or rank == view.rank else None for rank, row in rows.items()}
-    contact = max(0.0, now - view.now) if view.rank and view.now and same_clock else None
+    heard = max(view.now, view.contact)
+    contact = max(0.0, now - heard) if view.rank and heard and same_clock else None
     ordered = tuple(rows[rank] for rank in sorted(rows))
     loss = view.loss if same_clock else None
     if loss is not None:
         loss = loss._replace(left=max(0.0, loss.left - max(0.0, now - view.now)))
-    return GroupNow(view.size, view.rank, view.epoch, view.what, view.why, view.waits_for, ordered, ages, contact, loss)
+    order = view.epoch, view.what, view.why, view.waits_for
+    return GroupNow(view.size, view.rank, *order, ordered, ages, contact, loss, view.lease)
 
 
 def is_gone(found: GroupNow, row: MemberRow) -> bool:
@@ -75,6 +84,14 @@ def is_gone(found: GroupNow, row: MemberRow) -> bool:
     )
 
 
+def lost(found: GroupNow) -> list[int]:
+    """The members that are lost or not heard of, as far as this one knows.  Without contact to rank 0 it knows of the
+    others only what was so before."""
+    gone = [row.rank for row in found.rows if (not row.present if found.is_cut_off else is_gone(found, row))]
+    known = () if found.loss is None else found.loss.members
+    return sorted({*gone, *known, *((0,) if found.is_cut_off else ())} - {found.seen_from})
+
+
 def state(found: GroupNow, row: MemberRow) -> str:
     """Of a member in one word or two."""
     return states.NO_CONTACT if is_gone(found, row) else row.phase
@@ -83,6 +100,9 @@ def state(found: GroupNow, row: MemberRow) -> str:
 def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
     """The snapshot with what only the view of the whole group has: the stragglers that a comparison over all members
     has found among its ranks, and until when a lost member is waited for."""
+    if found is not None and shown.alive:
+        number = 0 if found.loss is None else found.loss.number
+        shown = shown._replace(lost_members=max(number, len(lost(found))))
     if found is not None and found.loss is not None and shown.alive and shown.phase in ("waiting", "spare"):
         what = loss_sentence(found.loss, found.size)
         shown = shown._replace(deadline=found.loss.left, next=f"{what[0].upper()}{what[1:]}.")
@@ -132,13 +152,15 @@ def headline(found: GroupNow) -> str:
     others = tuple(rank for rank in found.waits_for if found.loss is None or rank not in found.loss.members)
     waits = f"; waits for {_members(others)}" if others else ""
     waits += f"; {loss_sentence(found.loss, found.size)}" if found.loss is not None else ""
-    lost = ""
-    if found.contact is not None and found.contact > OLD:
-        lost = f"; no contact with member 0 for {seconds(found.contact)}, so the other rows are as of then"
+    missing = ""
+    if found.contact is not None and found.is_cut_off:
+        missing = f"; no contact with member 0 for {seconds(found.contact)}, so the other rows are as of then"
     elif found.seen_from and found.contact is None:
-        lost = "; no contact with member 0"
+        missing = "; no contact with member 0"
     what = states.group(found.what)
-    return f"group of {found.size}, epoch {found.epoch}, {what}{why}{waits}{lost} (seen from member {found.seen_from})"
+    return (
+        f"group of {found.size}, epoch {found.epoch}, {what}{why}{waits}{missing} (seen from member {found.seen_from})"
+    )
 
 
 def loss_sentence(loss: LossWait, size: int) -> str:

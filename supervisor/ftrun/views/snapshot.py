@@ -147,4 +147,5 @@ class Snapshot(NamedTuple):
     why: str | None = None
     since: float | None = None  # how long it has been in this phase
     group: str | None = None  # the state of the group that it is a member of
+    lost_members: int | None = None  # of that group, that are lost or not heard of; None: not known
     problems: tuple[str, ...] = ()  # what could not be read, one line each

@@ -39,7 +39,7 @@ from ftrun.core.group.fences import (
     starters_over_at,
     without_dead,
 )
-from ftrun.core.group.loss_waits import can_start
+from ftrun.core.group.loss_waits import can_start, loss_wait
 from ftrun.core.group.losses import Losses
 from ftrun.core.group.membership import (
     HINT,
@@ -50,6 +50,7 @@ from ftrun.core.group.membership import (
     Event,
     Gathering,
     GroupRestart,
+    NodeLost,
     NodeNote,
     Outcome,
     RefuseMember,
@@ -90,7 +91,7 @@ def decide(group: Coordinator, event: Event) -> Outcome:
     else:
         after, more = _assess(after, event.now, event.pulses if isinstance(event, Reported) else {})
     orders = () if after.order == group.order else (SendOrder(after.order),)
-    return after, (*effects, *more, *orders)
+    return after, (*effects, *more, *_lost(group, after, event), *orders)
 
 
 # --- reports --------------------------------------------------------------------------------------------------------
@@ -121,11 +122,28 @@ def _note_loss(group: Coordinator, event: MemberLost) -> Outcome:
     if before is None or before.report.life != event.life or before.gone is not None or before.report.state == "left":
         return group, ()
     after = put_member(group, before._replace(gone=event))
-    if event.certain:
-        after = without_dead(after, event.rank)
-    if isinstance(group.phase, Ended) or after.kinds.get("gone", 0) > NAMED:
-        return after, ()
-    return after, (NodeNote(f"{before.name} is lost: {event.why}"),)
+    return (without_dead(after, event.rank) if event.certain else after), ()
+
+
+def _lost(group: Coordinator, after: Coordinator, event: Event) -> Effects:
+    """The record of the member that this event takes from a group that has not ended."""
+    if not isinstance(event, MemberLost | Reported) or isinstance(after.phase, Ended):
+        return ()
+    rank = event.rank if isinstance(event, MemberLost) else event.report.rank
+    before, member = group.members.get(rank), after.members.get(rank)
+    if member is None or kind_of(member, after.epoch, False) != "gone" or after.kinds.get("gone", 0) > NAMED:
+        return ()
+    if before is not None and kind_of(before, group.epoch, False) == "gone":
+        return ()
+    return (NodeLost(rank, member.report.node, _loss_text(member), loss_wait(after, event.now)),)
+
+
+def _loss_text(member: MemberState) -> str:
+    if member.gone is not None:
+        return f"{member.name} is lost: {member.gone.why}"
+    own = member.report.end
+    why = sentences.short(own.why, sentences.REASON) if own is not None and (own.code or own.asked) else ""
+    return f"{member.name} has left" + (f": {why}" if why else "")
 
 
 def _return_note(group: Coordinator, report: Report) -> Effects:
@@ -360,13 +378,11 @@ def _reason(group: Coordinator, who: MemberState | None) -> str:
     if who.report.failure is not None and who.at is not None and who.report.epoch == group.epoch:
         return f"{who.name}: {sentences.short(who.report.failure.why, sentences.REASON)}"
     if who.gone is not None:
-        return f"{who.name} is lost: {who.gone.why}"
+        return _loss_text(who)
     if who is _new_rank_zero(group):
         return f"{who.name} was lost, and has come back"
     if who.report.state == "left":
-        own = who.report.end
-        why = sentences.short(own.why, sentences.REASON) if own is not None and (own.code or own.asked) else ""
-        return f"{who.name} has left" + (f": {why}" if why else "")
+        return _loss_text(who)
     if who.report.end is not None:
         return f"{who.name}: {sentences.short(who.report.end.why, sentences.REASON)}"
     asked = next((m.name for m in group.working if kind_of(m, group.epoch, False) == "leaving"), None)

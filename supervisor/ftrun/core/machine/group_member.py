@@ -230,8 +230,14 @@ def _apply_pause(job: Job, event: ev.GroupOrderReceived, policy: Policy) -> Outc
 def on_coordinator_silent(job: Job, phase: Phase, event: ev.CoordinatorSilent, policy: Policy) -> Outcome:
     """Rank 0 is silent, but the command here may be healthy: it keeps running and is watched as before.  A verdict
     about it may be a consequence of what happened to rank 0, so it waits."""
-    written: Effects = (do.Persist("group", (("what", "unheard"), ("epoch", job.ledger.epoch), ("why", event.why))),)
-    left = f"ftrun waits at most {durations.seconds(event.until - event.now)} for rank 0"
+    wait = event.until - event.now
+    code = None if isinstance(job.want, Finish) else exit_codes.HANG_LIMIT.code
+    fields: do.Fields = (("why", event.why), ("wait", wait), ("then", "end"), ("exit_code", code))
+    written: Effects = (
+        do.Persist("group", (("what", "unheard"), ("epoch", job.ledger.epoch), ("why", event.why))),
+        do.Persist("lost", (("member", 0), *fields)),
+    )
+    left = f"ftrun waits at most {durations.seconds(wait)} for rank 0"
     match phase:
         case Launching() | Starting() | Running() | Suspect():
             written += (do.LogLine(sentences.sentence(event.why, "the command keeps running", left)),)

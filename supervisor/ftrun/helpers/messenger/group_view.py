@@ -144,6 +144,7 @@ class MemberSide:
         self._own, self._file = OwnMember(address, lines), ViewFile(lines)
         self._view = GroupView(messages.SCHEMA, address.size, address.rank, 0.0)
         self._rows: dict[int, MemberRow] = {}
+        self._contact = 0.0
         self._asked: dict[str, tuple[Answer, str, float]] = {}
         self._waits = MemberWaits(address, lines, send)
         self._row_period = messages.row_period(address.size)
@@ -176,7 +177,12 @@ class MemberSide:
             self._send(messages.ROW, messages.dump(row))
             mine = self._rows.get(row.rank)
             self._rows[row.rank] = row._replace(slow=mine.slow if mine else (), paces=())
-        self._file.write(self._view._replace(rows=tuple(self._rows[rank] for rank in sorted(self._rows))))
+        view = self._view._replace(contact=self._contact, lease=self._address.silence + self._address.wait)
+        self._file.write(view._replace(rows=tuple(self._rows[rank] for rank in sorted(self._rows))))
+
+    def heard(self, sent_at: float) -> None:
+        """Rank 0 has replied to the message that was sent then."""
+        self._contact = sent_at
 
     def receive(self, kind: bytes, content: bytes, now: float) -> None:
         """A message of rank 0; Malformed if it is not valid."""

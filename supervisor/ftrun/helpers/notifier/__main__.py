@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from ftrun import __version__
 from ftrun.core.text import redaction, sentences
+from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import Lines, run
 from ftrun.messages.codec import EXACT
 from ftrun.messages.notifier import EVENTS, Destinations
@@ -225,12 +226,28 @@ def sentence(found: Record) -> str:
             return f"started again ({found.get('reason')}, {found.get('consecutive')} in a row without progress)"
         case "straggler":
             return _straggler(found)
+        case "lost":
+            return _lost(found)
+        case "waiting":
+            return f"no command has run for {seconds(state.number(found.get('seconds')) or 0.0)}: {found.get('why')}"
         case "recovering":
             return f"recovery by {found.get('rung')}: {found.get('why')}"
         case "hang" | "fault":
             return f"{found['event']}: {recent_events.why(found)}"
     fields = ((name, value) for name, value in found.items() if name not in ("schema", "time", "mono", "attempt"))
     return sentences.record(str(found["event"]), [(name, value) for name, value in fields if name != "event"])
+
+
+def _lost(found: Record) -> str:
+    """Who is lost, for how long it is waited for, and what follows."""
+    why, wait, then = str(found.get("why")), state.number(found.get("wait")), str(found.get("then"))
+    name = f"member {found.get('member')}"
+    what = why if why.startswith(name) else f"{name} is lost: {why}"
+    if wait is None:
+        return what
+    follows = {"go on": f"{found.get('working')} members go on without it", "replace": "a spare takes its place"}
+    ends = f"the job ends with {found.get('exit_code')}"
+    return f"{what}; it is waited for {seconds(wait)}, then {follows.get(then, ends)}"
 
 
 def _straggler(found: Record) -> str:
