@@ -3,10 +3,12 @@ anew.  It is shown also when other members, member 0 among them, are gone: each 
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ftrun.core.group.losses import LossWait
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds
 from ftrun.host import procfs
@@ -14,11 +16,12 @@ from ftrun.messages import group_view
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import GroupView, MemberRow, SlowRank
 from ftrun.views import member_row
-from ftrun.views.snapshot import Snapshot
+from ftrun.views.snapshot import JobNow, Snapshot
 
 OLD: Final = 15.0  # s; an older row says so
 HOST: Final = 16  # columns
 ENDED: Final = ("done", "cut off")
+ILL: Final = ("suspect", "stopping", "healing", "cut off")  # phases of another member that concern the whole job
 WIDE: Final = 80  # columns
 NARROW: Final = f"{'member':>6} {'state':<10} {'step':>9}  trouble"
 HEAD: Final = f"{'member':>6} {'host':<{HOST}} {'state':<10} {'attempt':>7} {'step':>9} {'heartbeat':>9}  trouble"
@@ -101,11 +104,15 @@ def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
     """The snapshot with what only the view of the whole group has: the stragglers that a comparison over all members
     has found among its ranks, and until when a lost member is waited for."""
     if found is not None and shown.alive:
+        shown = shown._replace(job=_job(shown, found))
         number = 0 if found.loss is None else found.loss.number
         shown = shown._replace(lost_members=max(number, len(lost(found))))
     if found is not None and found.loss is not None and shown.alive and shown.phase in ("waiting", "spare"):
         what = loss_sentence(found.loss, found.size)
         shown = shown._replace(deadline=found.loss.left, next=f"{what[0].upper()}{what[1:]}.")
+    elif found is not None and found.is_cut_off and shown.job is not None and shown.phase in ("waiting", "spare"):
+        text = shown.job.text
+        shown = shown._replace(deadline=_lease_left(found), next=f"{text[0].upper()}{text[1:]}.")
     own = next((row for row in found.rows if row.rank == found.seen_from), None) if found is not None else None
     slow = {one.rank: one for one in own.slow} if own is not None else {}
     if not slow or not shown.alive:
@@ -118,6 +125,47 @@ def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
             for rank in shown.ranks
         )
     )
+
+
+def _lease_left(found: GroupNow) -> float:
+    return max(0.0, found.lease - (found.contact or 0.0))
+
+
+def _job(shown: Snapshot, found: GroupNow) -> JobNow | None:
+    """What is wrong with the job beside this member, the worst first."""
+    if found.is_cut_off:
+        left, ends = _lease_left(found), f"then the job ends with {exit_codes.HANG_LIMIT.code}"
+        who = f"{_named(found, 0)} is missing"
+        since = f"no contact for {seconds(found.contact or 0.0)}"
+        waits = f"it is waited for until {_clock(left)}, {seconds(left)} more, {ends}"
+        return JobNow(f"{who}: {since}; {waits}", f"{who}; it is waited for, {ends}", True)
+    if found.loss is not None:
+        text, one = loss_sentence(found.loss, found.size), found.loss.members[0]
+        if found.loss.number == 1:
+            text = text.replace(f"member {one} ", f"{_named(found, one)} ", 1)
+        return JobNow(f"{text}, at {_clock(found.loss.left)}", text.partition(";")[0], True)
+    gone = [row for row in found.rows if is_gone(found, row)]
+    if gone:
+        age, more = found.ages.get(gone[0].rank), f" and {len(gone) - 1} more" if gone[1:] else ""
+        who = f"no contact with {_named(found, gone[0].rank)}{more}"
+        return JobNow(who + ("" if age is None else f" for {seconds(age)}"), who, True)
+    if shown.phase == "waiting" and (awaited := [rank for rank in found.waits_for if rank != found.seen_from]):
+        what = f"the next start waits for {_members(tuple(awaited))}"
+        return JobNow(what, what)
+    ill = next((row for row in found.rows if row.rank != found.seen_from and row.phase in ILL), None)
+    if ill is not None and shown.phase in states.LIVE and shown.phase != "suspect":
+        who = _named(found, ill.rank)
+        return JobNow(f"{who}: {ill.health}", f"{who}: {ill.phase}")
+    return None
+
+
+def _named(found: GroupNow, rank: int) -> str:
+    node = next((row.node for row in found.rows if row.rank == rank), "")
+    return f"member {rank} ({node})" if node else f"member {rank}"
+
+
+def _clock(left: float) -> str:
+    return f"{datetime.now(UTC) + timedelta(seconds=left):%H:%M:%S} UTC"
 
 
 def _why(one: SlowRank, others: str) -> str:

@@ -85,6 +85,15 @@ class Incident(NamedTuple):
     report: str | None = None
 
 
+class JobNow(NamedTuple):
+    """What is wrong with the job of a group beside this member: a sentence, with who is missing, what is waited for and
+    until when; `state`: the same without times.  `lost`: a member is."""
+
+    text: str
+    state: str
+    lost: bool = False
+
+
 class Snapshot(NamedTuple):
     """`alive`: an ftrun is running in this run dir.  `phase`: launching, starting, running, suspect, stopping, healing,
     waiting, spare, done; or `cut off` where ftrun died without a verdict.
@@ -117,6 +126,7 @@ class Snapshot(NamedTuple):
     paused: float | None = None  # for so long; no verdicts meanwhile
     resumes: float | None = None  # by itself in so long
     paused_by: str = ""  # who paused it
+    suspended: float | None = None  # the command is stopped by job control for so long; no verdicts meanwhile
     counts: dict[str, int] = {}  # noqa: RUF012 - a value, never changed
     left: dict[str, int | None] = {}  # noqa: RUF012
     restarts: dict[str, int] = {}  # noqa: RUF012
@@ -147,5 +157,6 @@ class Snapshot(NamedTuple):
     why: str | None = None
     since: float | None = None  # how long it has been in this phase
     group: str | None = None  # the state of the group that it is a member of
+    job: JobNow | None = None  # what is wrong beside this member; None: nothing, as far as it knows
     lost_members: int | None = None  # of that group, that are lost or not heard of; None: not known
     problems: tuple[str, ...] = ()  # what could not be read, one line each

@@ -74,6 +74,11 @@ def headline(shown: Snapshot, ages: bool = True) -> str:
         return f"cut off: {gone}; it was killed, or its machine went down, in attempt {shown.attempt}"
     duration = shown.up if shown.phase in states.LIVE else shown.since
     up = "" if duration is None or not ages else f" for {seconds(duration)}"
+    if shown.job is not None:
+        return f"{shown.job.text if ages else shown.job.state}; this member: {shown.phase}{up}, {attempt}"
+    if shown.suspended is not None:
+        since = f" for {seconds(shown.suspended)}" if ages else ""
+        return f"{states.SUSPENDED} by job control{since}, {attempt}: no timeout runs until the command continues"
     return f"{shown.phase}{up}, {attempt}: {_health(shown, ages)}"
 
 

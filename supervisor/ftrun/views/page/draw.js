@@ -41,7 +41,8 @@ export function draw(now) {
 function phase(now) {
   const ended = now.phase === "done";
   const good = now.exit_code === 0;
-  const [sign, look] = ended ? [good ? "✔" : "✖", good ? "good" : "bad"] : PHASES[now.phase] ?? ["●", "quiet"];
+  const elsewhere = now.alive && (now.job || now.suspended !== null || now.recovery);
+  const [sign, look] = elsewhere ? [now.job?.lost ? "✖" : "▲", now.job?.lost ? "bad" : "warn"] : ended ? [good ? "✔" : "✖", good ? "good" : "bad"] : PHASES[now.phase] ?? ["●", "quiet"];
   set(at("phase"), `${sign} ${now.state[0].toUpperCase()}${now.state.slice(1)}`);
   at("phase").className = `phase ${look}`;
   const outer = now.outer ? ` The outer scheduler should: ${now.outer}.` : "";
