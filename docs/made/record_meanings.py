@@ -262,6 +262,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "world_size": "with `run`: how many ranks start on all members together, with `--nproc-per-node`",
             "cause": "of the next start: hang, fault, failure, manual or peer; absent while that is open",
             "node": "the node of the first failure",
+            "member": "the member of the group that it was on",
             "rank": "the rank that stopped first, if it is known",
             "step": "its step",
             "verdict": "with `end`: its name",

@@ -302,6 +302,7 @@ def _begin_draining(
     counts, before = group.counts or highest_counts(group), group.order
     order = GroupOrder(group.epoch, "stop", why, node=who and who.report.node, counts=counts, paused=before.paused)
     order = order._replace(progressed=group.progressed, places=before.places, starter=before.starter)
+    order = order._replace(member=who and who.report.rank)
     after, effects = _while_draining(group._replace(phase=phase, order=order), phase, now, pulses)
     return after, (NodeNote(f"epoch {group.epoch} is over: {why}"), *effects)
 
@@ -321,9 +322,9 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
         if who is not None and end is not None and _ends_all(group, end):
             return end_group(group, end._replace(node=end.node or who.report.node))
         restart = _restart(group, who, phase.pulses or pulses)
-        node, rank, step = restart.suspect or (order.node, None, None)
+        node, rank, step, member = restart.suspect or (order.node, None, None, order.member)
         why = restart.why + _starter_text(group, absent, now)
-        order = order._replace(cause=restart.cause, why=why, node=node, rank=rank, step=step)
+        order = order._replace(cause=restart.cause, why=why, node=node, rank=rank, step=step, member=member)
     patience = losses.until(group.wait)
     waited = patience is not None and now >= patience
     over = max((over_at(group, rank) for rank in absent), default=now)
@@ -395,7 +396,7 @@ def _restart(group: Coordinator, who: MemberState | None, pulses: Mapping[int, P
         return GroupRestart("peer", why)
     leaves = who.report.end is not None and not _ends_all(group, who.report.end)
     if who.report.failure is None or who.report.epoch != group.epoch or leaves:
-        return GroupRestart("peer", why, Suspect(who.report.node))
+        return GroupRestart("peer", why, Suspect(who.report.node, member=who.report.rank))
     cause = who.report.failure.cause
     counts = who.report.counts if cause in CAUSES else None
     return GroupRestart(cause, why, root_cause(who, group.members, pulses), counts)
@@ -415,14 +416,14 @@ def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outco
     if group.progressed:
         hang, fault, failure = (int(restart.cause == cause) for cause in CAUSES)
         counts = (hang, fault, failure)
-    node, rank, step = restart.suspect or (None, None, None)
+    node, rank, step, member = restart.suspect or (None, None, None, None)
     paused = group.order.paused
     if paused != float("inf"):
         paused = None  # a pause with an end runs from another moment on each member
     order = GroupOrder(epoch, "run", restart.why, restart.cause, node, rank, step, counts, paused=paused, world=world)
     after = group._replace(
         phase=Steady(now + group.wait),
-        order=order._replace(places=pairs(places), master=members[0].report.address, starter=group.own),
+        order=order._replace(places=pairs(places), master=members[0].report.address, starter=group.own, member=member),
         counts=counts,
         progressed=False,
         report_deadline=None,

@@ -106,7 +106,7 @@ def _first_failure_line(job: Job, before: GroupOrder | None, order: GroupOrder, 
 
 
 def _order_record(order: GroupOrder) -> do.Persist:
-    origin = {name: getattr(order, name) for name in ("cause", "node", "rank", "step")}
+    origin = {name: getattr(order, name) for name in ("cause", "node", "member", "rank", "step")}
     if order.end is not None:
         origin |= {"node": order.end.node, "verdict": order.end.verdict, "exit_code": order.end.code}
     why = order.why or (order.end.why if order.end else "")
