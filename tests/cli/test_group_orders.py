@@ -98,6 +98,23 @@ def test_a_hang_of_one_member_is_one_notification_of_the_group(pair: Pair) -> No
     assert "; all members were started again, here as attempt 2; 2 restarts left without progress;" in found[0]["text"]
 
 
+def test_the_report_of_any_member_is_that_of_the_one_that_failed(pair: Pair) -> None:
+    again = ("--restart-on", "failure", "--backoff", "off")
+    fails = STEPS.replace("time.sleep(0.02)", "time.sleep(0.02); n == 1005 and exit('no more memory')")
+    first, second = pair.start(0, *again), pair.start(1, *again, code=fails)
+    for run in (first, second):
+        run.until("first_beat", 2)
+    for run in (first, second):
+        report = ftctl(run, "report")
+        assert "Attempt 1 failed: exit code 1" in report
+        assert "node-1" in report
+    assert ftctl(first, "report").startswith("failure on member 1 (node-1): member 1 (node-1): ")
+    assert json.loads(ftctl(first, "report", "--json"))["node"] == "node-1"
+    assert re.search(r"incident +.* failure in attempt 1: member 1", " ".join(ftctl(first, "status").split()))
+    ftctl(first, "stop")
+    assert (first.wait(), second.wait()) == (143, 143)
+
+
 def test_status_shows_the_state_of_the_group(pair: Pair) -> None:
     first = pair.start(0)
     wait_for(lambda: "waiting for the other members" in first.stderr, "that it says so")

@@ -83,6 +83,12 @@ def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[
         assert report.stdout == ftctl(members[1], "report").stdout
     stacks = ftctl(members[2], "stacks", "--member", "1", "--last-report")
     assert "<string>:7 <module>" in stacks.stdout, stacks
+    own = ftctl(members[1], "report").stdout
+    for reader in (members[0], members[2]):
+        head, _, rest = ftctl(reader, "report").stdout.partition("\n\n")
+        assert " ".join(head.split()).startswith("hang on member 1 (node-1): member 1 (node-1): rank"), head
+        assert rest == own
+        assert shows(reader, r"incident +.*hang in attempt 1: member 1")
     now = ftctl(members[2], "stacks", "--member", "0")
     assert now.returncode == 0, now
     assert now.stdout.startswith("as of 20")

@@ -148,7 +148,6 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Gro
         "command": redaction.redact_command(command),
         "part": policy.phase,
         "node": policy.node,
-        "member": None if group is None else group.rank,
         "limits": policy.limits._asdict(),
         "sources": {name: settings[name].source for name in TIMEOUTS},
         "options": {  # those that do not have their default; `ftctl explain` adds the others

@@ -15,8 +15,8 @@ from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import GroupView, MemberRow, SlowRank
-from ftrun.views import member_row
-from ftrun.views.snapshot import JobNow, Snapshot
+from ftrun.views import first_failure, member_row
+from ftrun.views.snapshot import Incident, JobNow, Snapshot
 
 OLD: Final = 15.0  # s; an older row says so
 HOST: Final = 16  # columns
@@ -31,7 +31,7 @@ class GroupNow(NamedTuple):
     """`seen_from`: the member whose run dir this is.  `contact`: seconds since rank 0 replied last; None: it is rank 0,
     or never had contact.  `lease`: seconds without contact after which the job ends here.  `ages`: seconds since each
     row was made, by rank; None: of another boot, so unknown.  `loss`: until when lost members are waited for; None: for
-    none, or not known."""
+    none, or not known.  `cause`: the last incident of the job, if it was on another member."""
 
     size: int
     seen_from: int
@@ -44,6 +44,7 @@ class GroupNow(NamedTuple):
     contact: float | None = None
     loss: LossWait | None = None
     lease: float = 0.0
+    cause: Incident | None = None
 
     @property
     def is_cut_off(self) -> bool:
@@ -74,7 +75,8 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
     if loss is not None:
         loss = loss._replace(left=max(0.0, loss.left - max(0.0, now - view.now)))
     order = view.epoch, view.what, view.why, view.waits_for
-    return GroupNow(view.size, view.rank, *order, ordered, ages, contact, loss, view.lease)
+    cause = first_failure.elsewhere(shown.run_dir, view.rank)
+    return GroupNow(view.size, view.rank, *order, ordered, ages, contact, loss, view.lease, cause)
 
 
 def is_gone(found: GroupNow, row: MemberRow) -> bool:
@@ -102,7 +104,10 @@ def state(found: GroupNow, row: MemberRow) -> str:
 
 def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
     """The snapshot with what only the view of the whole group has: the stragglers that a comparison over all members
-    has found among its ranks, and until when a lost member is waited for."""
+    has found among its ranks, until when a lost member is waited for, and what has happened on another member."""
+    cause = None if found is None else found.cause
+    if cause is not None and (shown.trouble is None or shown.trouble.attempt <= cause.attempt):
+        shown = shown._replace(trouble=cause)
     if found is not None and shown.alive:
         shown = shown._replace(job=_job(shown, found))
         number = 0 if found.loss is None else found.loss.number

@@ -76,13 +76,16 @@ class DeviceNow(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """`cause`: hang, fault or failure; `why`: a sentence; `report`: the path of its report, if there is one."""
+    """`cause`: hang, fault or failure, or loss of a member; `why`: a sentence; `report`: the path of its report, if
+    there is one.  `member`, `node`: where it was, if on another member of the group."""
 
     time: str
     attempt: int
     cause: str
     why: str
     report: str | None = None
+    member: int | None = None
+    node: str = ""
 
 
 class JobNow(NamedTuple):

@@ -134,7 +134,7 @@ STATE: Final = {
     "ended": boolean,
     "run": {
         **dict.fromkeys(("version", "boot", "began", "part", "node"), string),
-        **{name: Optional(integer) for name in ("pid", "pid_start", "max_restarts", "member")},
+        **{name: Optional(integer) for name in ("pid", "pid_start", "max_restarts")},
         **dict.fromkeys(("command", "restart_on"), strings),
         "mono": number,
         "limits": LIMITS,

@@ -126,7 +126,9 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         incident = shown.trouble
         why = "" if incident.why == shown.why else f": {incident.why}"
         yield "incident", f"{ago(incident.time)}, {incident.cause} in attempt {incident.attempt}{why}"
-        if incident.report is not None or incident.cause == "hang":
+        if incident.member is not None:
+            yield "report", f"on member {incident.member} ({incident.node}); `ftctl report` fetches it"
+        elif incident.report is not None or incident.cause == "hang":
             yield "report", incident.report or "none was written"
     elif shown.alive:
         yield "incident", "none so far"

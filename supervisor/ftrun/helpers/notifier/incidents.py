@@ -122,7 +122,8 @@ class Incidents:
             self._zero_lost = False
         self._zero_lost = self._zero_lost or what == "cut"
         self._ended_by_group = self._ended_by_group or what in ("end", "cut")
-        if what == "end" and found.get("exit_code") and self._decided is None:
+        bad = found.get("exit_code") and found.get("verdict") != exit_codes.STOPPED
+        if what == "end" and bad and self._decided is None:
             self._decided = found
         if what not in ("run", "stop") or cause in (None, "first"):
             return []

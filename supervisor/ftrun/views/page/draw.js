@@ -33,7 +33,7 @@ export function draw(now) {
   group(now);
   devices(now.devices);
   limits(now.limits);
-  incident(now.trouble);
+  incident(now.trouble, now.members);
   rows(at("problems"), now.problems, "li", (item, text) => set(item, text));
   at("problems").hidden = !now.problems.length;
 }
@@ -130,12 +130,14 @@ function limits(found) {
   ]));
 }
 
-function incident(found) {
+function incident(found, group) {
   at("incident").hidden = !found;
   if (!found) return;
   set(at("incident-text"), `${found.cause} in attempt ${found.attempt}, ${stamp(found.time)} UTC: ${found.why}`);
-  at("incident-report").hidden = !found.report;
+  const other = found.member === null ? null : group?.members.find((one) => one.rank === found.member);
+  const place = other?.report ? `member/${found.member}/report/${other.report}` : `report/${found.attempt}`;
+  at("incident-report").hidden = found.member === null ? !found.report : !other?.report;
   const link = at("incident-link");
-  if (link.getAttribute("href") !== `report/${found.attempt}`) link.setAttribute("href", `report/${found.attempt}`);
-  set(link, `The report of attempt ${found.attempt}: stacks and evidence`);
+  if (link.getAttribute("href") !== place) link.setAttribute("href", place);
+  set(link, other ? `The report of member ${found.member} (${found.node})` : `The report of attempt ${found.attempt}: stacks and evidence`);
 }
