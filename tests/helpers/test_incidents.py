@@ -5,6 +5,7 @@ from typing import Any
 
 from ftrun.config.option_table import OPTIONS
 from ftrun.helpers.notifier.incidents import HOLD, Due, Incidents, text
+from ftrun.messages.group_view import MemberRow
 
 Fields = dict[str, Any]
 NAMES = tuple(next(option.default for option in OPTIONS if option.name == "notify-on").split(","))
@@ -52,9 +53,12 @@ GROUP_END: Fields = {
 }
 
 
-def made(member: int | None = None, absent: Sequence[int] = (), names: tuple[str, ...] = NAMES) -> Incidents:
+def made(
+    member: int | None = None, absent: Sequence[int] = (), names: tuple[str, ...] = NAMES, beat: float = 1.0
+) -> Incidents:
     """Of a member on the host of its letter; three restarts in a row are permitted."""
-    found = Incidents(names, "abc"[member or 0], member, lambda: {*absent}, lambda: 3)
+    rows = tuple(MemberRow(n, "abc"[n], "running", "", 1, 0.0, beat=beat, present=n not in absent) for n in range(3))
+    found = Incidents(names, "abc"[member or 0], member, lambda: rows, lambda: 3)
     if member is not None:
         assert found.take({"event": "group", "what": "run", "epoch": 1, "members": [0, 1, 2]}, 0.0) == []
     return found
@@ -150,6 +154,12 @@ def test_without_member_0_the_first_of_the_others_reports() -> None:
         assert events(made(member), [ZERO, WAITING, cut, END]) == ["lost", "ended"] * reports
     assert events(made(2, absent=[1]), [ZERO, cut, END]) == ["lost", "ended"]
     assert events(made(2), [ZERO, HANG], HOLD) == ["hang"], "nobody else knows of it"
+
+
+def test_members_that_stall_together_report_it_once() -> None:
+    stalled, names = {"event": "stalled", "rank": 1}, (*NAMES, "stalled")
+    assert [len(made(member, names=names, beat=600.0).take(stalled, 1.0)) for member in (0, 1, 2)] == [1, 0, 0]
+    assert len(made(2, names=names).take(stalled, 1.0)) == 1, "it stalls alone"
 
 
 def test_a_long_wait_is_reported() -> None:

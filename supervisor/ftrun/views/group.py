@@ -29,9 +29,10 @@ HEAD: Final = f"{'member':>6} {'host':<{HOST}} {'state':<10} {'attempt':>7} {'st
 
 class GroupNow(NamedTuple):
     """`seen_from`: the member whose run dir this is.  `contact`: seconds since rank 0 replied last; None: it is rank 0,
-    or never had contact.  `lease`: seconds without contact after which the job ends here.  `ages`: seconds since each
-    row was made, by rank; None: of another boot, so unknown.  `loss`: until when lost members are waited for; None: for
-    none, or not known.  `cause`: the last incident of the job, if it was on another member."""
+    or never had contact.  `silence`, `lease`: seconds without contact after which rank 0 counts as lost, and the job
+    ends here.  `ages`: seconds since each row was made, by rank; None: of another boot, so unknown.  `loss`: until when
+    lost members are waited for; None: for none, or not known.  `cause`: the last incident of the job, if it was on
+    another member."""
 
     size: int
     seen_from: int
@@ -43,13 +44,14 @@ class GroupNow(NamedTuple):
     ages: dict[int, float | None]
     contact: float | None = None
     loss: LossWait | None = None
+    silence: float = OLD
     lease: float = 0.0
     cause: Incident | None = None
 
     @property
     def is_cut_off(self) -> bool:
         """Whether rank 0 has not replied for long."""
-        return self.contact is not None and self.contact > OLD
+        return self.contact is not None and self.contact > min(OLD, self.silence)
 
 
 def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
@@ -76,7 +78,9 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
         loss = loss._replace(left=max(0.0, loss.left - max(0.0, now - view.now)))
     order = view.epoch, view.what, view.why, view.waits_for
     cause = first_failure.elsewhere(shown.run_dir, view.rank)
-    return GroupNow(view.size, view.rank, *order, ordered, ages, contact, loss, view.lease, cause)
+    if cause is not None and not cause.node and cause.member in rows:
+        cause = cause._replace(node=rows[cause.member].node)
+    return GroupNow(view.size, view.rank, *order, ordered, ages, contact, loss, view.silence or OLD, view.lease, cause)
 
 
 def is_gone(found: GroupNow, row: MemberRow) -> bool:

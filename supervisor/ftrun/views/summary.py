@@ -126,7 +126,9 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         incident = shown.trouble
         why = "" if incident.why == shown.why else f": {incident.why}"
         yield "incident", f"{ago(incident.time)}, {incident.cause} in attempt {incident.attempt}{why}"
-        if incident.member is not None:
+        if incident.cause == "loss":
+            pass  # nobody was left to write one
+        elif incident.member is not None:
             yield "report", f"on member {incident.member} ({incident.node}); `ftctl report` fetches it"
         elif incident.report is not None or incident.cause == "hang":
             yield "report", incident.report or "none was written"

@@ -74,6 +74,8 @@ def _show_cause(path: str, cause: Incident, as_json: bool) -> bool:
     assert cause.member is not None
     where = f"{cause.cause} on member {cause.member} ({cause.node}): {cause.why}"
     try:
+        if cause.cause == "loss":
+            raise UserError("nobody was left to write one")
         if as_json:
             content = read_file(path, cause.member, "report.json", 0)
             show_json(_parsed(content, f"the report of member {cause.member}"))

@@ -38,6 +38,7 @@ from ftrun.core.rules.idle import unchanged_for
 from ftrun.core.rules.policy import Policy, local_ranks
 from ftrun.core.text import durations, sentences
 
+RECORDED: Final = ("epoch", "what", "why", "cause")  # an order is recorded when one of these has changed
 MOST_NAMED: Final = 256  # members in a record
 DECISION: Final = 10.0  # s that rank 0 has to decide about a verdict, once it can know which members it has lost
 ALONE: Final = tuple(verdict.name for verdict in exit_codes.TABLE if verdict.replaceable)
@@ -63,7 +64,7 @@ def on_group_order_received(job: Job, phase: Phase, event: ev.GroupOrderReceived
     order, before, epoch = event.order, job.order, job.ledger.epoch
     job = job._replace(order=order)
     written: Effects = ()
-    if before is None or (order.epoch, order.what, order.why) != (before.epoch, before.what, before.why):
+    if before is None or any(getattr(order, name) != getattr(before, name) for name in RECORDED):
         written = (_order_record(order),)
     outcome: Outcome | None = None
     match order.what:

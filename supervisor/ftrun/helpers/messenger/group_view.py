@@ -195,7 +195,8 @@ class MemberSide:
             self._send(messages.ROW, messages.dump(row))
             mine = self._rows.get(row.rank)
             self._rows[row.rank] = row._replace(slow=mine.slow if mine else (), paces=())
-        view = self._view._replace(contact=self._contact, lease=self._address.silence + self._address.wait)
+        silence = self._address.silence
+        view = self._view._replace(contact=self._contact, silence=silence, lease=silence + self._address.wait)
         self._file.write(view._replace(rows=tuple(self._rows[rank] for rank in sorted(self._rows))))
 
     def heard(self, sent_at: float) -> None:

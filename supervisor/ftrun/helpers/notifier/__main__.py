@@ -59,7 +59,7 @@ class Notifier:
         self._run_dir, self._asked, self._lines = run_dir, asked, lines
         self._records = GrowingFile(f"{run_dir}/events.jsonl")
         self._records.at = offset  # the beginning of a line: PID 1 writes whole ones
-        self._incidents = Incidents(asked.names, asked.node, asked.member, self._absent, self._limit)
+        self._incidents = Incidents(asked.names, asked.node, asked.member, self._rows, self._limit)
         self.lock = threading.Lock()
         self._senders: list[Sender] = [Command(command, self) for command in asked.commands]
         self._senders += [Webhook(url, asked.slack, self) for url in asked.urls]
@@ -90,7 +90,7 @@ class Notifier:
 
     def _report(self, ended: bool) -> None:
         command = state.strings(state.load(self._run_dir).part("run").get("command")) or ()
-        found = [one for line in self._records.lines() if (one := record(line)) is not None]
+        found = [self._located(one) for line in self._records.lines() if (one := record(line)) is not None]
         now = time.monotonic()
         due = [due for one in found for due in self._incidents.take(one, now)]
         for new in (*due, *self._incidents.overdue(now, ended)):
@@ -100,14 +100,19 @@ class Notifier:
     def _limit(self) -> int | None:
         return state.integer(state.load(self._run_dir).part("run").get("max_restarts"))
 
-    def _absent(self) -> set[int]:
-        """The members that were not connected to member 0, as far as this one knows."""
+    def _located(self, found: Record) -> Record:
+        """With the host of a lost member, which the others of its group know from the time before."""
+        if found["event"] != "lost" or found.get("node"):
+            return found
+        return found | {"node": next((row.node for row in self._rows() if row.rank == found.get("member")), "")}
+
+    def _rows(self) -> tuple[group_view.MemberRow, ...]:
+        """Of the members of the group, as far as this one knows them."""
         try:
             content = procfs.read(f"{self._run_dir}/{group_view.FILE}", group_view.FILE_LIMIT)
-            view = group_view.load(group_view.GroupView, content or b"", group_view.FILE_LIMIT)
+            return group_view.load(group_view.GroupView, content or b"", group_view.FILE_LIMIT).rows
         except Malformed:
-            return set()
-        return {row.rank for row in view.rows if not row.present}
+            return ()
 
 
 class Sender(threading.Thread, ABC):

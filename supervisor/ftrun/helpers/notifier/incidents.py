@@ -4,7 +4,7 @@ An incident is reported when it is decided what is done about it: with the resta
 from a hang or a fault, or after HOLD s without such a decision.  What follows an incident that is reported already is
 reported only if it ends the run.  In a group member 0 reports for all, since its coordinator decides; while member 0 is
 lost, the first of the members that were connected to it does.  Another member reports what nobody has decided on within
-HOLD s, and an end that is its own.
+HOLD s, and an end that is its own.  Of members that stall together the first reports it.
 """
 
 from collections.abc import Callable
@@ -13,10 +13,12 @@ from typing import Any, Final
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences
+from ftrun.messages.group_view import MemberRow
 from ftrun.views import recent_events, state
 from ftrun.views.record_files import Record
 
 HOLD: Final = 60.0  # s
+STILL: Final = 120.0  # s without a heartbeat, far less than a stall
 BEGINS: Final = ("hang", "fault")
 DECIDES: Final = ("restart", "recovering", "ended")
 ASKED: Final = ("manual", "returned")  # restarts that are no incident
@@ -32,18 +34,18 @@ class Due(NamedTuple):
 
 
 class Incidents:
-    """`names`: the records that are reported.  `member`: of a group; None: there is none.  `absent`: the members that
-    were not connected to member 0.  `limit`: how many restarts in a row are permitted; None: any number."""
+    """`names`: the records that are reported.  `member`: of a group; None: there is none.  `rows`: of its members, as
+    this one knew them last.  `limit`: how many restarts in a row are permitted; None: any number."""
 
     def __init__(
         self,
         names: tuple[str, ...],
         node: str,
         member: int | None,
-        absent: Callable[[], set[int]],
+        rows: Callable[[], tuple[MemberRow, ...]],
         limit: Callable[[], int | None],
     ) -> None:
-        self._names, self._node, self._member, self._absent, self._limit = names, node, member, absent, limit
+        self._names, self._node, self._member, self._rows, self._limit = names, node, member, rows, limit
         self._zero_lost = False
         self._members = {1}  # of the group
         self._forget()
@@ -60,7 +62,13 @@ class Incidents:
         """Whether this member reports for its group."""
         if not self._member:
             return True
-        return self._zero_lost and self._member == min(self._members - self._absent(), default=self._member)
+        absent = {row.rank for row in self._rows() if not row.present}
+        return self._zero_lost and self._member == min(self._members - absent, default=self._member)
+
+    def _stands_still_below(self) -> bool:
+        """Whether a member with a lower number stands still, too: that one reports a stall."""
+        below = (row for row in self._rows() if row.rank < (self._member or 0) and row.present)
+        return any((row.beat or 0.0) > STILL for row in below)
 
     def take(self, found: Record, now: float) -> list[Due]:
         """The notifications that are due after this record."""
@@ -80,6 +88,8 @@ class Incidents:
                 return due
             self._reported = True
             return [*due, Due(event, found, self._about(found))]
+        if event == "stalled" and self._stands_still_below():
+            return due
         return [*due, Due(event, found)]
 
     def overdue(self, now: float, ended: bool = False) -> list[Due]:
@@ -163,14 +173,15 @@ class Incidents:
         about = {
             "cause": cause,
             "why": "" if source is None else _why(source),
-            "node": self._node if source is None else source.get("node") or self._node,
+            "node": self._node if source is None else source.get("node", self._node),
             "member": self._member if source is None else source.get("member", self._member),
             "rank": None if source is None else source.get("rank"),
             "step": None if source is None else source.get("step"),
             "done": _done(found, self._member is not None),
             "left": left,
         }
-        return about | {"do": _do(found, cause, left, str(about["node"]))}
+        place = about["node"] or f"member {about['member']}"
+        return about | {"do": _do(found, cause, left, str(place))}
 
     def _left(self, found: Record) -> int | None:
         most, used = self._limit(), state.integer(found.get("consecutive"))
