@@ -258,17 +258,35 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "a new order of the coordinator to the whole group; at rank 0 also what the coordinator has observed",
         {
             "what": "`wait`; `run`: start the command of this epoch; `stop`: end the command; `end`: end the job; "
-            "`cut`: rank 0 was not reachable in time; `noted`: what rank 0 observed",
+            "`unheard`: rank 0 is silent; `cut`: rank 0 was not reachable in time; `noted`: what rank 0 observed",
             "epoch": "the number of the start of the whole group",
             "why": "a sentence",
             "world_size": "with `run`: how many ranks start on all members together, with `--nproc-per-node`",
             "cause": "of the next start: hang, fault, failure, manual or peer; absent while that is open",
             "node": "the node of the first failure",
+            "member": "the member of the group that it was on",
             "rank": "the rank that stopped first, if it is known",
             "step": "its step",
             "verdict": "with `end`: its name",
             "exit_code": "with `end`: the exit code of all members",
         },
+    ),
+    "lost": (
+        "a member of the group is lost, or has left the others before the end: rank 0 writes it, and about rank 0 each "
+        "of the others once it has been silent for `--peer-timeout`",
+        {
+            "member": "its number",
+            "node": "its host",
+            "why": "a sentence",
+            "wait": "for how long it is waited for, in seconds; absent: it is not",
+            "then": "what follows if it does not come back: `go on` without it, `replace` it by a spare, or `end`",
+            "working": "with `go on`: how many members that are",
+            "exit_code": "with `end`: the exit code of the job",
+        },
+    ),
+    "waiting": (
+        "no command has run for five minutes, since something is waited for; once for each such wait",
+        {"seconds": "for how long", "why": "what is waited for"},
     ),
     "problem": (
         "something does not work as it should, and the job continues",

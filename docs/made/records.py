@@ -54,6 +54,9 @@ TYPES: Final = {
     ("order", "ok"): "bool",
     **{("standby", name): "int" for name in ("ready", "forked", "of", "warm", "local_rank", "memory")},
     ("standby", "seconds"): "float",
+    **{("lost", name): "int" for name in ("member", "working", "exit_code")},
+    ("lost", "wait"): "float",
+    ("waiting", "seconds"): "float",
     **{("straggler", name): "int" for name in ("rank", "member")},
     **{("straggler", name): "float" for name in ("step_time", "usual", "seconds", "work")},
 }

@@ -15,6 +15,7 @@ from support.runs import FTCTL, Run, Runs, alive, python, wait_for
 from support.runs import runs as runs
 
 STEPS = "import time\nn = 1000 * ft.attempt().start_cnt\nwhile True:\n    n += 1; ft.beat(n); time.sleep(0.02)"
+HANGS_ONCE = STEPS.replace("time.sleep(0.02)", "time.sleep(3600 if n == 1020 else 0.02)")
 OBEYS = f"import os, signal\nsignal.signal(15, lambda *_: os._exit(0))\n{STEPS}"
 # The main thread waits for ever, and another one writes: not so little that it is taken for nothing.
 LOGS = """import threading, time
@@ -77,6 +78,41 @@ def test_request_to_one_member_applies_to_all(pair: Pair) -> None:
     ftctl(first, "stop")
     assert (first.wait(), second.wait()) == (143, 143)
     assert {pair.message(rank)["node"] for rank in (0, 1)} == {"node-0"}
+
+
+def test_a_hang_of_one_member_is_one_notification_of_the_group(pair: Pair) -> None:
+    """Member 0 sends it, since its coordinator decides that all members start again."""
+    seen = pair.folder / "seen"
+    notify = ("--on-event", f"cat >> {seen}; echo >> {seen}", "--hang-timeout", "3s")
+    first, second = pair.start(0, *notify), pair.start(1, *notify, code=HANGS_ONCE)
+    for run in (first, second):
+        run.until("first_beat", 2)
+    wait_for(seen.exists, "the notification")
+    ftctl(first, "stop")
+    assert (first.wait(), second.wait()) == (143, 143)
+    found = [json.loads(line) for line in seen.read_text().splitlines()]
+    assert [(one["event"], one["node"]) for one in found] == [("restart", "node-0"), ("ended", "node-0")], found
+    about = found[0]["incident"]
+    assert (about["cause"], about["node"], about["member"], about["left"]) == ("hang", "node-1", 1, 2)
+    assert "hang on node-1" in found[0]["text"]
+    assert "; all members were started again, here as attempt 2; 2 restarts left without progress;" in found[0]["text"]
+
+
+def test_the_report_of_any_member_is_that_of_the_one_that_failed(pair: Pair) -> None:
+    again = ("--restart-on", "failure", "--backoff", "off")
+    fails = STEPS.replace("time.sleep(0.02)", "time.sleep(0.02); n == 1005 and exit('no more memory')")
+    first, second = pair.start(0, *again), pair.start(1, *again, code=fails)
+    for run in (first, second):
+        run.until("first_beat", 2)
+    for run in (first, second):
+        report = ftctl(run, "report")
+        assert "Attempt 1 failed: exit code 1" in report
+        assert "node-1" in report
+    assert ftctl(first, "report").startswith("failure on member 1 (node-1): member 1 (node-1): ")
+    assert json.loads(ftctl(first, "report", "--json"))["node"] == "node-1"
+    assert re.search(r"incident +.* failure in attempt 1: member 1", " ".join(ftctl(first, "status").split()))
+    ftctl(first, "stop")
+    assert (first.wait(), second.wait()) == (143, 143)
 
 
 def test_status_shows_the_state_of_the_group(pair: Pair) -> None:

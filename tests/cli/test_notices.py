@@ -5,9 +5,10 @@ import subprocess
 
 import pytest
 
-from ftrun.core.machine.notices import UNWATCHED, GivenNotices, notices
-from ftrun.core.machine.states import Job, Paused, Running, Starting, Suspect
-from ftrun.core.machine.values import Attempt, Finding, Rank
+from ftrun.core.group.messages import GroupOrder
+from ftrun.core.machine.notices import UNWATCHED, WAITING, GivenNotices, LongWait, Notices, notices
+from ftrun.core.machine.states import Finish, Healing, Job, Paused, Pending, Phase, Running, Starting, Stopping, Suspect
+from ftrun.core.machine.values import Attempt, Fault, Finding, Rank
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 from support.runs import FTCTL, Run, Runs, patched, python, wait_for
@@ -182,3 +183,47 @@ def test_ftctl_without_a_verb_shows_its_help() -> None:
     assert done.stderr.startswith("Usage: ftctl VERB ...\n")
     assert "\\n" not in done.stderr
     assert len(done.stderr.splitlines()) > 10
+
+
+WAITED: dict[str, tuple[Phase, dict[str, object], str]] = {
+    "healing": (
+        Healing(Fault("npu-3", "80E01801", "major", "HBM error")),
+        {},
+        "device npu-3 is not healed yet: HBM error",
+    ),
+    "platform": (Pending(), {"held": "no pod yet"}, "the platform does not permit a start: no pod yet"),
+    "members": (
+        Pending(),
+        {"order": GroupOrder(1, "stop", "member 2 (c) is lost: silent")},
+        "member 2 (c) is lost: silent",
+    ),
+    "verdict": (
+        Stopping(Attempt(1, pid=9), "verdict"),
+        {"want": Finish(195, "hang-limit", "rank 1 hangs")},
+        "the verdict of the other members is awaited: rank 1 hangs",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAITED)
+def test_a_long_wait_without_a_command_is_recorded_once(name: str) -> None:
+    phase, facts, why = WAITED[name]
+    job, policy = Job(phase)._replace(**facts), Policy(limits=AUTO, group=True)  # type: ignore[arg-type]
+
+    def at(now: float, before: Notices) -> Notices:
+        return notices(job, policy, before.given, "/run/dir", now)
+
+    first = at(100.0, Notices(STARTED))
+    assert (first.wait, first.due) == (None, 100.0 + WAITING)
+    later = at(100.0 + WAITING, first)
+    assert later.wait == LongWait(WAITING, why)
+    assert (at(100.0 + 2 * WAITING, later).wait, at(500.0, later).due) == (None, None)
+    runs = notices(started(), policy, later.given, "/run/dir", 1000.0)
+    assert at(2000.0, runs).due == 2000.0 + WAITING, "another wait"
+
+
+def test_a_spare_and_a_finished_member_wait_for_nothing_that_is_wrong() -> None:
+    spare = Job(Pending(), places=((0, 2),), order=GroupOrder(1, "run"))
+    done = Job(Stopping(Attempt(1, pid=9), "verdict"), Finish(0, "succeeded", ""))
+    for job in (spare, done):
+        assert notices(job, Policy(limits=AUTO, group=True, member=2), STARTED, "/run/dir", 100.0).due is None

@@ -11,6 +11,7 @@ import pytest
 
 from ftrun.config import option_table, option_values
 from ftrun.helpers.notifier.__main__ import notification, sentence
+from ftrun.helpers.notifier.incidents import Due
 from ftrun.messages.notifier import Destinations
 from support.runs import Runs, wait_for
 
@@ -129,7 +130,7 @@ def test_sentences_are_for_people() -> None:
     }
     assert "rank 3 stopped at step 7" in sentence(hang)
     asked = Destinations((), (), False, ("hang",), "train", "node-a")
-    found = notification(hang, asked, "/run", ("python", "train.py"))
+    found = notification(Due("hang", hang), asked, "/run", ("python", "train.py"))
     assert found["text"].startswith("ftrun on node-a, attempt 1 of train: hang: rank 3")
     assert sentence({"event": "resumed", "rank": 2, "mono": 1.0}) == "resumed rank=2"
     recovering = {"event": "recovering", "rung": "rank", "round": 2, "ranks": [2], "why": "signal 9 ended rank 2"}

@@ -18,6 +18,7 @@ from ftrun.core.group.membership import (
     Gathering,
     JoiningHindered,
     LifeEnded,
+    NodeLost,
     NodeNote,
     RefuseMember,
     Reported,
@@ -915,6 +916,26 @@ def test_until_when_a_lost_member_is_waited_for_and_what_follows() -> None:
     assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, WAIT, "go on", 3)
     group.reports(2, "leaving")
     assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, WAIT, "end", code=195)
+
+
+def lost(effects: Effects) -> list[NodeLost]:
+    return [effect for effect in effects if isinstance(effect, NodeLost)]
+
+
+def test_each_loss_is_recorded_once_with_what_follows() -> None:
+    group = elastic(least=2)
+    why = "member 1 (node-1) is lost: its connection closed"
+    assert lost(group.gone(1, certain=True)) == [NodeLost(1, "node-1", why, LossWait((1,), 1, WAIT, "go on", 2))]
+    assert lost(group.gone(1, certain=True)) == []
+    left = lost(group.reports(2, "left", end=GroupEnd(143, "stopped", "stopped by signal 15", asked=True)))
+    assert [(one.rank, one.why) for one in left] == [(2, "member 2 (node-2) has left: stopped by signal 15")]
+    assert left[0].wait == LossWait((1, 2), 2, WAIT, "end", code=195)
+
+
+def test_a_member_that_leaves_at_the_end_is_not_lost() -> None:
+    group = running()
+    group.all("done")
+    assert not [effect for effect in (*group.effects, *group.reports(1, "left")) if isinstance(effect, NodeLost)]
 
 
 @pytest.mark.parametrize("shape", [Shape(3), Shape(3, replaces=True)])

@@ -61,6 +61,9 @@ def full(number: int = 8) -> Snapshot:
         devices=(DeviceNow("GPU-1", AWFUL, 75.0, 1 << 30, 80 << 30, 300.5, 2.0), DeviceNow("GPU-2")),
         lost={"hang": 90.0, "redone": 10.5},
         goodput=0.9,
+        lost_members=1,
+        began="2026-01-02T03:04:05.000Z",
+        ended="2026-01-02T03:04:06.500Z",
         verdict="hang-limit",
         exit_code=195,
     )
@@ -83,6 +86,7 @@ def test_every_metric_has_a_reading_and_every_reading_a_metric() -> None:
 def test_the_values_have_the_units_of_prometheus() -> None:
     found = values(full())
     assert found["ftrun_restarts_total", ("hang",)] == 2
+    assert found["ftrun_end_time_seconds", ("hang-limit", "195")] - found["ftrun_start_time_seconds", ()] == 1.5
     assert found["ftrun_restarts_total", ("fault",)] == 0, "a counter is there before it counts"
     assert found["ftrun_restarts_left", ("hang",)] == 1
     assert ("ftrun_restarts_left", ("failure",)) not in found, "no limit"

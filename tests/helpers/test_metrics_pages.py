@@ -134,9 +134,18 @@ SERIES = {
         'ftrun_checkpoint_age_seconds{instance="a"}': "0+60x600",
         'ftrun_phase{phase="running",instance="a"}': "1x600",
     },
-    "FtrunEndedInTrouble": {  # a: seen by one scrape of a server that has ended since; b: a good end
-        'ftrun_verdict_info{verdict="hang-limit",exit_code="195",instance="a"}': "_x597 1 stale",
-        'ftrun_verdict_info{verdict="succeeded",exit_code="0",instance="b"}': "_x597 1 stale",
+    # a: seen by one scrape of a server that has ended since; b: a good end; c: another run has begun since at the same
+    # address; d: a good end of a run that has followed a bad one there.
+    "FtrunEndedInTrouble": {
+        'ftrun_start_time_seconds{instance="a"}': "60x597 stale",
+        'ftrun_end_time_seconds{verdict="hang-limit",exit_code="195",instance="a"}': "_x597 35800 stale",
+        'ftrun_start_time_seconds{instance="b"}': "60x597 stale",
+        'ftrun_end_time_seconds{verdict="succeeded",exit_code="0",instance="b"}': "_x597 35800 stale",
+        'ftrun_start_time_seconds{instance="c"}': "60x597 35900x3",
+        'ftrun_end_time_seconds{verdict="hang-limit",exit_code="195",instance="c"}': "_x597 35800 stale",
+        'ftrun_start_time_seconds{instance="d"}': "60x597 35850x2 stale",
+        'ftrun_end_time_seconds{verdict="hang-limit",exit_code="195",instance="d"}': "_x596 35800 stale",
+        'ftrun_end_time_seconds{verdict="succeeded",exit_code="0",instance="d"}': "_x598 35950 stale",
     },
     "FtrunGone": {
         'ftrun_up{instance="a"}': "1x590 0x10",
@@ -154,14 +163,21 @@ SERIES = {
         'ftrun_up{instance="b",run="other"}': "1x600",
         'node_textfile_mtime_seconds{instance="b",file="/textfile/other.prom"}': "0+60x600",
     },
-    "FtrunTargetLost": {  # a: the target is down; b: it has ended well, as a scrape has seen
-        'ftrun_up{instance="a"}': "1x590 stale",
+    # a: the target is down, and the run before it there has ended well; b: it has ended well, as a scrape has seen
+    "FtrunTargetLost": {
+        'ftrun_up{instance="a"}': "1x575 0 1x14 stale",
+        'ftrun_verdict_info{verdict="succeeded",exit_code="0",instance="a"}': "_x575 1 stale",
         'up{instance="a"}': "1x590 0x10",
         'ftrun_up{instance="b"}': "1x590 0 stale",
         'up{instance="b"}': "1x591 0x10",
         'ftrun_verdict_info{verdict="succeeded",exit_code="0",instance="b"}': "_x590 1 stale",
         'ftrun_up{instance="c"}': "1x600",
         'up{instance="c"}': "1x600",
+    },
+    "FtrunMemberLost": {'ftrun_lost_members{instance="a"}': "0x590 1x10", 'ftrun_lost_members{instance="b"}': "0x600"},
+    "FtrunWaitingLong": {
+        'ftrun_waiting_seconds{instance="a"}': "0x580 0+60x20",
+        'ftrun_waiting_seconds{instance="b"}': "0x585 0+60x9 0x6",
     },
     "FtrunStraggler": {'ftrun_stragglers{instance="a"}': "0x580 1x20"},
     "FtrunPausedLong": {'ftrun_paused{instance="a"}': "0x500 1x100"},

@@ -39,6 +39,11 @@ def shows(container: Container, words: str) -> bool:
     return re.search(words, ftctl(container, "status").stdout) is not None
 
 
+def headed(container: Container, words: str) -> bool:
+    """Whether the first sentence of its status matches."""
+    return re.search(words, " ".join(ftctl(container, "status").stdout.split())) is not None
+
+
 def rows(container: Container) -> dict[int, dict[str, Any]]:
     return {row["rank"]: row for row in view(container).get("members", ())}
 
@@ -78,6 +83,12 @@ def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[
         assert report.stdout == ftctl(members[1], "report").stdout
     stacks = ftctl(members[2], "stacks", "--member", "1", "--last-report")
     assert "<string>:7 <module>" in stacks.stdout, stacks
+    own = ftctl(members[1], "report").stdout
+    for reader in (members[0], members[2]):
+        head, _, rest = ftctl(reader, "report").stdout.partition("\n\n")
+        assert " ".join(head.split()).startswith("hang on member 1 (node-1): member 1 (node-1): rank"), head
+        assert rest == own
+        assert shows(reader, r"incident +.*hang in attempt 1: member 1")
     now = ftctl(members[2], "stacks", "--member", "0")
     assert now.returncode == 0, now
     assert now.stdout.startswith("as of 20")
@@ -96,6 +107,10 @@ def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[
     assert rows(members[2])[1]["trouble"].startswith("hang in attempt 1: rank")
     text = ftctl(members[2], "status", "--all")
     assert "no contact with member 0 for " in text.stdout
+    for member in members[1:]:
+        words = r"^member 0 \(node-0\) is missing: no contact for .*; it is waited for until \S+ UTC, .* with 195;"
+        wait_for(partial(headed, member, words), "who is missing, and until when it is waited for")
+    assert ftctl(members[1], "status", "--exit-code").returncode == 3
     assert "last heard of" in text.stdout
     wait_for(lambda: ftctl(members[2], "report", "--member", "1").returncode == 0, "the copy in the state dir")
     assert ftctl(members[2], "report", "--member", "1").stdout == ftctl(members[1], "report").stdout

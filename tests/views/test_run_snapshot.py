@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.cli.verbs.status import condition
 from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
 from ftrun.core.machine.values import LearnedTimeouts
 from ftrun.core.text import sentences
@@ -73,6 +74,15 @@ def test_the_state_of_the_group_is_shown(run: MadeRun) -> None:
     found = seen(run)
     assert found.group == "epoch 3, all members stop, to start again: rank 1 (node-b) is lost"
     assert found.next == "The next start, once all members of the group are ready."
+
+
+def test_a_command_that_job_control_has_stopped_is_not_healthy(run: MadeRun) -> None:
+    run.rank(0, moved=45)
+    run.attempt["stopped_at"] = run.now - 40
+    found = seen(run)
+    assert found.suspended == pytest.approx(40)
+    assert headline(found).startswith("suspended by job control for 40s, attempt 1")
+    assert condition(found) == 3
 
 
 def test_a_done_or_gone_rank_is_neither_slowest_nor_stalest(run: MadeRun) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.cli.verbs.status import condition
 from ftrun.core.group.losses import LossWait
 from ftrun.core.machine.states import PHASES
 from ftrun.core.machine.values import LocalRank, Rank, Section
@@ -145,7 +146,8 @@ def test_the_wait_for_lost_members_is_one_sentence_everywhere(loss: LossWait, wo
     waiting = RUN._replace(phase="waiting")
     assert group.marked(waiting, found).next == f"{words[0].upper()}{words[1:]}."
     assert group.marked(waiting, found).deadline == loss.left
-    assert group.marked(RUN, found) == RUN  # its ranks work: nothing is due here
+    assert group.marked(RUN, found).next == RUN.next  # its ranks work: nothing is due here
+    assert group.marked(RUN, found).lost_members == loss.number
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -191,3 +193,55 @@ def test_on_a_narrow_terminal_the_rows_of_the_group_keep_the_trouble() -> None:
         assert lines[1].endswith("  hang in 1")
         assert ("node-b" in lines[1]) is host
         assert lines[2].endswith("never seen")
+
+
+def rows_of(*phases: str) -> tuple[MemberRow, ...]:
+    return tuple(MemberRow(n, f"node-{n}", phase, f"{phase}, attempt 1", 1, 0.0) for n, phase in enumerate(phases))
+
+
+AGES: dict[int, float | None] = {0: 1.0, 1: 1.0, 2: 1.0}
+CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2} UTC"
+FINE = GroupNow(3, 1, 1, "run", "", (), rows_of(*["running"] * 3), AGES, 1.0, lease=660.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "phase", "words"),
+    [
+        (
+            FINE._replace(contact=60.0),
+            "running",
+            rf"member 0 \(node-0\) is missing: no contact for 60s; it is waited for until {CLOCK}, 10m more, then the "
+            r"job ends with 195; this member: running, attempt 2 after a hang",
+        ),
+        (
+            FINE._replace(loss=LossWait((2,), 1, 48.0, "go on", 2)),
+            "waiting",
+            r"member 2 \(node-2\) is lost; the group waits 48s more for it, then goes on with 2 of 3 members, at "
+            rf"{CLOCK}; this member: waiting, attempt 2 after a hang",
+        ),
+        (
+            FINE._replace(ages=AGES | {2: 20.0}),
+            "running",
+            r"no contact with member 2 \(node-2\) for 20s; this member: .*",
+        ),
+        (FINE._replace(waits_for=(0, 1, 2)), "waiting", r"the next start waits for members 0, 2; this member: .*"),
+        (
+            FINE._replace(rows=rows_of("running", "running", "suspect")),
+            "running",
+            r"member 2 \(node-2\): suspect, attempt 1; this member: running, .*",
+        ),
+    ],
+)
+def test_the_first_line_is_that_of_the_whole_job(found: GroupNow, phase: str, words: str) -> None:
+    shown = group.marked(RUN._replace(phase=phase), found)
+    assert re.fullmatch(words, summary.headline(shown)), summary.headline(shown)
+    assert not re.search(r"healthy|[0-9]s\b|UTC", summary.headline(shown, ages=False))
+    assert condition(shown) == 3
+    assert feed.payload(shown, [], found)["job"]["lost"] is (shown.lost_members != 0)
+    assert group.marked(shown._replace(phase="running"), FINE).job is None
+
+
+def test_a_member_that_waits_says_until_when_it_waits_for_rank_0() -> None:
+    shown = group.marked(RUN._replace(phase="waiting"), FINE._replace(contact=60.0))
+    assert (shown.deadline, shown.lost_members) == (600.0, 1)
+    assert re.fullmatch(rf"Member 0 \(node-0\) is missing: .* until {CLOCK}, 10m more, .* with 195\.", shown.next or "")

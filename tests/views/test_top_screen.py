@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from ftrun.views import top
-from ftrun.views.snapshot import RankNow, Snapshot
+from ftrun.views.snapshot import JobNow, RankNow, Snapshot
 from ftrun.views.summary import headline
 from ftrun.views.top import Screen, folded, render
 from ftrun.views.top_keys import Chosen
@@ -136,6 +136,10 @@ def test_the_bar_shows_the_share_of_the_limit(age: float, full: int, style: str)
         ({"phase": "stopping"}, "bold yellow"),
         ({}, "bold yellow"),
         ({"stalest": None}, "bold green"),
+        ({"stalest": None, "suspended": 30.0}, "bold yellow"),
+        ({"stalest": None, "recovery": "replacing rank 1"}, "bold yellow"),
+        ({"stalest": None, "job": JobNow("the next start waits for member 2", "it waits")}, "bold yellow"),
+        ({"stalest": None, "job": JobNow("member 0 is missing", "it is missing", True)}, "bold red"),
     ],
 )
 def test_the_first_line_is_the_headline_of_status(more: dict[str, Any], mood: str) -> None:

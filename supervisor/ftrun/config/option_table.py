@@ -213,7 +213,7 @@ OPTIONS: Final = (
     Option(
         "notify-on",
         "EVENTS",
-        "hang,restart,recovering,fault,straggler,ended",
+        "hang,restart,recovering,fault,lost,waiting,straggler,ended",
         notices,
         "Which records --on-event and --webhook report.",
     ),

@@ -175,6 +175,7 @@ def textfile(text: str) -> str:
 
 NOTICES: Final = (
     *("hang", "restart", "recovering", "fault", "straggler", "escalated", "ended", "paused", "resumed", "problem"),
+    *("lost", "waiting"),
 )
 notices: Final = some_of(*NOTICES)
 

@@ -92,7 +92,8 @@ class MemberRow(NamedTuple):
 class GroupView(NamedTuple):
     """What the coordinator knows at `now`, its CLOCK_MONOTONIC.  `what`, `why`: its order; `waits_for`: the members
     that it waits for; `loss`: until when it waits for those that are lost, None: for none.  `rows`: some or all.
-    In `group.json`: `rank` is that of the reader, and `now` its time of the last view of rank 0."""
+    In `group.json`: `rank` is that of the reader, and `now` its time of the last view of rank 0; `contact`: of the last
+    reply of rank 0, which counts as lost after `silence` seconds, and after which the command may go on for `lease`."""
 
     schema: int
     size: int
@@ -105,6 +106,9 @@ class GroupView(NamedTuple):
     rows: tuple[MemberRow, ...] = ()
     boot: str = ""
     loss: LossWait | None = None
+    contact: float = 0.0
+    silence: float = 0.0
+    lease: float = 0.0
 
 
 class FileRequest(NamedTuple):

@@ -3,6 +3,7 @@
 from typing import Final, Literal
 
 from ftrun.core.group import messages
+from ftrun.core.group.losses import LossWait
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem
@@ -77,6 +78,16 @@ class GroupNote(NamedTuple):
     what: str
 
 
+class MemberLost(NamedTuple):
+    """At rank 0: a member is lost, or has left the others before the end.  `wait`: how long the group waits for those
+    that are lost, and what follows; None: it does not wait."""
+
+    member: int
+    node: str
+    why: str
+    wait: LossWait | None
+
+
 class Straggler(NamedTuple):
     """A rank has been slow for `seconds`: `step_time` s per step, the median of the others is `usual`; with `work`: so
     many of them it works, and `usual` is the work of the others.  `member`: of the group, where rank 0 reports it;
@@ -110,6 +121,7 @@ Event = (
     | RankZeroSilent
     | Refused
     | GroupNote
+    | MemberLost
     | Straggler
     | FoundImports
     | LeaveConfirmed
@@ -118,6 +130,6 @@ Event = (
 REQUESTS: Final[Protocol[Request]] = Protocol("ask", Attempt, Answer, Report, SeekImports)
 EVENTS: Final[Protocol[Event]] = Protocol(
     "event",
-    *(OperatorRequest, Ordered, Contact, RankZeroSilent, Refused, GroupNote, Straggler, FoundImports),
-    *(LeaveConfirmed, Problem),
+    *(OperatorRequest, Ordered, Contact, RankZeroSilent, Refused, GroupNote, MemberLost, Straggler),
+    *(FoundImports, LeaveConfirmed, Problem),
 )

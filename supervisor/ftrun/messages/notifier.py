@@ -9,7 +9,8 @@ from ftrun.messages.helpers import Problem
 
 class Destinations(NamedTuple):
     """Where to report the records of these names.  The helper gets it in a file that only it can read, since a command
-    line is visible to all users, and a URL may hold a secret.  `job`, `node`: what the notification says of the run."""
+    line is visible to all users, and a URL may hold a secret.  `job`, `node`: what the notification says of the run.
+    `member`: of a group; None: there is none."""
 
     commands: tuple[str, ...]
     urls: tuple[str, ...]
@@ -17,6 +18,7 @@ class Destinations(NamedTuple):
     names: tuple[str, ...]
     job: str
     node: str
+    member: int | None = None
 
 
 Event = Problem

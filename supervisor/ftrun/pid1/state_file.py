@@ -12,7 +12,7 @@ from ftrun.core.machine.notices import GivenNotices, Notices, notices
 from ftrun.core.machine.restarting import is_spare
 from ftrun.core.machine.states import Done, Job
 from ftrun.core.rules.policy import Policy
-from ftrun.core.text import redaction
+from ftrun.core.text import durations, redaction
 from ftrun.core.text.sentences import short
 from ftrun.host import clock, leftovers, procfs
 from ftrun.messages import state
@@ -76,6 +76,10 @@ class StateFile:
         for line in self._notices.lines:
             self._journal.log(line)
             self._setup.console.print(line, severity="info")
+        if (wait := self._notices.wait) is not None:
+            start = job.ledger.start_cnt
+            self._journal.record("waiting", start, (("seconds", wait.seconds), ("why", wait.why)), False)
+            self._setup.console.print(f"no command has run for {durations.seconds(wait.seconds)}: {wait.why}")
         self._journal.flush()
         if self._standbys is not None and self._standbys.next_start != self._next_start:
             self.save(job, False)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.views import advice, rundir, schedules, state, summary
+from ftrun.views import advice, group, rundir, schedules, state, summary
 from ftrun.views.run_snapshot import read_snapshot
 
 MOST: Final = 1000  # run dirs
@@ -69,7 +69,8 @@ def _inside(folder: str) -> Iterable[str]:
 
 def _line(path: str) -> RunLine:
     try:
-        shown = read_snapshot(path)
+        own = read_snapshot(path)
+        shown = group.marked(own, group.read(own))
     except rundir.NoRunDir as error:
         return RunLine(path, False, problem=str(error))
     return RunLine(

@@ -3,31 +3,36 @@ anew.  It is shown also when other members, member 0 among them, are gone: each 
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ftrun.core.group.losses import LossWait
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds
 from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import GroupView, MemberRow, SlowRank
-from ftrun.views import member_row
-from ftrun.views.snapshot import Snapshot
+from ftrun.views import first_failure, member_row
+from ftrun.views.snapshot import Incident, JobNow, Snapshot
 
 OLD: Final = 15.0  # s; an older row says so
 HOST: Final = 16  # columns
 ENDED: Final = ("done", "cut off")
+ILL: Final = ("suspect", "stopping", "healing", "cut off")  # phases of another member that concern the whole job
 WIDE: Final = 80  # columns
 NARROW: Final = f"{'member':>6} {'state':<10} {'step':>9}  trouble"
 HEAD: Final = f"{'member':>6} {'host':<{HOST}} {'state':<10} {'attempt':>7} {'step':>9} {'heartbeat':>9}  trouble"
 
 
 class GroupNow(NamedTuple):
-    """`seen_from`: the member whose run dir this is.  `contact`: seconds since its last view of rank 0; None: it is
-    rank 0, or never had one.  `ages`: seconds since each row was made, by rank; None: of another boot, so unknown.
-    `loss`: until when lost members are waited for; None: for none, or not known."""
+    """`seen_from`: the member whose run dir this is.  `contact`: seconds since rank 0 replied last; None: it is rank 0,
+    or never had contact.  `silence`, `lease`: seconds without contact after which rank 0 counts as lost, and the job
+    ends here.  `ages`: seconds since each row was made, by rank; None: of another boot, so unknown.  `loss`: until when
+    lost members are waited for; None: for none, or not known.  `cause`: the last incident of the job, if it was on
+    another member."""
 
     size: int
     seen_from: int
@@ -39,6 +44,14 @@ class GroupNow(NamedTuple):
     ages: dict[int, float | None]
     contact: float | None = None
     loss: LossWait | None = None
+    silence: float = OLD
+    lease: float = 0.0
+    cause: Incident | None = None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether rank 0 has not replied for long."""
+        return self.contact is not None and self.contact > min(OLD, self.silence)
 
 
 def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
@@ -57,12 +70,17 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
     known = rows.get(view.rank)
     rows[view.rank] = own._replace(slow=known.slow if known else (), paces=())
     ages = {rank: max(0.0, now - row.at) if same_clock or rank == view.rank else None for rank, row in rows.items()}
-    contact = max(0.0, now - view.now) if view.rank and view.now and same_clock else None
+    heard = max(view.now, view.contact)
+    contact = max(0.0, now - heard) if view.rank and heard and same_clock else None
     ordered = tuple(rows[rank] for rank in sorted(rows))
     loss = view.loss if same_clock else None
     if loss is not None:
         loss = loss._replace(left=max(0.0, loss.left - max(0.0, now - view.now)))
-    return GroupNow(view.size, view.rank, view.epoch, view.what, view.why, view.waits_for, ordered, ages, contact, loss)
+    order = view.epoch, view.what, view.why, view.waits_for
+    cause = first_failure.elsewhere(shown.run_dir, view.rank)
+    if cause is not None and not cause.node and cause.member in rows:
+        cause = cause._replace(node=rows[cause.member].node)
+    return GroupNow(view.size, view.rank, *order, ordered, ages, contact, loss, view.silence or OLD, view.lease, cause)
 
 
 def is_gone(found: GroupNow, row: MemberRow) -> bool:
@@ -75,6 +93,14 @@ def is_gone(found: GroupNow, row: MemberRow) -> bool:
     )
 
 
+def lost(found: GroupNow) -> list[int]:
+    """The members that are lost or not heard of, as far as this one knows.  Without contact to rank 0 it knows of the
+    others only what was so before."""
+    gone = [row.rank for row in found.rows if (not row.present if found.is_cut_off else is_gone(found, row))]
+    known = () if found.loss is None else found.loss.members
+    return sorted({*gone, *known, *((0,) if found.is_cut_off else ())} - {found.seen_from})
+
+
 def state(found: GroupNow, row: MemberRow) -> str:
     """Of a member in one word or two."""
     return states.NO_CONTACT if is_gone(found, row) else row.phase
@@ -82,10 +108,20 @@ def state(found: GroupNow, row: MemberRow) -> str:
 
 def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
     """The snapshot with what only the view of the whole group has: the stragglers that a comparison over all members
-    has found among its ranks, and until when a lost member is waited for."""
+    has found among its ranks, until when a lost member is waited for, and what has happened on another member."""
+    cause = None if found is None else found.cause
+    if cause is not None and (shown.trouble is None or shown.trouble.attempt <= cause.attempt):
+        shown = shown._replace(trouble=cause)
+    if found is not None and shown.alive:
+        shown = shown._replace(job=_job(shown, found))
+        number = 0 if found.loss is None else found.loss.number
+        shown = shown._replace(lost_members=max(number, len(lost(found))))
     if found is not None and found.loss is not None and shown.alive and shown.phase in ("waiting", "spare"):
         what = loss_sentence(found.loss, found.size)
         shown = shown._replace(deadline=found.loss.left, next=f"{what[0].upper()}{what[1:]}.")
+    elif found is not None and found.is_cut_off and shown.job is not None and shown.phase in ("waiting", "spare"):
+        text = shown.job.text
+        shown = shown._replace(deadline=_lease_left(found), next=f"{text[0].upper()}{text[1:]}.")
     own = next((row for row in found.rows if row.rank == found.seen_from), None) if found is not None else None
     slow = {one.rank: one for one in own.slow} if own is not None else {}
     if not slow or not shown.alive or shown.paused is not None:
@@ -98,6 +134,47 @@ def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
             for rank in shown.ranks
         )
     )
+
+
+def _lease_left(found: GroupNow) -> float:
+    return max(0.0, found.lease - (found.contact or 0.0))
+
+
+def _job(shown: Snapshot, found: GroupNow) -> JobNow | None:
+    """What is wrong with the job beside this member, the worst first."""
+    if found.is_cut_off:
+        left, ends = _lease_left(found), f"then the job ends with {exit_codes.HANG_LIMIT.code}"
+        who = f"{_named(found, 0)} is missing"
+        since = f"no contact for {seconds(found.contact or 0.0)}"
+        waits = f"it is waited for until {_clock(left)}, {seconds(left)} more, {ends}"
+        return JobNow(f"{who}: {since}; {waits}", f"{who}; it is waited for, {ends}", True)
+    if found.loss is not None:
+        text, one = loss_sentence(found.loss, found.size), found.loss.members[0]
+        if found.loss.number == 1:
+            text = text.replace(f"member {one} ", f"{_named(found, one)} ", 1)
+        return JobNow(f"{text}, at {_clock(found.loss.left)}", text.partition(";")[0], True)
+    gone = [row for row in found.rows if is_gone(found, row)]
+    if gone:
+        age, more = found.ages.get(gone[0].rank), f" and {len(gone) - 1} more" if gone[1:] else ""
+        who = f"no contact with {_named(found, gone[0].rank)}{more}"
+        return JobNow(who + ("" if age is None else f" for {seconds(age)}"), who, True)
+    if shown.phase == "waiting" and (awaited := [rank for rank in found.waits_for if rank != found.seen_from]):
+        what = f"the next start waits for {_members(tuple(awaited))}"
+        return JobNow(what, what)
+    ill = next((row for row in found.rows if row.rank != found.seen_from and row.phase in ILL), None)
+    if ill is not None and shown.phase in states.LIVE and shown.phase != "suspect":
+        who = _named(found, ill.rank)
+        return JobNow(f"{who}: {ill.health}", f"{who}: {ill.phase}")
+    return None
+
+
+def _named(found: GroupNow, rank: int) -> str:
+    node = next((row.node for row in found.rows if row.rank == rank), "")
+    return f"member {rank} ({node})" if node else f"member {rank}"
+
+
+def _clock(left: float) -> str:
+    return f"{datetime.now(UTC) + timedelta(seconds=left):%H:%M:%S} UTC"
 
 
 def _why(one: SlowRank, others: str) -> str:
@@ -133,13 +210,15 @@ def headline(found: GroupNow) -> str:
     others = tuple(rank for rank in found.waits_for if found.loss is None or rank not in found.loss.members)
     waits = f"; waits for {_members(others)}" if others else ""
     waits += f"; {loss_sentence(found.loss, found.size)}" if found.loss is not None else ""
-    lost = ""
-    if found.contact is not None and found.contact > OLD:
-        lost = f"; no contact with member 0 for {seconds(found.contact)}, so the other rows are as of then"
+    missing = ""
+    if found.contact is not None and found.is_cut_off:
+        missing = f"; no contact with member 0 for {seconds(found.contact)}, so the other rows are as of then"
     elif found.seen_from and found.contact is None:
-        lost = "; no contact with member 0"
+        missing = "; no contact with member 0"
     what = states.group(found.what)
-    return f"group of {found.size}, epoch {found.epoch}, {what}{why}{waits}{lost} (seen from member {found.seen_from})"
+    return (
+        f"group of {found.size}, epoch {found.epoch}, {what}{why}{waits}{missing} (seen from member {found.seen_from})"
+    )
 
 
 def loss_sentence(loss: LossWait, size: int) -> str:

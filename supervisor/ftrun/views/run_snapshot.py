@@ -168,6 +168,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
     return shown._replace(
         up=max(0.0, now - spawned_at) if shown.phase != "done" else None,
         first_beat=attempt.first_beat,
+        suspended=None if attempt.stopped_at is None or live is None else max(0.0, now - attempt.stopped_at),
         **_rounds(status["attempt"].get("rounds"), now),
         step=shown.step if attempt.step is None else attempt.step,
         step_time=steps.pace(beats.ranks, samples),

@@ -76,8 +76,9 @@ class DeviceNow(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """`cause`: hang, fault or failure; `why`: a sentence; `report`: the path of its report, if there is one; `again`:
-    that it is not the first one of its kind at its place, as `third hang at train.py:68, step 101`."""
+    """`cause`: hang, fault or failure, or loss of a member; `why`: a sentence; `report`: the path of its report, if
+    there is one; `again`: that it is not the first one of its kind at its place, as `third hang at train.py:68, step
+    101`.  `member`, `node`: where it was, if on another member of the group."""
 
     time: str
     attempt: int
@@ -85,11 +86,22 @@ class Incident(NamedTuple):
     why: str
     report: str | None = None
     again: str = ""
+    member: int | None = None
+    node: str = ""
 
     @property
     def title(self) -> str:
         """`hang in attempt 3, third hang at train.py:68, step 101`."""
         return f"{self.cause} in attempt {self.attempt}" + (f", {self.again}" if self.again else "")
+
+
+class JobNow(NamedTuple):
+    """What is wrong with the job of a group beside this member: a sentence, with who is missing, what is waited for and
+    until when; `state`: the same without times.  `lost`: a member is."""
+
+    text: str
+    state: str
+    lost: bool = False
 
 
 class Snapshot(NamedTuple):
@@ -125,6 +137,7 @@ class Snapshot(NamedTuple):
     paused: float | None = None  # for so long; no verdicts meanwhile
     resumes: float | None = None  # by itself in so long
     paused_by: str = ""  # who paused it
+    suspended: float | None = None  # the command is stopped by job control for so long; no verdicts meanwhile
     counts: dict[str, int] = {}  # noqa: RUF012 - a value, never changed
     left: dict[str, int | None] = {}  # noqa: RUF012
     restarts: dict[str, int] = {}  # noqa: RUF012
@@ -155,5 +168,7 @@ class Snapshot(NamedTuple):
     why: str | None = None
     since: float | None = None  # how long it has been in this phase
     group: str | None = None  # the state of the group that it is a member of
+    job: JobNow | None = None  # what is wrong beside this member; None: nothing, as far as it knows
+    lost_members: int | None = None  # of that group, that are lost or not heard of; None: not known
     problems: tuple[str, ...] = ()  # what could not be read, one line each
     full_disk: bool = False  # that of the run dir: what its files say may be out of date

@@ -78,6 +78,11 @@ def _headline(shown: Snapshot, ages: bool) -> str:
         return f"cut off: {gone}; it was killed, or its machine went down, in attempt {shown.attempt}"
     duration = shown.up if shown.phase in states.LIVE else shown.since
     up = "" if duration is None or not ages else f" for {seconds(duration)}"
+    if shown.job is not None:
+        return f"{shown.job.text if ages else shown.job.state}; this member: {shown.phase}{up}, {attempt}"
+    if shown.suspended is not None:
+        since = f" for {seconds(shown.suspended)}" if ages else ""
+        return f"{states.SUSPENDED} by job control{since}, {attempt}: no timeout runs until the command continues"
     return f"{shown.phase}{up}, {attempt}: {_health(shown, ages)}"
 
 
@@ -127,7 +132,11 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         incident = shown.trouble
         why = "" if incident.why == shown.why else f": {incident.why}"
         yield "incident", f"{ago(incident.time)}, {incident.title}{why}"
-        if incident.report is not None or incident.cause == "hang":
+        if incident.cause == "loss":
+            pass  # nobody was left to write one
+        elif incident.member is not None:
+            yield "report", f"on member {incident.member} ({incident.node}); `ftctl report` fetches it"
+        elif incident.report is not None or incident.cause == "hang":
             yield "report", incident.report or "none was written"
     elif shown.alive:
         yield "incident", "none so far"

@@ -163,6 +163,10 @@ def mood(shown: Snapshot) -> str:
         return "bold red"
     if shown.paused is not None:
         return "bold reverse"
+    if shown.job is not None:
+        return "bold red" if shown.job.lost else "bold yellow"
+    if shown.suspended is not None or shown.recovery is not None:
+        return "bold yellow"
     if shown.phase == "suspect":
         return "bold red"
     stale = shown.stalest is not None and used(shown.stalest) > 0.5

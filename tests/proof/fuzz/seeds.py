@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ftrun.config.option_table import OPTIONS
+from ftrun.core.group.losses import LossWait
 from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, World
 from ftrun.core.group.waits import Blocked, Link, Waits
 from ftrun.core.machine.values import LearnedTimeouts, Ledger
@@ -184,6 +185,7 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             messenger.RankZeroSilent("w"),
             messenger.Refused("w", True),
             messenger.GroupNote("w"),
+            messenger.MemberLost(1, "n", "w", LossWait((1,), 1, 5.0, "go on", 2)),
             messenger.Straggler(5, 2.0, 1.0, 60.0, 1, "n", "d", 1.9),
             messenger.FoundImports("{}"),
             messenger.LeaveConfirmed(),

@@ -7,8 +7,11 @@ import click
 
 from ftrun.cli.common import AS_JSON, RUN_DIR, UserError, WholeNumber, show, show_json
 from ftrun.cli.members import MEMBER, read_file, read_report
+from ftrun.core.text import sentences
 from ftrun.host import procfs
-from ftrun.views import failure_report, markdown, reports, rundir
+from ftrun.views import failure_report, group, markdown, reports, rundir
+from ftrun.views.run_snapshot import read_snapshot
+from ftrun.views.snapshot import Incident
 
 
 def _attempts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -21,7 +24,8 @@ def _attempts(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 @click.command(
-    help="Print the report of attempt N, or the last one: the evidence on which it was found hung, or how it failed."
+    help="Print the report of attempt N, or the last one: the evidence on which it was found hung, or how it failed. "
+    "Without N, in a group: that of the member where it happened."
 )
 @click.argument("attempt", required=False, type=WholeNumber(1), metavar="[N]", shell_complete=_attempts)
 @RUN_DIR
@@ -29,6 +33,9 @@ def _attempts(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @MEMBER
 def command(attempt: int | None, run_dir: str | None, as_json: bool, member: int | None) -> None:
     path = rundir.find(run_dir)
+    cause = _elsewhere(path) if member is None and attempt is None else None
+    if cause is not None and _show_cause(path, cause, as_json):
+        return
     if member is not None:
         if as_json:
             content = read_file(path, member, "report.json", attempt or 0)
@@ -56,6 +63,34 @@ def command(attempt: int | None, run_dir: str | None, as_json: bool, member: int
         if text is None:
             raise UserError(f"{reports.path(path, number)} cannot be read")
         show(markdown.lines(text))
+
+
+def _elsewhere(path: str) -> Incident | None:
+    """The last incident of the job, if it was on another member of the group."""
+    found = read_snapshot(path)
+    cause = group.marked(found, group.read(found)).trouble
+    return cause if cause is not None and cause.member is not None else None
+
+
+def _show_cause(path: str, cause: Incident, as_json: bool) -> bool:
+    """Show the report of the member where it happened; False if there is one here, and that one cannot be had."""
+    assert cause.member is not None
+    where = f"{cause.cause} on member {cause.member} ({cause.node}): {cause.why}"
+    try:
+        if cause.cause == "loss":
+            raise UserError("nobody was left to write one")
+        if as_json:
+            content = read_file(path, cause.member, "report.json", 0)
+            show_json(_parsed(content, f"the report of member {cause.member}"))
+        else:
+            found = markdown.lines(read_report(path, cause.member, 0))
+            show([sentences.printable(where), "", *found])
+    except UserError as why:
+        if not reports.known(path):
+            raise UserError(f"{where}; its report cannot be had: {why}") from None
+        click.echo(f"{where}; its report cannot be had: {why}. This is the report of this member.", err=True)
+        return False
+    return True
 
 
 def _content(file: str) -> bytes:

@@ -17,6 +17,7 @@ from ftrun.cli import row_texts, terminal
 from ftrun.cli.common import AS_JSON, RUN_DIR, show_json
 from ftrun.config.parsers import duration
 from ftrun.views import group, record_files, rundir, steps, summary, top
+from ftrun.views.group import GroupNow
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.snapshot import Snapshot
 from ftrun.views.top_keys import Chosen
@@ -71,7 +72,7 @@ class WatchedRun:
     def __init__(self, given: str | None) -> None:
         self._given = given
         self._dir = rundir.find(given)
-        self.shown = read_snapshot(self._dir)
+        self.shown, self.members = self._read()
         self.records = record_files.last(f"{self._dir}/events.jsonl", RECORDS)
         self.chosen = Chosen()
         self.text: LongText | None = None  # instead of the frame
@@ -88,19 +89,23 @@ class WatchedRun:
         try:
             if self._given and not self.shown.alive:
                 self._dir = rundir.find(self._given)  # where phases run in sequence, it may be the next one
-            self.shown = read_snapshot(self._dir)
+            self.shown, self.members = self._read()
         except rundir.NoRunDir as error:
             self.shown = self.shown._replace(alive=False, problems=(str(error),))
             return
         self.records = record_files.last(f"{self._dir}/events.jsonl", RECORDS)
 
+    def _read(self) -> tuple[Snapshot, GroupNow | None]:
+        own = read_snapshot(self._dir)
+        members = group.read(own)
+        return group.marked(own, members), members
+
     def frame(self, screen: top.Screen, note: str) -> Text:
         if self.text is not None:
             return self.text.render(*screen)
         paces = [pace for _, pace in steps.paces(self._dir, self.shown.attempt)]
-        found = group.read(self.shown)
-        members = list(group.table(found, screen.width)) if found is not None else []
-        return top.render(group.marked(self.shown, found), paces, self.records, note, screen, members, self.chosen)
+        members = list(group.table(self.members, screen.width)) if self.members is not None else []
+        return top.render(self.shown, paces, self.records, note, screen, members, self.chosen)
 
 
 def note(shown: Snapshot) -> str:

@@ -41,7 +41,7 @@ from ftrun.core.group.fences import (
     starters_over_at,
     without_dead,
 )
-from ftrun.core.group.loss_waits import can_start
+from ftrun.core.group.loss_waits import can_start, loss_wait
 from ftrun.core.group.losses import Losses
 from ftrun.core.group.membership import (
     HINT,
@@ -54,6 +54,7 @@ from ftrun.core.group.membership import (
     GroupRestart,
     JoiningHindered,
     LifeEnded,
+    NodeLost,
     NodeNote,
     Outcome,
     RefuseMember,
@@ -104,7 +105,7 @@ def decide(group: Coordinator, event: Event) -> Outcome:
     else:
         after, more = _assess(after, event.now, event.pulses if isinstance(event, Reported) else {})
     orders = () if after.order == group.order else (SendOrder(after.order),)
-    return after, (*effects, *more, *orders)
+    return after, (*effects, *more, *_lost(group, after, event), *orders)
 
 
 # --- reports --------------------------------------------------------------------------------------------------------
@@ -137,11 +138,28 @@ def _note_loss(group: Coordinator, event: MemberLost) -> Outcome:
     if before is None or before.report.life != event.life or before.gone is not None or before.report.state == "left":
         return group, ()
     after = put_member(group, before._replace(gone=event))
-    if event.certain:
-        after = without_dead(after, event.rank)
-    if isinstance(group.phase, Ended) or after.kinds.get("gone", 0) > NAMED:
-        return after, ()
-    return after, (NodeNote(f"{before.name} is lost: {event.why}"),)
+    return (without_dead(after, event.rank) if event.certain else after), ()
+
+
+def _lost(group: Coordinator, after: Coordinator, event: Event) -> Effects:
+    """The record of the member that this event takes from a group that has not ended."""
+    if not isinstance(event, MemberLost | Reported) or isinstance(after.phase, Ended):
+        return ()
+    rank = event.rank if isinstance(event, MemberLost) else event.report.rank
+    before, member = group.members.get(rank), after.members.get(rank)
+    if member is None or kind_of(member, after.epoch, False) != "gone" or after.kinds.get("gone", 0) > NAMED:
+        return ()
+    if before is not None and kind_of(before, group.epoch, False) == "gone":
+        return ()
+    return (NodeLost(rank, member.report.node, _loss_text(member), loss_wait(after, event.now)),)
+
+
+def _loss_text(member: MemberState) -> str:
+    if member.gone is not None:
+        return f"{member.name} is lost: {member.gone.why}"
+    own = member.report.end
+    why = sentences.short(own.why, sentences.REASON) if own is not None and (own.code or own.asked) else ""
+    return f"{member.name} has left" + (f": {why}" if why else "")
 
 
 def _return_note(group: Coordinator, report: Report) -> Effects:
@@ -301,6 +319,7 @@ def _begin_draining(
     counts, before = group.counts or highest_counts(group), group.order
     order = GroupOrder(group.epoch, "stop", why, node=who and who.report.node, counts=counts, paused=before.paused)
     order = order._replace(progressed=group.progressed, places=before.places, starter=before.starter)
+    order = order._replace(member=who and who.report.rank)
     after, effects = _while_draining(group._replace(phase=phase, order=order), phase, now, pulses)
     return after, (NodeNote(f"epoch {group.epoch} is over: {why}"), *effects)
 
@@ -320,9 +339,9 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
         if who is not None and end is not None and _ends_all(group, end):
             return end_group(group, end._replace(node=end.node or who.report.node))
         restart = _restart(group, who, phase.pulses or pulses)
-        node, rank, step = restart.suspect or (order.node, None, None)
+        node, rank, step, member = restart.suspect or (order.node, None, None, order.member)
         why = restart.why + _starter_text(group, absent, now)
-        order = order._replace(cause=restart.cause, why=why, node=node, rank=rank, step=step)
+        order = order._replace(cause=restart.cause, why=why, node=node, rank=rank, step=step, member=member)
     patience = losses.until(group.wait)
     waited = patience is not None and now >= patience
     over = max((over_at(group, rank) for rank in absent), default=now)
@@ -377,13 +396,11 @@ def _reason(group: Coordinator, who: MemberState | None) -> str:
     if who.report.failure is not None and who.at is not None and who.report.epoch == group.epoch:
         return f"{who.name}: {sentences.short(who.report.failure.why, sentences.REASON)}"
     if who.gone is not None:
-        return f"{who.name} is lost: {who.gone.why}"
+        return _loss_text(who)
     if who is _new_rank_zero(group):
         return f"{who.name} was lost, and has come back"
     if who.report.state == "left":
-        own = who.report.end
-        why = sentences.short(own.why, sentences.REASON) if own is not None and (own.code or own.asked) else ""
-        return f"{who.name} has left" + (f": {why}" if why else "")
+        return _loss_text(who)
     if who.report.end is not None:
         return f"{who.name}: {sentences.short(who.report.end.why, sentences.REASON)}"
     asked = next((m.name for m in group.working if kind_of(m, group.epoch, False) == "leaving"), None)
@@ -396,7 +413,7 @@ def _restart(group: Coordinator, who: MemberState | None, pulses: Mapping[int, P
         return GroupRestart("peer", why)
     leaves = who.report.end is not None and not _ends_all(group, who.report.end)
     if who.report.failure is None or who.report.epoch != group.epoch or leaves:
-        return GroupRestart("peer", why, Suspect(who.report.node))
+        return GroupRestart("peer", why, Suspect(who.report.node, member=who.report.rank))
     cause = who.report.failure.cause
     counts = who.report.counts if cause in CAUSES else None
     return GroupRestart(cause, why, root_cause(who, group.members, pulses), counts)
@@ -416,14 +433,14 @@ def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outco
     if group.progressed:
         hang, fault, failure = (int(restart.cause == cause) for cause in CAUSES)
         counts = (hang, fault, failure)
-    node, rank, step = restart.suspect or (None, None, None)
+    node, rank, step, member = restart.suspect or (None, None, None, None)
     paused = group.order.paused
     if paused != float("inf"):
         paused = None  # a pause with an end runs from another moment on each member
     order = GroupOrder(epoch, "run", restart.why, restart.cause, node, rank, step, counts, paused=paused, world=world)
     after = group._replace(
         phase=Steady(now + group.wait),
-        order=order._replace(places=pairs(places), master=members[0].report.address, starter=group.own),
+        order=order._replace(places=pairs(places), master=members[0].report.address, starter=group.own, member=member),
         counts=counts,
         progressed=False,
         report_deadline=None,

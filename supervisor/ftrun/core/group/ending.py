@@ -85,7 +85,12 @@ def _hang_limit(why: str, node: str | None = None) -> GroupEnd:
 
 def end_group(group: Coordinator, end: GroupEnd) -> Outcome:
     order = GroupOrder(group.epoch, "end", end.why, node=end.node, counts=group.counts or NONE, end=end)
-    order = order._replace(places=group.order.places, starter=group.order.starter)
+    of_node = [rank for rank, member in group.members.items() if member.report.node == end.node]
+    order = order._replace(
+        places=group.order.places,
+        starter=group.order.starter,
+        member=of_node[0] if len(of_node) == 1 else group.order.member,
+    )
     return group._replace(phase=Ended(), order=order), (
         NodeNote(f"all members end with {end.code} ({end.verdict}): {end.why}"),
     )

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Literal, get_args
 
-from ftrun.core.group.losses import Losses
+from ftrun.core.group.losses import Losses, LossWait
 from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Life, Pulse, Report, Starter
 from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect
 from ftrun.core.machine.values import Reason
@@ -82,7 +82,17 @@ class NodeNote(NamedTuple):
     what: str
 
 
-Effect = SendOrder | RefuseMember | NodeNote
+class NodeLost(NamedTuple):
+    """A record of rank 0: this member is lost, or has left the others before the end.  `wait`: how long it is waited
+    for, and what follows; None: nobody waits for it."""
+
+    rank: int
+    node: str
+    why: str
+    wait: LossWait | None
+
+
+Effect = SendOrder | RefuseMember | NodeNote | NodeLost
 Effects = tuple[Effect, ...]
 
 

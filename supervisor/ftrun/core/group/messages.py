@@ -148,8 +148,8 @@ class GroupOrder(NamedTuple):
     ready and has not run it starts it, a member that runs an older one stops that.  `stop`: `epoch` is over.  `end`:
     the job ends with `end`.
 
-    `why` is one line for a person; `cause`, `node`, `rank`, `step`: of the first failure.  `counts` hold from this
-    epoch on; `progressed`: a member made progress in this epoch, which resets them.  `devices_unchanged`: the
+    `why` is one line for a person; `cause`, `node`, `member`, `rank`, `step`: of the first failure.  `counts` hold from
+    this epoch on; `progressed`: a member made progress in this epoch, which resets them.  `devices_unchanged`: the
     accelerators of all members have not changed for the idle timeout.  `paused`: as in `Report`.  `world`: with a `run`
     that starts an epoch, where ftrun starts the ranks.  `round`: what their ranks do within the epoch; None: they do
     not recover, or (with `wait`) that is not known.  `places`: the members that work in `epoch`, in the order of their
@@ -176,3 +176,4 @@ class GroupOrder(NamedTuple):
     master: str = ""
     starter: Starter | None = None
     lives: tuple[Life, ...] = ()
+    member: int | None = None

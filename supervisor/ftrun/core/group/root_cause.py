@@ -42,6 +42,7 @@ class Suspect(NamedTuple):
     node: str
     rank: int | None = None
     step: int | None = None
+    member: int | None = None
 
 
 def first_failure(report: Report, now: float, before: MemberState | None) -> float | None:
@@ -84,16 +85,16 @@ def root_cause(failed: MemberState, members: Mapping[int, MemberState], pulses: 
     silent longest.  In any other failure, the reported rank."""
     failure = failed.report.failure
     if failure is None:
-        return Suspect(failed.report.node)
+        return Suspect(failed.report.node, member=failed.report.rank)
     if failure.cause != "hang" or failure.proved:
-        return Suspect(failed.report.node, failure.rank, failure.step)
+        return Suspect(failed.report.node, failure.rank, failure.step, failed.report.rank)
     epoch = failed.report.epoch
     found = [
         _candidate(member.report, member.report.failure, pulses.get(rank))
         for rank, member in members.items()
         if member.report.epoch == epoch and (member is failed or rank in pulses)
     ]
-    named = Suspect(failed.report.node, failure.rank, failure.step)
+    named = Suspect(failed.report.node, failure.rank, failure.step, failed.report.rank)
     return min(found, key=lambda one: (one.step, one.waits, -one.silent, one.member)).suspect if found else named
 
 
@@ -112,5 +113,5 @@ def _candidate(report: Report, failure: NodeFailure | None, pulse: Pulse | None)
         rank = hung.rank if hung.rank is not None else rank
         step = hung.step if hung.step is not None else step
         age, waits = max(age, hung.age), hung.waits
-    suspect = Suspect(report.node, rank, step)
+    suspect = Suspect(report.node, rank, step, report.rank)
     return _Candidate(NOWHERE if step is None else step, waits, age, report.rank, suspect)

@@ -38,6 +38,7 @@ from ftrun.core.rules.idle import unchanged_for
 from ftrun.core.rules.policy import Policy, local_ranks
 from ftrun.core.text import durations, sentences
 
+RECORDED: Final = ("epoch", "what", "why", "cause")  # an order is recorded when one of these has changed
 MOST_NAMED: Final = 256  # members in a record
 DECISION: Final = 10.0  # s that rank 0 has to decide about a verdict, once it can know which members it has lost
 ALONE: Final = tuple(verdict.name for verdict in exit_codes.TABLE if verdict.replaceable)
@@ -63,7 +64,7 @@ def on_group_order_received(job: Job, phase: Phase, event: ev.GroupOrderReceived
     order, before, epoch = event.order, job.order, job.ledger.epoch
     job = job._replace(order=order)
     written: Effects = ()
-    if before is None or (order.epoch, order.what, order.why) != (before.epoch, before.what, before.why):
+    if before is None or any(getattr(order, name) != getattr(before, name) for name in RECORDED):
         written = (_order_record(order),)
     outcome: Outcome | None = None
     match order.what:
@@ -106,7 +107,7 @@ def _first_failure_line(job: Job, before: GroupOrder | None, order: GroupOrder, 
 
 
 def _order_record(order: GroupOrder) -> do.Persist:
-    origin = {name: getattr(order, name) for name in ("cause", "node", "rank", "step")}
+    origin = {name: getattr(order, name) for name in ("cause", "node", "member", "rank", "step")}
     if order.end is not None:
         origin |= {"node": order.end.node, "verdict": order.end.verdict, "exit_code": order.end.code}
     why = order.why or (order.end.why if order.end else "")
@@ -230,8 +231,14 @@ def _apply_pause(job: Job, event: ev.GroupOrderReceived, policy: Policy) -> Outc
 def on_coordinator_silent(job: Job, phase: Phase, event: ev.CoordinatorSilent, policy: Policy) -> Outcome:
     """Rank 0 is silent, but the command here may be healthy: it keeps running and is watched as before.  A verdict
     about it may be a consequence of what happened to rank 0, so it waits."""
-    written: Effects = (do.Persist("group", (("what", "unheard"), ("epoch", job.ledger.epoch), ("why", event.why))),)
-    left = f"ftrun waits at most {durations.seconds(event.until - event.now)} for rank 0"
+    wait = event.until - event.now
+    code = None if isinstance(job.want, Finish) else exit_codes.HANG_LIMIT.code
+    fields: do.Fields = (("why", event.why), ("wait", wait), ("then", "end"), ("exit_code", code))
+    written: Effects = (
+        do.Persist("group", (("what", "unheard"), ("epoch", job.ledger.epoch), ("why", event.why))),
+        do.Persist("lost", (("member", 0), *fields)),
+    )
+    left = f"ftrun waits at most {durations.seconds(wait)} for rank 0"
     match phase:
         case Launching() | Starting() | Running() | Suspect():
             written += (do.LogLine(sentences.sentence(event.why, "the command keeps running", left)),)

@@ -1,11 +1,13 @@
-"""The lines that ftrun writes while nothing is wrong: one at the start, and one if it has nothing to go by.
+"""What ftrun writes of its own accord: a line at the start, one if it has nothing to go by, and a record where no
+command has run for long.
 
 Pure; times are CLOCK_MONOTONIC seconds.
 """
 
 from typing import Final
 
-from ftrun.core.machine.states import Job, Running, Starting
+from ftrun.core.machine.restarting import is_spare
+from ftrun.core.machine.states import Finish, Healing, Job, Pending, Running, Starting, Stopping
 from ftrun.core.machine.values import Attempt
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.liveness import Limits, start_limit
@@ -15,26 +17,41 @@ from ftrun.core.text import durations, sentences
 # Seconds after the exec without a heartbeat: loading a model takes minutes, and an earlier warning would be wrong too
 # often.
 UNWATCHED: Final = 300.0
+WAITING: Final = 300.0  # s without a command until a wait is recorded
+
+
+class LongWait(NamedTuple):
+    """No command has run for so many seconds, and why."""
+
+    seconds: float
+    why: str
 
 
 class GivenNotices(NamedTuple):
-    """Which lines were written before: each comes once in the life of an ftrun."""
+    """Which lines were written before: each comes once in the life of an ftrun.  `idle_since`: since when no command
+    has run, and something is waited for; `waiting`: that wait is recorded."""
 
     started: bool = False
     unwatched: bool = False
+    idle_since: float | None = None
+    waiting: bool = False
 
 
 class Notices(NamedTuple):
-    """The lines that are due now.  `given` includes them; `due` is when the next one may be, or None."""
+    """What is due now.  `given` includes it; `due` is when the next may be, or None."""
 
     given: GivenNotices
     lines: tuple[str, ...] = ()
     due: float | None = None
+    wait: LongWait | None = None
 
 
 def notices(job: Job, policy: Policy, given: GivenNotices, run_dir: str, now: float) -> Notices:
     """The warning waits while the command is stopped or the operator has paused the verdicts."""
     phase = job.phase
+    if (why := _waits_for(job, policy)) is not None:
+        return _long_wait(why, given, now)
+    given = given._replace(idle_since=None, waiting=False)
     if not isinstance(phase, Starting | Running):
         return Notices(given)
     attempt, lines, due = phase.attempt, list[str](), None
@@ -48,6 +65,32 @@ def notices(job: Job, policy: Policy, given: GivenNotices, run_dir: str, now: fl
             lines.append(unwatched_line(now - attempt.spawned_at, policy.limits.auto))
             given, due = given._replace(unwatched=True), None
     return Notices(given, tuple(lines), due)
+
+
+def _waits_for(job: Job, policy: Policy) -> str | None:
+    """Why no command runs, where that may take long; None: it runs, or is ended at the moment."""
+    match job.phase:
+        case Healing(fault) if fault is not None:
+            return f"device {fault.device} is not healed yet: {fault.why or fault.code}"
+        case Healing() | Pending() if job.held is not None:
+            return f"the platform does not permit a start: {job.held}"
+        case Pending() if is_spare(job, policy):
+            return None
+        case Pending(deadline=None) if policy.group:
+            return (job.order.why if job.order is not None else "") or "the other members of the group are not ready"
+        case Pending() | Healing():
+            return "the next start is not due yet"
+        case Stopping(stage="verdict") if isinstance(job.want, Finish) and job.want.code:
+            return f"the verdict of the other members is awaited: {job.want.message}"
+    return None
+
+
+def _long_wait(why: str, given: GivenNotices, now: float) -> Notices:
+    since = now if given.idle_since is None else given.idle_since
+    given = given._replace(idle_since=since)
+    if given.waiting or now < since + WAITING:
+        return Notices(given, due=None if given.waiting else since + WAITING)
+    return Notices(given._replace(waiting=True), wait=LongWait(now - since, why))
 
 
 def start_line(attempt: Attempt, policy: Policy, run_dir: str) -> str:

@@ -18,6 +18,7 @@ RUN: Final = {
 }
 LIVE: Final = ("starting", "running", "suspect")  # the command runs and is watched
 PAUSED: Final = "paused"  # shown in place of the phase while an operator has suspended the verdicts
+SUSPENDED: Final = "suspended"  # shown in place of the phase while job control has stopped the command
 NO_CONTACT: Final = "no contact"  # shown in place of the phase of another member of the group that is not heard of
 STRAGGLER: Final = "straggler"  # shown beside the state of a rank that is slow against the median of the others
 QUIET: Final = "quiet"  # shown in place of `moving` for a rank that has not moved for half its timeout

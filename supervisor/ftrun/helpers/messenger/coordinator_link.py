@@ -446,6 +446,8 @@ class CoordinatorLink:
                         peer.refused = why
                 case membership.NodeNote(what):
                     self._lines.send(messages.GroupNote(what[:MAX_PROBLEM_LENGTH]))
+                case membership.NodeLost(rank, node, why, wait):
+                    self._lines.send(messages.MemberLost(rank, node, why[:MAX_PROBLEM_LENGTH], wait))
 
     def _send_order(self) -> None:
         """Send the current order to all members and to PID 1, if it has changed."""

@@ -6,6 +6,7 @@ at most `MOST` bytes), the requests under way, and how long they wait.  A failur
 """
 
 import base64
+import json
 import math
 import os
 import re
@@ -77,12 +78,14 @@ class OwnMember:
             )
         except OSError:
             attempts = []
+        failed = _failed_attempts() if request.what in ("report.md", "report.json") else []
+        attempts = sorted({*attempts, *failed})
         attempt = request.attempt or (attempts[-1] if attempts else 0)
         if attempt not in attempts:
             known = f"; attempts with a report: {', '.join(map(str, attempts[-9:]))}" if attempts else ""
             what = f"no report of attempt {attempt}" if attempt else "no report was written"
             return FilePart(request.id, False, f"{what} by member {self._address.rank}{known}")
-        content = _report_file(attempt, request.what)
+        content = _report_file(attempt, request.what) or (attempt in failed and _failure(attempt, request.what)) or b""
         if not content:
             what = f"reports/attempt-{attempt}/{request.what} cannot be read"
             return FilePart(request.id, False, f"member {self._address.rank}: {what}", attempt)
@@ -92,6 +95,21 @@ class OwnMember:
 def _part(request: FileRequest, attempt: int, content: bytes) -> FilePart:
     part = content[request.offset : request.offset + messages.PART] if request.offset >= 0 else b""
     return FilePart(request.id, True, "", attempt, len(content), base64.b64encode(part).decode("ascii"))
+
+
+def _failed_attempts() -> list[int]:
+    """The attempts that failed, whose reports are made from the records."""
+    from ftrun.views import reports  # seldom needed: it takes time and memory
+
+    return reports.known(".")
+
+
+def _failure(attempt: int, what: str) -> bytes:
+    from ftrun.views import reports
+
+    if what == "report.md":
+        return (reports.text(".", attempt) or "").encode("utf-8", "replace")[: messages.MOST]
+    return json.dumps(reports.failure(".", attempt)).encode("ascii")[: messages.MOST]
 
 
 def _report_file(attempt: int, what: str) -> bytes:
@@ -144,6 +162,7 @@ class MemberSide:
         self._own, self._file = OwnMember(address, lines), ViewFile(lines)
         self._view = GroupView(messages.SCHEMA, address.size, address.rank, 0.0)
         self._rows: dict[int, MemberRow] = {}
+        self._contact = 0.0
         self._asked: dict[str, tuple[Answer, str, float]] = {}
         self._waits = MemberWaits(address, lines, send)
         self._row_period = messages.row_period(address.size)
@@ -176,7 +195,13 @@ class MemberSide:
             self._send(messages.ROW, messages.dump(row))
             mine = self._rows.get(row.rank)
             self._rows[row.rank] = row._replace(slow=mine.slow if mine else (), paces=())
-        self._file.write(self._view._replace(rows=tuple(self._rows[rank] for rank in sorted(self._rows))))
+        silence = self._address.silence
+        view = self._view._replace(contact=self._contact, silence=silence, lease=silence + self._address.wait)
+        self._file.write(view._replace(rows=tuple(self._rows[rank] for rank in sorted(self._rows))))
+
+    def heard(self, sent_at: float) -> None:
+        """Rank 0 has replied to the message that was sent then."""
+        self._contact = sent_at
 
     def receive(self, kind: bytes, content: bytes, now: float) -> None:
         """A message of rank 0; Malformed if it is not valid."""

@@ -276,6 +276,7 @@ class MemberLink:
             raise Malformed("it is neither an order nor a refusal")
         acknowledged, sent_at = peers.load_ack(frames[2]), peers.load_time(frames[3])
         self._confirmed, self._refusal = max(self._confirmed or sent_at, sent_at), ""
+        self.view.heard(self._confirmed)
         # The reply gives the time of our message in whole microseconds.
         self._awaiting = math.inf if sent_at > self._sent_at - 1e-5 else self._sent_at
         if now < self._silence_ends and (self._cut or now >= self._contact_sent + self._period / 2):

@@ -6,6 +6,7 @@ docs/metrics.md shows this table.  Names and units are by https://prometheus.io/
 import math
 import re
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final, Literal
 
 from ftrun.core.machine import values
@@ -21,6 +22,7 @@ CAUSES: Final = ("hang", "fault", "failure")
 REASONS: Final = (*CAUSES, "manual", "peer", "returned")
 WHYS: Final = ("startup", "hang", "redone", "discarded", "recovery", "stopping", "healing", "waiting", "paused")
 STATES: Final = tuple(states.RANKS)
+WAITS: Final = ("waiting", "healing")  # phases in which no command runs, and which may last
 
 
 TOUCH: Final = "touch"  # the label of the touch file, which has no rank
@@ -49,6 +51,22 @@ METRICS: Final = (
     ),
     Metric("ftrun_up", "gauge", (), "Whether an ftrun is running in this run dir."),
     Metric("ftrun_phase", "gauge", ("phase",), f"1 for the current phase, 0 for all others: {_listed(PHASES)}."),
+    Metric("ftrun_start_time_seconds", "gauge", (), "When this run began, as Unix time."),
+    Metric(
+        "ftrun_end_time_seconds",
+        "gauge",
+        ("verdict", "exit_code"),
+        "When this run ended, as Unix time, with its verdict; absent until then.",
+    ),
+    Metric(
+        "ftrun_waiting_seconds", "gauge", (), "For how long no command has run, since something is waited for; else 0."
+    ),
+    Metric(
+        "ftrun_lost_members",
+        "gauge",
+        (),
+        "Members of the group that are lost, or without contact, as far as this one knows; absent outside a group.",
+    ),
     Metric("ftrun_attempt", "gauge", (), "Number of this start of the command in this pod."),
     Metric("ftrun_restarts_total", "counter", ("reason",), f"Restarts in this run dir, by reason: {_listed(REASONS)}."),
     Metric("ftrun_restarts_in_a_row", "gauge", ("cause",), f"Restarts without progress so far: {_listed(CAUSES)}."),
@@ -172,6 +190,9 @@ def _job(found: Snapshot) -> Iterable[OptionalReading]:
     yield "ftrun_up", (), found.alive
     for phase in dict.fromkeys((*PHASES, found.phase)):
         yield "ftrun_phase", (phase,), phase == found.phase
+    yield "ftrun_start_time_seconds", (), _unix(found.began)
+    yield "ftrun_waiting_seconds", (), (found.since or 0.0) if found.alive and found.phase in WAITS else 0.0
+    yield "ftrun_lost_members", (), found.lost_members
     yield "ftrun_attempt", (), found.attempt
     for reason in REASONS:
         yield "ftrun_restarts_total", (reason,), found.restarts.get(reason, 0)
@@ -199,6 +220,14 @@ def _job(found: Snapshot) -> Iterable[OptionalReading]:
     if found.verdict is not None:
         code = "" if found.exit_code is None else str(found.exit_code)
         yield "ftrun_verdict_info", (found.verdict, code), 1
+        yield "ftrun_end_time_seconds", (found.verdict, code), _unix(found.ended)
+
+
+def _unix(time: str | None) -> float | None:
+    try:
+        return None if time is None else datetime.fromisoformat(time).timestamp()
+    except ValueError:
+        return None
 
 
 def _source(text: str) -> str:

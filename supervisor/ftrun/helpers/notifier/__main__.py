@@ -23,8 +23,13 @@ from typing import Any, Final
 
 from ftrun import __version__
 from ftrun.core.text import redaction, sentences
+from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import Lines, run
-from ftrun.messages.codec import EXACT
+from ftrun.helpers.notifier import incidents
+from ftrun.helpers.notifier.incidents import Due, Incidents
+from ftrun.host import procfs
+from ftrun.messages import group_view
+from ftrun.messages.codec import EXACT, Malformed
 from ftrun.messages.notifier import EVENTS, Destinations
 from ftrun.views import recent_events, state
 from ftrun.views.record_files import GrowingFile, Record, record
@@ -54,6 +59,7 @@ class Notifier:
         self._run_dir, self._asked, self._lines = run_dir, asked, lines
         self._records = GrowingFile(f"{run_dir}/events.jsonl")
         self._records.at = offset  # the beginning of a line: PID 1 writes whole ones
+        self._incidents = Incidents(asked.names, asked.node, asked.member, self._rows, self._limit)
         self.lock = threading.Lock()
         self._senders: list[Sender] = [Command(command, self) for command in asked.commands]
         self._senders += [Webhook(url, asked.slack, self) for url in asked.urls]
@@ -61,8 +67,8 @@ class Notifier:
     def run(self) -> None:
         while not self._lines.ended:
             self._lines.pause(PERIOD)
-            self._report()
-        self._report()
+            self._report(False)
+        self._report(True)
         until = time.monotonic() + END
         for sender in self._senders:
             try:
@@ -82,13 +88,31 @@ class Notifier:
         with self.lock:
             self._lines.problem(what)
 
-    def _report(self) -> None:
+    def _report(self, ended: bool) -> None:
         command = state.strings(state.load(self._run_dir).part("run").get("command")) or ()
-        for line in self._records.lines():
-            found = record(line)
-            if found is not None and found["event"] in self._asked.names:
-                for sender in self._senders:
-                    sender.put(notification(found, self._asked, self._run_dir, command))
+        found = [self._located(one) for line in self._records.lines() if (one := record(line)) is not None]
+        now = time.monotonic()
+        due = [due for one in found for due in self._incidents.take(one, now)]
+        for new in (*due, *self._incidents.overdue(now, ended)):
+            for sender in self._senders:
+                sender.put(notification(new, self._asked, self._run_dir, command))
+
+    def _limit(self) -> int | None:
+        return state.integer(state.load(self._run_dir).part("run").get("max_restarts"))
+
+    def _located(self, found: Record) -> Record:
+        """With the host of a lost member, which the others of its group know from the time before."""
+        if found["event"] != "lost" or found.get("node"):
+            return found
+        return found | {"node": next((row.node for row in self._rows() if row.rank == found.get("member")), "")}
+
+    def _rows(self) -> tuple[group_view.MemberRow, ...]:
+        """Of the members of the group, as far as this one knows them."""
+        try:
+            content = procfs.read(f"{self._run_dir}/{group_view.FILE}", group_view.FILE_LIMIT)
+            return group_view.load(group_view.GroupView, content or b"", group_view.FILE_LIMIT).rows
+        except Malformed:
+            return ()
 
 
 class Sender(threading.Thread, ABC):
@@ -196,13 +220,13 @@ class Webhook(Sender):
             return repr(error)
 
 
-def notification(found: Record, asked: Destinations, run_dir: str, command: Sequence[str]) -> dict[str, Any]:
+def notification(due: Due, asked: Destinations, run_dir: str, command: Sequence[str]) -> dict[str, Any]:
     """The JSON body (docs/howto/notifications.md)."""
-    attempt = found.get("attempt")
+    found, attempt = due.record, due.record.get("attempt")
     where = asked.job or " ".join(command)
     return {
         "schema": SCHEMA,
-        "event": found["event"],
+        "event": due.event,
         "time": found.get("time"),
         "attempt": attempt,
         "job": asked.job,
@@ -210,10 +234,20 @@ def notification(found: Record, asked: Destinations, run_dir: str, command: Sequ
         "command": list(command),
         "run_dir": run_dir,
         "text": sentences.printable(
-            f"ftrun on {asked.node}, attempt {attempt} of {sentences.short(where, 80)}: {sentence(found)}"
+            f"ftrun on {asked.node}, attempt {attempt} of {sentences.short(where, 80)}: {_text(due)}"
         ),
+        "incident": due.about,
         "record": found,
     }
+
+
+def _text(due: Due) -> str:
+    """An incident with all that is known about it; an end and a wait with what can be done."""
+    if due.about is None:
+        return sentence(due.record)
+    if due.event in ("ended", "lost", "waiting"):
+        return sentences.sentence(sentence(due.record), due.about["do"])
+    return incidents.text(due.about)
 
 
 def sentence(found: Record) -> str:
@@ -225,12 +259,28 @@ def sentence(found: Record) -> str:
             return f"started again ({found.get('reason')}, {found.get('consecutive')} in a row without progress)"
         case "straggler":
             return _straggler(found)
+        case "lost":
+            return _lost(found)
+        case "waiting":
+            return f"no command has run for {seconds(state.number(found.get('seconds')) or 0.0)}: {found.get('why')}"
         case "recovering":
             return f"recovery by {found.get('rung')}: {found.get('why')}"
         case "hang" | "fault":
             return f"{found['event']}: {recent_events.why(found)}"
     fields = ((name, value) for name, value in found.items() if name not in ("schema", "time", "mono", "attempt"))
     return sentences.record(str(found["event"]), [(name, value) for name, value in fields if name != "event"])
+
+
+def _lost(found: Record) -> str:
+    """Who is lost, for how long it is waited for, and what follows."""
+    why, wait, then = str(found.get("why")), state.number(found.get("wait")), str(found.get("then"))
+    name = f"member {found.get('member')}"
+    what = why if why.startswith(name) else f"{name} is lost: {why}"
+    if wait is None:
+        return what
+    follows = {"go on": f"{found.get('working')} members go on without it", "replace": "a spare takes its place"}
+    ends = f"the job ends with {found.get('exit_code')}"
+    return f"{what}; it is waited for {seconds(wait)}, then {follows.get(then, ends)}"
 
 
 def _straggler(found: Record) -> str:

@@ -124,6 +124,12 @@ class GroupMessenger(Messenger):
                     return [ev.CoordinatorLost(now, f"{self._refusal}; the group has ended")]
             case messages.GroupNote(what):
                 self._note(what)
+            case messages.MemberLost(member, node, why, wait):
+                fields: tuple[tuple[str, object], ...] = (("member", member), ("node", node), ("why", why))
+                if wait is not None:
+                    fields += (("wait", wait.left), ("then", wait.then))
+                    fields += (("working", wait.working), ("exit_code", wait.code))
+                self.context.records.append(("lost", fields, None))
             case messages.FoundImports(content) if self.context.standbys is not None:
                 self.context.standbys.told(content)
             case messages.LeaveConfirmed():

@@ -18,5 +18,6 @@ class Notifier(RecordFollower[messages.Event]):
             names=tuple(sorted(settings["notify-on"].value)),
             job=job_name(settings),
             node=node_name(settings),
+            member=None if self.context.group is None else self.context.group.rank,
         )
         self.follow_records(destinations, "events are not reported")

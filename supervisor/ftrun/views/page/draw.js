@@ -33,7 +33,7 @@ export function draw(now) {
   group(now);
   devices(now.devices);
   limits(now.limits);
-  incident(now.trouble);
+  incident(now.trouble, now.members);
   rows(at("problems"), now.problems, "li", (item, text) => set(item, text));
   at("problems").hidden = !now.problems.length;
 }
@@ -41,7 +41,8 @@ export function draw(now) {
 function phase(now) {
   const ended = now.phase === "done";
   const good = now.exit_code === 0;
-  const [sign, look] = ended ? [good ? "✔" : "✖", good ? "good" : "bad"] : PHASES[now.phase] ?? ["●", "quiet"];
+  const elsewhere = now.alive && (now.job || now.suspended !== null || now.recovery);
+  const [sign, look] = elsewhere ? [now.job?.lost ? "✖" : "▲", now.job?.lost ? "bad" : "warn"] : ended ? [good ? "✔" : "✖", good ? "good" : "bad"] : PHASES[now.phase] ?? ["●", "quiet"];
   set(at("phase"), `${sign} ${now.state[0].toUpperCase()}${now.state.slice(1)}`);
   at("phase").className = `phase ${look}`;
   const outer = now.outer ? ` The outer scheduler should: ${now.outer}.` : "";
@@ -130,13 +131,15 @@ function limits(found) {
   ]));
 }
 
-function incident(found) {
+function incident(found, group) {
   at("incident").hidden = !found;
   if (!found) return;
   const again = found.again ? `${found.again}, ` : "";
   set(at("incident-text"), `${found.cause} in attempt ${found.attempt}, ${again}${stamp(found.time)} UTC: ${found.why}`);
-  at("incident-report").hidden = !found.report;
+  const other = found.member === null ? null : group?.members.find((one) => one.rank === found.member);
+  const place = other?.report ? `member/${found.member}/report/${other.report}` : `report/${found.attempt}`;
+  at("incident-report").hidden = found.member === null ? !found.report : !other?.report;
   const link = at("incident-link");
-  if (link.getAttribute("href") !== `report/${found.attempt}`) link.setAttribute("href", `report/${found.attempt}`);
-  set(link, `The report of attempt ${found.attempt}: stacks and evidence`);
+  if (link.getAttribute("href") !== place) link.setAttribute("href", place);
+  set(link, other ? `The report of member ${found.member} (${found.node})` : `The report of attempt ${found.attempt}: stacks and evidence`);
 }

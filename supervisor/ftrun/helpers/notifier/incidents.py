@@ -1,0 +1,246 @@
+"""Which records of a run are one incident, and when its one notification is due.
+
+An incident is reported when it is decided what is done about it: with the restart, the recovery or the end that follows
+from a hang or a fault, or after HOLD s without such a decision.  What follows an incident that is reported already is
+reported only if it ends the run.  In a group member 0 reports for all, since its coordinator decides; while member 0 is
+lost, the first of the members that were connected to it does.  Another member reports what nobody has decided on within
+HOLD s, and an end that is its own.  Of members that stall together the first reports it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.rules import exit_codes
+from ftrun.core.text import sentences
+from ftrun.messages.group_view import MemberRow
+from ftrun.views import recent_events, state
+from ftrun.views.record_files import Record
+
+HOLD: Final = 60.0  # s
+STILL: Final = 120.0  # s without a heartbeat, far less than a stall
+BEGINS: Final = ("hang", "fault")
+DECIDES: Final = ("restart", "recovering", "ended")
+ASKED: Final = ("manual", "returned")  # restarts that are no incident
+RESTORED: Final = "contact with rank 0 is restored"
+
+
+class Due(NamedTuple):
+    """A notification that is due.  `event`: its name; `about`: the incident, for its JSON; None: it is about none."""
+
+    event: str
+    record: Record
+    about: dict[str, Any] | None = None
+
+
+class Incidents:
+    """`names`: the records that are reported.  `member`: of a group; None: there is none.  `rows`: of its members, as
+    this one knew them last.  `limit`: how many restarts in a row are permitted; None: any number."""
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        node: str,
+        member: int | None,
+        rows: Callable[[], tuple[MemberRow, ...]],
+        limit: Callable[[], int | None],
+    ) -> None:
+        self._names, self._node, self._member, self._rows, self._limit = names, node, member, rows, limit
+        self._zero_lost = False
+        self._members = {1}  # of the group
+        self._forget()
+
+    def _forget(self) -> None:
+        self._own: Record | None = None  # what happened here
+        self._decided: Record | None = None  # what the group has found to be the first failure
+        self._held: Due | None = None
+        self._until = 0.0
+        self._reported = self._asked = self._stopping = self._ended_by_group = False
+
+    @property
+    def _reports(self) -> bool:
+        """Whether this member reports for its group."""
+        if not self._member:
+            return True
+        absent = {row.rank for row in self._rows() if not row.present}
+        return self._zero_lost and self._member == min(self._members - absent, default=self._member)
+
+    def _stands_still_below(self) -> bool:
+        """Whether a member with a lower number stands still, too: that one reports a stall."""
+        below = (row for row in self._rows() if row.rank < (self._member or 0) and row.present)
+        return any((row.beat or 0.0) > STILL for row in below)
+
+    def take(self, found: Record, now: float) -> list[Due]:
+        """The notifications that are due after this record."""
+        event, due = str(found["event"]), self._follow(found, now)
+        if event not in self._names:
+            return due
+        if event in BEGINS:
+            if "restart" not in self._names:
+                return [*due, Due(event, found, self._about(found))]
+            return due + self._hold(event, found, now)
+        if event == "recovering" and found.get("rung") == "tree" and "restart" in self._names:
+            return due  # a restart follows
+        if event in DECIDES:
+            return due + self._decide(event, found)
+        if event in ("lost", "waiting"):
+            if not self._reports or (event == "waiting" and self._reported):
+                return due
+            self._reported = True
+            return [*due, Due(event, found, self._about(found))]
+        if event == "stalled" and self._stands_still_below():
+            return due
+        return [*due, Due(event, found)]
+
+    def overdue(self, now: float, ended: bool = False) -> list[Due]:
+        """What is reported without a decision."""
+        held = self._held
+        if held is None or not (ended or now >= self._until):
+            return []
+        self._held, self._reported = None, True
+        return [held._replace(about=self._about(held.record))]
+
+    def _follow(self, found: Record, now: float) -> list[Due]:
+        """Note what the record says about the incident."""
+        match found["event"]:
+            case "spawned":
+                due = self.overdue(now, ended=True) if self._reports else []
+                self._forget()
+                return due
+            case "hang":
+                self._own = found
+            case "escalated" if self._own is None:
+                self._own = found
+            case "fault" if found.get("severity") in recent_events.SEVERITIES:
+                self._own = found
+            case "exited" if self._own is None and not self._stopping and (found.get("code") or found.get("signal")):
+                self._own = found
+            case "stopping":
+                self._stopping, self._asked = True, self._asked or found.get("by") == "outside"
+            case "lost":
+                self._zero_lost = self._zero_lost or found.get("member") == 0
+                self._own = self._own or found
+            case "group":
+                return self._follow_group(found, now)
+        return []
+
+    def _follow_group(self, found: Record, now: float) -> list[Due]:
+        what, cause = found.get("what"), found.get("cause")
+        if isinstance(members := found.get("members"), list):
+            self._members = {*members} - {0}
+        if what in ("run", "stop", "end") or str(found.get("why")).startswith(RESTORED):
+            self._zero_lost = False
+        self._zero_lost = self._zero_lost or what == "cut"
+        self._ended_by_group = self._ended_by_group or what in ("end", "cut")
+        bad = found.get("exit_code") and found.get("verdict") != exit_codes.STOPPED
+        if what == "end" and bad and self._decided is None:
+            self._decided = found
+        if what not in ("run", "stop") or cause in (None, "first"):
+            return []
+        self._decided = found
+        if not self._reports:
+            self._held = None  # member 0 reports it
+        elif what == "stop" and cause in BEGINS and cause in self._names and self._held is None:
+            return self._hold(str(cause), found, now)
+        return []
+
+    def _hold(self, event: str, found: Record, now: float) -> list[Due]:
+        if not self._reported:
+            self._held, self._until = Due(event, found), now + HOLD
+        return []
+
+    def _decide(self, event: str, found: Record) -> list[Due]:
+        self._held = None
+        alone = event == "ended" and not (self._ended_by_group or self._asked)  # an end that is its own
+        if not (self._reports or alone) or (self._reported and event != "ended"):
+            return []
+        self._reported = event != "restart"  # after it another attempt begins
+        return [Due(event, found, self._about(found))]
+
+    # --- what is said about it ----------------------------------------------------------------------------------------
+
+    def _about(self, found: Record) -> dict[str, Any] | None:
+        """Cause, host, rank, what was done, the restarts that are left, and what a person can do."""
+        group, own = self._decided, self._own
+        if found.get("reason") in ASKED or (group is not None and group.get("cause") in ASKED):
+            return None
+        elsewhere = group is not None and group.get("node") not in (None, self._node)
+        source = group if group is not None and (elsewhere or own is None) else own
+        if source is None and found["event"] != "waiting":
+            return None
+        cause = _cause(source) if source is not None else "wait"
+        left = self._left(found)
+        about = {
+            "cause": cause,
+            "why": "" if source is None else _why(source),
+            "node": self._node if source is None else source.get("node", self._node),
+            "member": self._member if source is None else source.get("member", self._member),
+            "rank": None if source is None else source.get("rank"),
+            "step": None if source is None else source.get("step"),
+            "done": _done(found, self._member is not None),
+            "left": left,
+        }
+        place = about["node"] or f"member {about['member']}"
+        return about | {"do": _do(found, cause, left, str(place))}
+
+    def _left(self, found: Record) -> int | None:
+        most, used = self._limit(), state.integer(found.get("consecutive"))
+        return None if most is None or used is None else max(0, most - used)
+
+
+def text(about: dict[str, Any]) -> str:
+    """The incident in a sentence."""
+    rank = "" if about["rank"] is None else f", {sentences.rank(about['rank'])}"
+    what = f"{about['cause']} on {about['node']}{rank}: {about['why']}"
+    left = about["left"]
+    rest = "" if left is None else f"{sentences.several(left, 'restart')} left without progress"
+    return sentences.sentence(what, about["done"], rest, about["do"])
+
+
+def _cause(source: Record) -> str:
+    match source["event"]:
+        case "group":
+            cause = str(source.get("cause") or source.get("verdict"))
+            return "loss" if cause == "peer" else cause
+        case "escalated":
+            return str(source.get("cause"))
+    return {"exited": "failure", "lost": "loss"}.get(str(source["event"]), str(source["event"]))
+
+
+def _why(source: Record) -> str:
+    return str(source.get("why")) if source["event"] in ("group", "lost") else recent_events.why(source)
+
+
+def _done(found: Record, grouped: bool) -> str:
+    match found["event"]:
+        case "restart":
+            every = "all members were started again, here as" if grouped else "started again as"
+            return f"{every} attempt {found.get('attempt')}"
+        case "recovering":
+            return f"recovery by {found.get('rung')}, without a restart"
+        case "ended":
+            return f"ended with {found.get('exit_code')} ({found.get('verdict')})"
+        case "hang" | "group":
+            return "the processes are being ended"
+        case "fault" if found.get("severity") not in ("ignore", "user", "minor"):
+            return "the device is being healed"
+    return ""
+
+
+def _do(found: Record, cause: str, left: int | None, node: str) -> str:
+    """What a person can do now."""
+    match found["event"]:
+        case "restart":
+            ends = f"the next {cause} without progress ends the job: look now, with `ftctl report`"
+            return ends if left == 0 else "nothing has to be done; `ftctl report` has the details"
+        case "ended" if found.get("exit_code"):
+            known = next((one for one in exit_codes.TABLE if one.name == found.get("verdict")), None)
+            outer = "" if known is None else f"the scheduler should {known.outer}; "
+            return f"{outer}`ftctl report` and `ftctl history` have the details"
+        case "lost":
+            return f"look after {node}; `ftctl status --all` on any other member shows the group"
+        case "waiting":
+            return "`ftctl status` says what is waited for, and until when"
+        case "hang" | "fault" | "group":
+            return "`ftctl status` shows what is being done"
+    return ""

@@ -1,0 +1,168 @@
+"""One notification an incident, for the whole group, from where it is decided what is done about it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ftrun.config.option_table import OPTIONS
+from ftrun.helpers.notifier.incidents import HOLD, Due, Incidents, text
+from ftrun.messages.group_view import MemberRow
+
+Fields = dict[str, Any]
+NAMES = tuple(next(option.default for option in OPTIONS if option.name == "notify-on").split(","))
+HANG: Fields = {
+    "event": "hang",
+    "rule": "step",
+    "rank": 5,
+    "step": 7,
+    "age": 41.0,
+    "limit": 38.0,
+    "mechanism": "rank 5 sleeps",
+}
+STOPPING: Fields = {"event": "stopping", "by": "SIGTERM"}
+SPAWNED: Fields = {"event": "spawned"}
+RESTART: Fields = {"event": "restart", "reason": "hang", "consecutive": 1, "attempt": 2}
+PEER: Fields = RESTART | {"reason": "peer"}
+OPEN: Fields = {
+    "event": "group",
+    "what": "stop",
+    "epoch": 1,
+    "why": "member 2 (c): rank 5 stopped",
+    "node": "c",
+    "member": 2,
+}
+STOP: Fields = OPEN | {"cause": "hang", "rank": 5, "step": 7}
+RUN: Fields = STOP | {"what": "run", "epoch": 2}
+LOST: Fields = {
+    "event": "lost",
+    "why": "member 2 (c) is lost: it has died",
+    "member": 2,
+    "node": "c",
+    "wait": 600.0,
+    "then": "end",
+}
+ZERO: Fields = {"event": "lost", "why": "no reply from rank 0 for 60s", "member": 0, "wait": 600.0, "then": "end"}
+WAITING: Fields = {"event": "waiting", "seconds": 300.0, "why": "member 2 (c) is lost"}
+END: Fields = {"event": "ended", "verdict": "hang-limit", "exit_code": 195, "why": "rank 5 hangs"}
+GROUP_END: Fields = {
+    "event": "group",
+    "what": "end",
+    "epoch": 1,
+    "why": "rank 5 hangs",
+    "verdict": "hang-limit",
+    "exit_code": 195,
+}
+
+
+def made(
+    member: int | None = None, absent: Sequence[int] = (), names: tuple[str, ...] = NAMES, beat: float = 1.0
+) -> Incidents:
+    """Of a member on the host of its letter; three restarts in a row are permitted."""
+    rows = tuple(MemberRow(n, "abc"[n], "running", "", 1, 0.0, beat=beat, present=n not in absent) for n in range(3))
+    found = Incidents(names, "abc"[member or 0], member, lambda: rows, lambda: 3)
+    if member is not None:
+        assert found.take({"event": "group", "what": "run", "epoch": 1, "members": [0, 1, 2]}, 0.0) == []
+    return found
+
+
+def events(found: Incidents, records: Iterable[Fields], later: float | None = None) -> list[str]:
+    """The names of what is due after these records, and after so many seconds."""
+    due = [due for record in records for due in found.take(record, 100.0)]
+    return [one.event for one in (*due, *(() if later is None else found.overdue(100.0 + later)))]
+
+
+def test_a_hang_and_its_restart_are_one_notification() -> None:
+    found = made()
+    assert events(found, [HANG, STOPPING, {"event": "exited", "signal": 9}], HOLD - 1) == []
+    (due,) = found.take(RESTART, 110.0)
+    assert due.about is not None
+    about = {name: due.about[name] for name in ("cause", "node", "rank", "step", "left")}
+    assert about == {"cause": "hang", "node": "a", "rank": 5, "step": 7, "left": 2}
+    said = text(due.about)
+    assert said.startswith("hang on a, rank 5: rank 5 stopped at step 7")
+    assert "; started again as attempt 2; 2 restarts left without progress; nothing has to be done" in said
+    assert found.take(SPAWNED, 111.0) == found.overdue(1000.0) == []
+
+
+def test_the_last_restart_says_that_the_next_one_ends_the_job() -> None:
+    found = made()
+    found.take(HANG, 100.0)
+    (due,) = found.take(RESTART | {"consecutive": 3}, 110.0)
+    assert due.about is not None
+    assert "0 restarts left without progress; the next hang without progress ends the job: look now" in text(due.about)
+
+
+def test_an_end_is_always_reported_and_says_what_the_scheduler_should_do() -> None:
+    found = made()
+    (due,) = [due for record in (HANG, STOPPING, END) for due in found.take(record, 100.0)]
+    assert (due.event, due.about and due.about["cause"]) == ("ended", "hang")
+    assert due.about is not None
+    assert "the scheduler should reschedule" in due.about["do"]
+
+
+def test_what_nobody_decides_on_is_reported_alone_and_its_restart_not_again() -> None:
+    fault = {"event": "fault", "device": "npu-3", "code": "80E01801", "severity": "major", "why": "HBM"}
+    found = made()
+    assert events(found, [fault, {"event": "healing"}], HOLD) == ["fault"]
+    assert events(found, [RESTART | {"reason": "fault"}, SPAWNED, HANG, RESTART]) == ["restart"]
+
+
+def test_only_the_records_that_are_asked_for_are_reported() -> None:
+    assert events(made(names=("hang",)), [HANG, RESTART]) == ["hang"]
+    assert events(made(names=("restart",)), [HANG, RESTART, END]) == ["restart"]
+    assert events(made(names=("ended", "problem")), [HANG, RESTART, {"event": "problem", "what": "x"}, END]) == [
+        "problem",
+        "ended",
+    ]
+
+
+def test_a_requested_restart_is_no_incident() -> None:
+    assert made().take(RESTART | {"reason": "manual"}, 1.0) == [Due("restart", RESTART | {"reason": "manual"})]
+
+
+def test_member_0_reports_a_hang_of_another_one_for_all() -> None:
+    zero, one, two = made(0), made(1), made(2)
+    for other in (one, two):
+        own = [HANG] if other is two else []
+        assert events(other, [*own, OPEN, STOPPING, STOP, RUN, PEER, SPAWNED], 2 * HOLD) == []
+    assert events(zero, [OPEN, STOPPING, {"event": "exited", "signal": 15}, STOP], HOLD - 1) == []
+    (due,) = [due for record in (RUN, PEER) for due in zero.take(record, 110.0)]
+    assert due.about is not None
+    assert text(due.about).startswith("hang on c, rank 5: member 2 (c): rank 5 stopped; all members were started again")
+    assert (due.about["member"], due.about["left"]) == (2, 2)
+
+
+def test_one_end_of_a_group_is_one_notification() -> None:
+    assert events(made(0), [OPEN, STOPPING, GROUP_END, END]) == ["ended"]
+    assert events(made(1), [OPEN, STOPPING, GROUP_END, END]) == []
+    assert events(made(2), [HANG, OPEN, STOPPING, GROUP_END, END]) == []
+    asked = [{"event": "stopping", "by": "outside"}, END | {"verdict": "stopped", "exit_code": 143}]
+    assert [events(made(member), asked) for member in (0, 1)] == [["ended"], []]
+    assert events(made(1), [END | {"verdict": "node-fault", "exit_code": 197}]) == ["ended"], "its own end"
+
+
+def test_a_lost_member_is_one_notification_also_when_it_comes_back() -> None:
+    peer = OPEN | {"why": LOST["why"]}
+    back = [peer, STOPPING, peer | {"cause": "peer"}, WAITING, peer | {"what": "run", "cause": "peer"}, PEER, SPAWNED]
+    assert events(made(0), [LOST, *back], 2 * HOLD) == ["lost"]
+    assert events(made(1), back, 2 * HOLD) == []
+    assert events(made(0), [LOST, *back[:4], GROUP_END, END]) == ["lost", "ended"]
+
+
+def test_without_member_0_the_first_of_the_others_reports() -> None:
+    cut = {"event": "group", "what": "cut", "epoch": 1, "why": "no reply"}
+    for member, reports in ((1, True), (2, False)):
+        assert events(made(member), [ZERO, WAITING, cut, END]) == ["lost", "ended"] * reports
+    assert events(made(2, absent=[1]), [ZERO, cut, END]) == ["lost", "ended"]
+    assert events(made(2), [ZERO, HANG], HOLD) == ["hang"], "nobody else knows of it"
+
+
+def test_members_that_stall_together_report_it_once() -> None:
+    stalled, names = {"event": "stalled", "rank": 1}, (*NAMES, "stalled")
+    assert [len(made(member, names=names, beat=600.0).take(stalled, 1.0)) for member in (0, 1, 2)] == [1, 0, 0]
+    assert len(made(2, names=names).take(stalled, 1.0)) == 1, "it stalls alone"
+
+
+def test_a_long_wait_is_reported() -> None:
+    (due,) = made().take(WAITING, 1.0)
+    assert (due.event, due.about and due.about["cause"]) == ("waiting", "wait")
+    assert events(made(1), [WAITING]) == []

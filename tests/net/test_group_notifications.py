@@ -1,0 +1,56 @@
+"""A group loses its members one after the other: one notification an incident, from one member."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from net.test_group_view import ftctl, headed
+from support.group_runs import Group
+from support.hosts import Hosts
+from support.runs import wait_for
+
+QUICK = ("--steps", "100000", "--step-time", "0.02")
+
+
+def reported(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def reports(file: Path, number: int) -> bool:
+    return len(reported(file)) == number
+
+
+@pytest.mark.slow
+def test_each_incident_of_a_group_is_one_notification(hosts: Callable[[int], Hosts]) -> None:
+    here = hosts(3)
+    seen = here.folder / "seen"
+    hook = f"cat >> {seen}; echo >> {seen}"
+    group = Group(here, *QUICK, wait="5m", options=("--peer-timeout", "5s", "--on-event", hook))
+    group.begin()
+    group.until_step(20)
+
+    for count, rank in enumerate((2, 0), 1):
+        group.rank(rank).kill()
+        wait_for(partial(reports, seen, count), "the notification of the loss")
+        for other in {0, 1, 2} - {rank}:
+            words = rf"^member {rank} .host-{rank}. is (lost|missing).* more.* with 195"
+            wait_for(partial(headed, group.rank(other), words), "who is missing, until when")
+            assert "loss in attempt" in ftctl(group.rank(other), "status").stdout
+        group.start(rank)
+        group.until_started(count + 1)
+    os.kill(group.rank(1).command, signal.SIGKILL)
+    group.until_started(4)
+    group.finish()
+    group.must_end(0, epochs=[1, 2, 3, 4])
+    found = reported(seen)
+    hosts_of = ["lost host-0", "lost host-1", "restart host-0", "ended host-0"]
+    assert [f"{one['event']} {one['node']}" for one in found] == hosts_of, [one["text"] for one in found]
+    abouts = [(one["incident"]["cause"], one["incident"]["node"]) for one in found[:3]]
+    assert abouts == [("loss", "host-2"), ("loss", "host-0"), ("failure", "host-1")]
+    assert all("it is waited for 5m, then the job ends with 195; look after host-" in one["text"] for one in found[:2])
