@@ -10,7 +10,7 @@ from ftrun.core.rules.liveness import Limits, assess
 from ftrun.core.rules.policy import Policy
 
 QUIET = tuple(TreeSample(float(at), 1.0, 0.0, 0.0) for at in range(1, 11))
-LIMITS = Limits(hang=None, start=None, start_given=False, section=None, idle=4.0, idle_given=True)
+LIMITS = Limits(hang=None, start=None, section=None, idle=4.0, idle_given=True)
 
 
 def found(*ranks: Rank, since: float = 0.0, now: float = 10.0, limits: Limits = LIMITS) -> Finding | None:

@@ -163,6 +163,7 @@ SERIES = {
         'ftrun_up{instance="c"}': "1x600",
         'up{instance="c"}': "1x600",
     },
+    "FtrunStalled": {'ftrun_stalled_seconds{instance="a"}': "0x580 700x20"},
     "FtrunStraggler": {'ftrun_stragglers{instance="a"}': "0x580 1x20"},
     "FtrunPausedLong": {'ftrun_paused{instance="a"}': "0x500 1x100"},
 }

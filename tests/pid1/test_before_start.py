@@ -24,7 +24,7 @@ ftrun()
 # Of ftrun and its hooks, packages included: each takes about 0.3 ms.  The last five are core/rules/early_evidence and
 # core/rules/spin, which are asked at each check, core/ranks/shared, whose names of rungs the options need, and
 # core/machine/regaining with core/rules/regain, which are asked at each checkpoint.
-MODULES: Final = 116
+MODULES: Final = 117
 STANDARD: Final = 44  # of the standard library, beyond those of a bare interpreter
 
 

@@ -174,7 +174,19 @@ def textfile(text: str) -> str:
 
 
 NOTICES: Final = (
-    *("hang", "restart", "recovering", "fault", "straggler", "escalated", "ended", "paused", "resumed", "problem"),
+    *(
+        "hang",
+        "stalled",
+        "restart",
+        "recovering",
+        "fault",
+        "straggler",
+        "escalated",
+        "ended",
+        "paused",
+        "resumed",
+        "problem",
+    ),
 )
 notices: Final = some_of(*NOTICES)
 

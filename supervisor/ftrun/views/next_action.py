@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from ftrun.core.machine.values import Finding
-from ftrun.core.rules import spin
 from ftrun.core.rules.exit_codes import NODE_FAULT
 from ftrun.core.rules.hang_rules import RULES, mechanism
 from ftrun.core.rules.looks import LOOKS
@@ -12,6 +11,8 @@ from ftrun.views.live_verdict import LiveVerdict
 from ftrun.views.snapshot import Limit
 
 NextAction = tuple[float | None, str | None]  # seconds until then; what happens, a sentence
+UNSTARTED: Final = "no time was given for the first heartbeat (--start-timeout), so that its absence is no hang"
+NO_TIME: Final = "no time was given after which it would be suspected; a deadlock is found without one"
 ORIGINS: Final = {  # of an option's value, `Limit.source`
     "option": "set by --{}-timeout",
     "environment": "set by FTRUN_{}_TIMEOUT",
@@ -66,7 +67,7 @@ def _suspicion(live: LiveVerdict, limits: tuple[Limit, ...]) -> NextAction:
         return None, _no_active_timeout(live)
     left = max(0.0, first.limit - first.age)
     sources = {limit.name: limit.source for limit in limits}
-    source = spin.reason() if first.rule == "spin" else sources.get(RULES[first.rule].timeout, "default")
+    source = sources.get("spin" if first.rule == "spin" else RULES[first.rule].timeout, "default")
     when = durations.seconds(left) + _sooner(live, left)
     return left, f"{sentences.rank(first.rank)} would be suspected in {when}: {_silence(first, source)}"
 
@@ -87,7 +88,7 @@ def _sooner(live: LiveVerdict, left: float) -> str:
 
 
 def _silence(found: Finding, source: str) -> str:
-    """`26s without a step (timeout 38s, learned: ...)`."""
+    """`26s without a step (timeout 38s, set by --hang-timeout)`."""
     age, limit, rule = durations.seconds(found.age), durations.seconds(found.limit), RULES[found.rule]
     # A section may have a timeout of its own, so the source of the general one is not named.
     origin = "" if rule.several else f", {_origin(source, rule.timeout)}"
@@ -95,7 +96,7 @@ def _silence(found: Finding, source: str) -> str:
 
 
 def _origin(source: str, timeout: str) -> str:
-    """`set by --hang-timeout` for `option`; anything after the origin stays, and so does a learned timeout's reason."""
+    """`set by --hang-timeout` for `option`; anything after the origin stays."""
     for origin, text in ORIGINS.items():
         if source.startswith(origin):
             name = timeout.upper() if origin == "environment" else timeout
@@ -106,10 +107,13 @@ def _origin(source: str, timeout: str) -> str:
 def _no_active_timeout(live: LiveVerdict) -> str:
     """Why no timeout runs now."""
     attempt, idle = live.attempt, live.limits.idle
-    if idle is not None and (live.limits.idle_given or attempt.idle.accelerator):
+    beats = live.limits.auto and (attempt.moved or attempt.first_beat is not None)
+    if idle is not None and (live.limits.idle_given or attempt.idle.accelerator or beats):
         timeout = durations.seconds(idle)
         sooner = _sooner(live, idle)
         return f"the command works; it would be suspected after {timeout} without any work (--idle-timeout){sooner}"
+    if any(rank.present and not rank.done for rank in attempt.ranks):
+        return NO_TIME if live.limits.auto else UNSTARTED
     if attempt.ranks:
         return "every process that has sent heartbeats is done or gone: a hang of the others would not be noticed"
     return sentences.DEADLOCKS_DETECTED if live.limits.auto else sentences.HANGS_UNDETECTED

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ftrun import __version__
-from ftrun.core.text import redaction, sentences
+from ftrun.core.text import durations, redaction, sentences
 from ftrun.helpers.lines import Lines, run
 from ftrun.messages.codec import EXACT
 from ftrun.messages.notifier import EVENTS, Destinations
@@ -223,6 +223,8 @@ def sentence(found: Record) -> str:
             return f"ended with {found.get('exit_code')} ({found.get('verdict')}): {found.get('why') or ''}"
         case "restart":
             return f"started again ({found.get('reason')}, {found.get('consecutive')} in a row without progress)"
+        case "stalled":
+            return _stalled(found)
         case "straggler":
             return _straggler(found)
         case "recovering":
@@ -231,6 +233,12 @@ def sentence(found: Record) -> str:
             return f"{found['event']}: {recent_events.why(found)}"
     fields = ((name, value) for name, value in found.items() if name not in ("schema", "time", "mono", "attempt"))
     return sentences.record(str(found["event"]), [(name, value) for name, value in fields if name != "event"])
+
+
+def _stalled(found: Record) -> str:
+    rank, age = state.integer(found.get("rank")), state.number(found.get("age")) or 0.0
+    since = f"{sentences.rank(rank)} has not moved for {durations.seconds(age)}"
+    return sentences.sentence(since, *(state.string(found.get(name)) or "" for name in ("wait", "advice")))
 
 
 def _straggler(found: Record) -> str:

@@ -50,7 +50,9 @@ function phase(now) {
 }
 
 function deadline(now) {
-  show(at("next"), now.next && now.phase !== "done" ? `Next: ${now.next}` : "");
+  const stalled = now.stalled && now.alive
+    ? `Stalled: rank ${now.stalled.rank} for ${seconds(now.stalled.age)}: ${now.wait ?? "it is not known what it waits for"}. ` : "";
+  show(at("next"), now.next && now.phase !== "done" ? `${stalled}Next: ${now.next}` : "");
   const rank = now.alive ? now.stalest : null;
   const limited = rank !== null && rank.age !== null && rank.limit !== null;
   at("deadline").hidden = !limited;
@@ -125,7 +127,7 @@ function devices(found) {
 function limits(found) {
   at("limits").hidden = !found.length;
   rows(at("limit-rows"), found, "tr", (row, one) => cells(row, [
-    ["", one.name, "th"], ["number", one.seconds === null ? "off" : seconds(one.seconds)], ["text", one.source],
+    ["", one.name, "th"], ["number", one.seconds !== null ? seconds(one.seconds) : one.source.endsWith("what is proved to hang") ? "auto" : "off"], ["text", one.source],
   ]));
 }
 
