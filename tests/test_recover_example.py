@@ -61,3 +61,29 @@ def test_four_ranks_compute_what_they_would_have_without_the_fault(fault: str, t
         whole = [(step, loss) for _, step, _, loss in log(tmp_path / "whole", number)]
         assert sorted({(step, loss) for _, step, _, loss in log(tmp_path / "faulty", number)}) == whole
     assert weights(tmp_path / "whole") == weights(tmp_path / "faulty")
+
+
+SCRIPT = HOUSE / "docs" / "examples" / "recover_script.py"
+
+
+def losses(folder: Path, fault: str = "") -> tuple[str, str]:
+    """What docs/examples/recover_script.py prints: the losses of all steps, and the rest."""
+    folder.mkdir()
+    env = {**os.environ, "FAULT": fault or "-1:-1", "OMP_NUM_THREADS": "1"}
+    words = ["--run-dir", str(folder / "run"), "--nproc-per-node", "2", "--", sys.executable, str(SCRIPT), str(folder)]
+    command = [sys.executable, str(HOUSE / "bin" / "ftrun"), *words]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    return next(line for line in lines if line.startswith("losses")), done.stdout
+
+
+@pytest.mark.slow
+def test_a_script_as_people_write_them_computes_the_same_after_a_death(tmp_path: Path) -> None:
+    """In the middle of an epoch; what its ranks draw at random, and when it stops, included."""
+    whole, _ = losses(tmp_path / "whole")
+    after, printed = losses(tmp_path / "faulty", "1:14")
+    assert "rank 0, round 2: from step 14" in printed
+    assert "rank 1, round 2: from step 14" in printed
+    assert after == whole
+    assert len(whole.split()) == 1 + 40 + 2

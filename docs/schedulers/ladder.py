@@ -11,7 +11,8 @@ LADDER = f"""
 a step is retried | | {RANKS} | rank-retry | restarts in place: none, 1 x retry below a restart; ended with 0
 one rank is replaced | | {RANKS} | rank-killed | restarts in place: none, 1 x rank below a restart; ended with 0
 restart upon suspension | --hang-retry | | sleep | 1 x hang; ended with 0
-the same in vain | --hang-retry | | sleep --times 99 | 195 hang-limit: job-level rescheduling 1 of 3
+the same in vain | --hang-retry | | sleep --times 99 | 93 failure-limit: the job fails
+the same, rescheduled | --hang-retry | --after-limit reschedule | sleep --times 99 | 195 hang-limit: job-level
 unconditional job-level rescheduling | --unconditional | | crash 1 | 1 of the command: job-level rescheduling 1 of 3
 failures in a row | | --restart-on failure | crash 1 --times 99 | 93 failure-limit: the job fails
 in-place recovery | --fault node-a passing | | none | 1 x fault; ended with 0

@@ -9,7 +9,7 @@ line.  It reads nothing but exit codes, and after a 197 the node that `verdict.j
     0                             the pod has succeeded
     195, 196                      job-level rescheduling: every container ends, new ones begin, MA_SCHEDULE_CNT + 1
     197                           the node is isolated before that; with --pod-retry-num only its pod moves elsewhere
-    93, 94, 125, 126, 127, 2      the job has failed
+    93, 94, 95, 125, 126, 127, 2  the job has failed
     any other                     the job has failed; with --unconditional: job-level rescheduling
 
 What ftrun does in the container uses up none of the reschedules.  Pods are independent: no ftrun is told of others.
@@ -48,6 +48,7 @@ RULES = {
     197: ("node-fault", "isolate"),
     93: ("failure-limit", "fail"),
     94: ("non-recoverable", "fail"),
+    95: ("shutdown-hang", "fail"),
     125: ("internal", "fail"),
     126: ("not-executable", "fail"),
     127: ("not-found", "fail"),

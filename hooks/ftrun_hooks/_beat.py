@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from _thread import get_ident
 from time import monotonic_ns
 
@@ -72,7 +73,11 @@ def checkpoint(step: object, path: object = None) -> None:
 
 
 def done() -> None:
-    """This rank ends on purpose: no heartbeats of it are expected any more.  Called automatically at a clean exit."""
+    """This rank has trained to its end and is about to exit.  Called automatically at a clean exit.
+
+    It is a heartbeat, and from now on the process has as long as between any two of them: one that hangs while it
+    shuts down is a hang like any other, but its training has not failed.  More heartbeats undo it.
+    """
     _flag(at.DONE)
 
 
@@ -95,6 +100,9 @@ def _flag(flag: int) -> None:
             return
         with deferred, own_slot.lock:
             words[at.FLAGS] |= flag
+            if flag == at.DONE:
+                own_slot.moved_at = words[MOVED_AT] = monotonic_ns()
+                own_slot.credit = words[CREDIT] = 0
         own_slot.ring()
     except Exception:
         pass
@@ -118,4 +126,37 @@ def _at_exit() -> None:
         done()
 
 
+def _main_thread_ended() -> None:
+    """The main thread has ended, and the interpreter waits for the other threads; only then do functions of atexit run.
+
+    Where another thread trains, the program is not at its end.  A process that never sent a heartbeat reports that it
+    waits for threads: after a restart there may be nothing left to train.
+    """
+    if hasattr(sys, "last_type"):
+        return
+    if own_slot.words is not None:
+        waits = own_slot.mover == own_slot.main
+    else:
+        waits = any(not thread.daemon and thread.ident != get_ident() for thread in threading.enumerate())
+    if waits:
+        done()
+
+
+def _watch_main_thread() -> None:
+    # `threading._register_atexit` has functions called last that were registered first, after those that wait for
+    # the threads of executors.
+    wait_for_threads = threading._shutdown  # type: ignore[attr-defined]
+
+    def _shutdown() -> None:
+        try:
+            _main_thread_ended()
+        except Exception:
+            pass
+        wait_for_threads()
+
+    threading._shutdown = _shutdown  # type: ignore[attr-defined]
+
+
 atexit.register(_at_exit)
+if hasattr(threading, "_shutdown") and os.environ.get("FTRUN_BEAT_DIR"):
+    _watch_main_thread()

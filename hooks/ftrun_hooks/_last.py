@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 RAISED = "raised-"
-SIZE = 4096
+SIZE = 6144
 FILES = 256  # the most that are kept; then those in the middle are removed: the first and the last are the most useful
 ANCESTORS = 16
 CHAIN = 64
 CHILDREN = 12
-ROOM = {"kinds": 600, "message": 400, "more": 400, "where": 120, "own": 120}  # bytes; for error and root each
+# Bytes; for error and root each.
+ROOM = {"kinds": 600, "message": 400, "more": 400, "where": 120, "own": 120, "frames": 500, "source": 160}
 
 
 def leave(folder: str, error: BaseException | None) -> None:
@@ -116,6 +117,7 @@ def _described(error: BaseException, prefix: str) -> list[str]:
     message, more = _message(error)
     where, own = _places(error)
     found = {"kinds": " ".join(kinds), "message": message, "more": more, "where": where, "own": own}
+    found["frames"], found["source"] = _frames(error), _source(error)
     return [prefix + key + " " + _cut(value, ROOM[key]) for key, value in found.items() if value]
 
 
@@ -144,6 +146,33 @@ def _places(error: BaseException) -> tuple[str, str]:
     if isinstance(error, SyntaxError) and error.filename:
         return "%s:%s" % (os.path.basename(str(error.filename)), error.lineno), _place(own)
     return _place(last), _place(own)
+
+
+def _frames(error: BaseException) -> str:
+    """`file.py:function` of the innermost frames, that of the raise last, as many as there is room for."""
+    found: list[str] = []
+    step = error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        found.append(_cut("%s:%s" % (os.path.basename(code.co_filename), code.co_name), 80).replace("|", "?"))
+        step = step.tb_next
+        del found[:-16]
+    while len("|".join(found).encode()) > ROOM["frames"]:
+        del found[0]
+    return "|".join(found)
+
+
+def _source(error: BaseException) -> str:
+    """The line of the program where it was raised, as Python shows it in a traceback."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    try:
+        import linecache
+
+        return linecache.getline(step.tb_frame.f_code.co_filename, step.tb_lineno).strip() if step is not None else ""
+    except Exception:
+        return ""
 
 
 def _place(step: Any) -> str:

@@ -57,13 +57,12 @@ class Standby:
         self.reads, self.missing = watched["Reads"](), watched["Missing"]()
         sys.meta_path.append(self.missing)
         # Nothing that an import prints may reach the output of the running attempt.
-        self.printed = os.memfd_create("printed")
+        self.lines = load("_kept_lines")["Lines"]()
         self.streams = [self._copy(number) for number in range(3)]
         self._replace(0, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         for number in (1, 2):
             if self.streams[number] is not None:
-                os.dup2(self.printed, number)
-        os.set_inheritable(self.printed, False)
+                os.dup2(self.lines.files[number], number)
         self.known = {fd for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")}
 
     def use(self, base: int) -> None:
@@ -96,16 +95,22 @@ class Standby:
             chain()
         except ImportError as error:
             self.error = error
+        if text := self.lines.unread():
+            raise Cold(f"the program's own sitecustomize printed: {text}")
+        self.lines.watch_warnings()
         self.roots: list[str] = []
         self.seconds = monotonic()
         for name in modules:
             if name not in sys.modules:
                 self.roots.append(name)
+                before = len(sys.modules)
                 try:
                     __import__(name)
                 except BaseException as error:
                     raise Cold(f"the import of {name} failed: {type(error).__name__}: {error}"[:300]) from None
+                self.lines.imported(before)
         self.seconds = monotonic() - self.seconds
+        self.lines.end()
         self.reads.end()
         if self.template is not None:
             self.template.imported()
@@ -151,12 +156,8 @@ class Standby:
 
     def check(self) -> None:
         """What may not be in a process that waits, or be done by one."""
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-        if os.fstat(self.printed).st_size:
-            text = os.pread(self.printed, 200, 0).decode("utf-8", "replace").strip()
-            raise Cold(f"an import printed: {text}")
+        if text := self.lines.unread():
+            raise Cold(f"an import printed {text}")
         if len(sys._current_frames()) > 1:
             raise Cold("an import started a thread")
         for task in os.listdir("/proc/self/task"):
@@ -235,6 +236,10 @@ class Standby:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        if self.lines.kept:
+            self.lines.hide()
+            finder: Any = next(one for one in sys.meta_path if type(one).__name__ == "FtrunFinder")
+            finder.kept = self.lines
 
     def _show(self, environment: dict[str, str]) -> None:
         """Let /proc/PID/environ have the variables that were added, in the place that was kept for them.  The strings
@@ -293,7 +298,7 @@ class Standby:
 
     def forget(self) -> None:
         """Close all that was needed to wait."""
-        os.close(self.printed)
+        self.lines.close()
         for fd in (*(copy for copy in self.streams if copy is not None), self.requests, self.answers, self.start):
             os.close(fd)
 

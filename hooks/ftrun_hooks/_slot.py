@@ -109,6 +109,8 @@ class Slot:
                 self.long = later
                 look = self.digester.digest(words, awake(known, self.header))
                 self.left, self.mover = self.digester.batch, get_ident()
+                if words[at.FLAGS] & at.DONE:  # it was not the end
+                    words[at.FLAGS] &= ~at.DONE
         if not self.reported:
             self.reported = True
             self.report_imports()

@@ -20,7 +20,8 @@ from typing import Any
 
 SET = 6  # descriptors of a standby (`_parked.py`)
 # Installed packages whose handlers at a fork bring them into the state of a new process, as was seen in their sources.
-KNOWN = ("torch", "numpy", "filelock", "huggingface_hub", "trio", "fsspec")
+# These hooks are among them where ftrun is installed; an import of torch loads them.
+KNOWN = ("ftrun_hooks", "torch", "numpy", "filelock", "huggingface_hub", "trio", "fsspec")
 SIGKILL, PR_SET_PDEATHSIG = 9, 1
 
 
@@ -154,7 +155,9 @@ class Template:
         if len(os.listdir("/proc/self/task")) > 1:
             raise self.alone("an import of a native library started a thread")
         for fd in _descriptors() - self.inherited:
-            if fd != standby.printed and not standby.base <= fd < standby.base + SET * (standby.ranks + 1):
+            if fd not in standby.lines.files.values() and not standby.base <= fd < standby.base + SET * (
+                standby.ranks + 1
+            ):
                 raise self.alone(f"an import opened {os.readlink(f'/proc/self/fd/{fd}')}")
         with open("/proc/self/maps", "rb") as file:
             for line in file:

@@ -390,6 +390,14 @@ def test_removed_device_is_used_again_at_a_start_when_it_is_healthy(runs: Runs) 
     assert f"[ftrun] device {returned['device']} is used again: {returned['why']}\n" in run.stderr
 
 
+def test_number_of_devices_is_that_of_the_probe_where_no_file_or_variable_shows_them(runs: Runs) -> None:
+    rig = Ascend(runs, 2)
+    run = rig.start("--min-devices", "1", words=("{devices}",))
+    rig.end()
+    assert run.wait() == 0, run.log()
+    assert [start["argv"] for start in rig.starts] == [["2"]]
+
+
 REGAINS = patched(f"{FAST}\nimport ftrun.core.rules.regain as r; r.STEADY = 0.5")
 
 
@@ -577,6 +585,27 @@ def test_platform_that_never_permits_a_start_ends_with_197(runs: Runs) -> None:
     assert run.wait() == 197, run.log()
     assert runs.verdict["verdict"] == "node-fault"
     assert len(run.named("spawned")) == 1
+
+
+@pytest.mark.parametrize("codes", ["DEADBEEF", "80C98002", ""])
+def test_chip_that_the_platform_has_reset_in_vain_ends_with_197_at_once(runs: Runs, codes: str) -> None:
+    """ModelArts: where the healing of a chip fails, the in-place recovery fails at once; also for a fault that the user
+    caused, and for a chip that was only reset together with the faulty one."""
+    rig, run = platform(runs, "--heal-timeout", "1h")
+    rig.reset(rank(codes=codes))
+    run.until("healing")
+    rig.reset(rank(status="failed", codes=codes) | {"Policy": "isolate"})
+    assert run.wait() == 197, run.log()
+    assert runs.verdict["verdict"] == "node-fault"
+    assert "the platform reports rank 0 as failed" in runs.verdict["message"]
+    assert len(run.named("spawned")) == 1
+
+
+def test_chip_that_the_platform_gives_up_while_the_command_runs_ends_with_197_at_once(runs: Runs) -> None:
+    rig, run = platform(runs, "--heal-timeout", "1h", "--heal", "touch healing; true")
+    rig.reset(rank(status="failed", codes="DEADBEEF") | {"Policy": "isolate"})
+    assert run.wait() == 197, run.log()
+    assert not (runs.folder / "healing").exists()
 
 
 def test_graceful_exit_of_the_platform_ends_the_command_and_not_ftrun(runs: Runs) -> None:

@@ -45,6 +45,33 @@ def test_permanent_error_ends_at_once_with_94(runs: Runs, rule: str) -> None:
     assert why in runs.verdict["message"]
 
 
+CONFIGURATIONS = {
+    "a value that cannot be parsed": "def load_config(text): return {'lr': float(text)}\nload_config('fast')",
+    "a key that is missing": "config = {'rate': 1}\nlr = config['lr']",
+    "a keyword that is unknown": "class TrainConfig:\n    def __init__(self, lr): pass\nTrainConfig(learning_rat=1)",
+    "a file that is missing": "open('conf/train.yaml')",
+    "a file that is no JSON": "import json; json.loads('{\"lr\": 1,, }')",
+    "a file that is no YAML": "import yaml; yaml.safe_load('a: b: c')",
+    "a class of the program": "class RunConfigError(Exception): pass\nraise RunConfigError('lr is negative')",
+}
+
+
+@pytest.mark.parametrize("code", CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
+def test_an_invalid_configuration_ends_at_once_with_94(runs: Runs, code: str) -> None:
+    run = runs.run(*FAILURE, *program(runs, code))
+    assert run.wait() == 94, run.log()
+    assert [found["rule"] for found in exits(run)] == ["configuration"]
+
+
+@pytest.mark.parametrize(
+    "code", ["{'x': 1}['y']", "float('fast')", "open('data/part-7.bin')", "ft.beat(1)\nopen('c.yaml')"]
+)
+def test_what_may_be_no_invalid_configuration_is_restarted(runs: Runs, code: str) -> None:
+    run = runs.run(*FAILURE, *program(runs, CURED + code))
+    assert run.wait() == 0, run.log()
+    assert [r["reason"] for r in run.named("restart")] == ["failure"]
+
+
 @pytest.mark.parametrize("rule", ["usage", "assertion"])
 def test_code_of_the_command_is_passed_on_where_failures_are_not_restarted(runs: Runs, rule: str) -> None:
     run = runs.run(*program(runs, INCURABLE[rule][0]))

@@ -1,11 +1,12 @@
 """End to end: of several ranks the one that died first is named, also where it left no exception: real launchers."""
 
+import subprocess
 import sys
 
 import pytest
 
 from support.ports import free_port
-from support.runs import Run, Runs
+from support.runs import FTCTL, Run, Runs
 
 RANK = """
 import os, sys, time
@@ -96,3 +97,44 @@ def test_rank_without_an_exception_is_named_without_a_launcher(runs: Runs, death
     assert "rank 0: ConnectionResetError: [Errno 104] Connection reset by peer (train.py:" in why(run)
     assert "; rank 1 (process " in why(run)
     assert ") left no exception" in why(run)
+
+
+LEFT = """
+import os, sys, time
+import ftrun_hooks as ft
+for step in range(8):
+    ft.beat(step)
+    time.sleep(0.02)
+if os.environ["RANK"] == "1":
+    {end}
+while os.path.exists(f"/proc/{open(sys.argv[1]).read()}" if os.path.exists(sys.argv[1]) else "/proc/self"):
+    time.sleep(0.02)
+raise {error}
+"""
+MARKED = "open(sys.argv[1] + '.new', 'w').write(str(os.getpid())); os.rename(sys.argv[1] + '.new', sys.argv[1]); "
+LOST = "ConnectionResetError(104, 'Connection reset by peer')"
+
+
+@pytest.mark.parametrize("end", ["sys.exit(0)", "os._exit(0)"])
+def test_a_rank_that_left_early_is_the_cause_of_what_the_others_die_of(runs: Runs, end: str) -> None:
+    path = runs.folder / "train.py"
+    path.write_text(LEFT.replace("{end}", MARKED + end).replace("{error}", LOST))
+    run = runs.run("--nproc-per-node", "2", sys.executable, str(path), str(runs.folder / "left"))
+    assert run.wait() == 1, run.log()
+    left = "rank 1 left with 0 at step 7 before the others; "
+    lost = "rank 0: ConnectionResetError: [Errno 104] Connection reset by peer (train.py:"
+    (ended,) = run.named("ended")
+    for reason, follows in (ended["why"], f"later rank 0 exited with 1: {lost}"), (why(run), f"later {lost}"):
+        assert reason.startswith(left)
+        assert follows in reason
+    assert f"[ftrun] {left}" in run.stderr
+    for verb in ("status", "report"):
+        shown = subprocess.run([*FTCTL, verb, "--run-dir", str(run.run_dir)], capture_output=True, text=True).stdout
+        assert left in shown, verb
+
+
+def test_a_rank_that_left_early_explains_no_error_of_another_ones_own(runs: Runs) -> None:
+    path = runs.folder / "train.py"
+    path.write_text(LEFT.replace("{end}", MARKED + "sys.exit(0)").replace("{error}", "KeyError('lr')"))
+    run = runs.run("--nproc-per-node", "2", sys.executable, str(path), str(runs.folder / "left"))
+    assert why(run).startswith("rank 0: KeyError: 'lr'")

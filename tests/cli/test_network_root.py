@@ -66,15 +66,15 @@ def test_run_dir_on_the_root_is_a_copy(root: Path, tmp_path: Path) -> None:
 
 def test_root_is_used_where_there_is_nothing_else(root: Path, tmp_path: Path) -> None:
     given = f"{tmp_path}/run"
-    work, said = run(root, ["/run"], "--run-dir", given)
+    work, said = run(root, ["/mnt"], "--run-dir", given, XDG_RUNTIME_DIR="/mnt")
     assert work == given
     assert said.startswith(f"[ftrun] {given} is on the root file system (fuse")
     assert said.count("\n") == 1
     temp = tmp_path / "temp"
     temp.mkdir()
-    work, said = run(root, ["/run"], TMPDIR=str(temp))
+    work, said = run(root, ["/mnt"], TMPDIR=str(temp), XDG_RUNTIME_DIR="/mnt")
     assert os.path.dirname(work) == str(temp)
     assert said.count("\n") == 1
-    work, said = run(root, ["/run"], "--log-dir", f"{tmp_path}/logs")
+    work, said = run(root, ["/mnt"], "--log-dir", f"{tmp_path}/logs", XDG_RUNTIME_DIR="/mnt")
     assert os.path.dirname(work) == f"{tmp_path}/logs"
     assert (Path(work) / "output.log").read_text() == f"{work}\n"

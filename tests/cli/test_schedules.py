@@ -292,9 +292,12 @@ UNCONDITIONAL, POD = "fault-tolerance/job-unconditional-retry", "fault-tolerance
 QUICK = ("--hang-timeout", "300ms", "--grace", "off", "--backoff", "1ms", "--max-restarts", "1")
 
 
-def test_hang_is_restarted_where_the_platform_asks_for_it(runs: Runs) -> None:
-    run = runs.run(*QUICK, *annotations(runs, **{RETRY: "3", HANG_RETRY: "true"}), *python(HANGS))
-    assert run.wait() == 195, run.log()
+@pytest.mark.parametrize(("options", "code"), [((), 93), (("--after-limit", "reschedule"), 195)])
+def test_hang_is_restarted_where_the_platform_asks_for_it(runs: Runs, options: tuple[str, ...], code: int) -> None:
+    """ModelArts: after the last restart upon suspension the job has failed, also where failures are rescheduled."""
+    given = {RETRY: "3", HANG_RETRY: "true", UNCONDITIONAL: "true"}
+    run = runs.run(*QUICK, *options, *annotations(runs, **given), *python(HANGS))
+    assert run.wait() == code, run.log()
     assert len(run.named("restart")) == 1
 
 

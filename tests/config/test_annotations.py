@@ -26,18 +26,30 @@ EFFECTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "retries of the job": ({RETRY: "8"}, {"restart-on": "fault"}),
     "the minimum of retries": ({RETRY: "1"}, {"restart-on": "fault"}),
     "the maximum of retries": ({RETRY: "128"}, {"restart-on": "fault"}),
-    "hangs too": ({RETRY: "8", HANG: "true"}, {"restart-on": "hang,fault"}),
+    "hangs too": ({RETRY: "8", HANG: "true"}, {"restart-on": "hang,fault", "after-limit": "fail"}),
     "no hangs": ({RETRY: "8", HANG: "false"}, {"restart-on": "fault"}),
     "unconditional": ({RETRY: "8", UNCONDITIONAL: "True"}, {"restart-on": "fault", "unconditional-retry": "on"}),
     "not unconditional": ({RETRY: "8", UNCONDITIONAL: "false"}, {"restart-on": "fault"}),
     "retries of the pod": ({RETRY: "8", POD: "3"}, {"restart-on": "fault", "replace-members": "on"}),
     "MindCluster's retries": ({TIMES: "3"}, {"unconditional-retry": "on"}),
     "no retries of MindCluster": ({TIMES: "0"}, {}),
-    "in place": ({STRATEGY: "recover-in-place, retry"}, {"restart-on": "failure"}),
+    "in place": ({STRATEGY: "recover-in-place, retry"}, {"restart-on": "hang,fault,failure"}),
+    "in place without hangs": ({STRATEGY: "recover-in-place", HANG: "false"}, {"restart-on": "fault,failure"}),
+    "no hangs, without retries": ({HANG: "false"}, {"restart-on": "fault"}),
+    "a sign": ({RETRY: "+3", TIMES: "+0"}, {"restart-on": "fault"}),
+    "spaces": (
+        {RETRY: " 3 ", HANG: " true", POD: "2\n"},
+        {"restart-on": "hang,fault", "after-limit": "fail", "replace-members": "on"},
+    ),
     "elsewhere": ({STRATEGY: "recover,exit"}, {}),
     "all annotations": (
         {RETRY: "8", HANG: "true", UNCONDITIONAL: "true", POD: "3", STRATEGY: "recover-in-place"},
-        {"restart-on": "hang,fault,failure", "unconditional-retry": "on", "replace-members": "on"},
+        {
+            "restart-on": "hang,fault,failure",
+            "after-limit": "fail",
+            "unconditional-retry": "on",
+            "replace-members": "on",
+        },
     ),
 }
 
@@ -52,7 +64,7 @@ def test_an_annotation_sets_its_options(case: tuple[dict[str, str], dict[str, st
 
 
 WRONG = [
-    *[(RETRY, text) for text in ("abc", "0", "129", "-1", "3.5", "", "1e2", "²", "٣", "9" * 5000)],
+    *[(RETRY, text) for text in ("abc", "0", "129", "-1", "3.5", "", "1e2", "²", "٣", "9" * 5000, "++3", "+ 3", "+")],
     *[(key, text) for key in (HANG, UNCONDITIONAL) for text in ("maybe", "1", "")],
     *[(POD, text) for text in ("-1", "many")],
     (TIMES, "often"),
@@ -77,10 +89,14 @@ def test_a_problem_is_one_short_printable_line(size: int) -> None:
     assert all(len(problem) < 400 and problem.isprintable() for problem in found.problems)
 
 
-def test_hang_retry_without_job_retries_is_a_problem() -> None:
-    found = parse(**{HANG: "true"})
-    assert dict(found.texts) == {"restart-on": "hang"}
-    assert found.problems == (f"{RETRY} is missing, so the platform does not restart this job",)
+@pytest.mark.parametrize("retries", [{}, {RETRY: "129"}, {RETRY: "three"}])
+def test_what_needs_job_retries_has_no_effect_without_them_and_the_defaults_hold(retries: dict[str, str]) -> None:
+    """By default a fault is recovered in place, and so is a hang."""
+    found = parse(**retries, **{HANG: "true", POD: "3"})
+    assert (found.texts, found.only_report_hangs) == ((), False)
+    without = f"{HANG} and {POD} have no effect without a valid {RETRY}; the defaults of ftrun hold"
+    assert found.problems[-1] == without
+    assert len(found.problems) == 1 + len(retries)
 
 
 QUOTED = {
@@ -111,6 +127,7 @@ def test_the_json_of_the_sources() -> None:
     assert (found.problems, found.only_report_hangs) == ((), False)
     assert dict(found.texts) == {
         "restart-on": "hang,fault",
+        "after-limit": "fail",
         "unconditional-retry": "on",
         "replace-members": "on",
     }
@@ -118,7 +135,7 @@ def test_the_json_of_the_sources() -> None:
     unquoted = {"metadata": {"labels": {TIMES: 3}, "annotations": {RETRY: 8, HANG: True}}}
     found = read("file", json.dumps(unquoted))
     assert (found.problems, dict(found.relayed)) == ((), {RETRY: "8", TIMES: "3"})
-    assert dict(found.texts) == {"restart-on": "hang,fault", "unconditional-retry": "on"}
+    assert dict(found.texts) == {"restart-on": "hang,fault", "after-limit": "fail", "unconditional-retry": "on"}
     assert read("file", json.dumps(JOB["metadata"])).texts == read("file", json.dumps(JOB)).texts
     assert dict(read("file", json.dumps({RETRY: "8"})).texts) == {"restart-on": "fault"}
 

@@ -175,7 +175,7 @@ def test_what_a_fork_would_share_means_a_standby_that_imports_by_itself(
 
 NO_PRELOAD = {
     "absent": "import of absent failed",
-    "loud": "an import printed: loud",
+    "loud": "an import printed much",
     "shaded": "has a module shaded of its own",
 }
 
@@ -184,7 +184,7 @@ NO_PRELOAD = {
 def test_what_cannot_be_imported_before_the_first_start_means_a_cold_one(
     module: str, why: str, start: Starter, tmp_path: Path
 ) -> None:
-    environment = package(tmp_path, "print('loud')", "loud") | package(tmp_path, "", "shaded")
+    environment = package(tmp_path, "print('loud' * 20_000)", "loud") | package(tmp_path, "", "shaded")
     program = tmp_path / "train.py"
     program.write_text("print('done')")
     (tmp_path / "shaded.py").write_text("")
@@ -319,7 +319,7 @@ def package(folder: Path, text: str, name: str = "later") -> dict[str, str]:
 
 
 COLD = {
-    "print('loud')": "an import printed: loud",
+    "import os; print('loud' * 20_000 * ('memfd' in os.readlink('/proc/self/fd/1')))": "an import printed much",
     "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "started a thread",
     "import os; os.environ.get('MA_PROC_START_CNT')": "have read the variable MA_PROC_START_CNT",
     "import os; os.environ.get('HF_TOKEN')": "have read the variable HF_TOKEN",
@@ -341,7 +341,7 @@ COLD = {
     ("text", "why"),
     some(
         COLD,
-        *("an import printed: loud", "started a thread", "have read the variable MA_PROC_START_CNT"),
+        *("an import printed much", "started a thread", "have read the variable MA_PROC_START_CNT"),
         *("keeps a copy of the environment", "later.py has changed", "an import opened a socket"),
         *("an import has locked /", "later failed: OSError"),
     ),
@@ -360,6 +360,78 @@ def test_what_may_differ_means_a_cold_start(text: str, why: str, start: Starter,
     found = [one.get("why") or "" for one in run.named("standby")]
     assert why in " ".join(found), found
     assert [one.get("warm") for one in run.named("standby") if one["what"] == "start"] == [0]
+
+
+# A package that says something while it is imported, also by a warning and by a module below it, and one after it.
+LOUD = """
+import os, sys, warnings
+print("loud: to the output")
+print("loud: to the errors", file=sys.stderr)
+warnings.warn("loud: shown", FutureWarning)
+warnings.warn("loud: the program does not want it", UserWarning)
+import quiet
+os.write(1, b"loud: by descriptor\\n")
+class Kept: pass
+"""
+SAYS = """
+import os, sys, time, warnings
+import ftrun_hooks as ft
+start = os.environ["MA_PROC_START_CNT"]
+warnings.filterwarnings("ignore", category=UserWarning)
+say = lambda text: (sys.stdout.flush(), sys.stderr.write(text + "\\n"), print(text), sys.stdout.flush())
+say("before " + start)
+import email.message
+assert "loud" not in sys.modules
+{imports}
+loud = sys.modules["loud"]
+assert sys.modules[loud.Kept.__module__] is loud and loud.__spec__.name == "loud" and loud.__spec__.loader is not None
+assert loud.quiet is sys.modules["quiet"]
+say("after " + start)
+ft.beat(1)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+sys.exit(start == "1")
+"""
+
+
+def what_was_said(text: str, start: int) -> list[str]:
+    lines = [line for line in text.splitlines() if "loud" in line or "before" in line or "after" in line]
+    begins, ends = lines.index(f"before {start}"), lines.index(f"after {start}")
+    return lines[begins + 1 : ends]
+
+
+@pytest.mark.parametrize("imports", ["import loud", "import quiet, loud", "from quiet import nothing; import loud"])
+def test_what_imports_print_appears_where_the_program_imports(imports: str, start: Starter, tmp_path: Path) -> None:
+    """And only what it would see: warnings are judged by its own filters."""
+    environment = package(tmp_path, LOUD, "loud") | package(tmp_path, "nothing = None", "quiet")
+    program, stop = tmp_path / "train.py", tmp_path / "stop"
+    program.write_text(SAYS.format(imports=imports))
+    options = [*OPTIONS, "--standby", "1"]
+    run = start(sys.executable, "-u", str(program), str(stop), options=options, env=environment)
+    standby(run, "ready")
+    stop.touch()
+    code, out, err = run.finish()
+    assert code == 0, err.decode()
+    assert [one["warm"] for one in run.named("standby") if one["what"] == "start"] == [1], run.named("standby")
+    for text, least in (out.decode(), 2), (err.decode(), 2):
+        cold, warm = what_was_said(text, 1), what_was_said(text, 2)
+        assert warm == cold
+        assert len(cold) >= least
+        assert "does not want" not in "".join(cold)
+
+
+def test_ranks_print_each_what_their_imports_have_printed(start: Starter, tmp_path: Path) -> None:
+    """They are forked from one process that has imported."""
+    program = tmp_path / "train.py"
+    program.write_text("print('first'); import loud; print('last')")
+    options = ["--nproc-per-node", "2", "--standby", "off", "--preload", "loud"]
+    environment = package(tmp_path, "print('loud')", "loud")
+    run = start(sys.executable, str(program), options=options, env=environment)
+    code, out, _ = run.finish()
+    assert code == 0
+    (outcome,) = run.named("standby")
+    assert (outcome["warm"], outcome["forked"]) == (2, 2)
+    assert sorted(out.split()) == [b"first"] * 2 + [b"last"] * 2 + [b"loud"] * 2
 
 
 LEAVES = "import atexit; atexit.register(lambda: open(__file__.partition('/lib/')[0] + '/left', 'a').write('left '))"
@@ -384,6 +456,23 @@ def test_what_imports_leave_for_the_exit_is_done_by_those_that_have_run(start: S
     assert [one["warm"] for one in run.named("standby") if one["what"] == "start"] == [1]
     wait_for(lambda: not start.living(), "the end of all")
     assert (tmp_path / "left").read_text() == "left left "
+
+
+def test_a_standby_waits_at_a_lower_priority_than_the_command(start: Starter, tmp_path: Path) -> None:
+    """With the lowest one it would wait for minutes beside a busy trainer (ADR 18)."""
+    if os.geteuid():
+        pytest.skip("only root may raise the priority of a process again")
+    program, stop = tmp_path / "train.py", tmp_path / "stop"
+    program.write_text(WAIT.format(imports="os").replace("sys.exit(", "sys.exit(0 and "))
+    command = [sys.executable, str(program), str(stop)]
+    run = start(*command, options=["--standby", "1"], before=partial(os.nice, 3))
+    standby(run, "ready")
+    (pid,) = parked(run)
+    command_has, standby_has = (os.getpriority(os.PRIO_PROCESS, one) for one in (run.command, pid))
+    assert command_has == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3)
+    assert standby_has == min(19, command_has + 10)
+    stop.touch()
+    assert run.finish()[0] == 0
 
 
 def test_a_shell_is_never_started_in_advance(start: Starter, tmp_path: Path) -> None:

@@ -357,6 +357,21 @@ def test_lines_with_the_number_of_their_rank(start: Starter, tmp_path: Path) -> 
     assert sorted(line for line in err.splitlines() if b"error" in line) == [b"[0] error of 0", b"[1] error of 1"]
 
 
+def test_long_lines_of_several_ranks_arrive_whole(start: Starter, tmp_path: Path) -> None:
+    text = """
+import os
+rank = os.environ["RANK"].encode()
+os.write(1, b"begin" + rank * 3_000_000 + b"\\n")
+"""
+    options = ["--nproc-per-node", "2", "--prefix-ranks"]
+    code, out, err = start(program(tmp_path, text), options=options).finish()
+    assert (code, err) == (0, b"")
+    for rank in (b"0", b"1"):
+        own = b"".join(line[4:] for line in out.splitlines() if line.startswith(b"[%s] " % rank))
+        assert own == b"begin" + rank * 3_000_000
+    wait_for(lambda: not start.living(), "the end of all processes")
+
+
 def test_lines_have_the_number_of_their_rank_after_the_helper_was_killed(start: Starter, tmp_path: Path) -> None:
     text = f"""
 import os, time

@@ -430,6 +430,22 @@ def test_a_job_that_shares_the_foreground_stops_and_continues(
     shell.leave(130)
 
 
+def test_keys_reach_the_processes_of_a_command_in_a_pipeline_and_a_kill_does_not(
+    shell: Shell, recorder: Recorder
+) -> None:
+    shell.type(shell.line(*recorder.with_child, after="| cat"))
+    recorder.ready()
+    recorder.got(0, of_child=True)
+    shell.terminal.type(INTERRUPT)
+    assert recorder.got(1) == recorder.got(1, of_child=True) == [signal.SIGINT]
+    os.kill(shell.ftrun, signal.SIGUSR1)
+    assert recorder.got(2) == [signal.SIGINT, signal.SIGUSR1]
+    os.kill(shell.ftrun, signal.SIGTERM)
+    shell.prompt()
+    assert signal.SIGUSR1 not in recorder.got(2, of_child=True)
+    shell.leave()
+
+
 @pytest.mark.parametrize("before", ["", "echo | "], ids=["no stdin", "after a pipe"])
 def test_a_command_reads_from_the_terminal_beside_its_stdin(shell: Shell, tmp_path: Path, before: str) -> None:
     """In the foreground, also after a stop, and not in the background."""

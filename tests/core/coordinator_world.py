@@ -1,5 +1,6 @@
 """A group in a simulated world: members that behave as PID 1 does, a network that loses, repeats, reorders and delays,
-machines that die or are cut off, and a coordinator that forgets everything.  All of it from one seed.
+machines that die or are cut off, a coordinator that forgets everything, and one that is replaced while it lives.  All
+of it from one seed.
 
 What holds at any moment is checked as it happens: `World` raises AssertionError.
 """
@@ -7,6 +8,7 @@ What holds at any moment is checked as it happens: `World` raises AssertionError
 import heapq
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from ftrun.core.group.coordinator import decide
@@ -20,9 +22,10 @@ from ftrun.core.group.membership import (
     Reported,
     SendOrder,
     Shape,
+    StarterDied,
     new_coordinator,
 )
-from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Places, Pulse, Ranks, Report, State
+from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Places, Pulse, Ranks, Report, Starter, State
 from ftrun.core.group.messages import World as Numbers
 from ftrun.core.group.places import members, place_of
 from ftrun.core.group.root_cause import MemberLost
@@ -56,13 +59,17 @@ class Body:
         self.numbers: Numbers | None = None  # of the epoch that runs
         self.places: Places = ()  # of its epoch
         self.checkpoint = 0
+        self.starter: Starter | None = None  # of its epoch
+        self.side: Side = Side(self) if rank == 0 else world.side  # of the member 0 that it is connected with
+        self.provable = world.place_dice.random() < 0.5  # its death, if it is a member 0
 
     def report(self) -> Report:
         failure = self.failure and self.failure._replace(age=self.world.now - self.since)
         return Report(self.rank, self.life, self.seq, f"node-{self.boot}", self.boot, self.epoch, self.state, failure,
                       self.end, progressed=self.epoch % 3 == 1, ran=self.ran,
                       ranks=Ranks(self.ranks, f"host-{self.rank}", self.port), places=self.places,
-                      address=f"host-{self.rank}", checkpoint=self.checkpoint or None)  # fmt: skip
+                      address=f"host-{self.rank}", checkpoint=self.checkpoint or None,
+                      starter=self.starter)  # fmt: skip
 
     def now_is(self, state: State) -> None:
         self.state, self.seq = state, self.seq + 1
@@ -110,6 +117,8 @@ class Body:
         self.answered = asked if self.answered is None else max(self.answered, asked)
         if order.epoch == self.epoch and order.places:
             self.places = order.places
+        if order.starter is not None and self.starter is not None and order.starter.life == self.starter.life:
+            self.starter = order.starter
         if self.ends_alone:
             return
         if order.what == "end" and order.end is not None:
@@ -125,6 +134,7 @@ class Body:
         elif order.what == "run" and order.epoch > max(self.epoch, self.over):
             if self.state == "ready" and place_of(order.places, self.rank) is None:
                 self.epoch, self.failure, self.places = order.epoch, None, order.places
+                self.starter = order.starter
                 self.now_is("ready")
             elif self.state == "ready":
                 self.start(order)
@@ -141,6 +151,7 @@ class Body:
             self.now_is("ready")
         elif self.state == "ready" and self.epoch < self.over:
             self.epoch, self.failure, self.places = self.over, None, order.places
+            self.starter = order.starter
             self.now_is("ready")
 
     def start(self, order: GroupOrder) -> None:
@@ -150,19 +161,23 @@ class Body:
         assert order.world is not None
         assert where is not None
         if where.number != self.ranks:
-            self.epoch, self.failure, self.places = epoch, None, order.places
+            self.epoch, self.failure, self.places, self.starter = epoch, None, order.places, order.starter
             self.now_is("ready")
             return
         self.world.numbered(epoch, order)
         self.numbers, self.places, self.checkpoint = order.world, order.places, 0
         if mine == 0:
             assert order.world.port == self.port, f"epoch {epoch} starts with a port that is not reserved"
+            assert order.world.port not in self.world.ports_used, "a port for two starts"
+            self.world.ports_used.add(order.world.port)
             self.port = self.world.new_port()
         for other in self.world.bodies:
             if other.tree is not None:
                 assert other.tree == epoch, f"epoch {epoch} starts at {self.life}, {other.tree} runs at {other.life}"
+                assert other.starter == order.starter, f"two epochs {epoch}: at {self.life}, and at {other.life}"
                 assert other.rank != self.rank, f"rank {self.rank} starts at {self.life}, and runs at {other.life}"
         self.epoch = self.tree = self.ran = epoch
+        self.starter = order.starter
         self.failure = self.end = None
         self.world.started = max(self.world.started, epoch)
         self.now_is("running")
@@ -214,11 +229,13 @@ class Body:
 
     def replaced(self) -> None:
         """It ends with a verdict about its node; another container comes in its place, or none."""
-        if self.alive and self.state != "left":
+        if self.alive and self.state != "left" and self.world.unknown_without(self, "d"):
+            self.world.later(5.0, self.replaced)
+        elif self.alive and self.state != "left":
             self.dead()
             if self.rank == 0:
                 self.alive = False
-                self.world.forget()
+                self.side.end()
             if self.rank == 0 or self.world.dice.random() < 0.5:
                 self.world.later(self.world.dice.random() * 30, lambda: self.world.born(self.rank))
 
@@ -248,6 +265,31 @@ class Body:
         self.world.closed(self)
 
 
+class Side:
+    """The messenger of a member 0, with its coordinator, and the members that are connected with it."""
+
+    def __init__(self, zero: Body | None) -> None:
+        self.zero = zero
+        self.coordinator: Coordinator | None = None
+        self.present: dict[int, tuple[str, float]] = {}
+        self.session = 0
+        self.woken: float | None = None
+        if zero is not None:
+            self.begin()
+
+    def begin(self) -> None:
+        zero = self.zero
+        assert zero is not None
+        world = zero.world
+        own = Starter(zero.life, f"node-{zero.boot}", zero.boot)
+        self.coordinator = new_coordinator(world.now, world.shape, world.wait, world.drain, silence=SILENCE, own=own)
+        world.wake(self)
+
+    def end(self) -> None:
+        self.session += 1
+        self.coordinator, self.present, self.woken = None, {}, None
+
+
 class World:
     """`heal()` ends all that is bad about the network; nothing else happens from then on either."""
 
@@ -265,16 +307,14 @@ class World:
         self.now = 0.0
         self.size, self.wait, self.drain, self.bad = size, wait, drain, bad
         self.queue: list[tuple[float, int, Callable[[], object]]] = []
-        self.number = self.session = self.started = self.lives = self.ports = 0
+        self.number = self.sessions = self.replaced = self.started = self.lives = self.ports = 0
         self.verdicts: list[GroupEnd] = []
         self.ordered: list[GroupOrder] = []
         self.bodies: list[Body] = []
-        self.present: dict[int, tuple[str, float]] = {}
+        self.side = Side(None)  # of the newest member 0, to which the endpoint of the group leads
         self.asked: dict[str, float] = {}  # by life: when its last report that arrived was sent
         self.boots = [f"boot{rank}" for rank in range(size)]
-        self.coordinator: Coordinator | None = new_coordinator(0.0, self.shape, wait, drain, silence=SILENCE)
-        self.woken: float | None = None
-        self.worlds: dict[int, tuple[int, Numbers]] = {}  # by port
+        self.ports_used: set[int] = set()
         for rank in range(size):
             self.later(self.dice.random() * 5, lambda rank=rank: self.born(rank))  # type: ignore[misc]
         self.later(BEAT, self.silences)
@@ -299,12 +339,11 @@ class World:
         return self.ports
 
     def numbered(self, epoch: int, order: GroupOrder) -> None:
-        """A member starts its ranks: all members must number them in the same way, on a port of this epoch alone."""
+        """A member starts its ranks: all members must number them in the same way."""
         world, placed = order.world, members(order.places)
         assert world is not None
         running = [body.numbers for body in self.bodies if body.tree is not None]
         assert running == [world] * len(running), f"two numberings of the ranks in epoch {epoch}"
-        assert self.worlds.setdefault(world.port, (epoch, world)) == (epoch, world), "a port for two starts"
         assert world.address == order.master == f"host-{placed[0]}"
         assert sum(count for count, _ in world.counts) == len(placed) == len(set(placed))
         assert self.shape.fewest <= len(placed) <= self.shape.most
@@ -313,6 +352,8 @@ class World:
         self.lives += 1
         body = Body(self, rank, f"{rank}.{self.lives}", self.boots[rank])
         self.bodies.append(body)
+        if rank == 0:
+            self.turn_to(body.side)
         body.beat()
         return body
 
@@ -328,101 +369,128 @@ class World:
             return [self.dice.random() * 0.01]
         return [self.dice.random() * DELAY for _ in range(self.dice.choice([0, 1, 1, 2]))]
 
+    def turn_to(self, side: Side) -> None:
+        """The endpoint of the group leads to another member 0.  If the one before lives, members may stay with it."""
+        before, self.side = self.side, side
+        for body in self.bodies:
+            if body.rank and body.side is before:
+                stays = self.dice.choice([0.0, 0.0, 0.0, 1.0, 20.0, 40.0]) if before.coordinator is not None else 0.0
+                self.later(stays, lambda body=body: self.connect(body))  # type: ignore[misc]
+
+    def connect(self, body: Body) -> None:
+        body.side = self.side
+
     def send(self, body: Body) -> None:
         """Its whole report.  What was sent to a coordinator that is no more does not reach the next one."""
-        report, session, asked = body.report(), self.session, self.now
+        side, report, asked = body.side, body.report(), self.now
+        session = side.session
         for delay in self._delays(body, body.mute):
-            self.later(delay, lambda: self.arrived(body, report, session, asked))
+            self.later(delay, lambda: self.arrived(body, side, report, session, asked))
 
-    def arrived(self, body: Body, report: Report, session: int, asked: float) -> None:
-        if self.coordinator is None or session != self.session or (not body.alive and body.rank == 0):
+    def arrived(self, body: Body, side: Side, report: Report, session: int, asked: float) -> None:
+        if side.coordinator is None or session != side.session or (not body.alive and body.rank == 0):
             return
         pulses = {r: Pulse(r, 7, 10.0 + r) for r in range(self.size)} if report.failure else {}
-        refused = self.tell(Reported(self.now, report, pulses))
+        refused = self.tell(side, Reported(self.now, report, pulses))
         if not any(isinstance(e, RefuseMember) for e in refused):
-            self.present[body.rank] = (body.life, self.now)
+            side.present[body.rank] = (body.life, self.now)
             self.asked[body.life] = asked
-            self.answer(body)
+            self.answer(side, body)
 
-    def answer(self, body: Body) -> None:
-        if self.coordinator is not None and self.coordinator.order.what:
-            order, asked = self.coordinator.order, self.asked.get(body.life, 0.0)
-            for delay in self._delays(body, body.deaf):
-                self.later(delay, lambda: body.ordered(order, asked))
+    def answer(self, side: Side, body: Body) -> None:
+        if side.coordinator is None:
+            return
+        order = side.coordinator.order if body.rank else side.coordinator.own_order
+        asked = self.asked.get(body.life, 0.0)
+
+        def arrived() -> None:
+            if body.side is side and order is not None:
+                body.ordered(order, asked)
+
+        for delay in self._delays(body, body.deaf):
+            self.later(delay, arrived)
 
     def closed(self, body: Body) -> None:
-        session = self.session
+        side = body.side
+        session = side.session
 
         def gone() -> None:
-            if session == self.session and self.present.get(body.rank, ("",))[0] == body.life:
-                del self.present[body.rank]
+            if session == side.session and side.present.get(body.rank, ("",))[0] == body.life:
+                del side.present[body.rank]
                 certain = not body.alive and self.place_dice.random() < 0.5
                 lost = MemberLost(self.now, body.rank, body.life, "its connection closed", True, self.now - CLOSED)
-                self.tell(lost._replace(closed_at=None, certain=certain))
+                self.tell(side, lost._replace(closed_at=None, certain=certain))
 
         self.later(CLOSED, gone)
 
     def silences(self) -> None:
         """Where rank 0's own command moves it is patient, for as long as a member may work on."""
-        for rank, (life, at) in list(self.present.items()):
-            patient = (rank + self.session) % 2 and self.now < at + SILENCE + self.wait
-            if self.now >= at + SILENCE and not patient:
-                del self.present[rank]
-                self.tell(MemberLost(self.now, rank, life, "silent for 15s", False, at))
+        for side in [body.side for body in self.bodies if body.rank == 0 and body.side.coordinator is not None]:
+            for rank, (life, at) in list(side.present.items()):
+                patient = (rank + side.session) % 2 and self.now < at + SILENCE + self.wait
+                if rank and self.now >= at + SILENCE and not patient:
+                    del side.present[rank]
+                    self.tell(side, MemberLost(self.now, rank, life, "silent for 15s", False, at))
+            for life in list(side.coordinator.starters) if side.coordinator is not None else ():
+                if any(b.life == life and b.provable and (not b.alive or b.state == "left") for b in self.bodies):
+                    self.tell(side, StarterDied(self.now, life))
         self.later(BEAT, self.silences)
 
     # The coordinator
 
-    def tell(self, event: Event) -> Effects:
-        if self.coordinator is None:
+    @property
+    def coordinator(self) -> Coordinator | None:
+        return self.side.coordinator
+
+    def tell(self, side: Side, event: Event) -> Effects:
+        if side.coordinator is None:
             return ()
-        before = self.coordinator
-        self.coordinator, effects = decide(before, event)
-        again, more = decide(self.coordinator, event)
+        before = side.coordinator
+        side.coordinator, effects = decide(before, event)
+        again, more = decide(side.coordinator, event)
         assert [e for e in more if not isinstance(e, RefuseMember)] == [], f"two effects of one event: {event} {more}"
         if not isinstance(event, DeadlineReached):
-            assert again == self.coordinator, f"a repeated event changes something: {event}"
-        assert self.coordinator.epoch >= before.epoch, "an epoch fell"
-        assert not isinstance(before.phase, Ended) or self.coordinator.order == before.order, "a verdict changed"
+            assert again == side.coordinator, f"a repeated event changes something: {event}"
+        assert side.coordinator.epoch >= before.epoch, "an epoch fell"
+        assert not isinstance(before.phase, Ended) or side.coordinator.order == before.order, "a verdict changed"
         if isinstance(event, DeadlineReached):
-            assert self.coordinator.deadline is None or self.coordinator.deadline > event.now, (
+            assert side.coordinator.deadline is None or side.coordinator.deadline > event.now, (
                 "a deadline that stays due"
             )
+        assert side.zero is not None
+        own = side.coordinator.own_order
+        if own is not None and own != before.own_order:
+            self.later(0.0, partial(side.zero.ordered, own, self.now))
         for effect in effects:
             if isinstance(effect, SendOrder):
                 self.ordered.append(effect.order)
-                for body in sorted(
-                    self.current(), key=lambda b: b.rank
-                ):  # rank 0's own first: it outlives its messenger
-                    if body.rank == 0:
-                        body.ordered(effect.order, self.now)
-                    elif self.present.get(body.rank, ("",))[0] == body.life:
-                        self.answer(body)
-        self.wake()
+                for body in self.current():
+                    if body.rank and side.present.get(body.rank, ("",))[0] == body.life:
+                        self.answer(side, body)
+        self.wake(side)
         return effects
 
-    def wake(self) -> None:
-        due = self.coordinator and self.coordinator.deadline
-        if due is not None and due != self.woken:
-            self.woken, session = due, self.session
+    def wake(self, side: Side) -> None:
+        due = side.coordinator and side.coordinator.deadline
+        if due is not None and due != side.woken:
+            side.woken, session = due, side.session
 
             def tick() -> None:
-                if session == self.session:
-                    self.woken = None
-                    self.tell(DeadlineReached(self.now))
+                if session == side.session:
+                    side.woken = None
+                    self.tell(side, DeadlineReached(self.now))
 
             self.later(max(due - self.now, 0.0), tick)
 
     def forget(self) -> None:
-        """Its messenger is killed, and started again."""
-        self.session += 1
-        self.coordinator, self.present, self.woken = None, {}, None
-        session = self.session
+        """The messenger of member 0 is killed, and started again."""
+        side = self.side
+        side.end()
+        session, self.sessions = side.session, self.sessions + 1
 
         def again() -> None:
-            if session == self.session:
-                self.coordinator = new_coordinator(self.now, self.shape, self.wait, self.drain, silence=SILENCE)
-                self.wake()
+            if session == side.session and side.zero is not None and side.zero.alive:
+                side.begin()
 
         self.later(self.dice.random() * 2, again)
 
@@ -430,9 +498,10 @@ class World:
 
     def strike(self, kinds: str) -> None:
         """`f`all, `h`ang, `d`ie and come back, `m`ove to another machine, `c`ut for a while, `x`: forget,
-        `z`: rank 0's ftrun dies, `l`eave, `e`nd well, `n`ever comes back, `b`: comes and goes, `p`artition, `s`ave."""
+        `z`: rank 0's ftrun dies, `l`eave, `e`nd well, `n`ever comes back, `b`: comes and goes, `p`artition, `s`ave,
+        `r`eplace rank 0, which lives and loses its members, one after the other."""
         body, kind = self.dice.choice(self.current() or [None]), self.dice.choice(kinds)
-        if body is None or not body.alive or body.moved or (kind in "zdm" and self.unknown_without(body, kind)):
+        if body is None or not body.alive or body.moved or (kind in "zdmr" and self.unknown_without(body, kind)):
             return
         if kind == "x":
             self.forget()
@@ -454,15 +523,23 @@ class World:
                 self.later(3.0 + 4 * again + self.dice.random(), lambda: self.flap(rank))
         elif kind == "z" and body.rank == 0 and body.state != "left":
             body.die()
-            self.forget()
+            body.side.end()
             self.later(self.dice.random() * 5, lambda: self.born(0))
+        elif kind == "r" and body.rank == 0 and body.state != "left":
+            body.moved = True
+            self.replaced += 1
+            self.boots[0] = f"boot{self.lives}x"
+            self.later(self.dice.random() * 30, lambda: self.born(0))
         elif kind in "dmc" and body.rank != 0 and body.state != "left":
             self._lost(body, kind)
 
     def unknown_without(self, body: Body, kind: str) -> bool:
         """Whether a member keeps working unseen in an epoch that no remaining member knows: see ADR 10."""
-        unseen = kind == "m" or any(other.moved and other.tree is not None for other in self.bodies)
+        zeros = (other for other in self.bodies if other.moved and not other.rank)
+        unseen = kind in "mr" or any(other.moved and other.tree is not None for other in self.bodies)
+        unseen = unseen or any(other.alive and other.state != "left" for other in zeros)
         left = (other for other in self.current() if other is not body and other.alive and other.state != "left")
+        left = (other for other in left if not other.rank or other.side.zero is None or not other.side.zero.moved)
         return unseen and not any(other.epoch >= self.started and not other.moved for other in left)
 
     def flap(self, rank: int) -> None:
@@ -492,6 +569,7 @@ class World:
         self.bad = 0.0
         for body in self.current():
             body.mended()
+            body.side = self.side if body.rank else body.side
 
     def settled(self) -> str | None:
         """None: all are at work in one epoch, or all have ended; else what is wrong."""

@@ -45,10 +45,10 @@ JOB = (
         "else (max(rank.moved_at, rank.alive_at or 0), limits.hang)",
     ),
     Mutation(
-        "done_ranks_are_waited_for",
+        "done_ranks_are_excused",
         "rules/liveness.py",
-        "awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]",
         "awaited = [rank for rank in attempt.ranks if rank.present]",
+        "awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]",
     ),
     Mutation(
         "a_freeze_is_a_hang",
@@ -75,8 +75,8 @@ JOB = (
     Mutation(
         "kill_before_its_record",
         "machine/stopping.py",
-        "(*so_far, written, *log_lines, do.Terminate())",
-        "(do.Terminate(), *so_far, written, *log_lines)",
+        "(*so_far, written, *log_lines, do.Terminate(in_turn))",
+        "(do.Terminate(in_turn), *so_far, written, *log_lines)",
     ),
     Mutation("start_cnt_stands_still", "machine/restarting.py", "_replace(start_cnt=start, ", "_replace("),
     Mutation(
@@ -124,7 +124,7 @@ JOB = (
     Mutation(
         "critical_fault_restarts",
         "machine/device_faults.py",
-        'if fault.severity == "critical":',
+        "if fault.is_final:",
         'if fault.severity == "none":',
     ),
     Mutation(
@@ -157,6 +157,21 @@ JOB = (
 # In the coordinator of a group: two epochs at work, a wait without an end, a verdict that is not the same everywhere.
 COORDINATOR = (
     Mutation("no_fence", "group/fences.py", "        if until > now:", "        if False:"),
+    Mutation(
+        "a_replaced_coordinator_is_forgotten",
+        "group/fences.py",
+        "if named.life in group.dead_starters or not group.epoch_reported:",
+        "if True:",
+    ),
+    Mutation(
+        "member_0_starts_first",
+        "group/membership.py",
+        "return self.order if self.others_run else None",
+        "return self.order",
+    ),
+    Mutation(
+        "any_minority_decides", "group/fences.py", "return group.size - len(known) < group.shape.fewest", "return True"
+    ),
     Mutation("ready_at_any_epoch", "group/membership.py", 'return "ready" if current else "behind"', 'return "ready"'),
     Mutation("epochs_fall", "group/reports.py", "if report.epoch > group.epoch and not", "if report.epoch and not"),
     Mutation(

@@ -21,10 +21,11 @@ from ftrun.core.group.membership import (
     Reported,
     SendOrder,
     Shape,
+    StarterDied,
     Steady,
     new_coordinator,
 )
-from ftrun.core.group.messages import SILENCE, GroupEnd, GroupOrder, NodeFailure, Pulse, Report
+from ftrun.core.group.messages import SILENCE, GroupEnd, GroupOrder, NodeFailure, Pulse, Report, Starter
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
 
@@ -113,6 +114,77 @@ def drained() -> Group:
     group.reports(1, "stopping", failure=NodeFailure("hang", "no step for 60s", 0.0, 9, 40), counts=(1, 0, 0))
     group.ready(0, 2)
     return group
+
+
+EARLIER, LATER = Starter("zero", "node-0", "boot0", "10.0.0.1", 4000, True), Starter("new", "node-9", "boot9")
+
+
+def replaced(size: int = 3, shape: Shape | None = None) -> Group:
+    """Member 0 is new, and the others name the one that has started their epoch."""
+    group = Group(size, shape=shape)
+    group.coordinator = group.coordinator._replace(own=LATER)
+    group.reports(0, "ready", 0, life="new")
+    for rank in range(1, size):
+        group.reports(rank, "running", 1, starter=EARLIER)
+    for rank in range(1, size):
+        group.reports(rank, "ready", 1, starter=EARLIER)
+    group.reports(0, "ready", 1, life="new")
+    return group
+
+
+# --- a member 0 that is replaced ------------------------------------------------------------------------------------
+
+
+def test_a_new_member_0_starts_once_the_lease_of_the_earlier_one_is_over() -> None:
+    group = replaced()
+    assert group.did == ("stop", 1, "peer")
+    assert [starter for starter, _ in group.coordinator.starters.values()] == [EARLIER]
+    assert "the earlier member 0 (on node-0) may still be at work" in group.order.why
+    assert f"its lease is over in {FENCE:.0f}s" in group.order.why.replace("11m 15s", "675s")
+    group.at(FENCE - 0.1)
+    assert group.did == ("stop", 1, "peer")
+    group.at(FENCE)
+    assert group.did == ("run", 2, "peer")
+
+
+def test_it_starts_at_once_where_the_earlier_one_is_certainly_dead() -> None:
+    group = replaced()
+    group.event(StarterDied(group.now, "zero"))
+    assert (group.did, group.coordinator.starters) == (("run", 2, "peer"), {})
+
+
+def test_it_starts_at_once_where_the_earlier_one_has_left() -> None:
+    group = replaced()
+    group.reports(1, "ready", 1, starter=EARLIER._replace(left=True))
+    assert group.did == ("run", 2, "peer")
+
+
+def test_its_messenger_alone_may_be_new() -> None:
+    group = Group()
+    group.coordinator = group.coordinator._replace(own=EARLIER)
+    group.all("running", 1, starter=EARLIER)
+    assert (group.did, group.coordinator.starters) == (("run", 1, None), {})
+
+
+def test_member_0_starts_last() -> None:
+    """One that was replaced, and does not know, starts nothing, since its members are elsewhere."""
+    group = Group()
+    group.all("ready", 0)
+    assert group.did == ("run", 1, "first")
+    group.reports(1, "running", 1)
+    assert group.coordinator.own_order is None
+    group.reports(2, "running", 1)
+    assert group.coordinator.own_order == group.order
+
+
+@pytest.mark.parametrize(("here", "starts"), [((1, 2, 3), True), ((1, 2), False)])
+def test_with_fewer_members_a_new_member_0_needs_more_than_half(here: tuple[int, ...], starts: bool) -> None:
+    """The others may be with the earlier one, which goes on with them."""
+    group = replaced(5, Shape(5, 1))
+    for rank in {1, 2, 3, 4} - set(here):
+        group.gone(rank, closed=False, last_message=0.0)
+    group.at(2 * FENCE)
+    assert (group.order.what == "run") == starts
 
 
 # --- the start ------------------------------------------------------------------------------------------------------
@@ -279,6 +351,20 @@ def test_a_fault_of_a_node_ends_all_at_once(code: int, state: str) -> None:
     assert (group.phase, group.end) == (Ended, (code, "a device"))
     assert group.order.end is not None
     assert group.order.end.node == "node-2"
+
+
+@pytest.mark.parametrize("shape", [Shape(3), Shape(3, replaces=True), Shape(3, least=2), Shape(3, spares=1)])
+@pytest.mark.parametrize("state", ["ending", "left"])
+def test_a_fault_of_the_user_ends_all_also_where_members_are_replaced(shape: Shape, state: str) -> None:
+    """ModelArts: it degrades to unconditional job-level rescheduling, which ends all pods."""
+    group = Group(shape=shape)
+    group.all("ready", 0)
+    for rank in range(shape.most):
+        group.reports(rank, "running", 1)
+    group.reports(1, state, end=GroupEnd(196, "user-fault-limit", "a device"))
+    assert (group.phase, group.end) == (Ended, (196, "a device"))
+    assert group.order.end is not None
+    assert group.order.end.node == "node-1"
 
 
 def test_a_member_without_its_command_makes_all_restart() -> None:

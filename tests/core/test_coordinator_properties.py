@@ -13,7 +13,8 @@ KINDS = {
     "falls": "ffhd",
     "losses": "dmc",
     "forgets": "xxfhd",
-    "everything": "ffhhddmcxzl",
+    "replaced": "rrrfhdz",
+    "everything": "ffhhddmcxzlr",
     "ends": "eeeefdx",
 }
 
@@ -24,7 +25,8 @@ ELASTIC = {
     "flapping": "bbbnd",
     "partitions": "ppcmn",
     "scale-out": "ssnbd",
-    "everything": "ffhhddmcxzlnbps",
+    "replaced": "rrrfhdnz",
+    "everything": "ffhhddmcxzlnbpsr",
     "verdicts": "fffnde",
 }
 
@@ -52,7 +54,7 @@ def play(seed: int, kinds: str, shape: Shape | None = None) -> World:
     wrong = world.settled()
     assert wrong is None, wrong
     codes = {(end.code, end.why) for end in world.verdicts}
-    assert len(codes) <= 1, codes
+    assert len(codes) <= 1 or world.replaced, codes  # one that was replaced while it lives ends its job by itself
     return world
 
 
@@ -106,4 +108,5 @@ def test_the_world_is_bad_enough() -> None:
     worlds = [play(seed, KINDS["everything"]) for seed in range(40)]
     assert max(world.started for world in worlds) >= 4
     assert {end.code for world in worlds for end in world.verdicts} >= {93, 195, 197}
-    assert any(world.session for world in worlds)
+    assert any(world.sessions for world in worlds)
+    assert any(world.replaced for world in worlds)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftrun.core.machine.values import LocalRank, Rank
 from ftrun.core.rules import crash_causes, first_death
 from ftrun.core.rules.crash_causes import (
     RULES,
@@ -182,6 +183,14 @@ def test_a_cause_is_no_symptom(line: ExceptionRecord) -> None:
 # --- the judgement ----------------------------------------------------------------------------------------------------
 
 
+def reading(line: str, *frames: str, own: str = "", source: str = "") -> CommandFailure:
+    """Raised in the last of these frames; `own`: the last of the program, if it is another one."""
+    file, _, function = frames[-1].partition(":")
+    where = f"{file}:3 in {function}"
+    raised = thrown(line)._replace(frames=frames, where=where, own=own or where, source=source)
+    return CommandFailure(1, cause=Traceback(7, raised))
+
+
 def by(
     line: str, *bases: str, more: str = "", root: ExceptionRecord | None = None, explicit_cause: bool = True
 ) -> CommandFailure:
@@ -189,6 +198,7 @@ def by(
     return CommandFailure(1, cause=cause)
 
 
+TRACE = ("Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "    assert loss > 0")
 INDUCTOR = ("torch._dynamo.exc.BackendCompilerFailed", "torch._dynamo.exc.TorchDynamoException", "RuntimeError")
 XLA = "jaxlib.xla_extension.XlaRuntimeError"
 CHILD = by(f"{ELASTIC}.errors.ChildFailedError: train.py FAILED")
@@ -226,6 +236,23 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
     ),
     (
         "machine",
+        [
+            by("RuntimeError: Error building extension 'fused_adam'", more="c++: fatal error: Killed signal"),
+            by("RuntimeError: Error building extension 'fused_adam'", more="[1/2] nvcc: No space left on device"),
+        ],
+        [by("RuntimeError: Error building extension 'fused_adam'"), by("RuntimeError: Killed")],
+    ),
+    (
+        "machine",
+        [
+            CommandFailure(
+                1, tail=("c++: fatal error: Killed signal terminated program cc1plus", "ninja: build stopped: x.")
+            )
+        ],
+        [CommandFailure(1, tail=("step 3: Killed",)), CommandFailure(1, tail=("ninja: build stopped: x.",))],
+    ),
+    (
+        "machine",
         [by("torch._inductor.exc.InductorError: OSError", *INDUCTOR, root=thrown("FileNotFoundError: tmp"))],
         [
             by(
@@ -236,6 +263,16 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
             ),
             by("ImportError: x", root=thrown("OSError: libx.so: cannot open shared object file")),
         ],
+    ),
+    (
+        "machine",
+        [
+            by(
+                "requests.exceptions.JSONDecodeError: Extra data: line 1 column 5 (char 4)",
+                *("requests.exceptions.RequestException", "OSError", "json.decoder.JSONDecodeError", "ValueError"),
+            )
+        ],
+        [by("json.decoder.JSONDecodeError: Extra data: line 1 column 5 (char 4)", "ValueError")],
     ),
     ("shutdown", [by("ImportError: sys.meta_path is None, Python is likely shutting down")], [by("ImportError: None")]),
     (
@@ -255,6 +292,7 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
             by("torch._dynamo.exc.Unsupported: graph break", "torch._dynamo.exc.TorchDynamoException", "RuntimeError"),
             by("triton.compiler.errors.CompilationError: at 3:8", "triton.errors.TritonError"),
             by("torch.jit.frontend.UnsupportedNodeError: x", "torch.jit.frontend.FrontendError"),
+            by("__main__.CompilationError: no kernel for this shape"),
         ],
         [by("torch.jit.Error: x"), by("tritonclient.utils.InferenceServerException: x")],
     ),
@@ -278,6 +316,28 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
         [by("RuntimeError: E99999: Inner Error!"), by("ValueError: Error building extension")],
     ),
     (
+        "compile",
+        [
+            by("subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1."),
+            by("RuntimeError: the kernels do not compile", more="nvcc fatal   : Unsupported gpu architecture"),
+        ],
+        [
+            by("subprocess.CalledProcessError: Command '['ninja', '-v']' died with <Signals.SIGKILL: 9>."),
+            by("subprocess.CalledProcessError: Command '['rsync']' returned non-zero exit status 1."),
+        ],
+    ),
+    (
+        "compile",
+        [
+            CommandFailure(1, tail=("nvcc fatal   : Unsupported gpu architecture 'compute_120'", "make: Error 1")),
+            CommandFailure(2, tail=("ninja: build stopped: subcommand failed.",), beaten=True),
+        ],
+        [
+            CommandFailure(1, tail=("ninja: build stopped: interrupted by user.", *["step"] * 12)),
+            by("ValueError: x")._replace(tail=("nvcc fatal   : x",)),
+        ],
+    ),
+    (
         "assertion",
         [by("AssertionError"), by("AssertionError: x")._replace(beaten=True)],
         [by("RuntimeError: AssertionError")],
@@ -287,8 +347,66 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
         [
             by("omegaconf.errors.MissingMandatoryValue: x", "omegaconf.errors.OmegaConfBaseException"),
             by("pydantic_core._pydantic_core.ValidationError: 1 validation error for Config", "ValueError"),
+            by("train.errors.ConfigError: lr is negative"),
+            by("train.errors.BadConfigurationError: lr is negative"),
+            CommandFailure(1, tail=(*TRACE, "yaml.scanner.ScannerError: mapping values are not allowed here")),
+            CommandFailure(1, tail=(*TRACE, "tomllib.TOMLDecodeError: Invalid value (at line 1, column 6)")),
         ],
         [by("yaml.scanner.ScannerError: x", "yaml.error.YAMLError")._replace(beaten=True), by("ValueError: --lr")],
+    ),
+    (
+        "configuration",
+        [by("json.decoder.JSONDecodeError: Expecting ',' delimiter: line 3 column 2 (char 40)", "ValueError")],
+        [
+            by("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", "ValueError"),
+            by("json.decoder.JSONDecodeError: Extra data: line 1 column 5 (char 4)")._replace(beaten=True),
+        ],
+    ),
+    (
+        "configuration",
+        [
+            by(f"FileNotFoundError: [Errno 2] No such file or directory: '{name}'")
+            for name in ("conf/train.yaml", "run.toml", "/job/model_config.json")
+        ],
+        [
+            by(f"FileNotFoundError: [Errno 2] No such file or directory: '{name}'")
+            for name in ("data/train.json", "part-3.bin", "/out/checkpoint-500/config.json", "/data/config/x.bin")
+        ],
+    ),
+    (
+        "configuration",
+        [
+            by("TypeError: TrainConfig.__init__() got an unexpected keyword argument 'learning_rat'"),
+            by("TypeError: Settings.__init__() missing 1 required positional argument: 'lr'"),
+        ],
+        [by("TypeError: Batch.__init__() got an unexpected keyword argument 'x'"), by("TypeError: f() missing 1")],
+    ),
+    (
+        "configuration",
+        [
+            reading("ValueError: lr must be positive", "train.py:<module>", "train.py:main", "util.py:load_config"),
+            reading(
+                "ValueError: bad date", "train.py:load_config", "constructor.py:construct", own="train.py:3 in main"
+            ),
+            reading("KeyError: 'lr'", "train.py:<module>", "train_config.py:__post_init__"),
+            reading("TypeError: x", "train.py:<module>", "train.py:from_yaml"),
+            reading("FileNotFoundError: [Errno 2] No such file: 'run'", "train.py:main", "train.py:read_settings"),
+            reading("KeyError: 'lr'", "train.py:<module>", source='lr = config["lr"]'),
+            reading("ValueError: could not convert string to float: 'x'", "t.py:main", source="f = float(args.cfg.lr)"),
+            reading("ValueError: x", "t.py:main", source="f = float(cfg.lr)"),
+            CommandFailure(1, tail=(*TRACE[:1], '  File "t.py", line 3, in parse_args', "    x", "ValueError: --lr")),
+        ],
+        [
+            reading("KeyError: 'lr'", "train.py:load_config")._replace(beaten=True),
+            reading("KeyError: 'x'", "train.py:<module>", "train.py:main", source='x = batch["x"]'),
+            reading("KeyError: 'x'", "train.py:main", "lib.py:get", own="train.py:9 in main", source='config["x"]'),
+            reading("ValueError: x", "train.py:load_model_and_config"),
+            reading("ValueError: x", "config.py:<module>", "config.py:step"),
+            reading("ValueError: x", "train.py:<module>", "run_config.py:main"),
+            reading("TimeoutError: x", "train.py:load_config"),
+            reading("RuntimeError: CUDA error", "train.py:load_config"),
+            CommandFailure(1, tail=(*TRACE, "ValueError: x")),
+        ],
     ),
     ("usage", [CommandFailure(2)], [CommandFailure(2, beaten=True), CommandFailure(1), CommandFailure(signal=2)]),
     ("command", [CommandFailure(127), CommandFailure(126)], [CommandFailure(127, beaten=True), CommandFailure(125)]),
@@ -368,7 +486,6 @@ def test_a_traceback_that_does_not_explain_the_end_decides_nothing() -> None:
     assert diagnose(CommandFailure(2, cause=crash)).rule == "usage"
 
 
-TRACE = ("Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "    assert loss > 0")
 TAILS: dict[str, tuple[tuple[str, ...], str | None]] = {
     "nothing": ((), None),
     "at the end": ((*TRACE, "AssertionError: loss"), "AssertionError: loss"),
@@ -517,6 +634,26 @@ def test_the_diagnosis_names_the_process_without_exception() -> None:
 @pytest.mark.parametrize("ranks", [[(0, 10), (1, 11), (2, 12)], [(1, 11)], []])
 def test_no_rank_is_guessed_among_several_without_exception(ranks: list[tuple[int, int]]) -> None:
     assert first_death.rank_without_exception(ranks, {10}) == ""
+
+
+ENDED = (LocalRank(0, 0, 10, exited_at=9.0, code=1), LocalRank(1, 1, 11, exited_at=6.0, code=0), LocalRank(2, 2, 12))
+
+
+def test_the_rank_that_left_first_is_found() -> None:
+    found = first_death.left_early(ENDED, [Rank(1, step=20)], 0)
+    assert found == (1, 6.0, "rank 1 left with 0 at step 20 before the others; 3s later ")
+    later = (ENDED[0], ENDED[1]._replace(exited_at=9.5))
+    assert first_death.left_early(later, [], 0) is None, "it ended after the one that failed"
+    assert first_death.left_early(ENDED, [Rank(0, done=True)], 0) is None, "that one needed no other any more"
+    assert first_death.left_early(ENDED[::2], [Rank(1, done=True)], 0) is None, "ftrun has seen how they ended"
+
+
+def test_under_a_launcher_a_rank_has_left_that_was_done() -> None:
+    ranks = [Rank(0, step=30), Rank(1, step=20, moved_at=5.0, done=True), Rank(2, step=25, moved_at=6.0, done=True)]
+    found = first_death.left_early((), ranks, 0)
+    assert found == (1, None, "rank 1 left at step 20 before the others; then ")
+    assert first_death.left_early((), ranks[1:], None) is None
+    assert first_death.left_early((), [ranks[0], ranks[1]._replace(ranked=False)], 0) is None
 
 
 @settings(max_examples=200, derandomize=True, database=None, deadline=None)

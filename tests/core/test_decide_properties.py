@@ -311,7 +311,7 @@ class Adversary(RuleBasedStateMachine):
 
     @rule(age=st.sampled_from([0.0, 0.5, 61.0, 1000.0]))
     def checkpoint_saved(self, age: float) -> None:
-        self.happens(ev.CheckpointSaved(self.now, f"/ckpt/{self.now}", self.now - age))
+        self.happens(ev.CheckpointSaved(self.now, "/ckpt/last.pt", self.now - age))
 
     @rule(cleared=st.sampled_from([None, "it works", "it works"]))
     def evidence_of_the_suspect(self, cleared: str | None) -> None:
@@ -544,7 +544,7 @@ class Adversary(RuleBasedStateMachine):
 
     def _still(self) -> tuple[int | None, float] | None:
         """The rank that has not moved for the longest time, and since when."""
-        ranks = [rank for rank in self.ranks if rank.present and not rank.done]
+        ranks = [rank for rank in self.ranks if rank.present]
         since = [(r.rank, r.claimed_at if r.moved_at is None else r.moved_at) for r in ranks]
         return min(since, key=lambda one: one[1], default=None) if self.ranks else (None, self.spawned_at)
 
@@ -692,7 +692,7 @@ class Adversary(RuleBasedStateMachine):
     def _is_any_rank_overdue(self) -> bool:
         limits = self.policy.limits
         for rank in self.ranks:
-            if not rank.present or rank.done:
+            if not rank.present:
                 continue
             for section in rank.sections:
                 limit = limits.section if section.timeout is None else section.timeout
@@ -704,7 +704,7 @@ class Adversary(RuleBasedStateMachine):
             limit = limits.start if rank.moved_at is None else limits.hang
             if limit is not None and self._awake(since) - rank.credit >= limit:
                 return True
-        nobody_moved = not any(r.moved_at is not None or r.done for r in self.ranks)
+        nobody_moved = not any(r.moved_at is not None for r in self.ranks)
         due = limits.start is not None and self._awake(self.spawned_at) >= limits.start
         return nobody_moved and due
 

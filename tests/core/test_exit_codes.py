@@ -10,6 +10,7 @@ CONTRACT = {
     "node-fault": (197, "isolate the node and reschedule the job"),
     "failure-limit": (93, "mark the job as failed"),
     "non-recoverable": (94, "mark the job as failed at once"),
+    "shutdown-hang": (95, "mark the job as failed; its training is complete"),
     "internal": (125, "mark the job as failed"),
     "not-executable": (126, "mark the job as failed"),
     "not-found": (127, "mark the job as failed"),
@@ -19,7 +20,7 @@ CONTRACT = {
 
 def test_codes_and_advice_are_the_contract() -> None:
     assert {v.name: (v.code, v.outer) for v in exit_codes.TABLE} == CONTRACT
-    assert exit_codes.CONTRACT_VERSION == 1
+    assert exit_codes.CONTRACT_VERSION == 2
 
 
 def test_each_verdict_has_a_code_of_its_own() -> None:
@@ -30,6 +31,7 @@ def test_each_verdict_has_a_code_of_its_own() -> None:
 def test_each_verdict_decides_what_follows_from_it() -> None:
     assert exit_codes.Verdict._field_defaults == {}
     assert {v.code for v in exit_codes.TABLE if v.ends_group} == {125, 196, 197}
+    assert {v.code for v in exit_codes.TABLE if v.replaceable} == {125, 197}
     assert {v.code for v in exit_codes.TABLE if v.about_node} == {196, 197}
     assert {v.code for v in exit_codes.TABLE if not v.logged} == {126, 127}
 

@@ -383,7 +383,7 @@ def test_work_after_the_last_checkpoint_is_lost_with_an_escalation() -> None:
     run = Run(policy).starts(0.0).steps((0.0, 0)).steps((30.0, 5), checkpoint_step=5).steps((40.0, 7))
     run.hangs(40.0, 101.0, 101.0, step=7).happens(ev.TreeEnded(102.0))
     assert isinstance(run.job.phase, Done)
-    run.check(wall=102.0, kept=30.0, hang=61.0, redone=10.0, stopping=1.0)
+    run.check(wall=102.0, kept=30.0, hang=61.0, discarded=10.0, stopping=1.0)
     assert run.figures(now=500.0) == run.figures()
 
 
@@ -394,7 +394,14 @@ def test_an_escalation_without_checkpoints_loses_the_last_attempt() -> None:
 
 
 def test_an_escalation_before_the_next_step_also_loses_the_attempt_before() -> None:
-    hung(*POINTS).dies(178.0).check(wall=178.0, kept=0.0, startup=14.0, redone=90.0, **LOST)
+    hung(*POINTS).dies(178.0).check(wall=178.0, kept=0.0, startup=14.0, discarded=90.0, **LOST)
+
+
+def test_a_failure_without_a_restart_has_redone_nothing() -> None:
+    Run().starts(0.0).steps((10.0, 0), (40.0, 7)).dies(50.0).check(wall=50.0, kept=0.0, startup=10.0, discarded=40.0)
+    run = Run(FAILURES._replace(max_restarts=1)).starts(0.0).steps((10.0, 0), (40.0, 7)).dies(50.0)
+    run.happens(ev.DeadlineReached(54.0), ev.CommandSpawned(54.0, 200)).steps((60.0, 0)).dies(80.0)
+    run.check(wall=80.0, kept=0.0, startup=16.0, redone=40.0, waiting=4.0, discarded=20.0)
 
 
 @pytest.mark.parametrize(("code", "kept"), [(0, 55.0), (3, 0.0)])
@@ -465,7 +472,7 @@ def test_the_first_time_that_a_step_was_reached_counts() -> None:
 
 
 def summarized(wall: float, kept: float, **lost: float) -> str:
-    return summary(figures(Account(wall=wall, kept=kept, lost=LostTime(**lost))))
+    return summary(figures(Account(wall=wall, kept=kept, lost=LostTime(**lost), stepped=True)))
 
 
 def test_summary_of_the_last_line() -> None:
@@ -478,7 +485,8 @@ def test_summary_of_the_last_line() -> None:
     assert summarized(5.0, 0.0, redone=5.0) == "goodput 0% of 5s; lost 5s: 5s redone"
     assert summarized(0.02, 0.0, redone=0.02) == "goodput 0% of 0s"
     assert summarized(0.0, 0.0) == ""
-    assert summarized(12.0, 0.0, startup=12.0) == "lost 12s", "nobody knows: nothing has moved"
+    account = Account(wall=12.0, lost=LostTime(hang=12.0))
+    assert summary(figures(account)) == "lost 12s", "there is none without a step"
 
 
 def test_pending_work_counts_as_kept_while_it_runs() -> None:
@@ -486,6 +494,14 @@ def test_pending_work_counts_as_kept_while_it_runs() -> None:
     found = run.figures(now=40.0)
     assert (found.wall, found.kept, found.pending, found.goodput) == (40.0, 0.0, 30.0, 0.75)
     assert run.figures(now=5.0).wall == 10.0, "never before what is counted"
+
+
+def test_a_job_that_never_stepped_has_no_goodput() -> None:
+    hung = Run().starts(0.0).happens(ev.BeatsRead(10.0, (Rank(0, 100, moved_at=10.0),))).hangs(10.0, 71.0, 80.0)
+    assert (hung.lost(), hung.figures().goodput) == ({"startup": 10.0, "hang": 70.0}, None)
+    assert Run().starts(0.0).dies(5.0, 0).figures().goodput is None
+    saves = Run().starts(0.0).happens(ev.CheckpointSaved(5.0, "/c", 4.0)).dies(5.0, 0)
+    assert saves.figures().goodput == 1
 
 
 def test_an_attempt_that_never_moved_has_no_goodput() -> None:

@@ -64,6 +64,19 @@ def test_a_connection_whose_ends_do_not_match_proves_nothing(end: dict[str, obje
     assert deadlock(pair(**changed), NAMES) is None
 
 
+@pytest.mark.parametrize("both", [True, False], ids=["at both ends", "at one end"])
+def test_what_two_launchers_tell_each_other_leaves_a_wait_closed(both: bool) -> None:
+    """Each look of a member sees another number of bytes, and a message on its way now and then."""
+    members = pair()
+    for number, waits in members.items():
+        launcher = Blocked(30 + number, None, "waits for a child", needs=(0,), links=(1,))
+        ends = ("a:3", "b:4") if number == 0 else ("b:4", "a:3")
+        told = Link(*ends, (1,), 1000 * number, closed=not number, launchers=both or number == 0)
+        rank = waits.processes[0]._replace(needs=(1,))
+        members[number] = waits._replace(processes=(rank, launcher), links=(*waits.links, told))
+    assert (deadlock(members, NAMES) is not None) == both
+
+
 def test_a_member_that_has_not_answered_and_one_that_moves_leave_a_wait_open() -> None:
     members = pair()
     assert deadlock({0: members[0]}, NAMES) is None

@@ -63,16 +63,19 @@ def test_before_the_first_move_the_start_limit_holds_from_the_claim() -> None:
     assert rule(assessed(Rank(0, claimed_at=10.0), MOVING, now=50.0)) == ("start", 0)
 
 
-@pytest.mark.parametrize(("done", "present"), [(True, True), (False, False), (True, False)])
-def test_done_and_gone_ranks_are_not_waited_for(done: bool, present: bool) -> None:
+@pytest.mark.parametrize("done", [True, False])
+def test_gone_ranks_are_not_waited_for(done: bool) -> None:
     for rank in (Rank(0, moved_at=10.0), Rank(0), Rank(0, moved_at=1.0, sections=(Section("s", 1.0, 5.0),))):
         assert (
-            assessed(rank._replace(done=done, present=present), now=1000.0, limits=LIMITS._replace(start=None))
-            == NOTHING
+            assessed(rank._replace(done=done, present=False), now=1000.0, limits=LIMITS._replace(start=None)) == NOTHING
         )
-    assert rule(
-        assessed(Rank(0, moved_at=10.0)._replace(done=done, present=present), Rank(1, moved_at=9.0), now=69.0)
-    ) == ("step", 1)
+    gone = Rank(0, moved_at=10.0, done=done, present=False)
+    assert rule(assessed(gone, Rank(1, moved_at=9.0), now=69.0)) == ("step", 1)
+
+
+def test_a_rank_that_is_done_has_to_end_in_time() -> None:
+    assert rule(assessed(Rank(0, moved_at=10.0, done=True), now=69.9)) is None
+    assert rule(assessed(Rank(0, moved_at=10.0, done=True), now=70.0)) == ("step", 0)
 
 
 def test_a_command_without_hooks_has_no_limit() -> None:
@@ -88,7 +91,12 @@ def test_a_given_start_limit_holds_from_the_spawn() -> None:
 
 @pytest.mark.parametrize(
     "rank",
-    [Rank(0, moved_at=39.0), Rank(0, done=True), Rank(TOUCH, moved_at=39.0), Rank(0, moved_at=39.0, present=False)],
+    [
+        Rank(0, moved_at=39.0),
+        Rank(0, moved_at=39.0, done=True),
+        Rank(TOUCH, moved_at=39.0),
+        Rank(0, moved_at=39.0, present=False),
+    ],
 )
 def test_any_movement_or_end_disarms_the_start_limit(rank: Rank) -> None:
     assert rule(assessed(rank, now=40.0)) is None

@@ -54,10 +54,12 @@ def test_a_deadlock_that_the_group_suspects_is_looked_at_again_soon_but_not_for_
     assert ages[9:] == [ages[8] + n * looks.PERIOD for n in range(1, 5)]
 
 
-def test_a_rank_that_is_done_or_gone_is_not_looked_at() -> None:
-    assert looks.due(attempt(Rank(0, done=True), Rank(1, present=False)), 200.0) is None
-    seen = attempt(Rank(0, done=True, claimed_at=101.0), Rank(1, claimed_at=150.0))
+def test_a_rank_that_is_gone_is_not_looked_at_and_one_that_is_done_is() -> None:
+    assert looks.due(attempt(Rank(0, done=True, present=False), Rank(1, present=False)), 200.0) is None
+    seen = attempt(Rank(0, done=True, claimed_at=101.0, present=False), Rank(1, claimed_at=150.0))
     assert seen.look.still == (1, 150.0)
+    seen = attempt(Rank(0, done=True, moved_at=101.0), Rank(1, claimed_at=150.0))
+    assert seen.look.still == (0, 101.0)
 
 
 def test_a_section_does_not_delay_a_look() -> None:
@@ -105,7 +107,7 @@ def test_a_movement_ends_what_the_looks_have_shown() -> None:
     for ranks in (
         (still[0], Rank(1, pid=8, moved_at=121.0)),  # the one that had stood still for the longest time
         (Rank(0, pid=7, moved_at=121.0), still[1]),  # the one at the end of the chain
-        (still[0], still[1]._replace(done=True)),
+        (still[0], still[1]._replace(present=False)),
     ):
         moved = looks.follow(once._replace(ranks=ranks))
         assert moved.look.closed is None

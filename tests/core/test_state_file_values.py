@@ -27,6 +27,7 @@ ACCOUNT = Account(
     begun=True,
     saved=True,
     silent=61.0,
+    stepped=True,
     into="stopping",
     at=123456.789,
 )
@@ -46,6 +47,7 @@ ACCOUNTS = st.builds(
     earlier=SECONDS,
     past=TRACES,
     silent=SECONDS,
+    stepped=st.booleans(),
     into=st.sampled_from(["", *LostTime._fields]),
     at=st.none() | SECONDS,
 )
@@ -81,9 +83,10 @@ def test_a_state_file_of_an_earlier_version_lacks_both() -> None:
     assert state["visible"] == ["CUDA_VISIBLE_DEVICES", "0", "GPU-2"], "the format of earlier versions"
 
 
-def test_a_state_file_of_an_earlier_version_lacks_the_reason_of_a_restart_that_was_added_later() -> None:
+def test_a_state_file_of_an_earlier_version_lacks_what_was_added_later() -> None:
     state = json.loads(dump_state(LEDGER, {}))
-    del state["account"]["restarts"]["returned"], state["regained"]
+    account = state["account"]
+    del account["restarts"]["returned"], account["lost"]["discarded"], account["stepped"], state["regained"]
     assert load_state(json.dumps(state).encode())[0] == LEDGER
 
 
@@ -112,7 +115,7 @@ MALFORMED: list[tuple[str, Any]] = [
     *(("learned", value) for value in NO_LEARNED),
     *(("account", value) for value in NO_ACCOUNT),
     *(("learned", LEARNED._asdict() | {name: value}) for name in UsualPauses._fields for value in NO_DURATIONS),
-    *(("account", {name: None}) for name in Account._fields),
+    *(("account", {name: None}) for name in Account._fields if name != "stepped"),  # added later
     *(("account", {name: value}) for name in ("wall", "open", "silent", "at") for value in NO_DURATIONS),
     *(("account", {"lost": value}) for value in NO_LOST),
     *(("account", {"restarts": {**RestartCounts()._asdict(), "hang": value}}) for value in NO_COUNTS),

@@ -12,6 +12,7 @@ text with the indented lines computed anew, so a test compares two texts and `FT
     at 5.2 beats-read rank=0 step=7 moved=5 in=eval@2/600>io@4/30 ; rank=1 gone      sections: name@start/limit, outer
     first
     at 6 beats-read rank=0 moved=5 in=upload@4:side>save@5:auto                      flags: of a side thread, of our own
+    at 7 beats-read rank=0 step=3 done                                              it has trained to its end
     at 7 beats-read rank=0 step=3 saved=/c/last.pt@v2 resumed=/c/last.pt@v1         files with their versions
     at 60 command-exited signal=9
     at 60 looked rank=1 pid=101 fingerprint=a mechanism='it waits for itself'     closed; open with open_reason=...
@@ -361,7 +362,9 @@ def _effect(effect: do.Effect) -> str:
             return f"answer request {id}: {'' if ok else 'no, '}{why}"
         case do.Exit(code, verdict, message):
             return f"exit {code} {verdict}: {message}"
-        case do.Look() | do.Terminate() | do.Kill() | do.Inspect() | do.Release():
+        case do.Terminate(in_turn):
+            return "terminate each process after its parent" if in_turn else "terminate"
+        case do.Look() | do.Kill() | do.Inspect() | do.Release():
             return type(effect).__name__.lower()
 
 

@@ -37,7 +37,7 @@ class Data(torch.utils.data.Dataset):
             os.kill(os.getpid(), signal.SIGSTOP)
         return torch.ones(1, 4)
 if __name__ == '__main__':
-    dist.init_process_group('gloo', init_method='file://' + store, rank=rank, world_size=2)
+    dist.init_process_group('gloo', init_method='file://' + store, rank=rank, world_size=int(os.environ['WORLD_SIZE']))
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.Adam(model.parameters())
     loader = torch.utils.data.DataLoader(Data(), batch_size=None, num_workers=int(how == 'worker'))
@@ -98,3 +98,17 @@ def test_the_verdict_names_it_under_torchrun(runs: Runs, tmp_path: Path, how: st
     assert expected.format(hung=hung) in found["why"], run.log()
     # Whichever of both was silent for longer: the verdict is about that rank, or says that it waits for that rank.
     assert found["rank"] == hung or f"rank {hung}" in found["why"] or how == "worker", run.log()
+
+
+@pytest.mark.slow  # in the gate tests/helpers/test_blame_in_backward.py has the same as values
+def test_of_three_ranks_the_one_in_no_backward_pass_is_blamed(runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    options = ("--nproc-per-node", "3", "--standby", "off", "--max-restarts", "0", "--grace", "1s")
+    program = (sys.executable, str(tmp_path / "train.py"), "lock", "2", str(tmp_path / "store"))
+    run = runs.run(*options, "--", *program)
+    assert run.process.returncode == 195, run.log()
+    (found,) = run.named("hang")
+    assert (found["rule"], found["rank"]) == ("deadlock", 2), run.log()
+    assert "rank 2 (process " in found["mechanism"], run.log()
+    assert "waits for a lock at train.py:" in found["mechanism"], run.log()
+    assert "each of which needs" not in found["mechanism"], run.log()

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from ftrun import __version__
-from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Report, State
+from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Report, Starter, State
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger import connections, transport
 from ftrun.messages import messenger, peers
@@ -35,7 +35,7 @@ class Node(HelperProcess):
     """A messenger, with the methods by which the test acts as its PID 1."""
 
     def __init__(self, beats: Path, before: str, address: peers.MemberAddress, prefix: Sequence[str] = ()) -> None:
-        self.address, self.seq = address, 0
+        self.address, self.seq, self.ran = address, 0, 0
         run_dir = beats.parent / f"run{address.rank}-{address.life}"
         run_dir.mkdir(exist_ok=True)
         (run_dir / "events.jsonl").touch()
@@ -45,7 +45,8 @@ class Node(HelperProcess):
 
     def report(self, state: State, epoch: int = 0, **more: Any) -> None:
         self.seq += 1
-        address = self.address
+        address, self.ran = self.address, max(self.ran, epoch) if state == "running" else self.ran
+        more.setdefault("ran", self.ran)
         report = Report(address.rank, address.life, self.seq, address.node, address.boot, epoch, state, **more)
         self.ask(ask="report", report=EXACT.plain(report))
 
@@ -103,7 +104,7 @@ class Group:
 def start(nodes: list[Node]) -> None:
     for node in nodes:
         node.report("ready")
-    for node in nodes:
+    for node in reversed(nodes):  # member 0 starts last
         assert node.ordered("run").epoch == 1
         node.report("running", 1)
 
@@ -137,7 +138,7 @@ def test_no_member_starts_before_all_have_joined(make: Callable[[int], Group]) -
     assert not late.lines
     first = group.node(0)
     first.report("ready")
-    assert first.ordered("run").epoch == late.ordered("run").epoch == 1
+    start([first, late])
 
 
 def test_the_rank_that_stopped_first_is_found_across_all_nodes(make: Callable[[int], Group]) -> None:
@@ -154,7 +155,7 @@ def test_the_rank_that_stopped_first_is_found_across_all_nodes(make: Callable[[i
         node.ordered("stop")
         node.report("ready", 1)
     nodes[1].report("ready", 1, failure=NodeFailure("hang", "rank 1 is silent", rank=1, step=9))
-    order = nodes[0].ordered("run", 2)
+    order = nodes[1].ordered("run", 2)
     assert (order.cause, order.node, order.rank, order.step) == ("hang", "node2", 2, 5)
 
 
@@ -173,8 +174,37 @@ def test_a_killed_member_is_detected_at_once_and_may_rejoin(
     back.report("ready")
     back.ordered("stop")
     back.report("ready", 1)
-    for node in (nodes[0], nodes[2], back):
+    for node in (nodes[2], back, nodes[0]):
         assert node.ordered("run").epoch == 2
+        node.report("running", 2)
+
+
+def test_a_new_member_0_starts_nothing_while_the_ftrun_of_the_earlier_one_accepts_connections(
+    make: Callable[[int], Group],
+) -> None:
+    """As where a platform creates the container of member 0 again, since it does not reach the machine of the first."""
+    group = make(2)
+    with socket.create_server(("127.0.0.1", 0)) as life_sign:
+        port = life_sign.getsockname()[1]
+        nodes = [group.node(0, port=port, contained=True), group.node(1)]
+        start(nodes)
+        found = nodes[1].event("ordered", lambda line: line["order"]["starter"]["port"])["order"]["starter"]
+        assert (found["life"], found["host"], found["port"]) == ("life0", "127.0.0.1", port)
+        starter = {"starter": Starter(**found)}
+        nodes[1].report("running", 1, **starter)
+        nodes[0].process.kill()
+        new = group.node(0, life="new", boot="another", node="elsewhere")
+        new.report("ready")
+        new.ordered("stop", 1)
+        new.report("ready", 1)
+        nodes[1].ordered("stop", 1)
+        nodes[1].report("ready", 1, **starter)
+        for _ in range(3):
+            nodes[1].contact()
+        assert not [line for line in nodes[1].lines if line["event"] == "ordered" and line["order"]["epoch"] > 1]
+    start_epoch = nodes[1].ordered("run", 2)
+    assert start_epoch.starter is not None
+    assert start_epoch.starter.life == "new"
 
 
 def test_an_ftrun_that_dies_without_its_messenger_is_detected_at_once(make: Callable[[int], Group]) -> None:
@@ -191,16 +221,15 @@ def test_a_spare_replaces_at_once_a_container_whose_messenger_says_that_its_ftru
     nodes = make(3).nodes(spares=1, contained=True)
     for node in nodes:
         node.report("ready")
-    for node in nodes:
+    for node in reversed(nodes):  # member 0 starts last
         node.ordered("run", 1)
-    for node in nodes[:2]:
-        node.report("running", 1)
-    nodes[2].report("ready", 1)
+        node.report("ready" if node is nodes[2] else "running", 1)
     assert nodes[1].end() == 0
     nodes[0].ordered("stop", 1)
     nodes[0].report("ready", 1)
-    for node in (nodes[0], nodes[2]):
-        assert node.ordered("run", 2).places == ((0, 1), (2, 1))
+    assert nodes[2].ordered("run", 2).places == ((0, 1), (2, 1))
+    nodes[2].report("running", 2)
+    assert nodes[0].ordered("run", 2).places == ((0, 1), (2, 1))
 
 
 def test_a_frozen_member_is_lost_and_detects_it(make: Callable[[int], Group]) -> None:
@@ -412,7 +441,7 @@ def test_a_wrong_secret_is_final_once_rank_0_has_refused_every_handshake_for_lon
     refused_node.event("leave_confirmed")  # no other member has to confirm it
     nodes = [zero, group.node(1, secret=known)]
     nodes[1].report("ready")
-    assert nodes[0].ordered("run").epoch == nodes[1].ordered("run").epoch == 1
+    start(nodes)
 
 
 def test_a_secret_that_is_replaced_before_joining_is_used(make: Callable[[int], Group]) -> None:
@@ -571,7 +600,9 @@ def test_a_port_in_use_is_reported_once_and_retried(make: Callable[[int], Group]
         other.bind(("127.0.0.1", group.port))
         other.listen()
         nodes = group.nodes()
-        assert "Address already in use" in nodes[0].problem("no node can join")
+        problem = nodes[0].problem("no node can join")
+        assert "Address already in use" in problem
+        assert problem.endswith("another process listens there, perhaps a second ftrun of member 0")
         nodes[0].read(0.5)  # it tries again meanwhile
     start(nodes)
     assert len(nodes[0].problems) == 1
@@ -613,11 +644,11 @@ def test_a_new_messenger_of_rank_0_waits_for_a_spare_that_has_not_reconnected_wh
     nodes = group.nodes(spares=1)
     for node in nodes:
         node.report("ready")
-    orders = [node.ordered("run", 1) for node in nodes]
-    places = {"places": orders[0].places}
-    for node in nodes[:2]:
-        node.report("running", 1, **places)
+    places = {"places": nodes[2].ordered("run", 1).places}
     nodes[2].report("ready", 1, **places)
+    for node in (nodes[1], nodes[0]):  # member 0 starts last
+        node.ordered("run", 1)
+        node.report("running", 1, **places)
     nodes[2].process.send_signal(signal.SIGSTOP)
     nodes[0].process.kill()
     patient = "import ftrun.helpers.messenger.coordinator_link as h; h.LEAVING = h.RECONNECT = 60.0; h.FLUSH = 0.0"

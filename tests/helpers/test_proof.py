@@ -82,11 +82,6 @@ CLOSED = {
         "ready(); f.poll()",
         "data from a pipe",
     ),
-    "a file lock of its own": (
-        "open('x', 'w').close(); fds = [os.open('x', os.O_RDONLY) for _ in 'ab']; fcntl.flock(fds[0], 2)\n"
-        "ready(); fcntl.flock(fds[1], 2)",
-        "waits for a file lock",
-    ),
     "a child that waits for a lock": (
         "code = 'import os, threading; os.write(1, b\"x\"); l = threading.Lock(); l.acquire(); l.acquire()'\n"
         "child = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE); child.stdout.read(1)\n"
@@ -117,8 +112,8 @@ CLOSED = {
     ),
     "a file lock of two processes": (
         "open('x', 'w').close(); open('y', 'w').close(); both = fork.Barrier(2)\n"
-        "def work(first, second):\n    f, s = open(first), open(second)\n"
-        "    fcntl.flock(f, 2); both.wait(); fcntl.flock(s, 2)\n"
+        "def work(first, second):\n    f, s = open(first, 'w'), open(second, 'w')\n"
+        "    fcntl.lockf(f, 2); both.wait(); fcntl.lockf(s, 2)\n"
         "p = fork.Process(target=work, args=('y', 'x')); p.start(); ready(); work('x', 'y')",
         "waits for a file lock",
     ),
@@ -180,6 +175,16 @@ OPEN = {
     "inotify": (
         "libc = ctypes.CDLL(None); fd = libc.inotify_init(); libc.inotify_add_watch(fd, b'.', 0xfff)\n"
         "q = queue.Queue(); thread(lambda: q.put(os.read(fd, 100))); ready(); q.get()"
+    ),
+    "a lock of an open file, which anybody may have been given": (
+        "open('x', 'w').close(); fds = [os.open('x', os.O_RDONLY) for _ in 'ab']; fcntl.flock(fds[0], 2)\n"
+        "ready(); fcntl.flock(fds[1], 2)"
+    ),
+    "an eventfd, which anybody may have been given": "e = os.eventfd(0); ready(); os.read(e, 8)",
+    "a memfd, which anybody may have been given": (
+        "import mmap; fd = os.memfd_create('x'); os.ftruncate(fd, 4096); m = mmap.mmap(fd, 4096)\n"
+        "libc, s = ctypes.CDLL(None), ctypes.c_char.from_buffer(m); libc.sem_init(ctypes.byref(s), 1, 0); ready()\n"
+        "libc.sem_wait(ctypes.byref(s))"
     ),
     "a timer thread": (
         "lock = threading.Lock(); lock.acquire(); t = threading.Timer(500, lock.release); t.daemon = True; t.start()\n"
@@ -262,18 +267,18 @@ def silent_server() -> Iterator[int]:
             server.shutdown()
 
 
-def see(job: Job, *ranks: int, between: float = 0.3, excluded: tuple[int, ...] = ()) -> Looked:
-    """A look at the job, whose ranks have these pids and have not moved for a minute."""
+def see(job: Job, *ranks: int, between: float = 0.3, excluded: tuple[int, ...] = (), step: int | None = None) -> Looked:
+    """A look at the job, whose ranks have these pids, have ended this step, and have not moved for a minute."""
     now = time.monotonic()
-    states = tuple(RankState(number, pid, moved_at=now - 60) for number, pid in enumerate(ranks))
+    states = tuple(RankState(number, pid, moved_at=now - 60, step=step) for number, pid in enumerate(ranks))
     return look(Look(job.pid, now, excluded, states, between=between))
 
 
-def closed(job: Job, *ranks: int) -> Looked:
+def closed(job: Job, *ranks: int, step: int | None = None) -> Looked:
     """The first two looks that are closed and the same; they are soon, but a busy machine may delay them."""
 
     def twice() -> Looked | None:
-        first, second = see(job, *ranks), see(job, *ranks)
+        first, second = see(job, *ranks, step=step), see(job, *ranks, step=step)
         last.append(second)
         return second if second.open_reason is None and first.fingerprint == second.fingerprint else None
 
@@ -294,7 +299,7 @@ SLOW = {
         "a full pipe of its own",
         "a connection that is full",
     ),
-    *("a pair of sockets", "an epoll in an epoll", "a file lock of its own", "a child whose pipe is full"),
+    *("a pair of sockets", "an epoll in an epoll", "a child whose pipe is full"),
     *("two locks of processes in a cycle", "a file lock of two processes", "a child that shares its memory"),
     *("a long sleep", "a wait with a timeout", "a poll with a timeout", "asyncio with a timer", "an upload"),
     *("a message that anybody may send", "a server outside, in a side thread", "inotify", "a timer process"),

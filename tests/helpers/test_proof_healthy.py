@@ -21,7 +21,6 @@ from ftrun.helpers.evidence.connections import Connections
 from ftrun.helpers.evidence.look import look
 from ftrun.helpers.evidence.waits import empty
 from ftrun.helpers.evidence.world import Socket, WaitingProcess
-from ftrun.host import mounts
 from ftrun.messages.evidence import Look, RankState
 from helpers.test_proof import closed, see
 from support.evidence_job import Job, needs_spy
@@ -120,7 +119,7 @@ WAITS = {
         "multiprocessing.current_process()._config['tempdir'] = '.'\n"
         "from multiprocessing import reduction; kept = reduction.ForkingPickler.dumps(b); b.close()\n"
         "s.send(kept); ready(); a.recv()",
-        "waits for a connection (unix ",
+        "may be about to receive descriptors",
     ),
     "a lock that a handler of SIGSTKFLT releases": (
         "l = threading.Lock(); l.acquire(); signal.signal(signal.SIGSTKFLT, lambda *_: l.release()); ready()\n"
@@ -242,17 +241,6 @@ def test_a_lock_in_memory_that_two_processes_share_is_released_by_either(
         assert "waits for a lock" in closed(job, job.pid).mechanism
     else:
         wait_for(lambda: "waits for a timer" in (see(job, job.pid).open_reason or ""), "the reason", 20)
-
-
-@needs_spy
-def test_an_event_descriptor_that_a_control_group_may_signal_is_open(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    mount = mounts.Mount(35, 31, "0:32", "/", "/sys/fs/cgroup/memory", "cgroup", ["rw", "memory"])
-    monkeypatch.setattr(mounts, "listed", lambda: [mount])
-    job.start(HEAD + "e = os.eventfd(0); ready(); os.read(e, 8)")
-    why = "an eventfd that something outside the job may signal"
-    wait_for(lambda: why in (see(job, job.pid).open_reason or ""), "the reason", 20)
-    monkeypatch.setattr(mounts, "listed", lambda: [mount._replace(options=["ro", "memory"])])
-    assert "waits for an eventfd" in closed(job, job.pid).mechanism
 
 
 @needs_spy

@@ -54,16 +54,12 @@ ORPHAN = """
 def orphan():
     subprocess.run(['/bin/sh', '-c', 'sleep 900 &'], env={}, start_new_session=True, stdout=subprocess.DEVNULL)
 """
-# What an orphan may do after its sleep: kill a process, continue one, or release a lock of an open file that it has.
+# What an orphan may do after its sleep: kill a process, or continue one.
 ENDED_BY_ORPHANS = {
     "a child that it kills": "p = child(stuck); END; ready(); os.waitpid(p, 0)",
     "a child that it continues": (
         "p = child(lambda: os.kill(os.getpid(), 19)); os.waitid(os.P_PID, p, os.WSTOPPED | os.WNOWAIT)\n"
         "END; ready(); os.waitpid(p, 0)"
-    ),
-    "a file lock that it releases": (
-        "import fcntl, tempfile; f = tempfile.NamedTemporaryFile(); g = open(f.name); fcntl.flock(f, 2)\n"
-        "END; ready(); fcntl.flock(g, 2)"
     ),
 }
 
@@ -200,19 +196,3 @@ def test_a_ring_of_io_uring_without_a_descriptor_may_end_a_wait(
     job.start(f"{HEAD}{RING}ready(); {wait}")
     wait_for(lambda: state_of(job.pid) == "S", "the wait")
     is_open(job, "may be woken by io_uring")
-
-
-@needs_spy
-@pytest.mark.parametrize("opens", [True, False])
-def test_a_device_of_another_process_may_signal_an_event_descriptor(
-    job: Job, monkeypatch: pytest.MonkeyPatch, opens: bool
-) -> None:
-    if not os.access("/dev/ptmx", os.R_OK):
-        pytest.skip("there is no device that may be opened")
-    monkeypatch.setattr(mounts, "listed", list)
-    opening = "os.open('/dev/ptmx', os.O_RDONLY)" if opens else "None"
-    job.start(f"{HEAD}e = os.eventfd(0); child(lambda: ({opening}, os.write(1, b'ready\\n'), stuck())); os.read(e, 8)")
-    if opens:
-        is_open(job, "an eventfd that something outside the job may signal")
-    else:
-        assert "waits for an eventfd" in closed(job, job.pid).mechanism

@@ -65,6 +65,11 @@ def test_an_exception_is_recorded_and_shown_unchanged(beats: BeatDir, tmp_path: 
     assert found.root.kinds[0] == "json.decoder.JSONDecodeError"
     assert found.root.where.startswith("decoder.py:")
     assert found.root.own == "train.py:3 in step"
+    assert found.root.frames[:3] == ("train.py:<module>", "train.py:step", "__init__.py:loads")
+    assert (found.thrown.frames, found.thrown.source) == (
+        ("train.py:<module>",),
+        "except ValueError as error: raise Bad('bad batch\\nof 3') from error",
+    )
 
 
 @pytest.mark.parametrize("python", [NEW[0], *NEW[1:2], *NEW[2:][-1:]], ids=version)  # this one, the oldest, the newest

@@ -15,7 +15,7 @@ import pytest
 
 from ftrun.host import beats
 from ftrun_hooks import layout as at
-from support.runs import HOUSE, Runs, need_mounts, python, wait_for
+from support.runs import FTRUN, HOUSE, Runs, need_mounts, python, wait_for
 
 
 class Writer:
@@ -339,16 +339,52 @@ for folder in /dev/shm /run/shm /run $XDG_RUNTIME_DIR; do
 done
 """
 
+# Of this mount alone: without `bind` it would be the file system's, for every mount namespace.
+READ_ONLY = "mount -o remount,bind,ro /\n"
+
 
 @pytest.mark.parametrize("room", ["size=64k", "nr_inodes=1", "nr_inodes=3"])
-def test_a_full_memory_file_system_is_a_clear_message_and_nothing_starts(runs: Runs, room: str) -> None:
+def test_where_the_memory_file_system_has_no_room_the_heartbeats_are_elsewhere(runs: Runs, room: str) -> None:
     need_mounts()
-    prefix = runs.mounted(f"mount -t tmpfs -o {room} tmpfs /dev/shm")
-    run = runs.run("touch", "started", prefix=prefix)
-    assert run.wait() == 125, run.log()
-    assert run.stderr.startswith("ftrun: no space for the heartbeats (/dev/shm: No space left on device); ")
-    assert run.stderr.count("\n") == 1
-    assert not (runs.folder / "started").exists()
+    prefix = runs.mounted(ONLY_SHM + f"mount -t tmpfs -o {room} tmpfs /dev/shm")
+    code = "import os; ft.beat(1); print(os.environ['FTRUN_BEAT_DIR'])"
+    run = runs.run(*python(code), prefix=prefix)
+    assert run.wait() == 0, run.log()
+    assert not run.stdout.startswith("/dev/shm")
+    assert run.stderr.startswith("[ftrun] the heartbeats are in ")
+    assert "(/dev/shm: No space left on device); 644 KiB are needed" in run.stderr
+    assert run.state["last_step"] == 1
+    assert not os.path.exists(run.stdout.strip())
+
+
+def test_no_room_anywhere_is_one_line_and_nothing_starts(runs: Runs) -> None:
+    need_mounts()
+    small = "".join(f"mount -t tmpfs -o size=64k tmpfs {folder}\n" for folder in ("/dev/shm", "/run"))
+    prefix = runs.mounted(f"{small}mount -t tmpfs tmpfs /mnt\n{READ_ONLY}")
+    started = subprocess.run(
+        [*prefix, *FTRUN, "--run-dir", "/mnt/run", "touch", "/mnt/started"],
+        env={name: value for name, value in os.environ.items() if not name.startswith(("FTRUN_", "TMPDIR", "XDG_"))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert started.returncode == 125, started.stderr
+    cause = "/dev/shm: No space left on device; /run: No space left on device"
+    assert started.stderr.startswith(f"ftrun: no space for the heartbeats ({cause}); 644 KiB are needed")
+    assert started.stderr.count("\n") == 1
+
+
+def test_a_root_that_is_read_only_needs_no_folder_but_dev_shm(runs: Runs) -> None:
+    need_mounts()
+    started = subprocess.run(
+        [*runs.mounted(f"mount -t tmpfs tmpfs /dev/shm\n{READ_ONLY}"), *FTRUN, "sh", "-c", "echo $FTRUN_RUN_DIR"],
+        env={name: value for name, value in os.environ.items() if not name.startswith(("FTRUN_", "TMPDIR", "XDG_"))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert started.returncode == 0, started.stderr
+    assert started.stdout.startswith("/dev/shm/ftrun-")
 
 
 def test_without_dev_shm_another_memory_file_system_is_used(runs: Runs) -> None:
@@ -359,16 +395,15 @@ def test_without_dev_shm_another_memory_file_system_is_used(runs: Runs) -> None:
     assert run.stdout.startswith("/run/ftrun-beats-")
 
 
-def test_without_any_memory_file_system_there_is_a_clear_message(runs: Runs) -> None:
+def test_without_any_memory_file_system_the_heartbeats_are_on_a_disk(runs: Runs) -> None:
     need_mounts()
     prefix = runs.mounted(ONLY_SHM + "if mountpoint -q /tmp; then exit 77; fi")
-    run = runs.run("touch", "started", prefix=prefix)
+    run = runs.run(*python("ft.beat(1)"), prefix=prefix)
     if run.wait() == 77:
         pytest.skip("/tmp is a memory file system here")
-    assert run.wait() == 125, run.log()
-    assert "no memory file system is mounted at /dev/shm, /run or /tmp" in run.stderr
-    assert run.stderr.count("\n") == 1
-    assert not (runs.folder / "started").exists()
+    assert run.wait() == 0, run.log()
+    assert "(no memory file system is mounted at /dev/shm, /run or /tmp); 644 KiB are needed" in run.stderr
+    assert run.state["last_step"] == 1
 
 
 def test_a_memory_file_system_that_fills_up_later_affects_no_heartbeat(runs: Runs) -> None:

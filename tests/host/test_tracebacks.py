@@ -8,11 +8,12 @@ import pytest
 
 from ftrun.core.rules.crash_causes import ExceptionRecord
 from ftrun.host import beat_folders, beats, tracebacks
+from ftrun_hooks import _last
 
 COMPLETE = (
     "pid 7\nat 2500000000\nstarted 1500000000\nparents 6 5 1\nrank 3\nprogram train.py\n"
     "kinds ValueError Exception BaseException\nmessage bad batch\nmore of 3\n"
-    "where lib.py:9 in g\nown train.py:88 in f\n"
+    "where lib.py:9 in g\nown train.py:88 in f\nframes train.py:f|lib.py:g\nsource x = 1 / 0\n"
     "chain cause\nroot-kinds KeyError LookupError\nroot-message 1\nend\n"
 )
 
@@ -32,7 +33,13 @@ def test_a_complete_traceback_is_read_unless_it_is_of_an_earlier_attempt(tmp_pat
     assert read(tmp_path, 2.6) == []
     (found,) = tracebacks.read(str(tmp_path), 2.5)
     assert found.thrown == ExceptionRecord(
-        ("ValueError", "Exception", "BaseException"), "bad batch", "of 3", "lib.py:9 in g", "train.py:88 in f"
+        ("ValueError", "Exception", "BaseException"),
+        "bad batch",
+        "of 3",
+        "lib.py:9 in g",
+        "train.py:88 in f",
+        ("train.py:f", "lib.py:g"),
+        "x = 1 / 0",
     )
     assert (found.pid, found.parents, found.started, found.at, found.rank) == (7, (6, 5, 1), 1.5, 2.5, 3)
     assert (found.program, found.root, found.explicit_cause) == (
@@ -51,7 +58,7 @@ MALFORMED = {
     "no number of ours": COMPLETE.replace("pid 7", "pid ٧"),
     "a huge number": COMPLETE.replace("at 2", "at 2" + "0" * 5000),
     "of nothing": COMPLETE.replace("kinds ValueError Exception BaseException\n", ""),
-    "too long": COMPLETE.replace("bad batch", "x" * 4096),
+    "too long": COMPLETE.replace("bad batch", "x" * _last.SIZE),
     "no text": b"\xff\0" * 1000,
 }
 

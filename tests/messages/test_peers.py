@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, State, World
+from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, Starter, State, World
 from ftrun.core.group.world import MOST_RUNS
 from ftrun.core.machine.values import Reason
 from ftrun.core.ranks.shared import RUNGS, GroupRound, NodeRounds, Progress
@@ -40,15 +40,16 @@ node_rounds = st.builds(
     numbered, texts, numbered, seconds, seconds, st.lists(texts, max_size=2).map(tuple),
 )  # fmt: skip
 places = st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), max_size=5).map(tuple)
+starters = st.none() | st.builds(Starter, texts, texts, texts, hosts, ports, st.booleans(), st.booleans())
 reports = st.builds(
     Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), failures, ends, counts,
     st.booleans(), st.booleans(), paused, numbers, ranks, st.none() | node_rounds,
-    places, hosts, maybe, regains=st.lists(texts, max_size=2).map(tuple),
+    places, hosts, maybe, regains=st.lists(texts, max_size=2).map(tuple), starter=starters,
 )  # fmt: skip
 orders = st.builds(
     GroupOrder, numbers, st.sampled_from(("wait", "run", "stop", "end")), texts, st.none() | reasons, st.none() | texts,
     maybe, maybe, counts, st.booleans(), st.booleans(), paused, ends, worlds, st.none() | group_rounds,
-    places, hosts,
+    places, hosts, starters,
 )  # fmt: skip
 LOADS = (peers.load_report, peers.load_order, peers.load_pulse, peers.load_ack, peers.load_time)
 HELLO = peers.Hello("1.0", "job", 4, 3, "life", "node")

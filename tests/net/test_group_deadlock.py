@@ -16,20 +16,31 @@ PROGRAMS = HOUSE / "tests" / "support"
 LONG = 240.0  # s; PyTorch is imported on each host, on a machine that has other work
 pytestmark = pytest.mark.timeout(2 * LONG)
 
+# Nothing here looks at standbys, each of which would import PyTorch.
+RANK = ("--nproc-per-node", "1", "--standby", "off")
+TWO_RANKS = ("--nproc-per-node", "2", "--standby", "off")
+# As an operator starts it on each node; HOST_ADDR is its own address.
+TORCHRUN = (
+    f"exec {sys.executable} -m torch.distributed.run --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d",
+    "--rdzv-endpoint host-0:29400 --rdzv-id job --local-addr $HOST_ADDR --max-restarts 0",
+)
+
 
 def train(hosts: Hosts, kind: str, *options: str, **environment: str) -> tuple[list[Container], Path]:
     """One ftrun on each host, with one rank each."""
     return start(hosts, "group_gloo.py", kind, *options, **environment)
 
 
-def start(hosts: Hosts, program: str, kind: str, *options: str, **environment: str) -> tuple[list[Container], Path]:
+def start(
+    hosts: Hosts, program: str, kind: str, *options: str, ranks: Sequence[str] = RANK, **environment: str
+) -> tuple[list[Container], Path]:
+    """`ranks`: the options with which ftrun starts the ranks of a node, or what starts them in its place."""
     folder = hosts.folder / "shared"
     folder.mkdir()
-    command = [sys.executable, str(PROGRAMS / program), str(folder), kind]
+    launcher = [] if ranks[0].startswith("-") else ["bash", "-c", " ".join([*ranks, '"$@"']), "bash"]
+    command = [*(launcher or [sys.executable]), str(PROGRAMS / program), str(folder), kind]
     for member in reversed(range(hosts.size)):
-        # Nothing here looks at standbys, each of which would import PyTorch.
-        one_rank = ["--nproc-per-node", "1", "--standby", "off"]
-        given = [*hosts.group(member, hosts.size, wait="4m"), *one_rank, *options, "--"]
+        given = [*hosts.group(member, hosts.size, wait="4m"), *(() if launcher else ranks), *options, "--"]
         hosts.start(member, *given, *command, environment={"OMP_NUM_THREADS": "1", **environment})
     return sorted(hosts.last, key=lambda run: run.rank), folder
 
@@ -94,6 +105,23 @@ def test_a_deadlock_over_three_hosts_is_proved_and_names_its_cause(hosts: Make) 
     all_end_well(three, runs)
     found = [(run.rank, hang["rule"], hang["rank"]) for run in runs for hang in run.named("hang")]
     assert found == [(2, "deadlock", 2)], three.log()
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("ranks", "kind", "culprit"),
+    [(TWO_RANKS, "backward", 1), (TORCHRUN, "lock", 3)],
+    ids=["ranks of ftrun in a backward pass", "torchrun with c10d"],
+)
+def test_a_deadlock_is_proved_whose_cause_is_not_the_first_process_of_its_node(
+    ranks: Sequence[str], kind: str, culprit: int, hosts: Make
+) -> None:
+    two = hosts(2)
+    runs, _ = start(two, "group_gloo.py", kind, ranks=ranks, CULPRIT=str(culprit))
+    all_end_well(two, runs)
+    found = [(run.rank, hang["rule"], hang["rank"]) for run in runs for hang in run.named("hang")]
+    assert found == [(culprit // 2, "deadlock", culprit)], two.log()
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from support.runs import HOUSE, Record, wait_for
 
 Make = Callable[[int], Hosts]
 CRITICAL = "80E18402"  # a code of a device that cannot heal
+OF_THE_USER = "80C98002"  # of an operator or its input
 QUICK = ("--steps", "100000", "--step-time", "0.02")
 
 
@@ -182,6 +183,28 @@ def test_a_replaced_member_does_not_end_the_others(hosts: Make, rank: int) -> No
     assert starts == dict.fromkeys(others, 2) | {rank: 1}
     group.finish()
     group.must_end(0, epochs=[1, 2])
+
+
+def test_a_fault_of_the_user_ends_all_members_although_one_could_be_replaced(hosts: Make) -> None:
+    """The third in a row concerns the whole job: no member waits for a new one, and all have the same verdict."""
+    made = hosts(3)
+    kept = made.folder / "state"
+    group = Group(made, *QUICK, wait="60s", options=("--replace-members", "--state-dir", str(kept)))
+    state = group.folder / "reset.json"
+    report_fault(state, 1)
+    for member in range(3):
+        group.start(member, options=("--reset-file", str(state)) if member == 1 else ())
+    for epoch in (1, 2, 3):
+        group.until_started(epoch)
+        report_fault(state, 1, OF_THE_USER)
+        if epoch < 3:
+            group.rank(1).until("healing", epoch)
+            report_fault(state, 1)
+    group.must_end(196, epochs=[1, 2, 3])
+    for rank in range(3):
+        assert group.rank(rank).verdict["verdict"] == "user-fault-limit"
+        assert group.rank(rank).verdict["isolate"] is False
+    assert json.loads((kept / "verdict.json").read_bytes())["exit_code"] == 196
 
 
 def until_spare(group: Group, rank: int) -> None:

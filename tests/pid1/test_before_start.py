@@ -23,7 +23,8 @@ ftrun()
 """
 # Of ftrun and its hooks, packages included: each takes about 0.3 ms.  The last five are core/rules/early_evidence and
 # core/rules/spin, which are asked at each check, core/ranks/shared, whose names of rungs the options need, and
-# core/machine/regaining with core/rules/regain, which are asked at each checkpoint.
+# core/machine/regaining with core/rules/regain, which are asked at each checkpoint,
+# and host/standard_input, which notes where that is before the first start.
 MODULES: Final = 117
 STANDARD: Final = 44  # of the standard library, beyond those of a bare interpreter
 

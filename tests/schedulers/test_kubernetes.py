@@ -113,7 +113,7 @@ def test_a_job_does_with_each_code_what_the_table_demands(name: str, verdict: ex
     found = job_failure(name, verdict.code)
     failed = "FailIndex" if name == "indexed-job" else "FailJob"
     assert found is not None, f"{verdict.code} has no rule in {name}.yaml"
-    alone = name == "elastic" and verdict.ends_group
+    alone = name == "elastic" and verdict.replaceable
     assert found.action == ("Count" if alone else {FAIL: failed, RESCHEDULE: "Count"}[wanted(verdict)])
 
 
@@ -145,13 +145,13 @@ def test_the_rules_for_spares_end_one_pod_alone(verdict: exit_codes.Verdict) -> 
     found = job_failure("jobset", verdict.code)
     assert found is not None
     action = jobset_failure(fragment("failurePolicy")["rules"], JOB_FAILED, found.message or "")
-    alone = "RestartJob" if verdict.ends_group else "RestartJobSet"
-    assert action == (alone if verdict.ends_group or wanted(verdict) == RESCHEDULE else "FailJobSet")
+    alone = "RestartJob" if verdict.replaceable else "RestartJobSet"
+    assert action == (alone if verdict.replaceable or wanted(verdict) == RESCHEDULE else "FailJobSet")
     volcano = {**VOLCANO, "spec": {**VOLCANO["spec"], "policies": fragment("policies")}}
     jsonschema.validate(volcano, schema.VOLCANO)
     action = volcano_failure(fragment("policies"), (), verdict.code)
-    alone = "RestartPod" if verdict.ends_group else "RestartJob"
-    assert action == (alone if verdict.ends_group or wanted(verdict) == RESCHEDULE else "TerminateJob")
+    alone = "RestartPod" if verdict.replaceable else "RestartJob"
+    assert action == (alone if verdict.replaceable or wanted(verdict) == RESCHEDULE else "TerminateJob")
 
 
 def test_a_pod_that_is_lost_or_disrupted_is_replaced_alone() -> None:

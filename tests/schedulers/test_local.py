@@ -261,9 +261,18 @@ def test_restart_upon_suspension(schedule: Scheduler) -> None:
     )
 
 
-def test_restart_upon_suspension_degrades_to_rescheduling_and_then_to_failed(schedule: Scheduler) -> None:
-    """ModelArts ends the job after the restarts in place; where it may be rescheduled, that comes first."""
-    done = schedule("--job-retry-num 1 --hang-retry", training("sleep", "--times", "9"), *HANGS)
+def test_restart_upon_suspension_degrades_to_failed(schedule: Scheduler) -> None:
+    """ModelArts: after the restarts in place the job has failed, whatever retries are left."""
+    done = schedule("--job-retry-num 3 --hang-retry --unconditional", training("sleep", "--times", "9"), *HANGS)
+    assert done.code == exit_codes.FAILURE_LIMIT.code, done.out + done.err
+    (only,) = done.schedules
+    assert only.endswith("restarts in place: 1 x hang; ended with 93 failure-limit: the job fails")
+
+
+def test_restart_upon_suspension_degrades_to_rescheduling_where_that_is_asked_for(schedule: Scheduler) -> None:
+    done = schedule(
+        "--job-retry-num 1 --hang-retry", training("sleep", "--times", "9"), *HANGS, "--after-limit", "reschedule"
+    )
     assert done.code == exit_codes.HANG_LIMIT.code, done.out + done.err
     assert [line.partition("MA_SCHEDULE_CNT=")[2] for line in done.schedules] == [
         "1, restarts in place: 1 x hang; ended with 195 hang-limit: job-level rescheduling 1 of 1",
@@ -296,6 +305,7 @@ def test_the_rules_are_those_of_the_exit_codes() -> None:
         "isolate the node and reschedule the job": "isolate",
         "mark the job as failed": "fail",
         "mark the job as failed at once": "fail",
+        "mark the job as failed; its training is complete": "fail",
     }
     assert rules == {v.code: (v.name, then[v.outer]) for v in exit_codes.TABLE}
 
@@ -454,5 +464,5 @@ def test_no_container_outlives_the_scheduler(schedule: Scheduler, number: signal
 def test_every_step_of_the_demo_holds() -> None:
     done = subprocess.run([sys.executable, str(LOCAL), "--demo"], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("\n--- ") == 9
+    assert done.stdout.count("\n--- ") == 10
     assert "did not hold" not in done.stdout

@@ -260,7 +260,13 @@ def test_checkpoints_have_an_age(run: MadeRun) -> None:
 
 def test_lost_time_and_goodput(run: MadeRun) -> None:
     account = Account(
-        wall=100.0, kept=60.0, lost=LostTime(hang=30.0), restarts=RestartCounts(hang=2), open=10.0, begun=True
+        wall=100.0,
+        kept=60.0,
+        lost=LostTime(hang=30.0),
+        restarts=RestartCounts(hang=2),
+        open=10.0,
+        begun=True,
+        stepped=True,
     )
     account = account._replace(at=run.now - 5)
     run.ledger = run.ledger._replace(account=account)

@@ -86,7 +86,7 @@ LOST = {
     ),
     "giving up": (
         Script().starts(startup=1).after(9).saves(9).after(6).hangs(15).ends("hang-limit", 195),
-        [(0, 1, "startup"), (10, 16, "redone"), (16, 27, "hang"), (27, 28, "stopping")],
+        [(0, 1, "startup"), (10, 16, "discarded"), (16, 27, "hang"), (27, 28, "stopping")],
     ),
 }  # fmt: skip
 

@@ -1,5 +1,6 @@
 """`fthang` as a user runs it: it trains, resumes, and fails as it was asked to."""
 
+import errno
 import json
 import os
 import signal
@@ -41,6 +42,34 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(fthang: Runner) -> None:
     assert fthang.lines()[0] == "start 2 (restart after hang): resumed at step 2"
     last = "checkpoint-00000012.json"
     assert (fthang.checkpoints / last).read_text() == (uninterrupted / last).read_text()
+
+
+def test_ranks_that_save_the_same_step_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them saves, in `ftrun --nproc-per-node 4 fthang none`; here another one does so in the midst of it."""
+    state, others, replace = Checkpoint(10, (1.0, 2.0), 0.5), [1], os.replace
+
+    def interrupted(fresh: str, path: str) -> None:
+        if others:
+            others.pop()
+            save(tmp_path, state)
+        replace(fresh, path)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    assert save(tmp_path, state) == tmp_path / "checkpoint-00000010.json"
+    assert newest(tmp_path) == state
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000010.json"]
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        save(tmp_path, Checkpoint(10, (1.0, 2.0), 0.5))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("torn", ["", '{"step": 12, "wei', "[]", '{"step": 12, "weights": [1], "loss": 0}', "\xff"])

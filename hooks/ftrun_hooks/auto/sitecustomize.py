@@ -12,12 +12,16 @@ class FtrunFinder(object):
     """Finds `ftrun_hooks`, whether or not it is installed, and passes modules of torch and safetensors to `_auto`."""
 
     watched = ("torch.", "safetensors.torch")
+    kept = None  # in a standby that was started: what its imports have printed (`_kept_lines.py`)
 
     def __init__(self, crash_recorder):  # type: (CrashRecorder) -> None
         self.crash_recorder = crash_recorder
         self.known_path = sys.path[:]  # without what the program's start adds
 
     def find_spec(self, name, path=None, target=None):  # type: (str, object, object) -> object
+        if self.kept is not None and name in self.kept.hidden:
+            kept, self.kept = self.kept, None
+            return kept.show(name)
         try:
             if name == "ftrun_hooks":
                 from importlib.machinery import PathFinder

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ftrun.host import installation
+
 if TYPE_CHECKING:
     _Whole = click.ParamType[int]
 else:
@@ -65,7 +67,7 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 def missing_package(package: str, extra: str, verb: str) -> Callable[[ImportError], UserError]:
     """The error for an optional package that is not installed."""
-    return lambda error: UserError(f"{verb} needs {package} ({error.name} is missing): pip install 'ftrun[{extra}]'")
+    return lambda error: UserError(f"{verb} needs {package} ({error.name} is missing): {installation.command(extra)}")
 
 
 def width() -> int:

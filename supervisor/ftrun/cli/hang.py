@@ -14,6 +14,7 @@ import click
 import ftrun_hooks as ft
 from ftrun import __version__
 from ftrun.cli.common import WholeNumber
+from ftrun.host import installation
 from ftrun.workload import kinds, ranks
 from ftrun.workload.run import train
 from ftrun.workload.training import BEGINNING, RequirementMissing, Setting, newest, say
@@ -103,7 +104,7 @@ def command(
         try:
             import torch as _  # noqa: F401
         except ImportError:
-            raise RequirementMissing("this needs PyTorch: pip install 'ftrun[torch]'") from None
+            raise RequirementMissing(f"this needs PyTorch: {installation.command('torch')}") from None
     run_dir = os.environ.get("FTRUN_RUN_DIR")
     folder = checkpoint_dir or (Path(run_dir, "checkpoints") if run_dir else Path("fthang-checkpoints"))
     folder.mkdir(parents=True, exist_ok=True)

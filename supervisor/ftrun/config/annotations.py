@@ -30,6 +30,7 @@ JOBS: Final = (  # identifies the job over all its schedules; the first that is 
     "scheduling.k8s.io/group-name",  # Volcano: name and UID of the job
     "batch.kubernetes.io/controller-uid",
 )
+DEFAULT: Final = "hang,fault"  # of --restart-on
 STRATEGIES: Final = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
 
 
@@ -67,19 +68,25 @@ def read(path: str, content: str) -> Annotations:
     times = get(TIMES, _number(0, 1 << 30), "a number")
     strategy = get(STRATEGY, _strategies, f"a list of {', '.join(STRATEGIES)}") or ()
     attempts = [get(key, _number(0, 1 << 30), "a number") for key in ATTEMPTS]
-    if RETRY not in found and (hang or unconditional or pod):
-        problems.append(f"{RETRY} is missing, so the platform does not restart this job")
+    valid = ((RETRY, retry), (POD, pod), (TIMES, times), (STRATEGY, strategy or None))
+    needy = [key for key, on in ((HANG, hang), (UNCONDITIONAL, unconditional), (POD, pod)) if on]
+    if retry is None and needy:  # ModelArts ("Fault Recovery Trigger Modes"): each of these is set in addition to it
+        without = f"{'has' if len(needy) == 1 else 'have'} no effect without a valid {RETRY}"
+        problems.append(f"{' and '.join(needy)} {without}; the defaults of ftrun hold")
+        hang = unconditional = pod = None
+    # Without valid retries of the job the default of --restart-on holds, so that a fault is still recovered in place.
+    hangs = hang is not False if retry is None else hang
     causes = [
-        cause for cause, on in (("hang", hang), ("fault", retry), ("failure", "recover-in-place" in strategy)) if on
+        cause for cause, on in (("hang", hangs), ("fault", True), ("failure", "recover-in-place" in strategy)) if on
     ]
-    if hang is False and not causes:
-        causes = ["fault"]  # the default of --restart-on without hangs
-    texts = [("restart-on", ",".join(causes))] if causes else []
+    restart_on = ",".join(causes)
+    texts = [] if retry is None and restart_on == DEFAULT else [("restart-on", restart_on)]
+    if hang:  # ModelArts ("Restart upon Suspension", degradation policies): after three in a row the job has failed
+        texts.append(("after-limit", "fail"))
     if unconditional or times:
         texts.append(("unconditional-retry", "on"))
     if pod:
         texts.append(("replace-members", "on"))
-    valid = ((RETRY, retry), (POD, pod), (TIMES, times), (STRATEGY, strategy or None))
     relayed = [(key, found[key]) for key, value in valid if value is not None]
     restarts = next((count for count in attempts if count is not None), None)
     job = next((found[key] for key in JOBS if found.get(key)), "")
@@ -141,17 +148,19 @@ def _is_object(value: object) -> bool:
 
 def _number(least: int, most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and len(text) <= 12 and least <= int(text) <= most):
+        digits = text.strip().removeprefix("+")  # strconv.Atoi, with which platforms read it, takes a sign
+        if not (digits.isascii() and digits.isdecimal() and len(digits) <= 12 and least <= int(digits) <= most):
             raise ValueError(text)
-        return int(text)
+        return int(digits)
 
     return read
 
 
 def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
+    word = text.strip().lower()
+    if word not in ("true", "false"):
         raise ValueError(text)
-    return text.lower() == "true"
+    return word == "true"
 
 
 def _strategies(text: str) -> tuple[str, ...]:

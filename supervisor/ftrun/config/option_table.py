@@ -233,7 +233,12 @@ OPTIONS: Final = (
         "At the end of the restart budget for failures, exit with the command's code.",
         flag=True,
     ),
-    Option("after-limit", *AFTER_LIMIT, "Exit code when hangs have used up the budget: reschedule 195, fail 93."),
+    Option(
+        "after-limit",
+        *AFTER_LIMIT,
+        "Exit code when hangs have used up the budget: reschedule 195, fail 93. [fail with the annotation "
+        "fault-tolerance/hang-retry]",
+    ),
     Option(
         "annotations", "FILE", "", path, "Annotations of the job: a Kubernetes downward API file, or the JSON of a job."
     ),
@@ -282,7 +287,7 @@ OPTIONS: Final = (
         "",
         "off",
         truth,
-        "The platform replaces a single member: one that ends with 196, 197 or 125 does not end the others, which wait "
+        "The platform replaces a single member: one that ends with 197 or 125 does not end the others, which wait "
         "for the new one. [on with the annotation fault-tolerance/pod-retry-num]",
         flag=True,
     ),

@@ -14,6 +14,7 @@ from ftrun.host import beat_folders, beat_slots, mounts, safe_files
 from ftrun.host.beat_access import FOLDER_MODE, Access
 from ftrun.host.beat_file import BeatFile
 from ftrun.host.beat_folders import IMPORT_LINK, is_ours, make_import_folder, quietly, remove
+from ftrun.host.work_dir import local_temporaries
 from ftrun_hooks import layout as at
 
 TEXT_LIMIT: Final = 4096
@@ -32,29 +33,34 @@ IN_MODIFY, IN_ATTRIB, IN_OPEN, IN_ONESHOT = 0x2, 0x4, 0x20, 0x80000000
 
 
 class BeatsError(Exception):
-    """One line: the problem with the memory file system, and its remedy."""
+    """One line: why there is no room for the heartbeats, and the remedy."""
 
 
 def create() -> "Beats":
-    """Create a beat folder in a memory file system and allocate its space, so that a full file system is an error now
-    and never a SIGBUS."""
-    folders = mounts.memory_folders()
-    problem, remedy = "no memory file system is mounted at /dev/shm, /run or /tmp", ROOM
-    for folder in folders:
+    """Create a beat folder and allocate its space, so that a full file system is an error now and never a SIGBUS: in a
+    memory file system, or if none has room, on a local disk.  `note` of the result says so.  Raises BeatsError."""
+    in_memory = mounts.memory_folders()
+    # Of the others the shortest first: the name of a socket in the folder may have 107 bytes, unix(7).
+    on_disk = sorted(set(local_temporaries(mounts.Mounts())) - {*in_memory}, key=lambda folder: (len(folder), folder))
+    problems, remedy = [] if in_memory else ["no memory file system is mounted at /dev/shm, /run or /tmp"], ROOM
+    for folder in (*in_memory, *on_disk):
         path = beat_folders.new_path(folder)
         try:
             os.mkdir(path, 0o700)
-            return Beats(path)
+            made = Beats(path)
+            if problems:
+                made.note = f"the heartbeats are in {folder} ({'; '.join(problems)}); {remedy}"
+            return made
         except OSError as error:
-            problem, remedy = f"{folder}: {error.strerror}", REMEDIES.get(error.errno or 0, ROOM)
+            if not problems or (folder in in_memory and error.errno == errno.ENOSPC):
+                remedy = REMEDIES.get(error.errno or 0, ROOM)
+            problems.append(f"{folder}: {error.strerror}")
             remove(path)
             for name in (*FILES, IMPORT_LINK):
                 quietly(os.unlink, f"{path}/{name}")  # there may be no descriptor left to list the folder
             for name in (f"{at.PYTHON}/__pycache__", at.PYTHON, ""):
                 quietly(os.rmdir, f"{path}/{name}")
-            if folder == folders[0] and error.errno == 28:
-                break  # full: a fallback to a folder that is not meant for this would only hide the problem
-    raise BeatsError(f"no space for the heartbeats ({problem}); {remedy}")
+    raise BeatsError(f"no space for the heartbeats ({'; '.join(problems)}); {remedy}")
 
 
 class Beats:
@@ -64,6 +70,7 @@ class Beats:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.note: str | None = None  # a line for the user if it is not where it should be
         self.problems: list[str] = []
         self.access = Access(path)
         self.bell = self._lock = -1

@@ -10,7 +10,8 @@ import _signal  # type: ignore[import-not-found]
 import posix
 import sys
 
-# Never blocked: otherwise a crash of ftrun would not show the signal's name (`host/signals.py`, NEVER_CAUGHT).
+# Signals of a crash.  Blocking does not hide one: the kernel ends a process that causes it itself, with the default
+# action, also if it is PID 1 (signal.c, `force_sig_info_to_task`), and abort(3) unblocks SIGABRT.
 FAULTS = frozenset(
     (_signal.SIGSEGV, _signal.SIGBUS, _signal.SIGFPE, _signal.SIGILL, _signal.SIGABRT, _signal.SIGTRAP, _signal.SIGSYS)
 )
@@ -25,7 +26,7 @@ def block_all() -> None:
     global inherited_mask
     if posix.getpid() != 1 or inherited_mask is not None:
         return
-    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - FAULTS)
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     given = sys._xoptions.get(OPTION)
     inherited_mask = frozenset(int(s) for s in (given.split() if isinstance(given, str) else () if given else before))
 

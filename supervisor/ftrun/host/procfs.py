@@ -29,6 +29,27 @@ class Stat(NamedTuple):
         return self.state in "XxZ" and self.threads <= 1
 
 
+def problem() -> str | None:
+    """Return why /proc does not show the processes of this PID namespace, with the remedy, or None if it does."""
+    own = str(os.getpid())
+    try:
+        shown = os.readlink("/proc/self")
+    except OSError:
+        if not os.path.lexists("/proc/mounts"):  # every proc file system has this link, whatever its options hide
+            return (
+                "the proc file system is not mounted at /proc, or something else is mounted over it: ftrun finds the "
+                "processes of the command there; mount -t proc proc /proc"
+            )
+        shown = "none"
+    if shown == own:
+        return None
+    return (
+        f"/proc shows another PID namespace (this process is {own}, and {shown} there): ftrun cannot find the "
+        "processes of the command in it; mount the proc file system of this namespace (unshare: --mount-proc; a "
+        "container: without a volume at /proc)"
+    )
+
+
 def reserve_descriptor() -> None:
     """Reserve a descriptor for reads of /proc when no other is left: a read that shows no process would make all seem
     ended."""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
@@ -9,9 +10,11 @@ from typing import Final
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import early_signals, procfs
 
-# A crash of ftrun itself must not be hidden (as in tini); the last two cannot be caught.
+# A crash of ftrun itself must not be hidden: a handler that returns would repeat it without end.  So these are blocked,
+# and those that another process has sent are read (`watch_faults`).  The last two cannot be caught.
 NEVER_CAUGHT: Final = early_signals.FAULTS | {signal.SIGKILL, signal.SIGSTOP}
 CAUGHT: Final = tuple(sorted(int(s) for s in signal.valid_signals() if s not in NEVER_CAUGHT))
+SIGSET, SIGINFO = 16, 128  # words of sigset_t, bytes of signalfd_siginfo
 STOP: Final = frozenset({int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGQUIT)})
 JOB_CONTROL: Final = frozenset({int(signal.SIGTSTP), int(signal.SIGTTIN), int(signal.SIGTTOU)})
 
@@ -61,16 +64,42 @@ class Signals:
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in CAUGHT:
             signal.signal(number, _nothing)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.pthread_sigmask(signal.SIG_SETMASK, early_signals.FAULTS)
+        self._faults: int | None = None
 
     def read(self) -> bytes:
-        """Return the signals that arrived since the last call, one byte each, the oldest first."""
+        """Return the signals that arrived since the last call, one byte each: the oldest first, then those of
+        a crash."""
         try:
             numbers = os.read(self.fd, 4096)
         except BlockingIOError:
-            return b""
+            numbers = b""
         self.stop = self.stop or next((number for number in numbers if number in STOP), None)
-        return numbers
+        return numbers + self._sent_faults()
+
+    def watch_faults(self) -> int | None:
+        """Return a descriptor that is readable when somebody has sent a signal of a crash; None if there is none, so
+        that they have no effect.  They wait for the first call, which loads ctypes: not before the command starts."""
+        if self._faults is None:
+            import ctypes
+
+            numbers = (ctypes.c_ulong * SIGSET)(sum(1 << (number - 1) for number in early_signals.FAULTS))
+            fd = ctypes.CDLL(None).signalfd(-1, numbers, os.O_NONBLOCK | os.O_CLOEXEC)
+            self._faults = fd if fd >= 0 else None
+        return self._faults
+
+    def _sent_faults(self) -> bytes:
+        if self._faults is None:
+            return b""
+        try:
+            found = os.read(self._faults, len(early_signals.FAULTS) * SIGINFO)
+        except BlockingIOError:
+            return b""
+        each = [found[at : at + SIGINFO] for at in range(0, len(found), SIGINFO)]
+        # A positive code (`ssi_code`): the kernel reports something about ftrun, such as broken memory that it may
+        # drop.
+        sent = [one for one in each if int.from_bytes(one[8:12], sys.byteorder, signed=True) <= 0]
+        return bytes(int.from_bytes(one[:4], sys.byteorder) for one in sent)
 
     def requeue(self, numbers: bytes) -> None:
         """Put back signals that were read before there was a handler for them, except those that request the end, which
@@ -84,8 +113,9 @@ class Signals:
     def release(self) -> None:
         """Stop catching signals: for the very end."""
         signal.set_wakeup_fd(-1)
-        os.close(self.fd)
-        os.close(self._write)
+        for fd in (self.fd, self._write, self._faults):
+            if fd is not None:
+                os.close(fd)
 
 
 def restore(inherited: Inherited) -> None:

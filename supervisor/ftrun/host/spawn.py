@@ -106,13 +106,32 @@ def _become(
         signals.restore(inherited)
         if not command[0]:
             raise FileNotFoundError(errno.ENOENT, "an empty command")
-        os.execvpe(command[0], list(command), dict(environment))
+        _execute(command, dict(environment))
     except OSError as error:
         os.write(failed, b"%d " % (error.errno or errno.EIO))
     except BaseException:
         os.write(failed, b"%d " % errno.EINVAL)
     finally:
         os._exit(127)
+
+
+def _execute(command: Sequence[str], environment: dict[str, str]) -> None:
+    """Execute it as execvp(3) does: a script without '#!' is run by the shell.  Raises OSError."""
+    try:
+        os.execvpe(command[0], list(command), environment)
+    except OSError as error:
+        folders = [""] if "/" in command[0] else os.get_exec_path(environment)
+        paths = (os.path.join(folder, command[0]) for folder in folders)
+        script = next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+        if error.errno != errno.ENOEXEC or script is None or _is_binary(script):
+            raise
+        os.execve("/bin/sh", ["sh", script, *command[1:]], environment)
+
+
+def _is_binary(path: str) -> bool:
+    """Whether it is a program for another machine rather than a script; as bash(1) decides it."""
+    with open(path, "rb", 0) as file:
+        return b"\0" in file.read(128).split(b"\n")[0]
 
 
 AF_UNIX, SOCK_STREAM, SOCK_CLOEXEC = 1, 1, 0o2000000
@@ -214,7 +233,7 @@ def explain_exec_failure(command: str, number: int) -> tuple[int, str]:
     if os.path.isdir(command):
         return 126, f"{command}: is a directory"
     if number == errno.ENOEXEC:
-        return 126, f"{command}: not a program (no '#!' line, or built for another machine)"
+        return 126, f"{command}: not a program of this machine"
     return 126, f"{command}: {os.strerror(number)}"
 
 

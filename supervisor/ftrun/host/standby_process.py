@@ -2,7 +2,7 @@
 when the command is; or, for several ranks, one that imports and then forks such a process for each of them.
 
 ftrun executes them like the command: the same words, folder, streams, limits and signal settings.  While it waits a
-standby is first for the OOM killer and has the lowest priority, where the kernel lets a process undo that.  It ends by
+standby is first for the OOM killer and has a low priority, where the kernel lets a process undo that.  It ends by
 itself when ftrun dies, because then its requests end.
 """
 
@@ -25,7 +25,7 @@ MORE_ROOM: Final = 8192  # bytes, beyond the variables that the start adds as fa
 FIRST_FD: Final = 1000  # of the descriptors of a standby, beyond those that a program counts on
 LEAST_FD: Final = 64  # the least number for the first of them
 SET: Final = 6  # descriptors of one standby: requests, answers, the start, and copies of the standard streams
-LOWEST: Final = 19  # priority (nice)
+LOWER: Final = 10  # priority (nice), below that of the command; measured in ADR 18
 FIRST_TO_KILL: Final = b"1000"
 NICE, SCORE = 1, 2  # what a process may set and undo, as its exit status says
 ANSWER: Final = 8192  # bytes that are read at once
@@ -223,7 +223,7 @@ def _may_undo(restored: Restored) -> int:
     if pid == 0:
         found = 0
         try:
-            os.setpriority(os.PRIO_PROCESS, 0, LOWEST)
+            os.setpriority(os.PRIO_PROCESS, 0, restored.nice + LOWER)
             os.setpriority(os.PRIO_PROCESS, 0, restored.nice)
             found |= NICE
         except OSError:
@@ -262,7 +262,7 @@ def _become(
         restored = _restored()
         may = _may_undo(restored)
         if may > 0 and may & NICE and not plan.eager:
-            os.setpriority(os.PRIO_PROCESS, 0, LOWEST)
+            os.setpriority(os.PRIO_PROCESS, 0, restored.nice + LOWER)
         if may > 0 and may & SCORE:
             oom.write(FIRST_TO_KILL)
         signals.restore(plan.inherited)

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 
 from ftrun.host import procfs, signals
 
+# Sent to the terminal's foreground group: keys, another size, a hangup; and SIGCONT, by the shell.
+BY_TERMINAL = frozenset((signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH, signal.SIGHUP, signal.SIGCONT))
 FROM_BACKGROUND = (signal.SIGTTIN, signal.SIGTTOU)  # sent to a background process that uses the terminal
 
 
@@ -39,10 +41,17 @@ class JobControl:
         except (OSError, termios.error):
             self._shared = True
 
-    @property
-    def keys_reach_command(self) -> bool:
-        """Whether signals of the terminal's keys go to the command's group and not to ftrun's."""
-        return self._may_give or not self._shared
+    def may_be_from_terminal(self, number: int) -> bool:
+        """Return whether ftrun may have received this signal from the terminal, as a member of the group to which the
+        command would belong without ftrun.  A `kill` of ftrun cannot be told from that while its group has the
+        foreground."""
+        if number not in BY_TERMINAL or not self._has_terminal or not self._shared or self._may_give:
+            return False
+        try:
+            with _device() as fd:
+                return os.tcgetpgrp(fd) == os.getpgrp()
+        except OSError:
+            return number == signal.SIGHUP  # the terminal hung up
 
     def offer(self) -> int | None:
         """Return the descriptor of the terminal in whose foreground a new command is to run, or None; the terminal's

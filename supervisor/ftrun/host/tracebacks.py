@@ -87,7 +87,9 @@ def _children(text: str) -> Iterator[Death]:
 def _exception(fields: dict[str, str], prefix: str) -> ExceptionRecord | None:
     kinds = tuple(fields.get(f"{prefix}kinds", "").split())
     message, more, where, own = (fields.get(prefix + key, "") for key in ("message", "more", "where", "own"))
-    return ExceptionRecord(kinds, message, more, where, own) if kinds else None
+    frames = tuple(filter(None, fields.get(prefix + "frames", "").split("|")))
+    source = fields.get(prefix + "source", "")
+    return ExceptionRecord(kinds, message, more, where, own, frames, source) if kinds else None
 
 
 def _plain(text: str) -> str:

@@ -26,7 +26,7 @@ class Tree:
         self.processes: dict[int, int] = {}  # of the command, not reaped yet: pid -> local rank
         self.group: int | None = None  # the process group of the command, while one of `processes` is left
         self._refused: set[tuple[int, int]] = set()  # processes that ftrun may not signal (EPERM)
-        self._asked: set[tuple[int, int]] = set()  # processes that a rank left, which have got SIGTERM
+        self._asked: set[tuple[int, int]] = set()  # processes left behind that have got SIGTERM
         self._not_forwarded: set[int] = set()
         # A shell that replaced itself by ftrun (exec) may have left its own children: ftrun must not end them.
         inherited = (procfs.stat(pid) for pid in procfs.children(self._pid))
@@ -159,8 +159,8 @@ class Tree:
         )
 
     def forward(self, number: int, control: JobControl) -> str | None:
-        """Send a signal to the command's process group; if the terminal's keys reach that group anyway, to the command
-        alone.
+        """Send a signal to the command, or to each rank, and to none of the processes that it has started: those of a
+        data loader have no handler for it.  What the terminal sent to ftrun's whole group goes to the command's.
 
         Returns one line for the user if it cannot be delivered, once for each signal.
         """
@@ -169,7 +169,8 @@ class Tree:
         if number == signal.SIGCONT:
             control.continued(self.group)
         # While none of the command's processes is in the group, its number may belong to others.
-        grouped = [] if control.keys_reach_command else [pid for pid in self.processes if _group(pid) == self.group]
+        from_terminal = control.may_be_from_terminal(number)
+        grouped = [pid for pid in self.processes if _group(pid) == self.group] if from_terminal else []
         targets = [-self.group] if grouped else []  # kill(2): a negative number is a group
         for target in (*targets, *(pid for pid in self.processes if pid not in grouped)):
             try:
@@ -208,6 +209,16 @@ class Tree:
         _send(members, signal.SIGCONT)
         return members
 
+    def terminate_orphans(self) -> list[Stat]:
+        """The same for those members whose parent has ended, except those that have got SIGTERM: to be called until no
+        member is left.  Returns all members."""
+        members = self.members()
+        orphans = [s for s in members if s.parent == self._pid and (s.pid, s.start) not in self._asked]
+        self._refused |= _send(orphans, signal.SIGTERM)
+        _send(orphans, signal.SIGCONT)
+        self._asked |= {(s.pid, s.start) for s in orphans}
+        return members
+
     def terminate_leftovers(self, members: Sequence[Stat]) -> None:
         """The same for these members alone, before the whole tree is ended."""
         refused = _send(members, signal.SIGTERM)
@@ -215,6 +226,7 @@ class Tree:
         _send(members, signal.SIGCONT)
 
     def kill(self) -> list[Stat]:
+        self._asked.clear()
         members, self._refused = kill(self.members, partial(walk, self._is_root))
         return members
 

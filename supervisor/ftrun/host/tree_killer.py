@@ -20,6 +20,7 @@ class TreeKiller:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._killed: set[int] = set()
+        self._in_turn = False  # each process gets SIGTERM once its parent has ended
         self.awaited: set[int] = set()
         self.dead: set[int] = set()
         self.recheck_at = 0.0
@@ -27,15 +28,16 @@ class TreeKiller:
     def perform(self, effect: do.Terminate | do.Kill | do.Inspect) -> list[ev.Event]:
         """Do one step towards the end of the tree.  TreeEnded may be among its results at once."""
         match effect:
-            case do.Terminate():
-                return self.terminate()
+            case do.Terminate(in_turn):
+                return self.terminate(in_turn)
             case do.Kill():
                 return self.kill()
             case do.Inspect():
                 return self.inspect()
 
-    def terminate(self) -> list[ev.Event]:
-        return self._evaluate(self._tree.terminate())
+    def terminate(self, in_turn: bool = False) -> list[ev.Event]:
+        self._in_turn = in_turn
+        return self._evaluate(self._tree.terminate_orphans() if in_turn else self._tree.terminate())
 
     def kill(self) -> list[ev.Event]:
         members = self._tree.kill()
@@ -43,7 +45,7 @@ class TreeKiller:
         return self._evaluate(members)
 
     def check(self) -> list[ev.Event]:
-        return self._evaluate(self._tree.members())
+        return self._evaluate(self._tree.terminate_orphans() if self._in_turn else self._tree.members())
 
     def inspect(self) -> list[ev.Event]:
         """Name the processes that survived SIGKILL; TreeEnded if none is left after all."""
@@ -67,5 +69,5 @@ class TreeKiller:
             return [self._survived(members)]
         if members or self._tree.processes or not self._tree.is_empty():
             return []
-        self.dead, self._killed = self._killed, set()
+        self.dead, self._killed, self._in_turn = self._killed, set(), False
         return [ev.TreeEnded(time.monotonic(), len(self.dead))]

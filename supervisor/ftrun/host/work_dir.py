@@ -90,7 +90,7 @@ def network_kind(path: str) -> str | None:
     is a local folder to work in instead; None if PID 1 works in `path` itself."""
     now = mounts.Mounts()
     kind = now.network_kind(path)
-    return None if kind is None or (now.on_root(path) and not _local_temporaries(now)) else kind
+    return None if kind is None or (now.on_root(path) and not local_temporaries(now)) else kind
 
 
 def _on_root(path: str) -> str | None:
@@ -181,8 +181,14 @@ def local_folder(path: str) -> str:
 
 def default_run_dir() -> str:
     """Return a new run dir path for a user who chose none.  Raises RunDirError."""
-    given = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
-    return _random_name(given if network_kind(given) is None else local_temp_folder(given))
+    return _random_name(default_folder())
+
+
+def default_folder() -> str:
+    """Return the folder of run dirs that no user chose: the temp folder, or another one if ftrun cannot work there.
+    Raises RunDirError."""
+    given = _temporaries()[0]
+    return given if network_kind(given) is None and _writable([given]) else local_temp_folder(given)
 
 
 def _random_name(temp: str) -> str:
@@ -193,16 +199,17 @@ def local_temp_folder(path: str) -> str:
     """Return a writable temp folder on a local disk, for files that cannot be in `path`; if there is none, one on the
     root file system, whatever its type.  Raises RunDirError."""
     now = mounts.Mounts()
-    local = _local_temporaries(now)
-    for found in local or _writable(found for found in _temporaries() if now.on_root(found)):
+    for found in local_temporaries(now) or _writable(found for found in _temporaries() if now.on_root(found)):
         return found
+    cause = "" if now.network_kind(path) is None else f"{path} is on a network disk, and "
     raise RunDirError(
-        f"{path} is on a network disk, and ftrun needs a local folder to work in: it can write to none of "
-        f"{', '.join(_temporaries())}; set TMPDIR to one"
+        f"{cause}ftrun needs a local folder to work in: it can write to none of {', '.join(_temporaries())}; set "
+        "TMPDIR to one"
     )
 
 
-def _local_temporaries(now: mounts.Mounts) -> list[str]:
+def local_temporaries(now: mounts.Mounts) -> list[str]:
+    """Return the temp folders on local disks to which this user can write, the usual one first."""
     return _writable(found for found in _temporaries() if now.network_kind(found) is None)
 
 
@@ -212,7 +219,7 @@ def _writable(folders: Iterable[str]) -> list[str]:
 
 def _temporaries() -> list[str]:
     first = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
-    return list(dict.fromkeys((first, "/tmp", "/var/tmp", "/dev/shm")))
+    return list(dict.fromkeys((first, "/tmp", "/var/tmp", "/dev/shm", "/run")))
 
 
 def local_folders(path: str) -> list[str]:

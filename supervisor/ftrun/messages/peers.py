@@ -9,14 +9,14 @@ answer comes, sends RENEW, so that the end of the old connection does not count 
 import json
 from typing import Any, Final
 
-from ftrun.core.group.messages import SILENCE, GroupOrder, Places, Pulse, Ranks, Report, World
+from ftrun.core.group.messages import SILENCE, GroupOrder, Places, Pulse, Ranks, Report, Starter, World
 from ftrun.core.group.places import MOST_PAIRS
 from ftrun.core.group.world import MOST_RUNS
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
 from ftrun.messages.codec import Codec, Malformed, Value, parse_object
 
-SCHEMA: Final = 6
+SCHEMA: Final = 7
 ORDER: Final = b"order"
 REFUSED: Final = b"refused"
 BYE: Final = b"bye"
@@ -111,6 +111,7 @@ def load_report(content: bytes) -> Report:
     report = _load(Report, content)
     _check_places(report.places)
     _check_address(report.address, 0)
+    _check_starter(report.starter)
     if report.ranks is not None:
         _check_ranks(report.ranks)
     if report.rounds is not None:
@@ -122,6 +123,7 @@ def load_order(content: bytes) -> GroupOrder:
     order = _load(GroupOrder, content)
     _check_places(order.places)
     _check_address(order.master, 0)
+    _check_starter(order.starter)
     if order.world is not None:
         _check_world(order.world)
     if order.round is not None:
@@ -202,6 +204,11 @@ def _check_places(places: Places) -> None:
         raise Malformed("`places`: not the members of an epoch")
     if sum(count for _, count in places) > MOST_MEMBERS:
         raise Malformed(f"`places`: more than {MOST_MEMBERS} members")
+
+
+def _check_starter(starter: Starter | None) -> None:
+    if starter is not None:
+        _check_address(starter.host, starter.port)
 
 
 def _check_address(address: str, port: int) -> None:

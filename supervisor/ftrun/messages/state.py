@@ -32,11 +32,14 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise Malformed("not a state of this version")
     added: dict[str, Any] = {"epoch": 0, "first_beat": None, "job": "", "learned": None, "saved": [], "regained": []}
+    added["ended_at"] = []
     added |= dict.fromkeys(("replacements", "retried", "replaced"), 0)
     found = added | {"account": _plain(Account())} | found  # an older version may have written it
     account = found["account"]
-    if isinstance(account, dict) and isinstance(account.get("restarts"), dict):
-        found["account"] = account | {"restarts": RestartCounts()._asdict() | account["restarts"]}
+    if isinstance(account, dict):
+        nested = {"restarts": RestartCounts()._asdict(), "lost": {"discarded": 0.0}}
+        whole = {name: of | account[name] for name, of in nested.items() if isinstance(account.get(name), dict)}
+        found["account"] = {"stepped": bool(account.get("saved") or account.get("trace"))} | account | whole
     if isinstance(learned := found["learned"], dict) and "intervals" in learned:  # an older version learned a timeout
         found["learned"] = {name: learned.get(name) for name in ("usual", "longest")} | {"steps": learned["intervals"]}
     ledger = {name: found.pop(name) for name in Ledger._fields if name in found}

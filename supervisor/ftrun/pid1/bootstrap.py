@@ -137,16 +137,17 @@ class Setup(NamedTuple):
             prefixed=bool(world and self.settings["prefix-ranks"].value),
         )
 
-    def command(self, arguments: Sequence[str], ledger: Ledger, node: NodePlace | None = None) -> list[str]:
+    def command(self, arguments: Sequence[str], ledger: Ledger, node: NodePlace | None, listed: int) -> list[str]:
         """The command line.  With --min-devices, `{devices}` becomes the number of devices that the command has; in a
-        group whose size may change, `{nodes}` and `{node_rank}` become those of this epoch."""
+        group whose size may change, `{nodes}` and `{node_rank}` become those of this epoch.  `listed`: by the probe,
+        which may know devices that have no file in /dev."""
         if self.settings["nproc-per-node"].value is not None:
             from ftrun.config.local_world import command_line
 
             arguments = command_line(arguments)
         values = dict[str, object]()
         if self.settings["min-devices"].value is not None:
-            values["devices"] = len(ledger.visible.names) if ledger.visible else devices.count()
+            values["devices"] = len(ledger.visible.names) if ledger.visible else listed or devices.count()
         if node is not None:
             values |= {"nodes": node.nodes, "node_rank": node.number, "master_addr": node.master}
         for name, value in values.items():
@@ -224,6 +225,8 @@ class Setup(NamedTuple):
 def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Starts | None = None) -> Setup:
     """Raises SetupError if a requirement is not met.  Processes that an earlier, killed ftrun left running on this run
     dir are ended first.  `starts`: the count of an earlier phase."""
+    if (unusable := procfs.problem()) is not None:
+        raise SetupError(exit_codes.INTERNAL.code, unusable)
     console = create(settings, queued=True)
     given = settings["run-dir"].value or settings["log-dir"].value
     try:
@@ -248,6 +251,9 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
         beat_files = beats.create()
     except beats.BeatsError as error:
         raise SetupError(exit_codes.INTERNAL.code, str(error)) from None
+    if beat_files.note is not None:
+        journal.log(beat_files.note)
+        console.print(beat_files.note, severity="info")
     procfs.reserve_descriptor()
     marker = f"FTRUN_BEAT_DIR={beat_files.path}".encode()
     log = settings["termination-log"].value or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)

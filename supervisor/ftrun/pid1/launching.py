@@ -49,6 +49,7 @@ class Launcher:
         self._master_port = 0  # of the ranks
         self._first_rank: int | None = None  # the number of local rank 0 in the job; None: the command is one process
         self._node: NodePlace | None = None  # of this member, where it may change
+        self.listed_devices = 0  # by the probe
         self._program = command[0]  # that is executed
         self._written: int | None = None  # the end of the report that its processes have inherited
         self._starts: list[Start] = []  # by local rank
@@ -67,7 +68,7 @@ class Launcher:
         self._started, self._problem = (), None
         environment, terminal = self._environment(ledger), self._control.offer()
         environment |= {"FTRUN_ROUND": str(number)} if number > 1 else {}
-        command = self._setup.command(self._command, ledger, self._node)
+        command = self._setup.command(self._command, ledger, self._node, self.listed_devices)
         self._program = command[0]
         try:
             variables = self._of_processes(ledger, place, environment)
@@ -90,7 +91,10 @@ class Launcher:
         """This member waits as a spare: have standbys ready for a start at a place like this."""
         if (standbys := self.standby_request.for_a_spare()) is not None:
             self._node = self._reachable(node)
-            command, environment = self._setup.command(self._command, ledger, self._node), self._environment(ledger)
+            command, environment = (
+                self._setup.command(self._command, ledger, self._node, self.listed_devices),
+                self._environment(ledger),
+            )
             variables = self._of_processes(ledger, place, environment, held=True)
             standbys.hold(self._all_starts(command, environment, variables, None), command)
 

@@ -26,6 +26,7 @@ from ftrun.host import oom, reaper, signals
 from ftrun.host.console import print_error
 from ftrun.host.helpers import Helpers
 from ftrun.host.output_pipes import OutputPipes
+from ftrun.host.standard_input import StandardInput
 from ftrun.host.terminal import JobControl
 from ftrun.host.tree_killer import TreeKiller
 from ftrun.pid1.at_end import LastRequests, job_exit
@@ -77,7 +78,7 @@ class Supervisor:
         self._journal, self._beats, self._console, self._tree = setup.journal, setup.beats, setup.console, setup.tree
         self._signals, self._setup = setup.signals, setup
         self._console.before_line = self._journal.flush
-        self._control, self._job = JobControl(), Job(ledger=setup.ledger)
+        self._control, self._job, self._input = JobControl(), Job(ledger=setup.ledger), StandardInput()
         self._queue, self._poll = deque[ev.Event](), select.poll()
         for fd in (self._signals.fd, self._beats.bell):
             self._poll.register(fd, select.POLLIN)
@@ -124,6 +125,8 @@ class Supervisor:
 
     def _decide(self) -> None:
         """Decide on all queued events in order, and perform the effects."""
+        if self._queue and not self._policy.input_spent and self._input.is_spent():
+            self._policy = self._policy._replace(input_spent=True)
         while self._queue:
             before = self._job.ledger.start_cnt
             event = self._queue.popleft()
@@ -230,6 +233,8 @@ class Supervisor:
             oom.exempt_from_group_kill()
             if (watch := self._beats.start_watching(now)) is not None:
                 self._poll.register(watch, select.POLLIN)
+            if (faults := self._signals.watch_faults()) is not None:
+                self._poll.register(faults, select.POLLIN)
             if self._beats.is_touched:  # before it was watched
                 self._read_beats(now)
         held, self._held = self._held, []
@@ -312,6 +317,7 @@ class Supervisor:
             case do.Spawn():
                 self._spawn(effect)
             case do.HoldStandbys(place, node):
+                self._launcher.listed_devices = len(self._job.devices)
                 self._launcher.hold(self._job.ledger, place, node)
             case _ if isinstance(effect, do.RankEffect) and self._recovery is not None:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
@@ -341,11 +347,13 @@ class Supervisor:
 
     def _spawn(self, spawn: do.Spawn) -> None:
         self._beats.reset()
+        self._input.rewind()
         if self._recovery is not None:
             self._recovery.spawning(spawn.round)
         self._setup.starts.started(self._job.ledger.starts)
         self._exit_cause.spawning(time.monotonic())
         self._clients.on_spawning(self._job.ledger.start_cnt, spawn.place.first if spawn.place else 0)
+        self._launcher.listed_devices = len(self._job.devices)
         if (failed := self._launcher.start(self._job.ledger, spawn.place, spawn.node, spawn.round)) is not None:
             self._tree.kill()  # the ranks that were started before it
             self._queue.append(failed)
@@ -388,6 +396,7 @@ class Supervisor:
         """Release everything."""
         self._journal.flush()
         self._control.take_back()
+        self._input.close()
         if self._recovery is not None:
             self._recovery.close()
         self._clients.drain()

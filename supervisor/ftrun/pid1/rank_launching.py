@@ -75,7 +75,12 @@ class RankLauncher(Launcher):
         ValueError."""
         setup, environment = self._setup, self._environment(ledger)
         environment = {**environment, **self._world_of_round(ledger).variables(local_rank, environment), **variables}
-        start = Start(setup.command(self._command, ledger, self._node), environment, self._streams(local_rank), None)
+        start = Start(
+            setup.command(self._command, ledger, self._node, self.listed_devices),
+            environment,
+            self._streams(local_rank),
+            None,
+        )
         pid = self._start_warm(local_rank, start)
         if pid is not None:
             self._replacing[pid] = start

@@ -96,7 +96,7 @@ def lost_intervals(
     for attempt, following in zip_longest(attempts, attempts[1:]):
         if attempt.first_beat is not None:  # a command that sends no heartbeats has no startup
             found.append(LostInterval(attempt.since, min(attempt.first_beat, attempt.worked_until), "startup"))
-        found += _redone(attempt, following, saves, samples)
+        found += _lost_work(attempt, following, saves, samples)
         if attempt.silent is not None and attempt.verdict is not None:
             found.append(LostInterval(max(attempt.since, attempt.silent), attempt.verdict, "hang"))
         found += [*attempt.recoveries, *_until_next_start(attempt, following)]
@@ -114,7 +114,7 @@ def _disjoint(found: Iterable[LostInterval]) -> list[LostInterval]:
     return disjoint
 
 
-def _redone(
+def _lost_work(
     attempt: AttemptSpan, following: AttemptSpan | None, saves: bool, samples: Sequence[StepSample]
 ) -> list[LostInterval]:
     """The work after what was kept, if a restart or an unsuccessful end lost it."""
@@ -128,7 +128,8 @@ def _redone(
         since = _reached(_of_attempt(samples, attempt), next_steps[0].high, until)  # as in the account: the first rank
     elif attempt.again and following is not None and following.undecided and attempt.first_step is not None:
         return []  # unknown until the next attempt steps
-    return [LostInterval(max(began, since), until, "redone")] if until > max(began, since) else []
+    why = "redone" if attempt.again else "discarded"
+    return [LostInterval(max(began, since), until, why)] if until > max(began, since) else []
 
 
 def _reached(samples: Sequence[StepSample], step: int, otherwise: float) -> float:

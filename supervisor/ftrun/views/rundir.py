@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ftrun.host import procfs, work_dir
+from ftrun.host.journal import RunDirError
 from ftrun.views import liveness, state
 
 NAMED: Final = 5  # run dirs that a message lists
@@ -50,7 +51,7 @@ def find(given: str | None, own: bool = False) -> str:
     for folder, pid in _deleted().items():
         if not own or _is_own(f"/proc/{pid}"):
             raise NoRunDir(_deleted_line(folder, pid))
-    raise NoRunDir(f"no run dir in {temp_folder or '/tmp'}, and no ftrun is running; name one with --run-dir")
+    raise NoRunDir(f"no run dir in {_default_folder()}, and no ftrun is running; name one with --run-dir")
 
 
 def _local_folder(path: str) -> str | None:
@@ -122,7 +123,7 @@ def _current_phase(folder: str, phase_file: str) -> str | None:
 
 def _run_dirs_in_temp() -> list[str]:
     """The run dirs under the temp folder that belong to this user, or for root to any."""
-    folder, me = os.environ.get("TMPDIR") or "/tmp", os.getuid()
+    folder, me = _default_folder(), os.getuid()
     whose = r"\d+" if me == 0 else str(me)
     try:
         names = [name for name in os.listdir(folder) if re.match(rf"ftrun-{whose}-\d+-", name)]
@@ -136,6 +137,14 @@ def _run_dirs_in_temp() -> list[str]:
         except NoRunDir:
             pass
     return found
+
+
+def _default_folder() -> str:
+    """The folder in which ftrun creates run dirs here."""
+    try:
+        return work_dir.default_folder()
+    except RunDirError:
+        return os.environ.get("TMPDIR") or "/tmp"
 
 
 def _holders() -> dict[str, int]:

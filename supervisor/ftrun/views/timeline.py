@@ -36,6 +36,7 @@ MEANINGS: Final = {
     "startup": "until the first heartbeat",
     "hang": "silence up to the verdict",
     "redone": "work lost by a restart",
+    "discarded": "work lost by the end",
     "recovery": "until all ranks move in the next round",
     "stopping": "until the tree is dead",
     "healing": "a device is healed",

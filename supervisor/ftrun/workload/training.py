@@ -91,12 +91,15 @@ BEGINNING = Checkpoint(0, (0.0, 0.0), 0.0)
 def save(folder: Path, state: Checkpoint) -> Path:
     """Return its path; the checkpoint then survives a crash of the machine.  The newest KEPT are kept."""
     path = folder / f"checkpoint-{state.step:08d}.json"
-    fresh = path.with_suffix(".tmp")
-    with fresh.open("w", encoding="utf-8") as file:
-        json.dump(state._asdict(), file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
+    fresh = path.with_suffix(f".{os.urandom(4).hex()}.tmp")  # other ranks may save the same step, also on other nodes
+    try:
+        with fresh.open("x", encoding="utf-8") as file:
+            json.dump(state._asdict(), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)  # else the new name may be lost

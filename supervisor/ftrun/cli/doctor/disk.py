@@ -43,7 +43,7 @@ def folder(run_dir: str | None) -> Iterator[Finding]:
 
 def _temporary() -> str:
     try:
-        return os.path.dirname(work_dir.default_run_dir())
+        return work_dir.default_folder()
     except RunDirError:
         return os.environ.get("TMPDIR") or "/tmp"
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ftrun import __version__
 from ftrun.cli.doctor.finding import Finding, warn_if
 from ftrun.helpers.evidence import stacks
-from ftrun.host import beats, mounts, oom, procfs, spawn
+from ftrun.host import beats, installation, mounts, oom, procfs, spawn
 from ftrun_hooks.layout import FILE_BYTES
 
 SHELLS: Final = ("sh", "bash", "dash", "ash", "zsh", "busybox", "ksh")
@@ -25,14 +25,14 @@ GIB: Final = 1 << 30
 MIB: Final = 1 << 20
 WORKERS: Final = GIB  # bytes of /dev/shm: data workers pass batches in it
 UNLIMITED: Final = 1 << 60  # bytes; version 1 reports a number of that order if there is no limit
-# The verbs or options that need it, and how to install it.
+# The verbs or options that need it, and the extra of ftrun with which it is installed; empty: always.
 PACKAGES: Final = {
-    "pyzmq": ("restart, stop, pause and resume", "pip install ftrun"),
-    "rich": ("top", "pip install ftrun"),
-    "prometheus-client": ("--metrics", "pip install 'ftrun[metrics]'"),
-    "starlette": ("serve", "pip install 'ftrun[page]'"),
-    "uvicorn": ("serve", "pip install 'ftrun[page]'"),
-    "pillow": ("timeline as PNG", "pip install 'ftrun[page]'"),
+    "pyzmq": ("restart, stop, pause and resume", ""),
+    "rich": ("top", ""),
+    "prometheus-client": ("--metrics", "metrics"),
+    "starlette": ("serve", "page"),
+    "uvicorn": ("serve", "page"),
+    "pillow": ("timeline as PNG", "page"),
 }
 
 
@@ -155,11 +155,15 @@ def shared() -> Iterator[Finding]:
     folders = mounts.memory_folders()
     try:
         made = beats.create()
-        folder = os.path.dirname(made.path)
+        folder, note = os.path.dirname(made.path), made.note
         made.close()
     except (beats.BeatsError, OSError) as error:
         where = folders[0] if folders else "/dev/shm"
         yield Finding(where, "missing", str(error), "ftrun does not start without room for the beat file", remedy)
+        return
+    if note is not None:
+        where, means = folders[0] if folders else "/dev/shm", "heartbeats arrive; PyTorch's data workers use /dev/shm"
+        yield Finding(where, "warning", note, means, remedy)
         return
     found = os.statvfs(folder)
     size, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
@@ -243,7 +247,8 @@ def versions(running: str) -> Iterator[Finding]:
         except metadata.PackageNotFoundError:
             absent.append(package)
     if absent:
-        needed, remedies = (", ".join(dict.fromkeys(PACKAGES[name][n] for name in absent)) for n in (0, 1))
-        yield Finding("packages", "missing", f"not installed: {', '.join(absent)}", f"without: {needed}", remedies)
+        needed = ", ".join(dict.fromkeys(PACKAGES[name][0] for name in absent))
+        remedy = installation.command(*(extra for name in absent if (extra := PACKAGES[name][1])))
+        yield Finding("packages", "missing", f"not installed: {', '.join(absent)}", f"without: {needed}", remedy)
     else:
         yield Finding("packages", "ok", ", ".join(present), "all verbs work")

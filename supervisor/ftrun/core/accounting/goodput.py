@@ -158,6 +158,8 @@ def _count_steps_redone(account: Account, step: int | None, work: float) -> Acco
 def _count_beats(account: Account, ranks: tuple[Rank, ...], now: float, before: Ledger, ledger: Ledger) -> Account:
     if not account.begun:
         account = _count_startup(account, ranks, now)
+    if not account.stepped and any(rank.step is not None or rank.checkpoint_step is not None for rank in ranks):
+        account = account._replace(stepped=True)
     if account.trace:
         account = _count_step(account, ledger.last_step)  # there may be a thousand ranks
     elif account.past or not account.saved:
@@ -213,6 +215,7 @@ def _work_until(trace: Trace, step: int) -> float:
 
 def _count_checkpoint_file(account: Account, event: CheckpointSaved, after: Job) -> Account:
     """A checkpoint file keeps the work up to it, also the work of the attempt before."""
+    account = account._replace(stepped=True)
     attempt = None if isinstance(after.phase, Pending | Healing | Done) else after.phase.attempt
     if attempt is not None and event.at < attempt.spawned_at:
         account = account._replace(kept=account.kept + account.earlier, earlier=0.0, past=(), saved=True)
@@ -253,13 +256,13 @@ def _begin_attempt(account: Account, before: Job, after: Job) -> Account:
 
 def _end(account: Account, job: Job, unborn: bool) -> Account:
     """No further step will decide.  A command that was stopped may have saved its work, so that stays open."""
-    account = _settle(account)
     if isinstance(job.want, Finish) and job.want.verdict == STOPPED:
-        return account._replace(silent=0.0)
+        return _settle(account)._replace(silent=0.0)
     if isinstance(job.phase, Done) and job.phase.code == 0:
+        account = _settle(account)
         account = account._replace(kept=account.kept + account.open + account.earlier)
     else:
-        account = _lose(account, "redone", account.earlier)
+        account = _lose(account, "discarded", account.earlier)
         worked = (account.begun or account.saved) and not unborn
-        account = _lose(account, "redone" if worked else "startup", account.open)
+        account = _lose(account, "discarded" if worked else "startup", account.open)
     return account._replace(open=0.0, trace=(), earlier=0.0, past=(), begun=False, silent=0.0)

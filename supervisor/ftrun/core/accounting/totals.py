@@ -13,7 +13,8 @@ Trace = tuple[tuple[float, int], ...]  # (work of the attempt until then, the st
 
 class LostTime(NamedTuple):
     """Lost time by reason.  `startup`: an attempt up to its first heartbeat, or to an end without one.  `hang`: silence
-    up to the verdict.  `redone`: work that was lost and has to be done again.  `recovery`: from a fault that ended no
+    up to the verdict.  `redone`: work that was lost and has been done again, or has to be.  `discarded`: work
+    that the run had not saved when it ended without success.  `recovery`: from a fault that ended no
     attempt, or from the verdict of a hang, until all ranks moved in the next round.  `stopping`: from a verdict, or the
     end of the command, until the tree is dead and the devices are free.  `waiting`: for the backoff, the platform or
     other nodes.  `paused`: the command stood still while the operator had paused the verdicts, or by the user's job
@@ -23,6 +24,7 @@ class LostTime(NamedTuple):
     startup: float = 0.0
     hang: float = 0.0
     redone: float = 0.0
+    discarded: float = 0.0
     recovery: float = 0.0
     stopping: float = 0.0
     healing: float = 0.0
@@ -47,7 +49,7 @@ class Account(NamedTuple):
     Time counts as lost once that is certain, and stays lost.  `open`: undecided work of the current attempt; `trace`:
     its steps, where no checkpoint was ever `saved`.  `earlier`: undecided work of the attempt before, with its trace
     `past`; how much of it is done again shows at the next attempt's first step.  `begun`: the current attempt has
-    moved.  `silent`: for how long the suspect has been silent.
+    moved.  `silent`: for how long the suspect has been silent.  `stepped`: there was a step or a checkpoint.
 
     `at`: the CLOCK_MONOTONIC time up to which all is counted, None: no time runs; later time goes `into` that field of
     `LostTime`, or into `open`.  Only the ftrun that wrote `at` and `into` may use them.
@@ -64,13 +66,14 @@ class Account(NamedTuple):
     begun: bool = False
     saved: bool = False
     silent: float = 0.0
+    stepped: bool = False
     into: str = ""
     at: float | None = None
 
 
 class Figures(NamedTuple):
     """`wall` is the sum of `kept`, all `lost` time and `pending`, which may become either.  `goodput`: 0 to 1, where
-    pending time counts as kept once the attempt has moved; None: unknown, since nothing has moved or was kept yet.
+    pending time counts as kept once the attempt has moved; None: there is none, without a step or a checkpoint.
     `wall`, `kept`, `lost` and `restarts` only ever rise."""
 
     wall: float
@@ -92,8 +95,7 @@ def figures(account: Account, now: float | None = None) -> Figures:
         pending += since
     moved = account.begun or account.saved
     worked = account.kept + (pending if moved else account.earlier)
-    known = moved or worked > 0 or account.lost.redone > 0 or account.lost.hang > 0
-    goodput = min(1.0, worked / wall) if wall > 0 and known else None
+    goodput = min(1.0, worked / wall) if wall > 0 and (account.stepped or account.saved) else None
     return Figures(wall, account.kept, lost, pending, goodput, account.restarts._asdict())
 
 

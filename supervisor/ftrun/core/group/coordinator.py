@@ -17,8 +17,8 @@ from collections.abc import Mapping
 
 from ftrun.core.group import group_rounds
 from ftrun.core.group.ending import (
-    AT_ONCE,
     NAMED,
+    REPLACEABLE,
     end_group,
     end_missing,
     end_not_joined,
@@ -29,11 +29,15 @@ from ftrun.core.group.ending import (
 )
 from ftrun.core.group.fences import (
     drain_time,
+    end_of_starter,
     fence_latecomer,
     fence_predecessor,
     fence_unknown,
+    may_decide,
     note_waiting,
     over_at,
+    starters_over_at,
+    without_dead,
 )
 from ftrun.core.group.loss_waits import can_start
 from ftrun.core.group.losses import Losses
@@ -51,6 +55,7 @@ from ftrun.core.group.membership import (
     RefuseMember,
     Reported,
     SendOrder,
+    StarterDied,
     Steady,
     absent_ranks,
     count_kinds,
@@ -64,7 +69,7 @@ from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first,
 from ftrun.core.group.world import agree
 from ftrun.core.machine.values import CAUSES
 from ftrun.core.rules import exit_codes
-from ftrun.core.text import sentences
+from ftrun.core.text import durations, sentences
 
 
 def decide(group: Coordinator, event: Event) -> Outcome:
@@ -73,6 +78,8 @@ def decide(group: Coordinator, event: Event) -> Outcome:
         after, effects = _take_report(group, event.now, event.report)
     elif isinstance(event, MemberLost):
         after, effects = _note_loss(group, event)
+    elif isinstance(event, StarterDied):
+        after = end_of_starter(group, event)
     elif group.deadline is not None and event.now >= group.deadline:
         after = _after_deadline(group, event.now)
     if after is group or isinstance(group.phase, Ended):
@@ -114,6 +121,8 @@ def _note_loss(group: Coordinator, event: MemberLost) -> Outcome:
     if before is None or before.report.life != event.life or before.gone is not None or before.report.state == "left":
         return group, ()
     after = put_member(group, before._replace(gone=event))
+    if event.certain:
+        after = without_dead(after, event.rank)
     if isinstance(group.phase, Ended) or after.kinds.get("gone", 0) > NAMED:
         return after, ()
     return after, (NodeNote(f"{before.name} is lost: {event.why}"),)
@@ -204,6 +213,8 @@ def _resume(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outc
 def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
     n = group.kinds.get
     going = n("running", 0) + n("done", 0) + n("behind", 0) + n("leaving", 0)
+    if group.base != (group.epoch, group.placed) and group.others_run and not group.epoch_reported:
+        group = group._replace(base=(group.epoch, group.placed))
     recovery = group_rounds.follow(group, phase, now)
     group = recovery.group
     if recovery.goes_on:
@@ -218,6 +229,7 @@ def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping
         group = group._replace(phase=Steady())
     elif phase.deadline is not None and now >= phase.deadline:
         slow = [m.report.rank for m in group.working if kind_of(m, group.epoch, False) == "behind"]
+        slow = [rank for rank in slow if rank] or slow  # member 0 starts last
         return end_not_started(group, slow)
     group = _with_shared_state(group)
     if group.shape.scale_out:
@@ -271,7 +283,7 @@ def _begin_draining(
     phase = Draining(now, now + drain_time(group), pulses, losses=losses or Losses())
     counts, before = group.counts or highest_counts(group), group.order
     order = GroupOrder(group.epoch, "stop", why, node=who and who.report.node, counts=counts, paused=before.paused)
-    order = order._replace(progressed=group.progressed, places=before.places)
+    order = order._replace(progressed=group.progressed, places=before.places, starter=before.starter)
     after, effects = _while_draining(group._replace(phase=phase, order=order), phase, now, pulses)
     return after, (NodeNote(f"epoch {group.epoch} is over: {why}"), *effects)
 
@@ -292,14 +304,16 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
             return end_group(group, end._replace(node=end.node or who.report.node))
         restart = _restart(group, who, phase.pulses or pulses)
         node, rank, step = restart.suspect or (order.node, None, None)
-        order = order._replace(cause=restart.cause, why=restart.why, node=node, rank=rank, step=step)
+        why = restart.why + _starter_text(group, absent, now)
+        order = order._replace(cause=restart.cause, why=why, node=node, rank=rank, step=step)
     patience = losses.until(group.wait)
     waited = patience is not None and now >= patience
     over = max((over_at(group, rank) for rank in absent), default=now)
-    if restart is not None and over <= now and can_start(group, len(absent), waited):
+    over = max(over, starters_over_at(group, absent))
+    if restart is not None and over <= now and can_start(group, len(absent), waited) and may_decide(group):
         return _start_epoch(group, restart, now)
     until = max(phase.since, losses.newest if losses.newest is not None else phase.since) + drain_time(group)
-    until = max((until, *group.fences.values()))
+    until = max((until, *group.fences.values(), over if group.starters else until))
     if patience is not None and missing:
         enough = n("ready", 0) + n("spare", 0) >= group.shape.fewest
         stopping = n("ready", 0) + len(absent) < len(group.placed)
@@ -313,9 +327,21 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
     return end_missing(group, absent, losses, now) if missing else end_not_ready(group, now - phase.since)
 
 
+def _starter_text(group: Coordinator, absent: list[int], now: float) -> str:
+    """For whom the start waits, why, and for how long, where an earlier member 0 may be at work."""
+    left = starters_over_at(group, absent) - now
+    if not group.starters or left <= 0:
+        return ""
+    nodes = ", ".join(sorted({starter.node for starter, _ in group.starters.values()})[:NAMED])
+    return (
+        f"; the earlier member 0 (on {nodes}) may still be at work, so nothing starts until its lease is over in"
+        f" {durations.seconds(left)}, or it is certainly dead"
+    )
+
+
 def _ends_all(group: Coordinator, end: GroupEnd) -> bool:
     """Whether this verdict of one member ends the others too."""
-    return not end.cut and not (group.shape.goes_on and end.code in AT_ONCE)
+    return not end.cut and not (group.shape.goes_on and end.code in REPLACEABLE)
 
 
 def _new_rank_zero(group: Coordinator) -> MemberState | None:
@@ -327,7 +353,8 @@ def _new_rank_zero(group: Coordinator) -> MemberState | None:
 def _reason(group: Coordinator, who: MemberState | None) -> str:
     if who is None:
         at_work = ("running", "done")
-        known = sorted(group.working, key=lambda m: m.report.rank)
+        # Member 0 starts last: where others have not started, it is not the one.
+        known = sorted(group.working, key=lambda m: (not m.report.rank and not group.others_run, m.report.rank))
         odd = next((m for m in known if kind_of(m, group.epoch, False) not in at_work), None)
         return f"{odd.name} does not run its command" if odd else "a member is missing"
     if who.report.failure is not None and who.at is not None and who.report.epoch == group.epoch:
@@ -379,12 +406,13 @@ def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outco
     order = GroupOrder(epoch, "run", restart.why, restart.cause, node, rank, step, counts, paused=paused, world=world)
     after = group._replace(
         phase=Steady(now + group.wait),
-        order=order._replace(places=pairs(places), master=members[0].report.address),
+        order=order._replace(places=pairs(places), master=members[0].report.address, starter=group.own),
         counts=counts,
         progressed=False,
         report_deadline=None,
         reports_missing=False,
         epoch_reported=False,
+        starters={},
     )
     after = with_places(after, places)
     return after._replace(kinds=count_kinds(after)), (NodeNote(f"{_all(after)} start epoch {epoch}"),)

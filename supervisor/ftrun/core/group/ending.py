@@ -10,6 +10,7 @@ from ftrun.core.text import durations, sentences
 
 NAMED: Final = 10  # members in one line
 AT_ONCE: Final = frozenset(verdict.code for verdict in exit_codes.TABLE if verdict.ends_group)
+REPLACEABLE: Final = frozenset(verdict.code for verdict in exit_codes.TABLE if verdict.replaceable)
 
 
 def immediate_end(group: Coordinator, report: Report) -> GroupEnd | None:
@@ -24,7 +25,7 @@ def immediate_end(group: Coordinator, report: Report) -> GroupEnd | None:
     if own is not None:
         own = own._replace(node=own.node or report.node) if own.code else own
     if own is not None and report.state in ("ending", "left") and own.code in AT_ONCE:
-        return None if group.shape.goes_on else own
+        return None if group.shape.goes_on and own.code in REPLACEABLE else own
     if report.state != "left":
         return None
     if own is not None and own.code:
@@ -63,7 +64,10 @@ def end_missing(group: Coordinator, missing: list[int], losses: Losses, now: flo
         why = f"{member_names(missing, group)} {be} lost, and for {age} members were lost again and again"
     if not group.shape.is_fixed:
         able = group.kinds.get("ready", 0) + group.kinds.get("spare", 0)
-        why += f"; {sentences.several(able, 'member')} left, and the group needs {group.shape.fewest}"
+        left = f"; {sentences.several(able, 'member')} left, and the group needs"
+        why += (
+            f"{left} {group.shape.fewest}" if able < group.shape.fewest else f"{left} more than half of the last ones"
+        )
     return end_group(group, _hang_limit(why, _only_node(group, missing)))
 
 
@@ -73,7 +77,7 @@ def _hang_limit(why: str, node: str | None = None) -> GroupEnd:
 
 def end_group(group: Coordinator, end: GroupEnd) -> Outcome:
     order = GroupOrder(group.epoch, "end", end.why, node=end.node, counts=group.counts or NONE, end=end)
-    order = order._replace(places=group.order.places)
+    order = order._replace(places=group.order.places, starter=group.order.starter)
     return group._replace(phase=Ended(), order=order), (
         NodeNote(f"all members end with {end.code} ({end.verdict}): {end.why}"),
     )

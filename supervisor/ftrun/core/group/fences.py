@@ -4,14 +4,16 @@ A member that has lost contact with rank 0 may keep working until its lease is o
 no epoch starts without it, before its command is certainly dead.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ftrun.core.group.membership import (
     LATE,
+    MAX_STARTERS,
     MAX_WAITING,
     Coordinator,
     Ended,
     Gathering,
+    StarterDied,
     count_kinds,
 )
 from ftrun.core.group.messages import Report
@@ -25,11 +27,13 @@ def fence_predecessor(group: Coordinator, now: float, before: MemberState, repor
     before is fenced, since the earlier process may have lost only its messenger.
     """
     gone = before.gone
-    if group.epoch == 0 or gone is None or gone.certain or report.rank not in group.placed:
+    if gone is None or gone.certain:
         return group
     since = group.waiting_processes.get((report.rank, report.life), now)
     closed = next((at for at in (gone.closed_at, gone.last_message) if at is not None), gone.now)
     if gone.closed and before.report.boot == report.boot and since >= closed:
+        return without_dead(group, report.rank)
+    if group.epoch == 0 or report.rank not in group.placed:
         return group
     return fence(group, now, {report.rank: _last_contact(before, now)})
 
@@ -51,17 +55,85 @@ def fence_latecomer(group: Coordinator, now: float, report: Report) -> Coordinat
     return fence(group, now, {report.rank: group.started})
 
 
+def note_starter(group: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
+    """A member names the process of member 0 that started its epoch.  If that is not this one, it may still be at work,
+    with a coordinator of its own that has just lost contact with this member: its command ends as late as that of a
+    member that has lost contact.  Until then member 0 is fenced, so that nothing starts."""
+    named, own = report.starter, group.own
+    if named is None or own is None or isinstance(group.phase, Ended):
+        return group
+    if named.life == own.life:
+        is_own = report.rank == 0 and report.epoch == group.epoch
+        return _without_starters(group, [*group.starters]) if is_own and group.starters else group
+    if named.left:
+        return _without_starters(group, [named.life])
+    if named.life in group.dead_starters or not group.epoch_reported:
+        return group
+    if named.life not in group.starters and len(group.starters) >= MAX_STARTERS:
+        return group  # anyone who has the secret may name some
+    known, since = group.starters.get(named.life, (named, now))
+    is_new = before is None or before.report.life != report.life or before.gone is not None
+    named = named if named.port and named.host else known
+    group = group._replace(starters={**group.starters, named.life: (named, now if is_new else since)})
+    return group if isinstance(group.phase, Gathering) or not is_new else fence(group, now, {0: now})
+
+
+def end_of_starter(group: Coordinator, event: StarterDied) -> Coordinator:
+    """An earlier process of member 0 is certainly dead: nothing waits for its lease."""
+    return _without_starters(group, [event.life]) if event.life not in group.dead_starters else group
+
+
+def may_decide(group: Coordinator) -> bool:
+    """Whether this coordinator, and no other one, may start an epoch without members that are silent.  Another one may
+    be in contact with these: at an earlier member 0 that lives, or at a later one if this one has been replaced.  So
+    more than half of the processes that ran the last epoch are here, not counting those that are certainly dead; half
+    of them are enough with the process of member 0 itself.  Or so many of the last epoch, with its spares, are here
+    that the others are not enough for one."""
+    epoch, base = group.base
+    if group.shape.is_fixed or not epoch:
+        return True
+    present = {rank: member.report for rank, member in group.members.items() if member.gone is None}
+    here = {rank for rank in base if rank in present and present[rank].ran >= epoch}
+    if 2 * len(here) > len(base) or (2 * len(here) == len(base) and 0 in here) or not base:
+        return True
+    known = [report for report in present.values() if report.starter is not None and report.epoch >= epoch]
+    return group.size - len(known) < group.shape.fewest
+
+
+def without_dead(group: Coordinator, rank: int) -> Coordinator:
+    """The process of this member that ran the last epoch is certainly dead."""
+    epoch, base = group.base
+    return group._replace(base=(epoch, base - {rank})) if rank in base else group
+
+
+def _without_starters(group: Coordinator, lives: list[str]) -> Coordinator:
+    if group.dead_starters.issuperset(lives):
+        return group
+    left = {life: one for life, one in group.starters.items() if life not in lives}
+    fences = group.fences if left else {rank: until for rank, until in group.fences.items() if rank}
+    dead = frozenset([*group.dead_starters, *lives][-MAX_WAITING:])
+    if not left:
+        own = group.members.get(0)
+        group = group if own is not None and own.report.ran >= group.base[0] else without_dead(group, 0)
+    group = group._replace(starters=left, dead_starters=dead, fences=fences)
+    return group._replace(kinds=count_kinds(group))
+
+
 def may_have_predecessor(report: Report, epoch: int) -> bool:
-    """True where an earlier process of this rank may still run its command.  Never for rank 0, where the coordinator
-    is; nor for a member that itself ran the newest epoch, since it was the only one of its rank when that began."""
+    """True where an earlier process of this rank may still run its command.  Not for rank 0, of which the members know
+    (`note_starter`); nor for a member that itself ran the newest epoch, since it was the only one of its rank when that
+    began."""
     return report.rank != 0 and report.state == "ready" and report.failure is None and report.ran < max(epoch, 1)
 
 
 def fence_unknown(group: Coordinator, now: float) -> Coordinator:
     """A new coordinator does not know which processes its members have replaced: it fences the members that may have
-    replaced one until none of these can still run its command."""
+    replaced one until none of these can still run its command, and itself while an earlier one may be at work."""
     found = (m.report for m in group.working if may_have_predecessor(m.report, group.epoch))
-    return fence(group, now, {report.rank: group.started for report in found})
+    lost = {report.rank: group.started for report in found}
+    if group.starters:
+        lost[0] = max(since for _, since in group.starters.values())
+    return fence(group, now, lost)
 
 
 def fence(group: Coordinator, now: float, lost: Mapping[int, float]) -> Coordinator:
@@ -88,6 +160,16 @@ def over_at(group: Coordinator, rank: int) -> float:
     else:
         since = _last_contact(member, group.started)
     return max(fenced, since + group.lease + LATE + group.drain)
+
+
+def starters_over_at(group: Coordinator, absent: Collection[int]) -> float:
+    """When nothing of an epoch of an earlier member 0 runs any more.  A member that is not here, or whose container is
+    new, may have been with it, and have lost contact with it only when that one's own lease ended."""
+    if not group.starters:
+        return group.started
+    away = absent or any(may_have_predecessor(member.report, group.epoch) for member in group.working)
+    since = max(since for _, since in group.starters.values())
+    return since + group.lease * (2 if away else 1) + LATE + group.drain
 
 
 def _last_contact(member: MemberState, default: float) -> float:

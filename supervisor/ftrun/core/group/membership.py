@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from typing import Final, Literal, get_args
 
 from ftrun.core.group.losses import Losses
-from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Pulse, Report
+from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Pulse, Report, Starter
 from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect
 from ftrun.core.machine.values import Reason
 from ftrun.core.named_tuple import NamedTuple
 
 HINT: Final = 10.0  # s of waiting after which the missing members are named
 MAX_WAITING: Final = 1024  # the most waiting processes that are remembered
+MAX_STARTERS: Final = 16  # the most earlier processes of member 0 that are remembered
 NONE: Final[Counts] = (0, 0, 0)
 LATE: Final = 5.0  # s; no message arrives later than that, since its connection has been given up by then
 
@@ -36,7 +37,14 @@ class DeadlineReached(NamedTuple):
     now: float
 
 
-Event = Reported | MemberLost | DeadlineReached
+class StarterDied(NamedTuple):
+    """It is certain that this earlier process of member 0 is dead, and its command too."""
+
+    now: float
+    life: str
+
+
+Event = Reported | MemberLost | StarterDied | DeadlineReached
 
 
 class SendOrder(NamedTuple):
@@ -164,6 +172,13 @@ class Coordinator(NamedTuple):
     silence: float = SILENCE  # how long a member may be silent before it counts as lost
     places: tuple[int, ...] = ()
     placed: frozenset[int] = frozenset()
+    own: Starter | None = None  # the ftrun of this coordinator; None: epochs have no starter
+    # The last epoch that all of its members have run, and those of them that may live: see `fences.may_decide`.
+    base: tuple[int, frozenset[int]] = (0, frozenset())
+    # Earlier processes of member 0 that may be at work, by life, and until when a member may have had contact with
+    # each; and those that are certainly dead.
+    starters: Mapping[str, tuple[Starter, float]] = {}
+    dead_starters: frozenset[str] = frozenset()
     # By member, its newest checkpoint when it became possible to take in more members; None: that is not possible.
     saved: Mapping[int, int | None] | None = None
 
@@ -202,6 +217,24 @@ class Coordinator(NamedTuple):
         return min((d for d in due if d is not None), default=None)
 
     @property
+    def own_order(self) -> GroupOrder | None:
+        """The order for member 0, which starts last: if this process has been replaced while it lives, the others are
+        with its successor, and nothing starts here.  None: not yet."""
+        own = self.members.get(0)
+        if self.order.what != "run" or own is None or own.report.epoch >= self.epoch or 0 not in self.placed:
+            return self.order
+        return self.order if self.others_run else None
+
+    @property
+    def others_run(self) -> bool:
+        """Whether all members of the epoch but member 0 run its command, or have run it."""
+        started = sum(self.kinds.get(kind, 0) for kind in ("running", "done", "leaving", "fallen", "ending"))
+        own = self.members.get(0)
+        if own is not None and 0 in self.placed and own.report.epoch == self.epoch:
+            started -= kind_of(own, self.epoch, 0 in self.fences) in ("running", "done", "leaving", "fallen", "ending")
+        return started >= len(self.placed - {0})
+
+    @property
     def staying(self) -> int:
         """How many members other than rank 0 are connected and have not left."""
         there = (m for rank, m in self.members.items() if rank and m.gone is None and m.report.state != "left")
@@ -212,11 +245,17 @@ Outcome = tuple[Coordinator, Effects]
 
 
 def new_coordinator(
-    now: float, shape: Shape, wait: float, drain: float, heal: float = 0.0, silence: float = SILENCE
+    now: float,
+    shape: Shape,
+    wait: float,
+    drain: float,
+    heal: float = 0.0,
+    silence: float = SILENCE,
+    own: Starter | None = None,
 ) -> Coordinator:
     """A new coordinator, without any knowledge."""
     phase, everyone = Gathering(now + wait, now + HINT), frozenset(range(shape.size))
-    return Coordinator(shape, wait, drain, heal, now, phase, silence=silence, placed=everyone)
+    return Coordinator(shape, wait, drain, heal, now, phase, silence=silence, placed=everyone, own=own)
 
 
 def kind_of(member: MemberState, epoch: int, fenced: bool) -> Kind:

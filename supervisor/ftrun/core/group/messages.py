@@ -60,6 +60,21 @@ class Ranks(NamedTuple):
     port: int = 0
 
 
+class Starter(NamedTuple):
+    """The ftrun of member 0 that started an epoch.  A later one learns of it from the members, and starts nothing while
+    it may still be at work.  `host`: where the member reached it that reports it; `port`: there it has accepted
+    connections, as long as it lives; 0: not known.  `contained`: if it dies, the kernel ends all of its processes.
+    `left`: it has ended, and nothing of it runs."""
+
+    life: str
+    node: str
+    boot: str
+    host: str = ""
+    port: int = 0
+    contained: bool = False
+    left: bool = False
+
+
 class World(NamedTuple):
     """The ranks of an epoch.  Rank 0 of the job listens at `address` and `port`; `counts`: pairs (members, ranks of
     each of them), in the order of their places."""
@@ -76,7 +91,8 @@ class Report(NamedTuple):
     0: none.  `ranks`: None if the command is one process.  `rounds`: None if its ranks cannot recover.  `places`: of
     `epoch`; empty: not known.  `address`: where the other members can reach this one; empty: at the endpoint of the
     group.  `checkpoint`: a number that rises with each checkpoint that is safe on disk in this attempt.  `regains`:
-    devices that the command here runs without, and that are well again.
+    devices that the command here runs without, and that are well again.  `starter`: of `epoch`, if this member started
+    it or waits as its spare; None: not known.
     """
 
     rank: int
@@ -99,6 +115,7 @@ class Report(NamedTuple):
     address: str = ""
     checkpoint: int | None = None
     regains: tuple[str, ...] = ()
+    starter: Starter | None = None
 
 
 class Pulse(NamedTuple):
@@ -121,6 +138,7 @@ class GroupOrder(NamedTuple):
     that starts an epoch, where ftrun starts the ranks.  `round`: what their ranks do within the epoch; None: they do
     not recover, or (with `wait`) that is not known.  `places`: the members that work in `epoch`, in the order of their
     nodes; any other one waits as a spare.  `master`: the address of the first of them; empty: the endpoint's.
+    `starter`: of `epoch`, if this coordinator has started it, or ends; None: not known.
     """
 
     epoch: int
@@ -139,3 +157,4 @@ class GroupOrder(NamedTuple):
     round: GroupRound | None = None
     places: Places = ()
     master: str = ""
+    starter: Starter | None = None

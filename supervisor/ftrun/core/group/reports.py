@@ -1,6 +1,6 @@
 """How the reports of its members change what the coordinator of a group knows."""
 
-from ftrun.core.group.fences import fence_unknown
+from ftrun.core.group.fences import fence_unknown, note_starter, without_dead
 from ftrun.core.group.membership import Coordinator, Draining, Ended, Gathering, Steady, count_kinds, kinds_of
 from ftrun.core.group.messages import Report
 from ftrun.core.group.places import members
@@ -13,8 +13,10 @@ def take_report(group: Coordinator, now: float, report: Report, before: MemberSt
         group = _adopt_epoch(group, now, report.epoch)
     if report.epoch == group.epoch and report.places and not group.places and group.epoch_reported:
         group = with_places(group, members(report.places))
-        group = group._replace(order=group.order._replace(places=report.places))
-    return put_member(group, MemberState(report, first_failure(report, now, before)))
+        group = group._replace(order=group.order._replace(places=report.places), base=(group.epoch, group.placed))
+    if report.state == "left":
+        group = without_dead(group, report.rank)
+    return put_member(note_starter(group, now, report, before), MemberState(report, first_failure(report, now, before)))
 
 
 def _adopt_epoch(group: Coordinator, now: float, epoch: int) -> Coordinator:
@@ -30,7 +32,7 @@ def _adopt_epoch(group: Coordinator, now: float, epoch: int) -> Coordinator:
             group, order = group._replace(phase=Gathering(None)), order._replace(what="wait")
         case Draining() as phase:
             group = group._replace(phase=phase._replace(restart=None))
-    group = group._replace(order=order, progressed=False, epoch_reported=True)
+    group = group._replace(order=order, progressed=False, epoch_reported=True, base=(epoch, group.placed))
     if isinstance(group.phase, Draining):
         return fence_unknown(group, now)
     return group._replace(kinds=count_kinds(group))
@@ -50,6 +52,8 @@ def put_member(group: Coordinator, member: MemberState) -> Coordinator:
         return group._replace(members=everyone, kinds=kinds)
     if report.paused is not None and (before is None or before.report.paused != report.paused):
         order = order._replace(paused=report.paused)
+    if report.rank == 0 and report.state == "left" and group.own is not None:
+        order = order._replace(starter=group.own._replace(left=True))
     progressed = group.progressed or (report.progressed and report.epoch == group.epoch)
     return group._replace(members=everyone, kinds=kinds, order=order, progressed=progressed)
 

@@ -27,13 +27,17 @@ Node = tuple[int, int]  # member, and index of its process
 class Link(NamedTuple):
     """A TCP connection whose other end is not in the process tree of its member.  `holders`: the indexes of the
     processes that have it open.  `moved`: bytes received, and sent and acknowledged.  `closed`: only these processes
-    have it open, and no data waits in it, in either direction."""
+    have it open, and no data waits in it, in either direction.
+
+    `launchers`: only launchers of ranks have it open, like torchrun, which never stand still: each tells the others of
+    its kind again and again that it lives.  Between two of them, data says nothing about ranks."""
 
     local: str
     remote: str
     holders: tuple[int, ...] = ()
     moved: int = 0
     closed: bool = False
+    launchers: bool = False
 
 
 class Blocked(NamedTuple):
@@ -220,7 +224,10 @@ def _needs(
         if len(others) != 1 or len(ends[link.local, link.remote]) != 1:
             return None  # it does not lead to a member, or it is not certain to which one
         ((other, end),) = others
-        if other == member or not (link.closed and end.closed) or abs(link.moved - end.moved) > HANDSHAKE:
+        if other == member:
+            return None
+        matches = link.launchers and end.launchers
+        if not matches and (not (link.closed and end.closed) or abs(link.moved - end.moved) > HANDSHAKE):
             return None
         found |= {(other, holder) for holder in end.holders}
     if process.listens:

@@ -44,7 +44,7 @@ def stop_for_fault(job: Job, attempt: Attempt, fault: Fault, now: float, policy:
     """Stop the attempt because of this fault: to heal it, to continue without the device, or to leave the node.  There
     is no grace: nothing can be finished on a faulty device, and a checkpoint from it would be worse than none."""
     policy = policy._replace(grace=0.0)
-    why = f"device {fault.device} reports {fault.code} ({fault.severity}{': ' if fault.why else ''}{fault.why})"
+    why = description(fault)
     not_healable = why_not_healable(job, fault, policy)
     if not_healable is None or fault.by_user:
         return restart_or_escalate(job, attempt, "fault", why, now, policy, written, fault=fault)
@@ -80,6 +80,11 @@ def record_fault(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Po
     return job._replace(ledger=ledger), attempt, written
 
 
+def description(fault: Fault) -> str:
+    why = f": {fault.why}" if fault.why else ""
+    return f"device {fault.device} reports {fault.code} ({fault.severity}{why})"
+
+
 def fault_fields(fault: Fault) -> do.Fields:
     return tuple((name, value) for name, value in fault._asdict().items() if value and name != "local")
 
@@ -111,11 +116,9 @@ def on_fault_reported_between(
     smaller = remove_device(job, fault, policy) if isinstance(want, Restart) and not fault.by_user else None
     if smaller is not None:
         return smaller[0], (*written, smaller[1])
-    # The job may be scheduled on this node again.
-    may_return = isinstance(want, Finish) and want.verdict == exit_codes.HANG_LIMIT.name
-    if not_healable is None or not (isinstance(want, Restart) or may_return):
+    if not_healable is None or not (isinstance(want, Restart) or _explains(job)):
         return job, written
-    why = f"device {fault.device} reports {fault.code} ({fault.severity}){not_healable}"
+    why = description(fault) + not_healable
     if fault.by_user:
         verdict = unless_schedules_exhausted(job, finish_with(exit_codes.USER_FAULT_LIMIT, why, fault.device))
     else:
@@ -125,9 +128,17 @@ def on_fault_reported_between(
     return conclude(job, verdict, written)
 
 
+def _explains(job: Job) -> bool:
+    """Whether a device fault explains why the job ends: it does where hangs have used up the restart budget.  Otherwise
+    the job could be scheduled on this node again, or fail for no fault of its own."""
+    hung = job.blame is not None and job.blame.cause == "hang"
+    name = job.want.verdict if isinstance(job.want, Finish) else None
+    return name == exit_codes.HANG_LIMIT.name or (hung and name == exit_codes.FAILURE_LIMIT.name)
+
+
 def why_not_healable(job: Job, fault: Fault, policy: Policy) -> str | None:
     """Why healing is not tried, as the end of a sentence; None: it is tried."""
-    if fault.severity == "critical":
+    if fault.is_final:
         return ""
     third = is_third_in_a_day(job.ledger, fault, policy)
     return f", for the {sentences.ordinal(TIMES)} time in 24 hours" if third else None
@@ -159,7 +170,7 @@ def handle_preexisting(job: Job, event: ev.FaultReported, policy: Policy) -> Out
     """A fault that a device has before the first start.  A critical one ends the job before anything runs, or the job
     continues without that device.  Other faults existed before ftrun, end nothing, and are only recorded."""
     attempt = Attempt(job.ledger.start_cnt)
-    if event.fault.severity != "critical" or event.fault.device in job.ledger.removed:
+    if not event.fault.is_final or event.fault.device in job.ledger.removed:
         harmless = event._replace(fault=event.fault._replace(severity=HARMLESS))
         job, _, written = record_fault(job, attempt, harmless, policy)
         return job, written
@@ -175,7 +186,7 @@ def handle_preexisting(job: Job, event: ev.FaultReported, policy: Policy) -> Out
 
 def downgrade_preexisting(event: ev.FaultReported) -> ev.FaultReported:
     """The event, as it counts where the device check came too late for the first start: only a critical fault acts."""
-    if not event.preexisting or event.fault.severity == "critical":
+    if not event.preexisting or event.fault.is_final:
         return event
     return event._replace(fault=event.fault._replace(severity=HARMLESS))
 

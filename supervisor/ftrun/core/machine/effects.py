@@ -113,7 +113,10 @@ class Look(NamedTuple):
 
 
 class Terminate(NamedTuple):
-    """Send SIGTERM (and SIGCONT) to the whole tree; the answer is `TreeEnded` when no process is left."""
+    """Send SIGTERM (and SIGCONT) to the whole tree; the answer is `TreeEnded` when no process is left.  `in_turn`: to
+    each process only once its parent has ended, since a program that saves its state may need its own processes."""
+
+    in_turn: bool = False
 
 
 class Kill(NamedTuple):

@@ -15,6 +15,7 @@ from ftrun.core.text import sentences
 
 if TYPE_CHECKING:
     from ftrun.core.rules.crash_causes import Diagnosis
+    from ftrun.core.rules.first_death import EarlyLeave
 
 BY_TERMINAL = (1, 2, 3)  # SIGHUP, SIGINT, SIGQUIT: the terminal sends them to the command's process group directly
 
@@ -32,7 +33,7 @@ def on_command_exited(job: Job, phase: Launching | Watched, event: ev.CommandExi
     if attempt.fatal is None and (status == 0 or by_request or isinstance(job.want, Finish)):
         verdict = exit_codes.SUCCEEDED if status == 0 else exit_codes.STOPPED if by_request else exit_codes.FAILED
         job = job._replace(want=Finish(status, verdict, status_text(event)))
-        return stop(job, attempt, event.now, policy, (*written, exit_record(event)))
+        return stop(job, attempt, event.now, policy, (*written, exit_record(event)), in_turn=by_request)
     diagnosis = _diagnose(event)
     why = status_text(event) if diagnosis is None else diagnosis.why
     unnamed = status_text(event._replace(rank=None))
@@ -40,6 +41,9 @@ def on_command_exited(job: Job, phase: Launching | Watched, event: ev.CommandExi
         why = status_text(event) + why.removeprefix(unnamed)
     elif not why.startswith(status_text(event)):
         why = f"{status_text(event)}: {why}"
+    if diagnosis is not None and (left := _left_early(event, attempt)) is not None:
+        why, diagnosis = left.description + why, diagnosis._replace(why=left.description + diagnosis.why)
+        event = event._replace(began=left.at, symptom=False)
     written += (exit_record(event, diagnosis),)
     fault = fault_that_ended(attempt, policy)
     if fault is not None:
@@ -81,6 +85,18 @@ def _diagnose(event: ev.CommandExited) -> "Diagnosis | None":
     from ftrun.core.rules import crash_causes  # loaded late: it has many rules, and most commands never fail
 
     return crash_causes.diagnose(event.ending)
+
+
+def _left_early(event: ev.CommandExited, attempt: Attempt) -> "EarlyLeave | None":
+    """The rank that had left before, if the command died of what the end of another rank causes."""
+    if not event.symptom or event.ending is None or event.ending.cause is None:
+        return None
+    from ftrun.core.rules import crash_causes, first_death
+
+    cause = event.ending.cause
+    if not crash_causes.is_symptom(cause.chain, crash_causes.OF_PEERS):
+        return None
+    return first_death.left_early(attempt.processes, attempt.ranks, cause.rank if event.rank is None else event.rank)
 
 
 def exit_record(event: ev.CommandExited, diagnosis: "Diagnosis | None" = None) -> do.Persist:

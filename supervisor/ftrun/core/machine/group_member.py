@@ -6,7 +6,7 @@ since the failure here may be a consequence of one in another container.
 
 from typing import Final
 
-from ftrun.core.group.messages import Counts, GroupEnd, GroupOrder, NodeFailure, Ranks, Report, State
+from ftrun.core.group.messages import Counts, GroupEnd, GroupOrder, NodeFailure, Ranks, Report, Starter, State
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.device_faults import begin_healing, has_to_wait
@@ -40,7 +40,7 @@ from ftrun.core.text import durations, sentences
 
 MOST_NAMED: Final = 256  # members in a record
 DECISION: Final = 10.0  # s that rank 0 has to decide about a verdict, once it can know which members it has lost
-ALONE: Final = tuple(verdict.name for verdict in exit_codes.TABLE if verdict.ends_group)
+ALONE: Final = tuple(verdict.name for verdict in exit_codes.TABLE if verdict.replaceable)
 OF_THE_NODE: Final = tuple(verdict.name for verdict in exit_codes.TABLE if verdict.about_node)
 
 
@@ -78,12 +78,21 @@ def on_group_order_received(job: Job, phase: Phase, event: ev.GroupOrderReceived
     job, effects = outcome or (job, written)
     if job.ledger.epoch != epoch or order.places:
         job = job._replace(places=order.places if order.epoch == job.ledger.epoch else ())
+    job = job._replace(starter=_starter(job, order, epoch))
     effects += _first_failure_line(job, before, order, policy)
     news = before is None or order.paused != before.paused
     if order.paused is not None and news and order.paused != job.announced_pause:
         job, more = _apply_pause(job, event, policy)
         effects += more
     return job, effects
+
+
+def _starter(job: Job, order: GroupOrder, epoch: int) -> Starter | None:
+    """The process of member 0 that started the epoch of this member.  A later one that has not may end before it."""
+    known, named = (job.starter if job.ledger.epoch == epoch else None), order.starter
+    if named is None or order.epoch != job.ledger.epoch:
+        return known
+    return named if known is None or known.life == named.life else known
 
 
 def _first_failure_line(job: Job, before: GroupOrder | None, order: GroupOrder, policy: Policy) -> Effects:
@@ -303,6 +312,7 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
         paused=job.announced_pause,
         ranks=None if ranks is None else Ranks(ranks, me.address, me.port),
         places=job.places,
+        starter=job.starter,
         checkpoint=newest_checkpoint(attempt) if (policy.elastic or policy.scale_out) and attempt is not None else None,
         regains=tuple(attempt.regain.well) if attempt is not None and attempt.regain.armed else (),
         rounds=None if ranks is None else _node_rounds(job, policy),

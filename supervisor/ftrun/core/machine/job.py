@@ -51,7 +51,7 @@ from ftrun.core.machine.stopping import (
     inspect,
     isolate,
     kill,
-    stop,
+    stop_leftovers,
     stopped_by,
 )
 from ftrun.core.machine.values import CAUSES, Attempt
@@ -186,7 +186,7 @@ def _on_command_exited_stopping(job: Job, phase: Stopping, event: ev.CommandExit
         job = job._replace(want=Finish(status, verdict, want.message, asked=want.asked))
     if phase.stage != "asked":
         return job, (written,)
-    return stop(job, phase.attempt, event.now, policy, (written,))
+    return stop_leftovers(job, phase, event.now, policy, (written,), event.signal is None)
 
 
 def _on_beats_read_stopping(job: Job, phase: Stopping, event: ev.BeatsRead, policy: Policy) -> Outcome:

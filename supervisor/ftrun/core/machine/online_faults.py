@@ -11,7 +11,7 @@ from typing import Final
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine import recovering
-from ftrun.core.machine.device_faults import fault_fields, record_fault, why_not_healable
+from ftrun.core.machine.device_faults import description, fault_fields, record_fault, why_not_healable
 from ftrun.core.machine.recovering import Recovery
 from ftrun.core.machine.states import Job, Watched
 from ftrun.core.machine.stopping import Effects
@@ -21,7 +21,8 @@ from ftrun.core.rules.liveness import awaited_ranks, time_awake
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import durations, sentences
 
-CURABLE: Final = ("warning", "minor", "minor+user")  # others need a reset of the device, or never heal
+# Others need a reset of the device, or never heal, unless the platform itself asks for a retry.
+CURABLE: Final = ("warning", "minor", "minor+user")
 # ClusterD attributes faults of the cores within this time to the memory error that they have met.
 CONSEQUENCES: Final = 10.0  # s
 USUAL_TIMES: Final = 2.0  # a rank that stands still for less than this many of its longest silences may just work
@@ -29,7 +30,9 @@ USUAL_TIMES: Final = 2.0  # a rank that stands still for less than this many of 
 
 def survives(job: Job, attempt: Attempt, fault: Fault, now: float) -> bool:
     """Whether this fault is handled here: a round may cure it, or it follows from one that a round is to cure."""
-    if not recovering.is_permitted(job, attempt) or fault.severity not in CURABLE or fault.device in job.ledger.removed:
+    if not recovering.is_permitted(job, attempt) or fault.device in job.ledger.removed:
+        return False
+    if fault.severity not in CURABLE and not fault.asks_retry:
         return False
     return bool(fault.retry) or _is_consequence(attempt, fault, now)
 
@@ -57,7 +60,7 @@ def _is_consequence(attempt: Attempt, fault: Fault, now: float) -> bool:
 
 
 def _retry(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, written: Effects) -> Recovery:
-    why = f"device {fault.device} reports {fault.code} ({fault.severity}{': ' if fault.why else ''}{fault.why})"
+    why = description(fault)
     suspect = local_rank_of(job, attempt, fault)
     replaced = frozenset({suspect}) if fault.retry == "process" and suspect is not None else frozenset[int]()
     cause = "fault" if fault.acts else "hang"  # a link that does not come back shows as a hang

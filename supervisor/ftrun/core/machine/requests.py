@@ -31,7 +31,7 @@ from ftrun.core.machine.states import (
     Suspect,
     Watched,
 )
-from ftrun.core.machine.stopping import Effects, Outcome, await_end, deadline_after, stop
+from ftrun.core.machine.stopping import INPUT_SPENT, Effects, Outcome, await_end, deadline_after, stop
 from ftrun.core.machine.watching import check, cleared_record
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.policy import Policy
@@ -74,6 +74,8 @@ def on_restart_requested(job: Job, phase: Phase, event: ev.RestartRequested, pol
     match phase:
         case Launching():
             return keep_until_exec(job, phase, event, policy)
+        case Starting() | Running() | Suspect() if policy.input_spent:
+            return job, _answer(event, False, INPUT_SPENT)
         case Starting() | Running() | Suspect():
             line = f"restart requested by {_requester(event)}"
             job = job._replace(want=Restart("manual"), blame=Blame(event.now, "manual", line))

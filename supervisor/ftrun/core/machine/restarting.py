@@ -12,8 +12,18 @@ from ftrun.core.machine.device_faults import (
     without_faults,
 )
 from ftrun.core.machine.states import Finish, Healing, Job, KeepRunning, Launching, Pending, Restart, Stopping
-from ftrun.core.machine.stopping import Effects, Outcome, await_devices, await_verdict, finish
+from ftrun.core.machine.stopping import (
+    INPUT_SPENT,
+    Effects,
+    Outcome,
+    await_devices,
+    await_verdict,
+    conclude,
+    finish,
+    finish_with,
+)
 from ftrun.core.machine.values import Attempt, NodePlace
+from ftrun.core.rules.exit_codes import FAILED, HANG_LIMIT
 from ftrun.core.rules.policy import Policy, local_ranks
 from ftrun.core.text import durations, sentences
 
@@ -22,6 +32,10 @@ ANSWER = 5.0  # s; time that a helper gets, beyond the deadline of a question, t
 
 def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     """Start the command.  A member of a group waits until all others can start too."""
+    if policy.input_spent and isinstance(job.want, Restart):
+        own = job.want.own
+        want = finish_with(HANG_LIMIT, INPUT_SPENT) if own is None else Finish(own, FAILED, INPUT_SPENT)
+        return conclude(job, want, cause=job.want.reason)
     epoch, place, node, number_of_round = job.ledger.epoch, None, None, 1
     if policy.group:
         if job.order is None or not may_start(job, job.order, policy):
@@ -37,7 +51,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
             if found is None:
                 return _wait_as_spare(job, order, count(order.places), policy)
             number, node = found, NodePlace(found, count(order.places), order.master)
-        job = job._replace(places=order.places)
+        job = job._replace(places=order.places, starter=order.starter or job.starter)
         number_of_round = order.round.number + 1 if order.round is not None else 1
         if (ranks := local_ranks(job.ledger, policy)) is not None:
             from ftrun.core.group.world import place as place_in  # only where ftrun starts the ranks
@@ -79,7 +93,11 @@ def _wait_as_spare(job: Job, order: GroupOrder, working: int, policy: Policy) ->
     line = do.LogLine(sentences.sentence(why, "it starts when it is needed, at a restart of all"))
     ranks = place_in(order.world, working - 1) if local_ranks(job.ledger, policy) is not None else None
     hold = do.HoldStandbys(ranks, NodePlace(working - 1, working, order.master))
-    return job._replace(phase=Pending(), ledger=ledger, places=order.places), (written, line, hold)
+    return job._replace(phase=Pending(), ledger=ledger, places=order.places, starter=order.starter), (
+        written,
+        line,
+        hold,
+    )
 
 
 def is_spare(job: Job, policy: Policy) -> bool:

@@ -109,7 +109,7 @@ def on_history_loaded(job: Job, phase: Phase, event: ev.HistoryLoaded, policy: P
 def on_fault_reported(job: Job, phase: Pending, event: ev.FaultReported, policy: Policy) -> Outcome:
     if event.preexisting and isinstance(job.want, KeepRunning):
         job, written = handle_preexisting(job, event, policy)
-        if isinstance(job.phase, Pending) and phase.awaits and event.fault.acts and event.fault.severity != "critical":
+        if isinstance(job.phase, Pending) and phase.awaits and event.fault.acts and not event.fault.is_final:
             job = job._replace(phase=phase._replace(preexisting=(*phase.preexisting, event)))
         return job, written
     job, written = on_fault_reported_between(job, phase, downgrade_preexisting(event), policy)

@@ -3,7 +3,7 @@ lasts until an event."""
 
 from typing import Literal, get_args
 
-from ftrun.core.group.messages import GroupOrder, Places
+from ftrun.core.group.messages import GroupOrder, Places, Starter
 from ftrun.core.machine.events import Event, FaultReported
 from ftrun.core.machine.values import Attempt, Device, Fault, Finding, Ledger, Reason
 from ftrun.core.named_tuple import NamedTuple
@@ -145,8 +145,8 @@ class Job(NamedTuple):
     command.  `devices`: the devices that the command may use.  `past`: the earlier schedules of this job.  `order`: the
     group's current order.  `announced_pause`: the pause that the operator last requested here, as the group is informed
     of it (`Report.paused`).  `removed_devices`: devices that were removed since the last start.  `places`: of the
-    group's epoch in the ledger; empty: not known.  `ran`: the last epoch of the group that this ftrun process has
-    started; 0: none."""
+    group's epoch in the ledger; empty: not known.  `starter`: of that epoch, too; None: not known.  `ran`: the last
+    epoch of the group that this ftrun process has started; 0: none."""
 
     phase: Phase = Pending()
     want: Want = KeepRunning()
@@ -160,6 +160,7 @@ class Job(NamedTuple):
     announced_pause: float | None = None
     removed_devices: tuple[str, ...] = ()
     places: Places = ()
+    starter: Starter | None = None
     leaving: bool = False
     ran: int = 0
 

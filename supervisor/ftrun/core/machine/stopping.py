@@ -8,10 +8,13 @@ from ftrun.core.machine.states import Blame, Done, Finish, Job, Restart, Stoppin
 from ftrun.core.machine.values import Attempt, Cause, Fault, Ledger
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import TIMES, times_in_a_row, vain_schedules
-from ftrun.core.rules.policy import LIMIT, Policy, backoff, is_exhausted
+from ftrun.core.rules.policy import LIMIT, Policy, backoff, extent, has_ended_before, is_exhausted
 from ftrun.core.text import durations, sentences
 
 ORDINARY = (exit_codes.SUCCEEDED, exit_codes.FAILED)  # the job ends as without ftrun; their record need not be durable
+INPUT_SPENT: Final = (
+    "no restart can run the same program, because the command has read from the pipe on its standard input"
+)
 NOTHING: Final[Mapping[str, object]] = {}
 Effects = tuple[do.Effect, ...]
 Outcome = tuple[Job, Effects]
@@ -45,12 +48,19 @@ def restart_or_escalate(
         )
         return stop(job, attempt, now, policy, (*so_far, escalation_record(cause, verdict)), message)
     ledger = job.ledger.counted(cause)
+    if after_end := cause == "hang" and attempt.is_at_end:
+        ledger = ledger._replace(ended_at=extent(ledger))
     heal = (fault,) if fault is not None and fault.acts else ()  # after a fault of severity `user` nothing is to heal
+    most = 1 if after_end else policy.max_restarts
     want = Restart(cause, ledger.count(cause), backoff(ledger, cause, policy), heal, own)
     job = job._replace(ledger=ledger, want=want)
     why = sentences.short(why, sentences.REASON)
     message = sentences.sentence(
-        why, killing, _healing_text(want, policy), _restart_text(want, policy), sentences.report(seen)
+        why,
+        killing,
+        _healing_text(want, policy),
+        _restart_text(want, most),
+        sentences.report(seen),
     )
     return stop(job, attempt, now, policy, so_far, message)
 
@@ -71,9 +81,18 @@ def _verdict(
     if fault is not None and fault.by_user and is_third_in_a_day(job.ledger, fault, policy):
         why = f"{why}, for the {sentences.ordinal(TIMES)} time in 24 hours"
         return unless_schedules_exhausted(job, finish_with(exit_codes.USER_FAULT_LIMIT, why, fault.device))
-    if cause in policy.restart_on and not is_exhausted(job.ledger, cause, policy):
+    may_restart = cause in policy.restart_on and not policy.input_spent
+    may_restart = may_restart and not is_exhausted(job.ledger, cause, policy)
+    if cause == "hang" and (has_ended_before(job.ledger) or (attempt.is_at_end and not may_restart)):
+        # There is nothing left to train, so that neither another restart nor another schedule gets further (ADR 38).
+        if not attempt.is_at_end:
+            why += ", in a restart of a training that had reached its end"
+        elif has_ended_before(job.ledger):
+            why += "; the same happened before the last restart"
+        return finish_with(exit_codes.SHUTDOWN_HANG, why)
+    if may_restart:
         return None
-    if cause == "failure" and (cause not in policy.restart_on or policy.unconditional):
+    if cause == "failure" and (cause not in policy.restart_on or policy.unconditional or policy.input_spent):
         return unless_schedules_exhausted(job, Finish(own or 1, exit_codes.FAILED, why))
     limit = _limit_verdict(cause, fault, policy)
     if fault is not None and not fault.by_user and limit is exit_codes.USER_FAULT_LIMIT:
@@ -138,6 +157,8 @@ def _why_no_restart(job: Job, cause: Cause, policy: Policy) -> str:
     """Why the policy permits no further restart; empty where another reason prevents it."""
     if cause not in policy.restart_on:
         return f"a {cause} causes no restart (--restart-on)"
+    if policy.input_spent and policy.max_restarts != 0:
+        return INPUT_SPENT
     if not is_exhausted(job.ledger, cause, policy):
         return ""
     limit = policy.max_restarts or 0
@@ -152,23 +173,39 @@ def _healing_text(want: Restart, policy: Policy) -> str:
     return f"healing {want.faults[0].device} first, for at most {durations.seconds(policy.heal_timeout)}"
 
 
-def _restart_text(want: Restart, policy: Policy) -> str:
-    of = f" of {policy.max_restarts}" if policy.max_restarts is not None else ""
+def _restart_text(want: Restart, most: int | None) -> str:
+    of = f" of {most}" if most is not None else ""
     after = f", in {durations.seconds(want.delay)}" if want.delay else ""
     return f"restart {want.consecutive}{of} without progress{after}"
 
 
 def stop(
-    job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = (), say: str | None = None
+    job: Job,
+    attempt: Attempt,
+    now: float,
+    policy: Policy,
+    so_far: Effects = (),
+    say: str | None = None,
+    in_turn: bool = False,
 ) -> Outcome:
-    """Stop the whole tree by decision of ftrun, with the log line `say`."""
+    """Stop the whole tree by decision of ftrun, with the log line `say`.  `in_turn`: see `do.Terminate`."""
     log_lines = () if say is None else (do.LogLine(say),)
     if policy.grace <= 0:
         job, effects = kill(job, attempt, now, policy)
         return job, (*so_far, effects[0], *log_lines, *effects[1:])
     written = do.Persist("stopping", (("by", "SIGTERM"), ("grace", policy.grace)))
     job = job._replace(phase=Stopping(attempt, "term", now + policy.grace))
-    return job, (*so_far, written, *log_lines, do.Terminate())
+    return job, (*so_far, written, *log_lines, do.Terminate(in_turn))
+
+
+def stop_leftovers(job: Job, phase: Stopping, now: float, policy: Policy, so_far: Effects, handled: bool) -> Outcome:
+    """The command has ended after it was asked to from outside.  A shell does not handle the signal and leaves the
+    program that it has started, which only now learns of the request: it has what is left of `--stop-grace` then, and
+    always `--grace`."""
+    rest = 0.0 if handled or phase.deadline is None else phase.deadline - now
+    if 0 < policy.grace < rest:
+        policy = policy._replace(grace=rest)
+    return stop(job, phase.attempt, now, policy, so_far, in_turn=True)
 
 
 def kill(job: Job, attempt: Attempt, now: float, policy: Policy) -> Outcome:
@@ -200,7 +237,7 @@ def await_verdict(job: Job, attempt: Attempt, deadline: float | None) -> Job:
 def finish(job: Job, want: Finish) -> Outcome:
     """End the job.  The restart budget is for one run: a scheduler that starts ftrun again after a verdict grants a new
     one."""
-    ledger = job.ledger._replace(hang=0, fault=0, failure=0)
+    ledger = job.ledger._replace(hang=0, fault=0, failure=0, ended_at=())
     if want.verdict == exit_codes.USER_FAULT_LIMIT.name:
         ledger = ledger._replace(faulted=False)  # so that such schedules count, and do not repeat without end
     fields = (("verdict", want.verdict), ("exit_code", want.code), ("why", want.message))

@@ -177,6 +177,16 @@ class Fault(NamedTuple):
         return self.severity in ("minor", "minor+user", "major", "critical")
 
     @property
+    def asks_retry(self) -> bool:
+        """Whether the platform asks for a retry, since the device needs no reset."""
+        return self.retry == "request"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the device cannot heal in this container.  What the platform asks for counts more than a table."""
+        return self.severity == "critical" and not self.asks_retry
+
+    @property
     def by_user(self) -> bool:
         """Whether the program caused it, by an operator or its input.  Such faults never isolate a node."""
         return self.severity in ("user", "minor+user")
@@ -312,6 +322,12 @@ class Attempt(NamedTuple):
         return next((name for name in inside if name is not None), None)
 
     @property
+    def is_at_end(self) -> bool:
+        """Whether all its ranks have trained to their end, and some process of them is still there."""
+        ranks = [rank for rank in self.ranks if rank.rank != TOUCH]
+        return any(rank.present for rank in ranks) and all(rank.done or not rank.present for rank in ranks)
+
+    @property
     def fatal(self) -> str | None:
         return next((r.fatal for r in self.ranks if r.fatal is not None), None)
 
@@ -358,6 +374,7 @@ class Ledger(NamedTuple):
     retried: int = 0  # recoveries below the tree that have succeeded in this run dir, by their rung
     replaced: int = 0
     regained: tuple[str, ...] = ()  # devices for which a checkpoint restarts the command no more
+    ended_at: tuple[int, ...] = ()  # how far the job was when an attempt hung after its end (`policy.extent`)
 
     @property
     def starts(self) -> int:

@@ -29,9 +29,10 @@ from ftrun.core.machine.values import (
     Ledger,
 )
 from ftrun.core.rules import early_evidence, hang_rules, looks, stalls, usual_pauses
+from ftrun.core.rules.checkpoint_names import step_of
 from ftrun.core.rules.idle import observe, unchanged_for
 from ftrun.core.rules.liveness import assess, is_same, time_awake
-from ftrun.core.rules.policy import Policy, latest_file, progress, with_progress
+from ftrun.core.rules.policy import Policy, is_beyond, latest_file, progress, with_progress
 from ftrun.core.text import durations, sentences
 
 AT_REST = 6.0  # s; a file that was written in place before a kill has been reported as at rest by then
@@ -171,13 +172,23 @@ def _learn(ledger: Ledger, attempt: Attempt, policy: Policy) -> tuple[Ledger, Ef
 
 
 def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, policy: Policy) -> Outcome:
-    """A new checkpoint file is progress.  One from before this start is progress of the attempt before it, so that the
-    restart which began this attempt stays the first in a row."""
+    """A checkpoint file is progress if its step is beyond the highest so far, or its name has none, so that each save
+    replaces the one before.  One from before this start is progress of the attempt before it, so that the restart
+    which began this attempt stays the first in a row."""
     attempt = None if isinstance(phase, Pending | Healing | Done) else phase.attempt
     if not event.renamed and _is_cut_off(phase, attempt, event.at):
         return job, ()
+    step = step_of(event.path)
+    if step is not None and not is_beyond(step, job.ledger.best_checkpoint):  # a job that starts from scratch each time
+        job = job._replace(ledger=job.ledger._replace(last_checkpoint=event.path))
+        if attempt is None or event.at < attempt.spawned_at or not (policy.elastic or policy.scale_out):
+            return job, ()
+        assert not isinstance(phase, Pending | Healing | Done)
+        job = job._replace(phase=phase._replace(attempt=attempt._replace(saves=attempt.saves + 1)))
+        return regain_if_due(job, event.now, policy, ())
     ledger, want = job.ledger._replace(hang=0, fault=0, failure=0, reached=True), job.want
-    ledger = ledger._replace(last_checkpoint=event.path)
+    best = ledger.best_checkpoint if step is None else step
+    ledger = ledger._replace(last_checkpoint=event.path, best_checkpoint=best)
     if attempt is not None and event.at < attempt.spawned_at and ledger.reason in CAUSES:
         ledger = ledger.counted(ledger.reason)
     if isinstance(want, Restart) and want.reason in CAUSES:
@@ -331,12 +342,14 @@ def _declare_hang(
         so_far += (do.Persist("hang", fields, durable=True),)
     if fault is not None:
         why = f"{why}, after device {fault.device} reported {fault.code}"
+    elif phase.attempt.is_at_end:
+        why += ", after the training had reached its end"
     new = seen | {"mechanism": None} if phase.finding.mechanism else seen  # what the sentence does not have yet
     why = sentences.sentence(why, sentences.mechanism(new))
     cause: Cause = "hang" if fault is None else "fault"
     if fault is None and policy.only_report_hangs:
         return _report_only(job, phase, now, why, policy, so_far)
-    if fault is None and phase.attempt.rounds.is_open:
+    if fault is None and phase.attempt.rounds.is_open and not phase.attempt.is_at_end:
         from ftrun.core.machine import recovering  # only where ftrun starts the ranks
 
         recovery = recovering.from_hang(job, phase.attempt, why, seen.get("culprits"), now, policy)

@@ -22,13 +22,16 @@ LONGEST: Final = 300
 
 class ExceptionRecord(NamedTuple):
     """An exception.  `kinds`: its class and the base classes, by full name; `message`: the first line of the message,
-    and `more` of it; `where` it was raised; `own`: the last line of the program's own code in the traceback."""
+    and `more` of it; `where` it was raised; `own`: the last line of the program's own code in the traceback; `frames`:
+    the innermost ones as `file.py:function`, that of the raise last; `source`: the line of code that raised it."""
 
     kinds: tuple[str, ...]
     message: str = ""
     more: str = ""
     where: str = ""
     own: str = ""
+    frames: tuple[str, ...] = ()
+    source: str = ""
 
     @property
     def line(self) -> str:
@@ -79,17 +82,7 @@ class Symptom(NamedTuple):
     message: str = ""
 
 
-SYMPTOMS: Final = (
-    # launchers and parents, because of a child
-    Symptom("torch.distributed.elastic.multiprocessing.errors.ChildFailedError"),
-    Symptom("torch.distributed.elastic.multiprocessing.api.SignalException"),
-    Symptom("torch.multiprocessing.spawn.ProcessException"),
-    Symptom("subprocess.CalledProcessError"),
-    Symptom("concurrent.futures._base.BrokenExecutor"),
-    Symptom("ray.exceptions.RayError"),
-    Symptom("RuntimeError", r"^DataLoader worker .*(exited unexpectedly|is killed by signal)"),
-    Symptom("RuntimeError", r"^Pin memory thread exited"),
-    # ranks, because of a peer
+OF_PEERS: Final = (  # ranks, because of a peer
     Symptom("torch.distributed.DistError"),
     Symptom("torch.distributed.elastic.rendezvous.api.RendezvousError"),
     Symptom("ConnectionError"),
@@ -99,13 +92,25 @@ SYMPTOMS: Final = (
     Symptom("Exception", r"(?i)nccl (communicator was aborted|error)|timed out waiting \d+ ?ms"),
     Symptom("Exception", r"\bEI000[26]\b"),  # HCCL: no notification, no connection from the other side
     Symptom("RuntimeError", r"^(Socket Timeout|wait timeout after|The client socket has (timed out|failed))"),
+)
+SYMPTOMS: Final = (
+    *OF_PEERS,
+    # launchers and parents, because of a child
+    Symptom("torch.distributed.elastic.multiprocessing.errors.ChildFailedError"),
+    Symptom("torch.distributed.elastic.multiprocessing.api.SignalException"),
+    Symptom("torch.multiprocessing.spawn.ProcessException"),
+    Symptom("subprocess.CalledProcessError"),
+    Symptom("concurrent.futures._base.BrokenExecutor"),
+    Symptom("ray.exceptions.RayError"),
+    Symptom("RuntimeError", r"^DataLoader worker .*(exited unexpectedly|is killed by signal)"),
+    Symptom("RuntimeError", r"^Pin memory thread exited"),
     # any process, because the interpreter is ending
     Symptom("Exception", r"Python is likely shutting down|(after|at) (interpreter )?shutdown"),
 )
 
 
-def is_symptom(chain: tuple[ExceptionRecord, ...]) -> bool:
-    return any(s.kind in t.kinds and re.search(s.message, t.message) for t in chain for s in SYMPTOMS)
+def is_symptom(chain: tuple[ExceptionRecord, ...], symptoms: tuple[Symptom, ...] = SYMPTOMS) -> bool:
+    return any(s.kind in t.kinds and re.search(s.message, t.message) for t in chain for s in symptoms)
 
 
 def first_cause(tracebacks: list[Traceback], ended: float | None = None) -> Traceback | None:
@@ -195,9 +200,10 @@ class Diagnosis(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A rule applies if all its conditions hold: one of `kinds` (`package.*`: all of a package) is in the chain of
-    exceptions, with `text` in its message; one of `roots` is below it; without a chain the status is one of `codes`
-    (128 + n for signal n); `output` is in the last lines."""
+    """A rule applies if all its conditions hold: one of `kinds` (`package.*`: all of a package, `*Name`: all classes
+    whose names end so) is in the chain of exceptions, with `text` in its message; one of `roots` is below it; without a
+    chain the status is one of `codes` (128 + n for signal n); `output` is in the last lines; `reading`: it was raised
+    while a configuration was read."""
 
     name: str
     recoverable: bool
@@ -209,6 +215,7 @@ class Rule(NamedTuple):
     output: str = ""
     before_first_beat: bool = False
     by_kernel: bool = False
+    reading: bool = False
 
 
 COMPILERS: Final = (
@@ -220,6 +227,8 @@ COMPILERS: Final = (
     "torch.jit.frontend.*",
     "triton.*",
     "jax.errors.JAXTypeError",
+    "*CompilationError",
+    "*CompileError",
 )
 CONFIGURATION: Final = (
     "omegaconf.errors.OmegaConfBaseException",
@@ -228,16 +237,44 @@ CONFIGURATION: Final = (
     "pydantic.error_wrappers.ValidationError",
     "pydantic.errors.PydanticUserError",
     "jsonschema.exceptions.ValidationError",
-    "yaml.error.YAMLError",
-    "tomllib.TOMLDecodeError",
+    "yaml.*",
+    "ruamel.yaml.*",
+    "tomllib.*",
+    "tomli.*",
+    "toml.decoder.*",
+    "tomlkit.exceptions.*",
     "configparser.Error",
     "argparse.ArgumentError",
     "click.exceptions.UsageError",
     "absl.flags._exceptions.Error",
-    "deepspeed.runtime.config.DeepSpeedConfigError",
+    "*ConfigError",
+    "*ConfigurationError",
     "lightning.fabric.utilities.exceptions.MisconfigurationException",
     "lightning_fabric.utilities.exceptions.MisconfigurationException",
 )
+# What shows that a configuration is being read: the name of a function, that of a file of the program, or the line.
+NAMES: Final = r"(?:config(?:uration)?|cfg|conf|settings|hparams|hyperparameters)"
+READERS: Final = re.compile(
+    rf"(?!.*_and_)_*(?:(?:load|read|parse|validate|check|resolve|merge)_(?:\w+_)?{NAMES}s?"
+    r"|(?:load|read|parse)_(?:\w+_)?(?:yaml|toml|args|arguments|options|flags)"
+    r"|(?:load|read|parse)\w*(?:Config|Settings|Args)|from_(?:yaml|toml|ini|json_file|args))"
+)
+READING_PLACES: Final = re.compile(
+    r"(?:\w+_)?(?:configs?|configuration|cfg)(?:_\w+)?\.py:\d+ in (?!(?:main|run|train|fit)$).*"
+)
+VALUES: Final = rf"(?:\w+_)?{NAMES}\b(?:\.\w+)*?"
+READING_LINES: Final = re.compile(rf"\b{VALUES}(?:\[|\.get\()|\b(?:int|float|bool)\((?:\w+\.)?{VALUES}")
+# A missing file of this name is one of the configuration.  Those in checkpoints may not be complete yet.
+MISSING: Final = (
+    r"No such file or directory: ['\"](?!.*(?:checkpoint|ckpt))(?:.*/)?"
+    r"(?:[^/]+\.(?:ya?ml|toml|ini|cfg|conf|gin)|[^/]*(?:config|cfg|settings|hparams|args)[^/]*\.json)['\"]"
+)
+# A build tool that failed, and why it may succeed on another try.
+BUILD: Final = (
+    r"nvcc fatal|ninja: build stopped|^Command .{0,99}\b(?:nvcc|ninja|hipcc)\b.* returned non-zero exit status"
+)
+PASSING: Final = r"killed|no space left|input/output error|stale file handle|cannot allocate|too many open files"
+
 XLA: Final = ("jaxlib.xla_extension.XlaRuntimeError", "jaxlib._jax.XlaRuntimeError", "jax.errors.JaxRuntimeError")
 MEMORY: Final = ("MemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
 
@@ -257,10 +294,25 @@ RULES: Final = (
     Rule(
         "machine",
         True,
+        "a disk failed, or a limit of the machine was reached",
+        kinds=("RuntimeError", "subprocess.CalledProcessError"),
+        text=rf"(?=.*(?:Error building extension|{BUILD})).*(?i:{PASSING})",
+    ),
+    Rule(
+        "machine",
+        True,
+        "a disk failed, or a limit of the machine was reached",
+        codes=(1, 2, 255),
+        output=r"(?i)killed signal terminated program|no space left on device",
+    ),
+    Rule(
+        "machine",
+        True,
         "a file or a connection could not be used",
         kinds=(*COMPILERS, *CONFIGURATION),
         roots=("OSError", "ConnectionError"),
     ),
+    Rule("machine", True, "a file or a connection could not be used", kinds=("requests.*",)),
     Rule("shutdown", True, "Python was shutting down", kinds=("Exception",), text="Python is likely shutting down"),
     Rule("syntax", False, "a restart does not change the program", kinds=("SyntaxError",)),
     Rule("import", False, "a restart installs nothing", kinds=("ImportError",)),
@@ -280,6 +332,20 @@ RULES: Final = (
         text=r"Error building extension|Failed to compile Op\b|Compile operator failed|(?i:build graph failed)"
         r"|Compile graph .{0,99} failed|\b(E40021|EB0000)\b",  # CANN: TEFusion, TBE
     ),
+    Rule(
+        "compile",
+        False,
+        "the same program is compiled again with the same result",
+        kinds=("RuntimeError", "subprocess.CalledProcessError"),
+        text=BUILD,
+    ),
+    Rule(
+        "compile",
+        False,
+        "the same program is compiled again with the same result",
+        codes=(1, 2, 255),
+        output=r"^nvcc fatal\b|^ninja: build stopped: ",
+    ),
     Rule("assertion", False, "a failed assertion fails again", kinds=("AssertionError",)),
     Rule(
         "configuration",
@@ -287,6 +353,38 @@ RULES: Final = (
         "a restart does not change the configuration",
         kinds=CONFIGURATION,
         before_first_beat=True,
+    ),
+    Rule(
+        "configuration",
+        False,
+        "a restart does not change the configuration",
+        kinds=("json.decoder.JSONDecodeError",),
+        text=r"\(char (?!0\))",  # nothing that is JSON at all may be a file that is being written, or an answer
+        before_first_beat=True,
+    ),
+    Rule(
+        "configuration",
+        False,
+        "a restart does not change the configuration",
+        kinds=("FileNotFoundError",),
+        text=MISSING,
+        before_first_beat=True,
+    ),
+    Rule(
+        "configuration",
+        False,
+        "a restart does not change the configuration",
+        kinds=("TypeError",),
+        text=r"^\w*(?:Config|Configuration|Settings|Args|Arguments|Options|HParams)\.__init__\(\) (?:got an|missing) ",
+        before_first_beat=True,
+    ),
+    Rule(
+        "configuration",
+        False,
+        "a restart does not change the configuration",
+        kinds=("ValueError", "KeyError", "TypeError", "FileNotFoundError"),
+        before_first_beat=True,
+        reading=True,
     ),
     Rule("usage", False, "a restart does not change its arguments", codes=(2,), before_first_beat=True),
     Rule("command", False, "a restart does not provide the program", codes=(126, 127), before_first_beat=True),
@@ -346,12 +444,37 @@ def _applies(rule: Rule, ending: CommandFailure, chain: tuple[ExceptionRecord, .
         return False
     if rule.codes and (status not in rule.codes or chain):
         return False
+    if rule.reading and not _reads_configuration(chain):
+        return False
     return not rule.output or any(re.search(rule.output, _split_prefix(line)[1]) for line in ending.tail[-AFTER:])
 
 
 def _matches(thrown: ExceptionRecord, rule: Rule) -> bool:
-    kind = any(k == name or (name[-1] == "*" and k.startswith(name[:-1])) for name in rule.kinds for k in thrown.kinds)
+    kind = any(_is_named(kind, name) for name in rule.kinds for kind in thrown.kinds)
     return kind and (re.search(rule.text, f"{thrown.message} {thrown.more}") is not None)
+
+
+def _is_named(kind: str, name: str) -> bool:
+    if name.startswith("*"):
+        return kind.endswith(name[1:])
+    return kind == name or (name.endswith("*") and kind.startswith(name[:-1]))
+
+
+def _reads_configuration(chain: tuple[ExceptionRecord, ...]) -> bool:
+    """Whether these exceptions were raised while a configuration was read, and not because of a disk or a network."""
+    if any("OSError" in thrown.kinds and "FileNotFoundError" not in thrown.kinds for thrown in chain):
+        return False
+    return any(map(_was_reading, chain))
+
+
+def _was_reading(thrown: ExceptionRecord) -> bool:
+    if any(READERS.fullmatch(frame.rpartition(":")[2]) for frame in thrown.frames):
+        return True
+    place = thrown.own.partition(":")[0]
+    is_program = thrown.frames[:1] == (f"{place}:<module>",)  # a program of such a name does all of its work there
+    if READING_PLACES.fullmatch(thrown.own) and not is_program:
+        return True
+    return bool(thrown.own) and thrown.own == thrown.where and READING_LINES.search(thrown.source) is not None
 
 
 # --- the last lines of output -----------------------------------------------------------------------------------------
@@ -359,6 +482,9 @@ def _matches(thrown: ExceptionRecord, rule: Rule) -> bool:
 # The prefix that torchrun and torch put before each line of a rank.
 PREFIX: Final = re.compile(r"((?:\[(?!rank)[A-Za-z_]\w*?\d+\]:)?(?:\[rank\d+\]: ?)?)(.*)", re.DOTALL)
 COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+FRAME: Final = re.compile(r'  File "(.*)", line (\d+), in (.*)')
+LIBRARY: Final = re.compile(r"^<|-packages/|/lib/python3")
+KEPT_FRAMES: Final = 16
 LAST: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
 
 
@@ -372,7 +498,7 @@ def last_printed(tail: tuple[str, ...]) -> ExceptionRecord | None:
         above = [other for mark, other in lines[:index] if mark == prefix]
         if matched and _ends_with_frames(above):
             name, message = matched.groups()
-            return ExceptionRecord(_bases(name), (message or "").strip())
+            return ExceptionRecord(_bases(name), (message or "").strip(), *_printed_stack(above))
     return None
 
 
@@ -390,6 +516,23 @@ def _ends_with_frames(above: list[str]) -> bool:
         if not text.startswith("    ") and not text.startswith("  [Previous line repeated"):
             return False
     return False
+
+
+def _printed_stack(above: list[str]) -> tuple[str, str, str, tuple[str, ...], str]:
+    """What an exception record has after its message, from the lines of a traceback that Python printed."""
+    places, frames, own, source = [""], [], "", ""
+    for text in above:
+        if matched := FRAME.fullmatch(text):
+            path, line, function = matched.groups()
+            file = path.rpartition("/")[2]
+            places, source = [*places, f"{file}:{line} in {function}"], ""
+            frames.append(f"{file}:{function}")
+            own = own if LIBRARY.search(path) else places[-1]
+        elif text.startswith("    ") and not source:
+            source = text.strip()
+        elif text.startswith("Traceback "):  # those before it are those of other exceptions
+            places, frames, own, source = [""], [], "", ""
+    return "", places[-1], own, tuple(frames[-KEPT_FRAMES:]), source
 
 
 def _bases(name: str) -> tuple[str, ...]:

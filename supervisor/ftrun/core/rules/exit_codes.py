@@ -4,19 +4,21 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 
-CONTRACT_VERSION: Final = 1
+CONTRACT_VERSION: Final = 2
 
 
 class Verdict(NamedTuple):
     """`outer`: what the outer scheduler should do, as the end of "the scheduler should ...".  `ends_group`: of one
-    member, it ends the whole group at once.  `about_node`: it is about one node, so that no failure of another member
-    explains it.  `logged`: the last line of a run says what the scheduler should do."""
+    member, it ends the whole group at once.  `replaceable`: except where the group can go on without that member, which
+    then ends alone.  `about_node`: it is about one node, so that no failure of another member explains it.  `logged`:
+    the last line of a run says what the scheduler should do."""
 
     name: str
     code: int
     meaning: str
     outer: str
     ends_group: bool
+    replaceable: bool
     about_node: bool
     logged: bool
 
@@ -27,6 +29,7 @@ HANG_LIMIT: Final = Verdict(
     "hung again after the last restart without progress",
     "reschedule the job",
     ends_group=False,
+    replaceable=False,
     about_node=False,
     logged=True,
 )
@@ -36,6 +39,8 @@ USER_FAULT_LIMIT: Final = Verdict(
     "the same user-induced device fault recurred, or different device faults in a row did not point at one node",
     "reschedule the job without isolating the node",
     ends_group=True,
+    # ModelArts ("Unconditional Job-Level Rescheduling"): what the user's input causes ends all pods of the job.
+    replaceable=False,
     about_node=True,
     logged=True,
 )
@@ -45,6 +50,7 @@ NODE_FAULT: Final = Verdict(
     "a device fault that restarts do not cure, or an unkillable tree",
     "isolate the node and reschedule the job",
     ends_group=True,
+    replaceable=True,
     about_node=True,
     logged=True,
 )
@@ -54,6 +60,7 @@ FAILURE_LIMIT: Final = Verdict(
     "failed again after the last restart without progress",
     "mark the job as failed",
     ends_group=False,
+    replaceable=False,
     about_node=False,
     logged=True,
 )
@@ -63,6 +70,17 @@ NON_RECOVERABLE: Final = Verdict(
     "an error that no restart can cure",
     "mark the job as failed at once",
     ends_group=False,
+    replaceable=False,
+    about_node=False,
+    logged=True,
+)
+SHUTDOWN_HANG: Final = Verdict(
+    "shutdown-hang",
+    95,
+    "the training reached its end, and its processes hung while they shut down, also after a restart",
+    "mark the job as failed; its training is complete",
+    ends_group=False,
+    replaceable=False,
     about_node=False,
     logged=True,
 )
@@ -72,6 +90,7 @@ INTERNAL: Final = Verdict(
     "ftrun itself failed",
     "mark the job as failed",
     ends_group=True,
+    replaceable=True,
     about_node=False,
     logged=True,
 )
@@ -82,6 +101,7 @@ NOT_EXECUTABLE: Final = Verdict(
     "the command cannot be executed",
     "mark the job as failed",
     ends_group=False,
+    replaceable=False,
     about_node=False,
     logged=False,
 )
@@ -91,6 +111,7 @@ NOT_FOUND: Final = Verdict(
     "the command was not found",
     "mark the job as failed",
     ends_group=False,
+    replaceable=False,
     about_node=False,
     logged=False,
 )
@@ -100,6 +121,7 @@ USAGE: Final = Verdict(
     "a bad option or value; nothing was started",
     "mark the job as failed",
     ends_group=False,
+    replaceable=False,
     about_node=False,
     logged=True,
 )

@@ -1,10 +1,12 @@
-"""Processes that died without a recorded exception: by a signal, or by an exit that bypasses Python (`os._exit`, C)."""
+"""The process that ended first, where what the others died of does not tell: without a recorded exception, by a signal
+or by an exit that bypasses Python (`os._exit`, C), or with 0 while the others still needed it."""
 
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from ftrun.core.machine.values import TOUCH
+from ftrun.core.machine.values import TOUCH, LocalRank, Rank
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.text.durations import seconds
 from ftrun.core.text.sentences import rank as named
 from ftrun.core.text.sentences import signal
 
@@ -47,3 +49,36 @@ def rank_without_exception(ranks: Iterable[tuple[int, int]], with_exception: Con
     number, pid = silent[0]
     who = named(number) if number < TOUCH else f"{named(number)} (process {pid})"
     return f"{who} left no exception"
+
+
+class EarlyLeave(NamedTuple):
+    """A rank that ended with 0, or called itself done, before another one died of a connection that was closed, a
+    timeout, or the like.  `at`: when it ended, where ftrun has seen that; `description` leads over to what followed."""
+
+    rank: int
+    at: float | None
+    description: str
+
+
+def left_early(processes: Iterable[LocalRank], ranks: Iterable[Rank], failed: int | None) -> EarlyLeave | None:
+    """The first rank that has left.  `processes` are those that ftrun started itself; under a launcher only the ranks'
+    own word counts.  `failed`: the rank that failed; one that was done itself needed no other any more."""
+    known = {one.rank: one for one in ranks if one.ranked}
+    if failed is not None and failed in known and known[failed].done:
+        return None
+    ended = {one.rank: one for one in processes}
+    end = ended[failed].exited_at if failed in ended else None
+    if ended:
+        exits = ((one.exited_at, one.rank) for one in ended.values() if one.code == 0)
+        left = [(at, rank) for at, rank in exits if at is not None and (end is None or at <= end)]
+    else:
+        left = [(one.moved_at or 0.0, one.rank) for one in known.values() if one.done]
+        left = left if len(left) < len(known) else []
+    if not left:
+        return None
+    at, rank = min(left)
+    step = known[rank].step if rank in known else None
+    where = "" if step is None else f" at step {step}"
+    how = f"{named(rank)} left{' with 0' if ended else ''}{where} before the others"
+    after = "then" if end is None else f"{seconds(end - at)} later"
+    return EarlyLeave(rank, at if ended else None, f"{how}; {after} ")

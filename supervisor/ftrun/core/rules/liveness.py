@@ -57,9 +57,9 @@ def time_awake(since: float, now: float, aways: Iterable[tuple[float, float]]) -
 def assess(attempt: Attempt, now: float, limits: Limits, suspected: Finding | None = None) -> Assessment:
     """The finding that is furthest over its limit, or the suspected one if it still holds, and when to check again.
 
-    A rank that reported `done`, or whose process is gone, is not waited for.  While a section is open, its deadline
-    replaces that of the step, unless the section belongs to a thread that does not train.  An outer section that is
-    overdue is a hang, however much time its inner sections have left.
+    A rank whose process is gone is not waited for; one that reported `done` has to end.  While a section is open, its
+    deadline replaces that of the step, unless the section belongs to a thread that does not train.  An outer section
+    that is overdue is a hang, however much time its inner sections have left.
     """
     awaited = awaited_ranks(attempt)
     findings, spans = _spawn(attempt, now, limits) + _idle(attempt, now, limits) + _proved(attempt, now), list[float]()
@@ -87,8 +87,9 @@ def assess(attempt: Attempt, now: float, limits: Limits, suspected: Finding | No
 
 
 def awaited_ranks(attempt: Attempt) -> list[Rank]:
-    """The ranks that have to move.  In a later round of recovery each of them starts again, like a new process."""
-    awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]
+    """The ranks that have to move, or to end after they reported `done`.  In a later round of recovery each of them
+    starts again, like a new process."""
+    awaited = [rank for rank in attempt.ranks if rank.present]
     return awaited if attempt.rounds.number == 1 else [_in_round(rank, attempt.rounds.began) for rank in awaited]
 
 
@@ -147,7 +148,7 @@ def _spawn(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
         ranks = tuple(r for r in ranks if r.present or (r.moved_at is not None and r.moved_at > since))
     if limits.start is None or attempt.barred:
         return []
-    if any(r.moved_at is not None or r.done or (r.sections and r.present) for r in ranks):
+    if any(r.moved_at is not None or (r.sections and r.present) for r in ranks):
         return []
     credit = max((r.credit for r in ranks), default=0.0)
     age = time_awake(since, now, attempt.aways) - credit
@@ -190,7 +191,7 @@ def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
     beats = limits.auto and (attempt.moved or attempt.first_beat is not None)
     if not (limits.idle_given or idle.accelerator or beats):
         return []
-    if any(has_own_limit(rank, limits) for rank in attempt.ranks if rank.present and not rank.done):
+    if any(has_own_limit(rank, limits) for rank in attempt.ranks if rank.present):
         return []
     since = max([begun, attempt.spawned_at, *(r.moved_at for r in attempt.ranks if r.moved_at is not None)])
     age = time_awake(since, now, attempt.aways) - max((rank.credit for rank in attempt.ranks), default=0.0)

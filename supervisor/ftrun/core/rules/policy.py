@@ -37,6 +37,7 @@ class Policy(NamedTuple):
     scale_out: bool = False  # a removed device that is well again is used again at the next checkpoint
     unconditional: bool = False  # the failure limit passes the command's own code to the outer scheduler
     asks_platform: bool = False  # the first start, too, needs the platform's permission
+    input_spent: bool = False  # the command has read from a pipe: another start would not get the same
     checks_devices: bool = False  # the first start waits for a check of the devices
     node: str = ""
     phase: str = ""  # one of several phases that run in sequence; each has a history of its own
@@ -74,6 +75,17 @@ LIMIT: Final[dict[Cause, exit_codes.Verdict]] = {
 def is_exhausted(ledger: Ledger, cause: Cause, policy: Policy) -> bool:
     """Whether the restart budget for this cause is used up."""
     return policy.max_restarts is not None and ledger.count(cause) >= policy.max_restarts
+
+
+def extent(ledger: Ledger) -> tuple[int, int]:
+    """How far the job has got: its highest step and checkpoint, -1 where there is none."""
+    step, checkpoint = ledger.best_step, ledger.best_checkpoint
+    return -1 if step is None else step, -1 if checkpoint is None else checkpoint
+
+
+def has_ended_before(ledger: Ledger) -> bool:
+    """Whether an earlier attempt hung after it had trained to its end, and the job has got no further since."""
+    return ledger.ended_at == extent(ledger)
 
 
 def backoff(ledger: Ledger, cause: Cause, policy: Policy) -> float:

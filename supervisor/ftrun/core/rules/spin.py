@@ -2,7 +2,7 @@
 
 A look reads where the main thread is, and what it has read, written and started, without stopping it
 (helpers/evidence/spinning.py).  The sampler adds what the whole tree reads and writes.  A computation that ends looks
-the same as one that does not: ADR 38 says why an hour was chosen, and what is not found.
+the same as one that does not: ADR 39 says why an hour was chosen, and what is not found.
 """
 
 from typing import Final

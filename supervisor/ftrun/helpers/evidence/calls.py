@@ -10,7 +10,11 @@ from ftrun.core.named_tuple import NamedTuple
 FUTEX_PRIVATE: Final = 128
 CLOCK_REALTIME: Final = 256  # of a futex call: its timeout is on the wall clock
 TIMER_ABSTIME: Final = 1
-F_SETLKW: Final = (7, 38)  # fcntl(2): F_SETLKW and F_OFD_SETLKW
+F_SETLKW: Final = 7  # fcntl(2)
+F_OFD_SETLKW: Final = 38
+OPEN_FILE_LOCK: Final = "fcntl with F_OFD_SETLKW"
+# Their locks belong to open files, of which anybody may have been sent a descriptor.
+HANDED_OVER: Final = ("flock", OPEN_FILE_LOCK)
 
 
 class Call(NamedTuple):

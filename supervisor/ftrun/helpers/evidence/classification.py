@@ -170,7 +170,7 @@ def classify(
 
 def other_silent_ranks(finding: Finding, ranks: Iterable[RankState], now: float) -> list[RankState]:
     """Other ranks that stopped at about the same time, so the suspect may be waiting for them."""
-    others = [r for r in ranks if r.rank != finding.rank and r.pid and r.present and not r.done]
+    others = [r for r in ranks if r.rank != finding.rank and r.pid and r.present]
     return [r for r in others if r.moved_at is not None and now - r.moved_at >= finding.limit / 2]
 
 

@@ -25,7 +25,7 @@ class Handlers:
     """`frames`: the Python frames of a thread.  `mains`: the main threads of Python, which in a program that embeds it
     may be others than those of their processes.  `keeping`: the threads that keep the lock of their interpreter.
     `python`: the processes whose stacks were read.  `obeying`: those that obey ftrun.  `optimistic`: as in
-    wakers.py."""
+    wakers.py.  `stepped`: the ranks of which a step has ended: SIGTERM, SIGINT and SIGHUP end their job."""
 
     def __init__(
         self,
@@ -36,10 +36,12 @@ class Handlers:
         python: Container[int],
         obeying: Container[int],
         optimistic: bool,
+        stepped: Container[int],
     ) -> None:
         self._world, self._frames, self._mains, self._optimistic = world, frames, mains, optimistic
         self._keeping, self._python, self._obeying = keeping, python, obeying
         blocked = [pid for pid, process in world.processes.items() if any(held_by_child(t) for t in process.threads)]
+        self._trained = {pid for pid in world.processes if any(above in stepped for above in world.line(pid))}
         self._unborn = {pid for pid, process in world.processes.items() if process.parent in blocked}
 
     def ends(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> str | None:
@@ -71,10 +73,13 @@ class Handlers:
         sends it the others.
 
         torch has each worker of a DataLoader end at SIGTERM, which its parent sends; who stops a job asks the command.
-        In a step of a known library SIGTERM ends no wait (recognized.py).
+        In a step of a known library SIGTERM ends no wait (recognized.py), nor in or below a rank that has
+        stepped.
         """
         assert process.interrupts is not None
         asked = handled.asking(process.interrupts.caught, pid in self._python)
+        if pid in self._trained:
+            asked -= handled.LAST
         if self._optimistic:
             return sorted(asked - {TERMINATE}), set()
         frames = self._frames(pid, pid)

@@ -14,6 +14,7 @@ from ftrun.core.rules.hang_rules import RULES
 from ftrun.helpers.evidence import (
     blocking_calls,
     flight_recorder,
+    libraries,
     look,
     processes,
     proof,
@@ -231,7 +232,8 @@ class Investigation:
         more."""
         finding = self._request.finding
         job, others = look.facts(self._request), self._others
-        proved = proof.prove(before, after, found.found, job, in_group=others is not None)
+        in_group, code = others is not None, libraries.of(before, found.found)
+        proved = proof.prove(before, after, found.found, job, in_group=in_group, code=code)
         proved = proved if others is None else others.apply(proved, job)
         # Any process of a circle may be named as its end.
         same = proved.pid == finding.pid or finding.pid in {wait.pid for wait in proved.waits}
@@ -312,8 +314,8 @@ def _explained(facts: Facts, world: World) -> Facts:
 
 
 def _seen_ranks(facts: Facts) -> list[RankSeen]:
-    """What each rank of this node that is not done was seen to do."""
-    graph, numbers = facts.graph, {rank.pid: rank.rank for rank in facts.request.ranks if not rank.done}
+    """What each rank of this node that has not ended was seen to do."""
+    graph, numbers = facts.graph, {rank.pid: rank.rank for rank in facts.request.ranks if rank.present}
     awaits: dict[int, set[int]] = {}
     abroad: set[int] = set()  # processes that wait for another host, which in a group has ranks, too
     for node in graph.nodes:

@@ -11,7 +11,7 @@ from typing import Final
 
 from ftrun.core.machine.values import Spin
 from ftrun.core.text import sentences
-from ftrun.helpers.evidence import processes, proof, spinning, stacks, threads, waits
+from ftrun.helpers.evidence import libraries, processes, proof, spinning, stacks, threads, waits
 from ftrun.helpers.evidence.mappings import Mappings
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.proof import Facts, Proof
@@ -43,11 +43,13 @@ def cpu() -> float:
 
 def facts(request: Look | Request) -> Facts:
     """The ranks that are still to be waited for, and those of them that do not move."""
-    ranks = [rank for rank in request.ranks if rank.pid and rank.present and not rank.done]
+    ranks = [rank for rank in request.ranks if rank.pid and rank.present]
     still = [r for r in ranks if r.moved_at is None or request.now - r.moved_at >= STILL]
     still.sort(key=lambda rank: rank.moved_at or 0.0)
     devices = all(device.answers and device.util == 0 for device in request.devices) and bool(request.devices)
-    return Facts(request.root, {rank.pid: rank.rank for rank in ranks}, tuple(rank.pid for rank in still), devices)
+    stepped = frozenset(rank.pid for rank in ranks if rank.step is not None)
+    numbers = {rank.pid: rank.rank for rank in ranks}
+    return Facts(request.root, numbers, tuple(rank.pid for rank in still), devices, stepped)
 
 
 def prove(request: Look, pause: Callable[[float], None]) -> Proof:
@@ -67,13 +69,14 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
     waits.observe_outside(before, excluded, in_group)
     spied = list(dict.fromkeys(wait.pid for wait in first.waits))[:SPIED]
     found = stacks.collect(stacks.program(), spied, STACKS).found
-    first = proof.prove(before, before, found, job, False, in_group)
+    code = libraries.of(before, found)
+    first = proof.prove(before, before, found, job, False, in_group, code=code)
     if first.open_reason is not None and not first.in_group:
         return first
     pause(max(0.0, started + request.between - time.monotonic()))
     after, excluded = waits.empty(frozenset()), _excluded(request)
     waits.observe(after, processes.members(request.root, excluded), excluded, in_group)
-    return proof.prove(before, after, found, job, False, in_group)
+    return proof.prove(before, after, found, job, False, in_group, code=code)
 
 
 def computing(request: Look | Request) -> Spin | None:

@@ -33,6 +33,10 @@ class Mappings:
         self._tables: dict[int, list[Mapping]] = {}
         self.named: set[str] = set()  # the shared files that other programs may open by a name, as far as read
 
+    def all(self, pid: int) -> list[Mapping]:
+        """All of a process, in the order of their addresses; empty if access is denied."""
+        return self._table(pid)
+
     def shared(self, pid: int) -> set[str]:
         """The shared mappings of a process; empty if access is denied."""
         return {mapping.key for mapping in self._table(pid) if mapping.is_shared}
@@ -71,16 +75,20 @@ class Mappings:
 
 
 _NONE: Final = "map:00:00:0"
+# Of sem_open(3), which closes the descriptor at once; of multiprocessing and of torch, which send theirs only to
+# processes of the same program.
+_UNSENT: Final = ("/dev/shm/sem.", "/dev/shm/pym-", "/dev/shm/torch_")
 
 
 def _is_nameless(pid: int, path: str, inode: str) -> bool:
-    """Whether no program can open this memory by a name.
+    """Whether no program can open this memory by a name, and none was given a descriptor of it.
 
-    A semaphore of glibc is mapped from a file that has had another name, so that it seems deleted while it has one.
+    A memfd, or a deleted file of the program's own, may have been sent to anybody, who need not have mapped it yet.  A
+    semaphore of glibc is mapped from a file that has had another name, so that it seems deleted while it has one.
     """
-    if path.startswith(("/memfd:", "/dev/zero (deleted)")):
+    if path.startswith("/dev/zero (deleted)"):  # MAP_SHARED with MAP_ANONYMOUS, which only children get
         return True
-    if not path.startswith("/dev/shm/") or not path.endswith(" (deleted)"):
+    if not path.startswith(_UNSENT) or not path.endswith(" (deleted)"):
         return False
     try:
         with os.scandir(f"/proc/{pid}/root/dev/shm") as entries:

@@ -60,10 +60,13 @@ class Describer:
         return f"{os.path.basename(frame.file)}:{frame.line}" if frame else ""
 
     def wait(self, pid: int) -> tuple[str, str, bool]:
-        """What the main thread of a process waits for, the name of its collective or empty, whether it is stopped."""
-        collective = recognized.collective(self._frames(pid, pid))
-        name = collective.name.rpartition(".")[2] if collective else ""
-        return self._waits(pid, pid), name, self._is_stopped(pid)
+        """What the main thread of a process waits for, the name of its collective (or of a backward pass) or empty,
+        whether it is stopped."""
+        return self._waits(pid, pid), recognized.common_call(self._frames(pid, pid)), self._is_stopped(pid)
+
+    def launches(self, pid: int) -> bool:
+        """Whether this process is a launcher of ranks, which waits for their ends."""
+        return recognized.launches(self._frames(pid, pid))
 
     def _own(self, pid: int, tid: int) -> Frame | None:
         frames = self._frames(pid, tid)
@@ -77,12 +80,8 @@ class Describer:
         """`waits for a lock at train.py:12`."""
         frames, place = self._frames(pid, tid), self.place(pid, tid)
         at = f" at {place}" if place else ""
-        if (collective := recognized.collective(frames)) is not None:
-            return f"waits in {collective.name.rpartition('.')[2]}{at}"
-        if recognized.in_backward(frames):
-            return f"waits in a backward pass{at}"
-        if self._repeats(pid, tid):
-            return f"repeats the same computation{at}"
+        if call := recognized.common_call(frames):
+            return f"waits in {call}{at}"
         what = self._wakers[pid, tid].what if (pid, tid) in self._wakers else ""
         thread = self._python.get((pid, tid))
         if thread is not None and thread.gil:
@@ -137,16 +136,11 @@ class Describer:
             others = path[: path.index(following)]
             before = [f"{self.who(one)} {self._because(one)}" for one in others[::-1][:NAMED]]
             return root, "; ".join([f"deadlock: {', and '.join(waits)}, each of which needs the next", *before])
-        if self._repeats(root, root):
-            return root, "; ".join([f"endless loop: {self._exact(root)} {self._waits(root, root)}", *before])
         text = f"deadlock: {self._exact(root)} {self._waits(root, root)}, which only its own threads can end"
         sides = [node for node in self._python if node[0] == root and node[1] != root and self._frames(*node)]
         if sides:
             text += ": " + ", ".join(f"{self.thread(*node)} {self._waits(*node)}" for node in sides[:NAMED])
         return root, "; ".join([text, *before])
-
-    def _repeats(self, pid: int, tid: int) -> bool:
-        return (pid, tid) in self._wakers and self._wakers[pid, tid].repeats
 
     def _exact(self, pid: int) -> str:
         rank = pid in self._ranks
@@ -155,18 +149,18 @@ class Describer:
     def _because(self, pid: int) -> str:
         """How a process waits for another one that was named just before."""
         frames, place = self._frames(pid, pid), self.place(pid, pid)
-        if (collective := recognized.collective(frames)) is not None:
-            return f"waits for it in {collective.name.rpartition('.')[2]}{f' at {place}' if place else ''}"
+        if call := recognized.common_call(frames):
+            return f"waits for it in {call}{f' at {place}' if place else ''}"
         return self._waits(pid, pid)
 
     def _mismatch(self, group: Iterable[Node]) -> str | None:
         """Ranks that wait in different collectives."""
         waits: dict[str, tuple[int, str]] = {}
         for pid in sorted({pid for pid, _ in group if pid in self._ranks}, key=lambda pid: self._ranks[pid]):
-            collective = recognized.collective(self._frames(pid, pid))
-            if collective is None:
+            call = recognized.common_call(self._frames(pid, pid))
+            if not call:
                 return None
-            waits.setdefault(collective.name.rpartition(".")[2], (pid, self.place(pid, pid)))
+            waits.setdefault(call, (pid, self.place(pid, pid)))
         if len(waits) < 2:
             return None
         parts = [
@@ -177,11 +171,11 @@ class Describer:
 
     def _next(self, pid: int) -> int | None:
         """The process for which this one waits in the first place; None: only for itself."""
-        if self._is_stopped(pid) or self._repeats(pid, pid):
+        if self._is_stopped(pid):
             return None
         frames = self._frames(pid, pid)
         own = self._others(pid, [(pid, pid)])
-        if recognized.collective(frames) is not None or recognized.in_backward(frames):
+        if recognized.common_call(frames):
             everything = self._others(pid, [node for node in self._wakers if node[0] == pid])
             own = {other for other in everything if other in self._ranks} or everything
         elif not own:
@@ -196,7 +190,7 @@ class Describer:
     def _serves_others(self, pid: int) -> bool:
         """Whether it waits for what others do, and is no cause."""
         frames = self._frames(pid, pid)
-        return recognized.collective(frames) is not None or recognized.awaits_work(frames)
+        return bool(recognized.common_call(frames)) or recognized.awaits_work(frames)
 
     def _is_stopped(self, pid: int) -> bool:
         threads = self._world.processes[pid].threads if pid in self._world.processes else ()

@@ -1,30 +1,28 @@
 """The proof that a rank will never move again.  Pure.
 
-A thread is dead if it is blocked, and everything that may end its wait is a thread that is dead; also if it repeats the
-same states for ever (recurrence.py), and only dead threads may influence it.  The dead threads are
+A thread is dead if it is blocked, and everything that may end its wait is a thread that is dead.  The dead threads are
 what is left when all others are found: a thread may run if it runs, if anything about it is unknown, or if a thread of
 a process that may end its wait, or end its process (families.py), may run.  A rank is convicted if the main thread of
 its process is dead; without ranks, if the main threads of all processes are.
 
 Both observations must agree: the same processes with the same threads, and no dead thread has run in between, but for
-threads that are known to wait again and again (recognized.py) and those that repeat the same states.  Then each thread
-was blocked for the whole time between the observations, in which everything that the proof uses was read.  Neither a
-deadlock nor an endless loop needs a timeout: a job for which this proof holds stays as it is for ever, unless somebody
-outside kills or debugs it.
+threads that are known to wait again and again (recognized.py).  Then each thread was blocked for the whole time between
+the observations, in which everything that the proof uses was read.  No timeout is needed: a job for which this proof
+holds stays as it is for ever, unless somebody outside kills or debugs it.
 
-graph.py answers a weaker question, for a timeout that has passed already: whether something outside the job is known to
-end the wait.
+graph.py decides nothing: it makes the sentences of the report.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from ftrun.core.group.waits import Blocked, Link, Waits
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.evidence import families, handlers, mechanism
 from ftrun.helpers.evidence.connections import Connections
+from ftrun.helpers.evidence.libraries import NOTHING, Code
+from ftrun.helpers.evidence.recognized import Gives
 from ftrun.helpers.evidence.stacks import Stack
 from ftrun.helpers.evidence.wakers import Reader, Wakers
 from ftrun.helpers.evidence.world import WaitingProcess, WaitingThread, World
@@ -35,12 +33,14 @@ Node = tuple[int, int]  # pid and tid
 
 class Facts(NamedTuple):
     """`root`: the pid of the command.  `ranks`: the ranks of the job by pid, without those that have ended on purpose.
-    `still`: the pids of those that do not move, the longest first.  `still_devices`: no accelerator does anything."""
+    `still`: the pids of those that do not move, the longest first.  `still_devices`: no accelerator does anything.
+    `stepped`: the pids of those of which a step has ended."""
 
     root: int
     ranks: Mapping[int, int] = {}
     still: tuple[int, ...] = ()
     still_devices: bool = False
+    stepped: frozenset[int] = frozenset()
 
 
 class Wait(NamedTuple):
@@ -62,8 +62,7 @@ class Proof(NamedTuple):
     """`open_reason`: why the wait may still end, or None: it never does.  `mechanism`: a sentence that says what
     waits for what.  Closed: `fingerprint` is equal for two proofs of the same deadlock, between which no thread has
     run; `rank`, `pid`: where the deadlock is.  `waits`: all waits that were followed.  `in_group`: only another member
-    of the group may end the wait; `group` is what it has to know for that, if it is wanted.  `loops`: one of these
-    threads does not wait, but repeats the same computation for ever."""
+    of the group may end the wait; `group` is what it has to know for that, if it is wanted."""
 
     open_reason: str | None
     mechanism: str = ""
@@ -73,7 +72,6 @@ class Proof(NamedTuple):
     waits: tuple[Wait, ...] = ()
     group: Waits | None = None
     in_group: bool = False
-    loops: bool = False
 
 
 def prove(
@@ -83,17 +81,17 @@ def prove(
     job: Facts,
     optimistic: bool = False,
     in_group: bool = False,
-    computing: Mapping[Node, str] = MappingProxyType({}),
+    code: Code = NOTHING,
 ) -> Proof:
     """The proof for the first rank of `job.still` that is convicted; else why the first one may still go on.
 
     `stacks`: read between the two observations.  `optimistic`: what only a stack can show is taken for closed, and
     nothing outside the job was looked at: then only an open result holds.  `in_group`: other members of the group are
-    expected to say what their ends of connections do (other_members.py).  `computing`: for threads that compute, why it
-    is not proved that they repeat the same states for ever; empty: it is.
+    expected to say what their ends of connections do (other_members.py).  `code`: whose code the
+    threads of the processes with a stack run.
     """
     after = after._replace(holders=_holders(before, after))
-    reader = Reader(after, stacks, optimistic, in_group, computing, job.still_devices)
+    reader = Reader(after, stacks, optimistic, in_group, code, job.stepped)
     changed = _changes(before, after)
     earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
     seconds, enders = after.at - before.at, families.enders(after, job.root, job.ranks)
@@ -108,22 +106,24 @@ def prove(
     for pid, parent in families.trials(after, job.ranks).items():
         if any(wakers[parent, thread.tid].open_reason for thread in after.processes[parent].threads):
             wakers |= {(pid, t.tid): wakers[pid, t.tid].also((parent,)) for t in after.processes[pid].threads}
-    reasons = _may_run(after, wakers)
+    gives = {(pid, t.tid): reader.gives(pid, t) for pid, process in after.processes.items() for t in process.threads}
+    reasons, running = _may_run(after, wakers, gives)
+    # Without stacks a side thread may turn out to give nothing; what it waits for is to be read, though.
+    followed = dict.fromkeys(gives, frozenset(Gives)) if optimistic else gives
     describe = mechanism.Describer(after, stacks, job.ranks, wakers)
     suspects = [(pid,) for pid in job.still if pid in after.processes] if job.ranks else [tuple(after.processes)]
     stopped = _stopped_by_someone(after, job)
-    group_waits = _for_the_group(after, job, wakers, reasons, describe, changed or stopped) if in_group else None
+    group_waits = _for_the_group(after, job, wakers, running, describe, changed or stopped) if in_group else None
     first: Proof | None = None
     for pids in suspects:
         living = next((pid for pid in pids if (pid, pid) in reasons or (pid, pid) not in wakers), None)
-        group = _closure(pids if living is None else (living,), wakers)
+        group = _closure(pids if living is None else (living,), wakers, followed)
         waits = tuple(_wait(describe, wakers, node) for node in group)
         if living is not None or changed or not pids:
             sentence = describe.what_it_waits_for(living if living is not None else (*pids, job.root)[0], reasons)
             first = first or Proof(changed or sentence, sentence, waits=waits)
             continue
         root, text = describe.deadlock(pids[0], group)
-        loops = any(wakers[node].repeats for node in group)
         if stopped:
             first = first or Proof(stopped, text, waits=waits)
             continue
@@ -138,11 +138,10 @@ def prove(
                     0,
                     waits,
                     in_group=True,
-                    loops=loops,
                 )
             continue
         fingerprint = _fingerprint(after, group, wakers)
-        return Proof(None, text, fingerprint, job.ranks.get(root), root, waits, loops=loops)
+        return Proof(None, text, fingerprint, job.ranks.get(root), root, waits)
     first = first or Proof("no rank of the job is known to this process tree")
     if group_waits is not None:
         why = "" if first.in_group else first.open_reason or ""
@@ -154,20 +153,24 @@ def _for_the_group(
     world: World,
     job: Facts,
     wakers: Mapping[Node, Wakers],
-    reasons: Mapping[Node, Node | None],
+    may_run: Collection[int],
     describe: mechanism.Describer,
     why: str,
 ) -> Waits:
-    """What the other members have to know.  `why`: why these observations show nothing, or empty."""
-    may_run = {pid for pid, _ in reasons}
-    dead = [pid for pid in world.processes if pid not in may_run] if not why else []
-    links = Connections(world).links() if dead else []
+    """What the other members have to know.  `may_run`: the processes of which a thread may run that gives others what
+    they wait for.  `why`: why these observations show nothing, or empty.
+
+    Processes and connections are numbered by what they are, not in the order in which they were read: the same waits
+    have the same fingerprint in every look, and in the investigation that confirms them."""
+    dead = sorted(pid for pid in world.processes if pid not in may_run) if not why else []
+    links = sorted(Connections(world).links(), key=lambda one: (one[1].local, one[1].remote, one[0])) if dead else []
     place, number = {pid: n for n, pid in enumerate(dead)}, {key: n for n, (key, _) in enumerate(links)}
     threads = {pid: [wakers[pid, t.tid] for t in world.processes[pid].threads] for pid in dead}
+    ranks = _ranks(world, job)
     blocked = [
         Blocked(
             pid,
-            job.ranks.get(pid, world.processes[pid].rank),
+            ranks.get(pid),
             *describe.wait(pid),
             needs=tuple(sorted({place[other] for one in threads[pid] for other in one.pids if other in place} - {n})),
             links=tuple(sorted({number[key] for one in threads[pid] for key in one.links})),
@@ -178,15 +181,33 @@ def _for_the_group(
     shown = []
     for key, found in links:
         holders = world.holders.get(key, {})
-        closed = not found.unsent and found.moved is not None and holders.keys() <= place.keys()
+        held = holders.keys() <= place.keys() and key not in world.outside and "descriptor" not in world.doubts
         owners = tuple(sorted(place[pid] for pid in holders if pid in place))
-        closed = closed and key not in world.outside and "descriptor" not in world.doubts
-        shown.append(Link(found.local, found.remote, owners, found.moved or 0, closed))
-    sizes = {process.size for process in world.processes.values() if process.rank is not None}
+        closed = held and not found.unsent and found.moved is not None
+        launchers = held and all(describe.launches(pid) for pid in holders)
+        shown.append(Link(found.local, found.remote, owners, found.moved or 0, closed, launchers))
+    sizes = {world.processes[pid].size for pid in ranks}
     nodes = [(pid, thread.tid) for pid in dead for thread in world.processes[pid].threads]
-    fingerprint = _fingerprint(world, nodes, wakers, repr(shown))
+    # What leads from a launcher to a rank is in the fingerprint with the end of that rank.
+    exact = [link._replace(moved=0, closed=True) if link.launchers else link for link in shown]
+    fingerprint = _fingerprint(world, nodes, wakers, repr(exact))
     size = sizes.pop() if len(sizes) == 1 else None
     return Waits(0, 0, "", fingerprint, tuple(blocked), tuple(shown), size, why)
+
+
+def _ranks(world: World, job: Facts) -> dict[int, int]:
+    """The ranks of this member by pid: those with heartbeats, and others that have the environment of a rank.  It is
+    inherited: by the workers of a rank and, where the scheduler has set RANK to the number of the node, by torchrun."""
+    found = {pid: rank for pid, rank in job.ranks.items() if pid in world.processes}
+    sizes, known = {world.processes[pid].size for pid in found}, frozenset(found.values())
+    for pid, process in world.processes.items():
+        parent = world.processes.get(process.parent)
+        inherited = parent is not None and (parent.rank, parent.size) == (process.rank, process.size)
+        if process.rank is None or process.rank in known or inherited or pid in found:
+            continue
+        if not sizes or process.size in sizes:
+            found[pid] = process.rank
+    return found
 
 
 # --- the two observations ---------------------------------------------------------------------------------------------
@@ -227,8 +248,6 @@ def _checked(found: Wakers, then: WaitingThread | None, thread: WaitingThread, s
         return found
     if then is None or then.start != thread.start:
         return found._replace(open_reason="has just started")
-    if found.repeats:
-        return found
     if found.polls:
         same = then.call == thread.call and (then.fds, then.at, then.io) == (thread.fds, thread.at, thread.io)
         quiet = thread.cpu - then.cpu <= POLLING * max(seconds, 0.1)
@@ -248,33 +267,36 @@ def _stopped_by_someone(world: World, job: Facts) -> str:
 # --- the graph --------------------------------------------------------------------------------------------------------
 
 
-def _may_run(world: World, wakers: Mapping[Node, Wakers]) -> dict[Node, Node | None]:
-    """The threads that may run: for each the one that may wake it, or None if it may run by itself.
+def _may_run(
+    world: World, wakers: Mapping[Node, Wakers], gives: Mapping[Node, frozenset[Gives]]
+) -> tuple[dict[Node, Node | None], set[int]]:
+    """The threads that may run: for each the one that may wake it, or None if it may run by itself.  And the processes
+    of which one of these may end a wait of another process.
 
     A process whose threads are not known is represented by thread 0.
     """
     reasons: dict[Node, Node | None] = {}
-    waiting: dict[int, list[Node]] = {}
+    waiting: dict[tuple[int, Gives], list[Node]] = {}
     for node, found in wakers.items():
         for pid in found.pids:
-            waiting.setdefault(pid, []).append(node)
+            waiting.setdefault((pid, found.own if pid == node[0] else found.others), []).append(node)
         if found.open_reason is not None:
             reasons[node] = None
     for pid, process in world.processes.items():
         if process.problem or not process.threads:
             reasons[pid, 0] = None
     fresh = list(reasons)
-    seen = set[int]()
+    seen = set[tuple[int, Gives]]()
     for node in fresh:
-        pid = node[0]
-        if pid in seen:
-            continue
-        seen.add(pid)
-        for other in waiting.get(pid, ()):
-            if other not in reasons:
-                reasons[other] = node
-                fresh.append(other)
-    return reasons
+        for kind in gives.get(node, frozenset(Gives)):
+            if (node[0], kind) in seen:
+                continue
+            seen.add((node[0], kind))
+            for other in waiting.get((node[0], kind), ()):
+                if other not in reasons:
+                    reasons[other] = node
+                    fresh.append(other)
+    return reasons, {pid for pid, kind in seen if kind is Gives.CODE}
 
 
 def _opened_by_handlers(wakers: Mapping[Node, Wakers]) -> dict[Node, Wakers]:
@@ -296,18 +318,20 @@ def _opened_by_handlers(wakers: Mapping[Node, Wakers]) -> dict[Node, Wakers]:
     return opened
 
 
-def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers]) -> list[Node]:
+def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers], gives: Mapping[Node, frozenset[Gives]]) -> list[Node]:
     """All threads on which the main threads of these processes depend, these first."""
     nodes = sorted(wakers, key=lambda node: (node[1] != node[0], node))
-    of: dict[int, list[Node]] = {}
+    of: dict[tuple[int, Gives], list[Node]] = {}
     for node in nodes:
-        of.setdefault(node[0], []).append(node)
+        for kind in gives[node]:
+            of.setdefault((node[0], kind), []).append(node)
     found = dict.fromkeys((pid, pid) for pid in pids if (pid, pid) in wakers)
-    waiting, seen = list(found), set[int]()
+    waiting, seen = list(found), set[tuple[int, Gives]]()
     for node in waiting:
-        for pid in sorted(wakers[node].pids - seen):
-            seen.add(pid)
-            fresh = [one for one in of.get(pid, ()) if one not in found]
+        own, others = wakers[node].own, wakers[node].others
+        for place in sorted({(pid, own if pid == node[0] else others) for pid in wakers[node].pids} - seen, key=str):
+            seen.add(place)
+            fresh = [one for one in of.get(place, ()) if one not in found]
             found.update(dict.fromkeys(fresh))
             waiting += fresh
     return list(found)
@@ -319,7 +343,7 @@ def _fingerprint(world: World, group: Sequence[Node], wakers: Mapping[Node, Wake
     for node in sorted(group):
         thread, start = threads[node], world.processes[node[0]].start
         call = thread.call.name if thread.call else ""
-        exact = (call,) if wakers[node].polls or wakers[node].repeats else (thread.line, thread.runs, thread.state)
+        exact = (call,) if wakers[node].polls else (thread.line, thread.runs, thread.state)
         lines.append(repr((node, start, thread.start, *exact)))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 

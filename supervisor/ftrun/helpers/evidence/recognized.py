@@ -6,11 +6,14 @@ So it counts as able to run, unless it is listed here.  Each entry gives the rea
 in the same call in both observations, reads and writes nothing, and hardly uses a processor (proof.py).
 """
 
+import enum
 import functools
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.helpers.evidence.libraries import Libraries
 from ftrun.helpers.evidence.stacks import Frame
 
 _COLLECTIVES: Final = frozenset(
@@ -32,6 +35,7 @@ _JOINING: Final = (
     "torch/distributed/distributed_c10d.py",
     frozenset({"init_process_group", "new_group", "_new_process_group_helper"}),
 )
+_LAUNCHER: Final = ("torch/distributed/elastic/agent/server/api.py", frozenset({"_invoke_run"}))
 _WORKER: Final = ("torch/utils/data/_utils/worker.py", frozenset({"_worker_loop"}))
 # One step of a training, or some, in libraries that handle SIGTERM while they train: their handlers note that training
 # has to end after the step (lightning/pytorch/trainer/connectors/signal_connector.py, transformers/
@@ -85,11 +89,11 @@ _LOOPS: Final = (
     # The thread that pins memory: the same; then it checks an event that the main thread sets.
     _Loop("torch/utils/data/_utils/pin_memory.py", "do_one_step", Presumed(), _CHECK),
     _Loop("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop", Presumed(), _CHECK),
-    # torchrun: it sleeps, then checks whether a worker has ended or another node has come.
+    # torchrun: it sleeps, then checks whether a worker has ended or another node has come.  As in _LAUNCHER.
     _Loop("torch/distributed/elastic/agent/server/api.py", "_invoke_run", Presumed(children=True)),
     # torchrun: it copies what the workers have written to their log files.
     _Loop("torch/distributed/elastic/multiprocessing/tail_log.py", "tail_logfile", Presumed()),
-    # torchrun: it tells the other nodes that this one lives.
+    # torchrun: it tells the other nodes, over the store that one of them serves, that this one lives.
     _Loop("torch/distributed/elastic/rendezvous/utils.py", "_run", Presumed()),
     # A pool of threads: it looks for threads that have ended, in order to replace them.
     _Loop("multiprocessing/pool.py", "_wait_for_updates", Presumed()),
@@ -118,6 +122,33 @@ POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
 # They wait in an epoll_wait with a short timeout, so that they run all the time; and they call it again if it was
 # interrupted, as it is when they are stopped (gloo/transport/tcp/loop.cc).
 STOPPABLE: Final = frozenset({"gloo_tcp_loop"})
+# Libraries whose own threads never run code of the interpreter, by the names of their files: whatever timers these
+# threads have, they give nothing that Python waits for.  They carry out collectives and computations for others (nccl
+# issue 901, pytorch issue 4679; the sources of NCCL, UCX and of OpenMP's runtimes).
+_NATIVE_LIBRARIES: Final = re.compile(
+    r"/(libcuda|libcudart|libcudadebugger|libnvidia-[\w-]+|libnccl(-[\w-]+)?|libuc[mpst]\w*|libfabric|libibverbs|librdmacm"
+    r"|libmlx\d+|libgomp|libiomp5|libomp|libopenblas\w*|libascendcl|libascend_\w+|libhccl\w*|libruntime|libtsdclient)"
+    r"(-[0-9a-f]+)?\.so[.\d]*$"
+)
+# What such a thread may be in beside them: the C and C++ libraries and the loader.
+_COMMON: Final = re.compile(
+    r"/(libc|libc-[\d.]+|libpthread[-.\d]*|ld-linux[\w.-]*|libstdc\+\+|libgcc_s|libm)([-.]\S*)?$|^\[vdso\]$"
+)
+# Libraries with which Python can be called back by such a thread, once the device has come so far.
+_CALLING_BACK: Final = re.compile(r"/(cupy\w*|numba|pycuda)/")
+_INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/_(queue|asyncio|datetime)\.[^/]*$")
+# Libraries that report what training does, by the folder of their package.  A thread of theirs gives nothing that
+# training waits for: it reads, sends and writes what was put into its own queues.
+_TELEMETRY: Final = re.compile(
+    r"/(site|dist)-packages/(tensorboard|tensorboardX|wandb|wandb_gql|mlflow|comet_ml|aim|clearml|neptune|swanlab|tqdm"
+    r"|sentry_sdk|opentelemetry|prometheus_client|psutil|pynvml|gpustat|codecarbon)(\.py|/)"
+)
+_TENSORBOARD: Final = re.compile(r"/torch/utils/tensorboard/")
+_BOOTSTRAP: Final = ("threading.py", frozenset({"_bootstrap"}))
+_DISTRIBUTED: Final = re.compile(r"/(site|dist)-packages/(torch/distributed|torchft)/")
+_LOADING: Final = re.compile(r"/torch/utils/data/|/multiprocessing/[^/]+\.py$")
+_FEEDER: Final = ("multiprocessing/queues.py", frozenset({"_feed"}))
+_LOADER: Final = ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_next_data"}))
 RINGS: Final = frozenset({"pt_tcpstore_uv"})  # libuv uses its one io_uring only to change its epoll descriptor
 
 
@@ -155,6 +186,89 @@ def _collective(inner: tuple[Frame, ...]) -> Frame | None:
     return next((f for f in inner if any(is_in(f, file, names) for file, names in COLLECTIVES)), None)
 
 
+def carries(libraries: Libraries | None, mapped: Iterable[str]) -> bool:
+    """Whether a thread without Python is one of a library whose threads never run Python.  `mapped`: the files that its
+    process has mapped."""
+    if libraries is None or libraries.whole is None:
+        return False
+    own = {path for path in libraries.whole if not _COMMON.search(path)}
+    if not own or not all(_NATIVE_LIBRARIES.search(path) for path in own):
+        return False
+    return not any(_CALLING_BACK.search(path) for path in mapped)
+
+
+def reports(frames: Sequence[Frame]) -> bool:
+    """Whether all of this thread's code is of the standard library and of one that reports what training does."""
+    found = [bool(_TELEMETRY.search(f.file) or _TENSORBOARD.search(f.file)) for f in frames if not f.is_standard]
+    return bool(found) and all(found)
+
+
+def awaits_interpreter(libraries: Libraries | None) -> bool:
+    """Whether a thread with Python is in a wait of the interpreter itself, such as one for a lock: only code that the
+    interpreter runs can end it.  An extension that it were in would be on its stack."""
+    if libraries is None:
+        return False
+    own = {path for path in libraries.near if not _COMMON.search(path)}
+    return bool(own) and all(_INTERPRETER.search(path) for path in own)
+
+
+class Gives(enum.Enum):
+    """A wait, by what can end it within its own process."""
+
+    ANYTHING = enum.auto()  # any thread
+    CODE = enum.auto()  # threads that may run Python
+    GROUP = enum.auto()  # a collective or a backward pass: those of the library, and what torch.distributed runs
+    LOADER = enum.auto()  # a batch of a DataLoader: the main thread, and what torch runs for it
+
+
+def needed(frames: Sequence[Frame], libraries: Libraries | None) -> Gives:
+    """What the wait of this thread is for."""
+    if collective(frames) is not None or (frames and is_in(frames[0], *BACKWARD)):
+        return Gives.GROUP
+    if any(is_in(frame, *_LOADER) for frame in frames):
+        return Gives.LOADER
+    return Gives.CODE if frames and awaits_interpreter(libraries) else Gives.ANYTHING
+
+
+def given(
+    frames: Sequence[Frame], is_main: bool, libraries: Libraries | None, mapped: Iterable[str]
+) -> frozenset[Gives]:
+    """Which waits a thread of this process can end."""
+    if not frames:
+        return frozenset({Gives.ANYTHING, Gives.GROUP}) if carries(libraries, mapped) else frozenset(Gives)
+    if is_main or not is_in(frames[-1], *_BOOTSTRAP):
+        return frozenset(Gives)
+    if reports(frames):
+        return frozenset()
+    found = {Gives.ANYTHING, Gives.CODE}
+    if any(_DISTRIBUTED.search(frame.file) for frame in frames):
+        found.add(Gives.GROUP)
+    fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
+    if any(_LOADING.search(frame.file) for frame in frames) and not fed:
+        found.add(Gives.LOADER)
+    return frozenset(found)
+
+
+def serves_ranks(frames: Sequence[Frame], name: str) -> bool:
+    """Whether this is a thread of torch that carries out collectives: what it waits for comes from the main threads of
+    the other ranks, and from threads like itself."""
+    return not frames and name in _NATIVE
+
+
+def launches(frames: Sequence[Frame]) -> bool:
+    """Whether this is the main thread of torchrun while its ranks run."""
+    return any(is_in(frame, *_LAUNCHER) for frame in frames)
+
+
+def common_call(frames: Sequence[Frame]) -> str:
+    """What all ranks have to enter before it ends, and in which this thread waits: the name of a collective, or a
+    backward pass, which waits for the gradients of all ranks in code that is not Python; empty if it is in neither.
+    A hook that waits in a backward pass does so for a reason of its own."""
+    if (found := collective(frames)) is not None:
+        return found.name.rpartition(".")[2]
+    return "a backward pass" if frames and is_in(frames[0], *BACKWARD) else ""
+
+
 def obeys_ftrun(frames: Sequence[Frame]) -> bool:
     """Whether this is the side thread of the hooks that waits for the orders of ftrun."""
     return bool(frames) and is_in(frames[0], *_CONTROL)
@@ -169,7 +283,12 @@ def serves_loader(frames: Sequence[Frame]) -> bool:
     """Whether this is the main thread of a DataLoader's worker, and waits for no signal that its program may have given
     a handler of its own."""
     inner = not waits_for_event(frames) and not any("asyncio" in frame.file for frame in frames)
-    return inner and any(is_in(frame, *_WORKER) for frame in frames)
+    return inner and works_for_loader(frames)
+
+
+def works_for_loader(frames: Sequence[Frame]) -> bool:
+    """Whether this is the main thread of a DataLoader's worker."""
+    return any(is_in(frame, *_WORKER) for frame in frames)
 
 
 def trains(frames: Sequence[Frame]) -> bool:
@@ -182,10 +301,6 @@ def awaits_work(frames: Sequence[Frame]) -> bool:
     return any(loop.name in _WORKER[1] for loop in _loops(tuple(frames)))
 
 
-def in_backward(frames: Sequence[Frame]) -> bool:
-    return any(is_in(frame, *BACKWARD) for frame in frames)
-
-
 def waits_for_event(frames: Sequence[Frame]) -> bool:
     """Whether the innermost call is `wait` of an event of threads or of processes, which a signal handler may end."""
     event = frames[:2]
@@ -194,7 +309,7 @@ def waits_for_event(frames: Sequence[Frame]) -> bool:
 
 def runs_no_handler(frames: Sequence[Frame]) -> bool:
     """Whether the thread waits in code that runs no handler of a signal before the wait has ended."""
-    return collective(frames) is not None or (bool(frames) and is_in(frames[0], *BACKWARD))
+    return bool(common_call(frames))
 
 
 def is_in(frame: Frame, file: str, names: frozenset[str]) -> bool:

@@ -214,8 +214,8 @@ def _capitalized(text: str) -> str:
 
 
 def first_to_stop(ranks: Sequence[RankState]) -> list[RankState]:
-    """The ranks whose last progress is the oldest, among those that are neither done nor gone."""
-    active = [rank for rank in ranks if rank.present and not rank.done and rank.moved_at is not None]
+    """The ranks whose last progress is the oldest, among those that are not gone."""
+    active = [rank for rank in ranks if rank.present and rank.moved_at is not None]
     earliest = min((rank.moved_at or 0.0 for rank in active), default=0.0)
     return [rank for rank in active if rank.moved_at == earliest]
 

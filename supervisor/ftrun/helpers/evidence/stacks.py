@@ -27,6 +27,7 @@ NO_TIME: Final = "there was no time left to read it"
 REFUSED: Final = "not permitted"
 GONE: Final = "the process has ended"
 _LIBRARY: Final = re.compile(r"^<frozen |/(site|dist)-packages/|/lib(64)?/python\d(\.\d+)?/|/python\d+\.zip/")
+_PACKAGES: Final = re.compile(r"/(site|dist)-packages/")
 _PACKAGE: Final = re.compile(r".*/(site|dist)-packages/[^/]+(/|$)")  # the folder of a package, or a module
 
 
@@ -45,6 +46,11 @@ class Frame(NamedTuple):
     @property
     def library(self) -> bool:
         return bool(_LIBRARY.search(self.file))
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether it is of Python's own library."""
+        return bool(_LIBRARY.search(self.file)) and not _PACKAGES.search(self.file)
 
     @property
     def console_script(self) -> bool:

@@ -152,7 +152,9 @@ def _interpret(
             return thread._replace(fds=((fd, "r"),))
         case "out":
             return thread._replace(fds=((fd, "w"),))
-        case "lock" if call.name == "flock" or arguments[1] in calls.F_SETLKW:
+        case "lock" if call.name == "flock" or arguments[1] in (calls.F_SETLKW, calls.F_OFD_SETLKW):
+            if call.name != "flock" and arguments[1] == calls.F_OFD_SETLKW:
+                thread = thread._replace(call=call._replace(name=calls.OPEN_FILE_LOCK))
             return thread._replace(lock=locks.inode(pid, fd), fds=((fd, "w"),))
         case "lock":
             return thread._replace(call=call._replace(kind="other"))

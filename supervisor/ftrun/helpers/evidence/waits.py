@@ -14,7 +14,7 @@ from ftrun.helpers.evidence import files, locks, mappings, same_objects, sockets
 from ftrun.helpers.evidence.connections import Connections, sockets_of
 from ftrun.helpers.evidence.mappings import Mappings
 from ftrun.helpers.evidence.world import LATE, Descriptor, WaitingProcess, World, host
-from ftrun.host import mounts, procfs
+from ftrun.host import procfs
 
 PROCESSES: Final = 4096
 OTHERS: Final = 4096  # processes outside the job that are searched for the other end of a pipe
@@ -97,8 +97,6 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
             world.outside[key] = "rw"
     if len(others) > OTHERS:
         world.doubts["descriptor"] = "there are too many processes outside the job"
-    if _notifies_of_memory():
-        world.doubts["other eventfd"] = "the kernel may signal it when memory is used"
     if (procfs.read("/proc/sys/fs/aio-nr", 64) or b"").strip() != b"0":
         world.doubts["eventfd"] = "asynchronous input or output of the kernel may signal it"
     for pid, process in world.processes.items():
@@ -143,13 +141,6 @@ def _pending(world: World) -> set[str]:
     """The Unix sockets that have not accepted a connection of the job yet: what it has sent is in no table."""
     peers = {s.peer for _, s in sockets_of(world, world.processes) if s.kind == "unix"}
     return {key for key in peers if key in world.sockets and world.sockets[key].listens}
-
-
-def _notifies_of_memory() -> bool:
-    """Whether a program can have the kernel signal an event descriptor when a control group uses so much memory
-    (cgroup.event_control of the first version of control groups).  Nothing shows whether one has."""
-    mounted = [mount for mount in mounts.listed() if mount.type == "cgroup" and "memory" in mount.options]
-    return any("ro" not in mount.options for mount in mounted)
 
 
 def _receives(world: World, pid: int, fd: int, key: str) -> bool:

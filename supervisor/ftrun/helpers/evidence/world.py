@@ -144,7 +144,7 @@ class World(NamedTuple):
     the pids of the job that have an open file with a lock on it.  `named`: the shared mappings that have a name, so
     that any program can open them.  `reaping`: the pids that have a child which has ended and was not awaited.
     `receiving`: the pids to which descriptors are being passed.  `doubts`: why not all that may signal an object of
-    this kind is known: `descriptor` for any, `eventfd`, or `other eventfd` for one that is not a known library's own.
+    this kind is known: `descriptor` for any, or `eventfd`.
     `memory`: by pid, the other processes that run in the same memory.  `rings`: by pid, how many rings of io_uring are
     mapped.
     """
@@ -189,6 +189,14 @@ class World(NamedTuple):
     def uses_accelerator(self) -> bool:
         """Whether a process of the job has an accelerator open, as far as that is visible."""
         return any(end.is_accelerator for process in self.processes.values() for end in process.fds.values())
+
+    def line(self, pid: int) -> list[int]:
+        """This process and those above it in the job, the lowest first."""
+        found = list[int]()
+        while pid in self.processes and pid not in found:
+            found.append(pid)
+            pid = self.processes[pid].parent
+        return found
 
     def ranks_of_whole_job(self) -> set[int]:
         """The processes of all ranks; empty if some ranks run elsewhere, or that is not known."""

@@ -50,7 +50,7 @@ class Connections:
         failed: int | None = None
         for event, value in monitor_events(self.source):
             if event == zmq.EVENT_ACCEPTED:
-                self.open[value] = _describe(value)
+                self.open[value] = describe(value)
             elif event == zmq.EVENT_DISCONNECTED:
                 connection = self.open.pop(value, None)
                 self._shut.discard(value)
@@ -120,7 +120,7 @@ def connection_limit(size: int, lines: Lines) -> int:
     return max(1, limit - RESERVED)
 
 
-def _describe(fd: int) -> Connection:
+def describe(fd: int) -> Connection:
     try:
         connection = socket.socket(fileno=fd)
         try:

@@ -9,16 +9,17 @@ takes its place later.  An attacker with the secret can send what a member can, 
 prevent its start, use up the connections, and read the orders.  It cannot run anything: no order carries a command.
 """
 
+import errno
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import zmq
 
 from ftrun import __version__
 from ftrun.core.group import coordinator, membership
-from ftrun.core.group.messages import Pulse, Report
+from ftrun.core.group.messages import Pulse, Report, Starter
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, Lines
@@ -70,16 +71,19 @@ class CoordinatorLink:
         self._by_fd: dict[int, Peer] = {}
         self._disconnected: list[Peer] = []  # whose connection has just closed
         self._deaths: DeathWatch[Peer] = DeathWatch()
+        self._starters: DeathWatch[str] = DeathWatch()  # earlier processes of member 0, by life
         self._pulse_frames: dict[int, tuple[bytes, float]] = {}  # by rank: the last pulse as received, and when
         self._pulses: dict[int, Pulse] = {}
         self._pulses_at = -math.inf
         self._own_report: Report | None = None
         self._leaving = math.inf
+        self._known_starters: Mapping[str, tuple[Starter, float]] = {}
         now = time.monotonic()
         self._coordinator = membership.new_coordinator(
             now,
             membership.Shape(address.size, address.least, address.spares, address.replaces, address.scale_out),
             *(address.wait, address.drain, address.heal, address.silence),
+            Starter(address.life, address.node, address.boot, port=address.port, contained=address.contained),
         )
         self._order, self._sent_order, self._delivered_order = peers.dump(self._coordinator.order), b"", b""
         self._next = self._scan = self._planned = self._lenient_until = now
@@ -93,7 +97,9 @@ class CoordinatorLink:
             return 0.0
         deadline = math.inf if self._coordinator.deadline is None else self._coordinator.deadline
         closed = min((peer.until for peer in self._disconnected), default=math.inf)
-        return min(self._next, self._scan, self._leaving, deadline, closed, self._deaths.due, self.view.due)
+        return min(
+            self._next, self._scan, self._leaving, deadline, closed, self._deaths.due, self._starters.due, self.view.due
+        )
 
     def set_report(self, report: Report, now: float) -> None:
         """Set the report of this node's own PID 1, which is a member like the others."""
@@ -109,6 +115,7 @@ class CoordinatorLink:
         self._handle_closed(now)
         self._connections.make_room(self._by_fd)
         self._check_lost(now)
+        self._check_starters(now)
         if now >= self._next:
             self._next = now + (self._period if self._bind() else RETRY)
             self._pulse_frames[0] = peers.dump_pulse(read_pulse(self._beat_dir, now)), now
@@ -139,6 +146,7 @@ class CoordinatorLink:
         """Close all connections, which is how the members detect the end of rank 0."""
         self.view.close()
         self._deaths.close()
+        self._starters.close()
         self._socket.disable_monitor()
         self._context.destroy(linger=200)  # ms, for the last order
 
@@ -153,7 +161,9 @@ class CoordinatorLink:
         except Unusable as error:
             self._lines.problem(f"no node can join: {error}")
         except zmq.ZMQError as error:
-            self._lines.problem(f"no node can join: {self._address.endpoint}: {error.strerror}")
+            taken = ": another process listens there, perhaps a second ftrun of member 0"
+            taken = taken if error.errno == errno.EADDRINUSE else ""
+            self._lines.problem(f"no node can join: {self._address.endpoint}: {error.strerror}{taken}")
         return self._bound
 
     def _can_refuse_finally(self, now: float) -> bool:
@@ -323,6 +333,18 @@ class CoordinatorLink:
                     why = f"no message arrived from it for {seconds(now - peer.last_seen)}"
                     self._lose_member(peer, why, False, now)
 
+    def _check_starters(self, now: float) -> None:
+        """Ask the machines of earlier processes of member 0 whether these are dead.  The command of one that was not
+        PID 1 of its container may live on elsewhere; on this machine the same holds as for other members (fences.py).
+        """
+        known = self._coordinator.starters
+        for starter, _ in known.values() if known is not self._known_starters else ():
+            if starter.host and starter.port and (starter.contained or starter.boot == self._address.boot):
+                self._starters.suspect(starter.life, starter.host, starter.port, now)
+        self._known_starters = known
+        for life in self._starters.process(now):
+            self._decide(membership.StarterDied(now, life))
+
     def _is_progressing(self) -> bool:
         """Whether training progresses here.  If so, it also does at a silent member: only its connection is broken."""
         found = read_pulse(self._beat_dir, time.monotonic())
@@ -374,7 +396,8 @@ class CoordinatorLink:
             for peer in self._by_id.values():
                 if not peer.refused:
                     self._send_order_to(peer)
-        if self._own_report is not None and self._order != self._delivered_order:
+        own = self._coordinator.own_order
+        if self._own_report is not None and own is not None and self._order != self._delivered_order:
             self._delivered_order = self._order
             self._lines.send(messages.Contact())
             self._lines.send(messages.Ordered(peers.load_order(self._order)))

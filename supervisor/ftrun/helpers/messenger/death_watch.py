@@ -98,6 +98,13 @@ class DeathWatch(Generic[Key]):
             member.closed, member.lives, member.next = now, False, now
             self._active.add(key)
 
+    def suspect(self, key: Key, host: str, port: int, now: float) -> None:
+        """Watch a process that others have reached, until it is dead or forgotten."""
+        if key not in self._members:
+            self._members[key] = member = Watched(host, port, now)
+            member.accepted, member.closed = True, now
+            self._active.add(key)
+
     def lives(self, key: Key) -> bool:
         """Whether a member lives whose connection has closed."""
         return (member := self._members.get(key)) is not None and member.lives

@@ -12,9 +12,11 @@ from typing import Final
 import zmq
 
 from ftrun import __version__
-from ftrun.core.group.messages import Report
+from ftrun.core.group.messages import GroupOrder, Report
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import Lines
+from ftrun.helpers.messenger.connections import describe
+from ftrun.helpers.messenger.death_watch import POLL, Question
 from ftrun.helpers.messenger.group_view import MemberSide
 from ftrun.helpers.messenger.handshakes import ENDED, FAILED, Handshakes
 from ftrun.helpers.messenger.steps import read_pulse
@@ -30,6 +32,7 @@ CONNECT: Final = 2000  # ms; the kernel would retry after 1, 2, 4, 8, ... s, and
 SETTLED: Final = 10.0  # s after the last contact until failed handshakes are reported: a proxy also closes connections
 LEAVING: Final = 3.0  # s that rank 0 has for its last reply; PID 1 waits a little longer
 HANDSHAKE: Final = 5000  # ms
+ASKING: Final = 8  # the highest rank of a member that finds out where the ftrun of member 0 can be asked
 
 
 class MemberLink:
@@ -51,7 +54,8 @@ class MemberLink:
         self._socket.reconnect_ivl, self._socket.reconnect_ivl_max = 100, 1000  # ms
         self._socket.connect_timeout = CONNECT
         self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED
+            zmq.EVENT_CONNECTED
+            | zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_DISCONNECTED
             | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -63,6 +67,10 @@ class MemberLink:
         self._frame = b""  # the report as it is sent; empty: must be encoded again
         self._reported_at = 0.0
         self._order = b""
+        self._ordered: GroupOrder | None = None  # the same
+        self._host = ""  # of rank 0
+        self._question: tuple[str, Question] | None = None  # to the ftrun of that life, whether it accepts connections
+        self._accepts = ""  # the life of the one that does
         self._refusals: set[str] = set()
         self._refusal = ""
         self._handshakes = Handshakes(address)
@@ -88,7 +96,8 @@ class MemberLink:
         silence_ends = math.inf if self._cut else self._silence_ends
         timeouts = min(self._awaiting + REPLY_TIMEOUT, self._renew_at, silence_ends)
         leave_by = self._reported_at + LEAVING if self._may_leave else math.inf
-        return min(self._next, max(timeouts, self._lenient_until), leave_by, self.view.due)
+        answer = math.inf if self._question is None else time.monotonic() + POLL
+        return min(self._next, max(timeouts, self._lenient_until), leave_by, answer, self.view.due)
 
     @property
     def _silence_ends(self) -> float:
@@ -122,6 +131,7 @@ class MemberLink:
                 self._connect(now)
             elif self._report is not None:
                 self._send(self._report, now)
+        self._take_answer(now)
         if now >= self._lenient_until:
             self._check_timeouts(now)
         if now >= self._renew_at:
@@ -136,6 +146,8 @@ class MemberLink:
         if orphan and self._report is not None and self._report.state != "left":
             self._try_send(peers.BYE)
         self.view.close()
+        if self._question is not None:
+            self._question[1].close()
         self._socket.disable_monitor()
         self._context.destroy(linger=200)  # ms, for the last report
 
@@ -151,6 +163,9 @@ class MemberLink:
             self._next = now + RETRY
 
     def _connection_changed(self, event: int, value: int, now: float) -> None:
+        if event == zmq.EVENT_CONNECTED:
+            self._host = describe(value).host
+            return
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._next, self._up, self._unanswered = now, True, 0
             self._handshakes.reset()
@@ -247,10 +262,36 @@ class MemberLink:
         if frames[1] != self._order:
             order = peers.load_order(frames[1])
             self._order, self._over = frames[1], order.what == "end"
-            self._lines.send(messages.Ordered(order))
+            self._ordered = order
+            self._ask_starter(order, now)
+            self._lines.send(messages.Ordered(self._located(order)))
         left = self._report is not None and self._report.state == "left" and acknowledged >= self._report.seq
         if left and not self._left:
             self._report_left()
+
+    def _ask_starter(self, order: GroupOrder, now: float) -> None:
+        """Find out whether the ftrun of member 0 accepts connections, as long as it lives: its successor asks there."""
+        starter = order.starter
+        if starter is None or not (starter.port and self._host) or self._address.rank > ASKING:
+            return
+        if self._question is None and self._accepts != starter.life:
+            self._question = starter.life, Question(self._host, starter.port, now)
+
+    def _take_answer(self, now: float) -> None:
+        if self._question is None or (answer := self._question[1].answer(now)) is None:
+            return
+        life, self._question = self._question[0], None
+        if answer == "accepted" and self._ordered is not None:
+            self._accepts = life
+            self._lines.send(messages.Ordered(self._located(self._ordered)))
+
+    def _located(self, order: GroupOrder) -> GroupOrder:
+        """The order, with the address at which its sender was reached."""
+        starter = order.starter
+        if starter is None:
+            return order
+        port = starter.port if self._accepts == starter.life else 0
+        return order._replace(starter=starter._replace(host=self._host, port=port))
 
     def _report_left(self) -> None:
         self._left = True

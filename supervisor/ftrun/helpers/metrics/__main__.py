@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.lines import Lines, run
+from ftrun.host import installation
 from ftrun.messages.metrics import EVENTS, Listening
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 PERIOD: Final = 15.0  # s
 RETRY: Final = 5.0  # s
-MISSING: Final = "no metrics: prometheus-client is not installed (pip install 'ftrun[metrics]')"
+MISSING: Final = "no metrics: prometheus-client is not installed ({})"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,7 +36,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
-        lines.problem(MISSING)
+        lines.problem(MISSING.format(installation.command("metrics")))
         return
     Metrics(Exporter(run_dir), address, path, lines).run()
 

@@ -19,7 +19,7 @@ DEVICES: Final = 64
 PHASES: Final = tuple(states.RUN)
 CAUSES: Final = ("hang", "fault", "failure")
 REASONS: Final = (*CAUSES, "manual", "peer", "returned")
-WHYS: Final = ("startup", "hang", "redone", "recovery", "stopping", "healing", "waiting", "paused")
+WHYS: Final = ("startup", "hang", "redone", "discarded", "recovery", "stopping", "healing", "waiting", "paused")
 STATES: Final = tuple(states.RANKS)
 
 

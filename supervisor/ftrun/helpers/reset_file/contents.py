@@ -9,10 +9,11 @@ and any field may be missing or null:
   else, LogicId 0 and no code.  MindCluster's agent kills the processes when it sees this status, and starts them again
   when the status is gone.  With RestartFaultProcess it stays, and replaces the processes of these ranks alone at once.
 - the device plugin, for a hot reset: Status `unrecovered` until the container's processes are gone and the chip is
-  reset, then `recovered` or `failed`; codes in ErrorCodeHex (`80C98002,8C204E00`), ErrorCode is left empty.  All chips
-  that are reset together are listed, those without a fault have no code.  The agent kills the processes on
-  `unrecovered`, and starts them again when all are `recovered`.  Policy is what it plans: with `restart_request` the
-  chip needs no reset, and the step is to be executed again; where that does not help, it plans more.
+  reset, then `recovered` or `failed`, which is final; codes in ErrorCodeHex (`80C98002,8C204E00`), ErrorCode is left
+  empty.  All chips that are reset together are listed, those without a fault have no code.  The agent kills the
+  processes on `unrecovered`, and starts them again when all are `recovered`.  Policy is what it plans: with
+  `restart_request` the chip needs no reset, and the step is to be executed again; where that does not help, it plans
+  more.
 """
 
 import json

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.telemetry.journal import Journal
+from ftrun.host import installation
 from ftrun.messages.codec import EXACT
 from ftrun.messages.telemetry import EVENTS, Exports
 from ftrun.views.record_files import GrowingFile, Record, record
@@ -20,7 +21,7 @@ from ftrun.views.record_files import GrowingFile, Record, record
 PERIOD: Final = 0.5  # s between two reads of the records
 EXPORTS: Final = 3  # descriptor
 MOST: Final = 1 << 20  # bytes of it
-MISSING: Final = "no OpenTelemetry: its SDK is not installed (pip install 'ftrun[otel]')"
+MISSING: Final = "no OpenTelemetry: its SDK is not installed ({})"
 
 
 class Destination(Protocol):
@@ -49,7 +50,7 @@ def _run(run_dir: str, offset: int, lines: Lines) -> None:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "opentelemetry":
                 raise
-            lines.problem(MISSING)
+            lines.problem(MISSING.format(installation.command("otel")))
     records = GrowingFile(f"{run_dir}/events.jsonl")
     records.at = offset  # the beginning of a line: PID 1 writes whole ones
     ended = False

@@ -92,7 +92,8 @@ class Context:
         self.uses: Callable[[float], tuple[DeviceUse, ...]] = lambda now: ()
         self.barred: frozenset[str] = frozenset()  # devices on which the platform permits no start
         self.reported: frozenset[tuple[str, str]] = frozenset()  # faults reported by the platform: device and code
-        self.asked: frozenset[tuple[str, str, str]] = frozenset()  # the same, with what the platform asks for
+        # The same, with what the platform asks for, and whether its reset has failed.
+        self.asked: frozenset[tuple[str, str, str, bool]] = frozenset()
 
     @property
     def excluded(self) -> tuple[int, ...]:

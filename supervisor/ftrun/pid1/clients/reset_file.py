@@ -18,6 +18,7 @@ LOOK: Final = 0.5  # s between two reads of the platform's file
 SEVERITIES: Final = {"warning": "minor", "unknown": "minor", "user": "minor+user"}
 PROCESS: Final = "process"  # RestartFaultProcess: what may cure the fault is a new process of that rank alone
 FAULTY: Final = "fault"  # the status that ClusterD gives to such ranks
+FAILED: Final = "failed"  # the status of a chip that the platform has reset in vain: it does not heal (ModelArts)
 
 
 class ResetFile(Client[messages.Event]):
@@ -50,10 +51,12 @@ class ResetFile(Client[messages.Event]):
         for one in message.faults:
             # Without a code the number of the chip has no meaning.
             device = f"rank{one.rank}" if one.code == NO_CODE else ids.get(one.logic, f"npu{one.logic}")
-            severity = SEVERITIES.get(one.severity, one.severity)
+            severity = "critical" if one.status == FAILED else SEVERITIES.get(one.severity, one.severity)
             why = f"the platform reports rank {one.rank} as {one.status}"
             retry = one.retry or (PROCESS if message.one_process and one.status == FAULTY else "")
-            found[device, one.code, retry] = Fault(device, one.code, severity, why, retry, one.rank, one.local)
+            found[device, one.code, retry, one.status == FAILED] = Fault(
+                device, one.code, severity, why, retry, one.rank, one.local
+            )
         self._hold = None if message.clear else "a rank of this container has status fault"
         context.barred = frozenset(fault.device for fault in found.values())
         if message.flushing:

@@ -1,0 +1,81 @@
+"""The standard input of the command, from which a program itself may come: `ftrun python - <<EOF`, `ftrun bash -s`."""
+
+import fcntl
+import os
+import stat
+import struct
+import termios
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ftrun.host.inotify import Inotify
+
+
+class StandardInput:
+    """Created before the first start.  A regular file can be given to each attempt from where it was then; what
+    was read from a pipe or a socket is gone.  Terminals and devices, such as /dev/null, are left alone."""
+
+    def __init__(self) -> None:
+        self._offset: int | None = None
+        self._waiting: int | None = None  # bytes in the pipe or socket; None: it is neither
+        self._reads: Inotify | None = None
+        self._is_spent = False
+        try:
+            # A descriptor of ftrun may have number 0, if that was closed at the start.
+            mode = 0 if fcntl.fcntl(0, fcntl.F_GETFD) & fcntl.FD_CLOEXEC else os.fstat(0).st_mode
+            if stat.S_ISREG(mode):
+                self._offset = os.lseek(0, 0, os.SEEK_CUR)
+            elif stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+                self._waiting = _waiting()
+                self._reads = _watch_reads()
+        except OSError:
+            pass  # closed, or nothing that can be observed
+
+    def rewind(self) -> None:
+        """Before each start: a regular file is where it was at the first one."""
+        if self._offset is not None:
+            try:
+                os.lseek(0, self._offset, os.SEEK_SET)
+            except OSError:
+                pass  # a network disk that has lost the file: the command sees that as well
+
+    def is_spent(self) -> bool:
+        """Whether something was read from the pipe or socket, which no other attempt can read again."""
+        if self._waiting is None or self._is_spent:
+            return self._is_spent
+        try:
+            less = _waiting() < self._waiting
+        except OSError:
+            less = False
+        self._is_spent = less or (self._reads is not None and any(event.mask & ACCESS for event in self._reads.read()))
+        if self._is_spent:
+            self.close()
+        return self._is_spent
+
+    def close(self) -> None:
+        if self._reads is not None:
+            self._reads.close()
+            self._reads = None
+
+
+ACCESS, ONESHOT = 0x1, 0x80000000  # of inotify(7)
+
+
+def _waiting() -> int:
+    return int(struct.unpack("i", fcntl.ioctl(0, termios.FIONREAD, bytes(4)))[0])
+
+
+def _watch_reads() -> "Inotify | None":
+    """The first read is an event.  Linux does not keep the access time of pipes any more."""
+    from ftrun.host.inotify import Inotify  # loads ctypes: only for a pipe or a socket
+
+    try:
+        watch = Inotify()
+    except OSError:
+        return None
+    try:
+        watch.add("/proc/self/fd/0", ACCESS | ONESHOT)
+    except OSError:
+        watch.close()
+        return None
+    return watch

@@ -1,0 +1,47 @@
+/* A library with threads of its own, as libcuda.so.1 and libnccl.so.2 have them: one that polls every 100 ms, one that
+   waits for a condition with a timeout, one that waits for ever.  `callback` is called by the first one after a while,
+   if it is set. */
+#include <poll.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
+static int ends[2];
+
+static void *polls(void *nothing) {
+    struct pollfd all = {ends[0], POLLIN, 0};
+    pthread_setname_np(pthread_self(), "cuda-EvtHandlr");
+    for (;;) poll(&all, 1, 100);
+    return nothing;
+}
+
+static void *times_out(void *nothing) {
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += 1;
+        pthread_cond_timedwait(&never, &lock, &until);
+    }
+    return nothing;
+}
+
+static void *waits(void *nothing) {
+    pthread_mutex_lock(&lock);
+    for (;;) pthread_cond_wait(&never, &lock);
+    return nothing;
+}
+
+/* A wait in the library, of whoever calls it: with a driver it would be for the device. */
+void synchronize(void) {
+    pthread_mutex_lock(&lock);
+    for (;;) pthread_cond_wait(&never, &lock);
+}
+
+int begin(void) {
+    pthread_t one, two, three;
+    if (pipe(ends)) return -1;
+    return pthread_create(&one, 0, polls, 0) | pthread_create(&two, 0, times_out, 0) | pthread_create(&three, 0, waits, 0);
+}
