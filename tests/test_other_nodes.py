@@ -1,4 +1,4 @@
-"""Two ranks of one job under an ftrun each, as on two nodes: each ftrun supervises only its own rank, without an option."""
+"""Two ranks of one job under an ftrun each, as on two nodes: each supervises only its own rank, without an option."""
 
 from __future__ import annotations
 

@@ -276,8 +276,8 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "stalled": (
-        "`--hang-timeout auto`: a rank has not moved for unusually long, and that is no hang as far as anybody can know, "
-        "so nothing is ended for it. Once for each stall",
+        "`--hang-timeout auto`: a rank has not moved for unusually long, and that is no hang as far as anybody can "
+        "know, so nothing is ended for it. Once for each stall",
         {
             "rank": "its number",
             "step": "its step",

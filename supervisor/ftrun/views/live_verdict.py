@@ -9,7 +9,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules import spin
 from ftrun.core.rules.idle import SAMPLES, Idle, TreeSample
-from ftrun.core.rules.liveness import Limits, assess
+from ftrun.core.rules.liveness import Limits, assess, awaited_ranks
 from ftrun.views.snapshot import PROVED, Limit, RankNow
 
 LONG: Final = 1e10  # s; longer than any limit
@@ -28,9 +28,12 @@ class LiveVerdict(NamedTuple):
         return _first(self.attempt, self)
 
     def first_of_each(self) -> Iterator[Finding | None]:
-        """The same for each rank alone."""
+        """The same for each rank alone; None for those that are not waited for."""
         attempt = self.attempt._replace(idle=Idle(active_at=self.attempt.idle.active_at), barred=True)
-        return (_first(attempt._replace(ranks=(rank,)), self) for rank in self.attempt.ranks)
+        awaited = {(rank.rank, rank.pid): rank for rank in awaited_ranks(self.attempt)}
+        for rank in self.attempt.ranks:
+            waits = awaited.get((rank.rank, rank.pid))
+            yield None if waits is None else _first(attempt._replace(ranks=(waits,)), self)
 
 
 def _first(attempt: Attempt, live: LiveVerdict) -> Finding | None:
