@@ -17,7 +17,7 @@ def test_each_rule_decides_what_clears_it() -> None:
     assert HangRule._field_defaults == {}
     assert [name for name, rule in RULES.items() if rule.by_work] == ["idle"]
     assert [name for name, rule in RULES.items() if rule.several] == ["section"]
-    assert [name for name, rule in RULES.items() if rule.by_proof] == ["deadlock", "spin"]
+    assert [name for name, rule in RULES.items() if rule.by_proof] == ["deadlock", "device-wait", "spin"]
 
 
 def test_a_deadlock_is_called_one_once() -> None:

@@ -28,8 +28,8 @@ def test_a_rank_is_found_an_hour_after_the_first_of_the_looks_that_found_the_sam
     seen = looked(ATTEMPT, 115.0, SEEN)
     for now in (122.0, 130.0, 1000.0, 3600.0):
         seen = looked(seen, now, SEEN)
-    assert found_at(seen) == 115.0 + spin.LIMIT
-    finding = assess(seen, 115.0 + spin.LIMIT, LIMITS).finding
+    assert found_at(seen) == 115.0 + spin.LIMITS["spin"]
+    finding = assess(seen, 115.0 + spin.LIMITS["spin"], LIMITS).finding
     assert finding is not None
     assert (finding.rule, finding.rank, finding.pid, finding.mechanism) == ("spin", 0, 7, SEEN.why)
 
@@ -41,21 +41,21 @@ def test_a_rank_is_found_an_hour_after_the_first_of_the_looks_that_found_the_sam
 )
 def test_another_result_in_between_begins_the_hour_anew(other: Spin | None) -> None:
     seen = looked(looked(looked(ATTEMPT, 115.0, SEEN), 2000.0, other), 2030.0, SEEN._replace(others=150.0))
-    assert found_at(seen) in (2000.0 + spin.LIMIT, 2030.0 + spin.LIMIT)
+    assert found_at(seen) in (2000.0 + spin.LIMITS["spin"], 2030.0 + spin.LIMITS["spin"])
 
 
 def test_other_threads_may_use_a_twentieth_of_a_core() -> None:
     seen = looked(looked(ATTEMPT, 115.0, SEEN), 1115.0, SEEN._replace(others=50.0))
-    assert found_at(seen) == 115.0 + spin.LIMIT
+    assert found_at(seen) == 115.0 + spin.LIMITS["spin"]
     seen = looked(looked(ATTEMPT, 115.0, SEEN), 1115.0, SEEN._replace(others=51.0))
-    assert found_at(seen) == 1115.0 + spin.LIMIT
+    assert found_at(seen) == 1115.0 + spin.LIMITS["spin"]
 
 
 def test_what_the_whole_tree_reads_and_writes_counts_too() -> None:
     idle = observe(Idle(), TreeSample(900.0, 180.0, 1.0, 1e6), Thresholds())
     quiet = observe(idle, TreeSample(1080.0, 180.0, 1.0, 100.0), Thresholds())
     seen = looked(ATTEMPT._replace(idle=quiet), 115.0, SEEN)
-    assert found_at(seen) == 900.0 + spin.LIMIT
+    assert found_at(seen) == 900.0 + spin.LIMITS["spin"]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,8 @@ def test_what_the_whole_tree_reads_and_writes_counts_too() -> None:
         RANK._replace(moved_at=101.0),
         RANK._replace(sections=(Section("solve", 100.0, 90_000.0),)),
         RANK._replace(pid=8),
-        RANK._replace(done=True),
     ],
-    ids=["never moved", "moved since", "a section with a limit of its own", "another process", "done"],
+    ids=["never moved", "moved since", "a section with a limit of its own", "another process"],
 )
 def test_for_whom_it_is_not(rank: Rank) -> None:
     seen = looked(ATTEMPT, 115.0, SEEN)._replace(ranks=(rank,))
@@ -76,7 +75,7 @@ def test_for_whom_it_is_not(rank: Rank) -> None:
 
 def test_time_that_does_not_count_as_silence() -> None:
     seen = looked(ATTEMPT, 115.0, SEEN)._replace(aways=((200.0, 1200.0),))
-    assert found_at(seen) == 1115.0 + spin.LIMIT
+    assert found_at(seen) == 1115.0 + spin.LIMITS["spin"]
     assert looks.forget(seen, 1200.0).look.spin == SEEN
     assert looks.refute(seen, 3600.0).look.spin is None
 
@@ -84,3 +83,24 @@ def test_time_that_does_not_count_as_silence() -> None:
 def test_a_given_timeout_switches_it_off() -> None:
     seen = looked(ATTEMPT, 115.0, SEEN)
     assert assess(seen, 1e6, LIMITS._replace(auto=False)).finding is None
+
+
+# --- all ranks wait for their devices or for each other ---------------------------------------------------------------
+
+AWAITED = Spin(115.0, "rank 0 waits for its device", "f", 0, 7, on_device=True)
+
+
+def test_ranks_that_wait_for_devices_that_do_not_work_are_found_within_a_minute() -> None:
+    seen = looked(ATTEMPT, 115.0, AWAITED)
+    for now in (122.0, 130.0, 140.0, 150.0):
+        seen = looked(seen, now, AWAITED)
+    assert found_at(seen) == 115.0 + spin.LIMITS["device-wait"]
+    finding = assess(seen, 170.0, LIMITS).finding
+    assert finding is not None
+    assert (finding.rule, finding.rank, finding.pid, finding.mechanism) == ("device-wait", 0, 7, AWAITED.why)
+
+
+def test_a_rank_that_computes_after_it_waited_for_its_device_is_another_result() -> None:
+    seen = looked(looked(ATTEMPT, 115.0, AWAITED), 140.0, AWAITED._replace(on_device=False))
+    assert found_at(seen) == 140.0 + spin.LIMITS["spin"]
+    assert found_at(looked(looked(ATTEMPT, 115.0, AWAITED), 140.0, None), 9000.0) is None

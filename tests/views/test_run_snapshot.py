@@ -138,6 +138,7 @@ def test_without_a_given_time_hangs_are_proved(run: MadeRun) -> None:
     found = seen(run)
     assert [(limit.name, limit.seconds) for limit in found.limits] == [
         ("hang", None),
+        ("device-wait", 45.0),
         ("spin", 3600.0),
         ("idle", 1800.0),
     ]

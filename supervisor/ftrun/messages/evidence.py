@@ -35,6 +35,7 @@ class Look(NamedTuple):
     between: float = 2.0
     timeout: float = 20.0
     group: Membership | None = None
+    powers: tuple[tuple[str, float], ...] = ()
 
 
 class Looked(NamedTuple):
@@ -66,6 +67,7 @@ class Request(NamedTuple):
     `due`: the limit passes only then; evidence is collected in advance and reported after `Overdue`.  None: it has
     passed.
     `given`: a person has given the time that has passed.
+    `powers`: the highest power in watts that each device has drawn so far.
     """
 
     run_dir: str
@@ -82,6 +84,7 @@ class Request(NamedTuple):
     given: bool = True
     due: float | None = None
     group: Membership | None = None
+    powers: tuple[tuple[str, float], ...] = ()
 
     @property
     def suspect(self) -> int:

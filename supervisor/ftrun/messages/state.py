@@ -98,7 +98,7 @@ def _spin(look: LookState) -> tuple[object, ...] | None:
     """The rank that looks have found to compute, with nothing to be seen outside."""
     if look.still is None or look.spin is None:
         return None
-    return look.spin.rank, look.still.since, look.spin.since, look.spin.why
+    return look.spin.rank, look.still.since, look.spin.since, look.spin.why, look.spin.on_device
 
 
 def _rounds(rounds: Rounds) -> dict[str, Any]:

@@ -76,9 +76,10 @@ def _look(found: list[Any] | None, ranks: tuple[Rank, ...]) -> LookState:
     """What the looks have shown, as far as a limit follows from it."""
     if found is None:
         return LookState()
-    number, still, since, why = found
+    number, still, since, why, *on_device = found
     pid = next((rank.pid for rank in ranks if rank.rank == number), 0)
-    return LookState(Standstill(number, float(still)), spin=Spin(float(since), why, "", number, pid))
+    seen = Spin(float(since), why, "", number, pid, on_device=any(on_device))
+    return LookState(Standstill(number, float(still)), spin=seen)
 
 
 def _rounds(found: dict[str, Any] | None) -> Rounds:
@@ -141,7 +142,8 @@ def _hang(live: LiveVerdict, source: str) -> Iterator[Limit]:
         yield Limit("hang", live.limits.hang, source)
         return
     yield Limit("hang", None, f"{source}: {PROVED}")
-    yield Limit("spin", spin.LIMIT, f"{source}: for a rank that computes in one function")
+    yield Limit("device-wait", spin.LIMITS["device-wait"], f"{source}: once all ranks wait and no device works")
+    yield Limit("spin", spin.LIMITS["spin"], f"{source}: for a rank that computes in one function")
 
 
 def _given(name: str, seconds: float | None, source: str, more: str = "") -> Iterator[Limit]:

@@ -13,7 +13,7 @@ Cause = Literal["hang", "fault", "failure"]
 CAUSES: Final[tuple[Cause, ...]] = ("hang", "fault", "failure")
 Reason = Literal["first", "hang", "fault", "failure", "manual", "peer", "returned"]
 # The rules that find hangs: `hang_rules.RULES`.
-Rule = Literal["step", "start", "section", "idle", "deadlock", "spin"]
+Rule = Literal["step", "start", "section", "idle", "deadlock", "device-wait", "spin"]
 TOUCH: Final = -1  # the "rank" of the touch file; of several processes without RANK it is -1 - pid
 
 
@@ -106,7 +106,8 @@ class ClosedLook(NamedTuple):
 class Spin(NamedTuple):
     """A rank whose main thread computes, as a look that began at `since` saw it.  `why`: a sentence; `fingerprint`: the
     same while it is in the same function, has read and written nothing, and has started and collected no process;
-    `others`: CPU seconds so far of its other threads and its descendants."""
+    `others`: CPU seconds so far of its other threads and its descendants.  `on_device`: all ranks of the node, of which
+    this one has stood still for the longest time, wait for their devices or for each other."""
 
     since: float
     why: str
@@ -114,6 +115,7 @@ class Spin(NamedTuple):
     rank: int | None = None
     pid: int = 0
     others: float = 0.0
+    on_device: bool = False
 
 
 class LookState(NamedTuple):

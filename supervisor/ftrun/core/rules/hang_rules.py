@@ -88,6 +88,11 @@ def _spins(found: Finding) -> str:
     )
 
 
+def _waits_for_device(found: Finding) -> str:
+    age, limit = seconds(found.age), seconds(found.limit)
+    return f"all ranks have waited for {age} (limit {limit}): {short(found.mechanism, REASON)}"
+
+
 def _who(silent: Silent) -> str:
     return "touch file" if silent.rank == TOUCH else rank(silent.rank)
 
@@ -142,6 +147,17 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         several=False,
         sentence=_deadlocked,
         brief=lambda silent: f"{_who(silent)} is deadlocked",
+        missing=lambda found: "without movement",
+    ),
+    "device-wait": HangRule(
+        meaning="every rank waits for its device or for another rank, and no device works: each is used all the time "
+        "but draws little power and moves no memory, or does nothing; only under `--hang-timeout auto`",
+        timeout="hang",
+        by_work=False,
+        by_proof=True,
+        several=False,
+        sentence=_waits_for_device,
+        brief=lambda silent: "all ranks wait for their devices",
         missing=lambda found: "without movement",
     ),
     "spin": HangRule(

@@ -104,7 +104,7 @@ class Investigation:
         works_here = partial(works, accelerated=accelerated)
         graph = Graph(*worlds, found, self._rank_numbers(), works_here)
         outcome = graph.follow(request.suspect)
-        if request.finding.rule == "spin":
+        if request.finding.rule in spin.LIMITS:
             outcome = self._still_computes(outcome, spinning)
         elif self._by_proof:
             late = first_task.running or second_task.running or bool(failed)
@@ -217,7 +217,7 @@ class Investigation:
         return next((why for pid in sorted(pids) if (why := deliberate(pid, world)) is not None), None)
 
     def _computing(self) -> Spin | None:
-        return look.computing(self._request) if self._request.finding.rule == "spin" else None
+        return look.unproved(self._request) if self._request.finding.rule in spin.LIMITS else None
 
     def _still_computes(self, outcome: Outcome, before: Spin | None) -> Outcome:
         """The outcome for a rank that looks have found to compute: it still does, and nothing of it is seen."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from ftrun.core.machine.values import Spin
 from ftrun.core.text import sentences
-from ftrun.helpers.evidence import libraries, processes, proof, spinning, stacks, threads, waits
+from ftrun.helpers.evidence import device_waits, libraries, processes, proof, spinning, stacks, threads, waits
 from ftrun.helpers.evidence.mappings import Mappings
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.proof import Facts, Proof
@@ -30,7 +30,7 @@ def look(request: Look, pause: Callable[[float], None] = time.sleep) -> Looked:
     found, again = prove(request, pause), False
     if others is not None:
         found, again = others.ask(found, facts(request), pause)
-    spin = None if found.open_reason is None else computing(request)
+    spin = None if found.open_reason is None else unproved(request)
     seen = found.open_reason, found.mechanism, found.fingerprint, found.rank, found.pid
     return Looked(*seen, round(cpu(), 3), again, spin)
 
@@ -79,9 +79,14 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
     return proof.prove(before, after, found, job, False, in_group, code=code)
 
 
-def computing(request: Look | Request) -> Spin | None:
-    """The rank that stands still and computes, if nothing that it does can be seen outside."""
+def unproved(request: Look | Request) -> Spin | None:
+    """What no proof covers: all ranks wait for their devices or for each other, or those that stand still compute and
+    nothing that they do can be seen outside.  Over a group the other members may be what a device waits for."""
     job = facts(request)
+    if request.group is None and device_waits.none_works(request.devices, dict(request.powers)):
+        found = stacks.collect(stacks.program(), job.still[:SPIED], STACKS).found
+        if (waits := device_waits.wait(job, request.devices, found, time.monotonic())) is not None:
+            return waits
     busy, at = spinning.computing(job.still), time.monotonic()
     if not 0 < len(busy) <= spinning.MOST:
         return None

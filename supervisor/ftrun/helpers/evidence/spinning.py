@@ -3,11 +3,14 @@
 The answers of several looks are compared by core/rules/spin.py.
 """
 
+import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ftrun.core.machine.values import Spin
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
 from ftrun.helpers.evidence import files, threads
 from ftrun.helpers.evidence.mappings import Mappings
@@ -20,6 +23,24 @@ PAUSE: Final = 0.02  # s between two of them
 MOST: Final = 8  # ranks that compute at the same time; of more the stacks are not read
 
 
+class State(NamedTuple):
+    """What can be seen of a process: `fingerprint`, the same while its main thread is in the same function, has read
+    and written nothing, and it has started and collected no process; `others`: CPU seconds so far of its other threads
+    and its descendants."""
+
+    fingerprint: object
+    others: float
+
+
+def state(pid: int, stack: Stack, carriers: re.Pattern[str] | None = None) -> State:
+    """Of a process of whose main thread the stack is known.  `carriers`: names of threads whose time does not count."""
+    assert stack.main is not None
+    inner, family = stack.main.frames[0], below(pid, procfs.all_processes()) - {pid}
+    seen = pid, inner.file, inner.name, _transferred(pid), sorted(family), _reaped(pid)
+    spared = 0.0 if carriers is None else sum(_cpu(pid, tid) for tid in _named(pid, carriers))
+    return State(seen, _cpu(pid) - _cpu(pid, pid) - spared + sum(map(_cpu, family)))
+
+
 def spin(
     pids: Sequence[int], ranks: Mapping[int, int], stacks: Mapping[int, Stack], still_devices: bool, now: float
 ) -> Spin | None:
@@ -29,21 +50,18 @@ def spin(
     `still_devices`: no accelerator of the job does anything."""
     if not 0 < len(pids) <= MOST:
         return None
-    seen, others, first = [], 0.0, ""
-    table = procfs.all_processes()
+    states, first = list[State](), ""
     for pid in pids:
         stack = stacks.get(pid)
         if stack is None or stack.main is None or not stack.main.frames:
             return None
         if not still_devices and _has_accelerator(pid):
             return None
-        inner = stack.main.frames[0]
-        family = below(pid, table) - {pid}
-        seen.append((pid, inner.file, inner.name, _transferred(pid), sorted(family), _reaped(pid)))
-        others += _cpu(pid) - _cpu(pid, pid) + sum(map(_cpu, family))
+        states.append(state(pid, stack))
         first = first or stack.main.location
-    rank = ranks.get(pids[0])
-    return Spin(now, f"{sentences.rank(rank)} computes at {first}", repr(seen), rank, pids[0], round(others, 2))
+    rank, seen = ranks.get(pids[0]), [one.fingerprint for one in states]
+    others = round(sum(one.others for one in states), 2)
+    return Spin(now, f"{sentences.rank(rank)} computes at {first}", repr(seen), rank, pids[0], others)
 
 
 def computing(pids: Sequence[int]) -> list[int]:
@@ -56,6 +74,16 @@ def computing(pids: Sequence[int]) -> list[int]:
             break
         time.sleep(PAUSE)
     return [pid for pid in pids if pid in found]
+
+
+def _named(pid: int, pattern: re.Pattern[str]) -> list[int]:
+    """The threads of that process with such a name."""
+    try:
+        tids = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+    names = ((tid, procfs.read(f"/proc/{pid}/task/{tid}/comm", 64) or b"") for tid in tids if tid != pid)
+    return [tid for tid, name in names if pattern.match(name.decode("utf-8", "replace"))]
 
 
 def _has_accelerator(pid: int) -> bool:

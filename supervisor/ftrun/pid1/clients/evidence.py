@@ -47,6 +47,7 @@ class Evidence(Client[messages.Event]):
             ranks,
             context.devices,
             group=self._membership,
+            powers=tuple(context.powers.items()),
         )
         self._look_until = now + request.timeout + LATE
         self._ask(request)
@@ -85,6 +86,7 @@ class Evidence(Client[messages.Event]):
             timeout=context.policy.evidence_timeout - MARGIN,
             given=not self._needs_evidence(finding),
             group=self._membership,
+            powers=tuple(context.powers.items()),
         )
 
     @property
