@@ -5,6 +5,7 @@ A look reads where the main thread is, and what it has read, written and started
 the same as one that does not: ADR 39 says why an hour was chosen, and what is not found.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from ftrun.core.machine.values import TOUCH, Attempt, Rank, Spin
@@ -22,12 +23,13 @@ def follow(before: Spin | None, seen: Spin | None) -> Spin | None:
     return before if same and quiet else seen
 
 
-def spinning(attempt: Attempt) -> tuple[Rank, float] | None:
-    """The rank that is found by this rule once its limit has passed, and since when it has been seen so."""
+def spinning(attempt: Attempt, awaited: Iterable[Rank]) -> tuple[Rank, float] | None:
+    """The rank that is found by this rule once its limit has passed, and since when it has been seen so.  `awaited`:
+    those that have to move, or to end."""
     spin, still = attempt.look.spin, attempt.look.still
     if spin is None or still is None:
         return None
-    rank = next((rank for rank in attempt.ranks if rank.rank == spin.rank and rank.pid == spin.pid), None)
+    rank = next((rank for rank in awaited if rank.rank == spin.rank and rank.pid == spin.pid), None)
     if rank is None or rank.rank <= TOUCH or rank.moved_at is None or rank.moved_at > still.since:
         return None
     return rank, max(spin.since, attempt.idle.active_at)
