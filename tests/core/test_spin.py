@@ -65,12 +65,21 @@ def test_what_the_whole_tree_reads_and_writes_counts_too() -> None:
         RANK._replace(moved_at=101.0),
         RANK._replace(sections=(Section("solve", 100.0, 90_000.0),)),
         RANK._replace(pid=8),
+        RANK._replace(present=False),
     ],
-    ids=["never moved", "moved since", "a section with a limit of its own", "another process"],
+    ids=["never moved", "moved since", "a section with a limit of its own", "another process", "gone"],
 )
 def test_for_whom_it_is_not(rank: Rank) -> None:
     seen = looked(ATTEMPT, 115.0, SEEN)._replace(ranks=(rank,))
     assert found_at(seen if rank == RANK else looks.follow(seen), 9000.0) is None
+
+
+def test_a_rank_that_is_done_may_compute_while_others_train() -> None:
+    """Not once all are done: then it has to end."""
+    done, other = RANK._replace(done=True), Rank(1, pid=8, moved_at=90.0, step=200)
+    seen = looked(looks.follow(ATTEMPT._replace(ranks=(done, other))), 115.0, SEEN)
+    assert found_at(seen, 9000.0) is None
+    assert found_at(looked(looks.follow(ATTEMPT._replace(ranks=(done,))), 115.0, SEEN)) == 115.0 + spin.LIMIT
 
 
 def test_time_that_does_not_count_as_silence() -> None:

@@ -63,7 +63,7 @@ def assess(attempt: Attempt, now: float, limits: Limits, suspected: Finding | No
     """
     awaited = awaited_ranks(attempt)
     findings, spans = _spawn(attempt, now, limits) + _idle(attempt, now, limits) + _proved(attempt, now), list[float]()
-    findings += _unproved(attempt, now, limits) if limits.auto else []
+    findings += _unproved(awaited, attempt, now, limits) if limits.auto else []
     for rank in awaited:
         findings += _sections(rank, attempt, now, limits)
         if limits.automatic is not None and rank.moved_at is not None:
@@ -172,9 +172,9 @@ def _proved(attempt: Attempt, now: float) -> list[Finding]:
     return [Finding("deadlock", number, age, STILL, step, None, pid, closed.mechanism)]
 
 
-def _unproved(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
+def _unproved(awaited: list[Rank], attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
     """The finding for a rank that computes, or for ranks that wait for their devices, overdue or not."""
-    found, seen = spin.spinning(attempt), attempt.look.spin
+    found, seen = spin.spinning(attempt, awaited), attempt.look.spin
     if found is None or seen is None or has_own_limit(found[1], limits):
         return []
     rule, rank, since = found

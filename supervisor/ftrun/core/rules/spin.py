@@ -7,7 +7,7 @@ the same as one that does not: ADR 39 says why an hour was chosen, and what is n
 (helpers/evidence/device_waits.py) and all devices spin or do nothing, nobody is left who could end the wait.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ftrun.core.machine.values import TOUCH, Attempt, Rank, Rule, Spin
@@ -25,12 +25,13 @@ def follow(before: Spin | None, seen: Spin | None) -> Spin | None:
     return before if same and quiet else seen
 
 
-def spinning(attempt: Attempt) -> tuple[Rule, Rank, float] | None:
-    """The rule and the rank that are found once the limit of the rule has passed, and since when it was seen so."""
+def spinning(attempt: Attempt, awaited: Iterable[Rank]) -> tuple[Rule, Rank, float] | None:
+    """The rule and the rank that are found once the limit of the rule has passed, and since when it was seen so.
+    `awaited`: the ranks that have to move."""
     found, still, idle = attempt.look.spin, attempt.look.still, attempt.idle
     if found is None or still is None:
         return None
-    rank = next((rank for rank in attempt.ranks if rank.rank == found.rank and rank.pid == found.pid), None)
+    rank = next((rank for rank in awaited if rank.rank == found.rank and rank.pid == found.pid), None)
     if rank is None or rank.rank <= TOUCH or rank.moved_at is None or rank.moved_at > still.since:
         return None
     return ("device-wait", rank, found.since) if found.on_device else ("spin", rank, max(found.since, idle.active_at))
