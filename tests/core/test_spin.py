@@ -79,7 +79,7 @@ def test_a_rank_that_is_done_may_compute_while_others_train() -> None:
     done, other = RANK._replace(done=True), Rank(1, pid=8, moved_at=90.0, step=200)
     seen = looked(looks.follow(ATTEMPT._replace(ranks=(done, other))), 115.0, SEEN)
     assert found_at(seen, 9000.0) is None
-    assert found_at(looked(looks.follow(ATTEMPT._replace(ranks=(done,))), 115.0, SEEN)) == 115.0 + spin.LIMIT
+    assert found_at(looked(looks.follow(ATTEMPT._replace(ranks=(done,))), 115.0, SEEN)) == 115.0 + spin.LIMITS["spin"]
 
 
 def test_time_that_does_not_count_as_silence() -> None:
