@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,7 +150,7 @@ def test_a_rank_whose_helpers_work_is_another_one_at_each_look(job: Job, driver:
 def test_the_evidence_finds_it_once_more(job: Job, driver: str) -> None:
     job.start(f"{HEAD}ready(); item('blocking')", driver)
     finding = {"rule": "device-wait", "rank": 0, "age": 50.0, "limit": 45.0, "mechanism": "rank 0 waits for its device"}
-    asked = {"finding": finding, "given": False, "ranks": [rank(0, job.pid, 60.0)]}
+    asked: dict[str, Any] = {"finding": finding, "given": False, "ranks": [rank(0, job.pid, 60.0)]}
     asked["powers"] = POWERS
     answer = ask(job, devices=[WAITING._asdict()], **asked)
     assert answer.result["cleared"] is None, answer.result
