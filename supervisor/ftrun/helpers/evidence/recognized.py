@@ -118,7 +118,7 @@ _NATIVE: Final = {
     "pt_nccl_heartbt": Presumed(),  # ends the process if the watchdog stands still
 }
 # Of these the thread that runs collectives, so that its timeout is that of a collective.
-_COLLECTIVES: Final = frozenset({"pt_gloo_runloop"})
+_COLLECTIVE_THREADS: Final = frozenset({"pt_gloo_runloop"})
 # s.  By default gloo gives a collective 30 min (torch.distributed.constants.default_pg_timeout), after which no program
 # is expected to go on.  One that ends sooner than this has a timeout that a person gave, and may catch it, as
 # fault-tolerant training does (torchft).
@@ -166,7 +166,7 @@ def presumed(frames: Sequence[Frame], name: str, left: float | None, sleeps: boo
     """
     given = left is not None and left < GIVEN
     if not frames:
-        return None if sleeps or (given and name in _COLLECTIVES) else _NATIVE.get(name)
+        return None if sleeps or (given and name in _COLLECTIVE_THREADS) else _NATIVE.get(name)
     if collective(frames) is not None and not sleeps:  # one that sleeps asks the device now and then
         return None if given else Presumed()
     return next((loop.presumed for loop in _loops(tuple(frames)) if left is None or left <= loop.longest), None)
