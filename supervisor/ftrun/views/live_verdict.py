@@ -130,11 +130,12 @@ def limits(live: LiveVerdict, sources: dict[str, str]) -> tuple[Limit, ...]:
 
 
 def _idle_condition(live: LiveVerdict) -> str:
+    everywhere = "; for all members of the group together" if live.limits.idle_together else ""
     if live.attempt.idle.accelerator:
-        return "since the job uses an accelerator"
+        return f"since the job uses an accelerator{everywhere}"
     if live.limits.auto and (live.attempt.moved or live.attempt.first_beat is not None):
-        return "since the job has given heartbeats"
-    return idle_condition(live.limits)
+        return f"since the job has given heartbeats{everywhere}"
+    return idle_condition(live.limits) + everywhere
 
 
 def _hang(live: LiveVerdict, source: str) -> Iterator[Limit]:

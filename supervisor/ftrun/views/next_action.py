@@ -111,8 +111,9 @@ def _no_active_timeout(live: LiveVerdict) -> str:
     beats = live.limits.auto and (attempt.moved or attempt.first_beat is not None)
     if idle is not None and (live.limits.idle_given or attempt.idle.accelerator or beats):
         timeout = durations.seconds(idle)
-        sooner = _sooner(live, idle)
-        return f"the command works; it would be suspected after {timeout} without any work (--idle-timeout){sooner}"
+        where = " on any member" if live.limits.idle_together and not live.limits.idle_given else ""
+        after = f"after {timeout} without any work{where}"
+        return f"the command works; it would be suspected {after} (--idle-timeout){_sooner(live, idle)}"
     if any(rank.present and not rank.done for rank in attempt.ranks):
         return NO_TIME if live.limits.auto else UNSTARTED
     if attempt.ranks:

@@ -106,7 +106,7 @@ def malformed(found: object, kind: Kind, name: str = "") -> str | None:
 
 
 LIMITS: Final = {name: Optional(number) for name in ("hang", "start", "section", "idle", "automatic")} | dict.fromkeys(
-    ("auto", "idle_given"), boolean
+    ("auto", "idle_given", "idle_together"), boolean
 )
 ATTEMPT: Final = {
     **dict.fromkeys(("number", "pid"), integer),

@@ -278,7 +278,7 @@ class Attempt(NamedTuple):
     spawned_at: float = 0.0
     ranks: tuple[Rank, ...] = ()
     aways: tuple[tuple[float, float], ...] = ()  # periods (start, end) that do not count as silence
-    everywhere: bool = False  # the accelerators of all containers of the group are unchanged
+    everywhere: bool = False  # all containers of the group do nothing, or their accelerators are unchanged
     stopped_at: float | None = None  # since when the user's job control has stopped the command
     forwarded: frozenset[int] = frozenset()
     progressed: bool = False

@@ -22,8 +22,9 @@ class Limits(NamedTuple):
     """In seconds; None: no such time was given.  `start` applies to any command from its spawn.  `auto`: no hang
     timeout was given, so that looks prove hangs (looks.py).  `idle`: for how long the whole tree may do nothing; unless
     it was given (`idle_given`), it applies to a job that uses an accelerator, and with `auto` to one that has given
-    heartbeats.  `section`: for a section that the program opened without a timeout of its own; `automatic`: for one
-    that the hooks opened themselves."""
+    heartbeats.  `idle_together`: in a group, where others may work for this member, only an idle time of all members
+    counts, unless it was given.  `section`: for a section that the program opened without a timeout of its own;
+    `automatic`: for one that the hooks opened themselves."""
 
     hang: float | None
     start: float | None
@@ -32,6 +33,7 @@ class Limits(NamedTuple):
     idle: float | None = None
     idle_given: bool = False
     automatic: float | None = None
+    idle_together: bool = False
 
 
 class Assessment(NamedTuple):
@@ -188,7 +190,7 @@ def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
     idle, begun, raised = attempt.idle, attempt.idle.idle_since, attempt.idle.raised
     if attempt.everywhere and unchanged_for(idle, now):
         begun, raised = idle.unchanged_since, idle.unchanged_raised
-    elif not idle_for(idle, now):
+    elif not idle_for(idle, now) or (limits.idle_together and not limits.idle_given and not attempt.everywhere):
         begun = None
     if limits.idle is None or begun is None:
         return []
