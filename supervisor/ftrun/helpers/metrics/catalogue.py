@@ -111,7 +111,7 @@ METRICS: Final = (
         "ftrun_timeout_seconds",
         "gauge",
         ("rule", "source"),
-        "A timeout in force (hang, start, section, spin, idle) and its source; absent if it is off.",
+        "A timeout in force (hang, start, section, device-wait, spin, idle) and its source; absent if it is off.",
     ),
     Metric("ftrun_paused", "gauge", (), "Whether verdicts are held back, for a debugger."),
     Metric("ftrun_device_info", "info", ("device", "name"), "An accelerator of this node."),
