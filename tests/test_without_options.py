@@ -1,7 +1,7 @@
 """ftrun without any option: hangs are found in a minute, and healthy jobs that stand still are left alone.
 
 This is the short form of `bin/prove hangs` (tests/proof/hangs): some rows, all at once, with the real limits.  The slow
-form has all of them, and an endless loop, which takes one core for most of a minute.
+form has all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ HANGS = (
     Cell("full-pipes", EARLY, PLAIN),
     Cell("queues", LEARNED, PLAIN),
 )
-LOOP = Cell("spin", BEFORE, PLAIN)
 PATIENCE = 240.0  # s
 WAIT = 40.0  # s: a job is looked at after 15 and 30
 HEALTHY = (
@@ -57,15 +56,6 @@ def test_a_hang_is_found_in_a_minute(results: Results, cell: Cell) -> None:
     assert found.after is not None, found
     assert found.rule == "deadlock", found
     assert found.after < SOON, found
-
-
-@pytest.mark.slow  # in the gate tests/helpers/test_recurrence.py has loops that are proved
-@pytest.mark.timeout(600)
-def test_an_endless_loop_is_found(tmp_path: Path) -> None:
-    """It takes longer where processes with the same libraries end all the time, as they may beside this test."""
-    found = find(LOOP, PATIENCE, (), tmp_path / "run")
-    assert not found.wrong, found.wrong
-    assert found.rule == "loop", found
 
 
 @pytest.mark.parametrize("row", HEALTHY, ids=", ".join)

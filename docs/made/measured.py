@@ -26,8 +26,12 @@ This page has the outcome of each kind of `fthang`, and of healthy jobs that sta
 option**: the limits are the real ones, and no program says anything to ftrun. Only the last section has other options.
 [How ftrun tells a hang from work](hangs.md) describes the rules.
 
+**Measured before [ADR 39](adr/0039-the-rule-is-one-table.md).** A cell with `loop` has a proof that there is no more:
+such a loop is found by the rule `spin` after an hour, or not. One with `step` has a learned timeout, which ends nothing
+any more: a person is told after ten minutes.
+
 Each hang begins at three moments: before the first step, when ftrun has seen nothing of the job; in the first ten
-steps; and after a hundred steps, from which ftrun has learned a limit of 30 s. A cell has the rule that found the hang
+steps; and after a hundred steps, from which ftrun had learned a limit of 30 s. A cell has the rule that found the hang
 and the longest time from its beginning to the verdict, or for how long it was watched in vain. An empty cell was not
 measured. Most deadlocks were measured beside other work, at a load of 30 to 45 on two cores; cells that then took
 longer than a minute were measured again on a quieter machine, and have the time of that run.

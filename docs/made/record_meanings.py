@@ -13,8 +13,7 @@ FINDING: Final = {
     "step": "its step",
     "section": "the section that is overdue",
     "pid": "its process id",
-    "learned": "true: ftrun learned that timeout, or two looks proved a deadlock, so evidence may clear it",
-    "mechanism": "`deadlock`: what waits for what, a sentence",
+    "mechanism": "`deadlock`: what waits for what; `spin`: where the rank computes; a sentence",
 }
 FAULT: Final = {
     "device": "the id of the device",
@@ -122,13 +121,12 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "learned": (
-        "`--hang-timeout auto` has a new learned timeout",
+        "`--hang-timeout auto`: which pauses between two movements are usual, for the record `stalled`",
         {
-            "limit": "the new timeout",
-            "why": "a sentence",
             "usual": "the 99th percentile of the last thousand silences",
             "longest": "of all but the first ten",
             "steps": "how many silences are known",
+            "notice": "after how long a pause is unusual",
         },
     ),
     "look": (
@@ -295,6 +293,17 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "helper": "the helper that reported it",
             "annotations": "the file with a value that is not valid",
             "traceback": "of ftrun itself, which failed and ends with 125",
+        },
+    ),
+    "stalled": (
+        "`--hang-timeout auto`: a rank has not moved for unusually long, and that is no hang as far as anybody can "
+        "know, so nothing is ended for it. Once for each stall",
+        {
+            "rank": "its number",
+            "step": "its step",
+            "age": "how long it has not moved",
+            "wait": "what it waits for, according to the last look, a sentence",
+            "advice": "what a person can do",
         },
     ),
     "straggler": (

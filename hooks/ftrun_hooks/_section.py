@@ -14,7 +14,6 @@ from ._slot import own_slot
 UNITS = (("ms", 10**6), ("s", 10**9), ("m", 60 * 10**9), ("h", 3600 * 10**9), ("d", 86400 * 10**9))
 LONGEST = 1 << 61  # added to any time of the clock it still fits into 64 bits, with two flags
 Function = TypeVar("Function", bound=Callable[..., Any])
-NAMES = 64  # automatic sections that are timed
 Entry = struct.Struct(f"=QQ{at.NAME_BYTES}s")
 
 
@@ -121,8 +120,7 @@ class Stage:
 class Automatic:
     """A section that the hooks open around a call of the program, only in the main thread of a process with a slot.
 
-    It claims no slot: a launcher that saves a file before it starts its workers is not a rank.  The longest duration
-    of earlier sections of the same name is the basis of the timeout of the next one.
+    It claims no slot: a launcher that saves a file before it starts its workers is not a rank.
     """
 
     def __init__(self, name: str) -> None:
@@ -133,8 +131,7 @@ class Automatic:
         opened: list[Open] = []
         try:
             if own_slot.words is not None and get_ident() == own_slot.main:
-                number, longest = _took.get(self._entry_name, (0, 0))
-                _table.push(self._entry_name, at.AUTOMATIC | (longest if number >= at.EARLIER else 0), opened)
+                _table.push(self._entry_name, at.AUTOMATIC, opened)
                 self._open = opened
         except Exception:
             pass
@@ -146,9 +143,6 @@ class Automatic:
         left, self._open = self._open, []
         try:
             _close(left)
-            if left and not any(error) and (left[0].name in _took or len(_took) < NAMES):
-                number, longest = _took.get(left[0].name, (0, 0))
-                _took[left[0].name] = number + 1, max(longest, monotonic_ns() - left[0].started)
         except Exception:
             pass
         except BaseException:
@@ -179,8 +173,6 @@ class Table:
             words[at.BROKEN_AT] = 0
             self._write(words, own_slot.credit, self.open)
         header, allowed = own_slot.header, timeout & ~at.AUTOMATIC
-        if timeout & at.AUTOMATIC and allowed:
-            allowed += at.LONG  # an approximation: the supervisor computes the timeout
         if header is not None:
             planned = header[at.H_NEXT_LOOK]
             if entered.started + allowed < planned if allowed else planned == at.NO_LOOK:
@@ -276,4 +268,3 @@ def close_all() -> None:
 
 
 _table = Table()
-_took: dict[bytes, tuple[int, int]] = {}  # automatic sections by name: their number, and the longest duration in ns

@@ -99,11 +99,7 @@ SECTIONS: Final = 6
 SECTION_TABLE: Final = 32
 SECTION_WORDS: Final = 8
 S_STARTED: Final = 0
-# Nanoseconds, and the flags.  Zero: the supervisor's own timeout applies.  For an automatic section it is not
-# a timeout, but the longest earlier one of its name in this process, if there were EARLIER.
-S_TIMEOUT: Final = 1
-EARLIER: Final = 3
-LONG: Final = 300_000_000_000  # ns; no automatic section is overdue before that
+S_TIMEOUT: Final = 1  # ns, and the flags.  Zero: the supervisor's own timeout applies, if there is one.
 SIDE: Final = 1 << 63  # entered by a thread that does not train: the timeout of the step applies as well
 AUTOMATIC: Final = 1 << 62  # entered by the hooks around a call of the program
 S_NAME: Final = 2

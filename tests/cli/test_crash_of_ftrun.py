@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.test_state_file_values import ACCOUNTS
-from ftrun.core.machine.values import LearnedTimeouts, Ledger
+from ftrun.core.machine.values import Ledger, UsualPauses
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages.codec import Malformed
 from ftrun.messages.state import dump_state, load_state
@@ -159,7 +159,7 @@ CLOCKS = st.builds(Clock, SECONDS, st.text(), SECONDS)
         *[st.none() | st.text()] * 2,
         st.sampled_from(["first", "hang", "fault", "failure", "manual", "peer"]),
         occurrences=st.lists(st.builds(Occurrence, *[st.text()] * 4, at=CLOCKS), max_size=3).map(tuple),
-        learned=st.none() | st.builds(LearnedTimeouts, SECONDS, SECONDS, SECONDS, st.integers(0, 10**12), SECONDS),
+        learned=st.none() | st.builds(UsualPauses, SECONDS, SECONDS, st.integers(0, 10**12)),
         first_beat=st.none() | SECONDS,
         epoch=st.integers(0, 2**62),
         account=ACCOUNTS,

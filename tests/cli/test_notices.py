@@ -13,7 +13,7 @@ from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 from support.runs import FTCTL, Run, Runs, patched, python, wait_for
 
-AUTO = Limits(hang=3600.0, start=3600.0, start_given=False, section=3600.0, auto=True, idle=1800.0)
+AUTO = Limits(hang=None, start=None, section=None, auto=True, idle=1800.0)
 STARTED = GivenNotices(started=True)
 # ftrun, which warns after less than a second.
 PROGRAM = patched("import ftrun.core.machine.notices as notices\nnotices.UNWATCHED = 0.6")
@@ -37,15 +37,15 @@ def started(**facts: object) -> Job:
 def test_start_line_names_the_run_dir_and_the_checks() -> None:
     assert due(started(), 100.0) == (
         "attempt 1 started; run dir /run/dir; watched: deadlocks (no timeout), "
-        "heartbeats (timeout learned from them, 60m until then), idleness (timeout 30m, once an accelerator is used)",
+        "idleness (timeout 30m, once there are heartbeats or an accelerator is used)",
     )
-    given = AUTO._replace(hang=60.0, auto=False, start=300.0, start_given=True, idle=900.0, idle_given=True)
+    given = AUTO._replace(hang=60.0, auto=False, start=300.0, idle=900.0, idle_given=True)
     (line,) = due(started(), 100.0, given, phase="tune")
     assert line == (
         "phase tune attempt 1 started; run dir /run/dir; watched: heartbeats (timeout 60s), "
         "the time to the first heartbeat (timeout 5m), idleness (timeout 15m)"
     )
-    off = Limits(hang=None, start=None, start_given=False, section=None)
+    off = Limits(hang=None, start=None, section=None)
     (line,) = due(started(), 100.0, off)
     assert line.endswith("; watched: nothing, all timeouts are off")
 
@@ -64,9 +64,9 @@ def test_each_line_is_written_once() -> None:
     [
         (AUTO, {"ranks": (Rank(0),)}),  # it has announced itself
         (AUTO, {"first_beat": 5.0}),  # as it did in an earlier start
-        (AUTO._replace(start_given=True), {}),
+        (AUTO._replace(start=300.0), {}),
         (AUTO._replace(idle_given=True), {}),
-        (Limits(None, None, False, None), {}),  # the user's wish
+        (Limits(None, None, None), {}),  # the user's wish
     ],
 )
 def test_no_warning_where_a_check_is_active(limits: Limits, facts: dict[str, object]) -> None:
@@ -93,7 +93,7 @@ def start_line(run: Run) -> str:
     """Of a run without options about timeouts."""
     return (
         f"attempt 1 started; run dir {run.run_dir}; watched: deadlocks (no timeout), "
-        "heartbeats (timeout learned from them, 60m until then), idleness (timeout 30m, once an accelerator is used)"
+        "idleness (timeout 30m, once there are heartbeats or an accelerator is used)"
     )
 
 

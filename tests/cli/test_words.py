@@ -25,7 +25,7 @@ def ours(run: Run) -> list[str]:
 @pytest.mark.parametrize(
     ("found", "sentence"),
     [
-        (Finding("step", 3, 41, 38, 812, learned=True), "rank 3 stopped at step 812, 41s ago (limit 38s, learned)"),
+        (Finding("step", 3, 41, 38, 812), "rank 3 stopped at step 812, 41s ago (limit 38s)"),
         (Finding("step", 3, 41, 38), "rank 3 stopped 41s ago (limit 38s)"),
         (Finding("step", TOUCH, 41, 38), "the touch file was last touched 41s ago (limit 38s)"),
         (Finding("start", 0, 41, 40), "rank 0 sent no heartbeat in its first 41s (limit 40s)"),

@@ -41,8 +41,8 @@ JOB = (
     Mutation(
         "alive_counts_as_moving",
         "rules/liveness.py",
-        'rule, since = "step", rank.moved_at',
-        'rule, since = "step", max(rank.moved_at, rank.alive_at or 0)',
+        "else (rank.moved_at, limits.hang)",
+        "else (max(rank.moved_at, rank.alive_at or 0), limits.hang)",
     ),
     Mutation(
         "done_ranks_are_waited_for_while_others_train",
@@ -72,7 +72,12 @@ JOB = (
         'return _declare_hang(job, phase, event.now, policy, (("evidence", "none in time"),), ())',
         'return _clear(job, phase.attempt, event.now, "no evidence", policy, ())',
     ),
-    Mutation("a_learned_limit_is_proof", "machine/watching.py", "    if phase.finding.learned:\n", "    if False:\n"),
+    Mutation(
+        "a_rule_that_needs_evidence_does_without",
+        "machine/watching.py",
+        "    if hang_rules.needs_evidence(phase.finding, policy.limits.idle_given):\n",
+        "    if False:\n",
+    ),
     Mutation(
         "kill_before_its_record",
         "machine/stopping.py",

@@ -235,7 +235,7 @@ class Body:
 
     def hangs(self, *culprits: int) -> None:
         """Its ranks have not moved since their start; the evidence names these as the cause."""
-        policy, self.policy = self.policy, self.policy._replace(limits=Limits(None, 1.0, True, None))
+        policy, self.policy = self.policy, self.policy._replace(limits=Limits(None, 1.0, None))
         if isinstance(self.job.phase, Starting):
             self.take(ev.BeatsRead(self.world.now, ()))
         if isinstance(self.job.phase, Suspect):

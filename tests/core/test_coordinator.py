@@ -466,6 +466,8 @@ def test_still_holds_when_all_members_are_still() -> None:
     assert group.order.devices_unchanged
     group.reports(1, "running")
     assert not group.order.devices_unchanged
+    group.reports(1, "done")
+    assert group.order.devices_unchanged, "a member that has ended does nothing"
 
 
 def test_a_pause_goes_to_all_members() -> None:

@@ -32,7 +32,7 @@ from ftrun.core.machine.states import (
     Stopping,
     Suspect,
 )
-from ftrun.core.machine.values import Device, Fault, LearnedTimeouts, Ledger, Rank, Section
+from ftrun.core.machine.values import Device, Fault, Ledger, Rank, Section, UsualPauses
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import Clock, Schedule
 from ftrun.core.rules.idle import Thresholds
@@ -51,7 +51,7 @@ LEARNING = st.sampled_from([(0, 0.0, 0.0, 0.0), (50, 0.0, 0.0, 15.0), (200, 0.5,
 INCIDENTS = ["hang", "hang", "works", "works", "deadlock", "failure", "fault", "order", "user", "file", "ended"]
 LOOKS = 8  # looks, and reads of the heartbeats between them, after which a deadlock is proved
 READS = 64  # more than any silence takes to become a suspicion
-KNOWN = LearnedTimeouts(limit=45.0, usual=4.5, longest=6.0, intervals=500, slowest_start=25.0)
+KNOWN = UsualPauses(usual=4.5, longest=6.0, steps=500)
 POLICIES = st.builds(
     Policy,
     restart_on=st.frozensets(st.sampled_from(["hang", "fault", "failure"])),
@@ -62,13 +62,11 @@ POLICIES = st.builds(
         Limits,
         hang=st.sampled_from([60.0, 60.0, None]),
         start=st.sampled_from([40.0, None]),
-        start_given=st.booleans(),
         section=st.sampled_from([50.0, None]),
         auto=st.sampled_from([True, True, False]),
         idle=st.none(),
         idle_given=st.just(False),
         automatic=st.sampled_from([70.0, None]),
-        automatic_learned=st.booleans(),
     ),
     work=st.just(Thresholds()),
     device_timeout=st.sampled_from([None, None, 20.0]),
@@ -175,7 +173,7 @@ class Adversary(RuleBasedStateMachine):
         uptime=st.sampled_from([0.0, 1e6]),
     )
     def _begin(
-        self, policy: Policy, hang: int, best_step: int | None, learned: LearnedTimeouts | None, uptime: float
+        self, policy: Policy, hang: int, best_step: int | None, learned: UsualPauses | None, uptime: float
     ) -> None:
         self.policy, self.now = policy, uptime
         hang = min(hang, 3 if policy.max_restarts is None else policy.max_restarts)
@@ -317,8 +315,8 @@ class Adversary(RuleBasedStateMachine):
 
     @rule(cleared=st.sampled_from([None, "it works", "it works"]))
     def evidence_of_the_suspect(self, cleared: str | None) -> None:
-        """As the loop reports it: only a learned limit is ever cleared."""
-        if isinstance(self.job.phase, Suspect) and not self.job.phase.finding.learned:
+        """As the loop reports it: the passing of a given timeout is never cleared."""
+        if isinstance(self.job.phase, Suspect) and not self._is_proved(self.job):
             cleared = None
         self.happens(ev.EvidenceCollected(self.now, self.ranks, (("cpu", 1.0),), cleared))
 
@@ -495,7 +493,7 @@ class Adversary(RuleBasedStateMachine):
         self.job, effects = decide(before, event, self.policy)
         self._check_looks(effects)
         fields = [field for effect in effects if isinstance(effect, do.Persist) for field in effect.fields]
-        if isinstance(event, ev.EvidenceCollected) and ("why", event.cleared) in fields and not self._learned(before):
+        if isinstance(event, ev.EvidenceCollected) and ("why", event.cleared) in fields and not self._is_proved(before):
             self.aways.append((self.spawned_at, event.now))
         if before.paused is not None and self.job.paused is None:
             self.aways.append((max(self.paused_at, self.spawned_at), event.now))
@@ -564,8 +562,8 @@ class Adversary(RuleBasedStateMachine):
         self.looking = True
 
     @staticmethod
-    def _learned(job: Job) -> bool:
-        return isinstance(job.phase, Suspect) and job.phase.finding.learned
+    def _is_proved(job: Job) -> bool:
+        return isinstance(job.phase, Suspect) and job.phase.finding.rule == "deadlock"
 
     def _note_checkpoint(self, before: Job, event: ev.CheckpointSaved) -> None:
         """A file is progress of the attempt that wrote it, and the restart since then the first in a row."""
@@ -578,7 +576,7 @@ class Adversary(RuleBasedStateMachine):
 
     def _time_to_last_movement(self) -> float:
         """Seconds from the spawn to its last movement; to now, where it need not move."""
-        if not self.ranks and not self.policy.limits.start_given:
+        if not self.ranks and self.policy.limits.start is None:
             return self._awake(self.spawned_at)
         moved = [r.moved_at for r in self.ranks if r.moved_at is not None]
         return self._awake(self.spawned_at, max(moved, default=self.spawned_at))
@@ -630,7 +628,7 @@ class Adversary(RuleBasedStateMachine):
                 assert not any(grown), "requests cost no budget"
 
     def _check_findings(self, before: Job, effects: tuple[do.Effect, ...]) -> None:
-        """A finding is about a silence of that age, beyond its limit; evidence raises learned limits."""
+        """A finding is about a silence of that age, beyond its limit."""
         for effect in effects:
             if not isinstance(effect, do.Persist) or effect.event not in ("suspect", "hang"):
                 continue
@@ -648,15 +646,10 @@ class Adversary(RuleBasedStateMachine):
             if found["rule"] != "step":
                 continue
             (rank,) = (rank for rank in self.ranks if rank.rank == found["rank"])
-            least = self._hang_limit(rank)
+            least = self.policy.limits.hang
             assert rank.moved_at is not None
             assert least is not None
             assert self._awake(rank.moved_at) - rank.credit + 1e-6 >= max(age, least), "it moved within its limit"
-            if isinstance(before.phase, WATCHED) and found.get("learned"):
-                raised = [r.limit for r in before.phase.attempt.raised if r.rank == rank.rank]
-                counted = [r.intervals for r in before.phase.attempt.ranks if r.rank == rank.rank]
-                assert effect.event == "hang" or limit >= least
-                assert counted != [rank.intervals] or all(limit >= bar for bar in raised), "evidence raises the limit"
 
     def _check_kills(self, before: Job, event: ev.Event, effects: tuple[do.Effect, ...]) -> None:
         if self.halted:
@@ -714,23 +707,12 @@ class Adversary(RuleBasedStateMachine):
             if not all(section.side for section in rank.sections):
                 continue
             since = rank.claimed_at if rank.moved_at is None else rank.moved_at
-            limit = limits.start if rank.moved_at is None else self._hang_limit(rank)
+            limit = limits.start if rank.moved_at is None else limits.hang
             if limit is not None and self._awake(since) - rank.credit >= limit:
                 return True
         nobody_moved = not any(r.moved_at is not None for r in self.ranks)
         due = limits.start is not None and self._awake(self.spawned_at) >= limits.start
-        return limits.start_given and nobody_moved and due
-
-    def _hang_limit(self, rank: Rank) -> float | None:
-        """The least that a silence of this rank has to last."""
-        if not self.policy.limits.auto:
-            return self.policy.limits.hang
-        if rank.intervals >= 100:
-            bound = max(30.0, 10 * rank.usual)
-            return (
-                bound if rank.longest <= bound else max(bound, min(2 * rank.longest, self.policy.limits.start or 1e9))
-            )
-        return self.policy.limits.start if self.job.ledger.learned is None else 30.0
+        return nobody_moved and due
 
     def _check_spawns(self, before: Job, effects: tuple[do.Effect, ...]) -> None:
         spawns = [e for e in effects if isinstance(e, do.Spawn)]

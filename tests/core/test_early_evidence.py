@@ -18,7 +18,7 @@ from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 
 LIMIT: Final = 60.0
-POLICY: Final = Policy(limits=Limits(hang=LIMIT, start=3600.0, start_given=False, section=None))
+POLICY: Final = Policy(limits=Limits(hang=LIMIT, start=None, section=None))
 AUTO: Final = POLICY._replace(limits=POLICY.limits._replace(auto=True, start=LIMIT))
 MOVED: Final = 1000.0
 DUE: Final = MOVED + LIMIT

@@ -31,7 +31,7 @@ from ftrun.core.rules.idle import Idle, TreeSample
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 
-MINUTE = Policy(limits=Limits(hang=60.0, start=3600.0, start_given=False, section=None))
+MINUTE = Policy(limits=Limits(hang=60.0, start=None, section=None))
 FAILURES = MINUTE._replace(restart_on=frozenset({"hang", "fault", "failure"}), backoff=4.0)
 EASE = 1e-6
 
@@ -218,7 +218,7 @@ def test_an_idle_tree_hung_since_its_last_work() -> None:
 
 
 def test_a_missing_first_heartbeat_is_a_hang_and_no_startup() -> None:
-    policy = MINUTE._replace(limits=MINUTE.limits._replace(start=30.0, start_given=True))
+    policy = MINUTE._replace(limits=MINUTE.limits._replace(start=30.0))
     run = Run(policy).starts(0.0, launching=1.0).happens(ev.BeatsRead(31.0, ()), ev.EvidenceCollected(35.0, ()))
     run.check(wall=35.0, kept=0.0, hang=34.0)
     run.happens(ev.TreeEnded(36.0)).check(wall=36.0, kept=0.0, hang=34.0, stopping=1.0, startup=1.0)

@@ -17,7 +17,7 @@ def test_each_rule_decides_what_clears_it() -> None:
     assert HangRule._field_defaults == {}
     assert [name for name, rule in RULES.items() if rule.by_work] == ["idle"]
     assert [name for name, rule in RULES.items() if rule.several] == ["section"]
-    assert [name for name, rule in RULES.items() if rule.by_proof] == ["deadlock", "loop", "spin"]
+    assert [name for name, rule in RULES.items() if rule.by_proof] == ["deadlock", "device-wait", "spin"]
 
 
 def test_a_deadlock_is_called_one_once() -> None:
@@ -26,14 +26,8 @@ def test_a_deadlock_is_called_one_once() -> None:
     assert sentence(found) == text
 
 
-def test_an_endless_loop_is_called_one_once() -> None:
-    found = Finding("loop", 1, 31.0, 15.0, mechanism="endless loop: rank 1 repeats the same computation at train.py:7")
-    text = "rank 1 was proved to be in an endless loop after 31s without movement: rank 1 repeats the same computation"
-    assert sentence(found) == f"{text} at train.py:7"
-
-
 def test_a_computation_without_end_is_not_called_proved() -> None:
-    found = Finding("spin", 1, 610.0, 600.0, mechanism="rank 1 computes at train.py:7, which nothing can influence")
+    found = Finding("spin", 1, 610.0, 600.0, mechanism="rank 1 computes at train.py:7")
     assert sentence(found).startswith("rank 1 has computed without movement for 10m 10s (limit 10m): rank 1 computes")
     assert "proved" not in sentence(found)
 

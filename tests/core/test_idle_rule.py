@@ -2,6 +2,7 @@
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
+from ftrun.core.machine.group_member import GroupMember, report
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job, Running, Starting, Suspect
 from ftrun.core.machine.values import Attempt, Finding, Rank, Section
@@ -10,7 +11,7 @@ from ftrun.core.rules.liveness import Limits, assess
 from ftrun.core.rules.policy import Policy
 
 QUIET = tuple(TreeSample(float(at), 1.0, 0.0, 0.0) for at in range(1, 11))
-LIMITS = Limits(hang=None, start=None, start_given=False, section=None, idle=4.0, idle_given=True)
+LIMITS = Limits(hang=None, start=None, section=None, idle=4.0, idle_given=True)
 
 
 def found(*ranks: Rank, since: float = 0.0, now: float = 10.0, limits: Limits = LIMITS) -> Finding | None:
@@ -71,6 +72,31 @@ def test_the_group_rule_needs_all_containers_unchanged() -> None:
     assert assess(Attempt(1, idle=still, everywhere=True), 10.0, LIMITS).finding is not None
     raised = still._replace(unchanged_raised=16.0, raised=0.0)
     assert assess(Attempt(1, idle=raised, everywhere=True), 10.0, LIMITS).finding is None
+
+
+def test_in_a_group_a_member_that_does_nothing_may_wait_for_one_that_works() -> None:
+    idle, alone = Idle(idle_since=2.0, idle_samples=QUIET, accelerator=True), LIMITS._replace(idle_given=False)
+    group = alone._replace(idle_together=True)
+    assert assess(Attempt(1, idle=idle), 10.0, alone).finding is not None
+    assert assess(Attempt(1, idle=idle), 10.0, group).finding is None
+    assert assess(Attempt(1, idle=idle, everywhere=True), 10.0, group).finding is not None
+    assert assess(Attempt(1, idle=idle), 10.0, group._replace(idle_given=True)).finding is not None
+
+
+def test_a_member_reports_that_it_does_nothing_unless_it_has_announced_that() -> None:
+    policy = Policy(limits=LIMITS._replace(idle_together=True), group=True)
+    rank = Rank(0, pid=7, moved_at=1.0)
+    attempt = Attempt(1, idle=Idle(idle_since=2.0, idle_samples=QUIET), ranks=(rank,))
+    assert reported(attempt, 10.0, policy)
+    assert not reported(attempt, 3.0, policy)
+    paused = attempt._replace(ranks=(rank._replace(sections=(Section("pause", 2.0, 3600.0),)),))
+    assert not reported(paused, 10.0, policy)
+
+
+def reported(attempt: Attempt, now: float, policy: Policy) -> bool:
+    return report(
+        Job(Running(attempt, None)), GroupMember(1, "life", "node", "boot"), policy, now, False
+    ).devices_unchanged
 
 
 def test_evidence_raises_the_limit_of_all_containers() -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from ftrun.core.machine.values import TOUCH, Attempt, RaisedLimit, Rank, Section
+from ftrun.core.machine.values import TOUCH, Attempt, Rank, Section
 from ftrun.core.ranks.table import Rounds
-from ftrun.core.rules.adaptive_timeout import FLOOR
-from ftrun.core.rules.liveness import LOOKS_PER_LIMIT, Assessment, Limits, assess, section_limit, time_awake
+from ftrun.core.rules.liveness import LOOKS_PER_LIMIT, STILL, Assessment, Limits, assess, section_limit, time_awake
 
-LIMITS = Limits(hang=60.0, start=40.0, start_given=False, section=50.0)
-OFF = Limits(hang=None, start=None, start_given=True, section=None)
+LIMITS = Limits(hang=60.0, start=40.0, section=50.0)
+MOVING = Rank(9, moved_at=1e9)
+OFF = Limits(hang=None, start=None, section=None)
 NOTHING = Assessment(None, None)
 
 
@@ -28,7 +28,7 @@ def test_a_silence_of_the_limit_is_overdue() -> None:
     assert found is not None
     assert found._asdict() == {
         "rule": "step", "rank": 0, "age": 60.0, "limit": 60.0, "step": 3, "section": None, "pid": 7,
-        "learned": False, "mechanism": "",
+        "mechanism": "",
     }  # fmt: skip
 
 
@@ -42,29 +42,33 @@ def test_the_shortest_limit_sets_the_deadline() -> None:
     assert assessed(*ranks, now=10.0)[:2] == (None, 10.0 + 40.0 / LOOKS_PER_LIMIT)
 
 
-def test_a_learned_limit_is_checked_often_from_the_first_step() -> None:
-    """A freeze between two looks is learned as a silence, so it has to be short even while the limit is long."""
-    limits = Limits(hang=None, start=3600.0, start_given=False, section=None, auto=True)
-    moved = assess(Attempt(1, 2, 0.0, ranks=(Rank(0, moved_at=10.0),)), 10.0, limits)
-    assert moved[:2] == (None, 10.0 + FLOOR / LOOKS_PER_LIMIT)
-    claimed = assess(Attempt(1, 2, 0.0, ranks=(Rank(0, claimed_at=10.0),)), 10.0, limits)
-    assert claimed[:2] == (None, 10.0 + 3600.0 / LOOKS_PER_LIMIT)
+def test_without_a_given_time_heartbeats_are_read_often() -> None:
+    """A freeze between two reads would count as a silence."""
+    limits = Limits(hang=None, start=None, section=None, auto=True)
+    for rank in (Rank(0, moved_at=10.0), Rank(0, claimed_at=10.0)):
+        seen = assess(Attempt(1, 2, 0.0, ranks=(rank,)), 10.0, limits)
+        assert seen[:2] == (None, 10.0 + 2 * STILL / LOOKS_PER_LIMIT)
+        assert assess(Attempt(1, 2, 0.0, ranks=(rank,)), 1e9, limits).finding is None
+    assert assess(Attempt(1, 2, 0.0), 10.0, limits) == NOTHING
 
 
 def test_alive_is_not_moving() -> None:
     assert rule(assessed(Rank(0, moved_at=10.0, alive_at=70.0), now=70.0)) == ("step", 0)
-    assert rule(assessed(Rank(0, claimed_at=10.0, alive_at=50.0), now=50.0)) == ("start", 0)
+    assert rule(assessed(Rank(0, claimed_at=10.0, alive_at=50.0), MOVING, now=50.0)) == ("start", 0)
 
 
 def test_before_the_first_move_the_start_limit_holds_from_the_claim() -> None:
-    assert rule(assessed(Rank(0, claimed_at=10.0), now=49.9)) is None
-    assert rule(assessed(Rank(0, claimed_at=10.0), now=50.0)) == ("start", 0)
+    """Where another rank has moved; else it holds from the spawn."""
+    assert rule(assessed(Rank(0, claimed_at=10.0), MOVING, now=49.9)) is None
+    assert rule(assessed(Rank(0, claimed_at=10.0), MOVING, now=50.0)) == ("start", 0)
 
 
 @pytest.mark.parametrize("done", [True, False])
 def test_gone_ranks_are_not_waited_for(done: bool) -> None:
     for rank in (Rank(0, moved_at=10.0), Rank(0), Rank(0, moved_at=1.0, sections=(Section("s", 1.0, 5.0),))):
-        assert assessed(rank._replace(done=done, present=False), now=1000.0) == NOTHING
+        assert (
+            assessed(rank._replace(done=done, present=False), now=1000.0, limits=LIMITS._replace(start=None)) == NOTHING
+        )
     gone = Rank(0, moved_at=10.0, done=done, present=False)
     assert rule(assessed(gone, Rank(1, moved_at=9.0), now=69.0)) == ("step", 1)
 
@@ -83,15 +87,14 @@ def test_ranks_that_are_done_have_to_end_once_all_are() -> None:
 
 
 def test_a_command_without_hooks_has_no_limit() -> None:
-    assert assessed(now=1e9) == NOTHING
+    assert assessed(now=1e9, limits=LIMITS._replace(start=None)) == NOTHING
 
 
 def test_a_given_start_limit_holds_from_the_spawn() -> None:
-    given = LIMITS._replace(start_given=True)
-    assert assessed(now=1.0, limits=given)[:2] == (None, 6.0)
-    assert rule(assessed(now=40.0, limits=given)) == ("start", None)
-    assert rule(assessed(Rank(0, claimed_at=30.0), now=40.0, limits=given)) == ("start", None)
-    assert rule(assessed(Rank(0, present=False), now=40.0, limits=given)) == ("start", None)
+    assert assessed(now=1.0)[:2] == (None, 6.0)
+    assert rule(assessed(now=40.0)) == ("start", None)
+    assert rule(assessed(Rank(0, claimed_at=30.0), now=40.0)) == ("start", None)
+    assert rule(assessed(Rank(0, present=False), now=40.0)) == ("start", None)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ def test_a_given_start_limit_holds_from_the_spawn() -> None:
     ],
 )
 def test_any_movement_or_end_disarms_the_start_limit(rank: Rank) -> None:
-    assert rule(assessed(rank, now=40.0, limits=LIMITS._replace(start_given=True))) is None
+    assert rule(assessed(rank, now=40.0)) is None
 
 
 def test_a_round_whose_processes_are_all_new_is_a_start() -> None:
@@ -118,28 +121,27 @@ def test_a_round_whose_processes_are_all_new_is_a_start() -> None:
     assert rule(assess(alive, 70.0, LIMITS)) == ("start", 1), "a process that is left is the one that is late"
     moved = attempt._replace(ranks=(gone[0], Rank(1, moved_at=31.0, present=False)))
     assert assess(moved, 1e6, LIMITS) == NOTHING
-    assert assess(attempt._replace(ranks=()), 1e6, LIMITS) == NOTHING, "a program without heartbeats is not suspected"
     assert assess(attempt, 1e6, OFF) == NOTHING
 
 
 def test_missing_heartbeats_of_barred_processes_do_not_count() -> None:
     attempt = Attempt(1, pid=100, barred=True)
-    assert assess(attempt, 1e6, LIMITS._replace(start_given=True)) == NOTHING
+    assert assess(attempt, 1e6, LIMITS) == NOTHING
     moved = attempt._replace(ranks=(Rank(0, moved_at=1.0),))
     assert rule(assess(moved, 1e6, LIMITS)) == ("step", 0), "those that can are assessed"
 
 
 def test_a_section_before_the_first_move_has_its_own_deadline() -> None:
     compiling = Rank(0, claimed_at=1.0, sections=(Section("compile", 2.0, 500.0),))
-    assert rule(assessed(compiling, now=501.0, limits=LIMITS._replace(start_given=True))) is None
-    assert rule(assessed(compiling, now=502.0, limits=LIMITS._replace(start_given=True))) == ("section", 0)
+    assert rule(assessed(compiling, now=501.0)) is None
+    assert rule(assessed(compiling, now=502.0)) == ("section", 0)
 
 
 def test_the_credit_of_a_section_counts_before_the_first_move_too() -> None:
     compiled = Rank(0, claimed_at=1.0, credit=500.0)
-    assert rule(assessed(compiled, now=539.0, limits=LIMITS._replace(start_given=True))) is None
-    assert rule(assessed(compiled, now=540.0, limits=LIMITS._replace(start_given=True))) == ("start", None)
-    assert rule(assessed(compiled, now=541.0)) == ("start", 0)
+    assert rule(assessed(compiled, now=539.0)) is None
+    assert rule(assessed(compiled, now=540.0)) == ("start", None)
+    assert rule(assessed(compiled, MOVING, now=541.0)) == ("start", 0)
 
 
 def test_in_a_section_only_its_deadline_holds() -> None:
@@ -161,29 +163,18 @@ def test_a_section_of_the_hooks_has_the_given_hang_limit() -> None:
     assert assessed(inside, now=59.9, limits=limits).finding is None
     found = assessed(inside, now=60.0, limits=limits).finding
     assert found is not None
-    assert (found.rule, found.section, found.limit, found.learned) == ("section", "torch.save", 60.0, False)
+    assert (found.rule, found.section, found.limit) == ("section", "torch.save", 60.0)
     short = LIMITS._replace(hang=3600.0, start=3600.0, automatic=8.0)
     assert assessed(Rank(0, moved_at=100.0), now=100.0, limits=short).deadline == 101.0, "one may open before the look"
 
 
-@pytest.mark.parametrize(
-    ("longest", "patience", "raised", "expected"),
-    [
-        *[(None, 1, 0, (3600, False)), (1, 1, 0, (300, True)), (200, 1, 0, (600, True)), (200, 2, 0, (1200, True))],
-        *[(200, 1, 900, (900, True)), (2000, 1, 0, (3600, False)), (20, 1, 4000, (3600, False))],
-    ],
-)
-def test_the_limit_of_a_section_of_the_hooks_is_learned(
-    longest: float | None, patience: int, raised: float, expected: tuple[float, bool]
-) -> None:
-    limits = LIMITS._replace(auto=True, automatic=3600.0, automatic_learned=True)
-    section = Section("between epochs", 0.0, automatic=True, longest=longest)
-    rank = Rank(0, moved_at=0.0, sections=(section,))
-    attempt = Attempt(1, ranks=(rank,), patience=patience, raised=(RaisedLimit(0, raised),) if raised else ())
-    assert section_limit(section, rank, attempt, limits) == expected
-    found = assess(attempt, expected[0], limits).finding
-    assert found is not None
-    assert (found.rule, found.limit, found.learned) == ("section", *expected)
+def test_a_section_needs_no_limit_unless_one_was_given() -> None:
+    limits = Limits(hang=None, start=None, section=None, auto=True, idle=1800.0)
+    for automatic in (False, True):
+        section = Section("between epochs", 0.0, automatic=automatic)
+        assert section_limit(section, limits) is None
+        assert section_limit(section._replace(timeout=60.0), limits) == 60.0
+        assert assess(Attempt(1, ranks=(Rank(0, moved_at=0.0, sections=(section,)),)), 1e9, limits).finding is None
 
 
 @pytest.mark.parametrize("outer", [0, 1, 2])
@@ -236,9 +227,9 @@ def test_time_in_closed_sections_is_no_silence() -> None:
     "rank", [Rank(0, moved_at=10.0), Rank(0, claimed_at=30.0), Rank(0, moved_at=1.0, sections=(Section("s", 20.0),))]
 )
 def test_time_away_is_no_silence(rank: Rank) -> None:
-    assert rule(assessed(rank, now=70.0)) is not None
-    assert rule(assessed(rank, now=1069.0, aways=((40.0, 1040.0),))) is None
-    assert rule(assessed(rank, now=1070.0, aways=((40.0, 1040.0),))) is not None
+    assert rule(assessed(rank, MOVING, now=70.0)) is not None
+    assert rule(assessed(rank, MOVING, now=1069.0, aways=((40.0, 1040.0),))) is None
+    assert rule(assessed(rank, MOVING, now=1070.0, aways=((40.0, 1040.0),))) is not None
 
 
 def test_the_rank_furthest_over_its_limit_is_named() -> None:

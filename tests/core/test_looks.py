@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,33 +99,6 @@ def test_closed_looks_that_differ_prove_nothing() -> None:
         assert looked(twice, 130.0, CLOSED._replace(**change)).look.proved
     nameless = CLOSED._replace(fingerprint="")
     assert not looked(looked(attempt(), 115.0, nameless), 123.0, nameless).look.proved
-
-
-def test_two_closed_looks_may_find_a_loop_in_different_lines() -> None:
-    loop = CLOSED._replace(rule="loop", mechanism="it repeats line 1")
-    once = looked(attempt(), 115.0, loop)
-    assert looked(once, 123.0, loop._replace(mechanism="it repeats line 2")).look.proved
-    assert not looked(once, 123.0, CLOSED).look.proved
-
-
-@pytest.mark.parametrize("late", [0.0, 0.4], ids="{} s late".format)
-def test_the_states_of_a_thread_are_compared_rarely_and_not_for_long(late: float) -> None:
-    """For at most a tenth of a standstill, and again only in one that is about twice as long."""
-    seen, times = attempt(Rank(0, moved_at=SPAWNED)), dict[int, float]()
-    while (at := looks.due(seen, SPAWNED + 5)) is not None and at < SPAWNED + 3600:
-        # The first look comes late, as on a crowded machine, and the next one does not.
-        seen = looks.begin(seen, at + (0.0 if times else late))
-        seconds = looks.comparison(seen)
-        if seconds:
-            times[round(at - SPAWNED)] = seconds
-        seen = looks.end(seen, None, "", at + 3, 0.0, compared=seconds > 0)
-    assert list(times)[:5] == [15, 30, 60, 120, 240]
-    assert list(times.values())[:5] == pytest.approx([2.0, 3.0, 6.0, 6.0, 6.0])
-    assert sum(times.values()) < 0.015 * 3600
-    moved = looks.begin(looks.follow(seen._replace(ranks=(Rank(0, moved_at=SPAWNED + 3601),))), SPAWNED + 3617)
-    assert looks.comparison(moved) == 0, "the job has computed for longer than this before it moved on"
-    closed = looks.begin(looked(attempt(), 115.0, CLOSED), 123.0)
-    assert looks.comparison(closed) == looks.MOST_COMPARED, "what was proved has to be confirmed"
 
 
 def test_an_open_look_between_them_proves_nothing() -> None:

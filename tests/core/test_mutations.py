@@ -19,8 +19,8 @@ PACKAGE = ROOT / "supervisor" / "ftrun"
 # The quick files first: they catch most.
 SUITES = {
     JOB: (
-        ("test_scenarios", "test_liveness", "test_policy", "test_rare_turns", "test_limits", "test_fault_history"),
-        ("test_exit_codes", "test_adaptive_timeout", "test_table", "test_decide_properties"),
+        ("test_scenarios", "test_liveness", "test_policy", "test_rare_turns", "test_idle_rule", "test_fault_history"),
+        ("test_exit_codes", "test_table", "test_decide_properties"),
     ),
     COORDINATOR: (("test_coordinator", "test_world"), ("test_coordinator_properties",)),
     RANKS: (("test_rounds", "test_scenarios"),),

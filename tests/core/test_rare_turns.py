@@ -7,12 +7,13 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Done, Finish, Job, Running, Starting, Stopping, Suspect
 from ftrun.core.machine.stopping import finish, finish_with
-from ftrun.core.machine.values import Fault, LearnedTimeouts, Ledger, Rank, Section
+from ftrun.core.machine.values import Fault, Ledger, Rank
 from ftrun.core.rules import exit_codes
+from ftrun.core.rules.idle import TreeSample
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 
-MINUTE = Policy(limits=Limits(hang=60.0, start=3600.0, start_given=False, section=3600.0))
+MINUTE = Policy(limits=Limits(hang=60.0, start=None, section=3600.0))
 MOVED = (Rank(0, pid=7, moved_at=10.0, step=5),)
 
 
@@ -115,7 +116,7 @@ def test_a_suspect_that_moves_before_its_evidence_came_is_not_named() -> None:
 
 def test_processes_that_a_launcher_started_again_begin_now() -> None:
     """A given start timeout is armed at the spawn; hours later it must not condemn who has not moved yet."""
-    policy = MINUTE._replace(limits=MINUTE.limits._replace(start=600.0, start_given=True))
+    policy = MINUTE._replace(limits=MINUTE.limits._replace(start=600.0))
     begins = (Rank(0, pid=9, claimed_at=9000.0),)
     job, _ = run(policy, ev.BeatsRead(10.0, MOVED), ev.BeatsRead(9000.0, begins), ev.BeatsRead(9599.0, begins))
     assert isinstance(job.phase, Starting)
@@ -123,36 +124,33 @@ def test_processes_that_a_launcher_started_again_begin_now() -> None:
     assert [found["rule"] for found in fields(list(effects), "suspect")] == ["start"]
 
 
-def test_a_learned_limit_alone_proves_nothing() -> None:
-    """Without evidence it is raised, as with evidence that it works, until there is none to ask for any more."""
-    limits = Limits(hang=3600.0, start=100.0, start_given=False, section=3600.0, auto=True)
-    silent = (Rank(0, pid=7, moved_at=10.0, intervals=200, usual=1.0, longest=1.0),)
-    job, effects = run(
-        Policy(limits=limits), ev.BeatsRead(10.0, silent), ev.BeatsRead(40.0, silent), ev.DeadlineReached(70.0)
-    )
-    assert fields(effects, "hang") == []
-    assert isinstance(job.phase, Suspect)
-    assert job.phase.finding[2:4] == (60.0, 60.0), "twice the thirty seconds; asked again at once"
-    for event in (ev.DeadlineReached(100.0), ev.BeatsRead(110.0, silent), ev.DeadlineReached(140.0)):
-        job, effects_of_it = decide(job, event, Policy(limits=limits))
-        effects += effects_of_it
-    assert [hang["limit"] for hang in fields(effects, "hang")] == [100.0]
+def test_no_silence_is_a_hang_where_nobody_gave_a_time() -> None:
+    """A person is told once of it, when it is a hundred times as long as usual, at least ten minutes."""
+    limits = Limits(hang=None, start=None, section=None, auto=True, idle=1800.0)
+    for usual, told in ((1.0, 600.0), (20.0, 2000.0)):
+        silent = (Rank(0, pid=7, moved_at=10.0, intervals=200, usual=usual, longest=usual),)
+        job, effects = run(Policy(limits=limits), ev.BeatsRead(10.0, silent))
+        while (at := job.phase.deadline) is not None and at < 9_000.0:
+            job, later = decide(job, ev.BeatsRead(at, silent), Policy(limits=limits))
+            effects += later
+        assert fields(effects, "suspect") == []
+        (stalled,) = fields(effects, "stalled")
+        assert (stalled["rank"], stalled["age"]) == (0, told)
+        assert isinstance(job.phase, Running)
 
 
-def test_evidence_that_one_rank_works_excuses_no_other() -> None:
-    """Rank 0 works, by its learned limit; meanwhile the section of rank 1 is overdue, which no evidence excuses."""
-    limits = Limits(hang=3600.0, start=3600.0, start_given=False, section=3600.0, auto=True)
-    before = Ledger(learned=LearnedTimeouts(30.0, 1.0, 1.0, 500, 1.0))
-    saving = Rank(1, pid=8, moved_at=20.0, sections=(Section("save", 21.0, 20.0),))
-    job, effects = run(
-        Policy(limits=limits),
-        ev.BeatsRead(10.0, (Rank(0, pid=7, moved_at=10.0, intervals=10),)),
-        ev.BeatsRead(40.0, (Rank(0, pid=7, moved_at=10.0, intervals=10), saving)),
-        ev.EvidenceCollected(43.0, (Rank(0, pid=7, moved_at=42.0, intervals=10), saving), (), "it works"),
-        ledger=before,
-    )
-    assert [(s["rule"], s["rank"]) for s in fields(effects, "suspect")] == [("step", 0), ("section", 1)]
-    assert isinstance(job.phase, Suspect)
+def test_the_idle_rule_ends_nothing_by_itself_unless_its_time_was_given() -> None:
+    """Whether somebody waits at a terminal only the evidence can say."""
+    limits = Limits(hang=None, start=None, section=None, auto=True, idle=4.0)
+    for given in (False, True):
+        policy = Policy(limits=limits._replace(idle_given=given))
+        quiet = [ev.TreeSampled(float(at), TreeSample(float(at), 1.0, 0.0, 0.0)) for at in range(11, 17)]
+        job, _ = run(policy, ev.BeatsRead(10.0, MOVED), *quiet)
+        assert isinstance(job.phase, Suspect), "a job that has given heartbeats, without an accelerator"
+        assert job.phase.deadline is not None
+        job, late = decide(job, ev.DeadlineReached(job.phase.deadline), policy)
+        assert bool(fields(list(late), "hang")) == given
+        assert bool(fields(list(late), "cleared")) != given
 
 
 def test_a_checkpoint_from_before_two_hangs_leaves_them_two() -> None:

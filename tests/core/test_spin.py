@@ -1,130 +1,115 @@
-"""The limit for a rank that computes without end, where no proof says so."""
+"""The rule for a rank that computes for an hour in one function, of which nothing is seen outside."""
 
 import pytest
 
-from ftrun.core.machine.values import (
-    Attempt,
-    Confined,
-    LearnedTimeouts,
-    LookState,
-    RaisedLimit,
-    Rank,
-    Section,
-    Standstill,
-)
-from ftrun.core.rules import looks
+from ftrun.core.machine.values import Attempt, Rank, Section, Spin
+from ftrun.core.rules import looks, spin
+from ftrun.core.rules.idle import Idle, Thresholds, TreeSample, observe
 from ftrun.core.rules.liveness import Limits, assess
-from ftrun.core.rules.spin import is_known, spin_limit
 
-LIMITS = Limits(hang=3600.0, start=3600.0, start_given=False, section=None, auto=True)
-RANK = Rank(0, pid=7, moved_at=100.0, step=200, intervals=100, usual=0.5, longest=0.7)
-FOUND = Confined("rank 0 computes", "t.py:main > t.py:wait", "f", 0, 7)
-LOOK = LookState(Standstill(0, 100.0), confined=FOUND._replace(times=2))
-ATTEMPT = Attempt(1, pid=7, spawned_at=50.0, ranks=(RANK,), look=LOOK)
+LIMITS = Limits(hang=None, start=None, section=None, auto=True, idle=1800.0)
+RANK = Rank(0, pid=7, moved_at=100.0, step=200)
+SEEN = Spin(115.0, "rank 0 computes at train.py:7", "f", 0, 7)
+ATTEMPT = looks.follow(Attempt(1, pid=7, spawned_at=50.0, ranks=(RANK,)))
 
 
-def limit(rank: Rank = RANK, look: LookState = LOOK, patience: int = 1, known: LearnedTimeouts | None = None) -> object:
-    return spin_limit(ATTEMPT._replace(ranks=(rank,), look=look, patience=patience), known)
+def looked(seen: Attempt, now: float, found: Spin | None) -> Attempt:
+    return looks.end(
+        looks.begin(seen, now), None, "it computes", now + 1, 0.1, spinning=found and found._replace(since=now)
+    )
 
 
-def test_it_is_a_hundred_times_the_usual_silence_and_twenty_minutes_at_least() -> None:
-    assert limit() == 1200
-    assert limit(RANK._replace(usual=18.0)) == 1800
-    assert limit(RANK._replace(longest=700.0)) == 1400, "twice the longest silence"
-    assert limit(known=LearnedTimeouts(1000.0, 0.5, 700.0, 100, 5.0)) == 1400, "also of an earlier attempt"
-    assert limit(patience=2) == 2400, "a hang in a row may be a silence that the program needs"
+def found_at(seen: Attempt, until: float = 20_000.0) -> float | None:
+    """When the rank is found, in steps of 5 s."""
+    return next((now for now in map(float, range(100, int(until), 5)) if assess(seen, now, LIMITS).finding), None)
 
 
-@pytest.mark.parametrize(
-    ("rank", "why"),
-    [
-        (RANK._replace(intervals=99), "what is usual is not known yet"),
-        (RANK._replace(moved_at=None), "it has not moved"),
-        (RANK._replace(sections=(Section("evaluation", 100.0, 900.0),)), "a section has its own timeout"),
-        (RANK._replace(rank=1), "another rank"),
-        (RANK._replace(pid=8), "another process"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_for_whom_it_is_not(rank: Rank, why: str) -> None:
-    assert limit(rank) is None, why
-
-
-def test_one_look_is_not_enough() -> None:
-    assert limit(look=LOOK._replace(confined=FOUND)) is None
-    assert limit(look=LOOK._replace(confined=None)) is None
+def test_a_rank_is_found_an_hour_after_the_first_of_the_looks_that_found_the_same() -> None:
+    seen = looked(ATTEMPT, 115.0, SEEN)
+    for now in (122.0, 130.0, 1000.0, 3600.0):
+        seen = looked(seen, now, SEEN)
+    assert found_at(seen) == 115.0 + spin.LIMITS["spin"]
+    finding = assess(seen, 115.0 + spin.LIMITS["spin"], LIMITS).finding
+    assert finding is not None
+    assert (finding.rule, finding.rank, finding.pid, finding.mechanism) == ("spin", 0, 7, SEEN.why)
 
 
 @pytest.mark.parametrize(
-    ("places", "known"),
-    [
-        ((), False),
-        (("t.py:main > t.py:wait",), True),
-        (("t.py:main > t.py:wait > t.py:arrived",), True),
-        (("t.py:main",), False),
-        (("t.py:main > t.py:wait_for_data",), False),
-    ],
-    ids=["none", "the same", "deeper", "above", "another one"],
+    "other",
+    [None, SEEN._replace(fingerprint="g"), SEEN._replace(pid=8), SEEN._replace(others=150.0)],
+    ids=["it waits", "another function, or it has written", "another process", "its other threads work"],
 )
-def test_where_the_job_was_before_it_may_be_again(places: tuple[str, ...], known: bool) -> None:
-    assert is_known(FOUND.place, places) is known
-    assert (limit(look=LOOK._replace(places=places)) is None) is known
-    assert is_known("", ()), "a place that could not be seen"
+def test_another_result_in_between_begins_the_hour_anew(other: Spin | None) -> None:
+    seen = looked(looked(looked(ATTEMPT, 115.0, SEEN), 2000.0, other), 2030.0, SEEN._replace(others=150.0))
+    assert found_at(seen) in (2000.0 + spin.LIMITS["spin"], 2030.0 + spin.LIMITS["spin"])
 
 
-def test_the_rank_is_found_when_the_limit_has_passed() -> None:
-    """The timeout of its steps has been raised meanwhile."""
-    busy = ATTEMPT._replace(raised=(RaisedLimit(0, 2400.0),))
-    before, after = (assess(busy, now, LIMITS) for now in (1299.0, 1300.0))
-    assert before.finding is None
-    assert before.upcoming is not None
-    assert (before.upcoming.rule, before.due) == ("spin", 1300.0)
-    assert after.finding is not None
-    assert (after.finding.rule, after.finding.limit, after.finding.mechanism) == ("spin", 1200.0, FOUND.why)
-    away = busy._replace(aways=((200.0, 500.0),))
-    assert assess(away, 1300.0, LIMITS).finding is None, "time that does not count as silence"
-    moved = busy._replace(ranks=(RANK._replace(moved_at=650.0),))
-    assert assess(moved, 1300.0, LIMITS).finding is None, "it has moved since it was looked at"
+def test_other_threads_may_use_a_twentieth_of_a_core() -> None:
+    seen = looked(looked(ATTEMPT, 115.0, SEEN), 1115.0, SEEN._replace(others=50.0))
+    assert found_at(seen) == 115.0 + spin.LIMITS["spin"]
+    seen = looked(looked(ATTEMPT, 115.0, SEEN), 1115.0, SEEN._replace(others=51.0))
+    assert found_at(seen) == 1115.0 + spin.LIMITS["spin"]
 
 
-def looked(seen: Attempt, now: float, confined: Confined | None, place: str = FOUND.place) -> Attempt:
-    return looks.end(looks.begin(seen, now), None, "", now + 3, 0.1, False, True, confined, place)
+def test_what_the_whole_tree_reads_and_writes_counts_too() -> None:
+    idle = observe(Idle(), TreeSample(900.0, 180.0, 1.0, 1e6), Thresholds())
+    quiet = observe(idle, TreeSample(1080.0, 180.0, 1.0, 100.0), Thresholds())
+    seen = looked(ATTEMPT._replace(idle=quiet), 115.0, SEEN)
+    assert found_at(seen) == 900.0 + spin.LIMITS["spin"]
 
 
-def test_looks_in_a_row_are_counted_while_the_thread_reads_and_writes_nothing() -> None:
-    seen = looks.follow(ATTEMPT._replace(look=LookState()))
-    for now, found, times in (
-        (115.0, FOUND, 1),
-        (130.0, FOUND, 2),
-        (160.0, FOUND._replace(place="elsewhere"), 3),
-        (220.0, FOUND._replace(fingerprint="g"), 1),
-        (340.0, None, 0),
-        (460.0, FOUND, 1),
-    ):
-        seen = looked(seen, now, found)
-        assert (seen.look.confined.times if seen.look.confined else 0) == times
-    unseen = looks.end(looks.begin(seen, 490.0), None, "", 493.0, 0.1)
-    assert unseen.look.confined == seen.look.confined, "a look that compares nothing shows nothing new"
+@pytest.mark.parametrize(
+    "rank",
+    [
+        RANK._replace(moved_at=None),
+        RANK._replace(moved_at=101.0),
+        RANK._replace(sections=(Section("solve", 100.0, 90_000.0),)),
+        RANK._replace(pid=8),
+        RANK._replace(present=False),
+    ],
+    ids=["never moved", "moved since", "a section with a limit of its own", "another process", "gone"],
+)
+def test_for_whom_it_is_not(rank: Rank) -> None:
+    seen = looked(ATTEMPT, 115.0, SEEN)._replace(ranks=(rank,))
+    assert found_at(seen if rank == RANK else looks.follow(seen), 9000.0) is None
 
 
-def test_a_freeze_of_ftrun_does_not_make_it_begin_anew_but_a_refutation_does() -> None:
-    seen = looked(looks.follow(ATTEMPT._replace(look=LookState())), 115.0, FOUND)
-    assert looks.forget(seen, 120.0).look.confined == FOUND
-    moved = seen._replace(ranks=(RANK._replace(moved_at=119.0),))
-    assert looks.forget(moved, 120.0).look.confined is None
-    assert looks.refute(seen, 20.0).look.confined is None
+def test_a_rank_that_is_done_may_compute_while_others_train() -> None:
+    """Not once all are done: then it has to end."""
+    done, other = RANK._replace(done=True), Rank(1, pid=8, moved_at=90.0, step=200)
+    seen = looked(looks.follow(ATTEMPT._replace(ranks=(done, other))), 115.0, SEEN)
+    assert found_at(seen, 9000.0) is None
+    assert found_at(looked(looks.follow(ATTEMPT._replace(ranks=(done,))), 115.0, SEEN)) == 115.0 + spin.LIMITS["spin"]
 
 
-def test_a_place_is_remembered_once_the_job_has_moved_on() -> None:
-    seen = looked(looks.follow(ATTEMPT._replace(look=LookState())), 115.0, FOUND)
-    assert seen.look.places == ()
-    for number, moved in enumerate((120.0, 140.0), 1):
-        seen = looks.follow(seen._replace(ranks=(RANK._replace(moved_at=moved),)))
-        assert seen.look.places == (FOUND.place, "other")[:number]
-        assert seen.look.confined is None
-        seen = looked(seen, moved + 15, None, "other")
-    for number in range(looks.PLACES):
-        seen = looked(seen, 1000.0 + 20 * number, None, str(number))
-        seen = looks.follow(seen._replace(ranks=(RANK._replace(moved_at=1010.0 + 20 * number),)))
-    assert len(seen.look.places) == looks.PLACES
-    assert seen.look.places[0] == "0", "the oldest are forgotten first"
+def test_time_that_does_not_count_as_silence() -> None:
+    seen = looked(ATTEMPT, 115.0, SEEN)._replace(aways=((200.0, 1200.0),))
+    assert found_at(seen) == 1115.0 + spin.LIMITS["spin"]
+    assert looks.forget(seen, 1200.0).look.spin == SEEN
+    assert looks.refute(seen, 3600.0).look.spin is None
+
+
+def test_a_given_timeout_switches_it_off() -> None:
+    seen = looked(ATTEMPT, 115.0, SEEN)
+    assert assess(seen, 1e6, LIMITS._replace(auto=False)).finding is None
+
+
+# --- all ranks wait for their devices or for each other ---------------------------------------------------------------
+
+AWAITED = Spin(115.0, "rank 0 waits for its device", "f", 0, 7, on_device=True)
+
+
+def test_ranks_that_wait_for_devices_that_do_not_work_are_found_within_a_minute() -> None:
+    seen = looked(ATTEMPT, 115.0, AWAITED)
+    for now in (122.0, 130.0, 140.0, 150.0):
+        seen = looked(seen, now, AWAITED)
+    assert found_at(seen) == 115.0 + spin.LIMITS["device-wait"]
+    finding = assess(seen, 170.0, LIMITS).finding
+    assert finding is not None
+    assert (finding.rule, finding.rank, finding.pid, finding.mechanism) == ("device-wait", 0, 7, AWAITED.why)
+
+
+def test_a_rank_that_computes_after_it_waited_for_its_device_is_another_result() -> None:
+    seen = looked(looked(ATTEMPT, 115.0, AWAITED), 140.0, AWAITED._replace(on_device=False))
+    assert found_at(seen) == 140.0 + spin.LIMITS["spin"]
+    assert found_at(looked(looked(ATTEMPT, 115.0, AWAITED), 140.0, None), 9000.0) is None

@@ -1,4 +1,4 @@
-"""What state.json keeps of the account and of the learned timeout: it is read as it was written, or refused."""
+"""What state.json keeps of the account and of the usual pauses: it is read as it was written, or refused."""
 
 import json
 from typing import Any
@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from core.training import Training
 from ftrun.core.accounting.totals import TRACE, Account, LostTime, RestartCounts
-from ftrun.core.machine.values import LearnedTimeouts, Ledger, VisibleDevices
+from ftrun.core.machine.values import Ledger, UsualPauses, VisibleDevices
 from ftrun.messages.codec import Malformed
 from ftrun.messages.state import dump_state, load_state
 from ftrun.pid1 import bootstrap
 
-LEARNED = LearnedTimeouts(limit=45.0, usual=4.5, longest=6.25, intervals=500, slowest_start=0.1)
+LEARNED = UsualPauses(usual=4.5, longest=6.25, steps=500)
 ACCOUNT = Account(
     wall=1000.5,
     kept=1 / 3,
@@ -114,7 +114,7 @@ MALFORMED: list[tuple[str, Any]] = [
     *(("visible", value) for value in (None, "CUDA_VISIBLE_DEVICES", [1])),
     *(("learned", value) for value in NO_LEARNED),
     *(("account", value) for value in NO_ACCOUNT),
-    *(("learned", {name: value}) for name in LearnedTimeouts._fields for value in NO_DURATIONS),
+    *(("learned", LEARNED._asdict() | {name: value}) for name in UsualPauses._fields for value in NO_DURATIONS),
     *(("account", {name: None}) for name in Account._fields if name != "stepped"),  # added later
     *(("account", {name: value}) for name in ("wall", "open", "silent", "at") for value in NO_DURATIONS),
     *(("account", {"lost": value}) for value in NO_LOST),
@@ -139,7 +139,13 @@ def test_a_new_schedule_keeps_the_account(schedule_cnt: int) -> None:
     assert bootstrap._resumed((LEDGER, {}), schedule_cnt, "").account == ACCOUNT
 
 
-def test_a_second_container_continues_with_the_learned_timeout() -> None:
+def test_a_second_container_continues_with_what_is_usual() -> None:
     first = Training().start([20.0, *[8.0] * 200]).run()
     second = Training(ledger=load(first.job.ledger)).start([20.0, *[8.0] * 50]).run()
-    assert second.found_after() == pytest.approx(80.0, abs=0.01)
+    assert second.stalled_after() == pytest.approx(800.0, abs=0.01)
+
+
+def test_the_timeout_that_an_earlier_version_has_learned_is_forgotten_and_its_pauses_are_not() -> None:
+    state = json.loads(dump_state(LEDGER, {}))
+    state["learned"] = {"limit": 45.0, "usual": 4.5, "longest": 6.25, "intervals": 500, "slowest_start": 0.1}
+    assert load_state(json.dumps(state).encode())[0] == LEDGER

@@ -32,14 +32,13 @@ from ftrun.core.machine.values import (
     Device,
     Fault,
     Finding,
-    LearnedTimeouts,
     Ledger,
     LocalRank,
     LookState,
-    RaisedLimit,
     Rank,
     Section,
     Standstill,
+    UsualPauses,
 )
 from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Member, Rounds, SaidHello, Snapshot
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
@@ -100,12 +99,12 @@ ATTEMPTS = (
     Attempt(1, pid=7, spawned_at=1.0, processes=(LocalRank(0, 0, 7), LocalRank(1, 1, 8, 9.0, 0))),
     Attempt(2, pid=7, spawned_at=1.0, ranks=RANKS[:2], aways=((2.0, 3.0),), fault=FAULT._replace(severity="user")),
     Attempt(3, pid=7, spawned_at=1.0, ranks=RANKS, stopped_at=5.0, forwarded=frozenset({10, 15}), progressed=True),
-    Attempt(4, pid=7, spawned_at=1.0, ranks=RANKS[3:], raised=(RaisedLimit(3, 80.0), RaisedLimit(5, 80.0))),
+    Attempt(4, pid=7, spawned_at=1.0, ranks=RANKS[3:], stalled=Standstill(3, 2.0)),
     Attempt(5, pid=7, spawned_at=1.0, ranks=RANKS[3:], look=LOOK),
     Attempt(6, pid=7, spawned_at=1.0, ranks=RANKS[3:], look=LOOK._replace(begun=None, proved=True)),
 )
 FINDING = Finding("step", 0, 61.0, 60.0, 3, None, 7)
-LEARNED = (FINDING._replace(rank=3, learned=True), Finding("deadlock", 3, 15.0, 15.0, 3, None, 6, True, "it waits"))
+PROVED = (FINDING._replace(rank=3, rule="spin"), Finding("deadlock", 3, 15.0, 15.0, 3, None, 6, "it waits"))
 PHASE_VALUES: dict[type[Phase], list[Phase]] = {
     Pending: [
         *(Pending(), Pending(10.0), Pending(10.0, frozenset({"platform", "devices", "history"}))),
@@ -114,7 +113,7 @@ PHASE_VALUES: dict[type[Phase], list[Phase]] = {
     Launching: [Launching(a) for a in ATTEMPTS],
     Starting: [Starting(a, d) for a in ATTEMPTS for d in (None, 10.0)],
     Running: [Running(a, d) for a in ATTEMPTS for d in (None, 10.0)],
-    Suspect: [Suspect(a, f, 10.0) for a in ATTEMPTS for f in (FINDING, *LEARNED)],
+    Suspect: [Suspect(a, f, 10.0) for a in ATTEMPTS for f in (FINDING, *PROVED)],
     Stopping: [
         *(Stopping(a, stage, 10.0) for a in ATTEMPTS for stage in ("asked", "term", "kill")),
         Stopping(ATTEMPTS[0], "asked"),
@@ -273,7 +272,7 @@ def test_each_event_in_this_phase(phase: type[Phase], every: int) -> None:
 def check_cell(phase: type[Phase], event: type[ev.Event], every: int) -> None:
     empty = event.__name__ in EMPTY[phase].split()
     assert empty != ((phase, event) in TABLE), f"decide on {event}: a handler in TABLE, or a word in EMPTY"
-    ledger = Ledger(start_cnt=1, hang=1, reason="hang", learned=LearnedTimeouts(30.0, 1.0, 2.0, 100, 3.0))
+    ledger = Ledger(start_cnt=1, hang=1, reason="hang", learned=UsualPauses(1.0, 2.0, 100))
     jobs = [
         Job(ledger=ledger),
         Job(ledger=ledger._replace(occurrences=(OCCURRENCE,)), held="why", devices=(GPU, GPU._replace(id="b"))),

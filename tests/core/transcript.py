@@ -7,11 +7,10 @@ text with the indented lines computed anew, so a test compares two texts and `FT
     policy hang=60 max_restarts=3              durations in seconds, `off` switches off; `auto`, `files` switch on
     ledger hang=2 best_step=7                  what earlier runs left, if anything
     ledger removed=gpu1 visible=CUDA_VISIBLE_DEVICES,0    lists have commas
-    ledger learned=45/0.5/4.5/900/20           limit, usual, longest, intervals, slowest start
+    ledger learned=0.5/4.5/900                 usual pause, longest one, steps
     at 0 started
     at 5.2 beats-read rank=0 step=7 moved=5 in=eval@2/600>io@4/30 ; rank=1 gone      sections: name@start/limit, outer
     first
-                                                                               (of an :auto one: the longest earlier)
     at 6 beats-read rank=0 moved=5 in=upload@4:side>save@5:auto                      flags: of a side thread, of our own
     at 7 beats-read rank=0 step=3 done                                              it has trained to its end
     at 7 beats-read rank=0 step=3 saved=/c/last.pt@v2 resumed=/c/last.pt@v1         files with their versions
@@ -40,13 +39,13 @@ from ftrun.core.machine.states import Done, Finish, Job, Pending, Restart, Runni
 from ftrun.core.machine.values import (
     Device,
     Fault,
-    LearnedTimeouts,
     Ledger,
     LocalRank,
     Rank,
     RankPlace,
     SavedFile,
     Section,
+    UsualPauses,
     VisibleDevices,
 )
 from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Report, SaidHello, Snapshot
@@ -137,7 +136,7 @@ def _policy(pairs: dict[str, str]) -> Policy:
 def _ledger(pairs: dict[str, str]) -> Ledger:
     values = {key: _value(text) for key, text in pairs.items()}
     if "learned" in values:
-        values["learned"] = LearnedTimeouts(*map(_value, pairs["learned"].split("/")))
+        values["learned"] = UsualPauses(*map(_value, pairs["learned"].split("/")))
     if "removed" in values:
         variable, *words = pairs["visible"].split(",")
         values |= {"removed": tuple(pairs["removed"].split(",")), "visible": VisibleDevices(variable, tuple(words))}
@@ -306,9 +305,7 @@ def _section(text: str) -> Section:
         raise BadScenario(f"no such flag of a section: {flags}")
     name, _, times = text.partition("@")
     started, _, timeout = times.partition("/")
-    seconds, auto = float(timeout) if timeout else None, "auto" in flags
-    timed = (None, seconds) if auto else (seconds, None)
-    return Section(name, float(started), timed[0], "side" in flags, auto, timed[1])
+    return Section(name, float(started), float(timeout) if timeout else None, "side" in flags, "auto" in flags)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -401,8 +398,8 @@ def _state(job: Job) -> str:
         name += f", then restart ({job.want.reason})"
     if isinstance(job.want, Finish):
         name += f", then end with {'its own code or ' if job.want.own else ''}{job.want.code} {job.want.verdict}"
-    if isinstance(phase, Starting | Running):
-        name += "".join(f", rank {r.rank} raised to {_show(r.limit)}" for r in phase.attempt.raised)
+    if isinstance(phase, Starting | Running) and phase.attempt.stalled is not None:
+        name += f", rank {phase.attempt.stalled.rank} stalled"
     if job.paused is not None:
         name += f", paused since {_show(job.paused.since)}"
     counts = [f"{cause} {n}" for cause, n in zip(ledger._fields[2:5], ledger[2:5], strict=True) if n]

@@ -7,14 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.machine.values import Finding
-from ftrun.helpers.evidence.classification import Change, changes, classify, other_silent_ranks, process_subtree
+from ftrun.helpers.evidence.classification import (
+    Change,
+    Outside,
+    changes,
+    classify,
+    other_silent_ranks,
+    process_subtree,
+)
 from ftrun.helpers.evidence.processes import Io, Observation, ProcessState, tree
 from ftrun.helpers.evidence.stacks import Frame, Stack, Stacks, Thread
 from ftrun.host.procfs import Stat
 from ftrun.messages.evidence import RankState
 
-LEARNED = Finding("step", 0, 41.0, 30.0, 7, pid=1, learned=True)
-GIVEN = LEARNED._replace(learned=False)
+GIVEN = Finding("step", 0, 41.0, 30.0, 7, pid=1)
+PROVED = Finding("deadlock", 0, 30.0, 15.0, 7, pid=1)
 IDLE = Finding("idle", None, 1800.0, 1800.0, pid=1)
 TRAIN, EVAL = Frame("main", "/job/train.py", 88), Frame("score", "/job/score.py", 12)
 REDUCE = Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252)
@@ -41,16 +48,6 @@ def change(
 @pytest.mark.parametrize(
     ("finding", "suspect", "accelerated", "cleared"),
     [
-        pytest.param(LEARNED, change(), False, None, id="does nothing"),
-        pytest.param(LEARNED, change(moved=True), False, None, id="polls"),
-        pytest.param(LEARNED, change(0.09, 262_143), False, None, id="keep-alives"),
-        pytest.param(LEARNED, change(0.1, moved=True), True, "its Python stack changes", id="evaluates"),
-        pytest.param(LEARNED, change(0.9, moved=None), True, "90% of a core", id="works, and is not Python"),
-        pytest.param(LEARNED, change(0.9), True, "call that may be a long one, train.py:88 main", id="a long call"),
-        pytest.param(LEARNED, change(0.9, at=REDUCE), False, None, id="a collective spins"),
-        pytest.param(LEARNED, change(0.9, moved=True, at=REDUCE), False, "changes", id="collectives come and go"),
-        pytest.param(LEARNED, change(io=262_144.0), False, "0.3 MB/s", id="writes"),
-        pytest.param(LEARNED, change(0.9, 1e6, at=REDUCE), False, "1.0 MB/s", id="spins, and something is written"),
         pytest.param(GIVEN, change(0.9, 1e6, moved=True), False, None, id="the timeout was set by the user"),
         pytest.param(GIVEN._replace(rule="section"), change(0.9, moved=True), False, None, id="overdue section"),
         pytest.param(IDLE, change(), True, None, id="idle"),
@@ -59,12 +56,16 @@ def change(
         pytest.param(IDLE, change(0.9), True, None, id="idle, waits for the device"),
         pytest.param(IDLE, change(0.9, moved=None), True, "90%", id="idle, the stack cannot be read"),
         pytest.param(IDLE, change(io=1e6), True, "MB/s", id="idle, reads again"),
+        pytest.param(IDLE, change(0.9, at=REDUCE), False, None, id="idle, a collective spins"),
+        pytest.param(IDLE, change(0.9, 1e6, at=REDUCE), False, "1.0 MB/s", id="spins, and something is written"),
+        pytest.param(IDLE, change(0.09, 262_143), False, None, id="keep-alives"),
+        pytest.param(PROVED, change(0.9, 1e6, moved=True), False, None, id="proved once more"),
     ],
 )
 def test_a_suspect_that_works_is_cleared(
     finding: Finding, suspect: Change, accelerated: bool, cleared: str | None
 ) -> None:
-    verdict = classify(finding, [suspect], [], accelerated)
+    verdict = classify(finding, [suspect], accelerated)
     if cleared is None:
         assert verdict.cleared is None
         assert verdict.reason
@@ -84,26 +85,9 @@ def test_work_on_an_overloaded_machine_is_recognised(cpu: float, queued: float, 
     assert found.cpu == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("other", "subtree", "accelerated", "cleared"),
-    [
-        pytest.param(RankState(1, 2), [change(0.9, moved=True)], True, True, id="works"),
-        pytest.param(RankState(1, 2), [change(0.9)], True, False, id="spins on its device, as all that wait"),
-        pytest.param(RankState(1, 2), [change(0.9)], False, True, id="computes"),
-        pytest.param(RankState(1, 2), [change(0.9, at=REDUCE)], False, False, id="waits as well"),
-        pytest.param(RankState(1, 2), [change()], False, False, id="is as idle"),
-        pytest.param(RankState(1, 2), [change(io=1e6)], True, True, id="writes"),
-        pytest.param(RankState(1, 2, sections=("save",)), [change()], True, True, id="is in a section"),
-        pytest.param(RankState(1, 2, sections=("save",)), [], True, False, id="was in a section"),
-    ],
-)
-@pytest.mark.parametrize("suspect", [change(), change(0.9, at=REDUCE)], ids=["idle", "spins"])
-def test_a_rank_may_wait_for_another(
-    suspect: Change, other: RankState, subtree: list[Change], accelerated: bool, cleared: bool
-) -> None:
-    verdict = classify(LEARNED, [suspect], [(other, subtree)], accelerated)
-    assert (verdict.cleared is not None) == cleared
-    assert classify(GIVEN, [suspect], [(other, subtree)], accelerated).cleared is None
+def test_what_is_not_found_again_is_cleared_and_so_is_a_wait_on_purpose_of_an_idle_job() -> None:
+    for finding, cleared in ((PROVED, "it moves"), (IDLE, "it moves"), (GIVEN, None)):
+        assert classify(finding, [change()], False, Outside("it moves")).cleared == cleared
 
 
 def test_the_suspect_waits_only_for_ranks_that_stopped_as_well() -> None:
@@ -115,7 +99,7 @@ def test_the_suspect_waits_only_for_ranks_that_stopped_as_well() -> None:
         RankState(4, 5, moved_at=60.0, present=False),
         RankState(5, 6),
     ]
-    assert [rank.rank for rank in other_silent_ranks(LEARNED, ranks, 100.0)] == [1, 3]
+    assert [rank.rank for rank in other_silent_ranks(GIVEN, ranks, 100.0)] == [1, 3]
 
 
 def observation(at: float, ticks: int, *found: ProcessState) -> Observation:

@@ -86,7 +86,7 @@ def test_without_py_spy_counters_decide(job: Job, tmp_path: Path) -> None:
     assert answer.missing == {f"Python stacks of {job.pid}": "py-spy is not installed"}
     assert "py-spy is not installed" in answer.markdown
     busy = job.start(BUSY)
-    answer = ask(job, (str(bare / "python"),), {"PATH": "/nowhere"}, finding={"pid": busy})
+    answer = ask(job, (str(bare / "python"),), {"PATH": "/nowhere"}, finding={"rule": "idle", "pid": busy})
     assert answer.result["cleared"].endswith("of a core")
     assert answer.process(busy)["moved"] is None
 
@@ -111,7 +111,7 @@ def test_a_process_of_another_user_is_classified_by_its_cpu_use(job: Job, tmp_pa
     need_no_ptrace()
     shell = ("setpriv", "--reuid", str(NOBODY), "--clear-groups", "sh", "-c", "echo ready; while :; do :; done")
     job.start("import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])", *shell)
-    answer = ask(job, (*NO_PTRACE, sys.executable))
+    answer = ask(job, (*NO_PTRACE, sys.executable), finding={"rule": "idle"})
     assert answer.result["cleared"].endswith("of a core")
     assert answer.process(job.pid)["uid"] == NOBODY
     assert answer.process(job.pid)["io"] is None
@@ -168,7 +168,7 @@ def test_the_reply_is_sent_in_time_without_evidence(job: Job) -> None:
     """The two observations are further apart than the timeout."""
     job.start(SLEEP)
     job.wait_asleep()
-    answer = ask(job, between=60, timeout=5)
+    answer = ask(job, between=60, timeout=5, given=False)
     assert answer.seconds < 30
     assert answer.lines[0] == {"event": "problem", "what": "evidence: the processes could not be observed in time"}
     assert answer.result == {
@@ -220,7 +220,7 @@ def test_orphans_of_the_job_are_observed_and_no_foreign_process(job: Job) -> Non
     job.start(REAPER, ORPHAN)
     root, orphan, foreign = map(int, job.first_line.split()[:3])
     try:
-        tree = {"rank": None, "pid": root}
+        tree = {"rule": "idle", "rank": None, "pid": root}
         answer = ask(job, root=root, finding=tree, between=1)
         assert {p["pid"] for p in answer.document["processes"]} == {root, orphan}
         assert "it works" in answer.result["cleared"]

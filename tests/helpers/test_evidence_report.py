@@ -41,7 +41,7 @@ def facts(text: str = "text") -> Facts:
     ranks = tuple(
         RankState(rank, 10 + rank, moved_at=50.0 - rank, alive_at=90.0, step=7, sections=(text,)) for rank in range(4)
     )
-    finding = Finding("step", 0, 50.0, 30.0, 7, pid=10, learned=True)
+    finding = Finding("step", 0, 50.0, 30.0, 7, pid=10)
     request = Request("/run", 2, finding, 1, 100.0, ranks=ranks, devices=(Device("nvidia", text, 0, text, 100.0),))
     answers = {
         rank: Answer(10 + rank, {"default_pg": Collective(5, "gloo:all_reduce", "[[4]]", True)}) for rank in (0, 1, 3)

@@ -179,6 +179,7 @@ SERIES = {
         'ftrun_waiting_seconds{instance="a"}': "0x580 0+60x20",
         'ftrun_waiting_seconds{instance="b"}': "0x585 0+60x9 0x6",
     },
+    "FtrunStalled": {'ftrun_stalled_seconds{instance="a"}': "0x580 700x20"},
     "FtrunStraggler": {'ftrun_stragglers{instance="a"}': "0x580 1x20"},
     "FtrunPausedLong": {'ftrun_paused{instance="a"}': "0x500 1x100"},
 }

@@ -1,4 +1,4 @@
-"""Healthy waits and loops that end in a way which is easily overlooked: by the kernel, by a watchdog, by who stopped
+"""Healthy waits that end in a way which is easily overlooked: by the kernel, by a watchdog, by who stopped
 the job, or by who is about to receive a descriptor.  None of them is ever proved to last for ever."""
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from typing import Any
 
 import pytest
 
-from ftrun.helpers.evidence import families, recurrence, touched_memory
+from ftrun.helpers.evidence import families
 from ftrun.helpers.evidence.connections import Connections
 from ftrun.helpers.evidence.look import look
-from ftrun.helpers.evidence.touched_memory import Area
 from ftrun.helpers.evidence.waits import empty
 from ftrun.helpers.evidence.world import Socket, WaitingProcess
 from ftrun.messages.evidence import Look, RankState
-from helpers import test_recurrence
 from helpers.test_proof import closed, see
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
@@ -157,17 +155,6 @@ page = libc.mmap(None, ctypes.c_size_t(4096), 3, mmap.MAP_PRIVATE | mmap.MAP_ANO
 fcntl.ioctl(fault, 0xc020aa00, struct.pack('=QQQQ', page, 4096, 1, 0))
 a, b = os.pipe(); os.write(b, b'x'); ready(); libc.read(a, ctypes.c_void_p(page), 1)
 """
-LOOPS = {
-    "until SIGCONT": (
-        "flag = []; signal.signal(signal.SIGCONT, lambda *_: flag.append(1)); ready()\nwhile not flag: pass",
-        "may be interrupted by signal 18",
-    ),
-    "of a child with a limit of its processor time": (
-        "limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (600, 600))\n"
-        "p = subprocess.Popen([sys.executable, '-c', 'while True: pass'], preexec_fn=limit); ready(); p.wait()",
-        "the kernel ends it at a limit of its processor time",
-    ),
-}
 
 
 def permitted(number: int, *arguments: Any) -> bool:
@@ -211,15 +198,6 @@ def test_a_thread_whose_memory_somebody_supplies_is_held(job: Job) -> None:
     job.start(HEAD + "libc = ctypes.CDLL(None)\n" + MISSING)
     wait_for(lambda: state_of(job.pid) == "S", "the wait")
     assert see(job, job.pid).open_reason == "rank 0 is frozen, or held by another process"
-
-
-@needs_spy
-@needs_registers
-@pytest.mark.parametrize("name", LOOPS)
-def test_a_loop_that_something_unusual_ends_is_never_proved(job: Job, name: str) -> None:
-    code, why = LOOPS[name]
-    job.start(HEAD + code)
-    wait_for(lambda: why in (test_recurrence.see(job, job.pid).open_reason or ""), "the reason", 30)
 
 
 # A lock in the memory of two processes that are no threads of each other, which one of them releases (clone(2)).
@@ -321,28 +299,3 @@ def test_a_connection_that_is_not_accepted_leads_to_who_listens_at_its_address(
     world.sockets.update({f"socket:[{n}]": Socket("tcp", at, state="LISTEN") for n, at in enumerate(listening)})
     world.sockets["not accepted:9"] = Socket("tcp", own.remote, own.local, "ESTABLISHED")
     assert Connections(world).other_end(own) == (None if found is None else f"socket:[{found}]")
-
-
-@pytest.mark.parametrize("path", ["/[aio] (deleted)", "anon_inode:[io_uring]"])
-def test_asynchronous_input_of_the_kernel_may_change_any_memory(path: str) -> None:
-    areas = [Area(0, 8, "r-xp", "/usr/bin/python3.11", touched=4096), Area(16, 24, "rw-s", path)]
-    assert list(touched_memory.influences(areas).values()) == [
-        "has asynchronous input or output, which may change its memory"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("limits", "limited"),
-    [
-        (b"Max cpu time   unlimited   unlimited   seconds\nMax realtime timeout   unlimited   unlimited   us\n", False),
-        (b"Max cpu time   60   unlimited   seconds\n", True),
-        (b"Max cpu time   unlimited   60   seconds\n", True),
-        (b"Max cpu time   unlimited   unlimited   seconds\nMax realtime timeout   9   9   us\n", True),
-        (None, True),
-    ],
-)
-def test_a_limit_of_processor_time_is_seen(
-    limits: bytes | None, limited: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ftrun.host.procfs.read", lambda *_, **__: limits)
-    assert recurrence._limited(7) == limited

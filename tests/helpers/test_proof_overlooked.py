@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -15,11 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.helpers.evidence import clocks, processes, recurrence, touched_memory
-from ftrun.helpers.evidence.touched_memory import Area
+from ftrun.helpers.evidence import processes
 from ftrun.host import mounts
 from ftrun.host.procfs import Stat
-from helpers import test_recurrence
 from helpers.test_proof import closed, see
 from helpers.test_proof_healthy import HEAD, permitted
 from support.evidence_job import PATHS, Job, needs_spy
@@ -199,51 +196,3 @@ def test_a_ring_of_io_uring_without_a_descriptor_may_end_a_wait(
     job.start(f"{HEAD}{RING}ready(); {wait}")
     wait_for(lambda: state_of(job.pid) == "S", "the wait")
     is_open(job, "may be woken by io_uring")
-
-
-# --- loops ------------------------------------------------------------------------------------------------------------
-
-CODES = {
-    "OpenSSL": b"AES for x86_64, CRYPTOGAMS by <https://github.com/dot-asm>\0",
-    "rdtsc": b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0\xc3",
-    "rdtscp": b"\x0f\x01\xf9\x89\x0f\x48\xc1\xe2\x20\xc3",
-    "rdrand": b"\x48\x0f\xc7\xf0\x0f\x42\xd1",
-    "rdseed": b"\x49\x0f\xc7\xfa\x72\x0f",
-    "": b"\x83\xe0\x0f\x31\xc0\x48\x0f\xc7\x0e\x0f\x01\xf9",  # and $15, %eax; xor %eax, %eax; cmpxchg8b (%rsi); rdtscp
-}
-
-
-@pytest.mark.parametrize("name", CODES)
-@pytest.mark.parametrize("before", [0, (4 << 20) - 3])
-def test_code_that_may_read_a_clock_of_the_processor_is_found(tmp_path: Path, name: str, before: int) -> None:
-    path = tmp_path / "python3.99"
-    path.write_bytes(bytes(4096) + bytes(before) + CODES[name] + bytes(64))
-    length = before + len(CODES[name])
-    area = Area(0, length, "r-xp", str(path), offset=4096)
-    assert clocks.reading(os.getpid(), [area]) == ({str(path)} if name else set())
-    elsewhere = [area._replace(end=before), area._replace(offset=4096 + length, end=64)]
-    assert not clocks.reading(os.getpid(), elsewhere)
-
-
-def test_a_file_that_cannot_be_read_may_read_a_clock(tmp_path: Path) -> None:
-    path = f"{tmp_path}/python3.99"
-    area = Area(0, 8, "r-xp", path, touched=4096)
-    assert clocks.reading(os.getpid(), [area]) == {path}
-    why = "runs code of python3.99, which may read a clock of the processor"
-    assert touched_memory.runs(area, {path}) == why
-    assert [*touched_memory.influences([area], clocked={path}).values()] == [why]
-    assert touched_memory.runs(area) is None
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the registers of this machine are unknown")
-@needs_spy
-def test_a_loop_of_an_interpreter_with_openssl_in_its_own_file_is_not_proved(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The interpreter that runs the tests has none, and counts as one that has."""
-    job.start(HEAD + "flag = []; ready()\nwhile not flag: pass")
-    assert not clocks.reading(job.pid, touched_memory.built(job.pid))
-    wait_for(lambda: test_recurrence.see(job, job.pid).open_reason is None, "the proof", 60)
-    monkeypatch.setattr(clocks, "_MARK", b"\x0f")
-    found = recurrence.compare(job.pid, job.pid, 2.0)
-    assert "which may read a clock of the processor" in (found.reason or "")

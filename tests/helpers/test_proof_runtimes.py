@@ -10,7 +10,6 @@ import pytest
 
 from ftrun.helpers.evidence import recognized, stacks
 from ftrun.helpers.evidence.stacks import Frame
-from helpers import test_proof_healthy, test_recurrence
 from helpers.test_proof import HEAD, closed, see
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
@@ -78,23 +77,6 @@ def test_a_deadlock_in_another_version_of_python_is_proved(job: Job, python: Pat
     code, text = CLOSED[name]
     job.start(HEAD + code, "0", python=python)
     assert text in closed(job, job.pid).mechanism
-
-
-@test_proof_healthy.needs_registers
-@pytest.mark.slow
-@pytest.mark.parametrize("python", _pythons())
-@pytest.mark.parametrize(("code", "proved"), [("flag = []; ready()\nwhile not flag: pass", True), ("", False)])
-def test_a_loop_in_another_version_of_python_is_proved_unless_a_handler_ends_it(
-    job: Job, python: Path, code: str, proved: bool
-) -> None:
-    handled = "flag = []; signal.signal(signal.SIGTERM, lambda *_: flag.append(1)); ready()\nwhile not flag: pass"
-    job.start(HEAD + (code or handled), "0", python=python)
-
-    def seen() -> bool:
-        found = test_recurrence.see(job, job.pid)
-        return found.open_reason is None if proved else "which its process handles" in (found.open_reason or "")
-
-    wait_for(seen, "that result", 60)
 
 
 @pytest.mark.parametrize("number", INTERPRETERS)

@@ -171,11 +171,10 @@ def test_learned_intervals_and_the_broken_section_are_read(reader: beats.Beats, 
 def test_sections_of_side_threads_and_automatic_ones_are_marked(reader: beats.Beats, writer: Writer) -> None:
     writer.claim(0, step=1)
     writer.section(0, b"save", 1, 5)
-    # The number is a timeout that the program gave; of an automatic section it is the longest earlier one.
-    for flags, expected in ((at.SIDE, (5.0, None, True, False)), (at.AUTOMATIC, (None, 5.0, False, True))):
+    for flags, expected in ((at.SIDE, (5.0, True, False)), (at.AUTOMATIC, (5.0, False, True))):
         writer.put(0, at.SECTION_TABLE + at.S_TIMEOUT, 5 * 10**9 | flags)
         (section,) = reader.read(time.monotonic())[0].sections
-        assert (section.timeout, section.longest, section.side, section.automatic) == expected
+        assert (section.timeout, section.side, section.automatic) == expected
 
 
 def test_a_process_that_ended_is_not_present(reader: beats.Beats, writer: Writer) -> None:

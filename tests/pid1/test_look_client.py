@@ -16,7 +16,7 @@ from ftrun.pid1.clients.evidence import Evidence
 NOW = 1000.0
 RANKS = (Rank(0, pid=11, moved_at=990.0), Rank(1, pid=12, claimed_at=980.0), Rank(2, pid=13, moved_at=970.0))
 ATTEMPT = Attempt(1, pid=10, spawned_at=900.0, ranks=RANKS, look=LookState(begun=NOW))
-FINDING = Finding("step", 1, 60.0, 50.0, learned=True)
+FINDING = Finding("deadlock", 1, 60.0, 50.0)
 LOOKED = messages.Looked(None, "it waits for itself", "f", 1, 12, 0.2)
 REPLY = messages.Reply(None, "train.py:3", 0.0, 0, 1, None, False)
 

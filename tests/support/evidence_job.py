@@ -175,8 +175,8 @@ class EvidenceHelper:
 
 
 def request(job: Job, **changed: Any) -> dict[str, Any]:
-    """A request about the root of the job, with a learned timeout."""
-    finding = {"rule": "step", "rank": 0, "age": 41.0, "limit": 30.0, "step": 7, "pid": job.pid, "learned": True}
+    """A request about the root of the job, whose timeout was given."""
+    finding = {"rule": "step", "rank": 0, "age": 41.0, "limit": 30.0, "step": 7, "pid": job.pid}
     return {
         "run_dir": str(job.folder / "run"),
         "attempt": 2,

@@ -38,10 +38,10 @@ class MadeRun:
         self.run: Content = {"version": "0.1.0", "pid": me.pid, "pid_start": me.start, "boot": _boot(), "part": ""}
         self.run |= {"began": "2026-01-02T03:04:05.000Z", "mono": self.now - 60, "command": ["train"]}
         self.run |= {"max_restarts": 3, "restart_on": ["fault", "hang"], "grace": 10.0, "stop_grace": None}
-        self.limits = Limits(100.0, 3600.0, False, 3600.0, idle=1800.0)
+        self.limits = Limits(100.0, None, None, idle=1800.0)
         self.run["sources"] = {"hang-timeout": "option", "start-timeout": "default", "idle-timeout": "default"}
         self.attempt: Content = {"number": 1, "pid": me.pid, "spawned_at": self.now - 50, "moved": True}
-        self.attempt |= {"stopped_at": None, "aways": [], "raised": [], "patience": 1}
+        self.attempt |= {"stopped_at": None, "aways": []}
         self.attempt |= {"idle_since": None, "idle_raised": 0.0, "accelerator": False}
         self.status: Content = {"phase": "running", "stage": None, "deadline": None, "want": {"want": "keep"}}
         self.status |= {"held": None, "paused": None, "finding": None}

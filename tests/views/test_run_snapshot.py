@@ -12,7 +12,6 @@ import pytest
 
 from ftrun.cli.verbs.status import condition
 from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
-from ftrun.core.machine.values import LearnedTimeouts
 from ftrun.core.text import sentences
 from ftrun.views.run_snapshot import read_snapshot
 from ftrun.views.rundir import NoRunDir
@@ -99,8 +98,7 @@ def test_a_rank_that_has_not_moved_is_starting(run: MadeRun) -> None:
     run.status["phase"] = "starting"
     found = seen(run)
     assert found.ranks[0].state == "starting"
-    assert str(found.next).startswith("Rank 0 would be suspected in 59m 10s: 50s without a first ")
-    assert str(found.next).endswith("(timeout 60m, the default).")
+    assert str(found.next).startswith("No time was given for the first heartbeat (--start-timeout)")
 
 
 @pytest.mark.parametrize("paused", [None, {"since": 0.0, "until": None, "by": "root"}])
@@ -121,40 +119,26 @@ def test_a_section_has_its_own_deadline(run: MadeRun) -> None:
     assert found.next == "Rank 0 would be suspected in 8m: 2m in section 'checkpoint' (timeout 10m)."
 
 
-def test_a_computation_without_end_has_a_limit_of_its_own(run: MadeRun) -> None:
-    run.limits = run.limits._replace(auto=True)
-    run.rank(0, moved=700, step=200, INTERVALS=100, USUAL=NS // 2, LONGEST=NS)
-    run.attempt |= {"raised": [(0, 1400.0)], "spin": (0, run.now - 700, "rank 0 computes at train.py:7")}
-    why = "learned: 100 times the usual silence and 2 times the longest one, at least 20m"
-    text = "Rank 0 would be suspected in 8m 20s, or sooner if it is deadlocked: 11m 40s without movement"
-    assert seen(run).next == f"{text} (timeout 20m, {why})."
-    run.attempt["spin"] = (0, run.now - 800, "rank 0 computes at train.py:7")
-    assert "timeout 23m" in str(seen(run).next), "it has moved since"
-
-
 def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
     run.status["phase"] = "starting"
     found = seen(run)
     assert found.ranks == ()
     assert found.next == f"{sentences.HANGS_UNDETECTED[0].upper()}{sentences.HANGS_UNDETECTED[1:]}."
-    assert found.limits[1].seconds is None, "it is not active yet"
-    assert found.limits[1].source.startswith("until the command's hooks are loaded; then 60m")
 
 
-def test_a_deadlock_is_found_sooner_than_a_timeout_that_is_learned(run: MadeRun) -> None:
-    run.limits = run.limits._replace(auto=True)
+def test_what_a_job_waits_for_is_shown(run: MadeRun) -> None:
+    run.limits = run.limits._replace(hang=None, auto=True)
     run.status["phase"] = "starting"
     assert str(seen(run).next).startswith("A deadlock is found without a timeout; any other hang would not be detected")
     run.rank(0, moved=30, step=9)
     run.attempt["wait"] = "rank 0 waits for a reply from 10.0.0.7:443"
     found = seen(run)
-    assert str(found.next).startswith("Rank 0 would be suspected in 4m 30s, or sooner if it is deadlocked: 30s without")
     assert found.wait == "rank 0 waits for a reply from 10.0.0.7:443"
     assert f"wait        {found.wait}" in lines(found)
 
 
 def test_a_given_start_timeout_is_active_from_the_spawn(run: MadeRun) -> None:
-    run.limits = run.limits._replace(start=60.0, start_given=True)
+    run.limits = run.limits._replace(start=60.0)
     run.run["sources"]["start-timeout"] = "environment"
     run.status["phase"] = "starting"
     found = str(seen(run).next)
@@ -168,37 +152,51 @@ def test_the_idle_rule_is_shown(run: MadeRun) -> None:
     assert seen(run).next == f"The command would be suspected in 29m 15s: 45s without any work (timeout 30m, {why})."
 
 
-def test_a_learned_timeout_has_its_reason(run: MadeRun) -> None:
-    run.limits = run.limits._replace(hang=3600.0, auto=True)
-    run.ledger = run.ledger._replace(learned=LearnedTimeouts(50.0, 5.0, 8.0, 300, 4.0))
-    run.rank(0, moved=10, INTERVALS=300, USUAL=5 * NS, LONGEST=8 * NS)
-    found = seen(run)
-    hang = found.limits[0]
-    assert (hang.name, hang.seconds) == ("hang", 50.0)
-    assert hang.source.startswith("learned: 10 times 5s, within which 99 of 100 silences are")
-    assert "(timeout 50s, learned: 10 times 5s" in str(found.next)
-
-
-def test_a_provisional_timeout_comes_before_the_learned_one(run: MadeRun) -> None:
-    run.limits = run.limits._replace(hang=3600.0, auto=True)
+def test_without_a_given_time_hangs_are_proved(run: MadeRun) -> None:
+    run.limits = run.limits._replace(hang=None, start=None, section=None, auto=True)
     run.run["sources"]["hang-timeout"] = "default"
     run.rank(0, moved=10)
-    hang = seen(run).limits[0]
-    assert hang.seconds == 300.0
-    assert hang.source.startswith("provisional: 5 times the time from the start to the last step; at least 5m")
-    run.limits = run.limits._replace(start=200.0)
-    assert seen(run).limits[0] == ("hang", 200.0, "default: the start timeout, until a hang timeout is learned")
-
-
-def test_a_later_start_has_a_learned_start_timeout(run: MadeRun) -> None:
-    run.limits = run.limits._replace(hang=3600.0, start=3600.0, start_given=False, auto=True)
-    run.status["phase"] = "starting"
-    run.attempt |= {"first_beat": 5.5, "start_raised": 0.0, "moved": False}
     found = seen(run)
-    assert (found.limits[1].name, found.limits[1].seconds) == ("start", 300.0)
-    assert "learned: 5 times the slowest start so far, 5.5s" in found.limits[1].source
-    assert "The command would be suspected in" in str(found.next)
-    assert found.first_beat == 5.5
+    assert [(limit.name, limit.seconds) for limit in found.limits] == [
+        ("hang", None),
+        ("device-wait", 45.0),
+        ("spin", 3600.0),
+        ("idle", 1800.0),
+    ]
+    assert "timeouts hang auto default: what is proved to hang" in (" ".join(line.split()) for line in lines(found))
+    assert found.stalest is not None
+    assert (found.stalest.rank, found.stalest.limit) == (0, None)
+    assert str(found.next).startswith("The command works; it would be suspected after 30m without any work")
+
+
+def test_a_rank_that_computes_in_one_function_has_a_limit(run: MadeRun) -> None:
+    run.limits = run.limits._replace(hang=None, start=None, section=None, auto=True)
+    run.rank(0, moved=1000)
+    run.attempt["spin"] = [0, run.now - 1000, run.now - 980, "rank 0 computes at train.py:7"]
+    assert str(seen(run).next).startswith(
+        "Rank 0 would be suspected in 43m 40s, or sooner if it is deadlocked: 16m 20s"
+    )
+
+
+def test_a_stall_is_shown_until_the_rank_moves(run: MadeRun) -> None:
+    run.limits = run.limits._replace(hang=None, start=None, section=None, auto=True)
+    run.rank(0, moved=720)
+    run.attempt |= {"stalled": [0, run.now - 720], "wait": "rank 0 waits for a timer"}
+    found = seen(run)
+    assert found.stalled is not None
+    assert found.stalled.age == pytest.approx(720, abs=5)
+    assert "stalled, rank 0 has not moved for 12m" in headline(found)
+    (line,) = (text for text in lines(found, 1000) if text.startswith("stalled"))
+    assert "`ftctl restart` starts it again" in line
+    run.rank(0, moved=10)
+    assert seen(run).stalled is None
+
+
+def test_an_earlier_start_says_how_long_one_takes(run: MadeRun) -> None:
+    run.limits = run.limits._replace(hang=None, start=None, section=None, auto=True)
+    run.status["phase"] = "starting"
+    run.attempt |= {"first_beat": 5.5, "moved": False}
+    assert seen(run).first_beat == 5.5
 
 
 def test_ages_do_not_grow_during_a_pause(run: MadeRun) -> None:

@@ -7,10 +7,11 @@ from ftrun.accelerators.table import present
 from ftrun.config import annotations
 from ftrun.config.option_table import RESET_FILE, ConfigError, Settings
 from ftrun.config.parsers import count
+from ftrun.core.machine.notices import idle_condition
 from ftrun.core.ranks.shared import OPERATOR
 from ftrun.core.rules.idle import Thresholds
 from ftrun.core.rules.liveness import Limits
-from ftrun.core.rules.policy import HOUR, Policy
+from ftrun.core.rules.policy import Policy
 from ftrun.core.text import durations
 from ftrun.platforms.modelarts import HANG_MINUTES
 from ftrun.platforms.table import NODES
@@ -30,17 +31,19 @@ def idle_timeout(settings: Settings) -> float | None:
         raise ConfigError(f"{HANG_MINUTES}: {error}") from None
 
 
+def _given(settings: Settings, name: str) -> float | None:
+    """Seconds; None: that timeout is off, or was left to ftrun."""
+    value = settings[f"{name}-timeout"].value
+    return None if value == "auto" else value
+
+
 def policy(settings: Settings, phase: str = "") -> Policy:
     """The settings that the core needs.
 
-    The start timeout is one hour by default.  It is armed at the spawn only if the user gave one, because a command
-    without hooks must not be restarted for missing heartbeats.  A hang timeout that is learned starts with that value.
-    A given hang timeout also applies in sections that the hooks open by themselves, because the user does not know of
-    those sections.
+    A timeout that nobody gave is no timeout.  A given hang timeout also applies in sections that the hooks open by
+    themselves, because the user does not know of those sections.
     """
-    hang, start, section = (settings[f"{name}-timeout"].value for name in ("hang", "start", "section"))
-    start_limit = HOUR if start == "auto" else start
-    automatic = section == "auto"
+    hang, start, section = (_given(settings, name) for name in ("hang", "start", "section"))
     link, library = link_timeout(settings)
     return Policy(
         restart_on=settings["restart-on"].value,
@@ -52,13 +55,11 @@ def policy(settings: Settings, phase: str = "") -> Policy:
         device_timeout=None if settings["probe"].value == "off" else settings["device-timeout"].value,
         work=Thresholds(cpu=settings["idle-cpu"].value, io=settings["idle-io"].value),
         limits=Limits(
-            hang=start_limit if hang == "auto" else hang,
-            start=start_limit,
-            start_given=start not in ("auto", None),
-            section=section if not automatic else None if hang is None else HOUR,
-            automatic=section if not automatic else HOUR if hang == "auto" else hang,
-            automatic_learned=automatic and hang == "auto",
-            auto=hang == "auto",
+            hang=hang,
+            start=start,
+            section=section,
+            auto=settings["hang-timeout"].value == "auto",
+            automatic=hang if settings["section-timeout"].value == "auto" else section,
             idle=idle_timeout(settings),
             idle_given=settings["idle-timeout"].value not in ("auto", None),
         ),
@@ -131,16 +132,12 @@ def meanings(settings: Settings, found: Policy, ranks: int | None, members: int 
     """What an option means in this run, by its name: those of which the value alone does not say it, as `auto`.
     `found`: the policy that follows from them; `ranks`: how many ftrun starts on this node; `members`: of the group."""
     limits, text = found.limits, durations.seconds
-    until = "" if limits.hang is None else f"; {text(limits.hang)} until then"
-    start = "off" if limits.start is None else f"{text(limits.start)}, in a job that sends heartbeats"
-    section = "off" if limits.section is None else text(limits.section)
-    section += "; learned in sections that ftrun opens by itself" if limits.automatic_learned else ""
-    idle = "off" if limits.idle is None else f"{text(limits.idle)}, once an accelerator is used"
+    idle = "off" if limits.idle is None else f"{text(limits.idle)}, {idle_condition(limits)}"
     link = "off" if found.link_timeout is None else f"{text(found.link_timeout)} ({found.link_library})"
     automatic = {
-        "hang-timeout": f"learned from the heartbeats{until}",
-        "start-timeout": start,
-        "section-timeout": section,
+        "hang-timeout": "no time; what is proved to hang ends",
+        "start-timeout": "no time, as for --hang-timeout auto",
+        "section-timeout": "no time" if limits.automatic is None else f"{text(limits.automatic)} where ftrun opened it",
         "idle-timeout": f"{idle} ({HANG_MINUTES})" if os.environ.get(HANG_MINUTES) else idle,
         "link-timeout": link,
         "probe": ", ".join(present()) or "there is no driver here",

@@ -74,7 +74,7 @@ class Phase(NamedTuple):
 
 
 RESET_FILE: Final = "/user/restore/reset/config/reset.json"
-LEARNED_TIMEOUT: Final = ("DUR|auto", "auto", or_auto(or_off(duration)))
+AUTO_TIMEOUT: Final = ("DUR|auto", "auto", or_auto(or_off(duration)))
 AFTER_LIMIT: Final = ("reschedule|fail", "reschedule", one_of("reschedule", "fail"))
 PROBES: Final = ("auto", *VENDORS, "off")
 
@@ -102,25 +102,25 @@ OPTIONS: Final = (
     Option("backoff", "DUR", "1s", or_off(duration), "Wait before a restart after a failure; it doubles up to 60s."),
     Option(
         "hang-timeout",
-        *LEARNED_TIMEOUT,
-        "A rank without a heartbeat for this long hangs; auto: learned, and deadlocks are found without a timeout.",
+        *AUTO_TIMEOUT,
+        "A rank without a heartbeat for this long hangs; auto: what is proved to hang does, which needs no timeout.",
     ),
     Option(
         "start-timeout",
-        *LEARNED_TIMEOUT,
-        "The same before the first heartbeat; auto: 1h, in a job that is known to send heartbeats.",
+        *AUTO_TIMEOUT,
+        "The same before the first heartbeat, for any command; auto: no such timeout.",
     ),
     Option(
         "section-timeout",
-        *LEARNED_TIMEOUT,
-        "The same inside a section without a timeout of its own; auto: 1h, but in sections that ftrun opens by itself "
-        "the given --hang-timeout, or else a timeout learned from earlier sections of that name.",
+        *AUTO_TIMEOUT,
+        "The same inside a section without a timeout of its own; auto: none, but a given --hang-timeout in sections "
+        "that ftrun opens by itself.",
     ),
     Option(
         "idle-timeout",
-        *LEARNED_TIMEOUT,
+        *AUTO_TIMEOUT,
         "A process tree without I/O and with unchanged device utilisation for this long hangs; auto: "
-        "MA_HANG_DETECT_TIME minutes, or else 30, for a job that uses an accelerator.",
+        "MA_HANG_DETECT_TIME minutes, or else 30, for a job that uses an accelerator or has given heartbeats.",
     ),
     Option("idle-cpu", "CORES", "0.05", amount, "CPU use of the main threads below which the idle rule sees no work."),
     Option("idle-io", "BYTES/S", "16384", amount, "Data rate below which the idle rule sees no work."),
@@ -213,7 +213,7 @@ OPTIONS: Final = (
     Option(
         "notify-on",
         "EVENTS",
-        "hang,restart,recovering,fault,lost,waiting,straggler,ended",
+        "hang,stalled,restart,recovering,fault,lost,waiting,straggler,ended",
         notices,
         "Which records --on-event and --webhook report.",
     ),

@@ -174,8 +174,8 @@ def textfile(text: str) -> str:
 
 
 NOTICES: Final = (
-    *("hang", "restart", "recovering", "fault", "straggler", "escalated", "ended", "paused", "resumed", "problem"),
-    *("lost", "waiting"),
+    *("hang", "stalled", "restart", "recovering", "fault", "lost", "waiting", "straggler", "escalated", "ended"),
+    *("paused", "resumed", "problem"),
 )
 notices: Final = some_of(*NOTICES)
 

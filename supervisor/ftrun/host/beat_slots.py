@@ -52,10 +52,7 @@ def sections(row: Sequence[int]) -> tuple[Section, ...]:
         flags = entry[at.S_TIMEOUT]
         seconds = (flags & ~at.SIDE & ~at.AUTOMATIC) / NS or None
         side, automatic = bool(flags & at.SIDE), bool(flags & at.AUTOMATIC)
-        timeout, longest = (None, seconds) if automatic else (seconds, None)
-        open_sections.append(
-            Section(_name(entry[at.S_NAME :]), entry[at.S_STARTED] / NS, timeout, side, automatic, longest)
-        )
+        open_sections.append(Section(_name(entry[at.S_NAME :]), entry[at.S_STARTED] / NS, seconds, side, automatic))
     return tuple(open_sections)
 
 

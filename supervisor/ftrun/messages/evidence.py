@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ftrun.core.machine.values import Finding, Rule
+from ftrun.core.machine.values import Finding, Spin
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.group_waits import Membership
@@ -24,10 +24,8 @@ class RankState(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The helper's only argument: look whether anything can still end the wait of a job that stands still.
-
-    `compare`: for how many seconds the states of a thread that computes may be compared (loops.py), which slows it
-    down; 0: not at all.  The other fields are as in `Request`."""
+    """The helper's only argument: look whether anything can still end the wait of a job that stands still.  The fields
+    are as in `Request`."""
 
     root: int
     now: float
@@ -37,7 +35,7 @@ class Look(NamedTuple):
     between: float = 2.0
     timeout: float = 20.0
     group: Membership | None = None
-    compare: float = 0.0
+    powers: tuple[tuple[str, float], ...] = ()
 
 
 class Looked(NamedTuple):
@@ -47,12 +45,8 @@ class Looked(NamedTuple):
     waits for what; of an open one, what the still rank waits for; a sentence.  `fingerprint`: of a closed look, a hash
     over the threads that cannot run any more: pid, start time, tid, call, arguments and context switches.  `rank`: of a
     closed look, the rank at the end of the chain, if it has one; `pid`: its process.  `cost`: CPU seconds that the look
-    took, with its children.  `kind`: the rule that a closed look supports.  `again`: an open look that the group has to
-    repeat soon, because all members together seem to be closed.  `compared`: for how many seconds states were compared,
-    whose CPU time is not a part of `cost`.  `confined`: of an open look, that the thread whose states were compared is
-    confined (recurrence.py), and nothing else may end its computation: a sentence, or empty; `rank` and `pid` are of
-    it, and the `fingerprint` stays the same while it reads and writes nothing.  `place`: the functions of the program
-    in which such a thread computes.
+    took, with its children.  `again`: an open look that the group has to repeat soon, because all members together seem
+    to be closed.  `spin`: of an open look, the rank that computes, if one does (spinning.py).
     """
 
     open_reason: str | None
@@ -61,11 +55,8 @@ class Looked(NamedTuple):
     rank: int | None = None
     pid: int = 0
     cost: float = 0.0
-    kind: Rule = "deadlock"
     again: bool = False
-    compared: float = 0.0
-    confined: str = ""
-    place: str = ""
+    spin: Spin | None = None
 
 
 class Request(NamedTuple):
@@ -73,12 +64,10 @@ class Request(NamedTuple):
 
     `root`: the pid of the command.  `excluded`: processes that do not belong to the job, nor do their descendants.
     `between`: the time between the two observations, and `timeout` the time for everything, in seconds.
-    `unproved`: the age of the silence, in seconds, up to which only a proof (proof.py) keeps a learned timeout from
-    being raised.
     `due`: the limit passes only then; evidence is collected in advance and reported after `Overdue`.  None: it has
     passed.
-    `patience`: the age of the silence, in seconds, up to which a wait that something outside the job may end clears
-    the job; None: no such wait clears it.
+    `given`: a person has given the time that has passed.
+    `powers`: the highest power in watts that each device has drawn so far.
     """
 
     run_dir: str
@@ -92,10 +81,10 @@ class Request(NamedTuple):
     output: tuple[str, ...] = ()
     between: float = 3.0
     timeout: float = 25.0
-    patience: float | None = None
-    unproved: float = 0.0
+    given: bool = True
     due: float | None = None
     group: Membership | None = None
+    powers: tuple[tuple[str, float], ...] = ()
 
     @property
     def suspect(self) -> int:

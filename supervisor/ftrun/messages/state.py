@@ -7,7 +7,6 @@ from ftrun.core.accounting.totals import TRACE, Account, LostTime, RestartCounts
 from ftrun.core.machine.states import Finish, Job, KeepRunning, Restart, Stopping, Suspect
 from ftrun.core.machine.values import Attempt, Ledger, LookState, SavedFile, VisibleDevices
 from ftrun.core.ranks.table import Rounds
-from ftrun.core.rules import spin
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages.codec import Codec, Malformed, parse_json
 
@@ -41,6 +40,8 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
         nested = {"restarts": RestartCounts()._asdict(), "lost": {"discarded": 0.0}}
         whole = {name: of | account[name] for name, of in nested.items() if isinstance(account.get(name), dict)}
         found["account"] = {"stepped": bool(account.get("saved") or account.get("trace"))} | account | whole
+    if isinstance(learned := found["learned"], dict) and "intervals" in learned:  # an older version learned a timeout
+        found["learned"] = {name: learned.get(name) for name in ("usual", "longest")} | {"steps": learned["intervals"]}
     ledger = {name: found.pop(name) for name in Ledger._fields if name in found}
     return _CODEC.value(Ledger, ledger), found
 
@@ -79,26 +80,25 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "moved": attempt.moved,
         "stopped_at": attempt.stopped_at,
         "aways": attempt.aways,
-        "raised": [tuple(one) for one in attempt.raised],
-        "patience": attempt.patience,
         "first_beat": attempt.first_beat,
-        "start_raised": attempt.start_raised,
         "idle_since": attempt.idle.idle_since,
         "idle_raised": attempt.idle.raised,
+        "active_at": attempt.idle.active_at,
         "accelerator": attempt.idle.accelerator,
         "processes": [tuple(one)[:-1] for one in attempt.processes],
         "exceptions": [one.exception for one in attempt.processes],
         "wait": attempt.look.wait,
+        "stalled": attempt.stalled,
         "spin": _spin(attempt.look),
         "rounds": _rounds(attempt.rounds) if attempt.rounds.is_open else None,
     }
 
 
 def _spin(look: LookState) -> tuple[object, ...] | None:
-    """The rank that looks have found to compute where it never was before, if the rule `spin` applies to it."""
-    if look.still is None or look.confined is None or not spin.applies(look):
+    """The rank that looks have found to compute, with nothing to be seen outside."""
+    if look.still is None or look.spin is None:
         return None
-    return look.confined.rank, look.still.since, look.confined.why
+    return look.spin.rank, look.still.since, look.spin.since, look.spin.why, look.spin.on_device
 
 
 def _rounds(rounds: Rounds) -> dict[str, Any]:

@@ -275,7 +275,13 @@ def with_group(policy: Policy, settings: Settings, group: "Group | None") -> Pol
     asked = settings["nproc-per-node"].value
     ranks = None if asked is None else local_ranks(asked)
     by_device = asked in ("auto", "gpu") and devices.count() > 0
-    policy = policy._replace(group=True, member=group.rank, ranks=ranks, rank_per_device=by_device)
+    policy = policy._replace(
+        group=True,
+        limits=policy.limits._replace(idle_together=True),
+        member=group.rank,
+        ranks=ranks,
+        rank_per_device=by_device,
+    )
     return policy._replace(elastic=group.is_elastic, ends_alone=group.replaces or group.is_elastic)
 
 

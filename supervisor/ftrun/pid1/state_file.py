@@ -127,7 +127,7 @@ def _shape(job: Job) -> tuple[object, ...]:
     facts: tuple[object, ...] = ()
     if attempt is not None:
         idle = attempt.idle
-        facts = attempt.number, attempt.pid, attempt.moved, attempt.stopped_at, attempt.aways, attempt.raised
+        facts = attempt.number, attempt.pid, attempt.moved, attempt.stopped_at, attempt.aways, attempt.stalled
         facts += idle.idle_since, idle.raised, idle.accelerator, attempt.processes, attempt.look.wait
         facts += (attempt.rounds,)
     return type(phase), getattr(phase, "stage", None), job.want, job.held, job.paused, job.order, counts, saved, facts

@@ -8,8 +8,8 @@ from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds
 from ftrun.views.snapshot import RankNow, Snapshot
 
-QUIET: Final = 15.0  # s: half of the smallest learned timeout
-QUIET_STEPS: Final = 10  # step times: the factor of a learned timeout
+QUIET: Final = 15.0  # s: from then on a job that stands still is looked at
+QUIET_STEPS: Final = 10  # step times
 # After a verdict; `{report}` is the command that prints the report of the last incident.
 AFTER: Final = {
     exit_codes.HANG_LIMIT.name: "mend what {report} shows: each start has hung, so another one is likely to hang, too",

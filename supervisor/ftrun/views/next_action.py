@@ -12,6 +12,8 @@ from ftrun.views.live_verdict import LiveVerdict
 from ftrun.views.snapshot import Limit
 
 NextAction = tuple[float | None, str | None]  # seconds until then; what happens, a sentence
+UNSTARTED: Final = "no time was given for the first heartbeat (--start-timeout), so that its absence is no hang"
+NO_TIME: Final = "no time was given after which it would be suspected; a deadlock is found without one"
 ORIGINS: Final = {  # of an option's value, `Limit.source`
     "option": "set by --{}-timeout",
     "environment": "set by FTRUN_{}_TIMEOUT",
@@ -66,7 +68,7 @@ def _suspicion(live: LiveVerdict, limits: tuple[Limit, ...]) -> NextAction:
         return None, _no_active_timeout(live)
     left = max(0.0, first.limit - first.age)
     sources = {limit.name: limit.source for limit in limits}
-    source = spin.reason() if first.rule == "spin" else sources.get(RULES[first.rule].timeout, "default")
+    source = sources.get(first.rule if first.rule in spin.LIMITS else RULES[first.rule].timeout, "default")
     when = durations.seconds(left) + _sooner(live, left)
     return left, f"{sentences.rank(first.rank)} would be suspected in {when}: {_silence(first, source)}"
 
@@ -76,7 +78,7 @@ def _proof(finding: dict[str, Any]) -> str:
     who = sentences.rank(finding.get("rank"))
     if not finding.get("mechanism"):
         return f"the verdict on {who} follows"
-    if finding.get("rule") == "spin":  # nothing is proved, and the evidence may still clear it
+    if finding.get("rule") in spin.LIMITS:  # nothing is proved, and the evidence may still clear it
         return f"{finding['mechanism']}; the verdict follows"
     return f"{who} was proved to be deadlocked: {mechanism(finding['mechanism'])}; the verdict follows"
 
@@ -87,7 +89,7 @@ def _sooner(live: LiveVerdict, left: float) -> str:
 
 
 def _silence(found: Finding, source: str) -> str:
-    """`26s without a step (timeout 38s, learned: ...)`."""
+    """`26s without a step (timeout 38s, set by --hang-timeout)`."""
     age, limit, rule = durations.seconds(found.age), durations.seconds(found.limit), RULES[found.rule]
     # A section may have a timeout of its own, so the source of the general one is not named.
     origin = "" if rule.several else f", {_origin(source, rule.timeout)}"
@@ -95,7 +97,7 @@ def _silence(found: Finding, source: str) -> str:
 
 
 def _origin(source: str, timeout: str) -> str:
-    """`set by --hang-timeout` for `option`; anything after the origin stays, and so does a learned timeout's reason."""
+    """`set by --hang-timeout` for `option`; anything after the origin stays."""
     for origin, text in ORIGINS.items():
         if source.startswith(origin):
             name = timeout.upper() if origin == "environment" else timeout
@@ -106,10 +108,14 @@ def _origin(source: str, timeout: str) -> str:
 def _no_active_timeout(live: LiveVerdict) -> str:
     """Why no timeout runs now."""
     attempt, idle = live.attempt, live.limits.idle
-    if idle is not None and (live.limits.idle_given or attempt.idle.accelerator):
+    beats = live.limits.auto and (attempt.moved or attempt.first_beat is not None)
+    if idle is not None and (live.limits.idle_given or attempt.idle.accelerator or beats):
         timeout = durations.seconds(idle)
-        sooner = _sooner(live, idle)
-        return f"the command works; it would be suspected after {timeout} without any work (--idle-timeout){sooner}"
+        where = " on any member" if live.limits.idle_together and not live.limits.idle_given else ""
+        after = f"after {timeout} without any work{where}"
+        return f"the command works; it would be suspected {after} (--idle-timeout){_sooner(live, idle)}"
+    if any(rank.present and not rank.done for rank in attempt.ranks):
+        return NO_TIME if live.limits.auto else UNSTARTED
     if attempt.ranks:
         return "every process that has sent heartbeats is done or gone: a hang of the others would not be noticed"
     return sentences.DEADLOCKS_DETECTED if live.limits.auto else sentences.HANGS_UNDETECTED

@@ -10,8 +10,8 @@ from itertools import repeat
 from typing import Any
 
 from ftrun.core.accounting.totals import figures
-from ftrun.core.machine.values import CAUSES, TOUCH, Ledger, Rank
-from ftrun.core.rules.liveness import Limits
+from ftrun.core.machine.values import CAUSES, TOUCH, Attempt, Ledger, Rank
+from ftrun.core.rules.liveness import Limits, time_awake
 from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import durations, sentences, states
 from ftrun.core.text.sentences import several
@@ -23,7 +23,7 @@ from ftrun.views.live_verdict import LiveVerdict
 from ftrun.views.next_action import next_action
 from ftrun.views.record_files import Record
 from ftrun.views.rundir import check
-from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
+from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot, Stall
 from ftrun.views.state import State
 
 RECORD_DELAY = 2.0  # s; what ftrun has seen is on disk by then
@@ -136,7 +136,7 @@ def _rounds(found: dict[str, Any] | None, now: float) -> dict[str, Any]:
 
 def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: list[str]) -> Snapshot:
     """With the present attempt: its ranks and its timeouts.  For an ftrun that is gone `now` is its end."""
-    ledger, run, status = found.ledger or Ledger(), found.part("run"), found.part("now")
+    run, status = found.part("run"), found.part("now")
     spawned_at, beats = float(status["attempt"]["spawned_at"]), BeatFileContent()
     if shown.phase != "done" and liveness.same_boot(run):
         beats = beatfile.read(
@@ -147,9 +147,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
             beats = BeatFileContent(_until(beats.ranks, now, problems))
     attempt, samples = live_verdict.attempt(status["attempt"], beats.ranks), steps.samples(shown.run_dir, shown.attempt)
     stops = [float(at) for at in ((status.get("paused") or {}).get("since"), attempt.stopped_at) if at is not None]
-    verdict = (
-        LiveVerdict(attempt, Limits(**run["limits"]), ledger.learned, min([now, *stops])) if "limits" in run else None
-    )
+    verdict = LiveVerdict(attempt, Limits(**run["limits"]), min([now, *stops])) if "limits" in run else None
     live = verdict if shown.phase in states.LIVE else None
     limits = live_verdict.limits(verdict, run.get("sources") or {}) if verdict is not None else ()
     firsts = repeat(None) if live is None else live.first_of_each()
@@ -178,10 +176,11 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         slowest=min(
             (r for r in ranks if r.step is not None and r.state not in own_ranks.ENDED), key=_step, default=None
         ),
-        stalest=min((r for r in ranks if r.limit is not None), key=_left, default=None),
+        stalest=min((r for r in ranks if r.age is not None), key=_left, default=None),
         limits=limits,
         deadline=at,
         next=what,
+        stalled=_stall(attempt, now) if live is not None else None,
         wait=status["attempt"].get("wait") or None,
         **_paused(status, now),
     )
@@ -208,8 +207,19 @@ def _step(rank: RankNow) -> int:
     return rank.step or 0
 
 
-def _left(rank: RankNow) -> float:
-    return (rank.limit or 0.0) - (rank.age or 0.0)
+def _left(rank: RankNow) -> tuple[bool, float]:
+    return rank.limit is None, (rank.limit or 0.0) - (rank.age or 0.0)
+
+
+def _stall(attempt: Attempt, now: float) -> Stall | None:
+    """The stall of which a person was told, as long as that rank has not moved."""
+    found = attempt.stalled
+    if found is None or found.rank is None:
+        return None
+    rank = next((rank for rank in attempt.ranks if rank.rank == found.rank), None)
+    if rank is not None and (rank.moved_at or 0.0) > found.since:
+        return None
+    return Stall(found.rank, time_awake(found.since, now, attempt.aways) - (rank.credit if rank is not None else 0.0))
 
 
 def _paused(status: dict[str, Any], now: float) -> dict[str, Any]:

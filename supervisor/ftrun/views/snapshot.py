@@ -1,20 +1,30 @@
 """The present state of a run as values, for `ftctl status`, `top`, the page and the metrics.  Times are in seconds."""
 
+from typing import Final
+
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences
 
+PROVED: Final = "what is proved to hang"
+
 
 class Limit(NamedTuple):
-    """A timeout in force: `hang`, `start`, `section`, `automatic section` or `idle`.  `seconds` None: it is off.
+    """A timeout in force: `hang`, `start`, `section`, `automatic section`, `spin` or `idle`.  `seconds` None: it is
+    off, or hangs are proved.
 
-    `source`: where its value comes from, as text: `default`, `option`, `environment`, `annotations`,
-    `config file`, or `learned: ...`.
+    `source`: where its value comes from, as text: `default`, `option`, `environment`, `annotations` or `config file`,
+    and what it applies to.
     """
 
     name: str
     seconds: float | None
     source: str
+
+    @property
+    def proved(self) -> bool:
+        """Whether hangs are proved, which needs no time."""
+        return self.seconds is None and self.source.endswith(PROVED)
 
 
 class RankNow(NamedTuple):
@@ -23,8 +33,8 @@ class RankNow(NamedTuple):
     ranks, None where that is not known (ADR 36).
 
     `state`: `starting`, `moving`, `section`, `done`, `gone`, or `exited` for a rank that ftrun started and that failed.
-    `rule`: the hang rule that would find this rank first,
-    with its `age` and `limit`; None where no rule applies.
+    `rule`: the hang rule that would find this rank first, with its `limit`; None where none does by time alone.  `age`:
+    of its silence.
     """
 
     rank: int
@@ -104,6 +114,13 @@ class JobNow(NamedTuple):
     lost: bool = False
 
 
+class Stall(NamedTuple):
+    """A rank that has not moved for `age` seconds, unusually long, and nothing is proved."""
+
+    rank: int
+    age: float
+
+
 class Snapshot(NamedTuple):
     """`alive`: an ftrun is running in this run dir.  `phase`: launching, starting, running, suspect, stopping, healing,
     waiting, spare, done; or `cut off` where ftrun died without a verdict.
@@ -150,7 +167,7 @@ class Snapshot(NamedTuple):
     checkpoint_time: str | None = None  # ISO-8601
     ranks: tuple[RankNow, ...] = ()
     slowest: RankNow | None = None  # the one with the lowest step
-    stalest: RankNow | None = None  # the one nearest to its limit
+    stalest: RankNow | None = None  # the one nearest to its limit, or else silent for the longest time
     limits: tuple[Limit, ...] = ()
     deadline: float | None = None
     next: str | None = None
@@ -158,6 +175,7 @@ class Snapshot(NamedTuple):
     recovery: str | None = None  # how they recover at this moment
     recovered: dict[str, int] = {}  # noqa: RUF012 - so often in this run dir, by rung
     next_start: NextStart | None = None  # whether it would be warm; None: no standbys
+    stalled: Stall | None = None
     wait: str | None = None  # what a job that stands still waits for, according to the last look at it
     devices: tuple[DeviceNow, ...] = ()
     trouble: Incident | None = None

@@ -106,13 +106,14 @@ def malformed(found: object, kind: Kind, name: str = "") -> str | None:
 
 
 LIMITS: Final = {name: Optional(number) for name in ("hang", "start", "section", "idle", "automatic")} | dict.fromkeys(
-    ("start_given", "auto", "idle_given", "automatic_learned"), boolean
+    ("auto", "idle_given", "idle_together"), boolean
 )
 ATTEMPT: Final = {
-    **dict.fromkeys(("number", "pid", "patience"), integer),
-    **dict.fromkeys(("spawned_at", "idle_raised", "start_raised"), number),
+    **dict.fromkeys(("number", "pid"), integer),
+    **dict.fromkeys(("spawned_at", "idle_raised", "active_at"), number),
     **{name: Optional(number) for name in ("stopped_at", "idle_since", "first_beat")},
-    **{name: [[number]] for name in ("aways", "raised")},
+    "aways": [[number]],
+    "stalled": Optional([number]),
     "processes": [[Optional(number)]],
     "exceptions": [string],
     **dict.fromkeys(("moved", "accelerator"), boolean),

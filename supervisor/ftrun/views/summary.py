@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ftrun.core.rules import exit_codes
+from ftrun.core.rules.stalls import ADVICE
 from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
@@ -111,6 +112,9 @@ def _health(shown: Snapshot, ages: bool) -> str:
         return "no rank is active"
     if stalest.rule == "section":
         return f"healthy, in section {stalest.section}"
+    if shown.stalled is not None:
+        since = f" for {seconds(shown.stalled.age)}" if ages else ""
+        return f"{states.STALLED}, {sentences.rank(shown.stalled.rank)} has not moved{since}"
     if quiet(stalest):
         since = f" for {seconds(stalest.age or 0.0)}" if ages else ""
         return f"{states.QUIET}, {sentences.rank(stalest.rank)} has not moved{since}"
@@ -126,6 +130,8 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         yield "next", shown.next
     if shown.wait is not None and shown.alive:
         yield "wait", shown.wait
+    if shown.stalled is not None and shown.alive:
+        yield "stalled", f"{sentences.rank(shown.stalled.rank)} for {seconds(shown.stalled.age)}; {ADVICE}"
     if shown.recovery is not None and shown.alive:
         yield "recovery", shown.recovery
     if shown.trouble is not None:
@@ -159,7 +165,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
             yield "", f"and {len(faulty) - FAULTY} more with a fault"
     longest = max((len(limit.name) for limit in shown.limits), default=0)
     for number, limit in enumerate(shown.limits):
-        value = "off" if limit.seconds is None else seconds(limit.seconds)
+        value = "auto" if limit.proved else "off" if limit.seconds is None else seconds(limit.seconds)
         yield "" if number else "timeouts", f"{limit.name:<{longest}} {value:<7} {limit.source}"
     if shown.goodput is not None or shown.lost:
         yield "goodput", goodput(shown)
@@ -265,8 +271,8 @@ def _ranks(shown: Snapshot) -> Iterator[Line]:
 
 def _stalest(rank: RankNow) -> str:
     inside = f" in section {rank.section}" if rank.section else ""
-    age, limit = seconds(rank.age or 0.0), seconds(rank.limit or 0.0)
-    return f"{sentences.member(rank.rank, rank.pid, inside)}: {age} of {limit}"
+    limit = "" if rank.limit is None else f" of {seconds(rank.limit)}"
+    return f"{sentences.member(rank.rank, rank.pid, inside)}: {seconds(rank.age or 0.0)}{limit}"
 
 
 def _devices(shown: Snapshot) -> str:

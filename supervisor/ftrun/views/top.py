@@ -9,6 +9,7 @@ from rich.text import Text
 
 from ftrun.core.machine.values import TOUCH
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.rules import stalls
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable
@@ -169,7 +170,7 @@ def mood(shown: Snapshot) -> str:
         return "bold yellow"
     if shown.phase == "suspect":
         return "bold red"
-    stale = shown.stalest is not None and used(shown.stalest) > 0.5
+    stale = shown.stalled is not None or (shown.stalest is not None and used(shown.stalest) > 0.5)
     return "bold yellow" if stale or shown.phase not in ("running", "starting", "spare") else "bold green"
 
 
@@ -180,6 +181,9 @@ def _deadline(page: _Page, shown: Snapshot) -> list[Text]:
         text = f" {seconds(stalest.age)} of {seconds(stalest.limit)}, {sentences.rank(stalest.rank)}"
         bar = page.bar(used(stalest), max(4, min(BAR, page.width - 9 - len(text))))
         found.append(page.line(("silent   ", "dim"), (bar, _heat(stalest)), (text, "")))
+    if shown.stalled is not None and shown.alive:
+        text = f"{sentences.rank(shown.stalled.rank)} for {seconds(shown.stalled.age)}: {shown.wait or stalls.UNKNOWN}"
+        found.append(page.line(("stalled  ", "dim"), (text, "yellow")))
     if shown.next and shown.alive:
         found.append(page.line(("next     ", "dim"), (shown.next, "")))
     return found

@@ -224,7 +224,7 @@ class _Replay:
         phase = self.job.phase
         if isinstance(phase, Starting | Running | Suspect):
             ranks = tuple(rank._replace(moved_at=rank.moved_at and float("inf")) for rank in phase.attempt.ranks)
-            attempt = phase.attempt._replace(aways=(), raised=(), ranks=ranks)
+            attempt = phase.attempt._replace(aways=(), ranks=ranks)
             self.job = self.job._replace(phase=phase._replace(attempt=attempt))
 
     def _executed(self, now: float, rest: list[dict[str, Any]]) -> float:
@@ -273,7 +273,7 @@ class _Replay:
         now, phase = record["mono"], self.job.phase
         if not isinstance(phase, Starting | Running):
             return ev.DeadlineReached(now)
-        since, attempt = now - record["age"] - LITTLE, phase.attempt._replace(aways=(), raised=())
+        since, attempt = now - record["age"] - LITTLE, phase.attempt._replace(aways=())
         if record["rank"] is None:
             attempt = attempt._replace(spawned_at=since, ranks=())
             self.job = self.job._replace(phase=phase._replace(attempt=attempt, deadline=now))

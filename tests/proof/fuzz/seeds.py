@@ -12,7 +12,7 @@ from ftrun.config.option_table import OPTIONS
 from ftrun.core.group.losses import LossWait
 from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, World
 from ftrun.core.group.waits import Blocked, Link, Waits
-from ftrun.core.machine.values import LearnedTimeouts, Ledger
+from ftrun.core.machine.values import Ledger, UsualPauses
 from ftrun.core.ranks.shared import GroupRound
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages import (
@@ -252,7 +252,7 @@ def _npu() -> list[bytes | str]:
 
 def _state() -> bytes:
     kept = (Occurrence("n", "npu0", "80C98002", "minor", Clock(1.5, "boot", 2.5)),)
-    ledger = Ledger(3, best_step=7, last_checkpoint="/c/7", learned=LearnedTimeouts(1, 2, 3, 4, 5), occurrences=kept)
+    ledger = Ledger(3, best_step=7, last_checkpoint="/c/7", learned=UsualPauses(1, 2, 3), occurrences=kept)
     return state.dump_state(ledger, {"beat_dir": "/dev/shm/x", "ended": False})
 
 

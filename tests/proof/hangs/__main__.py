@@ -7,9 +7,6 @@ job, or ends with another exit code than 0.  The runs sleep nearly all the time,
 take turns, so that a program that is interrupted has run each of them equally often.  `--out` gets one line of JSON for
 each run, after those that are there; `--publish` makes docs/hang-matrix.md from all of them, and leaves a cell for
 which there is none as it was.
-
-`record` looks at programs that compute for long, and `limits` simulates what a limit for them costs (limits.py);
-neither is part of a run of all.
 """
 
 import argparse
@@ -25,22 +22,18 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from proof.hangs import computing, limits
 from proof.hangs.hanging import BUSY, CELLS, HANGS, MOMENTS, SHAPES, Found, find
 from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import Met, meet
 from proof.hangs.others import KIND_NAMES, Seen, see
 from proof.hangs.schedule import Job, run_all
-from proof.hangs.sections import PAGE, publish
+from proof.hangs.sections import publish
 from proof.hangs.server import serving
-from support.measured import save
-
-LOOKS = 12  # at each program that is recorded
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["hangs", "healthy", "others", "record", "limits", []], help="[all]")
+    parser.add_argument("what", nargs="*", choices=["hangs", "healthy", "others", []], help="[all]")
     parser.add_argument("--repeats", type=int, default=50, metavar="N", help="of each healthy row [%(default)s]")
     parser.add_argument("--hang-repeats", type=int, default=1, metavar="N", help="of each hang [%(default)s]")
     parser.add_argument("--seconds", type=float, default=75.0, metavar="S", help="that a wait takes [%(default)s]")
@@ -57,8 +50,6 @@ def main() -> int:
     parser.add_argument("--publish", action="store_true", help="write docs/measured")
     parser.add_argument("--add", action="store_true", help="to the healthy runs that are published, of other --out")
     given = parser.parse_args()
-    if {"record", "limits"} & set(given.what):
-        return _limits(given.what, given.publish)
     stop = threading.Event()
     for stopping in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stopping, lambda *_: stop.set())
@@ -103,17 +94,6 @@ def main() -> int:
     if given.publish:
         publish([json.loads(line) for line in given.out.read_text().splitlines()], given.add)
     return 1 if failed else 0
-
-
-def _limits(what: list[str], publish: bool) -> int:
-    if "record" in what:
-        computing.record(LOOKS)
-    if "limits" in what:
-        found = limits.measured()
-        print(*(" | ".join(row) for row in (found.head, *found.rows)), sep="\n")
-        if publish:
-            save(PAGE, found)
-    return 0
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proof.hangs import limits, meeting, sections
-from proof.hangs.computing import PROGRAMS, Seen, recorded
+from proof.hangs import meeting, sections
 from proof.hangs.hanging import CELLS, HANGS, MOMENTS, RANKS, SINGLE, STARTED, TORCHRUN, Cell, Found
 from proof.hangs.healthy import ROWS, Row
 from proof.hangs.meeting import UNENDED, Met, meet
@@ -143,44 +142,3 @@ def test_healthy_runs_are_added_to_those_that_are_published(monkeypatch: Any, tm
     assert table["after"][0].startswith("In 5 runs, 1 healthy jobs were taken for a hang. In 1 of them, the others")
     (path,) = sections.publish([first])
     assert json.loads(path.read_text())["rows"][1][1] == "1", "without --add they are not counted"
-
-
-# --- the limit for computations that are not proved ------------------------------------------------------------------
-
-
-def seen(confined: int, of: int = 12) -> list[Seen]:
-    return [Seen(True, True, number < confined, "computes") for number in range(of)]
-
-
-def test_what_was_recorded_covers_each_program_and_tells_hangs_from_work() -> None:
-    found = recorded()
-    assert found.keys() == {program.name for program in PROGRAMS}
-    for program in PROGRAMS:
-        confined = sum(one.confined for one in found[program.name])
-        if program.name in ("`busy`", "`spin`", "a counter"):
-            assert confined > len(found[program.name]) / 2, program.name
-        elif program.name != "a search with few numbers":
-            assert confined == 0, program.name
-
-
-def test_looks_compare_at_ever_longer_silences() -> None:
-    assert limits.TIMES[:6] == [15, 30, 60, 120, 240, 450]
-
-
-def test_a_verdict_needs_two_looks_in_a_row_and_the_evidence() -> None:
-    assert limits.verdict(600.0, lambda: True) == 600.0
-    assert limits.verdict(600.0, lambda: False) == limits.HOUR
-    late = iter([False] * 6 + [True] * 99)
-    assert limits.verdict(600.0, lambda: next(late)) == limits.TIMES[7]
-    refuted = iter([True] * 6 + [False] + [True] * 99)
-    assert limits.verdict(600.0, lambda: next(refuted)) > 1200.0
-
-
-def test_the_rule_costs_less_than_the_place_alone_and_finds_as_much() -> None:
-    found = {program.name: seen(12 if program.share in (0.0, 0.003) else 0) for program in PROGRAMS}
-    place, _, rule = (limits.simulate(600.0, one, limits.LENGTHS[1], found, 2000) for one in limits.CANDIDATES)
-    assert rule.killed - rule.by_hour < (place.killed - place.by_hour) / 20
-    assert limits.found_after(600.0, limits.CANDIDATES[2], found["`busy`"], 20) == (600.0, 0.0)
-    table = limits.measured(found, 200)
-    assert [row[1] for row in table.rows[-5:]] == ["5m", "10m", "20m", "30m", "60m"]
-    assert all(len(row) == len(table.head) for row in table.rows)

@@ -321,7 +321,8 @@ def kinds_of(group: Coordinator, member: MemberState) -> tuple[Counted, ...]:
     kind = kind_of(member, group.epoch, member.report.rank in group.fences)
     if member.report.rank not in group.placed:
         return ("spare",) if kind == "ready" else ()
-    return (kind, "devices-unchanged") if member.report.devices_unchanged and kind in ("running", "done") else (kind,)
+    unchanged = kind == "done" or (kind == "running" and member.report.devices_unchanged)
+    return (kind, "devices-unchanged") if unchanged else (kind,)
 
 
 def absent_ranks(group: Coordinator) -> list[int]:

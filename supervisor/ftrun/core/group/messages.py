@@ -121,7 +121,7 @@ class Report(NamedTuple):
     end: GroupEnd | None = None
     counts: Counts = (0, 0, 0)
     progressed: bool = False  # in this epoch, beyond all earlier ones
-    devices_unchanged: bool = False  # its accelerators have not changed for the idle timeout
+    devices_unchanged: bool = False  # for the idle timeout: it does nothing, or its accelerators have not changed
     paused: float | None = None  # verdicts are paused for so many more seconds; inf: until resumed; 0: resumed
     ran: int = 0
     ranks: Ranks | None = None  # of the next start
@@ -149,13 +149,13 @@ class GroupOrder(NamedTuple):
     the job ends with `end`.
 
     `why` is one line for a person; `cause`, `node`, `member`, `rank`, `step`: of the first failure.  `counts` hold from
-    this epoch on; `progressed`: a member made progress in this epoch, which resets them.  `devices_unchanged`: the
-    accelerators of all members have not changed for the idle timeout.  `paused`: as in `Report`.  `world`: with a `run`
-    that starts an epoch, where ftrun starts the ranks.  `round`: what their ranks do within the epoch; None: they do
-    not recover, or (with `wait`) that is not known.  `places`: the members that work in `epoch`, in the order of their
-    nodes; any other one waits as a spare.  `master`: the address of the first of them; empty: the endpoint's.
-    `starter`: of `epoch`, if this coordinator has started it, or ends; None: not known.  `lives`: of those that run
-    `epoch`, but member 0.
+    this epoch on; `progressed`: a member made progress in this epoch, which resets them.  `devices_unchanged`: for the
+    idle timeout each member that has not ended did nothing, or its accelerators have not changed.  `paused`: as in
+    `Report`.  `world`: with a `run` that starts an epoch, where ftrun starts the ranks.  `round`: what their ranks do
+    within the epoch; None: they do not recover, or (with `wait`) that is not known.  `places`: the members that work in
+    `epoch`, in the order of their nodes; any other one waits as a spare.  `master`: the address of the first of them;
+    empty: the endpoint's.  `starter`: of `epoch`, if this coordinator has started it, or ends; None: not known.
+    `lives`: of those that run `epoch`, but member 0.
     """
 
     epoch: int

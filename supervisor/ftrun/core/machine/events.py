@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, get_args
 
 from ftrun.core.group import messages
-from ftrun.core.machine.values import Device, Fault, LocalRank, Rank, Rule
+from ftrun.core.machine.values import Device, Fault, LocalRank, Rank, Spin
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.table import Report
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
@@ -101,8 +101,8 @@ class Looked(NamedTuple):
     `open_reason`: why something may still end the wait; None: the look is closed, nothing can.  `mechanism`: what waits
     for what, a sentence.  `fingerprint`: two closed looks with the same one found the same threads in the same calls,
     none of which has run in between.  `rank`, `pid`: the rank, if it has one, and the process at the end of the chain.
-    `cost`: CPU seconds.  `rule`: the one that a closed look supports.  `again`: the group has to confirm a deadlock of
-    its members.  `compared`: seconds for which states were compared.  `confined`, `place`: what that has shown."""
+    `cost`: CPU seconds.  `again`: the group has to confirm a deadlock of its members.  `spin`: the rank that computes,
+    if one does and nothing of it can be seen outside."""
 
     now: float
     open_reason: str | None
@@ -111,11 +111,8 @@ class Looked(NamedTuple):
     rank: int | None = None
     pid: int = 0
     cost: float = 0.0
-    rule: Rule = "deadlock"
     again: bool = False
-    compared: float = 0.0
-    confined: str = ""
-    place: str = ""
+    spin: Spin | None = None
 
 
 class CommandStopped(NamedTuple):

@@ -34,7 +34,8 @@ from ftrun.core.machine.watching import check
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import NodeRounds
 from ftrun.core.rules import exit_codes
-from ftrun.core.rules.idle import unchanged_for
+from ftrun.core.rules.idle import idle_for, unchanged_for
+from ftrun.core.rules.liveness import has_own_limit
 from ftrun.core.rules.policy import Policy, local_ranks
 from ftrun.core.text import durations, sentences
 
@@ -204,7 +205,7 @@ def _apply_shared_state(
     job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects
 ) -> Outcome:
     """What holds for all members in the current epoch: progress of any member is progress of the job, and the idle rule
-    for groups applies only while the devices of all members are unchanged."""
+    for groups applies only while all members are idle, or their devices are unchanged."""
     order = event.order
     if order.progressed:
         job = job._replace(ledger=job.ledger._replace(hang=0, fault=0, failure=0))
@@ -359,7 +360,11 @@ def _are_devices_unchanged(job: Job, now: float, policy: Policy) -> bool:
     limit = policy.limits.idle
     if limit is None or not isinstance(job.phase, Watched):
         return False
-    return unchanged_for(job.phase.attempt.idle, now) >= limit
+    attempt = job.phase.attempt
+    if any(has_own_limit(rank, policy.limits) for rank in attempt.ranks if rank.present):
+        return False  # it has announced that
+    idle = attempt.idle
+    return max(unchanged_for(idle, now), idle_for(idle, now)) >= limit
 
 
 def waits_for_verdict(job: Job, policy: Policy) -> bool:

@@ -10,7 +10,7 @@ from ftrun.core.machine.restarting import is_spare
 from ftrun.core.machine.states import Finish, Healing, Job, Pending, Running, Starting, Stopping
 from ftrun.core.machine.values import Attempt
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.rules.liveness import Limits, start_limit
+from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import durations, sentences
 
@@ -97,22 +97,23 @@ def start_line(attempt: Attempt, policy: Policy, run_dir: str) -> str:
     """`attempt 1 started; run dir /tmp/ftrun-...; watched: heartbeats (timeout 60s)`."""
     limits = policy.limits
     watched = ["deadlocks (no timeout)"] if limits.auto else []
-    if limits.auto:
-        until = "" if limits.hang is None else f", {durations.seconds(limits.hang)} until then"
-        watched.append(f"heartbeats (timeout learned from them{until})")
-    elif limits.hang is not None:
+    if limits.hang is not None:
         watched.append(f"heartbeats (timeout {durations.seconds(limits.hang)})")
-    start, _ = start_limit(attempt, limits)
-    if start is not None:
-        watched.append(f"the time to the first heartbeat (timeout {durations.seconds(start)})")
+    if limits.start is not None:
+        watched.append(f"the time to the first heartbeat (timeout {durations.seconds(limits.start)})")
     if limits.idle is not None:
-        condition = "" if limits.idle_given else ", once an accelerator is used"
+        condition = "" if limits.idle_given else f", {idle_condition(limits)}"
         watched.append(f"idleness (timeout {durations.seconds(limits.idle)}{condition})")
     return (f"phase {policy.phase} " if policy.phase else "") + sentences.sentence(
         f"attempt {attempt.number} started",
         f"run dir {run_dir}",
         f"watched: {', '.join(watched) or 'nothing, all timeouts are off'}",
     )
+
+
+def idle_condition(limits: Limits) -> str:
+    """From when on the idle rule applies, unless its timeout was given."""
+    return "once there are heartbeats or an accelerator is used" if limits.auto else "once an accelerator is used"
 
 
 def unwatched_line(age: float, proves: bool) -> str:
@@ -129,8 +130,10 @@ def unwatched_line(age: float, proves: bool) -> str:
 def _is_unwatched(attempt: Attempt, limits: Limits) -> bool:
     """Whether no rule holds for it: it has not announced itself, in this attempt or an earlier one, and no timeout was
     given that needs no heartbeats.  Where all timeouts are off that is the user's wish."""
-    if attempt.ranks or attempt.first_beat is not None or attempt.barred or limits.start_given or limits.idle_given:
+    if limits.start is not None or limits.idle_given:
+        return False
+    if attempt.ranks or attempt.first_beat is not None or attempt.barred:
         return False
     if limits.idle is not None and attempt.idle.accelerator:
         return False
-    return limits.auto or limits.hang is not None or limits.start is not None or limits.idle is not None
+    return limits.auto or limits.hang is not None or limits.idle is not None

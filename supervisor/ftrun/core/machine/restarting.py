@@ -75,7 +75,6 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
         start,
         launched_at=now,
         spawned_at=now,
-        patience=1 << min(ledger.hang, 10),
         first_beat=ledger.first_beat,
         inherited=ledger.saved,
         replacements=ledger.replacements,

@@ -13,7 +13,7 @@ Cause = Literal["hang", "fault", "failure"]
 CAUSES: Final[tuple[Cause, ...]] = ("hang", "fault", "failure")
 Reason = Literal["first", "hang", "fault", "failure", "manual", "peer", "returned"]
 # The rules that find hangs: `hang_rules.RULES`.
-Rule = Literal["step", "start", "section", "idle", "deadlock", "loop", "spin"]
+Rule = Literal["step", "start", "section", "idle", "deadlock", "device-wait", "spin"]
 TOUCH: Final = -1  # the "rank" of the touch file; of several processes without RANK it is -1 - pid
 
 
@@ -24,15 +24,13 @@ def unranked(pid: int) -> int:
 
 class Section(NamedTuple):
     """A section that is open.  `side`: a thread that does not train entered it, so that the steps are still checked.
-    `automatic`: the hooks opened it themselves, around a call of the program.  `longest`: the duration in seconds of
-    the longest earlier section of this name in the process; None while there were too few to learn from."""
+    `automatic`: the hooks opened it themselves, around a call of the program."""
 
     name: str
     started: float
     timeout: float | None = None
     side: bool = False
     automatic: bool = False
-    longest: float | None = None
 
 
 class SavedFile(NamedTuple):
@@ -75,8 +73,7 @@ class Rank(NamedTuple):
 
 class Finding(NamedTuple):
     """Why a rank, or the whole tree, is suspected to hang: it was silent for `age` seconds, longer than `limit`.
-    `learned`: the limit was learned and not configured, so that evidence may raise it.  `mechanism`: of a deadlock, a
-    sentence that says what waits for what."""
+    `mechanism`: what looks have shown, a sentence."""
 
     rule: Rule
     rank: int | None
@@ -85,7 +82,6 @@ class Finding(NamedTuple):
     step: int | None = None
     section: str | None = None
     pid: int = 0
-    learned: bool = False
     mechanism: str = ""
 
 
@@ -105,21 +101,21 @@ class ClosedLook(NamedTuple):
     mechanism: str
     rank: int | None = None
     pid: int = 0
-    rule: Rule = "deadlock"
 
 
-class Confined(NamedTuple):
-    """What looks have shown of a rank that computes, without a proof: nothing can influence it, and it changes next to
-    no memory.  `why`: a sentence; `place`: the functions of the program in which it computes; `fingerprint`: stays the
-    same while it reads and writes nothing; `rank`, `pid`: as in `ClosedLook`; `times`: how many looks in a row have
-    found that."""
+class Spin(NamedTuple):
+    """A rank whose main thread computes, as a look that began at `since` saw it.  `why`: a sentence; `fingerprint`: the
+    same while it is in the same function, has read and written nothing, and has started and collected no process;
+    `others`: CPU seconds so far of its other threads and its descendants.  `on_device`: all ranks of the node, of which
+    this one has stood still for the longest time, wait for their devices or for each other."""
 
+    since: float
     why: str
-    place: str
     fingerprint: str
     rank: int | None = None
     pid: int = 0
-    times: int = 1
+    others: float = 0.0
+    on_device: bool = False
 
 
 class LookState(NamedTuple):
@@ -129,11 +125,9 @@ class LookState(NamedTuple):
     how long the job had stood still at the last look, in seconds.  `again`: when a closed look is to be confirmed, or
     one with which the group suspects a deadlock (`repeats`: how often it did); otherwise there is no other look before
     `earliest`.  `closed`: the last look, if it was closed; `proved`: two looks in a row found the same.  `raised`: a
-    proof was refuted, so that there is no look before the job has stood still for so many seconds.  `compared`: how
-    long it had stood still when the states of a computing thread were last compared in this attempt, in seconds.
-    `wait`: what the job waits for, according to the last look, as text; `recorded`: the same in the last record `look`.
-    `confined`: what the last comparison of states has shown, if that.  `place`: where a thread computed then; `places`:
-    where one has computed in this attempt before the job moved on, the newest last.
+    proof was refuted, so that there is no look before the job has stood still for so many seconds.  `wait`: what the
+    job waits for, according to the last look, as text; `recorded`: the same in the last record `look`.  `spin`: the
+    first of the looks in a row that found the same rank computing (core/rules/spin.py).
     """
 
     still: Standstill | None = None
@@ -144,13 +138,10 @@ class LookState(NamedTuple):
     closed: ClosedLook | None = None
     proved: bool = False
     raised: float = 0.0
-    compared: float = 0.0
     wait: str = ""
     recorded: str = ""
     repeats: int = 0
-    confined: Confined | None = None
-    place: str = ""
-    places: tuple[str, ...] = ()
+    spin: Spin | None = None
 
 
 class EarlyEvidence(NamedTuple):
@@ -164,14 +155,6 @@ class EarlyEvidence(NamedTuple):
     due: float = 0.0
     begun: float = 0.0
     earliest: float = 0.0
-
-
-class RaisedLimit(NamedTuple):
-    """A learned limit that was raised since evidence showed this rank at work; it holds until the hooks have counted
-    the silence."""
-
-    rank: int
-    limit: float
 
 
 class Fault(NamedTuple):
@@ -286,10 +269,8 @@ class NodePlace(NamedTuple):
 class Attempt(NamedTuple):
     """Facts about one start of the command; a restart discards them.
 
-    `patience` multiplies learned limits.  It doubles with each hang in a row, since a hang that recurs may be a silence
-    that this program needs.  `first_beat`, `inherited`: `first_beat` and `saved` of the `Ledger` when this attempt
-    began.  `start_raised`: evidence showed a start without a heartbeat at work, so that the start may take at least so
-    many seconds.
+    `first_beat`, `inherited`: `first_beat` and `saved` of the `Ledger` when this attempt began.  `stalled`: a stall of
+    which a person was told, as long as it lasts (core/rules/stalls.py).
     """
 
     number: int
@@ -297,15 +278,12 @@ class Attempt(NamedTuple):
     spawned_at: float = 0.0
     ranks: tuple[Rank, ...] = ()
     aways: tuple[tuple[float, float], ...] = ()  # periods (start, end) that do not count as silence
-    everywhere: bool = False  # the accelerators of all containers of the group are unchanged
+    everywhere: bool = False  # all containers of the group do nothing, or their accelerators are unchanged
     stopped_at: float | None = None  # since when the user's job control has stopped the command
     forwarded: frozenset[int] = frozenset()
     progressed: bool = False
-    raised: tuple[RaisedLimit, ...] = ()
     idle: Idle = Idle()
-    patience: int = 1
     first_beat: float | None = None
-    start_raised: float = 0.0
     inherited: tuple[SavedFile, ...] = ()
     known: tuple[tuple[str, ...], ...] = ()  # marks of the faults already counted; a repeated fault counts once
     fault: Fault | None = None  # a user-induced fault that was seen while training still moved
@@ -314,6 +292,7 @@ class Attempt(NamedTuple):
     reported: bool = False  # a hang that ftrun only reports has been reported
     look: LookState = LookState()
     early: EarlyEvidence = EarlyEvidence()
+    stalled: Standstill | None = None
     processes: tuple[LocalRank, ...] = ()  # the ranks that ftrun itself started, by local rank; `pid` is the first
     rounds: Rounds = Rounds()  # of these ranks, where they can recover
     replacements: int = 0  # `Ledger.replacements` when this attempt began
@@ -356,14 +335,12 @@ class Attempt(NamedTuple):
         return next((r.fatal for r in self.ranks if r.fatal is not None), None)
 
 
-class LearnedTimeouts(NamedTuple):
-    """What `--hang-timeout auto` has learned about the job, in seconds; the other fields are as in `Rank`."""
+class UsualPauses(NamedTuple):
+    """What is known of the pauses between two movements, in seconds, as in `Rank`, after so many `steps`."""
 
-    limit: float
     usual: float
     longest: float
-    intervals: int
-    slowest_start: float
+    steps: int
 
 
 class Ledger(NamedTuple):
@@ -385,7 +362,7 @@ class Ledger(NamedTuple):
     last_checkpoint: str | None = None
     last_section: str | None = None
     reason: Reason = "first"  # why the attempt under way was started
-    learned: LearnedTimeouts | None = None
+    learned: UsualPauses | None = None
     occurrences: tuple[Occurrence, ...] = ()
     removed: tuple[str, ...] = ()  # ids of devices that were taken away from the command
     visible: VisibleDevices | None = None  # the devices that are left, if some were taken away

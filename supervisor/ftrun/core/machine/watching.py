@@ -24,18 +24,16 @@ from ftrun.core.machine.values import (
     Attempt,
     Cause,
     ClosedLook,
-    Confined,
     EarlyEvidence,
     Finding,
     Ledger,
-    RaisedLimit,
 )
-from ftrun.core.rules import adaptive_timeout, early_evidence, hang_rules, looks
+from ftrun.core.rules import early_evidence, hang_rules, looks, stalls, usual_pauses
 from ftrun.core.rules.checkpoint_names import step_of
 from ftrun.core.rules.idle import observe, unchanged_for
 from ftrun.core.rules.liveness import assess, is_same, time_awake
 from ftrun.core.rules.policy import Policy, is_beyond, latest_file, progress, with_progress
-from ftrun.core.text import sentences
+from ftrun.core.text import durations, sentences
 
 AT_REST = 6.0  # s; a file that was written in place before a kill has been reported as at rest by then
 
@@ -65,7 +63,7 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
     if attempt.rounds.is_under_way:  # nobody is expected to move
         attempt = early_evidence.drop(attempt, now)
         return job._replace(phase=_watched_phase(attempt, attempt.rounds.deadline)), so_far
-    assessment = assess(attempt, now, policy.limits, job.ledger.learned)
+    assessment = assess(attempt, now, policy.limits)
     finding = assessment.finding
     if finding is not None and link_due is not None:  # what stands still may wait for the link
         attempt = early_evidence.drop(attempt, now)
@@ -76,7 +74,10 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
         attempt, looked_at, effects = _look(attempt, now, policy)
         if begin is not None:
             effects = (*effects, do.Investigate(begin, due))
-        times = assessment.deadline, looked_at, begin_at, attempt.rounds.next_read(now), link_due
+        attempt, noticed_at, stall = stalls.follow(attempt, now, policy.limits, job.ledger.learned)
+        if stall is not None:
+            effects = (*effects, *_notice(stall))
+        times = assessment.deadline, looked_at, begin_at, attempt.rounds.next_read(now), link_due, noticed_at
         deadline = min((at for at in times if at is not None), default=None)
         job = job._replace(phase=_watched_phase(attempt, deadline))
         return regain_if_due(job, now, policy, (*so_far, *effects))
@@ -100,19 +101,23 @@ def _look(attempt: Attempt, now: float, policy: Policy) -> tuple[Attempt, float 
     return attempt, looks.due(attempt, now), tuple(effects)
 
 
+def _notice(stall: stalls.Stall) -> Effects:
+    """A stall that is no hang, as far as anybody can know: once, for a person."""
+    rank, age, wait = stall
+    fields = (("rank", rank.rank), ("step", rank.step), ("age", age), ("wait", wait), ("advice", stalls.ADVICE))
+    since = f"{sentences.rank(rank.rank)} has not moved for {durations.seconds(age)}"
+    return do.Persist("stalled", fields), do.LogLine(sentences.sentence(since, wait, stalls.ADVICE))
+
+
 def on_looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Policy) -> Outcome:
     """A look that a movement or a pause has overtaken is dropped."""
     attempt, begun = phase.attempt, phase.attempt.look.begun
     if begun is None:
         return job, ()
     age, is_open = looks.age_of(attempt, event.now), event.open_reason is not None
-    found = ClosedLook(begun, event.fingerprint, event.mechanism, event.rank, event.pid, event.rule)
-    why = event.confined or event.mechanism or event.open_reason or ""
-    confined = (
-        Confined(event.confined, event.place, event.fingerprint, event.rank, event.pid) if event.confined else None
-    )
-    compared = event.compared > 0, confined, event.place
-    attempt = looks.end(attempt, None if is_open else found, why, event.now, event.cost, event.again, *compared)
+    found = ClosedLook(begun, event.fingerprint, event.mechanism, event.rank, event.pid)
+    why = event.mechanism or event.open_reason or ""
+    attempt = looks.end(attempt, None if is_open else found, why, event.now, event.cost, event.again, event.spin)
     if age < looks.RECORDED or why == attempt.look.recorded:
         return check(job, attempt, event.now, policy)
     attempt = attempt._replace(look=attempt.look._replace(recorded=why))
@@ -133,7 +138,7 @@ def _with_first_beat(ledger: Ledger, attempt: Attempt) -> Ledger:
 
 def record_progress(job: Job, attempt: Attempt, now: float, policy: Policy) -> tuple[Job, Attempt, Effects]:
     """Record the progress of the attempt: every new checkpoint, and the first step beyond all earlier attempts; also
-    the timeout learned from the silences of its ranks."""
+    which pauses of its ranks are usual."""
     what = progress(job.ledger, attempt, now, policy)
     ledger = with_progress(job.ledger, attempt, what)
     ledger, written = _learn(ledger, attempt, policy)
@@ -157,12 +162,13 @@ def _progress_record(
 def _learn(ledger: Ledger, attempt: Attempt, policy: Policy) -> tuple[Ledger, Effects]:
     if not policy.limits.auto:
         return ledger, ()
-    before, known = ledger.learned, adaptive_timeout.learn(ledger.learned, attempt.ranks, policy.limits.start)
+    before, known = ledger.learned, usual_pauses.learn(ledger.learned, attempt.ranks)
     ledger = ledger._replace(learned=known)
-    if known is None or (before is not None and before.limit == known.limit):
+    if known is None or (before is not None and before.usual == known.usual):
         return ledger, ()
-    fields = (("limit", known.limit), ("why", adaptive_timeout.reason(known)), ("usual", known.usual))
-    return ledger, (do.Persist("learned", (*fields, ("longest", known.longest), ("steps", known.intervals))),)
+    notice = usual_pauses.unusual(None, known)
+    fields = (("usual", known.usual), ("longest", known.longest), ("steps", known.steps), ("notice", notice))
+    return ledger, (do.Persist("learned", fields),)
 
 
 def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, policy: Policy) -> Outcome:
@@ -224,15 +230,11 @@ def on_beats_read(job: Job, phase: Starting | Running, event: ev.BeatsRead, poli
 
 
 def _with_beats(attempt: Attempt, event: ev.BeatsRead | ev.EvidenceCollected) -> Attempt:
-    """The attempt with these heartbeats.  A limit stays raised until the hooks have counted the silence that raised it.
-    Where a launcher with restarts of its own has replaced all processes that had moved, the new ones begin now."""
+    """The attempt with these heartbeats.  Where a launcher with restarts of its own has replaced all processes that had
+    moved, the new ones begin now."""
     seen = attempt._replace(ranks=event.ranks)
     if isinstance(event, ev.BeatsRead):
         seen = seen._replace(barred=event.barred)
-    if attempt.raised:
-        counted = {rank.rank: rank.intervals for rank in attempt.ranks}
-        still = {rank.rank for rank in event.ranks if rank.intervals == counted.get(rank.rank)}
-        seen = seen._replace(raised=tuple(raised for raised in attempt.raised if raised.rank in still))
     seen = looks.follow(seen)
     return excuse(seen, attempt.spawned_at, event.now) if attempt.moved and not seen.moved else seen
 
@@ -280,7 +282,7 @@ def on_command_continued(job: Job, phase: Watched, event: ev.CommandContinued, p
 
 def on_beats_read_suspect(job: Job, phase: Suspect, event: ev.BeatsRead, policy: Policy) -> Outcome:
     job, attempt, written = record_progress(job, _with_beats(phase.attempt, event), event.now, policy)
-    finding = assess(attempt, event.now, policy.limits, job.ledger.learned, phase.finding).finding
+    finding = assess(attempt, event.now, policy.limits, phase.finding).finding
     if finding is None or not is_same(finding, phase.finding):
         return _clear(job, _raise_limit(attempt, phase.finding), event.now, "it moved", policy, written)
     return job._replace(phase=phase._replace(attempt=attempt)), written
@@ -289,7 +291,7 @@ def on_beats_read_suspect(job: Job, phase: Suspect, event: ev.BeatsRead, policy:
 def on_evidence_collected(job: Job, phase: Suspect, event: ev.EvidenceCollected, policy: Policy) -> Outcome:
     """Evidence counts only for the rank that it was collected from."""
     job, attempt, written = record_progress(job, _with_beats(phase.attempt, event), event.now, policy)
-    finding = assess(attempt, event.now, policy.limits, job.ledger.learned, phase.finding).finding
+    finding = assess(attempt, event.now, policy.limits, phase.finding).finding
     if finding is None or not is_same(finding, phase.finding):
         return _clear(job, _raise_limit(attempt, phase.finding), event.now, "it moved", policy, written)
     if event.cleared is not None:
@@ -301,36 +303,28 @@ def on_evidence_collected(job: Job, phase: Suspect, event: ev.EvidenceCollected,
 
 
 def _excuse(attempt: Attempt, finding: Finding, now: float) -> Attempt:
-    """The attempt after this silence was found harmless: a learned limit is raised; with a configured limit, the time
+    """The attempt after this silence was found harmless: it is looked for again later; with a given timeout, the time
     so far does not count as silence."""
-    raises = finding.learned or hang_rules.RULES[finding.rule].by_work
-    return _raise_limit(attempt, finding) if raises else excuse(attempt, attempt.spawned_at, now)
+    rule = hang_rules.RULES[finding.rule]
+    return _raise_limit(attempt, finding) if rule.by_proof or rule.by_work else excuse(attempt, attempt.spawned_at, now)
 
 
 def _finding_fields(finding: Finding) -> do.Fields:
-    optional = ("learned", "mechanism")
-    return tuple((name, value) for name, value in finding._asdict().items() if name not in optional or value)
+    return tuple((name, value) for name, value in finding._asdict().items() if name != "mechanism" or value)
 
 
 def _raise_limit(attempt: Attempt, finding: Finding) -> Attempt:
-    """A learned limit was too short; the next one is twice the age of this silence.  If the rank hangs before that, it
-    is found when that limit passes."""
+    """What was found did not hold; the same is found again at twice the age of this silence at the earliest."""
     if hang_rules.RULES[finding.rule].by_proof:
         return looks.refute(attempt, finding.age)
     if hang_rules.RULES[finding.rule].by_work:
         return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age, unchanged_raised=2 * finding.age))
-    if not finding.learned:
-        return attempt
-    if finding.rank is None:
-        return attempt._replace(start_raised=2 * finding.age)
-    others = tuple(r for r in attempt.raised if r.rank != finding.rank)
-    return attempt._replace(raised=(*others, RaisedLimit(finding.rank, 2 * finding.age)))
+    return attempt
 
 
 def on_deadline_reached_suspect(job: Job, phase: Suspect, event: ev.DeadlineReached, policy: Policy) -> Outcome:
-    """The evidence did not come in time, and must not delay the verdict further.  A learned timeout alone never kills a
-    rank."""
-    if phase.finding.learned:
+    """The evidence did not come in time, and must not delay the verdict of a given timeout further."""
+    if hang_rules.needs_evidence(phase.finding, policy.limits.idle_given):
         excused = _raise_limit(phase.attempt, phase.finding)
         return _clear(job, excused, event.now, "no evidence in time", policy, ())
     return _declare_hang(job, phase, event.now, policy, (("evidence", "none in time"),), ())

@@ -26,8 +26,8 @@ class HangRule(NamedTuple):
     `--hang-timeout`).  `sentence`: why a rank is considered hung, with age and limit.  `brief`: the same in a few
     words.  `missing`: what has not come, to follow an age ("50s without a step").  `by_work`: it measures the work of
     the whole tree, so that work clears it and raises its timeout.  `by_proof`: looks have to find it (looks.py), and
-    the evidence once more.  `several`: a program may give each its own timeout, so that the source of the general one
-    is not named."""
+    the evidence once more; without evidence it ends nothing.  `several`: a program may give each its own timeout, so
+    that the source of the general one is not named."""
 
     meaning: str
     timeout: str
@@ -44,34 +44,36 @@ def sentence(found: Finding) -> str:
     return RULES[found.rule].sentence(found)
 
 
+def needs_evidence(found: Finding, idle_given: bool) -> bool:
+    """Whether it ends nothing without evidence: nobody has given the time that has passed."""
+    rule = RULES[found.rule]
+    return rule.by_proof or (rule.by_work and not idle_given)
+
+
 def mechanism(text: str) -> str:
     """The mechanism of a deadlock, to follow a sentence that has called it one."""
     return short(text.removeprefix("deadlock: "), REASON)
 
 
-def _limit(found: Finding) -> str:
-    return seconds(found.limit) + (", learned" if found.learned else "")
-
-
 def _silent(found: Finding) -> str:
     if found.rank == TOUCH:
-        return f"{rank(found.rank)} was last touched {seconds(found.age)} ago (limit {_limit(found)})"
+        return f"{rank(found.rank)} was last touched {seconds(found.age)} ago (limit {seconds(found.limit)})"
     where = "" if found.step is None else f" at step {found.step},"
-    return f"{rank(found.rank)} stopped{where} {seconds(found.age)} ago (limit {_limit(found)})"
+    return f"{rank(found.rank)} stopped{where} {seconds(found.age)} ago (limit {seconds(found.limit)})"
 
 
 def _unstarted(found: Finding) -> str:
-    return f"{rank(found.rank)} sent no heartbeat in its first {seconds(found.age)} (limit {_limit(found)})"
+    return f"{rank(found.rank)} sent no heartbeat in its first {seconds(found.age)} (limit {seconds(found.limit)})"
 
 
 def _inside(found: Finding) -> str:
     where = f"{rank(found.rank)} has been in section {found.section!r}"
-    return f"{where} for {seconds(found.age)} (limit {_limit(found)})"
+    return f"{where} for {seconds(found.age)} (limit {seconds(found.limit)})"
 
 
 def _idle(found: Finding) -> str:
     age, what = seconds(found.age), "no I/O, and no change on its devices"
-    return f"the command has been idle for {age} (limit {_limit(found)}): {what}"
+    return f"the command has been idle for {age} (limit {seconds(found.limit)}): {what}"
 
 
 def _deadlocked(found: Finding) -> str:
@@ -79,17 +81,16 @@ def _deadlocked(found: Finding) -> str:
     return f"{proved}: {mechanism(found.mechanism)}" if found.mechanism else proved
 
 
-def _looping(found: Finding) -> str:
-    proved = f"{rank(found.rank)} was proved to be in an endless loop after {seconds(found.age)} without movement"
-    text = short(found.mechanism.removeprefix("endless loop: "), REASON)
-    return f"{proved}: {text}" if text else proved
-
-
 def _spins(found: Finding) -> str:
     return (
-        f"{rank(found.rank)} has computed without movement for {seconds(found.age)} (limit {_limit(found)}): "
+        f"{rank(found.rank)} has computed without movement for {seconds(found.age)} (limit {seconds(found.limit)}): "
         + short(found.mechanism, REASON)
     )
+
+
+def _waits_for_device(found: Finding) -> str:
+    age, limit = seconds(found.age), seconds(found.limit)
+    return f"all ranks have waited for {age} (limit {limit}): {short(found.mechanism, REASON)}"
 
 
 def _who(silent: Silent) -> str:
@@ -148,21 +149,21 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         brief=lambda silent: f"{_who(silent)} is deadlocked",
         missing=lambda found: "without movement",
     ),
-    "loop": HangRule(
-        meaning="a rank, or the command, comes back to the same complete state again and again, and nothing can "
-        "influence it; only under `--hang-timeout auto`, and without any timeout",
+    "device-wait": HangRule(
+        meaning="every rank waits for its device or for another rank, and no device works: each is used all the time "
+        "but draws little power and moves no memory, or does nothing; only under `--hang-timeout auto`",
         timeout="hang",
         by_work=False,
         by_proof=True,
         several=False,
-        sentence=_looping,
-        brief=lambda silent: f"{_who(silent)} is in an endless loop",
+        sentence=_waits_for_device,
+        brief=lambda silent: "all ranks wait for their devices",
         missing=lambda found: "without movement",
     ),
     "spin": HangRule(
-        meaning="a rank that has moved a hundred times computes where it never was before, for a hundred times the "
-        "usual silence and at least 20 minutes, nothing can influence it, and it changes next to no memory; only "
-        "under `--hang-timeout auto`",
+        meaning="a rank that has moved computes for an hour in one and the same function, and nothing that it does can "
+        "be seen outside: it reads and writes nothing, starts nothing, and its devices do nothing; only under "
+        "`--hang-timeout auto`",
         timeout="hang",
         by_work=False,
         by_proof=True,

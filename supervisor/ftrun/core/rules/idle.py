@@ -72,6 +72,7 @@ class Idle(NamedTuple):
     device_samples: tuple[TreeSample, ...] = ()
     unchanged_since: float | None = None
     unchanged_raised: float = 0.0
+    active_at: float = 0.0  # when the tree last read or wrote, or its devices worked
 
 
 def idle_for(idle: Idle, now: float) -> float:
@@ -97,12 +98,14 @@ def observe(idle: Idle, sample: TreeSample, thresholds: Thresholds) -> Idle:
     idle = idle._replace(powers=tuple(sorted(powers.items())), accelerator=idle.accelerator or in_use)
     idle = _observe_devices(idle, sample, powers, thresholds)
     samples = (*idle.idle_samples, sample)[-WINDOW:]
+    if sample.io >= thresholds.io:
+        idle = idle._replace(active_at=sample.at)
     if sample.io >= thresholds.io or (not in_use and sample.cpu >= thresholds.cpu):
         return idle._replace(idle_since=None, idle_samples=(), raised=0.0)
     if any(
         _is_working(samples, device, powers.get(device), thresholds) for device in {use.id for use in sample.devices}
     ):
-        return idle._replace(idle_since=None, idle_samples=(sample,), raised=0.0)
+        return idle._replace(idle_since=None, idle_samples=(sample,), raised=0.0, active_at=sample.at)
     since = sample.at - sample.seconds if idle.idle_since is None else idle.idle_since
     return idle._replace(idle_since=since, idle_samples=samples)
 

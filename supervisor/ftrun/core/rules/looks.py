@@ -4,13 +4,13 @@ Under `--hang-timeout auto` a helper looks whether anything can still end the wa
 the longest time.  An open look changes nothing.  A closed one is repeated soon; if both find the same, the job is
 suspected, and evidence has to prove it once more.  No timeout is involved, and no heartbeat is needed.
 
-A look at a rank that computes may find less than a proof: nothing can influence it, and it changes next to no memory.
-Several of these are a reason not to wait for the hour (rules/spin.py).
+A look at a rank that computes says in which function it does so (rules/spin.py).
 """
 
 from typing import Final
 
-from ftrun.core.machine.values import Attempt, ClosedLook, Confined, LookState, Standstill
+from ftrun.core.machine.values import Attempt, ClosedLook, LookState, Spin, Standstill
+from ftrun.core.rules import spin
 from ftrun.core.rules.liveness import STILL, awaited_ranks, time_awake
 
 # Seconds without a movement at which a look is due.  The reason of an open look may pass at once, as where a thread
@@ -21,14 +21,7 @@ AGAIN: Final = 5.0  # s from a closed look to the one that has to confirm it
 REPEATS: Final = 8  # looks that the group asks for, until those at the usual times have to do
 SPACING: Final = 200  # times the CPU time of a look: the least time to the next one, so that looks take 0.5 % of a core
 LOST: Final = 25.0  # s; a look that has not been answered by then has failed
-# A look that finds a thread which computes may compare its states, which slows that thread down.  It does so for a
-# share of the standstill so far, and again only when a standstill is about twice as long: of an hour, half a minute.
-COMPARED: Final = 0.1
-TWICE: Final = 1.8  # less than two, since a look may come later than it was due
-LEAST_COMPARED: Final = 2.0  # s
-MOST_COMPARED: Final = 6.0  # s
 RECORDED: Final = 60.0  # s without a movement from which on the result of a look is recorded
-PLACES: Final = 64  # in which a thread has computed, that are remembered
 
 
 def follow(attempt: Attempt) -> Attempt:
@@ -41,11 +34,11 @@ def follow(attempt: Attempt) -> Attempt:
 
 
 def forget(attempt: Attempt, now: float) -> Attempt:
-    """The attempt after a time that does not count as silence: what the looks have shown is dropped.  A thread that
-    computes and has not moved is still the same one, which its fingerprint shows."""
+    """The attempt after a time that does not count as silence: what the looks have shown is dropped, but for a thread
+    that computes."""
     look, before = _anew(attempt.look, _still(attempt)), attempt.look
     if look.still == before.still:
-        look = look._replace(confined=before.confined, place=before.place)
+        look = look._replace(spin=before.spin)
     return attempt._replace(look=look._replace(earliest=max(look.earliest, now + AGAIN)))
 
 
@@ -72,16 +65,6 @@ def begin(attempt: Attempt, now: float) -> Attempt:
     return attempt._replace(look=look)
 
 
-def comparison(attempt: Attempt) -> float:
-    """For how many seconds the look under way may compare the states of a thread that computes."""
-    look = attempt.look
-    if look.closed is not None:
-        return MOST_COMPARED
-    if look.age < TWICE * look.compared:
-        return 0.0
-    return min(MOST_COMPARED, max(LEAST_COMPARED, COMPARED * look.age))
-
-
 def end(
     attempt: Attempt,
     found: ClosedLook | None,
@@ -89,23 +72,16 @@ def end(
     now: float,
     cost: float,
     again: bool = False,
-    compared: bool = False,
-    confined: Confined | None = None,
-    place: str = "",
+    spinning: Spin | None = None,
 ) -> Attempt:
     """The attempt after the look that was under way; `found`: None after an open one; `wait`: what the job waits for.
-    Two closed looks with the same result prove a deadlock or a loop; one whose result differs from the one before is
-    confirmed at the usual time.  `again`: an open one is repeated soon.  `compared`: the states of a computing thread
-    were compared, at that `place`; `confined`: what this has shown."""
+    Two closed looks with the same result prove a deadlock; one whose result differs from the one before is confirmed at
+    the usual time.  `again`: an open one is repeated soon.  `spinning`: the rank that computes."""
     before = attempt.look.closed
     look = attempt.look._replace(begun=None, earliest=now + SPACING * cost, closed=found, wait=wait)
-    if compared:
-        earlier = attempt.look.confined
-        if confined is not None and earlier is not None and _did_nothing(earlier, confined):
-            confined = confined._replace(times=earlier.times + 1)
-        look = look._replace(compared=look.age, confined=confined, place=place)
+    look = look._replace(spin=spin.follow(look.spin, spinning))
     if found is not None and before is not None:
-        look = look._replace(proved=bool(found.fingerprint) and _is_same(found, before))
+        look = look._replace(proved=bool(found.fingerprint) and found._replace(at=before.at) == before)
     elif found is not None:
         look = look._replace(again=now + AGAIN)
     elif again and look.repeats < REPEATS:
@@ -122,15 +98,7 @@ def age_of(attempt: Attempt, now: float) -> float:
 def _anew(look: LookState, still: Standstill | None) -> LookState:
     """Without any result; a look that is under way is dropped."""
     earliest = look.earliest if look.begun is None else 0.0
-    new = LookState(still, earliest=earliest, raised=look.raised, compared=look.compared, recorded=look.recorded)
-    left = still != look.still and look.place and look.place not in look.places
-    return new._replace(places=(*look.places, look.place)[-PLACES:] if left else look.places)
-
-
-def _is_same(found: ClosedLook, before: ClosedLook) -> bool:
-    """A loop may be found in another of its lines."""
-    text = before.mechanism if found.rule == "loop" else found.mechanism
-    return found._replace(at=before.at, mechanism=text) == before
+    return LookState(still, earliest=earliest, raised=look.raised, recorded=look.recorded)
 
 
 def _has_moved(attempt: Attempt, closed: ClosedLook) -> bool:
@@ -143,9 +111,3 @@ def _still(attempt: Attempt) -> Standstill | None:
         return Standstill(None, attempt.spawned_at)
     ranks = [Standstill(r.rank, r.claimed_at if r.moved_at is None else r.moved_at) for r in awaited_ranks(attempt)]
     return min(ranks, key=lambda still: still.since, default=None)
-
-
-def _did_nothing(earlier: Confined, confined: Confined) -> bool:
-    """Whether the same thread has read and written nothing between these looks."""
-    one, other = ((seen.rank, seen.pid, seen.fingerprint) for seen in (earlier, confined))
-    return one == other

@@ -25,7 +25,7 @@ class Policy(NamedTuple):
     backoff: float = 1.0
     files: bool = False  # checkpoint files are watched, and progress is measured by them
     work: Thresholds = Thresholds()
-    limits: Limits = Limits(hang=HOUR, start=HOUR, start_given=False, section=HOUR, automatic=HOUR)
+    limits: Limits = Limits(hang=HOUR, start=None, section=None, automatic=HOUR)
     grace: float = 10.0
     stop_grace: float | None = None
     kill_timeout: float = 60.0  # a process that SIGKILL has not ended by then cannot be killed
@@ -113,7 +113,7 @@ def progress(ledger: Ledger, attempt: Attempt, now: float, policy: Policy) -> st
     if ledger.best_step is not None:
         return None
     # Silence is not stability: where a program sends heartbeats, or must, only the time up to its last movement counts.
-    beats = attempt.ranks or policy.limits.start_given
+    beats = attempt.ranks or policy.limits.start is not None
     until = now if attempt.idle.idle_since is None else min(now, attempt.idle.idle_since)
     if beats:
         until = max((r.moved_at for r in attempt.ranks if r.moved_at), default=attempt.spawned_at)

@@ -1,50 +1,37 @@
-"""The limit for a rank that computes without end, where no proof says so.
+"""Two rules for what no proof covers: a rank that computes for an hour in one and the same function, of which nothing
+can be seen outside, and ranks that wait for their devices or for each other while no device works.
 
-A loop that counts never comes back to a state in which it was, so it cannot be proved (ADR 19), and it looks like a
-long computation.  What a look can show is that nothing can influence the loop, and that it changes next to no memory
-(helpers/evidence/recurrence.py).  A computation that a healthy job makes once in a while may look like that, too, but
-hardly one that lasts this long where the job never was before.  `tests/proof/hangs/limits.py` simulates what each part
-of the rule is worth; docs/hang-matrix.md has the result, and ADR 20 the reasons.
+A look reads where the main thread is, and what it has read, written and started, without stopping it
+(helpers/evidence/spinning.py).  The sampler adds what the whole tree reads and writes.  A computation that ends looks
+the same as one that does not: ADR 39 says why an hour was chosen, and what is not found.  Where all ranks wait
+(helpers/evidence/device_waits.py) and all devices spin or do nothing, nobody is left who could end the wait.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ftrun.core.machine.values import TOUCH, Attempt, LearnedTimeouts, LookState
-from ftrun.core.rules import adaptive_timeout
-from ftrun.core.text import durations
+from ftrun.core.machine.values import TOUCH, Attempt, Rank, Rule, Spin
 
-LOOKS: Final = 2  # in a row that have to find it, before the evidence does
-FLOOR: Final = 1200.0  # s
-TIMES: Final = 100  # times the usual silence
-LONGEST_TIMES: Final = 2  # times the longest one
+LIMITS: Final[Mapping[Rule, float]] = {"spin": 3600.0, "device-wait": 45.0}  # s
+OTHERS: Final = 0.05  # cores that the other threads and the descendants of the process may use: watchdogs, keep-alives
 
 
-def applies(look: LookState) -> bool:
-    """Whether enough looks have found a rank that computes, where none has computed before the job moved on."""
-    found = look.confined
-    return found is not None and found.times >= LOOKS and not is_known(found.place, look.places)
+def follow(before: Spin | None, seen: Spin | None) -> Spin | None:
+    """What looks in a row have shown: the first of those that found the same, or the last one."""
+    if before is None or seen is None:
+        return seen
+    same = before._replace(since=0.0, why="", others=0.0) == seen._replace(since=0.0, why="", others=0.0)
+    quiet = seen.others - before.others <= OTHERS * max(1.0, seen.since - before.since)
+    return before if same and quiet else seen
 
 
-def spin_limit(attempt: Attempt, learned: LearnedTimeouts | None) -> float | None:
-    """For how many seconds the rank that looks have found to compute may be silent; None: this rule does not apply."""
-    confined = attempt.look.confined
-    if confined is None or not applies(attempt.look):
+def spinning(attempt: Attempt, awaited: Iterable[Rank]) -> tuple[Rule, Rank, float] | None:
+    """The rule and the rank that are found once the limit of the rule has passed, and since when it was seen so.
+    `awaited`: the ranks that have to move."""
+    found, still, idle = attempt.look.spin, attempt.look.still, attempt.idle
+    if found is None or still is None:
         return None
-    rank = next((rank for rank in attempt.ranks if rank.rank == confined.rank), None)
-    if rank is None or rank.rank <= TOUCH or rank.intervals < adaptive_timeout.ENOUGH or rank.pid != confined.pid:
+    rank = next((rank for rank in awaited if rank.rank == found.rank and rank.pid == found.pid), None)
+    if rank is None or rank.rank <= TOUCH or rank.moved_at is None or rank.moved_at > still.since:
         return None
-    if rank.moved_at is None or any(not section.side for section in rank.sections):
-        return None
-    longest = max(rank.longest, learned.longest if learned is not None else 0.0)
-    return max(FLOOR, TIMES * rank.usual, LONGEST_TIMES * longest) * attempt.patience
-
-
-def reason() -> str:
-    """How the limit was derived, as text."""
-    least = durations.seconds(FLOOR)
-    return f"learned: {TIMES} times the usual silence and {LONGEST_TIMES} times the longest one, at least {least}"
-
-
-def is_known(place: str, places: tuple[str, ...]) -> bool:
-    """Whether the job has computed there, or in a function that was called from there, and has moved on."""
-    return not place or any(known == place or known.startswith(f"{place} > ") for known in places)
+    return ("device-wait", rank, found.since) if found.on_device else ("spin", rank, max(found.since, idle.active_at))

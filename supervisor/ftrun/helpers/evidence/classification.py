@@ -1,23 +1,16 @@
 """Classify a suspected process as working or hung, from two observations of the process tree.  Pure.
 
-The main thread decides, because side threads (watchdogs, keep-alives, the poller of a collective) keep running in a
-hung process.  A wrong kill ends a healthy job; a wrong clearance only delays the end of a hung one until the learned
-timeout reaches its maximum (an hour by default).  Doubt is therefore resolved in favour of the job:
+A timeout that a person gave is never extended: what is observed goes to the report.  What looks have found (a deadlock,
+a rank that computes for an hour) has to be found once more.  The idle rule is cleared by work, unless a person gave its
+time also by a wait on purpose:
 
-* CPU use counts as work if the Python stack changed or cannot be read.
-* CPU use within one line counts as work too: a compiler, a solver or a tokenizer in one call looks the same as a native
-  loop that never ends.  The exception are the calls of `WAITS`, in which only another rank can end the wait.
 * I/O counts as work whatever the stack: a copy or a checkpoint stays on one line.
-* A waiting rank need not be the one that hangs.  If another rank that also stopped does work, or is in a section, which
-  has its own timeout, the suspect may be waiting for that rank.
-* A timeout that the user set is never extended.
-* CPU use of a loop that was proved to be endless (recurrence.py) is no work, nor is that of one for which the
-  rule `spin` exists.
-* A learned timeout kills only if nothing outside the job can end the wait (graph.py), whatever else was observed.
+* CPU use counts as work, also within one line: a compiler, a solver or a tokenizer in one call looks like that.  The
+  exception are the calls of `WAITS`, in which only another rank can end the wait, and a job that uses an accelerator,
+  where a wait for the device looks like that, too.
 
-Where the job uses an accelerator there is less doubt: a wait for the device also looks like CPU use within one line,
-and all ranks that wait for the hung one spin like that.  There it counts neither as work of another rank nor against
-the idle rule, which has no maximum and has already found that the utilisation does not change.
+The main thread decides, because side threads (watchdogs, keep-alives, the poller of a collective) keep running in a
+hung process.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -26,7 +19,6 @@ from typing import Final
 from ftrun.core.machine.values import Finding
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.hang_rules import RULES
-from ftrun.core.text import sentences
 from ftrun.helpers.evidence import recognized
 from ftrun.helpers.evidence.processes import Io, Observation, ProcessState, below
 from ftrun.helpers.evidence.stacks import Stack, Stacks, Thread, differ
@@ -105,14 +97,14 @@ class Change(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """How the suspect's wait depends on the outside of the job.  `open_reason`: why something outside may end it;
-    `traffic`: the data that is exchanged with something outside; `moved`: bytes per second on its sockets;
-    `closed_reason`: why nothing outside can end it."""
+    """What the suspect waits for.  `open_reason`: why that is no hang; `traffic`: the data that is exchanged with
+    something outside the job; `moved`: bytes per second on its sockets; `wait`: what it waits for, as far as that is
+    known."""
 
     open_reason: str | None = None
     traffic: str | None = None
     moved: float = 0.0
-    closed_reason: str = ""
+    wait: str = ""
 
 
 _NOT_FOLLOWED: Final = Outside()
@@ -153,27 +145,26 @@ def changes(
 def classify(
     finding: Finding,
     suspects: Sequence[Change],
-    others: Iterable[tuple[RankState, Sequence[Change]]],
     accelerated: bool,
     outside: Outside = _NOT_FOLLOWED,
 ) -> Classification:
-    """`suspects`: the suspect first, then its descendants; `others`: ranks that stopped as well, each with its process
-    and descendants."""
+    """`suspects`: the suspect first, then its descendants."""
     living = [change for change in suspects if not change.gone]
     cpu, io = sum(c.cpu for c in living), sum(c.io or 0.0 for c in living)
     io += outside.moved
-    idle = RULES[finding.rule].by_work
-    if not idle and not finding.learned:
-        return Classification(None, "the timeout was set by the user, so no observation extends it", cpu, io)
-    cleared = _work_of(living, doubt=not (idle and accelerated), moved=outside.moved) or outside.traffic
-    if cleared is None and idle and any(change.moved for change in living):
-        cleared = f"its Python stack changes: {next(c for c in living if c.moved).location}"
-    if finding.rule in ("loop", "spin"):  # it computes, and that it gets nowhere is shown or not
-        cleared = f"it works: {io / 1e6:.1f} MB/s read and written" if io >= BUSY_IO else None
-    elif cleared is None and not idle:
-        cleared = next((why for rank, subtree in others if (why := _awaited_work(rank, subtree, accelerated))), None)
-    cleared = cleared or outside.open_reason
-    reason = "; ".join(part for part in (_inactivity(living, cpu, io), outside.closed_reason) if part)
+    rule = RULES[finding.rule]
+    cleared = outside.open_reason if rule.by_proof else None
+    if rule.by_work:
+        cleared = _work_of(living, doubt=not accelerated, moved=outside.moved) or outside.traffic
+        if cleared is None and any(change.moved for change in living):
+            cleared = f"its Python stack changes: {next(c for c in living if c.moved).location}"
+        cleared = cleared or outside.open_reason
+    parts = [_inactivity(living, cpu, io), outside.wait]
+    if not rule.by_work and not rule.by_proof:
+        working = _work_of(living, doubt=not accelerated, moved=outside.moved) or outside.traffic
+        if working is not None:
+            parts[0] = f"{working}, but the timeout was set by the user, so no observation extends it"
+    reason = "; ".join(filter(None, parts))
     return Classification(cleared, "" if cleared else reason, cpu, io)
 
 
@@ -215,16 +206,6 @@ def _work_of(living: Sequence[Change], doubt: bool, moved: float = 0.0) -> str |
     if busiest.moved is None:
         return f"it works: {cpu:.0%} of a core"
     return f"it works: {cpu:.0%} of a core, all in one call that may be a long one, {busiest.location}"
-
-
-def _awaited_work(rank: RankState, subtree: Sequence[Change], accelerated: bool) -> str | None:
-    living = [change for change in subtree if not change.gone]
-    if living and rank.sections:
-        return f"it may wait for {sentences.rank(rank.rank)}, which is in section {' > '.join(rank.sections)!r}"
-    if accelerated:
-        living = [c for c in living if c.moved or (c.io or 0.0) >= BUSY_IO]
-    work = _work_of(living, doubt=not accelerated)
-    return f"it may wait for {sentences.rank(rank.rank)}: {work}" if work else None
 
 
 def _inactivity(living: Sequence[Change], cpu: float, io: float) -> str:

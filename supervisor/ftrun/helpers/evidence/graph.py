@@ -1,8 +1,8 @@
-"""Whether something outside the job can end the wait of a process, by following which process waits for which.  Pure.
+"""What a suspect waits for, for the sentences of its report: which process waits for which, and where that ends.  Pure.
 
-A learned timeout alone never kills a rank.  It does so only if the wait is closed: every process that could end it is
-in the job and waits, in the end, for nothing outside either.  A timer, a connection to something outside, a file, a
-terminal or a device may end a wait from outside: such a wait is open.  So is a wait that cannot be observed.
+It is no proof (proof.py), and nothing is ended for it.  A wait is closed if every process that could end it is in the
+job and waits, in the end, for nothing outside either.  A timer, a connection to something outside, a file, a terminal
+or a device may end a wait from outside: such a wait is open.  So is a wait that cannot be observed.
 
 Which threads count:
 * The main thread of the suspect and of each process for which it waits.
@@ -54,9 +54,8 @@ class Outcome(NamedTuple):
 
 
 class Graph:
-    """Two observations of the same processes.  `patience`: seconds from now within which a timer must end to open a
-    wait.  `ranks`: by pid, the rank that is suspected and those that stopped as well.  `work_of`: the work that a
-    process does, or None."""
+    """Two observations of the same processes.  `ranks`: by pid, the rank that is suspected and those that stopped as
+    well.  `work_of`: the work that a process does, or None."""
 
     def __init__(
         self,
@@ -64,12 +63,11 @@ class Graph:
         after: World,
         changes: Iterable[Change],
         ranks: Mapping[int, int],
-        patience: float,
         work_of: Callable[[Change], str | None],
     ) -> None:
         self.before, self.after = before, after
         self._changes = {change.pid: change for change in changes if not change.gone}
-        self._ranks, self._patience, self._work_of = ranks, patience, work_of
+        self._ranks, self._work_of = ranks, work_of
         self._connections = Connections(after)
 
     def follow(self, pid: int, path: Chain = ()) -> Outcome:
@@ -172,8 +170,6 @@ class Graph:
             return _open(f"{name} waits for a timer ({call})", chain)
         left = max(0.0, thread.until - self.after.at)
         what = f"waits for a timer that ends in {durations.seconds(left)} ({call})"
-        if left > self._patience:
-            return _closed(f"it {what}, which is later than the maximum of the timeout", chain)
         return _open(f"{name} {what}", chain)
 
     def _futex(self, thread: WaitingThread, chain: Chain) -> Outcome:

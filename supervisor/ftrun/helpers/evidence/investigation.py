@@ -3,12 +3,12 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
 from typing import Any, Final
 
-from ftrun.core.rules import looks
+from ftrun.core.machine.values import Spin
+from ftrun.core.rules import spin
 from ftrun.core.rules.culprit import RankSeen, culprits
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.helpers.evidence import (
@@ -16,7 +16,6 @@ from ftrun.helpers.evidence import (
     flight_recorder,
     libraries,
     look,
-    loops,
     processes,
     proof,
     report,
@@ -38,12 +37,12 @@ from ftrun.helpers.evidence.classification import (
     works,
 )
 from ftrun.helpers.evidence.connections import traffic
+from ftrun.helpers.evidence.deliberate import deliberate
 from ftrun.helpers.evidence.folder import Folder
 from ftrun.helpers.evidence.graph import Graph, Outcome
 from ftrun.helpers.evidence.headline import OUTSIDE
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.processes import Observation
-from ftrun.helpers.evidence.recurrence import Comparison
 from ftrun.helpers.evidence.report import Facts
 from ftrun.helpers.evidence.stacks import Stacks
 from ftrun.helpers.evidence.world import LATE, World
@@ -65,7 +64,6 @@ class Investigation:
         self._request, self._send = request, send
         self._received, self._overdue = b"", threading.Event()
         self._by_proof = RULES[request.finding.rule].by_proof
-        self._needs_proof = self._by_proof or request.finding.age < request.unproved
         self._ranks = {rank.pid for rank in request.ranks}
         self._silent_ranks = other_silent_ranks(request.finding, request.ranks, request.now)
         self._replied = threading.Lock()  # acquired by the thread that sends the reply
@@ -82,14 +80,14 @@ class Investigation:
         seconds = STACKS * max(1.0, request.timeout - request.between)
         first, order = self._observe()
         first_waits, first_task = self._observe_waits(order)
-        if self._needs_proof:
+        if self._by_proof:
             first_task.wait(seconds)  # a proof needs the stacks of the time between the observations
         before = stacks.collect(spy, order, seconds)
         background = BackgroundWork(request, order)
         if request.due is not None:  # the second observation takes as long as the first
             resume = max(resume, request.due - AGAIN * (time.monotonic() - started) - CONCLUSION)
         moving = stacks.find_moving(spy, before, order, resume)
-        compared = self._compare(first_waits.copy())
+        spinning = self._computing()
         time.sleep(max(0.0, resume - time.monotonic()))
 
         second, order = self._observe()
@@ -104,12 +102,14 @@ class Investigation:
         worlds = first_waits.copy(), second_waits.copy()
         accelerated = request.uses_device or any(world.uses_accelerator for world in worlds)
         works_here = partial(works, accelerated=accelerated)
-        graph = Graph(*worlds, found, self._rank_numbers(), self._remaining_patience(), works_here)
+        graph = Graph(*worlds, found, self._rank_numbers(), works_here)
         outcome = graph.follow(request.suspect)
-        if self._by_proof or (self._needs_proof and not outcome.is_open):
+        if request.finding.rule in spin.LIMITS:
+            outcome = self._still_computes(outcome, spinning)
+        elif self._by_proof:
             late = first_task.running or second_task.running or bool(failed)
             unknown = outcome._replace(open_reason=LATE)
-            outcome = unknown if late else self._prove(outcome, *worlds, before, compared)
+            outcome = unknown if late else self._prove(outcome, *worlds, before)
         verdict = self._classify(found, accelerated, graph, outcome)
         facts = Facts(
             request,
@@ -148,14 +148,13 @@ class Investigation:
             return request
         self._overdue.wait()
         over = ON_TIME.load(self._received)
-        self._needs_proof = self._by_proof or over.finding.age < request.unproved
         self._ranks = {rank.pid for rank in over.ranks}
         self._silent_ranks = other_silent_ranks(over.finding, over.ranks, over.now)
         return request._replace(finding=over.finding, now=over.now, ranks=over.ranks)
 
     def give_up(self, why: str) -> None:
-        """Send the reply if it was not sent yet.  Without evidence a learned timeout never kills a rank."""
-        cleared = why if self._request.finding.learned else None
+        """Send the reply if it was not sent yet.  Without evidence only a given timeout ends anything."""
+        cleared = None if self._request.given else why
         self._reply(Classification(cleared, why, 0.0, 0.0), "", None, problem=f"evidence: {why}")
 
     def _reply(
@@ -199,68 +198,48 @@ class Investigation:
         numbers = {rank.pid: rank.rank for rank in self._silent_ranks}
         return numbers if finding.rank is None or not finding.pid else {**numbers, finding.pid: finding.rank}
 
-    def _remaining_patience(self) -> float:
-        """Seconds within which a timer must end to open a wait."""
-        request = self._request
-        return inf if request.patience is None else max(0.0, request.patience - request.finding.age)
-
     def _classify(self, found: list[Change], accelerated: bool, graph: Graph, outcome: Outcome) -> Classification:
         request = self._request
         suspects = found if request.suspects_whole_tree else process_subtree(request.suspect, found)
-        silent = [] if self._by_proof else self._silent_ranks  # a proof has followed them
-        others = [(rank, process_subtree(rank.pid, found)) for rank in silent]
-        families = [suspects, *(members for _, members in others)]
-        pids = dict.fromkeys(change.pid for members in families for change in members if not change.gone)
-        exchanged, transferred = traffic(graph.before, graph.after, list(pids))
-        outside = Outside(self._open_reason(graph, outcome), exchanged, transferred, outcome.why)
-        return classify(request.finding, suspects, others, accelerated, outside)
+        pids = [change.pid for change in suspects if not change.gone]
+        exchanged, transferred = traffic(graph.before, graph.after, pids)
+        open_reason = outcome.open_reason if self._by_proof else self._deliberate(graph.after)
+        outside = Outside(open_reason, exchanged, transferred, outcome.open_reason or outcome.why)
+        return classify(request.finding, suspects, accelerated, outside)
 
-    def _open_reason(self, graph: Graph, outcome: Outcome) -> str | None:
-        """Why the suspect's wait is open, or that of another rank for which it may wait."""
-        if self._by_proof:
-            return outcome.open_reason
-        if self._request.patience is None or self._request.finding.age >= self._request.patience:
+    def _deliberate(self, world: World) -> str | None:
+        """Why a tree that does nothing does so on purpose; None: it does not, or a person has given the time for that.
+        Only ranks count, where there are any."""
+        if self._request.given:
             return None
-        if outcome.is_open:
-            return outcome.open_reason
-        for rank in self._silent_ranks:
-            if (other := graph.follow(rank.pid)).is_open:
-                return f"it may wait for {graph.name(rank.pid)}: {other.open_reason}"
-        return None
+        ranks = {rank.pid for rank in self._request.ranks if rank.present and not rank.done}
+        pids = (ranks & world.processes.keys()) or world.processes.keys()
+        return next((why for pid in sorted(pids) if (why := deliberate(pid, world)) is not None), None)
 
-    def _compare(self, world: World) -> dict[loops.Node, Comparison]:
-        """Compare the states of the threads that compute, where one of them is suspected."""
-        if self._request.finding.rule not in ("loop", "spin"):
-            return {}
-        return loops.compare(loops.computing(world), looks.MOST_COMPARED)
+    def _computing(self) -> Spin | None:
+        return look.unproved(self._request) if self._request.finding.rule in spin.LIMITS else None
 
-    def _prove(
-        self, outcome: Outcome, before: World, after: World, found: Stacks, compared: Mapping[loops.Node, Comparison]
-    ) -> Outcome:
-        """The outcome with what the proof says.  A deadlock that looks have proved is open unless the proof holds once
-        more.  With a learned timeout, a wait that the graph finds closed is open as long as it is not proved: a timer
-        or a signal may end it in ways that no graph shows."""
+    def _still_computes(self, outcome: Outcome, before: Spin | None) -> Outcome:
+        """The outcome for a rank that looks have found to compute: it still does, and nothing of it is seen."""
+        after = self._computing()
+        same = before is not None and after is not None and spin.follow(before, after) is before
+        suspected = same and before is not None and before.pid == self._request.finding.pid
+        why = self._request.finding.mechanism
+        return outcome._replace(open_reason=None if suspected else "it does something else now", why=why)
+
+    def _prove(self, outcome: Outcome, before: World, after: World, found: Stacks) -> Outcome:
+        """The outcome with what the proof says: a deadlock that looks have proved is open unless the proof holds once
+        more."""
         finding = self._request.finding
         job, others = look.facts(self._request), self._others
-        # A loop is proved; without a proof, it is enough for this rule that nothing influences it.
-        spins = finding.rule == "spin"
-        reasons = {node: "" if spins and one.confined else one.reason or "" for node, one in compared.items()}
-        code = libraries.of(before, found.found)
-        in_group = others is not None
-        proved = proof.prove(before, after, found.found, job, in_group=in_group, computing=reasons, code=code)
+        in_group, code = others is not None, libraries.of(before, found.found)
+        proved = proof.prove(before, after, found.found, job, in_group=in_group, code=code)
         proved = proved if others is None else others.apply(proved, job)
-        if not self._by_proof:
-            unproved = proved.open_reason and f"{proved.open_reason}, which may end the wait"
-            return outcome._replace(open_reason=unproved)
         # Any process of a circle may be named as its end.
         same = proved.pid == finding.pid or finding.pid in {wait.pid for wait in proved.waits}
         elsewhere = None if same else f"the deadlock that was proved is not found again, but this: {proved.mechanism}"
         open_reason = elsewhere if proved.open_reason is None else proved.open_reason
-        # The graph calls a thread that nothing influences a loop; without a proof, the looks have said what it is.
-        unproved_spin = spins and any(one.reason is not None for one in compared.values())
-        mechanism = finding.mechanism if unproved_spin else proved.mechanism
-        why = "; ".join([mechanism, *(comparison.text for comparison in compared.values())])
-        return outcome._replace(open_reason=open_reason, why=why)
+        return outcome._replace(open_reason=open_reason, why=proved.mechanism)
 
     def _times(self) -> tuple[str, str]:
         """The wall clock now, and when the suspect was last active."""

@@ -8,6 +8,7 @@ import array
 import bisect
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -19,6 +20,7 @@ from ftrun.helpers.evidence.world import WaitingThread, World
 
 NEAR: Final = 1024  # bytes of the innermost frames
 MOST: Final = 256 << 10  # bytes of a stack
+_C_LIBRARY: Final = re.compile(r"/(libc|libc-[\d.]+|libpthread[-.\d]*|ld-[\w.-]*)([-.]\S*)?$|^\[vdso\]$")
 Node = tuple[int, int]  # pid and tid
 
 
@@ -58,13 +60,13 @@ def read(threads: Iterable[tuple[int, WaitingThread]]) -> Code:
     tables, found = Mappings(), dict[Node, Libraries]()
     codes = dict[int, list[Mapped]]()
     for pid, thread in threads:
-        fields = thread.line.split()
-        if len(fields) < 3 or fields[0] == "-1" or not fields[0].isdecimal():
+        where = _position(thread)
+        if where is None:
             continue
         if pid not in codes:
             codes[pid] = [mapping for mapping in tables.all(pid) if "x" in mapping.permissions]
         with contextlib.suppress(OSError, ValueError):
-            found[pid, thread.tid] = _libraries(pid, int(fields[-2], 16), int(fields[-1], 16), codes[pid], tables)
+            found[pid, thread.tid] = _libraries(pid, *where, codes[pid], tables)
     return Code(found, {pid: frozenset(mapping.path for mapping in code) for pid, code in codes.items()})
 
 
@@ -76,6 +78,31 @@ def _libraries(pid: int, stack: int, program: int, codes: list[Mapped], tables: 
     addresses = array.array("Q", content[: len(content) // 8 * 8])
     near = _files([program, *addresses[: NEAR // 8]], codes)
     return Libraries(near, None if end - stack > MOST else near | _files(addresses, codes))
+
+
+def innermost(pid: int, thread: WaitingThread) -> str | None:
+    """The file whose code has called the C library in which this thread is blocked; None: it cannot be read."""
+    where = _position(thread)
+    if where is None:
+        return None
+    tables = Mappings()
+    codes = [mapping for mapping in tables.all(pid) if "x" in mapping.permissions]
+    stack, program = where
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        content = os.pread(memory.fileno(), NEAR, stack)
+        for address in (program, *array.array("Q", content[: len(content) // 8 * 8])):
+            path = next((m.path for m in codes if m.start <= address < m.end), None)
+            if path is not None and not _C_LIBRARY.search(path):
+                return path
+    return None
+
+
+def _position(thread: WaitingThread) -> tuple[int, int] | None:
+    """The stack pointer and the address of the next instruction of a blocked thread (`syscall` in proc(5))."""
+    fields = thread.line.split()
+    if len(fields) < 3 or fields[0] == "-1" or not fields[0].isdecimal():
+        return None
+    return int(fields[-2], 16), int(fields[-1], 16)
 
 
 def _files(addresses: Iterable[int], codes: list[Mapped]) -> frozenset[str]:

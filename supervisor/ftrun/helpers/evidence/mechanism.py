@@ -82,8 +82,6 @@ class Describer:
         at = f" at {place}" if place else ""
         if call := recognized.common_call(frames):
             return f"waits in {call}{at}"
-        if self._repeats(pid, tid):
-            return f"repeats the same computation{at}"
         what = self._wakers[pid, tid].what if (pid, tid) in self._wakers else ""
         thread = self._python.get((pid, tid))
         if thread is not None and thread.gil:
@@ -138,16 +136,11 @@ class Describer:
             others = path[: path.index(following)]
             before = [f"{self.who(one)} {self._because(one)}" for one in others[::-1][:NAMED]]
             return root, "; ".join([f"deadlock: {', and '.join(waits)}, each of which needs the next", *before])
-        if self._repeats(root, root):
-            return root, "; ".join([f"endless loop: {self._exact(root)} {self._waits(root, root)}", *before])
         text = f"deadlock: {self._exact(root)} {self._waits(root, root)}, which only its own threads can end"
         sides = [node for node in self._python if node[0] == root and node[1] != root and self._frames(*node)]
         if sides:
             text += ": " + ", ".join(f"{self.thread(*node)} {self._waits(*node)}" for node in sides[:NAMED])
         return root, "; ".join([text, *before])
-
-    def _repeats(self, pid: int, tid: int) -> bool:
-        return (pid, tid) in self._wakers and self._wakers[pid, tid].repeats
 
     def _exact(self, pid: int) -> str:
         rank = pid in self._ranks
@@ -178,7 +171,7 @@ class Describer:
 
     def _next(self, pid: int) -> int | None:
         """The process for which this one waits in the first place; None: only for itself."""
-        if self._is_stopped(pid) or self._repeats(pid, pid):
+        if self._is_stopped(pid):
             return None
         frames = self._frames(pid, pid)
         own = self._others(pid, [(pid, pid)])

@@ -1,24 +1,20 @@
 """The proof that a rank will never move again.  Pure.
 
-A thread is dead if it is blocked, and everything that may end its wait is a thread that is dead; also if it repeats the
-same states for ever (recurrence.py), and only dead threads may influence it.  The dead threads are
+A thread is dead if it is blocked, and everything that may end its wait is a thread that is dead.  The dead threads are
 what is left when all others are found: a thread may run if it runs, if anything about it is unknown, or if a thread of
 a process that may end its wait, or end its process (families.py), may run.  A rank is convicted if the main thread of
 its process is dead; without ranks, if the main threads of all processes are.
 
 Both observations must agree: the same processes with the same threads, and no dead thread has run in between, but for
-threads that are known to wait again and again (recognized.py) and those that repeat the same states.  Then each thread
-was blocked for the whole time between the observations, in which everything that the proof uses was read.  Neither a
-deadlock nor an endless loop needs a timeout: a job for which this proof holds stays as it is for ever, unless somebody
-outside kills or debugs it.
+threads that are known to wait again and again (recognized.py).  Then each thread was blocked for the whole time between
+the observations, in which everything that the proof uses was read.  No timeout is needed: a job for which this proof
+holds stays as it is for ever, unless somebody outside kills or debugs it.
 
-graph.py answers a weaker question, for a timeout that has passed already: whether something outside the job is known to
-end the wait.
+graph.py decides nothing: it makes the sentences of the report.
 """
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Final
 
 from ftrun.core.group.waits import Blocked, Link, Waits
@@ -67,8 +63,7 @@ class Proof(NamedTuple):
     """`open_reason`: why the wait may still end, or None: it never does.  `mechanism`: a sentence that says what
     waits for what.  Closed: `fingerprint` is equal for two proofs of the same deadlock, between which no thread has
     run; `rank`, `pid`: where the deadlock is.  `waits`: all waits that were followed.  `in_group`: only another member
-    of the group may end the wait; `group` is what it has to know for that, if it is wanted.  `loops`: one of these
-    threads does not wait, but repeats the same computation for ever."""
+    of the group may end the wait; `group` is what it has to know for that, if it is wanted."""
 
     open_reason: str | None
     mechanism: str = ""
@@ -78,7 +73,6 @@ class Proof(NamedTuple):
     waits: tuple[Wait, ...] = ()
     group: Waits | None = None
     in_group: bool = False
-    loops: bool = False
 
 
 def prove(
@@ -88,19 +82,17 @@ def prove(
     job: Facts,
     optimistic: bool = False,
     in_group: bool = False,
-    computing: Mapping[Node, str] = MappingProxyType({}),
     code: Code = NOTHING,
 ) -> Proof:
     """The proof for the first rank of `job.still` that is convicted; else why the first one may still go on.
 
     `stacks`: read between the two observations.  `optimistic`: what only a stack can show is taken for closed, and
     nothing outside the job was looked at: then only an open result holds.  `in_group`: other members of the group are
-    expected to say what their ends of connections do (other_members.py).  `computing`: for threads that compute, why it
-    is not proved that they repeat the same states for ever; empty: it is.  `code`: whose code the threads of the
-    processes with a stack run.
+    expected to say what their ends of connections do (other_members.py).  `code`: whose code the
+    threads of the processes with a stack run.
     """
     after = after._replace(holders=_holders(before, after))
-    reader = Reader(after, stacks, optimistic, in_group, computing, job.still_devices, code, job.stepped, job.ended)
+    reader = Reader(after, stacks, optimistic, in_group, code, job.stepped, job.ended)
     changed = _changes(before, after)
     earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
     seconds, enders = after.at - before.at, families.enders(after, job.root, job.ranks)
@@ -133,7 +125,6 @@ def prove(
             first = first or Proof(changed or sentence, sentence, waits=waits)
             continue
         root, text = describe.deadlock(pids[0], group)
-        loops = any(wakers[node].repeats for node in group)
         if stopped:
             first = first or Proof(stopped, text, waits=waits)
             continue
@@ -148,11 +139,10 @@ def prove(
                     0,
                     waits,
                     in_group=True,
-                    loops=loops,
                 )
             continue
         fingerprint = _fingerprint(after, group, wakers)
-        return Proof(None, text, fingerprint, job.ranks.get(root), root, waits, loops=loops)
+        return Proof(None, text, fingerprint, job.ranks.get(root), root, waits)
     first = first or Proof("no rank of the job is known to this process tree")
     if group_waits is not None:
         why = "" if first.in_group else first.open_reason or ""
@@ -259,8 +249,6 @@ def _checked(found: Wakers, then: WaitingThread | None, thread: WaitingThread, s
         return found
     if then is None or then.start != thread.start:
         return found._replace(open_reason="has just started")
-    if found.repeats:
-        return found
     if found.polls:
         same = then.call == thread.call and (then.fds, then.at, then.io) == (thread.fds, thread.at, thread.io)
         quiet = thread.cpu - then.cpu <= POLLING * max(seconds, 0.1)
@@ -356,7 +344,7 @@ def _fingerprint(world: World, group: Sequence[Node], wakers: Mapping[Node, Wake
     for node in sorted(group):
         thread, start = threads[node], world.processes[node[0]].start
         call = thread.call.name if thread.call else ""
-        exact = (call,) if wakers[node].polls or wakers[node].repeats else (thread.line, thread.runs, thread.state)
+        exact = (call,) if wakers[node].polls else (thread.line, thread.runs, thread.state)
         lines.append(repr((node, start, thread.start, *exact)))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 

@@ -11,11 +11,10 @@ time.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.evidence import calls, handled, handlers, recognized
+from ftrun.helpers.evidence import calls, handlers, recognized
 from ftrun.helpers.evidence.connections import Connections
 from ftrun.helpers.evidence.handled import CHILD
 from ftrun.helpers.evidence.handlers import Handlers
@@ -23,7 +22,7 @@ from ftrun.helpers.evidence.interrupts import HELD
 from ftrun.helpers.evidence.libraries import NOTHING, Code
 from ftrun.helpers.evidence.recognized import Gives, Presumed
 from ftrun.helpers.evidence.stacks import Frame, Stack
-from ftrun.helpers.evidence.world import ACCELERATORS, Descriptor, Socket, WaitingProcess, WaitingThread, World
+from ftrun.helpers.evidence.world import Descriptor, Socket, WaitingProcess, WaitingThread, World
 
 # Files under /dev that signal no other descriptor.
 _PLAIN: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/fuse")
@@ -34,7 +33,7 @@ class Wakers(NamedTuple):
     """`open_reason`: why the wait may end by something that is no thread of the job, or None: what the thread does, to
     follow its name.  `pids`: the processes of the job of which a thread may end it; `awaited`: those of them that may
     do so otherwise than by a signal or by their end.  `what`: what it waits for.  `polls`: it runs now and then, only
-    to wait again.  `repeats`: it computes, and repeats the same states for ever (recurrence.py).
+    to wait again.
 
     `handler`: a signal whose handler may run in it while it waits, or 0.
 
@@ -49,7 +48,6 @@ class Wakers(NamedTuple):
     polls: bool = False
     links: frozenset[str] = frozenset()
     listens: bool = False
-    repeats: bool = False
     awaited: frozenset[int] = frozenset()
     handler: int = 0
     own: Gives = Gives.ANYTHING
@@ -67,9 +65,8 @@ class Reader:
     """The wakers of the threads in one observation.  `stacks`: the Python stacks of the processes that were read.
     `optimistic`: stacks that were not read would show what closes a wait.  `in_group`: a connection that leaves the
     process tree may lead to another member of the group, so the wait for it is not open, but has it in `links`.
-    `computing`: for threads that compute, why it is not proved that they repeat the same states for ever; empty: it is.
-    `still_devices`: no accelerator of the job does anything.  `code`: whose code the threads of these processes run.
-    `stepped`: the ranks of which a step has ended.  `ended`: those that have ended on purpose."""
+    `code`: whose code the threads of these processes run.  `stepped`: the ranks of which a step has ended.  `ended`:
+    those that have ended on purpose."""
 
     def __init__(
         self,
@@ -77,15 +74,12 @@ class Reader:
         stacks: Mapping[int, Stack],
         optimistic: bool = False,
         in_group: bool = False,
-        computing: Mapping[tuple[int, int], str] = MappingProxyType({}),
-        still_devices: bool = False,
         code: Code = NOTHING,
         stepped: Container[int] = (),
         ended: frozenset[int] = frozenset(),
     ) -> None:
         self._code = code
         self._world, self._optimistic, self._in_group = world, optimistic, in_group
-        self._computing, self._still_devices = computing, still_devices
         self._links, self._listens = set[str](), False  # of the thread that is being followed
         self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
         self._interpreters = {
@@ -120,22 +114,21 @@ class Reader:
             what, awaited, beside = self._wait(pid, process, thread, presumed)
         except _Open as reason:
             return Wakers(str(reason))
-        repeats = thread.running or thread.state == "R"
-        polls = not repeats and presumed is not None and (thread.timed or not self.frames(pid, thread.tid))
+        polls = presumed is not None and (thread.timed or not self.frames(pid, thread.tid))
         pids = frozenset({pid, *self._world.memory.get(pid, ()), *awaited, *beside})
-        handler = 0 if repeats or thread.is_stopped else self._handlers.runs(pid, process, thread, presumed)
-        own, others = self._gives(pid, thread, repeats)
+        handler = 0 if thread.is_stopped else self._handlers.runs(pid, process, thread, presumed)
+        own, others = self._gives(pid, thread)
         family = {process.parent, *self._offspring.get(process.parent, ())}
         if awaited <= family and recognized.works_for_loader(self.frames(pid, pid)):
             others = Gives.LOADER  # of its rank; whatever else runs there neither ends nor feeds it
-        found = Wakers(None, pids, what, polls, frozenset(self._links), self._listens, repeats)
+        found = Wakers(None, pids, what, polls, frozenset(self._links), self._listens)
         return found._replace(awaited=frozenset(awaited), handler=handler, own=own, others=others)
 
-    def _gives(self, pid: int, thread: WaitingThread, repeats: bool) -> tuple[Gives, Gives]:
+    def _gives(self, pid: int, thread: WaitingThread) -> tuple[Gives, Gives]:
         frames = self.frames(pid, thread.tid)
         serves = recognized.serves_ranks(frames, thread.name)
         others = Gives.GROUP if serves else Gives.CODE
-        if repeats or thread.is_stopped or thread.state != "S":
+        if thread.is_stopped or thread.state != "S":
             return Gives.ANYTHING, others
         own = recognized.needed(frames, self._code.threads.get((pid, thread.tid)))
         private = thread.call is not None and thread.call.kind == "futex" and not thread.shared
@@ -164,7 +157,7 @@ class Reader:
         if thread.state == "Z":
             return "the end of the other threads", set(), set()
         if thread.running or thread.state == "R":
-            return self._repeats(pid, process, thread)
+            raise _Open("is running")
         if thread.problem or call is None or interrupts is None:
             raise _Open(f"cannot be observed: {thread.problem or 'it has ended'}")
         if thread.wchan in HELD:
@@ -186,33 +179,6 @@ class Reader:
             what, children = "a child", self._children(pid)
             pids, woken = (pids, woken | children) if pids else (children, woken)
         return what, pids, woken
-
-    def _repeats(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> tuple[str, set[int], set[int]]:
-        """The same for a thread that computes.  Only a signal can end a loop that repeats the same states, and only in
-        a process whose devices change no memory."""
-        if why := self._computing.get((pid, thread.tid), "is running"):
-            raise _Open(why)
-        if process.interrupts is None:
-            raise _Open("computes, and cannot be observed")
-        if pid not in self._python:
-            raise _Open("computes, and its stack cannot be read")
-        caught = process.interrupts.caught
-        if process.interrupts.timers or handled.alarms(caught):
-            raise _Open("computes, and may be interrupted by a timer or a signal, which its process handles")
-        ends, enders = self._handlers.asking(pid, process)
-        if ends:
-            raise _Open(f"computes, and may be interrupted by signal {ends[0]}, which its process handles")
-        devices = (end.key for end in process.fds.values() if end.kind == "device" and not end.key.startswith(_PLAIN))
-        if (device := next((key for key in devices if not self._is_still(key)), None)) is not None:
-            raise _Open(f"computes, and has {device} open, which may change its memory")
-        if pid in self._rings:
-            raise _Open("computes, and has an io_uring, which may change its memory")
-        children = self._living_children(pid) if CHILD in caught else set()
-        return "nothing: it repeats the same computation", set(), children | enders
-
-    def _is_still(self, key: str) -> bool:
-        """Whether this device is an accelerator that is known to do nothing."""
-        return self._still_devices and key.startswith(ACCELERATORS)
 
     def _presumed(self, pid: int, thread: WaitingThread) -> Presumed | None:
         """What is known about a thread that runs now and then."""

@@ -102,11 +102,21 @@ METRICS: Final = (
         "ftrun_stalest_rank",
         "gauge",
         (),
-        "Number of the rank that is closest to its timeout; -1: the touch file; -1 - pid: no RANK.",
+        "Number of the rank that is closest to its timeout, or silent for the longest time; -1: the touch file; "
+        "-1 - pid: no RANK.",
     ),
-    Metric("ftrun_stalest_age_seconds", "gauge", (), "Silence of the rank that is closest to its timeout."),
+    Metric("ftrun_stalest_age_seconds", "gauge", (), "Silence of that rank."),
     Metric(
-        "ftrun_stalest_limit_seconds", "gauge", (), "Its timeout: after a silence of this length the rank is suspected."
+        "ftrun_stalest_limit_seconds",
+        "gauge",
+        (),
+        "Its timeout: after a silence of this length the rank is suspected; absent if it has none.",
+    ),
+    Metric(
+        "ftrun_stalled_seconds",
+        "gauge",
+        (),
+        "For how long a rank has not moved, once that is unusually long and no hang; else 0.",
     ),
     Metric("ftrun_checkpoint_step", "gauge", (), "Step of the last checkpoint."),
     Metric("ftrun_checkpoint_age_seconds", "gauge", (), "Time since the last checkpoint."),
@@ -119,7 +129,7 @@ METRICS: Final = (
         "ftrun_timeout_seconds",
         "gauge",
         ("rule", "source"),
-        "A timeout in force (hang, start, section, idle) and its source; absent if it is off.",
+        "A timeout in force (hang, start, section, device-wait, spin, idle) and its source; absent if it is off.",
     ),
     Metric("ftrun_paused", "gauge", (), "Whether verdicts are held back, for a debugger."),
     Metric("ftrun_device_info", "info", ("device", "name"), "An accelerator of this node."),
@@ -251,6 +261,7 @@ def _ranks(found: Snapshot) -> Iterable[OptionalReading]:
         yield "ftrun_stalest_rank", (), found.stalest.rank
         yield "ftrun_stalest_age_seconds", (), found.stalest.age
         yield "ftrun_stalest_limit_seconds", (), found.stalest.limit
+    yield "ftrun_stalled_seconds", (), 0.0 if found.stalled is None else found.stalled.age
     if len(found.ranks) <= RANKS:
         unranked = sorted((rank.rank for rank in found.ranks if rank.rank < values.TOUCH), reverse=True)
         names = {values.TOUCH: TOUCH} | {rank: f"{UNRANKED}-{index}" for index, rank in enumerate(unranked)}

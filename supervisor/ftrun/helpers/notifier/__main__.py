@@ -257,6 +257,8 @@ def sentence(found: Record) -> str:
             return f"ended with {found.get('exit_code')} ({found.get('verdict')}): {found.get('why') or ''}"
         case "restart":
             return f"started again ({found.get('reason')}, {found.get('consecutive')} in a row without progress)"
+        case "stalled":
+            return _stalled(found)
         case "straggler":
             return _straggler(found)
         case "lost":
@@ -281,6 +283,12 @@ def _lost(found: Record) -> str:
     follows = {"go on": f"{found.get('working')} members go on without it", "replace": "a spare takes its place"}
     ends = f"the job ends with {found.get('exit_code')}"
     return f"{what}; it is waited for {seconds(wait)}, then {follows.get(then, ends)}"
+
+
+def _stalled(found: Record) -> str:
+    rank, age = state.integer(found.get("rank")), state.number(found.get("age")) or 0.0
+    since = f"{sentences.rank(rank)} has not moved for {seconds(age)}"
+    return sentences.sentence(since, *(state.string(found.get(name)) or "" for name in ("wait", "advice")))
 
 
 def _straggler(found: Record) -> str:

@@ -12,7 +12,9 @@ from ftrun.views.record_files import Record
 
 PRIORITIES: Final = {  # of syslog(3); a record without one is `info`
     **dict.fromkeys(("hang", "fault", "escalated"), 3),
-    **dict.fromkeys(("suspect", "restart", "recovering", "straggler", "problem", "rank_exited", "paused"), 4),
+    **dict.fromkeys(
+        ("suspect", "restart", "recovering", "stalled", "straggler", "problem", "rank_exited", "paused"), 4
+    ),
     **dict.fromkeys(("started", "exited", "recovered", "resumed", "ended"), 5),
 }
 INFO: Final = 6

@@ -88,6 +88,7 @@ class Context:
         self.running: dict[str, Client[Any]] = {}  # by the name of the helper
         self.standbys: Standbys | None = None
         self.devices: tuple[Device, ...] = ()  # as last reported by the probe
+        self.powers: dict[str, float] = {}  # the highest that each device has drawn so far, in watts
         # All samples of the devices since the last call.
         self.uses: Callable[[float], tuple[DeviceUse, ...]] = lambda now: ()
         self.barred: frozenset[str] = frozenset()  # devices on which the platform permits no start

@@ -3,16 +3,14 @@
 import os
 import stat as st
 import time
-from collections.abc import Sequence
 from typing import Final
 
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Job, Running, Starting, Suspect
 from ftrun.core.machine.values import Attempt, Finding, Rank
-from ftrun.core.rules import adaptive_timeout, early_evidence
-from ftrun.core.rules.hang_rules import RULES
-from ftrun.core.rules.liveness import is_same, longest_cleared_age
-from ftrun.core.rules.looks import comparison
+from ftrun.core.rules import early_evidence
+from ftrun.core.rules.hang_rules import needs_evidence
+from ftrun.core.rules.liveness import is_same
 from ftrun.host import mounts
 from ftrun.messages import evidence as messages
 from ftrun.messages.group_waits import Membership
@@ -49,7 +47,7 @@ class Evidence(Client[messages.Event]):
             ranks,
             context.devices,
             group=self._membership,
-            compare=comparison(attempt),
+            powers=tuple(context.powers.items()),
         )
         self._look_until = now + request.timeout + LATE
         self._ask(request)
@@ -86,9 +84,9 @@ class Evidence(Client[messages.Event]):
             output=_output(),
             between=early_evidence.between(finding.limit),
             timeout=context.policy.evidence_timeout - MARGIN,
-            patience=longest_cleared_age(finding, context.policy.limits),
-            unproved=_unproved(finding, attempt.ranks),
+            given=not self._needs_evidence(finding),
             group=self._membership,
+            powers=tuple(context.powers.items()),
         )
 
     @property
@@ -172,17 +170,12 @@ class Evidence(Client[messages.Event]):
             if (left := request.timeout - (now - asked)) > MARGIN:
                 self._ask(request._replace(timeout=left))
                 return []
-        # A learned timeout alone never kills a rank.
-        cleared = "no evidence could be collected" if self._finding.learned else None
+        cleared = "no evidence could be collected" if self._needs_evidence(self._finding) else None
         self._finding = None
         return [ev.EvidenceCollected(now, (), (("evidence", "none could be collected"),), cleared)]
 
-
-def _unproved(finding: Finding, ranks: Sequence[Rank]) -> float:
-    """The field of the request: 0 for a finding that needs no proof."""
-    if not finding.learned or RULES[finding.rule].by_work:
-        return 0.0
-    return adaptive_timeout.unproved(next((rank for rank in ranks if rank.rank == finding.rank), None))
+    def _needs_evidence(self, finding: Finding) -> bool:
+        return needs_evidence(finding, self.context.policy.limits.idle_given)
 
 
 def _states(finding: Finding, attempt: Attempt) -> tuple[messages.RankState, ...]:

@@ -138,6 +138,8 @@ class Probe(Client[messages.Event]):
         before = [device.id for device in self.context.devices]
         self._samples.extend(_use(device) for device in devices if _used_by_job(device))
         self.context.devices, self._seen_at = devices, now
+        powers = {device.id: device.power for device in devices if device.power is not None}
+        self.context.powers |= {id: max(power, self.context.powers.get(id, 0.0)) for id, power in powers.items()}
         if self._used is None:
             self._used = _memory(devices)
         ledger, policy = self.context.ledger, self.context.policy

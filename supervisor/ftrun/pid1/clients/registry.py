@@ -63,9 +63,10 @@ def _probes(context: Context) -> bool:
 
 
 def _samples(context: Context) -> bool:
-    """Whether the idle rule is on: with a given timeout for any command, or else if there are accelerators."""
+    """Whether the idle rule may apply: with a given timeout to any command, or else to a job that has accelerators or
+    gives heartbeats."""
     limits = context.policy.limits
-    return limits.idle is not None and (limits.idle_given or bool(context.devices))
+    return limits.idle is not None and (limits.idle_given or bool(context.devices) or (limits.auto and context.settled))
 
 
 def _exports_metrics(context: Context) -> bool:

@@ -1,9 +1,13 @@
-"""Client of the helper that samples the activity of the command's processes, for the idle rule."""
+"""Client of the helper that samples the activity of the command's processes, for the idle rule.
+
+Unless a timeout was given, it starts with the first heartbeat or the first accelerator: no other job is judged by it.
+"""
 
 from typing import Final
 
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Job
+from ftrun.core.machine.values import Attempt
 from ftrun.core.rules import idle
 from ftrun.messages import sampler as messages
 from ftrun.pid1.clients.base import Client
@@ -16,8 +20,13 @@ class Sampler(Client[messages.Event]):
     requests, events = messages.REQUESTS, messages.EVENTS
 
     def start(self) -> None:
-        period = self.context.idle_period
         self._root: int | None = None
+        self._runs = False
+        if self.context.policy.limits.idle_given or self.context.devices:
+            self._run()
+
+    def _run(self) -> None:
+        period, self._runs = self.context.idle_period, True
         self.context.helpers.add(self.name, str(period), silence=2 * period + SILENCE)
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
@@ -30,10 +39,17 @@ class Sampler(Client[messages.Event]):
         self.on_helpers_started()
 
     def follow(self, job: Job, now: float, unexplained: bool) -> None:
+        if not self._runs:
+            attempt: Attempt | None = getattr(job.phase, "attempt", None)
+            if self.context.devices or (attempt is not None and (attempt.moved or attempt.first_beat is not None)):
+                self._run()
+            return
         if self._root is not None and self.context.tree.command not in (None, self._root):
             self.on_helpers_started()  # the rank that the sampler knows has ended before the others
 
     def on_helpers_started(self) -> None:
+        if not self._runs:
+            return
         self._root = self.context.tree.command
         if self._root is not None:
             self.send(messages.Tree(self._root, self.context.excluded))

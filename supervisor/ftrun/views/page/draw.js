@@ -51,8 +51,10 @@ function phase(now) {
 }
 
 function deadline(now) {
+  const stalled = now.stalled && now.alive
+    ? `Stalled: rank ${now.stalled.rank} for ${seconds(now.stalled.age)}: ${now.wait ?? "it is not known what it waits for"}. ` : "";
   show(at("do"), now.do ? `Do: ${now.do}` : "");
-  show(at("next"), now.next && now.phase !== "done" ? `Next: ${now.next}` : "");
+  show(at("next"), now.next && now.phase !== "done" ? `${stalled}Next: ${now.next}` : "");
   const rank = now.alive ? now.stalest : null;
   const limited = rank !== null && rank.age !== null && rank.limit !== null;
   at("deadline").hidden = !limited;
@@ -127,7 +129,7 @@ function devices(found) {
 function limits(found) {
   at("limits").hidden = !found.length;
   rows(at("limit-rows"), found, "tr", (row, one) => cells(row, [
-    ["", one.name, "th"], ["number", one.seconds === null ? "off" : seconds(one.seconds)], ["text", one.source],
+    ["", one.name, "th"], ["number", one.seconds !== null ? seconds(one.seconds) : one.source.endsWith("what is proved to hang") ? "auto" : "off"], ["text", one.source],
   ]));
 }
 
