@@ -251,8 +251,10 @@ class CoordinatorSide:
     def close(self) -> None:
         self._own.stacks.close()
 
-    def process(self, now: float, known: Coordinator, present: Callable[[], Mapping[int, Connected]]) -> None:
-        """`present`: the ranks that are connected."""
+    def process(
+        self, now: float, known: Coordinator, present: Callable[[], Mapping[int, Connected]], running: float
+    ) -> None:
+        """`present`: the ranks that are connected; `running`: the coordinator's time."""
         self._own.stacks.process(now)
         self._waits.process(now, known.order.epoch, present)
         for id in [id for id, (_, _, until) in self._asked.items() if now >= until]:
@@ -271,7 +273,7 @@ class CoordinatorSide:
         order, awaited = known.order, tuple(membership.waited_for(known))
         self._compare(now)
         header = GroupView(messages.SCHEMA, known.size, 0, now, order.epoch, order.what, order.why, awaited)
-        header = header._replace(loss=loss_wait(known, now))
+        header = header._replace(loss=loss_wait(known, running))
         rows = tuple(self._rows[rank]._replace(paces=()) for rank in sorted(self._rows))
         self._file.write(header._replace(rows=rows))
         if there and now >= self._view_due and self._delivery.due == math.inf:
