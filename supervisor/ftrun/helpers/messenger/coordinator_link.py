@@ -137,7 +137,7 @@ class CoordinatorLink:
         if self._coordinator.deadline is not None and self._running(now) >= self._coordinator.deadline:
             self._decide(membership.DeadlineReached(self._running(now)))
         self._send_order()
-        self.view.process(now, self._coordinator, self._present, self._running(now))
+        self.view.process(now, self._coordinator, self._present, self._stopped)
         if self._leaving < math.inf:
             self._check_leaving(now)
         self._planned = max(now, self.due)
