@@ -1,8 +1,11 @@
 """Two ftruns of one group on loopback: a request of the operator and a device fault of one apply to both."""
 
 import json
+import os
 import re
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 from support.device.nvml import SPINNING, FakeNvml
 from support.device.rig import SOON
 from support.ports import free_port
-from support.runs import FTCTL, Run, Runs, alive, python, wait_for
+from support.runs import FTCTL, Run, Runs, alive, descendants, python, wait_for
 from support.runs import runs as runs
 
 STEPS = "import time\nn = 1000 * ft.attempt().start_cnt\nwhile True:\n    n += 1; ft.beat(n); time.sleep(0.02)"
@@ -257,5 +260,34 @@ def test_a_second_member_0_on_a_taken_port_says_so(pair: Pair) -> None:
     ended = json.loads((pair.folder / "message-other").read_text())["message"]
     assert ended.startswith("member 1 did not join within 5s; no node can join: ")
     assert ended.endswith("perhaps a second ftrun of member 0")
+    ftctl(first, "stop")
+    assert [run.wait() for run in (first, second)] == [143, 143]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_job_that_was_suspended_as_a_whole_goes_on(pair: Pair, lost: bool) -> None:
+    """For longer than its leases, and its waits: here one of them is 6 s.  `lost`: while it waits for a lost member."""
+    options = ("--peer-timeout", "3s", "--wait-peer", "3s" if not lost else "8s")
+    first, second = pair.both(*options)
+    if lost:
+        second.process.kill()
+        first.until("exited")
+    runs = [first] if lost else [first, second]
+    job = [pid for run in runs for pid in (run.process.pid, *descendants(run.process.pid))]
+    began = time.monotonic()
+    for pid in job:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(12)  # that is what happens to it
+    for pid in reversed(job):
+        os.kill(pid, signal.SIGCONT)
+    if lost:
+        (pair.folder / "run-1").rename(pair.folder / "run-earlier")
+        second = pair.start(1, *options)
+        first.until("first_beat", 2)
+    else:
+        resumed = time.monotonic()
+        wait_for(lambda: time.monotonic() > resumed + 12, "the time in which it has to make contact")
+        assert [len(run.named("spawned")) for run in (first, second)] == [1, 1]
+        assert not [record for run in (first, second) for record in run.named("group") if record["mono"] > began]
     ftctl(first, "stop")
     assert [run.wait() for run in (first, second)] == [143, 143]

@@ -170,12 +170,6 @@ COORDINATOR = (
         "if True:",
     ),
     Mutation(
-        "any_member_knows_who_is_at_work",
-        "group/fences.py",
-        "report.epoch == report.ran == group.epoch",
-        "report.epoch == group.epoch",
-    ),
-    Mutation(
         "another_life_is_dead",
         "group/fences.py",
         "known is None or known.life != event.life or",

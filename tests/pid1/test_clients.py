@@ -117,20 +117,49 @@ def test_an_entry_names_a_program_and_a_client_with_a_protocol(entry: Entry) -> 
     assert importlib.util.find_spec(f"ftrun.helpers.{entry.helper}.__main__") is not None
 
 
-@pytest.mark.parametrize("joined", [False, True])
-def test_a_final_refusal_ends_only_a_member_that_has_never_joined(joined: bool) -> None:
-    """A new rank 0 with another version or secret does not end the members of a running group."""
+def group_messenger() -> GroupMessenger:
     group = Group(2, 1, "127.0.0.1:29470", None, 600.0, "job", "options")
     helpers, work_dir = SimpleNamespace(add=lambda *arguments, **more: None), SimpleNamespace(path="/run-dir")
     context: Any = SimpleNamespace(
         policy=Policy(), group=group, helpers=helpers, work_dir=work_dir, beat_dir="/beats", records=[]
     )
-    client = GroupMessenger(context)
+    return GroupMessenger(context)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_member_that_was_suspended_for_longer_than_its_lease_has_seconds_to_make_contact(answered: bool) -> None:
+    """The whole job may have been suspended, rank 0 included."""
+    client, began = group_messenger(), time.monotonic()
+    client.handle(messenger.Contact(0.0), began)
+    resumed = began + 1000.0
+    assert client.settle(resumed) == []
+    client.handle(messenger.RankZeroSilent("no reply"), resumed + 5.0)
+    if answered:
+        client.handle(messenger.Contact(0.0), resumed + 6.0)
+        assert client.settle(resumed + 50.0) == []
+        return
+    until = client.deadline
+    assert until is not None
+    assert resumed + 5.0 < until < resumed + 15.0
+    assert [type(event) for event in client.settle(until)] == [ev.CoordinatorLost]
+
+
+def test_a_lease_ends_in_time_where_nothing_was_suspended() -> None:
+    client, began = group_messenger(), time.monotonic()
+    client.handle(messenger.Contact(0.0), began)
+    assert [type(event) for event in client.settle(client.deadline or 0.0)] == [ev.CoordinatorSilent]
+    assert [type(event) for event in client.settle(client.deadline or 0.0)] == [ev.CoordinatorLost]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_final_refusal_ends_only_a_member_that_has_never_joined(joined: bool) -> None:
+    """A new rank 0 with another version or secret does not end the members of a running group."""
+    client = group_messenger()
     if joined:
         client.handle(messenger.Contact(0.0), time.monotonic())
     events = client.handle(messenger.Refused("it has another secret than this node", True), time.monotonic())
     assert [isinstance(event, ev.CoordinatorLost) for event in events] == ([] if joined else [True])
-    assert [record for record, _, _ in context.records] == ["problem"]
+    assert [record for record, _, _ in client.context.records] == ["problem"]
 
 
 @pytest.mark.parametrize("number", [0, 1])

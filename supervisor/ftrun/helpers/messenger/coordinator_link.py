@@ -28,7 +28,7 @@ from ftrun.helpers.messenger.death_watch import DeathWatch
 from ftrun.helpers.messenger.group_view import CoordinatorSide
 from ftrun.helpers.messenger.peer import Peer, job_text, sender
 from ftrun.helpers.messenger.steps import read_pulse
-from ftrun.helpers.messenger.transport import LATE, RETRY, Unusable, secure, server
+from ftrun.helpers.messenger.transport import LATE, RESUMED, RETRY, Unusable, secure, server
 from ftrun.messages import group_view, peers
 from ftrun.messages import messenger as messages
 from ftrun.messages.codec import Malformed
@@ -87,6 +87,7 @@ class CoordinatorLink:
             *(address.wait, address.drain, address.heal, address.silence),
             Starter(address.life, address.node, address.boot, port=address.port, contained=address.contained),
         )
+        self._stopped = 0.0  # s for which this process was stopped: see `_note_stop`
         self._order, self._sent_order, self._delivered_order = peers.dump(self._coordinator.order), b"", b""
         self._next = self._scan = self._planned = self._lenient_until = now
         self._more = False
@@ -97,7 +98,7 @@ class CoordinatorLink:
         """The time of the next action that no socket event triggers."""
         if self._more:
             return 0.0
-        deadline = math.inf if self._coordinator.deadline is None else self._coordinator.deadline
+        deadline = math.inf if self._coordinator.deadline is None else self._coordinator.deadline + self._stopped
         closed = min((peer.until for peer in self._disconnected), default=math.inf)
         return min(
             self._next,
@@ -113,14 +114,14 @@ class CoordinatorLink:
 
     def set_report(self, report: Report, now: float) -> None:
         """Set the report of this node's own PID 1, which is a member like the others."""
+        self._note_stop(now)
         self._own_report = report
         if report.state == "left" and self._leaving == math.inf:
             self._leaving = now + LEAVING
-        self._decide(membership.Reported(now, report, self._pulses_if_failed(report, now)))
+        self._decide(membership.Reported(self._running(now), report, self._pulses_if_failed(report, now)))
 
     def process(self, now: float) -> None:
-        if now > self._planned + LATE:
-            self._lenient_until = now + self._period + LATE  # this process was stopped: all members get time to report
+        self._note_stop(now)
         self._read(now)
         self._handle_closed(now)
         self._connections.make_room(self._by_fd)
@@ -133,19 +134,34 @@ class CoordinatorLink:
             self._pulse_frames[0] = peers.dump_pulse(read_pulse(self._beat_dir, now)), now
             if self._delivered_order:
                 self._lines.send(messages.Contact())
-        if self._coordinator.deadline is not None and now >= self._coordinator.deadline:
-            self._decide(membership.DeadlineReached(now))
+        if self._coordinator.deadline is not None and self._running(now) >= self._coordinator.deadline:
+            self._decide(membership.DeadlineReached(self._running(now)))
         self._send_order()
-        self.view.process(now, self._coordinator, self._present)
+        self.view.process(now, self._coordinator, self._present, self._stopped)
         if self._leaving < math.inf:
             self._check_leaving(now)
         self._planned = max(now, self.due)
+
+    def _note_stop(self, now: float) -> None:
+        """Whether this process was stopped, as with a whole job that is suspended.  All members get time to report
+        then, and the coordinator's times do not run meanwhile: leases are longer, never shorter."""
+        stopped = now - self._planned
+        if stopped <= LATE:
+            return
+        self._stopped, self._planned = self._stopped + stopped, now
+        for peer in self._all_peers():
+            peer.last_seen, peer.closed, peer.until = (at + stopped for at in (peer.last_seen, peer.closed, peer.until))
+        self._lenient_until = now + (RESUMED if stopped > RESUMED else LATE) + self._period
+
+    def _running(self, at: float) -> float:
+        """The coordinator's time, which does not run while this process is stopped."""
+        return at - self._stopped
 
     def _check_leaving(self, now: float) -> None:
         """PID 1 ends this process after `LeaveConfirmed`, so the members get their last order before.  Those that this
         process, which may be new, has not heard of yet get the time to reconnect for that."""
         unknown = self._coordinator.size > len(self._coordinator.members)
-        may_come = unknown and now < self._coordinator.started + RECONNECT
+        may_come = unknown and self._running(now) < self._coordinator.started + RECONNECT
         if self._coordinator.order.what != "end" or not (self._coordinator.staying or may_come):
             # Nobody needs the order, or they wait for another rank 0.
             self._leaving = min(self._leaving, now + FLUSH) if self._by_fd else now
@@ -302,7 +318,8 @@ class CoordinatorLink:
             peer.report, peer.seq, peer.state = content, report.seq, report.state
             peer.gone, peer.refused = False, ""
             self._pulse_frames[report.rank] = pulse, now
-            self._decide(membership.Reported(now, peer.located(report), self._pulses_if_failed(report, now)))
+            pulses = self._pulses_if_failed(report, now)
+            self._decide(membership.Reported(self._running(now), peer.located(report), pulses))
             peer.gone = report.state == "left"
         if not peer.refused:
             self._pulse_frames[peer.hello.rank] = pulse, now
@@ -363,7 +380,7 @@ class CoordinatorLink:
                 self._starters.suspect(starter.life, starter.host, starter.port, now)
         self._known_starters = known
         for life in self._starters.process(now):
-            self._decide(membership.StarterDied(now, life))
+            self._decide(membership.StarterDied(self._running(now), life))
 
     def _check_lives(self, now: float) -> None:
         """The same for the processes of the other members that may run the epoch that was found."""
@@ -375,7 +392,7 @@ class CoordinatorLink:
             if rank not in group.dead and not at_work and (one.contained or on_its_machine):
                 self._ended_lives.suspect((rank, one.life), one.host, one.port, now)
         for rank, life in self._ended_lives.process(now):
-            self._decide(membership.LifeEnded(now, rank, life))
+            self._decide(membership.LifeEnded(self._running(now), rank, life))
 
     def _find_lives(self) -> tuple[Life, ...]:
         """Of the processes that run the epoch, those that accept connections."""
@@ -397,11 +414,11 @@ class CoordinatorLink:
         """A member that has another secret cannot say so, but the attempts of one begin and end in a certain way."""
         if gave_up := self._connections.gave_up(now):
             self._connections.fits(gave_up.split()[0])
-            self._decide(membership.JoiningHindered(now, gave_up, True))
+            self._decide(membership.JoiningHindered(self._running(now), gave_up, True))
         elif not self._coordinator.epoch:
             what = self._unbound or self._connections.misfit
             if what != self._coordinator.obstacle:
-                self._decide(membership.JoiningHindered(now, what))
+                self._decide(membership.JoiningHindered(self._running(now), what))
 
     def _is_progressing(self) -> bool:
         """Whether training progresses here.  If so, it also does at a silent member: only its connection is broken."""
@@ -413,9 +430,9 @@ class CoordinatorLink:
         self._deaths.forget(peer)
         if not peer.refused:
             self._pulse_frames.pop(peer.hello.rank, None)
-            shut = min(peer.closed, now) if closed else None
-            hello = peer.hello
-            self._decide(MemberLost(now, hello.rank, hello.life, why, closed, peer.last_seen, shut, certain))
+            shut = self._running(min(peer.closed, now)) if closed else None
+            hello, seen = peer.hello, self._running(peer.last_seen)
+            self._decide(MemberLost(self._running(now), hello.rank, hello.life, why, closed, seen, shut, certain))
 
     def _pulses_if_failed(self, report: Report, now: float) -> dict[int, Pulse]:
         """The latest pulses of all members if the report contains a failure, else nothing."""

@@ -276,8 +276,10 @@ class CoordinatorSide:
     def close(self) -> None:
         self._own.stacks.close()
 
-    def process(self, now: float, known: Coordinator, present: Callable[[], Mapping[int, Connected]]) -> None:
-        """`present`: the ranks that are connected."""
+    def process(
+        self, now: float, known: Coordinator, present: Callable[[], Mapping[int, Connected]], stopped: float = 0.0
+    ) -> None:
+        """`present`: the ranks that are connected; `stopped`: for how long the coordinator's time has not run."""
         self._own.stacks.process(now)
         self._waits.process(now, known.order.epoch, present)
         for id in [id for id, (_, _, until) in self._asked.items() if now >= until]:
@@ -296,7 +298,7 @@ class CoordinatorSide:
         order, awaited = known.order, tuple(membership.waited_for(known))
         self._compare(now)
         header = GroupView(messages.SCHEMA, known.size, 0, now, order.epoch, order.what, order.why, awaited)
-        header = header._replace(loss=loss_wait(known, now))
+        header = header._replace(loss=loss_wait(known, now - stopped))
         rows = tuple(self._rows[rank]._replace(paces=()) for rank in sorted(self._rows))
         self._file.write(header._replace(rows=rows))
         if there and now >= self._view_due and self._delivery.due == math.inf:

@@ -20,7 +20,16 @@ from ftrun.helpers.messenger.death_watch import POLL, Question
 from ftrun.helpers.messenger.group_view import MemberSide
 from ftrun.helpers.messenger.handshakes import ENDED, FAILED, Handshakes
 from ftrun.helpers.messenger.steps import read_pulse
-from ftrun.helpers.messenger.transport import LATE, RETRY, Unusable, load_secret, monitor_events, secure, server
+from ftrun.helpers.messenger.transport import (
+    LATE,
+    RESUMED,
+    RETRY,
+    Unusable,
+    load_secret,
+    monitor_events,
+    secure,
+    server,
+)
 from ftrun.messages import group_view, peers
 from ftrun.messages import messenger as messages
 from ftrun.messages.codec import Malformed
@@ -126,7 +135,7 @@ class MemberLink:
 
     def process(self, now: float) -> None:
         if now > self._planned + LATE:
-            self._lenient_until = now + LATE
+            self._lenient_until = now + (RESUMED if now > self._planned + RESUMED else LATE)
             self._lives = 0, ()  # this process was stopped: a lease may be over, and another epoch may have begun
         for event, value in monitor_events(self._monitor):
             self._connection_changed(event, value, now)

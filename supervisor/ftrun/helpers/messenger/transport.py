@@ -21,6 +21,7 @@ except ImportError:
     from hashlib import blake2b
 
 RETRY: Final = 1.0  # s until an address or a secret that could not be used is tried again
+RESUMED: Final = 5.0  # s in which the members of a job are resumed that was suspended as a whole
 LATE: Final = 1.0  # s; if a messenger wakes up later than planned by this much, it was stopped, so timeouts start again
 
 

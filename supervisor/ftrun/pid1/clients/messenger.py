@@ -8,6 +8,7 @@ it as lost, plus `--wait-peer`, for which rank 0 then waits.  After that, its pl
 process (`core.group.membership.fence`), so the command has to end.
 """
 
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Final
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from ftrun.host.ports import LifeSign, ReservedPort
 
 SPARE: Final = 5.0  # s; the messenger itself reports the silence this much earlier
+STOPPED: Final = 2.0  # s by which PID 1 is late if it was stopped
+RESUMED: Final = 8.0  # s that a job that was suspended as a whole has to make contact again
 KILLING: Final = 5.0  # s from SIGKILL to the end of every process that can be killed
 
 
@@ -71,6 +74,7 @@ class GroupMessenger(Messenger):
         self._seq = self._ran = 0
         self._last_contact: float | None = None  # when the last answered message was sent; None: never
         self._silent = self._lost = False  # as last reported to the core
+        self._resumed: float | None = None  # when this ftrun was resumed after the end of its lease
         self._refusal = ""
         self._life: LifeSign | None = None
         super().__init__(context)
@@ -143,14 +147,21 @@ class GroupMessenger(Messenger):
         if self._lost:
             return None
         if self._last_contact is None:
-            return self._began + self._address.wait + SPARE
+            return max(self._began + self._address.wait + SPARE, self._resumed_until)
         if self._silent:
             return self._lease_end
-        return min(self._lease_end, self._last_contact + self._address.silence + SPARE)
+        silence_ends = self._last_contact + self._address.silence + SPARE
+        return min(self._lease_end, max(silence_ends, self._resumed_until))
 
     @property
     def _lease_end(self) -> float:
-        return self._silent_since + self._address.silence + self._address.wait
+        return max(self._silent_since + self._address.silence + self._address.wait, self._resumed_until)
+
+    @property
+    def _resumed_until(self) -> float:
+        """A whole job may have been suspended, and continues: contact decides, within seconds.  If only this ftrun was,
+        the group has gone on without it, and rank 0 says so, or is silent."""
+        return -math.inf if self._resumed is None else self._resumed + RESUMED
 
     @property
     def unfinished(self) -> set[str]:
@@ -158,6 +169,9 @@ class GroupMessenger(Messenger):
 
     def settle(self, now: float) -> list[ev.Event]:
         if self.deadline is None or now < self.deadline:
+            return []
+        if now >= self.deadline + STOPPED and self._resumed is None:
+            self._resumed = now
             return []
         silence = durations.seconds(now - self._silent_since)
         return [self._contact_lost(f"there was no reply from {self._rank_zero} for {silence}", now)]
@@ -239,10 +253,11 @@ class GroupMessenger(Messenger):
             self._note(what, what)
         self._last_contact = max(self._silent_since, sent_at)
         self._silent = self._lost = False
+        self._resumed = None
         self._refusal = ""
 
     def _contact_lost(self, why: str, now: float) -> ev.Event:
-        if self._last_contact is None or now >= self._lease_end:
+        if (self._last_contact is None and now >= self._resumed_until) or now >= self._lease_end:
             self._lost = True
             return ev.CoordinatorLost(now, self._refusal or why)
         self._silent = True
