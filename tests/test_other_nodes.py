@@ -15,27 +15,23 @@ from support.runs import HOUSE, Run, Runs
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-LONG = 70.0  # s; a look that is open is recorded from a minute on
+LONG = 45.0  # s: looks come after 15, 22, 30 and 40
 
 TRAIN = f"""
 import sys
 sys.path.insert(0, {str(HOUSE / "hooks")!r})
-import ftrun_hooks as ft, http.client, os, threading, torch
+import ftrun_hooks as ft, http.client, os, torch
 import torch.distributed as dist
-port, seconds, store, how = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4]
+port, seconds, store = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
 rank = int(os.environ['RANK'])
 dist.init_process_group('gloo', init_method='file://' + store, rank=rank, world_size=2)
 for step in range(140):
     ft.beat(step)
     if step == 120 and rank == 1:
-        if how == 'uploads':
-            connection = http.client.HTTPConnection('127.0.0.1', port)
-            connection.request('PUT', '/wait/%f' % seconds)
-            connection.getresponse()
-        else:
-            lock = threading.Lock()
-            with lock, lock: pass
+        connection = http.client.HTTPConnection('127.0.0.1', port)
+        connection.request('PUT', '/wait/%f' % seconds)
+        connection.getresponse()
     dist.all_reduce(torch.ones(1))
 ft.done()
 dist.destroy_process_group()
@@ -43,15 +39,15 @@ dist.destroy_process_group()
 
 
 @contextmanager
-def nodes(folder: Path, wait: str) -> Iterator[list[Run]]:
-    """Start an ftrun for each rank; rank 1 waits for an upload or for a lock."""
+def nodes(folder: Path) -> Iterator[list[Run]]:
+    """Start an ftrun for each rank; rank 1 waits for an upload."""
     both = [Runs(folder / str(rank)) for rank in range(2)]
     try:
         with serving() as (port, _):
             started = []
             for rank, runs in enumerate(both):
                 runs.folder.mkdir()
-                command = [sys.executable, "-c", TRAIN, str(port), str(LONG), str(folder / "store"), wait]
+                command = [sys.executable, "-c", TRAIN, str(port), str(LONG), str(folder / "store")]
                 variables: dict[str, Any] = {
                     "RANK": str(rank),
                     "WORLD_SIZE": "2",
@@ -67,17 +63,7 @@ def nodes(folder: Path, wait: str) -> Iterator[list[Run]]:
 
 
 def test_an_upload_on_one_node_is_no_hang_of_another(tmp_path: Path) -> None:
-    with nodes(tmp_path, "uploads") as started:
+    with nodes(tmp_path) as started:
         for run in started:
-            assert run.wait() == 0, run.log()
+            assert run.wait(300) == 0, run.log()
             assert not run.named("suspect")
-    assert any("waits in all_reduce" in look["why"] for look in started[0].named("look"))
-
-
-def test_a_hang_is_found_on_its_node_only(tmp_path: Path) -> None:
-    with nodes(tmp_path, "hangs") as (waits, hangs):
-        assert hangs.wait() == 195, hangs.log()
-        (found,) = hangs.named("hang")
-        assert found["rank"] == 1
-        waits.wait()  # it loses its connection with the other rank
-    assert not waits.named("hang")

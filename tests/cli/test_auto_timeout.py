@@ -50,7 +50,9 @@ def ftctl(verb: str, run: Run) -> str:
 
 
 def test_a_stall_is_written_down_once_and_ends_nothing(runs: Runs) -> None:
-    run = runs.start(*python(STEPS + "if first: time.sleep(10**6)\nos._exit(0)"), program=TOLD)
+    told = runs.folder / "told"
+    notify = "--notify-on", "stalled", "--on-event", f'echo "$FTRUN_MESSAGE" >> {told}'
+    run = runs.start(*notify, *python(STEPS + "if first: time.sleep(10**6)\nos._exit(0)"), program=TOLD)
     (stalled,) = wait_for(lambda: run.named("stalled"), "the notice")
     assert (stalled["rank"], stalled["step"]) == (0, 109)
     assert stalled["age"] >= 2.0
@@ -62,6 +64,7 @@ def test_a_stall_is_written_down_once_and_ends_nothing(runs: Runs) -> None:
     assert run.named("hang") == []
     assert [restart["reason"] for restart in run.named("restart")] == ["manual"]
     assert len(run.named("stalled")) == 1
+    assert told.read_text().count("rank 0 has not moved for") == 1
 
 
 def test_usual_pauses_are_learned_and_kept(runs: Runs) -> None:

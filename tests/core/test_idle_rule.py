@@ -91,6 +91,7 @@ def test_a_member_reports_that_it_does_nothing_unless_it_has_announced_that() ->
     assert not reported(attempt, 3.0, policy)
     paused = attempt._replace(ranks=(rank._replace(sections=(Section("pause", 2.0, 3600.0),)),))
     assert not reported(paused, 10.0, policy)
+    assert not reported(attempt._replace(idle=attempt.idle._replace(raised=16.0)), 10.0, policy), "evidence cleared it"
 
 
 def reported(attempt: Attempt, now: float, policy: Policy) -> bool:

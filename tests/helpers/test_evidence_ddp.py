@@ -66,7 +66,7 @@ def test_a_backward_pass_waits_for_the_rank_that_hangs(job: Job, tmp_path: Path)
 
     def waits() -> str:
         """The reason, once the first rank waits in the all-reduce."""
-        answer = ask(job, ranks=both, patience=3600.0)
+        answer = ask(job, ranks=both)
         why = str(answer.result["why"])
         return why if answer.result["cleared"] is None and "_engine_run_backward" in why else ""
 

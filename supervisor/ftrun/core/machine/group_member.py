@@ -364,7 +364,8 @@ def _are_devices_unchanged(job: Job, now: float, policy: Policy) -> bool:
     if any(has_own_limit(rank, policy.limits) for rank in attempt.ranks if rank.present):
         return False  # it has announced that
     idle = attempt.idle
-    return max(unchanged_for(idle, now), idle_for(idle, now)) >= limit
+    unchanged = unchanged_for(idle, now) >= max(limit, idle.unchanged_raised)
+    return unchanged or idle_for(idle, now) >= max(limit, idle.raised)
 
 
 def waits_for_verdict(job: Job, policy: Policy) -> bool:

@@ -14,7 +14,6 @@ from ftrun.core.rules.idle import idle_for, unchanged_for
 # Heartbeats are read at least this often within the shortest limit.  A freeze between two reads goes unnoticed, so it
 # must be small against the limit; the touch file has no trustworthy clock, so its heartbeat is timed by the read.
 LOOKS_PER_LIMIT = 8
-FOREVER = 1e12  # s
 STILL = 15.0  # s without a movement, from which on looks are taken (looks.py)
 
 

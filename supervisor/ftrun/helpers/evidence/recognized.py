@@ -125,9 +125,6 @@ _COLLECTIVE_THREADS: Final = frozenset({"pt_gloo_runloop"})
 GIVEN: Final = 1200.0
 # Names of the threads above, and of torchrun's process, whose main thread is in a listed loop.
 POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
-# They wait in an epoll_wait with a short timeout, so that they run all the time; and they call it again if it was
-# interrupted, as it is when they are stopped (gloo/transport/tcp/loop.cc).
-STOPPABLE: Final = frozenset({"gloo_tcp_loop"})
 # Libraries whose own threads never run code of the interpreter, by the names of their files: whatever timers these
 # threads have, they give nothing that Python waits for.  They carry out collectives and computations for others (nccl
 # issue 901, pytorch issue 4679; the sources of NCCL, UCX and of OpenMP's runtimes).
