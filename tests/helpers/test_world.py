@@ -18,8 +18,8 @@ class Rank:
 def world(*ranks: Rank, size: int = 2, local: int = 2) -> World:
     seen = waits.empty(frozenset())
     for rank in ranks:
-        found = WaitingProcess({}, rank=rank.rank, parent=rank.parent)
-        seen.processes[rank.pid] = found if rank.rank is None else found._replace(size=size, local_size=local)
+        process = WaitingProcess({}, rank=rank.rank, parent=rank.parent)
+        seen.processes[rank.pid] = process if rank.rank is None else process._replace(size=size, local_size=local)
     return seen
 
 
