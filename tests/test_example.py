@@ -63,7 +63,7 @@ for step in range(done + 1, 13):
 def test_an_unmodified_program(tmp_path: Path) -> None:
     """No hook in it, and none installed where it runs: it is found hung all the same, and its checkpoints are seen."""
     (tmp_path / "train.py").write_text(UNMODIFIED)
-    ftrun = [sys.executable, str(HOUSE / "bin" / "ftrun"), "--run-dir", str(tmp_path / "run"), "--hang-timeout", "3s"]
+    ftrun = [sys.executable, str(HOUSE / "bin" / "ftrun"), "--run-dir", str(tmp_path / "run"), "--hang-timeout", "8s"]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [*ftrun, "--progress", "model.pt", sys.executable, "train.py"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)

@@ -51,9 +51,11 @@ def test_without_an_option_a_hang_after_the_end_is_proved(runs: Runs) -> None:
 def test_training_in_another_thread_goes_on_after_the_main_thread(runs: Runs) -> None:
     """It has not reached its end, so that its hang has the usual restarts."""
     code = (
-        "import threading\n"
+        "import itertools, threading\n"
         "def train():\n"
-        "    for step in range(50): ft.beat(step)\n"
+        "    for step in itertools.count():\n"
+        "        ft.beat(step)\n"
+        "        if step >= 50 and not threading.main_thread().is_alive(): break\n"
         "    threading.Event().wait()\n"
         "threading.Thread(target=train).start()\n"
     )

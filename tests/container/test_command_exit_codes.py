@@ -56,7 +56,7 @@ def test_without_free_descriptors_ftrun_prints_one_line_and_leaves_no_beat_folde
 CANNOT_START = {
     "directory": ("{}", 126),
     "no x bit": ("{}/plain", 126),
-    "no #!": ("{}/text", 126),
+    "no program of this machine": ("{}/foreign", 126),
     "interpreter": ("{}/lost", 127),
     "not found": ("no-such-command-anywhere", 127),
     "no such path": ("{}/none/such", 127),
@@ -73,7 +73,7 @@ def test_a_command_that_cannot_start_is_one_line_even_when_quiet(
 ) -> None:
     for name, content, bits in (
         ("plain", "#!/bin/sh\n", 0o644),
-        ("text", "true\n", 0o755),
+        ("foreign", "\x7fELF\x02\x01\x01\0", 0o755),
         ("lost", "#!/no/x\n", 0o755),
     ):
         (tmp_path / name).write_text(content)

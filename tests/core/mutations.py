@@ -45,10 +45,16 @@ JOB = (
         'rule, since = "step", max(rank.moved_at, rank.alive_at or 0)',
     ),
     Mutation(
+        "done_ranks_are_waited_for_while_others_train",
+        "rules/liveness.py",
+        "awaited = [rank for rank in present if not rank.done]",
+        "awaited = present",
+    ),
+    Mutation(
         "done_ranks_are_excused",
         "rules/liveness.py",
-        "awaited = [rank for rank in attempt.ranks if rank.present]",
-        "awaited = [rank for rank in attempt.ranks if rank.present and not rank.done]",
+        "    if not awaited:\n        last =",
+        "    if False:\n        last =",
     ),
     Mutation(
         "a_freeze_is_a_hang",

@@ -546,7 +546,7 @@ class Adversary(RuleBasedStateMachine):
 
     def _still(self) -> tuple[int | None, float] | None:
         """The rank that has not moved for the longest time, and since when."""
-        ranks = [rank for rank in self.ranks if rank.present]
+        ranks = self._awaited()
         since = [(r.rank, r.claimed_at if r.moved_at is None else r.moved_at) for r in ranks]
         return min(since, key=lambda one: one[1], default=None) if self.ranks else (None, self.spawned_at)
 
@@ -696,11 +696,17 @@ class Adversary(RuleBasedStateMachine):
         assert devices, "each device has one such restart"
         assert devices <= set(before.ledger.removed)
 
+    def _awaited(self) -> list[Rank]:
+        """While others train, a rank that is done may wait for them; then all have to end."""
+        present = [rank for rank in self.ranks if rank.present]
+        if not all(rank.done for rank in present):
+            return [rank for rank in present if not rank.done]
+        last = max((rank.moved_at for rank in self.ranks if rank.moved_at is not None), default=None)
+        return [rank._replace(moved_at=last) for rank in present]
+
     def _is_any_rank_overdue(self) -> bool:
         limits = self.policy.limits
-        for rank in self.ranks:
-            if not rank.present:
-                continue
+        for rank in self._awaited():
             for section in rank.sections:
                 limit = limits.section if section.timeout is None else section.timeout
                 if limit is not None and self._awake(section.started) >= limit:

@@ -74,6 +74,14 @@ def test_a_rank_that_is_done_has_to_end_in_time() -> None:
     assert rule(assessed(Rank(0, moved_at=10.0, done=True), now=70.0)) == ("step", 0)
 
 
+def test_ranks_that_are_done_have_to_end_once_all_are() -> None:
+    first = Rank(0, moved_at=10.0, done=True)
+    assert rule(assessed(first, Rank(1, moved_at=200.0), now=259.0)) is None
+    for last in (Rank(1, moved_at=200.0, done=True), Rank(1, moved_at=200.0, present=False)):
+        assert rule(assessed(first, last, now=259.0)) is None
+        assert rule(assessed(first, last, now=260.0)) == ("step", 0)
+
+
 def test_a_command_without_hooks_has_no_limit() -> None:
     assert assessed(now=1e9) == NOTHING
 

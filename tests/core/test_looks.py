@@ -59,8 +59,13 @@ def test_a_rank_that_is_gone_is_not_looked_at_and_one_that_is_done_is() -> None:
     assert looks.due(attempt(Rank(0, done=True, present=False), Rank(1, present=False)), 200.0) is None
     seen = attempt(Rank(0, done=True, claimed_at=101.0, present=False), Rank(1, claimed_at=150.0))
     assert seen.look.still == (1, 150.0)
-    seen = attempt(Rank(0, done=True, moved_at=101.0), Rank(1, claimed_at=150.0))
+    seen = attempt(Rank(0, done=True, moved_at=101.0), Rank(1, present=False))
     assert seen.look.still == (0, 101.0)
+
+
+def test_a_rank_that_is_done_is_not_looked_at_while_others_train() -> None:
+    seen = attempt(Rank(0, done=True, moved_at=101.0), Rank(1, claimed_at=150.0))
+    assert seen.look.still == (1, 150.0)
 
 
 def test_a_section_does_not_delay_a_look() -> None:

@@ -115,7 +115,7 @@ def test_the_suspect_waits_only_for_ranks_that_stopped_as_well() -> None:
         RankState(4, 5, moved_at=60.0, present=False),
         RankState(5, 6),
     ]
-    assert [rank.rank for rank in other_silent_ranks(LEARNED, ranks, 100.0)] == [1]
+    assert [rank.rank for rank in other_silent_ranks(LEARNED, ranks, 100.0)] == [1, 3]
 
 
 def observation(at: float, ticks: int, *found: ProcessState) -> Observation:

@@ -18,7 +18,7 @@ pytestmark = [needs_spy, pytest.mark.torch]
 
 # Rank `number` of two: each writes a file when it is about to stop where `how` says.
 RANK = """
-import os, sys, threading
+import datetime, os, sys, threading
 import torch
 import torch.distributed as dist
 os.environ['GLOO_SOCKET_IFNAME'] = 'lo'
@@ -30,6 +30,9 @@ def work(number, how):
     if number == 1 and how == 'lock':
         lock = threading.Lock()
         with lock, lock: pass
+    if how == 'timeout':
+        group = dist.new_group(timeout=datetime.timedelta(minutes=15))
+        dist.recv(torch.ones(1), 1 - number, group=group)
     if number == 1 and how == 'mismatch':
         dist.barrier()
     dist.all_reduce(torch.ones(1))
@@ -72,6 +75,14 @@ def test_ranks_that_spawn_has_started_without_rank_are_proved_to_be_in_a_deadloc
     wait_for(lambda: all((job.folder / f"at-{number}").exists() for number in (0, 1)), "both ranks", 120)
     found = closed(job)
     assert text in found.mechanism, found
+
+
+@pytest.mark.slow
+def test_a_collective_that_a_short_timeout_ends_is_open(job: Job) -> None:
+    """The program may catch the error and go on, as fault-tolerant training does."""
+    start(job, SPAWN, "timeout", f"tcp://127.0.0.1:{port()}")
+    wait_for(lambda: all((job.folder / f"at-{number}").exists() for number in (0, 1)), "both ranks", 120)
+    wait_for(lambda: "waits for a timer" in (see(job).open_reason or ""), "the reason", 60)
 
 
 @pytest.fixture

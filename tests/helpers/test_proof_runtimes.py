@@ -124,6 +124,17 @@ def test_an_interpreter_beside_the_main_one_ends_its_wait_or_is_a_part_of_the_de
         wait_for(lambda: "waits for a timer" in (see(job, job.pid).open_reason or ""), "the reason", 20)
 
 
+def test_a_collective_with_the_default_timeout_is_presumed_to_wait_for_its_ranks_and_one_with_a_short_one_is_not() -> (
+    None
+):
+    reduce = (Frame("all_reduce", "/x/torch/distributed/distributed_c10d.py", 9),)
+    for frames, name in ((reduce, "python"), ((), "pt_gloo_runloop")):
+        assert recognized.presumed(frames, name, 1770.0, sleeps=False) is not None
+        assert recognized.presumed(frames, name, None, sleeps=False) is not None
+        assert recognized.presumed(frames, name, 70.0, sleeps=False) is None
+    assert recognized.presumed((), "gloo_tcp_loop", 0.01, sleeps=False) is not None
+
+
 def test_no_handler_runs_in_the_code_of_a_collective_or_of_a_backward_pass_but_in_a_hook_of_that() -> None:
     reduce = Frame("all_reduce", "/x/torch/distributed/distributed_c10d.py", 9)
     backward = Frame("_engine_run_backward", "/x/torch/autograd/graph.py", 9)

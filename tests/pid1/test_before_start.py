@@ -24,8 +24,9 @@ ftrun()
 # Of ftrun and its hooks, packages included: each takes about 0.3 ms.  The last five are core/rules/early_evidence and
 # core/rules/spin, which are asked at each check, core/ranks/shared, whose names of rungs the options need, and
 # core/machine/regaining with core/rules/regain, which are asked at each checkpoint,
-# and host/standard_input, which notes where that is before the first start.
-MODULES: Final = 117
+# host/standard_input, which notes where that is before the first start, and
+# core/rules/checkpoint_names, which tells whether a checkpoint is beyond the highest.
+MODULES: Final = 118
 STANDARD: Final = 44  # of the standard library, beyond those of a bare interpreter
 
 

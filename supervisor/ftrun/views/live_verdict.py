@@ -19,7 +19,7 @@ from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules import adaptive_timeout, spin
 from ftrun.core.rules.adaptive_timeout import ENOUGH
 from ftrun.core.rules.idle import SAMPLES, Idle, TreeSample
-from ftrun.core.rules.liveness import Limits, assess, hang_limit, section_limit, start_limit
+from ftrun.core.rules.liveness import Limits, assess, awaited_ranks, hang_limit, section_limit, start_limit
 from ftrun.core.text import durations
 from ftrun.views.snapshot import Limit, RankNow
 
@@ -40,10 +40,13 @@ class LiveVerdict(NamedTuple):
         return _first(self.attempt, self)
 
     def first_of_each(self) -> Iterator[Finding | None]:
-        """The same for each rank alone."""
+        """The same for each rank alone; None for those that are not waited for."""
         alone = self._replace(limits=self.limits._replace(start_given=False))
         attempt = self.attempt._replace(idle=Idle())
-        return (_first(attempt._replace(ranks=(rank,)), alone) for rank in self.attempt.ranks)
+        awaited = {(rank.rank, rank.pid): rank for rank in awaited_ranks(self.attempt)}
+        for rank in self.attempt.ranks:
+            waits = awaited.get((rank.rank, rank.pid))
+            yield None if waits is None else _first(attempt._replace(ranks=(waits,)), alone)
 
 
 def _first(attempt: Attempt, live: LiveVerdict) -> Finding | None:

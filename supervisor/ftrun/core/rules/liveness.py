@@ -67,9 +67,9 @@ def assess(
 ) -> Assessment:
     """The finding that is furthest over its limit, or the suspected one if it still holds, and when to check again.
 
-    A rank whose process is gone is not waited for; one that reported `done` has to end.  While a section is open, its
-    deadline replaces that of the step, unless the section belongs to a thread that does not train.  An outer section
-    that is overdue is a hang, however much time its inner sections have left.
+    A rank whose process is gone is not waited for; those that reported `done` have to end (`awaited_ranks`).  While a
+    section is open, its deadline replaces that of the step, unless the section belongs to a thread that does not train.
+    An outer section that is overdue is a hang, however much time its inner sections have left.
     """
     awaited = awaited_ranks(attempt)
     findings, spans = _spawn(attempt, now, limits) + _idle(attempt, now, limits) + _proved(attempt, now), list[float]()
@@ -97,9 +97,13 @@ def assess(
 
 
 def awaited_ranks(attempt: Attempt) -> list[Rank]:
-    """The ranks that have to move, or to end after they reported `done`.  In a later round of recovery each of them
-    starts again, like a new process."""
-    awaited = [rank for rank in attempt.ranks if rank.present]
+    """The ranks that have to move, or, once all that are left have reported `done`, to end: until then one that is done
+    may wait for those that still train.  In a later round of recovery each of them starts again, like a new process."""
+    present = [rank for rank in attempt.ranks if rank.present]
+    awaited = [rank for rank in present if not rank.done]
+    if not awaited:
+        last = max((rank.moved_at for rank in attempt.ranks if rank.moved_at is not None), default=None)
+        awaited = [rank._replace(moved_at=last) for rank in present]
     return awaited if attempt.rounds.number == 1 else [_in_round(rank, attempt.rounds.began) for rank in awaited]
 
 

@@ -78,9 +78,9 @@ def is_exhausted(ledger: Ledger, cause: Cause, policy: Policy) -> bool:
 
 
 def extent(ledger: Ledger) -> tuple[int, int]:
-    """How far the job has got: its highest step and checkpoint, -1 where there is none."""
+    """How far the job has got: one more than its highest step and its highest checkpoint, 0 where there is none."""
     step, checkpoint = ledger.best_step, ledger.best_checkpoint
-    return -1 if step is None else step, -1 if checkpoint is None else checkpoint
+    return 0 if step is None else step + 1, 0 if checkpoint is None else checkpoint + 1
 
 
 def has_ended_before(ledger: Ledger) -> bool:

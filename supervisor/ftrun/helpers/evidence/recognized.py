@@ -117,6 +117,12 @@ _NATIVE: Final = {
     "pt_nccl_watchdg": Presumed(),  # aborts a collective after its timeout
     "pt_nccl_heartbt": Presumed(),  # ends the process if the watchdog stands still
 }
+# Of these the thread that runs collectives, so that its timeout is that of a collective.
+_COLLECTIVE_THREADS: Final = frozenset({"pt_gloo_runloop"})
+# s.  By default gloo gives a collective 30 min (torch.distributed.constants.default_pg_timeout), after which no program
+# is expected to go on.  One that ends sooner than this has a timeout that a person gave, and may catch it, as
+# fault-tolerant training does (torchft).
+GIVEN: Final = 1200.0
 # Names of the threads above, and of torchrun's process, whose main thread is in a listed loop.
 POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
 # They wait in an epoll_wait with a short timeout, so that they run all the time; and they call it again if it was
@@ -158,10 +164,11 @@ def presumed(frames: Sequence[Frame], name: str, left: float | None, sleeps: boo
     `frames`: its Python frames; `name`: the kernel's name for it; `left`: seconds until its call times out, if known;
     `sleeps`: it waits for nothing but the time.
     """
+    given = left is not None and left < GIVEN
     if not frames:
-        return None if sleeps else _NATIVE.get(name)
+        return None if sleeps or (given and name in _COLLECTIVE_THREADS) else _NATIVE.get(name)
     if collective(frames) is not None and not sleeps:  # one that sleeps asks the device now and then
-        return Presumed()
+        return None if given else Presumed()
     return next((loop.presumed for loop in _loops(tuple(frames)) if left is None or left <= loop.longest), None)
 
 
