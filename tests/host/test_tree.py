@@ -92,9 +92,9 @@ def test_what_a_single_listing_shows_is_stopped_before_a_complete_one() -> None:
         asked.append((listings, found.state))
         return [found]
 
-    killed, refused = tree.kill(list_members)
+    killed, refused, all_stopped = tree.kill(list_members)
     assert process.wait(60) == -signal.SIGKILL
-    assert ([one.pid for one in killed], refused) == ([process.pid], set())
+    assert ([one.pid for one in killed], refused, all_stopped) == ([process.pid], set(), True)
     assert asked == [(1, "S"), (1, "T"), (procfs.COMPLETE, "T")]
 
 

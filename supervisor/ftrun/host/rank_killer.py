@@ -78,7 +78,7 @@ class RankKiller:
             else:
                 self._killed[local_rank] = set()
         for local_rank, killed in [*self._killed.items()]:
-            members = self._tree.kill_rank(local_rank)
+            members = self._tree.kill_rank(local_rank).members
             killed |= {member.pid for member in members}
             if not members and local_rank not in self._tree.processes.values():
                 del self._killed[local_rank]

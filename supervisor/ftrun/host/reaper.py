@@ -47,3 +47,11 @@ def reap() -> tuple[list[Change], bool]:
             return changes, False
         changes.append(Change(info.si_pid, info.si_code, info.si_status))
     return changes, True
+
+
+def discard(pid: int) -> bool:
+    """Reap this child if it has ended, and nobody waits for it.  Return whether it was reaped."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
+    except ChildProcessError:
+        return False

@@ -1,18 +1,32 @@
 """The process tree of the command: all descendants of ftrun except its helpers, processes that existed before it, and
 processes that entered from outside (`docker exec`)."""
 
+import math
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from ftrun.host import procfs
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.host import procfs, reaper
 from ftrun.host.procfs import COMPLETE, Stat
 from ftrun.host.terminal import JobControl
 
-FREEZE_ROUNDS = 64
-WALKS = 8  # along the kernel's lists of children, between two listings
+SLICE = 0.5  # s after which one call of `kill` begins no further search for new processes
+STORM = 0.05  # s of such a search after which many are stopped in one call
+MANY = 200  # children that have ended, after which a walk begins anew
+LAST_ROUNDS = 8  # of this search after all were stopped in one call: some may be about to end, and do
 ANCESTORS = 64  # between a process and its rank
+
+
+class Killed(NamedTuple):
+    """The processes that got SIGKILL.  `refused`: those of them that ftrun may not signal, by pid and start time.
+    `all_stopped`: a complete listing has shown no other process after all of these were stopped."""
+
+    members: list[Stat]
+    refused: set[tuple[int, int]]
+    all_stopped: bool
 
 
 class Tree:
@@ -28,6 +42,8 @@ class Tree:
         self._refused: set[tuple[int, int]] = set()  # processes that ftrun may not signal (EPERM)
         self._asked: set[tuple[int, int]] = set()  # processes left behind that have got SIGTERM
         self._not_forwarded: set[int] = set()
+        self._all_stopped = False  # by `_stop_all`
+        self._stopped_before: set[tuple[int, int]] = set()  # processes that are not the command's
         # A shell that replaced itself by ftrun (exec) may have left its own children: ftrun must not end them.
         inherited = (procfs.stat(pid) for pid in procfs.children(self._pid))
         self._excluded = {s.pid: s.start for s in inherited if s is not None}  # until they are reaped
@@ -101,19 +117,32 @@ class Tree:
         return self._below_roots(partial(self._is_root_of, local_rank), listings)
 
     def _below_roots(self, is_root: Callable[[Stat], bool], listings: int) -> list[Stat]:
-        """Return the living members at and below these children of ftrun."""
+        """Return the living members at and below these children of ftrun.
+
+        What has ended is reaped first: a storm of forks leaves thousands of zombies, and to read them all takes longer
+        than to read what lives.
+        """
+        for pid in procfs.children(self._pid):
+            self._reap(pid)
         below: dict[int, list[Stat]] = {}
         for process in procfs.all_processes(listings):
             below.setdefault(process.parent, []).append(process)
         if self._pid == 1:
             self._foreign_sessions |= {s.session for s in below.get(0, ()) if s.pid != 1}
-        members: list[Stat] = []
-        roots = [s for s in below.get(self._pid, ()) if is_root(s)]
-        while roots:
-            process = roots.pop()
-            members.append(process)
-            roots += below.get(process.pid, ())
+        children = [s for s in below.get(self._pid, ()) if not s.ended]
+        roots = {s.pid for s in children if is_root(s)}
+        if self._pid == 1:
+            entered = [s for s in below.get(0, ()) if s.pid != 1]
+            self._continue_others(_descend([*entered, *(s for s in children if s.pid not in roots)], below))
+        members = _descend([s for s in children if s.pid in roots], below)
         return [process for process in members if not process.ended]
+
+    def _continue_others(self, others: Sequence[Stat]) -> None:
+        """Continue what `_stop_all` has stopped although it is not the command's, except what was stopped before."""
+        if self._all_stopped:
+            _send([s for s in others if (s.pid, s.start) not in self._stopped_before], signal.SIGCONT)
+        else:
+            self._stopped_before = {(s.pid, s.start) for s in others if s.state == "T"}
 
     def _is_root(self, process: Stat) -> bool:
         """Whether a child of ftrun is a member."""
@@ -145,18 +174,22 @@ class Tree:
         outside; else it has a complete environment without the marker.  A daemon may clear its environment, a shell
         does not.
         """
-        if self._pid != 1 or process.pid in self.processes:
-            return False
-        environment = procfs.environment(process.pid)
-        if self._marker in environment:
-            return False
-        if process.session == self._session and (self._session != 0 or process.group != 0):
+        if self._certain(process):
             return False
         return (
             process.session in self._foreign_sessions
             or process.group == 0
-            or any(e.startswith(b"PATH=") for e in environment)
+            or any(e.startswith(b"PATH=") for e in procfs.environment(process.pid))
         )
+
+    def _certain(self, process: Stat) -> bool:
+        """Return whether this child of ftrun stems from the command for certain, also without the sessions of shells
+        from outside, which a listing finds."""
+        if self._pid != 1 or process.pid in self.processes:
+            return True
+        if process.session == self._session and (self._session != 0 or process.group != 0):
+            return True
+        return self._marker in procfs.environment(process.pid)  # read last: it waits while the process forks
 
     def forward(self, number: int, control: JobControl) -> str | None:
         """Send a signal to the command, or to each rank, and to none of the processes that it has started: those of a
@@ -225,14 +258,42 @@ class Tree:
         self._asked |= {(s.pid, s.start) for s in members} - refused
         _send(members, signal.SIGCONT)
 
-    def kill(self) -> list[Stat]:
+    def kill(self) -> Killed:
+        """Send SIGKILL to all members; if they could not be stopped first, it has to be called again."""
         self._asked.clear()
-        members, self._refused = kill(self.members, partial(walk, self._is_root))
-        return members
+        killed = kill(self.members, self._walk(self._is_root), self._stop_all)
+        self._refused, self._all_stopped = killed.refused, False
+        return killed
 
-    def kill_rank(self, local_rank: int) -> list[Stat]:
+    def kill_rank(self, local_rank: int) -> Killed:
         """The same for what belongs to this rank."""
-        return kill(partial(self.rank_members, local_rank), partial(walk, partial(self._is_root_of, local_rank)))[0]
+        return kill(partial(self.rank_members, local_rank), self._walk(partial(self._is_root_of, local_rank)))
+
+    def _walk(self, is_root: Callable[[Stat], bool]) -> Callable[[set[int]], Iterable[Stat | None]]:
+        return partial(walk, lambda process: self._certain(process) and is_root(process), reap=self._reap)
+
+    def _stop_all(self) -> bool:
+        """Stop as many members as possible by a few system calls, during which none of them can fork.  Return whether
+        these were all.
+
+        As PID 1: all processes of the namespace.  The helpers go on at once, and what else is not the command's after
+        the next listing.  Otherwise: the process groups of ftrun's children.
+        """
+        if self._pid != 1:
+            groups = {*map(_group, procfs.children(self._pid))} - {os.getpgrp(), *map(_group, self._excluded)}
+            for group in groups:
+                if group is not None and group > 1:
+                    _signal(-group, signal.SIGSTOP)
+            return False
+        self._all_stopped = True
+        _signal(-1, signal.SIGSTOP)
+        for pid in self._excluded:
+            _signal(pid, signal.SIGCONT)
+        return True
+
+    def _reap(self, pid: int) -> bool:
+        """Reap this child of ftrun if it has ended and nobody waits for it.  Return whether it was reaped."""
+        return pid not in self.processes and pid not in self._excluded and reaper.discard(pid)
 
 
 def _group(pid: int) -> int | None:
@@ -240,6 +301,24 @@ def _group(pid: int) -> int | None:
         return os.getpgid(pid)
     except OSError:
         return None
+
+
+def _signal(target: int, number: int) -> None:
+    """Send a signal to a process, a group or all, as kill(2), if there is such a one that ftrun may signal."""
+    try:
+        os.kill(target, number)
+    except OSError:
+        pass
+
+
+def _descend(roots: list[Stat], below: dict[int, list[Stat]]) -> list[Stat]:
+    """Return these processes and all their descendants."""
+    found = []
+    while roots:
+        process = roots.pop()
+        found.append(process)
+        roots += below.get(process.pid, ())
+    return found
 
 
 def _send(processes: Iterable[Stat], number: int) -> set[tuple[int, int]]:
@@ -256,55 +335,76 @@ def _send(processes: Iterable[Stat], number: int) -> set[tuple[int, int]]:
 
 
 def kill(
-    list_members: Callable[[int], list[Stat]], walk_members: Callable[[set[int]], Iterable[Stat]] = lambda known: ()
-) -> tuple[list[Stat], set[tuple[int, int]]]:
+    list_members: Callable[[int], list[Stat]],
+    walk_members: Callable[[set[int]], Iterable[Stat | None]] = lambda known: (),
+    stop_all: Callable[[], bool] | None = None,
+) -> Killed:
     """Stop processes until a listing shows no new one, since a stopped tree cannot fork; then send SIGKILL to all.
-    Returns all of them, and those that ftrun may not signal, by pid and start time.
 
     `list_members` gets a number of listings, as in `procfs.all_processes`.  A complete one of a tree that forks all the
     time may take so long on a busy machine that the tree fills the node meanwhile: it comes only after a single listing
     has shown no new process.  Processes that live for milliseconds, each the successor of another one, are gone before
     even a single listing has been read to its end.  So each process that `walk_members` yields, which is `walk` for
     these members, is stopped before the next one is read.
+
+    A storm of forks may leave this process a hundredth of a processor, so that it never catches up.  So `stop_all` is
+    called if there are new processes after `STORM`; it returns whether none is left that could fork.  Otherwise the
+    search ends after `SLICE`, so that the caller can handle what has happened meanwhile, and reap.
     """
     frozen: dict[tuple[int, int], Stat] = {}
     known: set[int] = set()
+    now = time.monotonic()
+    until, storm = now + SLICE, now + STORM
 
-    def stop(processes: Iterable[Stat]) -> bool:
+    def stop(processes: Iterable[Stat | None], until: float = math.inf) -> bool:
         """Stop those that live.  Return whether there was any process."""
         any_found = False
         for process in processes:
             any_found = True
-            if not process.ended:
+            if process is not None and not process.ended:
                 _send([process], signal.SIGSTOP)
                 frozen[process.pid, process.start] = process
                 known.add(process.pid)
+            if time.monotonic() >= until:
+                break
         return any_found
 
     def not_frozen(listings: int) -> list[Stat]:
         return [s for s in list_members(listings) if (s.pid, s.start) not in frozen]
 
-    for _ in range(FREEZE_ROUNDS):
-        if not stop(not_frozen(1)) and not stop(not_frozen(COMPLETE)):
-            break
-        for _ in range(WALKS):
-            if not stop(walk_members(known)):
-                break
+    all_stopped, least = False, 2  # rounds: the second one can show that there is no new process
+    while not all_stopped and (least > 0 or time.monotonic() < until):
+        least -= 1
+        limit = storm if stop_all else until
+        while stop(walk_members(known), limit) and time.monotonic() < limit:
+            pass
+        if stop_all is not None and time.monotonic() >= storm:
+            least = LAST_ROUNDS if stop_all() else 2
+            stop_all = None
+            continue
+        all_stopped = not stop(not_frozen(1)) and not stop(not_frozen(COMPLETE))
     refused = _send(frozen.values(), signal.SIGKILL)
-    return list(frozen.values()), refused
+    return Killed(list(frozen.values()), refused, all_stopped)
 
 
-def walk(is_root: Callable[[Stat], bool], known: set[int]) -> Iterator[Stat]:
+def walk(
+    is_root: Callable[[Stat], bool], known: set[int], reap: Callable[[int], bool] = lambda pid: False
+) -> Iterator[Stat | None]:
     """Yield the children of this process that are roots, and their descendants, by the kernel's lists of children: each
     as soon as it is read, and before its own children are, so that one that is stopped at once has no more of them.
 
-    Children of threads other than the main one are missed.  Processes that have ended and are not reaped are yielded,
-    too: one that has just ended may have left a successor, so that another walk is worth while.  Pids in `known` are
-    left out, and each pid that has been read is added to it.  The caller keeps it only for as long as it reaps nothing:
-    a pid that is used again then belongs to a process that a listing shows.
+    Children of threads other than the main one are missed.  Processes that have ended are yielded, too, and None for
+    each that `reap` has reaped: one that has just ended may have left a successor, so that another walk is worth while.
+    Pids in `known` are left out, and each pid that has been read is added to it.  The caller keeps it only for as long
+    as nothing else is reaped: a pid that is used again then belongs to a process that a listing shows.
     """
-    me = os.getpid()
+    me, reaped = os.getpid(), 0
     for root in reversed(procfs.children(me)):  # the newest is the likeliest to live
+        if root not in known and reap(root):
+            yield None
+            if (reaped := reaped + 1) == MANY:
+                return  # meanwhile there are newer ones
+            continue
         below = [(root, me)]
         while below:
             pid, parent = below.pop()

@@ -40,9 +40,12 @@ class TreeKiller:
         return self._evaluate(self._tree.terminate_orphans() if in_turn else self._tree.terminate())
 
     def kill(self) -> list[ev.Event]:
-        members = self._tree.kill()
-        self._killed |= {member.pid for member in members if not self._tree.is_not_permitted(member)}
-        return self._evaluate(members)
+        killed = self._tree.kill()
+        self._killed |= {member.pid for member in killed.members if not self._tree.is_not_permitted(member)}
+        events = self._evaluate(killed.members)
+        if not killed.all_stopped:
+            self.recheck_at = 0.0  # as soon as what has ended is reaped
+        return events
 
     def check(self) -> list[ev.Event]:
         return self._evaluate(self._tree.terminate_orphans() if self._in_turn else self._tree.members())

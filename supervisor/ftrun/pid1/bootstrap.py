@@ -362,7 +362,7 @@ def _sweep(state: dict[str, object]) -> None:
     marker, deadline = f"FTRUN_BEAT_DIR={beat_dir}".encode(), time.monotonic() + SWEEP_TIMEOUT
     empty = 0
     while empty < 2:  # they are not our children, so no kernel list shows that a scan has missed none
-        left, refused = tree.kill(partial(leftovers.find_processes, marker, command, group))
+        left, refused, _ = tree.kill(partial(leftovers.find_processes, marker, command, group))
         empty = 0 if left else empty + 1
         if refused and len(refused) == len(left):
             names = "; ".join(procfs.describe_with_user(s) for s in left[:20])

@@ -53,6 +53,8 @@ from ftrun.views import state
 ELSEWHERE: Final = -1  # stands for the ranks of other members
 STACKS: Final = 0.25  # share of the time beside the pause that is for the stacks of one observation
 AGAIN: Final = 1.5  # times the duration of the first observation, for the second one
+MOMENT: Final = 1.0  # s, or half of the silence: a process of that age has just been started;
+FEW: Final = 16  # the stacks of no more such processes are read
 CONCLUSION: Final = 0.05  # s for what follows it
 OUTPUTS: Final = 4  # output files that are read
 
@@ -82,7 +84,7 @@ class Investigation:
         first_waits, first_task = self._observe_waits(order)
         if self._by_proof:
             first_task.wait(seconds)  # a proof needs the stacks of the time between the observations
-        before = stacks.collect(spy, order, seconds)
+        before = self._collect_stacks(spy, first, order, seconds)
         background = BackgroundWork(request, order)
         if request.due is not None:  # the second observation takes as long as the first
             resume = max(resume, request.due - AGAIN * (time.monotonic() - started) - CONCLUSION)
@@ -93,7 +95,7 @@ class Investigation:
         second, order = self._observe()
         second_waits, second_task = self._observe_waits(order)
         not_python = {pid for pid, why in before.missing.items() if why == stacks.NO_PYTHON}
-        after = stacks.collect(spy, [pid for pid in order if pid not in not_python], seconds)
+        after = self._collect_stacks(spy, second, [pid for pid in order if pid not in not_python], seconds)
         found = sorted(changes(first, before, second, after, moving), key=lambda change: self._priority(change.pid))
         for task in (first_task, second_task):
             task.wait(seconds)
@@ -183,6 +185,18 @@ class Investigation:
         below = processes.below(self._request.suspect, [process.stat for process in seen.processes.values()])
         pids = [pid for pid, _ in seen.processes]
         return seen, sorted(pids, key=lambda pid: (self._priority(pid), pid not in below, not _is_python(pid)))
+
+    def _collect_stacks(self, spy: str | None, seen: Observation, pids: list[int], seconds: float) -> Stacks:
+        """The stacks of these processes.  Where more than a few have just been started, these are left out, except
+        ranks: in a tree that forks all the time each of them would delay the end of the hang, only to have ended before
+        it is read."""
+        moment = min(MOMENT, self._request.finding.age / 2) * processes.TICKS
+        starts = dict(seen.processes.keys())
+        new = {pid for pid in pids if all(self._priority(pid)) and seen.ticks - starts[pid] < moment}
+        if len(new) <= FEW:
+            return stacks.collect(spy, pids, seconds)
+        found = stacks.collect(spy, [pid for pid in pids if pid not in new], seconds)
+        return found._replace(missing={**found.missing, **dict.fromkeys(new, stacks.NEW)})
 
     def _priority(self, pid: int) -> tuple[bool, bool]:
         return pid != self._request.suspect, pid not in self._ranks

@@ -26,6 +26,7 @@ NO_PYTHON: Final = "it does not run Python, or a version that py-spy does not su
 NO_TIME: Final = "there was no time left to read it"
 REFUSED: Final = "not permitted"
 GONE: Final = "the process has ended"
+NEW: Final = "the process had just been started"
 _LIBRARY: Final = re.compile(r"^<frozen |/(site|dist)-packages/|/lib(64)?/python\d(\.\d+)?/|/python\d+\.zip/")
 _HOOKS: Final = re.compile(r"/ftrun_hooks/[^/]+\.py$")  # ftrun's own calls are no place in the program
 _PACKAGES: Final = re.compile(r"/(site|dist)-packages/")
