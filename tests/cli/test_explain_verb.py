@@ -76,8 +76,8 @@ def test_a_value_that_is_automatic_says_what_it_means_in_this_run(runs: Runs) ->
     options = ("--nproc-per-node", "cpu", "--start-timeout", "2h")
     given = {"MA_HANG_DETECT_TIME": "20", "NODE_NAME": "node-7"}
     meanings = {
-        "hang-timeout": "learned from the heartbeats; 2h until then",
-        "idle-timeout": "20m, once an accelerator is used (MA_HANG_DETECT_TIME)",
+        "hang-timeout": "no time; what is proved to hang ends",
+        "idle-timeout": "20m, once there are heartbeats or an accelerator is used (MA_HANG_DETECT_TIME)",
         "nproc-per-node": f"{os.cpu_count()}",
         "group-size": "no group",
         "node-name": "node-7",

@@ -113,7 +113,7 @@ def test_scrape_of_a_run_and_its_last_file(runs: Runs) -> None:
     assert found["ftrun_ranks"]["moving"] == 1
     assert found["ftrun_rank_step"] == {"0": 2}
     assert found["ftrun_restarts_left"] == {"hang": 3, "fault": 3, "failure": 0}
-    assert found["ftrun_timeout_seconds"].keys() >= {"start default"}
+    assert found["ftrun_timeout_seconds"].keys() >= {"device-wait default", "spin default", "idle default"}
     assert address(run) in run.stderr
     wait_for(file.exists, "the file")
     helper = run.helper("metrics")

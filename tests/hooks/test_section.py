@@ -170,20 +170,3 @@ def test_any_duration_fits_its_word_or_is_a_value_error(value: object) -> None:
         assert 0 < nanoseconds(value) <= LONGEST
     except ValueError as error:
         assert "not a duration" in str(error)  # noqa: PT017
-
-
-def test_an_automatic_section_has_the_longest_duration_of_earlier_ones(beats: BeatDir) -> None:
-    """From the fourth on, and without those that an exception ended."""
-    ran = beats.run(
-        "from support import beat_file\nfrom ftrun_hooks import _section\nft.beat()\nclock = [10**15]\n"
-        "_section.monotonic_ns = lambda: clock[0]\n"
-        "def show():\n"
-        "    with _section.Automatic('save'): print(beat_file.sections()[0][2], flush=True)\n"
-        "for _ in range(2): show()\n"
-        "with _section.Automatic('save'): clock[0] += 200\n"
-        "try:\n"
-        "    with _section.Automatic('save'): clock[0] += 600; 1 / 0\n"
-        "except ZeroDivisionError: pass\n"
-        "show()"
-    )
-    assert (ran.stdout.split(), ran.stderr) == (["0", "0", "200"], "")

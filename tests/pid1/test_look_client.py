@@ -41,6 +41,7 @@ class World:
             work_dir=work_dir,
             excluded=(99,),
             devices=(),
+            powers={},
             records=[],
             group=None,
         )

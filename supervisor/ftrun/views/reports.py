@@ -35,7 +35,12 @@ def path(run_dir: str, attempt: int, name: str = "report.md") -> str:
 
 def known(run_dir: str) -> list[int]:
     """The attempts with a report of either kind, in order."""
-    return sorted({*hung(run_dir), *failure_report.failed(_records(run_dir))})
+    return sorted({*hung(run_dir), *failed(run_dir)})
+
+
+def failed(run_dir: str) -> list[int]:
+    """The attempts that failed, whose reports are made from the records."""
+    return failure_report.failed(_records(run_dir))
 
 
 def failure(run_dir: str, attempt: int) -> dict[str, Any] | None:

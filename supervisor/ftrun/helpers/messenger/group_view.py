@@ -101,15 +101,18 @@ def _failed_attempts() -> list[int]:
     """The attempts that failed, whose reports are made from the records."""
     from ftrun.views import reports  # seldom needed: it takes time and memory
 
-    return reports.known(".")
+    return reports.failed(".")
 
 
 def _failure(attempt: int, what: str) -> bytes:
-    from ftrun.views import reports
+    """From the records alone: a file that is not read safely is not read."""
+    from ftrun.views import failure_report, reports
 
-    if what == "report.md":
-        return (reports.text(".", attempt) or "").encode("utf-8", "replace")[: messages.MOST]
-    return json.dumps(reports.failure(".", attempt)).encode("ascii")[: messages.MOST]
+    found = reports.failure(".", attempt)
+    if found is None:
+        return b""
+    text = failure_report.as_markdown(found) if what == "report.md" else json.dumps(found)
+    return text.encode("utf-8", "replace")[: messages.MOST]
 
 
 def _report_file(attempt: int, what: str) -> bytes:
