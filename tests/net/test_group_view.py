@@ -105,8 +105,9 @@ def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[
     assert found["contact"] > 0
     assert len(found["members"]) == 3
     assert rows(members[2])[1]["trouble"].startswith("hang in attempt 1: rank")
+    missed = "no contact with member 0 for "
+    wait_for(lambda: missed in ftctl(members[2], "status", "--all").stdout, "the line about it")
     text = ftctl(members[2], "status", "--all")
-    assert "no contact with member 0 for " in text.stdout
     for member in members[1:]:
         words = r"^member 0 \(node-0\) is missing: no contact for .*; it is waited for until \S+ UTC, .* with 195;"
         wait_for(partial(headed, member, words), "who is missing, and until when it is waited for")
