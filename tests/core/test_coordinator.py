@@ -470,6 +470,15 @@ def test_still_holds_when_all_members_are_still() -> None:
     assert group.order.devices_unchanged, "a member that has ended does nothing"
 
 
+def test_ranks_wait_for_devices_when_those_of_all_members_do() -> None:
+    group = running()
+    assert group.reports(0, "running", devices_waited=True) == group.reports(1, "running", devices_waited=True) == ()
+    group.reports(2, "running", devices_waited=True)
+    assert group.order.devices_waited
+    group.reports(1, "running")
+    assert not group.order.devices_waited
+
+
 def test_a_pause_goes_to_all_members() -> None:
     group = running()
     group.reports(1, "running", paused=float("inf"))

@@ -5,7 +5,7 @@ import pytest
 from ftrun.core.machine.values import Attempt, Rank, Section, Spin
 from ftrun.core.rules import looks, spin
 from ftrun.core.rules.idle import Idle, Thresholds, TreeSample, observe
-from ftrun.core.rules.liveness import Limits, assess
+from ftrun.core.rules.liveness import Limits, assess, waits_for_devices
 
 LIMITS = Limits(hang=None, start=None, section=None, auto=True, idle=1800.0)
 RANK = Rank(0, pid=7, moved_at=100.0, step=200)
@@ -113,3 +113,14 @@ def test_a_rank_that_computes_after_it_waited_for_its_device_is_another_result()
     seen = looked(looked(ATTEMPT, 115.0, AWAITED), 140.0, AWAITED._replace(on_device=False))
     assert found_at(seen) == 140.0 + spin.LIMITS["spin"]
     assert found_at(looked(looked(ATTEMPT, 115.0, AWAITED), 140.0, None), 9000.0) is None
+
+
+def test_in_a_group_the_ranks_of_all_members_have_to_wait() -> None:
+    seen, group = looked(ATTEMPT, 115.0, AWAITED), LIMITS._replace(idle_together=True)
+    limit = 115.0 + spin.LIMITS["device-wait"]
+    assert not waits_for_devices(seen, limit - 1, group)
+    assert waits_for_devices(seen, limit, group)
+    assert assess(seen, limit, group).finding is None
+    finding = assess(seen._replace(all_wait=True), limit, group).finding
+    assert finding is not None
+    assert finding.rule == "device-wait"

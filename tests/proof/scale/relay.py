@@ -47,6 +47,7 @@ def merge(relay: Relay, now: float, template: Report) -> Report | None:
         failure=_failure(cause, now, epoch),
         counts=(hang, fault, failure),
         progressed=any(state.report.progressed and state.report.epoch == epoch for state in states),
+        devices_waited=all(state.report.devices_waited for state in states),
         devices_unchanged=all(state.report.devices_unchanged for state in states),
         ran=min(state.report.ran for state in states),
     )

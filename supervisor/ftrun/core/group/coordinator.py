@@ -275,10 +275,9 @@ def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping
 
 
 def _with_shared_state(group: Coordinator) -> Coordinator:
-    unchanged = group.kinds.get("devices-unchanged") == len(group.placed)
-    if (group.progressed, unchanged) == (group.order.progressed, group.order.devices_unchanged):
-        return group
-    return group._replace(order=group.order._replace(progressed=group.progressed, devices_unchanged=unchanged))
+    unchanged, waited = (group.kinds.get(kind) == len(group.placed) for kind in ("devices-unchanged", "devices-waited"))
+    order = group.order._replace(progressed=group.progressed, devices_unchanged=unchanged, devices_waited=waited)
+    return group if order == group.order else group._replace(order=order)
 
 
 def _scale_out(group: Coordinator) -> tuple[Coordinator, str]:

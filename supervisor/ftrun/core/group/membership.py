@@ -20,9 +20,10 @@ Kind = Literal["gone", "fenced", "ready", "behind", "running", "done", "leaving"
 """The state of a member in the epoch.  `fenced`: an earlier process of this rank may still run its command.  `behind`:
 it is ready, but has not confirmed that this epoch is over.  `fallen`: its command ended for an unknown cause."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-Counted = Kind | Literal["devices-unchanged", "spare"]
+Counted = Kind | Literal["devices-unchanged", "devices-waited", "spare"]
 """What members are counted by: those that have a place in the epoch by their kind, and, where they run or are done, as
-`devices-unchanged` too while their accelerators do not change; any other one as `spare` while it could start."""
+`devices-unchanged` too while their accelerators do not change, and as `devices-waited` while all their ranks wait for
+devices that do not work; any other one as `spare` while it could start."""
 
 
 class Reported(NamedTuple):
@@ -321,8 +322,12 @@ def kinds_of(group: Coordinator, member: MemberState) -> tuple[Counted, ...]:
     kind = kind_of(member, group.epoch, member.report.rank in group.fences)
     if member.report.rank not in group.placed:
         return ("spare",) if kind == "ready" else ()
-    unchanged = kind == "done" or (kind == "running" and member.report.devices_unchanged)
-    return (kind, "devices-unchanged") if unchanged else (kind,)
+    found, report = list[Counted]([kind]), member.report
+    if kind == "done" or (kind == "running" and report.devices_unchanged):
+        found.append("devices-unchanged")
+    if kind == "done" or (kind == "running" and report.devices_waited):
+        found.append("devices-waited")
+    return tuple(found)
 
 
 def absent_ranks(group: Coordinator) -> list[int]:

@@ -132,6 +132,7 @@ class Report(NamedTuple):
     regains: tuple[str, ...] = ()
     starter: Starter | None = None
     lives: tuple[Life, ...] = ()
+    devices_waited: bool = False  # for the limit of that rule its ranks wait for devices or each other, and none works
 
 
 class Pulse(NamedTuple):
@@ -150,7 +151,8 @@ class GroupOrder(NamedTuple):
 
     `why` is one line for a person; `cause`, `node`, `member`, `rank`, `step`: of the first failure.  `counts` hold from
     this epoch on; `progressed`: a member made progress in this epoch, which resets them.  `devices_unchanged`: for the
-    idle timeout each member that has not ended did nothing, or its accelerators have not changed.  `paused`: as in
+    idle timeout each member that has not ended did nothing, or its accelerators have not changed; `devices_waited`: for
+    the limit of that rule all ranks of each wait for devices or each other, and no device works.  `paused`: as in
     `Report`.  `world`: with a `run` that starts an epoch, where ftrun starts the ranks.  `round`: what their ranks do
     within the epoch; None: they do not recover, or (with `wait`) that is not known.  `places`: the members that work in
     `epoch`, in the order of their nodes; any other one waits as a spare.  `master`: the address of the first of them;
@@ -177,3 +179,4 @@ class GroupOrder(NamedTuple):
     starter: Starter | None = None
     lives: tuple[Life, ...] = ()
     member: int | None = None
+    devices_waited: bool = False

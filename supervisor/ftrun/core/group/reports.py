@@ -23,7 +23,9 @@ def take_report(group: Coordinator, now: float, report: Report, before: MemberSt
 def _adopt_epoch(group: Coordinator, now: float, epoch: int) -> Coordinator:
     """A higher epoch was reported: this coordinator is new and does not know it, so that its decisions about the epoch
     before are void."""
-    order = group.order._replace(epoch=epoch, cause=None, progressed=False, devices_unchanged=False, places=())
+    order = group.order._replace(
+        epoch=epoch, cause=None, progressed=False, devices_unchanged=False, devices_waited=False, places=()
+    )
     order = order._replace(round=None)
     group = with_places(group, ())
     match group.phase:

@@ -35,7 +35,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import NodeRounds
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.idle import idle_for, unchanged_for
-from ftrun.core.rules.liveness import has_own_limit
+from ftrun.core.rules.liveness import has_own_limit, waits_for_devices
 from ftrun.core.rules.policy import Policy, local_ranks
 from ftrun.core.text import durations, sentences
 
@@ -205,13 +205,15 @@ def _apply_shared_state(
     job: Job, phase: Phase, event: ev.GroupOrderReceived, policy: Policy, written: Effects
 ) -> Outcome:
     """What holds for all members in the current epoch: progress of any member is progress of the job, and the idle rule
-    for groups applies only while all members are idle, or their devices are unchanged."""
+    for groups applies only while all members are idle, or their devices are unchanged, and that of devices only while
+    the ranks of all members wait for them."""
     order = event.order
     if order.progressed:
         job = job._replace(ledger=job.ledger._replace(hang=0, fault=0, failure=0))
-    if isinstance(phase, Starting | Running) and phase.attempt.everywhere != order.devices_unchanged:
-        attempt = phase.attempt._replace(everywhere=order.devices_unchanged)
-        job, written = check(job, attempt, event.now, policy, written)
+    if isinstance(phase, Starting | Running):
+        attempt = phase.attempt._replace(everywhere=order.devices_unchanged, all_wait=order.devices_waited)
+        if attempt != phase.attempt:
+            job, written = check(job, attempt, event.now, policy, written)
     if order.round is not None and isinstance(job.phase, Watched):
         from ftrun.core.machine import ranks  # only where there are such ranks
 
@@ -317,6 +319,7 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
         counts=counts,
         progressed=attempt is not None and attempt.progressed,
         devices_unchanged=_are_devices_unchanged(job, now, policy),
+        devices_waited=isinstance(job.phase, Watched) and waits_for_devices(job.phase.attempt, now, policy.limits),
         paused=job.announced_pause,
         ranks=None if ranks is None else Ranks(ranks, me.address, me.port),
         places=job.places,

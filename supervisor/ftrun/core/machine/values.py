@@ -279,6 +279,7 @@ class Attempt(NamedTuple):
     ranks: tuple[Rank, ...] = ()
     aways: tuple[tuple[float, float], ...] = ()  # periods (start, end) that do not count as silence
     everywhere: bool = False  # all containers of the group do nothing, or their accelerators are unchanged
+    all_wait: bool = False  # the ranks of all containers of the group wait for devices, none of which works
     stopped_at: float | None = None  # since when the user's job control has stopped the command
     forwarded: frozenset[int] = frozenset()
     progressed: bool = False

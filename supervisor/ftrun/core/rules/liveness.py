@@ -173,12 +173,21 @@ def _proved(attempt: Attempt, now: float) -> list[Finding]:
     return [Finding("deadlock", number, age, STILL, step, None, pid, closed.mechanism)]
 
 
+def waits_for_devices(attempt: Attempt, now: float, limits: Limits) -> bool:
+    """Whether all ranks here have waited for their devices, or each other, for as long as that rule allows."""
+    alone = _unproved(awaited_ranks(attempt), attempt, now, limits._replace(idle_together=False)) if limits.auto else []
+    return any(found.rule == "device-wait" and found.age >= found.limit for found in alone)
+
+
 def _unproved(awaited: list[Rank], attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
-    """The finding for a rank that computes, or for ranks that wait for their devices, overdue or not."""
+    """The finding for a rank that computes, or for ranks that wait for their devices, overdue or not.  In a group the
+    other members may be what a device waits for, unless their ranks wait as well."""
     found, seen = spin.spinning(attempt, awaited), attempt.look.spin
     if found is None or seen is None or has_own_limit(found[1], limits):
         return []
     rule, rank, since = found
+    if rule == "device-wait" and limits.idle_together and not attempt.all_wait:
+        return []
     age = time_awake(since, now, attempt.aways) - rank.credit
     return [Finding(rule, rank.rank, age, spin.LIMITS[rule], rank.step, None, rank.pid, seen.why)]
 

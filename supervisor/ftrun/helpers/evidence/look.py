@@ -82,9 +82,9 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
 
 def unproved(request: Look | Request) -> Spin | None:
     """What no proof covers: all ranks wait for their devices or for each other, or those that stand still compute and
-    nothing that they do can be seen outside.  Over a group the other members may be what a device waits for."""
+    nothing that they do can be seen outside."""
     job = facts(request)
-    if request.group is None and device_waits.none_works(request.devices, dict(request.powers)):
+    if device_waits.none_works(request.devices, dict(request.powers)):
         found = stacks.collect(stacks.program(), job.still[:SPIED], STACKS).found
         if (waits := device_waits.wait(job, request.devices, found, time.monotonic())) is not None:
             return waits
