@@ -56,12 +56,12 @@ lives = st.lists(st.builds(Life, local, texts, texts, hosts, ports, st.booleans(
 reports = st.builds(
     Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), failures, ends, counts,
     st.booleans(), st.booleans(), paused, numbers, ranks, st.none() | node_rounds,
-    places, hosts, maybe, regains=st.lists(texts, max_size=2).map(tuple), starter=starters, lives=lives,
+    places, hosts, maybe, regains=st.lists(texts, max_size=2).map(tuple), starter=starters, lives=lives, devices_waited=st.booleans(),
 )  # fmt: skip
 orders = st.builds(
     GroupOrder, numbers, st.sampled_from(("wait", "run", "stop", "end")), texts, st.none() | reasons, st.none() | texts,
     maybe, maybe, counts, st.booleans(), st.booleans(), paused, ends, worlds, st.none() | group_rounds,
-    places, hosts, starters, lives,
+    places, hosts, starters, lives, maybe, st.booleans(),
 )  # fmt: skip
 LOADS = (peers.load_report, peers.load_order, peers.load_pulse, peers.load_ack, peers.load_time)
 HELLO = peers.Hello("1.0", "job", 4, 3, "life", "node")
