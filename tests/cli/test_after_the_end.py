@@ -99,3 +99,25 @@ def test_an_uncaught_exception_is_no_end_of_the_training(runs: Runs) -> None:
     run = runs.run("--hang-timeout", "2s", "--grace", "off", "--max-restarts", "1", *program(runs, code))
     assert run.wait() == 195, run.log()
     assert "reached its end" not in run.log()
+
+
+STORE: Final = """
+import torch.distributed as dist
+if ft.attempt().is_restart: sys.exit(0)
+dist.init_process_group("gloo")
+for step in range(20): ft.beat(step); time.sleep(0.05)
+dist.barrier()
+if dist.get_rank() == 1: os._exit(0)
+dist.distributed_c10d._get_default_store().wait(["never"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_rank_that_waits_in_the_store_for_one_that_has_left_is_proved(runs: Runs) -> None:
+    """The one that left said nothing: that it ended with 0 says that it is done."""
+    run = runs.run("--nproc-per-node", "2", "--grace", "off", *program(runs, "import os, time\n" + STORE))
+    assert run.wait(180) == 0, run.log()
+    (hang,) = run.named("hang")
+    assert (hang["rule"], hang["rank"]) == ("deadlock", 0)
+    assert "waits for a reply on tcp" in str(hang["mechanism"])

@@ -56,7 +56,8 @@ lives = st.lists(st.builds(Life, local, texts, texts, hosts, ports, st.booleans(
 reports = st.builds(
     Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), failures, ends, counts,
     st.booleans(), st.booleans(), paused, numbers, ranks, st.none() | node_rounds,
-    places, hosts, maybe, regains=st.lists(texts, max_size=2).map(tuple), starter=starters, lives=lives, devices_waited=st.booleans(),
+    places, hosts, maybe, regains=st.lists(texts, max_size=2).map(tuple), starter=starters, lives=lives,
+    devices_waited=st.booleans(),
 )  # fmt: skip
 orders = st.builds(
     GroupOrder, numbers, st.sampled_from(("wait", "run", "stop", "end")), texts, st.none() | reasons, st.none() | texts,

@@ -7,7 +7,7 @@ import pytest
 
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Job, Running, Stopping
-from ftrun.core.machine.values import Attempt, EarlyEvidence, Finding, LookState, Rank
+from ftrun.core.machine.values import Attempt, EarlyEvidence, Finding, LocalRank, LookState, Rank
 from ftrun.core.rules.policy import Policy
 from ftrun.messages import evidence as messages
 from ftrun.messages.helpers import Problem
@@ -77,6 +77,13 @@ def test_the_ranks_that_stand_still_for_the_longest_time_come_first(world: World
     assert isinstance(request, messages.Look)
     assert (request.root, request.now, request.excluded) == (10, NOW, (99,))
     assert [rank.rank for rank in request.ranks] == [2, 1, 0]
+
+
+def test_a_rank_that_ftrun_started_and_that_ended_with_0_is_done(world: World) -> None:
+    ranks = tuple(Rank(n, pid=11 + n, present=n == 0, moved_at=990.0) for n in range(3))
+    processes = LocalRank(0, 0, 11), LocalRank(1, 1, 12, 991.0, code=0), LocalRank(2, 2, 13, 991.0, code=1)
+    world.client.look(ATTEMPT._replace(ranks=ranks, processes=processes))
+    assert [rank.done for rank in world.requests[-1].ranks] == [False, True, False]
 
 
 def test_the_answer_is_an_event_and_a_second_one_is_not(world: World) -> None:

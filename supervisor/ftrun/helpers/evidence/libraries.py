@@ -43,16 +43,19 @@ NOTHING: Final = Code()
 
 
 def of(world: World, stacks: Mapping[int, Stack]) -> Code:
-    """Of the threads of these Pythons: those that run no Python, and those that wait for a lock."""
+    """Of the threads of these Pythons: those that run no Python, and those that wait for a lock, or for a descriptor with
+    a timeout."""
     python = {(pid, thread.tid) for pid, stack in stacks.items() for thread in stack.threads if thread.frames}
     threads = [
         (pid, thread) for pid in stacks.keys() & world.processes.keys() for thread in world.processes[pid].threads
     ]
-    return read(
-        (pid, thread)
-        for pid, thread in threads
-        if (pid, thread.tid) not in python or (thread.call is not None and thread.call.kind == "futex")
-    )
+    return read(node for node in threads if (node[0], node[1].tid) not in python or _may_be_native(node[1]))
+
+
+def _may_be_native(thread: WaitingThread) -> bool:
+    """Whether what a thread of Python waits for depends on the library that it waits in."""
+    call = thread.call
+    return call is not None and (call.kind == "futex" or (call.kind == "poll" and thread.timed))
 
 
 def read(threads: Iterable[tuple[int, WaitingThread]]) -> Code:

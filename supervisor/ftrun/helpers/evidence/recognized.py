@@ -140,6 +140,7 @@ _COMMON: Final = re.compile(
 # Libraries with which Python can be called back by such a thread, once the device has come so far.
 _CALLING_BACK: Final = re.compile(r"/(cupy\w*|numba|pycuda)/")
 _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/_(queue|asyncio|datetime)\.[^/]*$")
+_TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
 # Libraries that report what training does, by the folder of their package.  A thread of theirs gives nothing that
 # training waits for: it reads, sends and writes what was put into its own queues.
 _TELEMETRY: Final = re.compile(
@@ -199,6 +200,13 @@ def carries(libraries: Libraries | None, mapped: Iterable[str]) -> bool:
     if not own or not all(_NATIVE_LIBRARIES.search(path) for path in own):
         return False
     return not any(_CALLING_BACK.search(path) for path in mapped)
+
+
+def asks_store(libraries: Libraries | None, left: float | None) -> bool:
+    """Whether a thread waits within torch's own code for an answer of the store, which only ranks serve and ask, and
+    whose timeout only raises an error.  `left`: seconds until then; a short one was given by a person."""
+    native = () if libraries is None else libraries.near
+    return left is not None and left >= GIVEN and any(_TORCH.search(path) for path in native)
 
 
 def reports(frames: Sequence[Frame]) -> bool:

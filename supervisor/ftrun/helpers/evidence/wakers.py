@@ -190,6 +190,8 @@ class Reader:
         if thread.timed and thread.static and pid in self._interpreters:
             return Presumed()  # it waits for the interpreter's lock, which another thread holds, 5 ms at a time
         left = None if thread.until is None else thread.until - self._world.at
+        if thread.call.kind == "poll" and recognized.asks_store(self._code.threads.get((pid, thread.tid)), left):
+            return Presumed()
         return recognized.presumed(frames, thread.name, left, thread.call.kind == "sleep")
 
     def _signals(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> set[int]:

@@ -3,6 +3,7 @@
 import os
 import stat as st
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from ftrun.core.machine import events as ev
@@ -39,7 +40,7 @@ class Evidence(Client[messages.Event]):
         """Answered by `Looked`, or never: a look that fails is no result.  An investigation ends a look."""
         first = sorted(attempt.ranks, key=lambda rank: rank.claimed_at if rank.moved_at is None else rank.moved_at)
         now, context = time.monotonic(), self.context
-        ranks = tuple(map(_state, first[:RANKS]))
+        ranks = _states_of(attempt, first)
         request = messages.Look(
             attempt.pid,
             now,
@@ -180,14 +181,18 @@ class Evidence(Client[messages.Event]):
 
 def _states(finding: Finding, attempt: Attempt) -> tuple[messages.RankState, ...]:
     first = sorted(attempt.ranks, key=lambda rank: (rank.rank != finding.rank, rank.moved_at or 0.0))
-    return tuple(map(_state, first[:RANKS]))
+    return _states_of(attempt, first)
 
 
-def _state(rank: Rank) -> messages.RankState:
-    names = tuple(section.name for section in rank.sections)
-    return messages.RankState(
-        rank.rank, rank.pid, rank.present, rank.alive_at, rank.moved_at, rank.step, rank.done, names
-    )
+def _states_of(attempt: Attempt, ranks: Sequence[Rank]) -> tuple[messages.RankState, ...]:
+    """Of the first of these ranks.  One that ftrun started, and that has ended with 0, is done, whatever it said."""
+    ended = {one.rank for one in attempt.processes if one.code == 0}
+    return tuple(_state(rank, not rank.present and rank.rank in ended) for rank in ranks[:RANKS])
+
+
+def _state(rank: Rank, ended: bool) -> messages.RankState:
+    names, done = tuple(section.name for section in rank.sections), rank.done or ended
+    return messages.RankState(rank.rank, rank.pid, rank.present, rank.alive_at, rank.moved_at, rank.step, done, names)
 
 
 def _output() -> tuple[str, ...]:
