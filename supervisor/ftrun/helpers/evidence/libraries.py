@@ -43,8 +43,8 @@ NOTHING: Final = Code()
 
 
 def of(world: World, stacks: Mapping[int, Stack]) -> Code:
-    """Of the threads of these Pythons: those that run no Python, and those that wait for a lock, or for a descriptor with
-    a timeout."""
+    """Of the threads of these Pythons: those that run no Python, and those that wait for a lock, or with a timeout
+    for a descriptor."""
     python = {(pid, thread.tid) for pid, stack in stacks.items() for thread in stack.threads if thread.frames}
     threads = [
         (pid, thread) for pid in stacks.keys() & world.processes.keys() for thread in world.processes[pid].threads
