@@ -23,6 +23,7 @@ AGAIN: Final = 20  # times that a thread which should wait is read,
 PAUSE: Final = 0.005  # s apart
 POLLED: Final = 1024  # descriptors of one call that are read
 INTERPRETER: Final = 0.1  # s: a wait for the interpreter's own lock has a timeout of 5 ms
+DIGITS: Final = 20  # of a number of the kernel, at most
 _CALLS: Final = calls.table(os.uname().machine)
 _FUTEX: Final = next((b"%d" % number for number, call in _CALLS.items() if call.kind == "futex"), b"")
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -118,11 +119,11 @@ def _state(task: str, tid: int) -> WaitingThread:
     if len(fields) < 20:
         return WaitingThread(tid, None)
     name = content[opened + 1 : closed].decode("utf-8", "replace")
-    cpu = (int(fields[11]) + int(fields[12])) / TICKS
+    cpu = sum(int(field[:DIGITS]) for field in fields[11:13]) / TICKS
     scheduled = (procfs.read(f"{task}/schedstat", 128, at_once=True) or b"").split()
     runs = int(scheduled[2]) if len(scheduled) > 2 else 0
     if runs:
-        cpu = int(scheduled[0]) / 1e9
+        cpu = int(scheduled[0][:DIGITS]) / 1e9
     return WaitingThread(
         tid, None, cpu=cpu, name=name, state=fields[0].decode(), start=int(fields[19]), runs=runs or _switches(task)
     )
