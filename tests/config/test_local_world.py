@@ -3,7 +3,7 @@
 import pytest
 
 from ftrun.config.group_config import Group
-from ftrun.config.local_world import LOOPBACK, LocalWorld
+from ftrun.config.local_world import LOOPBACK, LocalWorld, reads_program
 from ftrun.core.machine.values import RankPlace
 
 ALONE = LocalWorld(local_size=2, size=2, port=4000, run_id="job", restarts=3, max_restarts=5)
@@ -32,3 +32,23 @@ def test_rank_0_without_an_address_is_where_the_member_itself_reaches_it() -> No
 )
 def test_the_address_of_an_endpoint(endpoint: str, address: str) -> None:
     assert Group(2, 0, endpoint, None, 600.0, "", "options").address == address
+
+
+@pytest.mark.parametrize(
+    ("command", "does"),
+    [
+        ("python -", True),
+        ("/usr/bin/python3.11 -u - --epochs 3", True),
+        ("python", True),
+        ("bash -s", True),
+        ("bash -es -- 3", True),
+        ("python train.py -", False),
+        ("python -um train -", False),
+        ("python -c pass", False),
+        ("bash -xc true", False),
+        ("bash train.sh", False),
+        ("cat -", False),
+    ],
+)
+def test_whether_a_command_reads_its_program_from_standard_input(command: str, does: bool) -> None:
+    assert reads_program(command.split()) is does

@@ -68,3 +68,33 @@ def test_a_pipe_that_is_not_read_prevents_no_restart(start: Starter, mode: Mode,
     wait_for(lambda: run.process.poll() is not None, "the end")
     assert run.process.returncode == 0
     assert len(run.named("spawned")) == 2
+
+
+RANKS = ("--nproc-per-node", "2")
+OF_RANK = b'import os\nos.write(1, os.environ["RANK"].encode())\n'
+FAILS_FIRST = b'if os.environ["MA_PROC_START_CNT"] == "1": os._exit(3)\n'
+
+
+def test_each_rank_reads_the_whole_file_from_where_it_was(start: Starter, mode: Mode, tmp_path: Path) -> None:
+    file = tmp_path / "program"
+    file.write_bytes(b"raise SystemExit(9)\n" + OF_RANK.replace(b"os.write", FAILS_FIRST + b"os.write"))
+    with file.open("rb") as stream:
+        stream.seek(len(b"raise SystemExit(9)\n"))
+        run = start(*PYTHON, "-", mode=mode, options=(*AGAIN, *RANKS), stdin=stream)
+        code, out, err = run.finish()
+    assert (code, sorted(out)) == (0, sorted(b"01")), err
+    assert len(run.named("spawned")) == 2
+
+
+@pytest.mark.parametrize("command", [(*PYTHON, "-"), ("bash", "-s")])
+def test_ranks_cannot_share_a_program_from_a_pipe(start: Starter, mode: Mode, command: tuple[str, ...]) -> None:
+    run = start(*command, mode=mode, options=RANKS, stdin=subprocess.PIPE)
+    code, out, err = run.finish(OF_RANK)
+    assert (code, out, err.count(b"\n")) == (2, b"", 1), err
+    assert b"the ranks cannot each read their program from standard input: it is a pipe or a socket" in err
+
+
+def test_ranks_that_do_not_read_a_pipe_start(start: Starter, mode: Mode) -> None:
+    run = start(*PYTHON, "-c", OF_RANK, mode=mode, options=RANKS, stdin=subprocess.PIPE)
+    code, out, err = run.finish(b"")
+    assert (code, sorted(out)) == (0, sorted(b"01")), err

@@ -1,6 +1,7 @@
 """The ranks of this node, and the environment that tells each of them its place (DESIGN of torchrun: `torch.distributed
 .elastic.agent.server`).  Pure."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -9,6 +10,7 @@ from ftrun.core.named_tuple import NamedTuple
 
 ROLE: Final = "default"  # torchrun's name for the only role
 LOOPBACK: Final = "127.0.0.1"
+SHELLS: Final = ("sh", "bash", "dash", "zsh", "ksh")
 
 
 class LocalWorld(NamedTuple):
@@ -74,3 +76,18 @@ def command_line(command: Sequence[str]) -> list[str]:
     if command and (command[0] == "-m" or command[0].endswith(".py")):
         return ["python", "-u", *command]
     return list(command)
+
+
+def reads_program(command: Sequence[str]) -> bool:
+    """Whether it is Python or a shell that reads its program from standard input, as far as the words show."""
+    name = os.path.basename(command[0])
+    is_shell = name in SHELLS
+    if not is_shell and not name.startswith("python"):
+        return False
+    for word in command[1:]:
+        flags = "" if word.startswith("--") else word[1:]
+        if not word.startswith("-") or "c" in flags or ("m" in flags and not is_shell):
+            return False
+        if word == "-" or ("s" in flags and is_shell):
+            return True
+    return True

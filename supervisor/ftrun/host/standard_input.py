@@ -21,8 +21,7 @@ class StandardInput:
         self._reads: Inotify | None = None
         self._is_spent = False
         try:
-            # A descriptor of ftrun may have number 0, if that was closed at the start.
-            mode = 0 if fcntl.fcntl(0, fcntl.F_GETFD) & fcntl.FD_CLOEXEC else os.fstat(0).st_mode
+            mode = _mode()
             if stat.S_ISREG(mode):
                 self._offset = os.lseek(0, 0, os.SEEK_CUR)
             elif stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
@@ -56,6 +55,61 @@ class StandardInput:
         if self._reads is not None:
             self._reads.close()
             self._reads = None
+
+
+class RankInputs:
+    """Regular files share their position between all that inherit them, so that each rank gets one that was opened for
+    it, once and before the first start, and is where the standard input was then."""
+
+    def __init__(self) -> None:
+        self._offset: int | None = None
+        self._opened: dict[int, int] = {}  # by local rank; rank 0 has the standard input itself
+        try:
+            if stat.S_ISREG(_mode()):
+                self._offset = os.lseek(0, 0, os.SEEK_CUR)
+        except OSError:
+            pass
+
+    def of_starting(self, local_rank: int) -> int | None:
+        """For a rank that is about to start, at the offset where it reads; None: it inherits the standard input."""
+        if self._offset is None:
+            return None
+        try:
+            if local_rank and local_rank not in self._opened:
+                self._opened[local_rank] = _open_again()
+            os.lseek(self._opened.get(local_rank, 0), self._offset, os.SEEK_SET)
+        except OSError:
+            pass  # not permitted to open it: `refusal` was asked before whether that matters
+        return self._opened.get(local_rank)
+
+    def close(self) -> None:
+        while self._opened:
+            os.close(self._opened.popitem()[1])
+
+
+def refusal() -> str | None:
+    """Why several processes cannot each read a program from the standard input; None: they can, or there is none."""
+    try:
+        mode = _mode()
+    except OSError:
+        return None
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        return "it is a pipe or a socket, of which each would get a part"
+    try:
+        if stat.S_ISREG(mode):
+            os.close(_open_again())
+    except OSError as error:
+        return f"it cannot be opened for each of them: {error.strerror}"
+    return None
+
+
+def _mode() -> int:
+    """Zero for a descriptor of ftrun, which may have number 0 if that was closed at the start.  Raises OSError."""
+    return 0 if fcntl.fcntl(0, fcntl.F_GETFD) & fcntl.FD_CLOEXEC else os.fstat(0).st_mode
+
+
+def _open_again() -> int:
+    return os.open("/proc/self/fd/0", os.O_RDONLY | os.O_CLOEXEC)
 
 
 ACCESS, ONESHOT = 0x1, 0x80000000  # of inotify(7)

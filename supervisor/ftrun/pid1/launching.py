@@ -278,6 +278,9 @@ class Launcher:
             self.standbys.spawned()
         return ev.CommandSpawned(now, self._setup.tree.command or 0, self._started, self._master_port)
 
+    def close(self) -> None:
+        """At the end of the run."""
+
     def _close(self) -> None:
         if self.standbys is not None:
             self.standbys.abandon()

@@ -55,6 +55,10 @@ def supervise(
 ) -> int:
     """Run `command` to its end, through all restarts.  Returns the exit code (docs/reference.md); never raises."""
     try:
+        if (asked := settings["nproc-per-node"].value) is not None:
+            from ftrun.pid1 import rank_launching
+
+            rank_launching.check_input(command, asked)
         setup = prepare(settings, caught or signals.Signals(), phase.starts if phase else None)
         supervisor = Supervisor(command, settings, setup, phase or PhaseContext())
     except Exception as error:
@@ -397,6 +401,7 @@ class Supervisor:
         self._journal.flush()
         self._control.take_back()
         self._input.close()
+        self._launcher.close()
         if self._recovery is not None:
             self._recovery.close()
         self._clients.drain()

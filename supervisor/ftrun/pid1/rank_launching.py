@@ -8,14 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ftrun.config.group_config import Group
-from ftrun.config.local_world import LocalWorld
+from ftrun.config.local_world import LocalWorld, reads_program
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Ledger, NodePlace, RankPlace
+from ftrun.core.rules import exit_codes
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.ports import ReservedPort
+from ftrun.host.standard_input import RankInputs, refusal
 from ftrun.host.standby_process import StandbyProcess
 from ftrun.host.terminal import JobControl
-from ftrun.pid1.bootstrap import Setup
+from ftrun.pid1.bootstrap import Setup, SetupError, local_ranks
 from ftrun.pid1.launching import Launcher, Start
 
 # A living process keeps what it was started with.
@@ -38,6 +40,7 @@ class RankLauncher(Launcher):
         super().__init__(command, setup, control, poll, capture, group)
         self._port: ReservedPort | None = None
         self._null: int | None = None
+        self._inputs = RankInputs()
         self._place: RankPlace | None = None  # in a group
         self.master: tuple[str, int] | None = None
         self._unread: list[int] = []  # reports of processes that replace others: their ends say as much
@@ -153,13 +156,25 @@ class RankLauncher(Launcher):
     def _streams(self, local_rank: int) -> Mapping[int, int]:
         """The standard streams of a rank.  A terminal belongs to rank 0; the others read the end of a file."""
         streams = super()._streams(local_rank)
+        if (own := self._inputs.of_starting(local_rank)) is not None:
+            return {**streams, 0: own}
         if local_rank == 0 or not os.isatty(0):
             return streams
         if self._null is None:
             self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         return {**streams, 0: self._null}
 
+    def close(self) -> None:
+        self._inputs.close()
+
     def _close(self) -> None:
         super()._close()
         if self.standbys is not None:
             self._replacing.clear()
+
+
+def check_input(command: Sequence[str], asked: int | str) -> None:
+    """Raise SetupError if several ranks would share a program that comes by standard input."""
+    if reads_program(command) and local_ranks(asked) > 1 and (why := refusal()) is not None:
+        text = f"the ranks cannot each read their program from standard input: {why}; give it as a file"
+        raise SetupError(exit_codes.USAGE.code, text)
