@@ -12,8 +12,8 @@ from ftrun.core.rules.usual_pauses import unusual
 
 UNKNOWN: Final = "it is not known what it waits for"
 ADVICE: Final = (
-    "that alone ends nothing; `ftctl stacks` shows where it is, `ftctl restart` starts it again, and --hang-timeout sets "
-    "a time after which ftrun does so"
+    "that alone ends nothing; `ftctl stacks` shows where it is, `ftctl restart` starts it again, and --hang-timeout "
+    "sets a time after which ftrun does so"
 )
 
 
