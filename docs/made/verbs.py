@@ -19,7 +19,8 @@ now (no run dir, no running ftrun, a missing package), with one line that gives 
 
 **Which run.** `--run-dir`; else `FTRUN_RUN_DIR`; else the only running ftrun of yours; else the only run dir of yours
 under the temp folder. If there are several, the message names them. Root, as in `docker exec`, finds those of all
-users. The folder of `--log-dir` stands for its newest run, and with phases for the current phase.
+users; another user is told which process is ftrun of whom, and in a container whose PID 1 is ftrun of another user
+has to name an old run. The folder of `--log-dir` stands for its newest run, and with phases for the current phase.
 
 **Reading verbs** (`status events top stacks report timeline serve doctor`) read the run dir and change nothing. All
 but `stacks`, which reads processes, work when ftrun is gone. **Control verbs** (`restart stop pause resume`) send

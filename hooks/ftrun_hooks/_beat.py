@@ -73,7 +73,8 @@ def checkpoint(step: object, path: object = None) -> None:
 
 
 def done() -> None:
-    """This rank has trained to its end and is about to exit.  Called automatically at a clean exit.
+    """This rank has trained to its end and is about to exit.  Called automatically at an exit without an
+    uncaught exception, whatever its status.
 
     It is a heartbeat, and from now on the process has as long as between any two of them: one that hangs while it
     shuts down is a hang like any other, but its training has not failed.  More heartbeats undo it.

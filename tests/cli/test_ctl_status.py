@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.runs import FTCTL, FTHANG, HOUSE, PID1, Run, Runs, need_pid1, python, stop_inside, wait_for
+from support.runs import FTCTL, FTHANG, HOUSE, PID1, Run, Runs, children, need_pid1, python, stop_inside, wait_for
 
 HANG = ("--hang-timeout", "500ms", "--grace", "off", "--max-restarts", "1")
 
@@ -153,7 +153,7 @@ def test_a_run_dir_of_another_user_is_one_line() -> None:
     path = ":".join(str(HOUSE / part) for part in ("supervisor", "hooks"))
     # Not below the folders of pytest, which each pytest that starts closes to other users.
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        os.chmod(folder, 0o755)
+        os.chmod(folder, 0o1777)
         run_dir = Path(folder, "mine")
         run_dir.mkdir(0o700)
         (run_dir / "events.jsonl").touch(0o600)
@@ -162,3 +162,52 @@ def test_a_run_dir_of_another_user_is_one_line() -> None:
             done = subprocess.run(words, capture_output=True, text=True, timeout=60)
             assert (done.returncode, done.stdout) == (1, "")
             assert done.stderr == f"ftctl: {run_dir}: not permitted: it belongs to user 0\n"
+
+
+OTHER_USER = 54321
+# The modules are loaded before, since that user may not be able to read them.
+AS_OTHER_USER = f"""
+import os, sys
+sys.path[:0] = {[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]!r}
+from ftrun.views import rundir
+os.setgroups([]); os.setgid({OTHER_USER}); os.setuid({OTHER_USER})
+try:
+    print(rundir.find(None))
+except rundir.NoRunDir as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("own", ["none", "an old run", "its ftrun is not PID 1"])
+def test_another_user_is_told_whose_ftrun_runs_in_the_container(runs: Runs, own: str) -> None:
+    need_pid1()
+    inside = ("sh", "-c", '"$@"; exit', "sh") if own.startswith("its") else ()
+    run = runs.start("sleep", "600", prefix=(*PID1, *inside))
+    run.until("spawned")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o1777)
+        if own == "an old run":
+            old = Path(folder, f"ftrun-{OTHER_USER}-9-old")
+            old.mkdir()
+            (old / "events.jsonl").touch()
+            for path in (old, old / "events.jsonl"):
+                os.chown(path, OTHER_USER, OTHER_USER)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("FTRUN_")} | {"TMPDIR": folder}
+        within = ("nsenter", "--target", str(children(run.pid)[0]), "--pid", "--mount")
+        looked = subprocess.run(
+            [*within, sys.executable, "-c", AS_OTHER_USER], capture_output=True, text=True, env=environment, timeout=60
+        )
+    number = 2 if inside else 1
+    assert looked.stdout.startswith(
+        f"no ftrun of yours is running, but process {number} is ftrun of user 0: run ftctl as that user or as root, "
+        "or name a run dir with --run-dir"
+    ), looked
+    assert ("ftrun-54321-9-old" in looked.stdout) == (own == "an old run")
+    if inside:
+        (shell,) = children(run.pid)
+        (ftrun,) = children(shell)
+        os.kill(ftrun, signal.SIGTERM)
+        run.wait()
+    else:
+        stop_inside(run)

@@ -10,7 +10,7 @@ CONTRACT = {
     "node-fault": (197, "isolate the node and reschedule the job"),
     "failure-limit": (93, "mark the job as failed"),
     "non-recoverable": (94, "mark the job as failed at once"),
-    "shutdown-hang": (95, "mark the job as failed; its training is complete"),
+    "shutdown-hang": (95, "mark the job as failed; look whether its training is complete"),
     "internal": (125, "mark the job as failed"),
     "not-executable": (126, "mark the job as failed"),
     "not-found": (127, "mark the job as failed"),

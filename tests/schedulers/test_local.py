@@ -305,7 +305,7 @@ def test_the_rules_are_those_of_the_exit_codes() -> None:
         "isolate the node and reschedule the job": "isolate",
         "mark the job as failed": "fail",
         "mark the job as failed at once": "fail",
-        "mark the job as failed; its training is complete": "fail",
+        "mark the job as failed; look whether its training is complete": "fail",
     }
     assert rules == {v.code: (v.name, then[v.outer]) for v in exit_codes.TABLE}
 

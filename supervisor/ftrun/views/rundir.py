@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import dropwhile
 from typing import Any, Final
 
 from ftrun.host import procfs, work_dir
@@ -33,6 +34,8 @@ def find(given: str | None, own: bool = False) -> str:
     near = {real: real for real, pid in holders.items() if _temp_folder(pid) == temp_folder}
     # Those that run with another temp folder come last, since a user sets one to be separate.
     for among in (near | running, existing, {real: real for real in holders}):
+        if among is existing and existing and (main := _foreign([1])):  # an old run is not what runs in this container
+            raise NoRunDir(f"{_foreign_line(main)}; a run dir of yours is {_list(sorted(existing.values(), key=_age))}")
         if len(among) == 1:
             return next(iter(among.values()))
         if among is not existing and among:
@@ -51,6 +54,8 @@ def find(given: str | None, own: bool = False) -> str:
     for folder, pid in _deleted().items():
         if not own or _is_own(f"/proc/{pid}"):
             raise NoRunDir(_deleted_line(folder, pid))
+    if foreign := _foreign(process.pid for process in procfs.all_processes()):
+        raise NoRunDir(_foreign_line(foreign))
     raise NoRunDir(f"no run dir in {_default_folder()}, and no ftrun is running; name one with --run-dir")
 
 
@@ -170,6 +175,38 @@ def _deleted_line(folder: str, pid: int) -> str:
     return (
         f"{folder}: this run dir was deleted while its ftrun, process {pid}, runs: there is nothing to show; "
         f"`kill {pid}` ends the run"
+    )
+
+
+def _foreign(pids: Iterable[int]) -> dict[int, int]:
+    """Those of these processes that are ftruns whose files this user may not see, with their users."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        try:
+            if _is_ftrun(pid):
+                found[pid] = os.stat(f"/proc/{pid}").st_uid
+                os.listdir(f"/proc/{pid}/fd")
+                del found[pid]
+        except PermissionError:
+            pass
+        except OSError:
+            found.pop(pid, None)  # it has ended
+    return found
+
+
+def _is_ftrun(pid: int) -> bool:
+    """By its command line, which every user may read."""
+    words = os.fsdecode(procfs.read(f"/proc/{pid}/cmdline", 4096) or b"").split("\0")
+    if os.path.basename(words[0]).startswith("python"):
+        words = [*dropwhile(lambda word: word.startswith("-") and word not in ("-c", "-m"), words[1:]), "", ""]
+        words = words[1:] if os.path.basename(words[0]) in ("-m", "isolated.py") else words  # cli/entry.py
+    return os.path.basename(words[0]) == "ftrun"
+
+
+def _foreign_line(foreign: dict[int, int]) -> str:
+    one = _list(f"process {pid} is ftrun of user {uid}" for pid, uid in foreign.items())
+    return (
+        f"no ftrun of yours is running, but {one}: run ftctl as that user or as root, or name a run dir with --run-dir"
     )
 
 

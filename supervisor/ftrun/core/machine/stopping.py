@@ -86,7 +86,7 @@ def _verdict(
     if cause == "hang" and (has_ended_before(job.ledger) or (attempt.is_at_end and not may_restart)):
         # There is nothing left to train, so that neither another restart nor another schedule gets further (ADR 38).
         if not attempt.is_at_end:
-            why += ", in a restart of a training that had reached its end"
+            why += ", in a restart of a training that had reached its end or its exit"
         elif has_ended_before(job.ledger):
             why += "; the same happened before the last restart"
         return finish_with(exit_codes.SHUTDOWN_HANG, why)

@@ -345,7 +345,7 @@ def _declare_hang(
     if fault is not None:
         why = f"{why}, after device {fault.device} reported {fault.code}"
     elif phase.attempt.is_at_end:
-        why += ", after the training had reached its end"
+        why += ", after the training had reached its end or its exit"
     new = seen | {"mechanism": None} if phase.finding.mechanism else seen  # what the sentence does not have yet
     why = sentences.sentence(why, sentences.mechanism(new))
     cause: Cause = "hang" if fault is None else "fault"

@@ -77,8 +77,8 @@ NON_RECOVERABLE: Final = Verdict(
 SHUTDOWN_HANG: Final = Verdict(
     "shutdown-hang",
     95,
-    "the training reached its end, and its processes hung while they shut down, also after a restart",
-    "mark the job as failed; its training is complete",
+    "the training reached its end or its exit, and its processes hung while they shut down, also after a restart",
+    "mark the job as failed; look whether its training is complete",
     ends_group=False,
     replaceable=False,
     about_node=False,
