@@ -73,6 +73,20 @@ def test_each_save_into_the_same_folder_is_progress(runs: Runs) -> None:
     assert [record["consecutive"] for record in run.named("restart")] == [1, 1]
 
 
+def test_a_file_renamed_into_a_new_folder_right_before_a_failure_is_progress(runs: Runs) -> None:
+    """Each before the watch of its new folder exists."""
+    code = (
+        "until [ -e go ]; do sleep 0.02; done; n=$MA_PROC_START_CNT; sleep 0.05; echo x > new\n"
+        "mkdir step-$n && mv new step-$n/model.ckpt; [ $n -ge 5 ]"
+    )
+    run = runs.start(*ONE_RESTART, "--progress", "*/model.ckpt", "--progress", "*.ckpt", "sh", "-c", code)
+    wait_for(lambda: run.helper("checkpoint_watcher"), "the helper")
+    wait_for(lambda: renamed_in(runs.folder / "early.ckpt") and run.named("progress"), "that it watches")
+    (runs.folder / "go").touch()
+    assert run.wait() == 0, run.log()
+    assert [record["consecutive"] for record in run.named("restart")] == [1] * 4
+
+
 def test_steps_without_a_new_file_are_no_progress(runs: Runs) -> None:
     code = "n = ft.attempt().start_cnt\nfor step in range(9): ft.beat(100 * n + step)\nos._exit(1)\n"
     options = ("--restart-on", "failure", "--max-restarts", "2", "--backoff", "10ms")

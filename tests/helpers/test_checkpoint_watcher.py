@@ -137,6 +137,21 @@ def test_a_file_open_for_writing_in_a_new_folder_does_not_count(start: Start, ou
     assert both.counts(out / "x" / "a.pt") == {1}
 
 
+def test_once_the_command_has_ended_a_file_renamed_into_a_new_folder_counts_at_once(tmp_path: Path, out: Path) -> None:
+    """It was renamed before the folder was watched.  A file that is still written there does not count, nor one that
+    was closed in the known folder just now, perhaps by the death of its writer."""
+    with Watcher(tmp_path, "out/*.pt", "out/*/*.pt", pace=100) as watcher, contextlib.ExitStack() as open_files:
+        with watcher.stopped():
+            for number in (1, 2):
+                (out / f"step-{number}").mkdir()
+            put(out / "step-1" / "model.pt")
+            open_files.enter_context(writing(out / "step-2" / "model.pt"))
+            (out / "torn.pt").write_text("x")
+            watcher.ask_for_rest()
+        watcher.until(lambda: watcher.has_sent_all, "its answer")
+        assert watcher.paths == [str(out / "step-1" / "model.pt")]
+
+
 def test_a_file_opened_and_closed_repeatedly_counts_once_at_the_end(start: Start, out: Path) -> None:
     notified = start("out/*.pt").notified
     with contextlib.ExitStack() as still:

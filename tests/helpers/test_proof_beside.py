@@ -10,6 +10,7 @@ import pytest
 from helpers.test_proof import HEAD, closed, see
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
+from support.runs import wait_for
 
 pytestmark = [needs_spy, pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")]
 
@@ -18,12 +19,12 @@ LOAD = "library = ctypes.CDLL(sys.argv[2]); assert library.begin() == 0\n"
 # A thread of the package `wandb`, which sends what it finds in its queue, twice a second.
 REPORTER = """import queue, threading
 def start():
-    def send():
+    def _loop_send():
         items = queue.Queue()
         while True:
             try: items.get(timeout=0.5)
             except queue.Empty: pass
-    threading.Thread(target=send, daemon=True).start()
+    threading.Thread(target=_loop_send, daemon=True).start()
 """
 
 
@@ -71,6 +72,20 @@ def test_a_lock_of_python_is_given_by_no_thread_that_reports(job: Job, tmp_path:
     code = f"{HEAD}sys.path.insert(0, {str(package.parent)!r}); import wandb; wandb.start(); ready(); stuck()"
     job.start(code, "0")
     assert "waits for a lock" in closed(job, job.pid).mechanism
+
+
+@pytest.mark.parametrize(
+    "start", ["threading.Thread(target=wandb.artifact_wait).start()", "futures.ThreadPoolExecutor(1).submit(wandb.run)"]
+)
+def test_a_call_of_a_library_that_reports_may_be_what_is_waited_for(job: Job, tmp_path: Path, start: str) -> None:
+    package = tmp_path / "site-packages/wandb"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import time\ndef artifact_wait(): time.sleep(900)\nrun = lambda: time.sleep(900)\n"
+    )
+    code = f"sys.path.insert(0, {str(package.parent)!r})\nimport wandb, concurrent.futures as futures\n{start}\n"
+    job.start(f"{HEAD}{code}ready(); stuck()", "0")
+    wait_for(lambda: "waits for a timer" in (see(job, job.pid).open_reason or ""), "the reason", 60)
 
 
 def test_a_thread_of_the_program_may_give_a_lock(job: Job) -> None:

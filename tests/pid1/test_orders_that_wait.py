@@ -26,7 +26,7 @@ class NoHelpers:
 
     tail = ()
 
-    def request_tail(self) -> None:
+    def on_failed(self) -> None:
         pass
 
     def __init__(self, wait: float) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from ftrun.messages.checkpoints import REQUESTS, GetRest
 from support.runs import state_of, wait_for
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -128,6 +129,14 @@ class Watcher:
     def problem(self, text: str) -> str:
         self.until(lambda: any(text in what for what in self.problems), text)
         return next(what for what in self.problems if text in what)
+
+    def ask_for_rest(self) -> None:
+        """Ask as PID 1 does after the command has ended."""
+        self._socket.sendall(REQUESTS.dump(GetRest()))
+
+    @property
+    def has_sent_all(self) -> bool:
+        return any(line["event"] == "all_sent" for line in self.lines)
 
     def close_stdin(self) -> int:
         """Its stdin ends; the exit code."""

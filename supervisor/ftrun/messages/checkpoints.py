@@ -1,4 +1,4 @@
-"""Messages of the checkpoint watcher to PID 1: which checkpoint files were saved."""
+"""Messages between PID 1 and the checkpoint watcher: which checkpoint files were saved."""
 
 from typing import Final
 
@@ -19,5 +19,14 @@ class Saved(NamedTuple):
     written: float | None = None
 
 
-Event = Ready | Saved | Problem
-EVENTS: Final[Protocol[Event]] = Protocol("event", Ready, Saved, Problem)
+class GetRest(NamedTuple):
+    """From PID 1, after the command has ended: report what was complete by then.  Answered by `AllSent`."""
+
+
+class AllSent(NamedTuple):
+    """Each checkpoint that was complete at the request has been reported."""
+
+
+Event = Ready | Saved | AllSent | Problem
+REQUESTS: Final[Protocol[GetRest]] = Protocol("ask", GetRest)
+EVENTS: Final[Protocol[Event]] = Protocol("event", Ready, Saved, AllSent, Problem)

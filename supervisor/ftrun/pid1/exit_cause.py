@@ -43,7 +43,7 @@ class ExitCause:
     def begin(self, exited: CommandExited, pid: int, ranks: RankProcesses) -> None:
         """`ranks`: those that ftrun started, of which others may fail before the cause is determined."""
         self._exited, self._pid, self._ranks, self._postponed = exited, pid, ranks, 0.0
-        self._clients.request_tail()
+        self._clients.on_failed()
 
     def keeps(self, event: object, phase: Phase, command: Container[int]) -> bool:
         """Whether this order to stop has to wait, because the command is about to end by itself: a process of `command`

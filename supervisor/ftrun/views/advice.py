@@ -17,7 +17,7 @@ AFTER: Final = {
     exit_codes.NODE_FAULT.name: "take node {node} out of service and have it repaired; start the job on another one",
     exit_codes.FAILURE_LIMIT.name: "mend the failure that {report} shows, and start the job again",
     exit_codes.NON_RECOVERABLE.name: "mend the error that {report} shows, and start the job again",
-    exit_codes.SHUTDOWN_HANG.name: "look whether the training is complete; {report} shows what hung at its end",
+    exit_codes.SHUTDOWN_HANG.name: "see whether the training is complete (no exit status); {report} shows what hung",
     exit_codes.INTERNAL.name: "send the error in {run_dir}/run.log to the authors of ftrun, and start the job again",
     exit_codes.NOT_EXECUTABLE.name: "make the command executable, or name its interpreter",
     exit_codes.NOT_FOUND.name: "check the name of the command, and PATH",

@@ -12,7 +12,7 @@ from ftrun.messages import records as lines
 from proof.chaos.plan import Record
 
 OWN = ("schema", "time", "mono")  # what every record has beside the fields of the core
-BESIDE = ("problem", "standby", "learned", "listening", "group")  # also recorded by what is around the core
+BESIDE = ("problem", "standby", "learned", "listening", "group", "lost")  # also recorded by what is around the core
 
 
 def replay(decisions: bytes, records: Sequence[Record], killed: bool, incomplete: bool = False) -> Iterator[str]:

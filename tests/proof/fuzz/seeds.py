@@ -191,7 +191,10 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             messenger.LeaveConfirmed(),
         ),
     ),
-    "checkpoint_watcher": (checkpoints.EVENTS, (checkpoints.Saved("/c/1", 999.0, True), Ready(), Problem("w"))),
+    "checkpoint_watcher": (
+        checkpoints.EVENTS,
+        (checkpoints.Saved("/c/1", 999.0, True), checkpoints.AllSent(), Ready(), Problem("w")),
+    ),
     "output": (output.EVENTS, (output.Tail(("a",)), output.Broken(1))),
     "state_store": (
         state_store.EVENTS,

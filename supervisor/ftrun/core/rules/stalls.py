@@ -12,7 +12,7 @@ from ftrun.core.rules.usual_pauses import unusual
 
 UNKNOWN: Final = "it is not known what it waits for"
 ADVICE: Final = (
-    "nothing is ended for that; `ftctl stacks` shows where it is, `ftctl restart` starts it again, and --hang-timeout "
+    "that alone ends nothing; `ftctl stacks` shows where it is, `ftctl restart` starts it again, and --hang-timeout "
     "sets a time after which ftrun does so"
 )
 

@@ -2,8 +2,9 @@
 
 stdin and stdout are one stream socket.  The messages are in messages/checkpoints.py: `Ready` when the existing matches
 are known, which are not progress unless they were written since TIME, of time.monotonic(), since the command starts
-before this program; then `Saved`, and `Problem`, each problem at most once.  It exits with 0 when stdin
-or the reader is closed, and with 1 after an unexpected error.  It may block on a disk that does not respond; no process
+before this program; then `Saved`, and `Problem`, each problem at most once.  `GetRest` is answered by what is complete
+now that the command has ended, then `AllSent`.  It exits with 0 when stdin or the reader is closed, and with 1 after an
+unexpected error.  It may block on a disk that does not respond; no process
 waits for it.  Memory: about 250 bytes for each existing match, 400 while it is listed, at most 200,000 of them; 2 KiB
 for each folder that the globs lead through, at most 16,384.
 """
@@ -22,7 +23,7 @@ from ftrun.helpers.checkpoint_watcher.globs import Globs, parse
 from ftrun.helpers.checkpoint_watcher.matches import Matches
 from ftrun.helpers.lines import Lines, run
 from ftrun.host.inotify import Inotify
-from ftrun.messages.checkpoints import EVENTS, SINCE, Saved
+from ftrun.messages.checkpoints import EVENTS, REQUESTS, SINCE, AllSent, Saved
 from ftrun.messages.helpers import Ready
 
 MODE_VARIABLE: Final = "WATCH_MODE"  # "list": do not use inotify, for tests
@@ -31,7 +32,7 @@ AT_ONCE: Final = 1000  # of matches saved at the same instant only the last ones
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), EVENTS)
+    return run(partial(_run, argv), EVENTS, REQUESTS)
 
 
 def _run(globs: Sequence[str], lines: Lines) -> None:
@@ -61,22 +62,30 @@ def _run(globs: Sequence[str], lines: Lines) -> None:
         poll.register(notify.fd, select.POLLIN)
     while True:
         ready = dict(poll.poll(_until(matches.due(), folders.due())))
-        if 0 in ready and not os.read(0, 65536):
+        asked = lines.requests(0.0) if 0 in ready else []
+        if lines.ended:
             return
         if mounts in ready:
             poll.unregister(mounts)  # until the next round: mounts may be continuous
             folders.remounted()
-        events = notify.read() if notify is not None and notify.fd in ready else []
+        events = notify.read() if notify is not None and (asked or notify.fd in ready) else []
         for event in events:
             folders.on(event)
+        if asked and notify is not None:
+            for event in notify.read():  # of folders that are watched only now
+                folders.on(event)
         matches.look()
         due = folders.due()
         if due is not None and due <= time.monotonic():
             folders.round()
             poll.register(mounts, select.POLLPRI)
+        if asked:
+            matches.count_unopened()
         _send_saved(matches, lines)
+        for _ in asked:
+            lines.send(AllSent())
         if events:
-            time.sleep(BATCH)
+            lines.has_requests(BATCH)
 
 
 def _until(*times: float | None) -> float | None:

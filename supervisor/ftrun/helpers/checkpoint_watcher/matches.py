@@ -47,6 +47,7 @@ class Wait(NamedTuple):
     look: Look | None = None
     began: float = 0.0  # the first look
     since: float = 0.0  # since when it has had this state
+    found: bool = False  # by a listing, and nothing has been reported of it since but opens and their ends
 
 
 def after(wait: Wait | None, what: FileEvent, now: float) -> Wait | None:
@@ -54,7 +55,7 @@ def after(wait: Wait | None, what: FileEvent, now: float) -> Wait | None:
     if what is FileEvent.CREATED:
         return Wait(now + SETTLE, made=True)
     if what is FileEvent.FOUND:
-        return wait or Wait(now)
+        return wait or Wait(now, found=True)
     if what is FileEvent.WRITTEN:
         opens = max(0, wait.opens - 1) if wait else 0
         return Wait(now + (PATIENCE if opens else SETTLE), opens, written=True)
@@ -157,6 +158,24 @@ class Matches:
             if wait.due is None or wait.due > now:
                 continue
             self._look(folder, name, wait)
+
+    def count_unopened(self) -> None:
+        """Count the files that were renamed into a new folder before it was watched, once the command has ended: its
+        death would have closed a file that it was still writing, which inotify reports.  A process that it left behind
+        must not have the file open for writing; on a network disk, where another machine may be writing, the file must
+        be as it was at the last look."""
+        for (folder, name), wait in list(self._waits.items()):
+            if not wait.found or wait.opens or folder.wd < 0:
+                continue
+            try:
+                look = disk.look(folder.at(name), fresh=not folder.local, walk=False)
+            except OSError:
+                continue
+            if look is None or look.folder or not fits(self._globs.step(folder.state, name), look):
+                continue
+            if not disk.busy(folder.at(name), False) if folder.local else look == wait.look:
+                self._put(folder, name, None)
+                self._count(folder, name, look, renamed=False)
 
     def _look(self, folder: Folder, name: str, wait: Wait) -> None:
         path, began = folder.at(name), time.monotonic()

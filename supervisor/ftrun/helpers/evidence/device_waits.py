@@ -21,8 +21,8 @@ from ftrun.helpers.evidence.world import WaitingThread
 from ftrun.messages.probe import Device
 
 BUSY: Final = 90.0  # %: the utilisation of a device that is used all the time
-LOW: Final = 0.5  # of the highest power that a device has drawn in this job: a kernel that waits draws far less
-MEMORY: Final = 3.0  # %: the use of its memory from where on a device works
+LOW: Final = 0.3  # of the highest power that a device has drawn in this job: a kernel that waits draws far less
+MEMORY: Final = 1.0  # %: the use of its memory from where on a device works
 TRAFFIC: Final = 1e6  # bytes per second over PCIe, likewise
 MOST: Final = 64  # ranks of a node
 _DRIVERS: Final = re.compile(r"/(libcuda|libascendcl|libascend_hal|libruntime)(-[0-9a-f]+)?\.so[.\d]*$")
@@ -55,15 +55,15 @@ def wait(job: Facts, devices: Sequence[Device], stacks: Mapping[int, Stack], now
     waiting = list[int]()
     for pid in job.still:
         stack = stacks.get(pid)
-        if stack is None or stack.main is None or not stack.main.frames:
+        if stack is None or stack.main is None or not stack.main.frames or _code_may_run(pid, stack):
             return None
         if _waits(pid):
             waiting.append(pid)
         elif not _waits_for_ranks(pid, stack):
             return None
-    if not waiting or not _have_busy_devices(waiting, devices):
+    if not waiting or not _have_busy_devices(waiting, len(job.ranks), devices):
         return None
-    states = [spinning.state(pid, stacks[pid], _CARRIERS) for pid in job.still]
+    states = [spinning.state(pid, stacks[pid], _CARRIERS, whole=True) for pid in job.still]
     first = waiting[0]
     main = stacks[first].main
     where = "" if main is None else f" at {main.location}"
@@ -76,13 +76,30 @@ def _busy(devices: Sequence[Device]) -> list[Device]:
     return [device for device in devices if (device.util or 0.0) >= BUSY]
 
 
-def _have_busy_devices(pids: Sequence[int], devices: Sequence[Device]) -> bool:
+def _have_busy_devices(pids: Sequence[int], ranks: int, devices: Sequence[Device]) -> bool:
     """Whether each of these processes uses a busy device.  Where no driver tells who uses a device, as in a container,
-    there has to be one for each process that has loaded a driver."""
+    there has to be one for each rank, and a driver in each of these processes."""
     busy, users = _busy(devices), {pid for device in devices for pid in device.pids}
     if users.isdisjoint(pids):
-        return len(busy) >= len(pids) and all(map(_uses_driver, pids))
+        return len(busy) >= ranks and all(map(_uses_driver, pids))
     return {pid for device in busy for pid in device.pids} >= set(pids)
+
+
+def _code_may_run(pid: int, stack: Stack) -> bool:
+    """Whether another thread of Python in this process runs or has a timer, and is of none of the known kinds: it may
+    launch what a device waits for."""
+    for thread in stack.threads:
+        if thread.tid is None or thread.tid == pid or not thread.frames:
+            continue
+        seen = threads.thread(pid, thread.tid, Mappings())
+        if not (seen.running or seen.timed or seen.state == "R"):
+            continue
+        left = None if seen.until is None else seen.until - time.monotonic()
+        sleeps = seen.call is not None and seen.call.kind == "sleep"
+        known = recognized.presumed(thread.frames, seen.name, left, sleeps) is not None
+        if not known and not recognized.reports(thread.frames):
+            return True
+    return False
 
 
 def _uses_driver(pid: int) -> bool:

@@ -147,9 +147,13 @@ _TELEMETRY: Final = re.compile(
     r"/(site|dist)-packages/(tensorboard|tensorboardX|wandb|wandb_gql|mlflow|comet_ml|aim|clearml|neptune|swanlab|tqdm"
     r"|sentry_sdk|opentelemetry|prometheus_client|psutil|pynvml|gpustat|codecarbon)(\.py|/)"
 )
+# The outermost function of such a thread, without its class: it works until it is told to end.
+_LOOP_NAME: Final = re.compile(
+    r"(^|\.)_?(run|worker|target|thread_body|main|loop|ticker|consume\w*|flush|poll\w*|\w*_loop\w*)$"
+)
+_EXECUTOR: Final = re.compile(r"/concurrent/futures/")
 _TENSORBOARD: Final = re.compile(r"/torch/utils/tensorboard/")
 _BOOTSTRAP: Final = ("threading.py", frozenset({"_bootstrap"}))
-_DISTRIBUTED: Final = re.compile(r"/(site|dist)-packages/(torch/distributed|torchft)/")
 _LOADING: Final = re.compile(r"/torch/utils/data/|/multiprocessing/[^/]+\.py$")
 _FEEDER: Final = ("multiprocessing/queues.py", frozenset({"_feed"}))
 _LOADER: Final = ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_next_data"}))
@@ -210,9 +214,12 @@ def asks_store(libraries: Libraries | None, left: float | None) -> bool:
 
 
 def reports(frames: Sequence[Frame]) -> bool:
-    """Whether all of this thread's code is of the standard library and of one that reports what training does."""
-    found = [bool(_TELEMETRY.search(f.file) or _TENSORBOARD.search(f.file)) for f in frames if not f.is_standard]
-    return bool(found) and all(found)
+    """Whether all of this thread's code is of the standard library and of one that reports what training does, which
+    has started it for its own work.  One that the program started for a call of such a library is waited for."""
+    own = [frame for frame in frames if not frame.is_standard]
+    if not own or not all(_TELEMETRY.search(frame.file) or _TENSORBOARD.search(frame.file) for frame in own):
+        return False
+    return bool(_LOOP_NAME.search(own[-1].name)) and not any(_EXECUTOR.search(frame.file) for frame in frames)
 
 
 def awaits_interpreter(libraries: Libraries | None) -> bool:
@@ -252,9 +259,7 @@ def given(
         return frozenset(Gives)
     if reports(frames):
         return frozenset()
-    found = {Gives.ANYTHING, Gives.CODE}
-    if any(_DISTRIBUTED.search(frame.file) for frame in frames):
-        found.add(Gives.GROUP)
+    found = {Gives.ANYTHING, Gives.CODE, Gives.GROUP}  # it may enter a collective later
     fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
     if any(_LOADING.search(frame.file) for frame in frames) and not fed:
         found.add(Gives.LOADER)
@@ -301,6 +306,13 @@ def serves_loader(frames: Sequence[Frame]) -> bool:
 def works_for_loader(frames: Sequence[Frame]) -> bool:
     """Whether this is the main thread of a DataLoader's worker."""
     return any(is_in(frame, *_WORKER) for frame in frames)
+
+
+def awaits_task(frames: Sequence[Frame]) -> bool:
+    """Whether a worker of a DataLoader waits for its next task, or a thread of it only passes its batches on."""
+    own = (frame for frame in frames if not frame.is_standard)
+    first = next(own, None)
+    return bool(frames) and (first is None or is_in(first, *_WORKER))
 
 
 def trains(frames: Sequence[Frame]) -> bool:

@@ -32,11 +32,13 @@ class State(NamedTuple):
     others: float
 
 
-def state(pid: int, stack: Stack, carriers: re.Pattern[str] | None = None) -> State:
-    """Of a process of whose main thread the stack is known.  `carriers`: names of threads whose time does not count."""
+def state(pid: int, stack: Stack, carriers: re.Pattern[str] | None = None, whole: bool = False) -> State:
+    """Of a process of whose main thread the stack is known.  `carriers`: names of threads whose time does not count.
+    `whole`: each line of the stack counts, and not only the innermost function."""
     assert stack.main is not None
     inner, family = stack.main.frames[0], below(pid, procfs.all_processes()) - {pid}
-    seen = pid, inner.file, inner.name, _transferred(pid), sorted(family), _reaped(pid)
+    place: object = [frame.full for frame in stack.main.frames] if whole else (inner.file, inner.name)
+    seen = pid, place, _transferred(pid), sorted(family), _reaped(pid)
     spared = 0.0 if carriers is None else sum(_cpu(pid, tid) for tid in _named(pid, carriers))
     return State(seen, _cpu(pid) - _cpu(pid, pid) - spared + sum(map(_cpu, family)))
 

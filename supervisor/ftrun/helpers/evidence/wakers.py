@@ -118,8 +118,8 @@ class Reader:
         pids = frozenset({pid, *self._world.memory.get(pid, ()), *awaited, *beside})
         handler = 0 if thread.is_stopped else self._handlers.runs(pid, process, thread, presumed)
         own, others = self._gives(pid, thread)
-        family = {process.parent, *self._offspring.get(process.parent, ())}
-        if awaited <= family and recognized.works_for_loader(self.frames(pid, pid)):
+        frames = self.frames(pid, thread.tid)
+        if recognized.works_for_loader(self.frames(pid, pid)) and (awaited <= {pid} or recognized.awaits_task(frames)):
             others = Gives.LOADER  # of its rank; whatever else runs there neither ends nor feeds it
         found = Wakers(None, pids, what, polls, frozenset(self._links), self._listens)
         return found._replace(awaited=frozenset(awaited), handler=handler, own=own, others=others)

@@ -9,10 +9,13 @@ from ftrun.pid1.clients.base import Client
 
 
 class CheckpointWatcher(Client[messages.Event]):
+    """`rest_requested`: the helper has yet to report what was saved before the command ended."""
+
     name = "checkpoint_watcher"
-    events = messages.EVENTS
+    requests, events = messages.REQUESTS, messages.EVENTS
 
     def start(self) -> None:
+        self.rest_requested = False
         self.context.helpers.add(self.name, *self._arguments(time.monotonic()))
 
     def _arguments(self, since: float) -> list[str]:
@@ -24,4 +27,13 @@ class CheckpointWatcher(Client[messages.Event]):
         match message:
             case messages.Saved(path, mono, renamed, written):
                 return [ev.CheckpointSaved(now, path, mono, renamed, written)]
+            case messages.AllSent():
+                self.rest_requested = False
         return []
+
+    def on_spawning(self) -> None:
+        self.rest_requested = False
+
+    def request_rest(self) -> None:
+        self.rest_requested = self.context.helpers.is_running(self.name)
+        self.send(messages.GetRest())

@@ -23,6 +23,7 @@ from ftrun.pid1.clients.base import Client, Context, Record, StandbyRequest, Sta
 if TYPE_CHECKING:
     from ftrun.messages.exit_hooks import Work
     from ftrun.messages.state_store import Verdict
+    from ftrun.pid1.clients.checkpoint_watcher import CheckpointWatcher
     from ftrun.pid1.clients.evidence import Evidence
     from ftrun.pid1.clients.exit_hooks import ExitHooks
     from ftrun.pid1.clients.heal import Heal
@@ -275,10 +276,13 @@ class Clients:
         found: StateStore | None = self._running.get("state_store")
         return found
 
-    def request_tail(self) -> None:
-        """Ask for the last lines of the command's output, if it is captured; later they are in `tail`."""
+    def on_failed(self) -> None:
+        """The command has failed: ask for the last lines of its output, if it is captured, which later are in `tail`,
+        and for the checkpoints that it has saved, which come before the decision about the restart."""
         if (output := self._output) is not None:
             output.request_tail()
+        if (watcher := self._watcher) is not None:
+            watcher.request_rest()
 
     @property
     def tail(self) -> tuple[str, ...]:
@@ -289,11 +293,18 @@ class Clients:
         found: Output | None = self._running.get("output")
         return found
 
+    @property
+    def _watcher(self) -> "CheckpointWatcher | None":
+        found: CheckpointWatcher | None = self._running.get("checkpoint_watcher")
+        return found
+
     def cause_deadline(self, since: float) -> float:
-        """Until when a helper may still report the cause of a failure at `since`: a device fault, the last output,
-        or the history; 0 if none is expected."""
-        store, output = self._store, self._output
+        """Until when a helper may still report the cause of a failure at `since`, or what counts against it: a device
+        fault, the last output, the last checkpoints, or the history; 0 if none is expected."""
+        store, output, watcher = self._store, self._output, self._watcher
         if (store is not None and not store.loaded) or (output is not None and output.tail_requested):
+            return since + ASKING
+        if watcher is not None and watcher.rest_requested:
             return since + ASKING
         return since + REPORTING if self._context.devices else 0.0
 
