@@ -112,6 +112,39 @@ def test_a_device_that_has_never_drawn_more_power_may_be_at_work(job: Job, drive
         assert not (seen := look(request([job.pid], WAITING, powers=powers)).spin) or not seen.on_device
 
 
+# A rank that stands still in a collective, of which no look can prove for what it waits.
+REDUCE = """os.makedirs('torch/distributed', exist_ok=True)
+with open('torch/distributed/distributed_c10d.py', 'w') as file:
+    file.write('import time\\ndef all_reduce(): time.sleep(10**6)\\n')
+sys.path.insert(0, 'torch/distributed')
+from distributed_c10d import all_reduce
+ready(); all_reduce()"""
+
+
+def test_a_rank_may_wait_for_another_one_that_waits_for_its_device(job: Job, driver: str) -> None:
+    """Each needs a busy device where no driver tells who uses which: the first may compute, beside one that is idle."""
+    job.start(f"{HEAD}ready(); item('spinning')", driver)
+    job.start(f"{HEAD}{REDUCE}", driver)
+    both = WAITING, WAITING._replace(id="GPU-2")
+    wait_for(lambda: (seen := see(job, *both)) and seen.on_device, "the wait of both")
+    assert not (seen := see(job, WAITING, NOTHING)) or not seen.on_device
+
+
+def test_a_thread_with_a_timer_explains_the_wait(job: Job, driver: str) -> None:
+    """It may launch what the device waits for."""
+    data = "threading.Thread(target=lambda: time.sleep(900), daemon=True).start()"
+    job.start(f"{HEAD}{data}; ready(); item('spinning')", driver)
+    for _ in range(3):
+        assert not (seen := see(job, WAITING)) or not seen.on_device
+
+
+def test_a_rank_that_is_at_another_line_is_another_one(job: Job, driver: str) -> None:
+    compute = "def work():\n    n = 0\n    while True:\n        n += 1\n        n += 2\n        n += 3\n"
+    job.start(f"{HEAD}{compute}ready(); work()", driver)
+    first = wait_for(lambda: (seen := see(job, WAITING)) and seen.on_device and seen, "a look that sees it")
+    wait_for(lambda: (later := see(job, WAITING)) and spin.follow(first, later) is not first, "another line")
+
+
 EXPLAINED = {
     "it computes without a driver": "ready()\nwhile True: pass",
     "it waits for data": (
@@ -137,7 +170,8 @@ def test_a_rank_that_moves_or_never_stepped_explains_it_too(job: Job, driver: st
         (asked.ranks[0]._replace(step=None),),
         (*asked.ranks, RankState(1, job.pid + 1, moved_at=asked.now - 1, step=7)),
     ):
-        assert not (seen := look(asked._replace(ranks=ranks)).spin) or not seen.on_device
+        devices = WAITING, WAITING._replace(id="GPU-2")
+        assert not (seen := look(asked._replace(ranks=ranks, devices=devices)).spin) or not seen.on_device
 
 
 def test_a_rank_whose_helpers_work_is_another_one_at_each_look(job: Job, driver: str) -> None:

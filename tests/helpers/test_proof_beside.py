@@ -88,6 +88,20 @@ def test_a_call_of_a_library_that_reports_may_be_what_is_waited_for(job: Job, tm
     wait_for(lambda: "waits for a timer" in (see(job, job.pid).open_reason or ""), "the reason", 60)
 
 
+COLLECTIVE = """os.makedirs('torch/distributed', exist_ok=True)
+with open('torch/distributed/distributed_c10d.py', 'w') as file:
+    file.write('def all_reduce(lock):\\n    lock.acquire(); lock.acquire()\\n')
+sys.path.insert(0, 'torch/distributed')
+from distributed_c10d import all_reduce
+"""
+
+
+def test_a_thread_with_a_timer_may_enter_a_collective_later(job: Job) -> None:
+    beside = "threading.Thread(target=lambda: time.sleep(900), daemon=True).start()"
+    job.start(f"{HEAD}{COLLECTIVE}{beside}; ready(); all_reduce(threading.Lock())", "0")
+    wait_for(lambda: "waits for a timer" in (see(job, job.pid).open_reason or ""), "the reason", 60)
+
+
 def test_a_thread_of_the_program_may_give_a_lock(job: Job) -> None:
     code = "def poll():\n    while True:\n        time.sleep(0.5)\nthread(poll); ready(); stuck()"
     job.start(HEAD + code, "0")

@@ -74,9 +74,9 @@ OPEN = {
 }
 
 
-def start(job: Job, place: str, how: str, code: str, port: int) -> int:
+def start(job: Job, place: str, how: str, code: str, port: int, program: str = PROGRAM) -> int:
     """The pid of the process that stands still.  The program is a file, since a fork server imports it."""
-    (job.folder / "program.py").write_text(PROGRAM)
+    (job.folder / "program.py").write_text(program)
     words = [str(job.folder / "program.py"), place, how, code, str(port)]
     job.start(f"import os, sys, json; os.execv(sys.executable, [sys.executable, *json.loads({json.dumps(words)!r})])")
     return int(job.first_line.split()[1])
@@ -106,3 +106,12 @@ def test_a_healthy_loader_is_never_convicted(job: Job, name: str) -> None:
         for ranks in ((), (job.pid,)):
             found = see(job, *ranks)
             assert found.open_reason, found
+
+
+def test_a_worker_may_wait_for_a_thread_of_the_main_process(job: Job) -> None:
+    """It fills a queue of the program's own later; that the main process waits for a batch does not matter."""
+    fills = "    threading.Thread(target=lambda: (time.sleep(900), queue.put(1)), daemon=True).start()\n"
+    main = "if __name__ == '__main__':\n"
+    program = PROGRAM.replace(main, f"import multiprocessing\nqueue = multiprocessing.Queue()\n{main}{fills}")
+    start(job, "worker", "fork", "import __main__; __main__.queue.get()", 0, program)
+    wait_for(lambda: "waits for a timer" in (see(job).open_reason or ""), "the reason", 60)
