@@ -14,41 +14,36 @@ from ftrun.core.rules.hang_rules import RULES
 from ftrun.helpers.evidence import (
     blocking_calls,
     flight_recorder,
-    libraries,
+    job_processes,
     look,
-    processes,
-    proof,
     report,
     report_document,
-    stacks,
-    wait_graph,
     wait_picture,
-    waits,
+    wait_text,
 )
 from ftrun.helpers.evidence.blocking_calls import Task
 from ftrun.helpers.evidence.classification import (
-    Change,
     Classification,
     Outside,
-    changes,
     classify,
     other_silent_ranks,
-    process_subtree,
     works,
 )
-from ftrun.helpers.evidence.connections import traffic
-from ftrun.helpers.evidence.deliberate import deliberate
 from ftrun.helpers.evidence.folder import Folder
-from ftrun.helpers.evidence.graph import Graph, Outcome
-from ftrun.helpers.evidence.headline import OUTSIDE
 from ftrun.helpers.evidence.other_members import OtherMembers
-from ftrun.helpers.evidence.processes import Observation
 from ftrun.helpers.evidence.report import Facts
-from ftrun.helpers.evidence.stacks import Stacks
-from ftrun.helpers.evidence.world import LATE, World
 from ftrun.messages.evidence import ON_TIME, Event, Reply, Request
 from ftrun.messages.helpers import Problem
 from ftrun.views import state
+from waitproof import libraries, processes, proof, stacks, wait_graph, waits
+from waitproof.changes import Change, changes, process_subtree
+from waitproof.connections import traffic
+from waitproof.deliberate import deliberate
+from waitproof.graph import Graph, Outcome
+from waitproof.headline import OUTSIDE
+from waitproof.processes import Observation
+from waitproof.stacks import Stacks
+from waitproof.world import LATE, World
 
 ELSEWHERE: Final = -1  # stands for the ranks of other members
 STACKS: Final = 0.25  # share of the time beside the pause that is for the stacks of one observation
@@ -179,8 +174,8 @@ class Investigation:
         """The processes, and the order in which stacks and waits are read: the suspect, ranks, its descendants, other
         Pythons, the rest."""
         request = self._request
-        self._excluded = processes.with_newly_started(request.excluded, request.root, self._ranks)
-        seen = processes.observe(request.root, self._excluded)
+        self._excluded = job_processes.with_newly_started(request.excluded, request.root, self._ranks)
+        seen = processes.observe(job_processes.members(request.root, self._excluded))
         self._processes = len(seen.processes)
         below = processes.below(self._request.suspect, [process.stat for process in seen.processes.values()])
         pids = [pid for pid, _ in seen.processes]
@@ -323,7 +318,7 @@ def _with_origin(facts: Facts) -> Facts:
 def _explained(facts: Facts, world: World) -> Facts:
     """The facts with the headline and the graph of the waits."""
     name, ranks = partial(report.process_name, facts), [rank.pid for rank in facts.request.ranks]
-    graph = wait_graph.build(facts.changes, world, facts.request.suspect, ranks, name)
+    graph = wait_graph.build(facts.changes, world, facts.request.suspect, ranks, name, wait_text.clean)
     return facts._replace(mechanism=facts.request.finding.mechanism or wait_graph.mechanism(graph), graph=graph)
 
 
