@@ -62,7 +62,7 @@ class Describer:
     def wait(self, pid: int) -> tuple[str, str, bool]:
         """What the main thread of a process waits for, the name of its collective (or of a backward pass) or empty,
         whether it is stopped."""
-        return self._waits(pid, pid), recognized.common_call(self._frames(pid, pid)), self._is_stopped(pid)
+        return self.waits(pid, pid), recognized.common_call(self._frames(pid, pid)), self._is_stopped(pid)
 
     def launches(self, pid: int) -> bool:
         """Whether this process is a launcher of ranks, which waits for their ends."""
@@ -76,7 +76,7 @@ class Describer:
         thread = self._python.get((pid, tid))
         return thread.frames if thread else ()
 
-    def _waits(self, pid: int, tid: int) -> str:
+    def waits(self, pid: int, tid: int) -> str:
         """`waits for a lock at train.py:12`."""
         frames, place = self._frames(pid, tid), self.place(pid, tid)
         at = f" at {place}" if place else ""
@@ -102,18 +102,21 @@ class Describer:
             return f"the threads of {self.who(pid)} are not known: {process.problem if process else 'it is gone'}"
         if found.open_reason is not None:
             return f"{self.who(pid)} {found.open_reason}"
-        text = f"{self.who(pid)} {self._waits(pid, pid)}"
-        seen = {node}
+        return f"{self.who(pid)} {self.waits(pid, pid)}; {self.may_wait_for(node, reasons)}"
+
+    def may_wait_for(self, node: Node, reasons: Mapping[Node, Node | None]) -> str:
+        """`it may wait for` the thread that may wake this one, and why that may run."""
+        pid, seen = node[0], {node}
         while (following := reasons.get(node)) is not None and following not in seen:
             node = following
             seen.add(node)
         last = self._wakers.get(node)
         if node[1] == 0 or last is None:
             problem = self._world.processes[node[0]].problem
-            return f"{text}; it may wait for {self.who(node[0])}, of which nothing is known: {problem}"
+            return f"it may wait for {self.who(node[0])}, of which nothing is known: {problem}"
         thread = self.thread(*node)
         other = thread if node[0] == pid else f"{self.who(node[0])}, {thread}"
-        return f"{text}; it may wait for {other}, which {last.open_reason}"
+        return f"it may wait for {other}, which {last.open_reason}"
 
     # --- deadlocks ----------------------------------------------------------------------------------------------------
 
@@ -132,14 +135,14 @@ class Describer:
             return root, ", and ".join([text, *before])
         if following is not None and following != root:
             cycle = path[path.index(following) :]
-            waits = [f"{self._exact(one)} {self._waits(one, one)}" for one in cycle[: NAMED + 1]]
+            waits = [f"{self._exact(one)} {self.waits(one, one)}" for one in cycle[: NAMED + 1]]
             others = path[: path.index(following)]
             before = [f"{self.who(one)} {self._because(one)}" for one in others[::-1][:NAMED]]
             return root, "; ".join([f"deadlock: {', and '.join(waits)}, each of which needs the next", *before])
-        text = f"deadlock: {self._exact(root)} {self._waits(root, root)}, which only its own threads can end"
+        text = f"deadlock: {self._exact(root)} {self.waits(root, root)}, which only its own threads can end"
         sides = [node for node in self._python if node[0] == root and node[1] != root and self._frames(*node)]
         if sides:
-            text += ": " + ", ".join(f"{self.thread(*node)} {self._waits(*node)}" for node in sides[:NAMED])
+            text += ": " + ", ".join(f"{self.thread(*node)} {self.waits(*node)}" for node in sides[:NAMED])
         return root, "; ".join([text, *before])
 
     def _exact(self, pid: int) -> str:
@@ -151,7 +154,7 @@ class Describer:
         frames, place = self._frames(pid, pid), self.place(pid, pid)
         if call := recognized.common_call(frames):
             return f"waits for it in {call}{f' at {place}' if place else ''}"
-        return self._waits(pid, pid)
+        return self.waits(pid, pid)
 
     def _mismatch(self, group: Iterable[Node]) -> str | None:
         """Ranks that wait in different collectives."""

@@ -74,6 +74,97 @@ class Proof(NamedTuple):
     in_group: bool = False
 
 
+class Walk:
+    """One walk over the waits of two observations: which threads may run, and which never do again.
+
+    `stacks`: read between the two observations.  `optimistic`: what only a stack can show is taken for closed, and
+    nothing outside the job was looked at: then only an open result holds.  `in_group`: other members of the group are
+    expected to say what their ends of connections do.  `code`: whose code the threads of the processes with a stack
+    run.
+
+    `world`: the second observation.  `wakers`: of all threads.  `reasons`: the threads that may run; for each the one
+    that may wake it, or None if it may run by itself.  `changed`: why the two observations are not about the same
+    threads, or empty.  `describe` makes the sentences.
+    """
+
+    def __init__(
+        self,
+        before: World,
+        after: World,
+        stacks: Mapping[int, Stack],
+        job: Facts,
+        optimistic: bool = False,
+        in_group: bool = False,
+        code: Code = NOTHING,
+    ) -> None:
+        self.world = after = after._replace(holders=_holders(before, after))
+        self._job, self._in_group = job, in_group
+        reader = Reader(after, stacks, optimistic, in_group, code, job.stepped, job.ended)
+        self.changed = _changes(before, after)
+        earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
+        seconds, enders = after.at - before.at, families.enders(after, job.root, {*job.ranks, *job.still})
+        wakers = {
+            (pid, thread.tid): _checked(
+                reader.of(pid, thread).also(enders.get(pid, ())), earlier.get((pid, thread.tid)), thread, seconds
+            )
+            for pid, process in after.processes.items()
+            for thread in process.threads
+        }
+        wakers |= _opened_by_handlers(wakers)
+        for pid, parent in families.trials(after, job.ranks).items():
+            if any(wakers[parent, thread.tid].open_reason for thread in after.processes[parent].threads):
+                wakers |= {(pid, t.tid): wakers[pid, t.tid].also((parent,)) for t in after.processes[pid].threads}
+        gives = {
+            (pid, t.tid): reader.gives(pid, t) for pid, process in after.processes.items() for t in process.threads
+        }
+        self.wakers, self._gives = wakers, gives
+        self.reasons, self._running = _may_run(after, wakers, gives)
+        # Without stacks a side thread may turn out to give nothing; what it waits for is to be read, though.
+        self._followed = dict.fromkeys(gives, frozenset(Gives)) if optimistic else gives
+        self.describe = mechanism.Describer(after, stacks, job.ranks, wakers)
+
+    def proof(self) -> Proof:
+        """The proof for the first rank of `job.still` that is convicted; else why the first one may still go on."""
+        job, after, wakers, changed, describe = self._job, self.world, self.wakers, self.changed, self.describe
+        asked = bool(job.ranks or job.still)
+        suspects = [(pid,) for pid in job.still if pid in after.processes] if asked else [tuple(after.processes)]
+        stopped = _stopped_by_someone(after, job)
+        first: Proof | None = None
+        for pids in suspects:
+            living = next((pid for pid in pids if (pid, pid) in self.reasons or (pid, pid) not in wakers), None)
+            group = _closure(pids if living is None else (living,), wakers, self._followed)
+            waits = tuple(_wait(describe, wakers, node) for node in group)
+            if living is not None or changed or not pids:
+                who = living if living is not None else (*pids, job.root)[0]
+                sentence = describe.what_it_waits_for(who, self.reasons)
+                first = first or Proof(changed or sentence, sentence, waits=waits)
+                continue
+            root, text = describe.deadlock(pids[0], group)
+            if stopped:
+                first = first or Proof(stopped, text, waits=waits)
+                continue
+            if any(wakers[node].links or wakers[node].listens for node in group):
+                if first is None or not first.in_group:
+                    sentence = describe.what_it_waits_for(pids[0], self.reasons)
+                    reason = f"{sentence}, for other members of the group"
+                    first = Proof(reason, sentence, waits=waits, in_group=True)
+                continue
+            fingerprint = _fingerprint(after, group, wakers)
+            return Proof(None, text, fingerprint, job.ranks.get(root), root, waits)
+        first = first or Proof("no rank of the job is known to this process tree")
+        if self._in_group:
+            seen = _for_the_group(after, job, wakers, self._running, describe, changed or stopped)
+            why = "" if first.in_group else first.open_reason or ""
+            first = first._replace(group=seen._replace(why=seen.why or why))
+        return first
+
+    def why_open(self, node: Node) -> str:
+        """Why this thread may run again; empty if it never does."""
+        if (reason := self.wakers[node].open_reason) is not None:
+            return reason
+        return self.describe.may_wait_for(node, self.reasons) if node in self.reasons else ""
+
+
 def prove(
     before: World,
     after: World,
@@ -83,70 +174,8 @@ def prove(
     in_group: bool = False,
     code: Code = NOTHING,
 ) -> Proof:
-    """The proof for the first rank of `job.still` that is convicted; else why the first one may still go on.
-
-    `stacks`: read between the two observations.  `optimistic`: what only a stack can show is taken for closed, and
-    nothing outside the job was looked at: then only an open result holds.  `in_group`: other members of the group are
-    expected to say what their ends of connections do (other_members.py).  `code`: whose code the
-    threads of the processes with a stack run.
-    """
-    after = after._replace(holders=_holders(before, after))
-    reader = Reader(after, stacks, optimistic, in_group, code, job.stepped, job.ended)
-    changed = _changes(before, after)
-    earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
-    seconds, enders = after.at - before.at, families.enders(after, job.root, job.ranks)
-    wakers = {
-        (pid, thread.tid): _checked(
-            reader.of(pid, thread).also(enders.get(pid, ())), earlier.get((pid, thread.tid)), thread, seconds
-        )
-        for pid, process in after.processes.items()
-        for thread in process.threads
-    }
-    wakers |= _opened_by_handlers(wakers)
-    for pid, parent in families.trials(after, job.ranks).items():
-        if any(wakers[parent, thread.tid].open_reason for thread in after.processes[parent].threads):
-            wakers |= {(pid, t.tid): wakers[pid, t.tid].also((parent,)) for t in after.processes[pid].threads}
-    gives = {(pid, t.tid): reader.gives(pid, t) for pid, process in after.processes.items() for t in process.threads}
-    reasons, running = _may_run(after, wakers, gives)
-    # Without stacks a side thread may turn out to give nothing; what it waits for is to be read, though.
-    followed = dict.fromkeys(gives, frozenset(Gives)) if optimistic else gives
-    describe = mechanism.Describer(after, stacks, job.ranks, wakers)
-    suspects = [(pid,) for pid in job.still if pid in after.processes] if job.ranks else [tuple(after.processes)]
-    stopped = _stopped_by_someone(after, job)
-    group_waits = _for_the_group(after, job, wakers, running, describe, changed or stopped) if in_group else None
-    first: Proof | None = None
-    for pids in suspects:
-        living = next((pid for pid in pids if (pid, pid) in reasons or (pid, pid) not in wakers), None)
-        group = _closure(pids if living is None else (living,), wakers, followed)
-        waits = tuple(_wait(describe, wakers, node) for node in group)
-        if living is not None or changed or not pids:
-            sentence = describe.what_it_waits_for(living if living is not None else (*pids, job.root)[0], reasons)
-            first = first or Proof(changed or sentence, sentence, waits=waits)
-            continue
-        root, text = describe.deadlock(pids[0], group)
-        if stopped:
-            first = first or Proof(stopped, text, waits=waits)
-            continue
-        if any(wakers[node].links or wakers[node].listens for node in group):
-            if first is None or not first.in_group:
-                sentence = describe.what_it_waits_for(pids[0], reasons)
-                first = Proof(
-                    f"{sentence}, for other members of the group",
-                    sentence,
-                    "",
-                    None,
-                    0,
-                    waits,
-                    in_group=True,
-                )
-            continue
-        fingerprint = _fingerprint(after, group, wakers)
-        return Proof(None, text, fingerprint, job.ranks.get(root), root, waits)
-    first = first or Proof("no rank of the job is known to this process tree")
-    if group_waits is not None:
-        why = "" if first.in_group else first.open_reason or ""
-        first = first._replace(group=group_waits._replace(why=group_waits.why or why))
-    return first
+    """The proof of one walk."""
+    return Walk(before, after, stacks, job, optimistic, in_group, code).proof()
 
 
 def _for_the_group(
@@ -166,7 +195,7 @@ def _for_the_group(
     links = sorted(Connections(world).links(), key=lambda one: (one[1].local, one[1].remote, one[0])) if dead else []
     place, number = {pid: n for n, pid in enumerate(dead)}, {key: n for n, (key, _) in enumerate(links)}
     threads = {pid: [wakers[pid, t.tid] for t in world.processes[pid].threads] for pid in dead}
-    ranks = _ranks(world, job)
+    ranks = ranks_by_environment(world, job)
     blocked = [
         Blocked(
             pid,
@@ -195,7 +224,7 @@ def _for_the_group(
     return GroupWaits(fingerprint, tuple(blocked), tuple(shown), size, why)
 
 
-def _ranks(world: World, job: Facts) -> dict[int, int]:
+def ranks_by_environment(world: World, job: Facts) -> dict[int, int]:
     """The ranks of this member by pid: those with heartbeats, and others that have the environment of a rank.  It is
     inherited: by the workers of a rank and, where the scheduler has set RANK to the number of the node, by torchrun."""
     found = {pid: rank for pid, rank in job.ranks.items() if pid in world.processes}

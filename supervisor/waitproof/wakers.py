@@ -212,6 +212,8 @@ class Reader:
                 return self._futex(thread)
             case "sleep" if presumed is not None:
                 return "a timer", set()
+            case "restart":
+                raise _Open(f"waits for a timer ({call.name})")
             case "signal":
                 return "a signal", set()
             case "child":
