@@ -60,11 +60,6 @@ class Change(NamedTuple):
         """Whether its main thread is in one of these functions, or in a call from them."""
         return self.main is not None and _inside(self.main, file, names)
 
-    def has(self, tid: int, file: str, names: Container[str]) -> bool:
-        """The same for another thread."""
-        threads = self.stack.threads if self.stack else ()
-        return any(_inside(thread, file, names) for thread in threads if thread.tid == tid)
-
     def may_run_python(self, tid: int) -> bool:
         """Whether this thread has Python frames, as far as that is known."""
         python = {thread.tid for thread in self.stack.threads if thread.frames} if self.stack else {None}

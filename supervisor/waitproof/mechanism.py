@@ -6,6 +6,7 @@ from typing import Final
 
 from waitproof import recognized
 from waitproof import text as words
+from waitproof.connections import Connections
 from waitproof.stacks import Frame, Stack, outermost
 from waitproof.wakers import Wakers
 from waitproof.world import World
@@ -118,6 +119,46 @@ class Describer:
         other = thread if node[0] == pid else f"{self.who(node[0])}, {thread}"
         return f"it may wait for {other}, which {last.open_reason}"
 
+    def explain(self, pid: int, reasons: Mapping[Node, Node | None]) -> tuple[str, tuple[int, ...]]:
+        """What the main thread of this process waits for in the end, and the pids from it to the last one that is
+        waited for."""
+        path = [pid]
+        while (found := self._wakers.get((path[-1], path[-1]))) is not None and found.open_reason is None:
+            following = self._next(path[-1], self._ranks)
+            if following is None or following in path:
+                break
+            path.append(following)
+        if not self._is_stopped(path[-1]):  # which a person has to know first, whatever else there is
+            # In a collective it is the other ranks that matter, whatever side threads may do.
+            may_run = (n for n, one in enumerate(path) if (one, one) in reasons and not self._calls(one))
+            path = path[: next(may_run, len(path)) + 1]
+        last = path[-1]
+        before = f"{self.who(pid)} {self.waits(pid, pid)}; " if last != pid else ""
+        node: Node | None = (last, last)
+        if self._is_stopped(last):
+            text = f"{self.who(last)} is stopped by SIGSTOP"
+        elif node not in self._wakers or node in reasons:
+            text = self.what_it_waits_for(last, reasons)
+            while node is not None and (node := reasons.get(node)) is not None and node[0] not in path:
+                path.append(node[0])
+        elif elsewhere := self._elsewhere(last):
+            text = f"{self.who(last)} waits for other ranks, {elsewhere}"
+        else:
+            turn = self._next(last, self._ranks)
+            text = f"{self.who(last)} {self.waits(last, last)}" + (f", for {self.who(turn)} in turn" if turn else "")
+        return before + text, tuple(path)
+
+    def _calls(self, pid: int) -> str:
+        return recognized.common_call(self._frames(pid, pid))
+
+    def _elsewhere(self, pid: int) -> str | None:
+        """Why ranks outside this process tree may have to enter the collective in which this one waits."""
+        process = self._world.processes.get(pid)
+        if process is None or self._is_stopped(pid) or not self._calls(pid):
+            return None
+        ranks = [pid, *sorted(self._ranks.keys() - {pid})]
+        return Connections(self._world).elsewhere(process, ranks, self.who)
+
     # --- deadlocks ----------------------------------------------------------------------------------------------------
 
     def deadlock(self, pid: int, group: Iterable[Node]) -> tuple[int, str]:
@@ -172,15 +213,16 @@ class Describer:
         ]
         return f"collective mismatch: {', '.join(parts)}"
 
-    def _next(self, pid: int) -> int | None:
-        """The process for which this one waits in the first place; None: only for itself."""
+    def _next(self, pid: int, beside: Iterable[int] = ()) -> int | None:
+        """The process for which this one waits in the first place; None: only for itself.  `beside`: the ranks for
+        which it may wait in a collective, where no connection tells."""
         if self._is_stopped(pid):
             return None
         frames = self._frames(pid, pid)
         own = self._others(pid, [(pid, pid)])
         if recognized.common_call(frames):
             everything = self._others(pid, [node for node in self._wakers if node[0] == pid])
-            own = {other for other in everything if other in self._ranks} or everything
+            own = {other for other in everything if other in self._ranks} or everything or set(beside) - {pid}
         elif not own:
             own = self._others(pid, [node for node in self._python if node[0] == pid and self._frames(*node)])
         if not own:

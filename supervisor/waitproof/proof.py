@@ -10,7 +10,6 @@ threads that are known to wait again and again (recognized.py).  Then each threa
 the observations, in which everything that the proof uses was read.  No timeout is needed: a job for which this proof
 holds stays as it is for ever, unless somebody outside kills or debugs it.
 
-graph.py decides nothing: it makes the sentences of the report.
 """
 
 import hashlib
@@ -82,9 +81,9 @@ class Walk:
     expected to say what their ends of connections do.  `code`: whose code the threads of the processes with a stack
     run.
 
-    `world`: the second observation.  `wakers`: of all threads.  `reasons`: the threads that may run; for each the one
-    that may wake it, or None if it may run by itself.  `changed`: why the two observations are not about the same
-    threads, or empty.  `describe` makes the sentences.
+    `job`: as above.  `world`: the second observation.  `wakers`: of all threads.  `reasons`: the threads that may run;
+    for each the one that may wake it, or None if it may run by itself.  `changed`: why the two observations are not
+    about the same threads, or empty.  `describe` makes the sentences.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Walk:
         code: Code = NOTHING,
     ) -> None:
         self.world = after = after._replace(holders=_holders(before, after))
-        self._job, self._in_group = job, in_group
+        self.job, self._in_group = job, in_group
         reader = Reader(after, stacks, optimistic, in_group, code, job.stepped, job.ended)
         self.changed = _changes(before, after)
         earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
@@ -125,7 +124,7 @@ class Walk:
 
     def proof(self) -> Proof:
         """The proof for the first rank of `job.still` that is convicted; else why the first one may still go on."""
-        job, after, wakers, changed, describe = self._job, self.world, self.wakers, self.changed, self.describe
+        job, after, wakers, changed, describe = self.job, self.world, self.wakers, self.changed, self.describe
         asked = bool(job.ranks or job.still)
         suspects = [(pid,) for pid in job.still if pid in after.processes] if asked else [tuple(after.processes)]
         stopped = _stopped_by_someone(after, job)

@@ -1,5 +1,5 @@
 """What is known about the waits of the job at one instant: values that the readers of /proc fill (waits.py, files.py,
-sockets.py), from which the graph of waits is built (graph.py) and a deadlock is proved (proof.py).  Pure.
+sockets.py), from which proof.py proves what can never end.  Pure.
 """
 
 from typing import Final, NamedTuple

@@ -48,30 +48,30 @@ CLIENT = "import socket, sys, time\nc = socket.create_connection(('127.0.0.1', i
 
 # Each waits for something outside the job; the text that the record must contain.
 OPEN = {
-    "a sleep after HTTP 429": ("rest()", "waits for a timer that ends in"),
-    "the same with Event.wait": ("ready(); threading.Event().wait(500)", "waits for a timer that ends in"),
-    "the same in asyncio": ("ready(); asyncio.run(asyncio.sleep(500))", "waits for a timer that ends in"),
-    "an upload that is not taken": ("upload()", "which is outside the job (sendto"),
+    "a sleep after HTTP 429": ("rest()", "waits for a timer ("),
+    "the same with Event.wait": ("ready(); threading.Event().wait(500)", "waits for a timer ("),
+    "the same in asyncio": ("ready(); asyncio.run(asyncio.sleep(500))", "waits for a timer ("),
+    "an upload that is not taken": ("upload()", "which is outside the job"),
     "an upload in pieces": ("upload(0.05)", "outside the job"),
     "http.client": (
         "c = http.client.HTTPConnection('127.0.0.1', port); c.request('PUT', '/'); ready(); c.getresponse()",
-        "which is outside the job (recvfrom",
+        "which is outside the job",
     ),
     "poll on a socket": (
         "c = connect(); c.settimeout(600); p = select.poll(); p.register(c, 1); ready(); p.poll()",
-        "which is outside the job (poll",
+        "which is outside the job",
     ),
-    "select on a socket": ("c = connect(); ready(); select.select([c], [], [])", "which is outside the job ("),
+    "select on a socket": ("c = connect(); ready(); select.select([c], [], [])", "which is outside the job"),
     "asyncio and a server": (
         "async def main():\n"
         "    r, w = await asyncio.open_connection('127.0.0.1', port)\n    ready()\n    await r.read(1)\n"
         "asyncio.run(main())",
-        "which is outside the job (epoll_wait",
+        "which is outside the job",
     ),
     "an upload by a child": (
         "code = 'import socket; c = socket.create_connection((\"127.0.0.1\", %d)); c.recv(1)' % port\n"
         "child = subprocess.Popen([sys.executable, '-c', code]); ready(); child.wait()",
-        "it waits for a child (wait4); process",
+        "waits for the end of process",
     ),
     "a shell that sleeps": ("child = subprocess.Popen(['sleep', '500']); ready(); child.wait()", "waits for a timer"),
     "an answer of a child that sleeps": (
@@ -82,14 +82,14 @@ OPEN = {
         "def simulate(pipe):\n    c = connect(); ready(); c.recv(1)\n"
         "ours, theirs = multiprocessing.Pipe()\n"
         "multiprocessing.get_context('fork').Process(target=simulate, args=(theirs,)).start(); ours.recv()",
-        "which is outside the job (recvfrom",
+        "which is outside the job",
     ),
-    "an upload by a thread pool": ("ThreadPoolExecutor().submit(upload).result()", "in a side thread"),
-    "a task of an executor that sleeps": ("ThreadPoolExecutor().submit(rest).result()", "in a side thread"),
-    "a thread that is joined": ("t = threading.Thread(target=rest); t.start(); t.join()", "in a side thread"),
+    "an upload by a thread pool": ("ThreadPoolExecutor().submit(upload).result()", "; it may wait for thread '"),
+    "a task of an executor that sleeps": ("ThreadPoolExecutor().submit(rest).result()", "; it may wait for thread '"),
+    "a thread that is joined": ("t = threading.Thread(target=rest); t.start(); t.join()", "; it may wait for thread '"),
     "a queue that a thread fills from outside": (
         "q = queue.Queue(); threading.Thread(target=lambda: q.put(upload())).start(); q.get()",
-        "in a side thread",
+        "; it may wait for thread '",
     ),
     "a pool of processes": (
         "multiprocessing.get_context('fork').Pool(1).map(time.sleep, [ready() or 500])",
@@ -99,36 +99,36 @@ OPEN = {
         "s = socket.create_server(('127.0.0.1', 0)); ready(); s.accept()",
         "a connection",
     ),
-    "a terminal": ("a, b = os.openpty(); ready(); os.read(b, 1)", "which something outside the job ends"),
+    "a terminal": ("a, b = os.openpty(); ready(); os.read(b, 1)", "waits for /dev/pts/"),
     "a queue of messages of another job": (
         "libc = ctypes.CDLL(None); q = libc.syscall(68, 0, 0o600); ready()\n"  # msgget(IPC_PRIVATE)
         "import atexit; atexit.register(print); libc.syscall(70, q, bytes(64), 8, 0, 0)",
-        "which something outside the job ends",
+        "which something outside the job may end",
     ),
 }
 
 # Nothing outside the job can end these; the text that the record must contain.
 CLOSED = {
-    "a lock": ("ready(); stuck()", "it waits for its own process (futex)"),
-    "a signal": ("ready(); ctypes.PyDLL(None).pause()", "it waits for its own process (pause)"),
-    "a timer that never fires in time": ("ready(); time.sleep(100000)", "waits for a timer that ends in 27h"),
-    "a pipe of its own": ("a, b = os.pipe(); ready(); os.read(a, 1)", "its own process (read)"),
-    "a full pipe of its own": ("a, b = os.pipe(); ready(); os.write(b, bytes(1 << 20))", "its own process (write)"),
+    "a lock": ("ready(); stuck()", "waits for a lock at <string>:"),
+    "a signal": ("ready(); ctypes.PyDLL(None).pause()", "waits for a signal at <string>:"),
+    "a timer that never fires in time": ("ready(); time.sleep(100000)", "waits for a timer (clock_nanosleep)"),
+    "a pipe of its own": ("a, b = os.pipe(); ready(); os.read(a, 1)", "waits for data from a pipe at"),
+    "a full pipe of its own": ("a, b = os.pipe(); ready(); os.write(b, bytes(1 << 20))", "waits for room in a pipe at"),
     "a server of its own": (
         "s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); ready(); c.recv(1)",
-        "its own process (recvfrom)",
+        "waits for a reply on tcp 127.0.0.1:",
     ),
-    "a pair of sockets": ("a, b = socket.socketpair(); ready(); a.recv(1)", "its own process (recvfrom)"),
+    "a pair of sockets": ("a, b = socket.socketpair(); ready(); a.recv(1)", "waits for a reply on unix socket at"),
     "a file lock of its own": (
         "open('x', 'w').close(); fds = [os.open('x', os.O_RDONLY) for _ in 'ab']; fcntl.flock(fds[0], 2)\n"
         "ready(); fcntl.flock(fds[1], 2)",
-        "it waits for its own process (flock)",
+        "waits for a lock of an open file",
     ),
     "a child that waits for a lock": (
         "code = 'import threading; print(1, flush=True); l = threading.Lock(); l.acquire(); l.acquire()'\n"
         "child = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE); child.stdout.readline()\n"
         "ready(); child.wait()",
-        "it waits for its own process (futex)",
+        "waits for a lock at <string>:1",
     ),
     "two that wait for each other": (
         "ours, theirs = multiprocessing.Pipe()\n"
@@ -138,30 +138,33 @@ CLOSED = {
     "a semaphore that is shared": (
         "s = multiprocessing.get_context('fork').Semaphore(0)\n"
         "multiprocessing.get_context('fork').Process(target=s.acquire).start(); ready(); s.acquire()",
-        "it waits",
+        "waits for a lock in shared memory",
     ),
     "a lock, beside a progress bar": (
         "threading.Thread(target=lambda: threading.Event().wait(10), daemon=True).start(); ready(); stuck()",
-        "its own process",
+        "waits for a lock at <string>:",
     ),
     "a lock, beside a keep-alive": (
         "threading.Thread(target=lambda: time.sleep(15), daemon=True).start(); ready(); stuck()",
-        "its own process",
+        "waits for a lock at <string>:",
     ),
     "a lock, beside a server for metrics": (
         "threading.Thread(target=socket.create_server(('127.0.0.1', 0)).accept, daemon=True).start(); ready(); stuck()",
-        "its own process",
+        "waits for a lock at <string>:",
     ),
     "a lock, beside a store": (
         "threading.Thread(target=socket.create_server(('127.0.0.1', 0)).accept, daemon=True).start()\n"
         "def serve():\n    a, b = socket.socketpair(); select.select([a], [], [])\n"
         "threading.Thread(target=serve, daemon=True).start(); ready(); stuck()",
-        "its own process",
+        "waits for a lock at <string>:",
     ),
-    "an executor whose task is stuck": ("ready(); ThreadPoolExecutor().submit(stuck).result()", "its own process"),
+    "an executor whose task is stuck": (
+        "ready(); ThreadPoolExecutor().submit(stuck).result()",
+        "waits for the result of a future at",
+    ),
     "a loop that asks again and again": (
         "e = threading.Event(); ready()\nwhile not e.wait(0.05):\n    pass",
-        "its own process",
+        "waits for a timer (futex)",
     ),
 }
 
@@ -221,9 +224,6 @@ def test_the_report_says_what_a_wait_is_for(job: Job, name: str) -> None:
         job.start(HEAD + code, str(port))
         job.wait_asleep()
         answer = ask(job)
-        if "again and again" in name and text not in answer.document["verdict"]["reason"]:
-            # On a busy machine a loop that waits 50 ms at a time may not run for seconds.
-            answer = ask(job, between=15.0)
     assert answer.result["cleared"] is None, "a person gave the time"
     assert text in answer.document["verdict"]["reason"], answer.markdown
 
@@ -267,7 +267,7 @@ def test_a_wait_that_cannot_be_observed_is_unknown(job: Job) -> None:
     closed = f"import ctypes, threading\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n{READY}l = threading.Lock()\n"
     job.start(f"{closed}l.acquire(); l.acquire()", prefix=NO_PTRACE)
     job.wait_asleep()
-    assert "it is unknown what" in ask(job, (*NO_PTRACE, sys.executable)).document["verdict"]["reason"]
+    assert "the threads of rank 0 are not known" in ask(job, (*NO_PTRACE, sys.executable)).document["verdict"]["reason"]
 
 
 WAITS = """import os, sys, threading
@@ -287,7 +287,7 @@ def test_a_rank_waits_for_one_that_uploads(job: Job) -> None:
         job.wait_asleep()
         both = [rank(0, job.pid), rank(1, other)]
         answer = ask(job, ranks=both)
-        assert "it waits for other ranks; rank 1 waits for 127.0.0.1:" in answer.document["verdict"]["reason"]
+        assert "; rank 1 waits for room in the connection to 127.0.0.1:" in answer.document["verdict"]["reason"]
         os.kill(other, signal.SIGSTOP)
         wait_for(lambda: state_of(other) == "T", "stop")
         answer = ask(job, ranks=both)
@@ -357,11 +357,11 @@ def test_a_worker_that_has_ended_its_share_waits_for_one_that_works(job: Job) ->
     suspect = {"rank": -1 - idle, "pid": idle}
     answer = ask(job, finding=suspect, ranks=[rank(-1 - idle, idle), rank(-1 - train, train, 0.0)])
     # On a crowded machine the other one may run without a tick of its processor between the two observations.
-    assert re.search("it works|it is running", answer.document["verdict"]["reason"])
+    assert re.search("it works|is running", answer.document["verdict"]["reason"])
     os.kill(train, signal.SIGSTOP)
     wait_for(lambda: state_of(train) == "T", "stop")
     answer = ask(job, finding=suspect, ranks=[rank(-1 - idle, idle), rank(-1 - train, train)])
-    assert not re.search("it works|it is running", answer.document["verdict"]["reason"])
+    assert not re.search("it works|is running", answer.document["verdict"]["reason"])
 
 
 def test_ranks_that_wait_for_each_other(job: Job) -> None:
@@ -404,8 +404,8 @@ os.wait()
 def test_a_loader_waits_for_its_worker(job: Job) -> None:
     # In the reason, or at the beginning of the place.
     expected = {
-        "asks a server": "it waits for the workers of its DataLoader; process {worker} (",
-        "sleeps": "it waits for the workers of its DataLoader; process {worker} (",
+        "asks a server": "it may wait for process {worker} (",
+        "sleeps": "it may wait for process {worker} (",
         "is stuck": "it waits for process {worker} (",
         "is stopped": "process {worker} (pt_data_worker) is stopped by SIGSTOP, at <string>:",
     }

@@ -81,13 +81,6 @@ def other_silent_ranks(finding: Finding, ranks: Iterable[RankState], now: float)
     return [r for r in others if r.moved_at is not None and now - r.moved_at >= finding.limit / 2]
 
 
-def works(change: Change, accelerated: bool) -> str | None:
-    """The work that a process does for which the suspect waits, or None.  Without a Python stack all threads count."""
-    if change.stack is None and change.cpu_all >= BUSY_CPU:
-        return f"it works: {change.cpu_all:.0%} of a core"
-    return _work_of([change], doubt=not accelerated)
-
-
 def _work_of(living: Sequence[Change], doubt: bool, moved: float = 0.0) -> str | None:
     """The work that these processes do, or None.  `doubt`: CPU use within one line counts as work.  `moved`: bytes per
     second on their sockets, which no process counter includes."""
