@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.cli.ctl import VERBS
+from ftctl.main import VERBS
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow  # it downloads

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftrun.drawing.shapes import Polyline, Rect
 from ftrun.helpers.evidence import waits
 from ftrun.helpers.evidence.calls import Call
 from ftrun.helpers.evidence.classification import Change
@@ -17,7 +18,6 @@ from ftrun.helpers.evidence.wait_graph import NODES, Node, WaitGraph, build, doc
 from ftrun.helpers.evidence.wait_picture import BOXES, draw, render
 from ftrun.helpers.evidence.world import Descriptor, Socket, WaitingProcess, WaitingThread
 from ftrun.host.procfs import Stat
-from ftrun.views.shapes import Polyline, Rect
 
 FUTEX, READ, POLL = Call("futex", "futex"), Call("read", "in"), Call("poll", "poll")
 SLEEP, CHILD = Call("clock_nanosleep", "sleep"), Call("wait4", "child")

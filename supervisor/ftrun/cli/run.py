@@ -9,7 +9,7 @@ from ftrun.accelerators.table import BY_NAME
 from ftrun.config import derived, option_table, option_values
 from ftrun.core.rules import exit_codes
 from ftrun.core.text.sentences import printable
-from ftrun.host.lc_ctype import restore_lc_ctype
+from ftrun.host.isolation import restore_lc_ctype
 
 if TYPE_CHECKING:
     from ftrun.config.group_config import Group
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         ranks = _check_ranks(settings)
         group = _group(settings)
         if settings["dry-run"].value:
-            from ftrun.cli.explain import show
+            from ftrun.config.explain import show
 
             return show(settings, [phase.command for phase in phases] or [command], ranks, group and group.size)
         if phases:

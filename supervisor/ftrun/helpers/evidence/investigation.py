@@ -48,7 +48,7 @@ from ftrun.helpers.evidence.stacks import Stacks
 from ftrun.helpers.evidence.world import LATE, World
 from ftrun.messages.evidence import ON_TIME, Event, Reply, Request
 from ftrun.messages.helpers import Problem
-from ftrun.views import state
+from ftrun.records import state
 
 ELSEWHERE: Final = -1  # stands for the ranks of other members
 STACKS: Final = 0.25  # share of the time beside the pause that is for the stacks of one observation

@@ -18,9 +18,9 @@ from ftrun.helpers.evidence.processes import ProcessState
 from ftrun.helpers.evidence.report_document import decodable
 from ftrun.helpers.evidence.stacks import Stack, Thread
 from ftrun.host import procfs
-from ftrun.views import live_verdict, state
-from ftrun.views.own_ranks import ENDED
-from ftrun.views.run_snapshot import read_snapshot
+from ftrun.records import live_verdict, state
+from ftrun.records.own_ranks import ENDED
+from ftrun.records.run_snapshot import read_snapshot
 
 SECONDS: Final = 60.0  # for all processes; one takes 20 ms
 COMMANDS: Final = 1.0  # s; reading a command line may block for ever
