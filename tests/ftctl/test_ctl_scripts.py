@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ftctl.record_filter import Filter, moment
+from ftctl.verbs.events import Filter, moment
 from ftctl.verbs.status import condition
 from support.runs import FTCTL, FTRUN, Runs, wait_for
 from support.snapshots import snapshot

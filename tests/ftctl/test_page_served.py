@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'ftrun[page]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ftrun[page]'")
 
-from ftctl.page import app, event_stream, feed
+from ftctl.page import app, feed
 from ftctl.page.app import Page
 from ftctl.verbs import serve
 from ftrun.records.snapshot import Snapshot
@@ -64,7 +64,7 @@ def test_an_interrupted_stream_continues_in_another_server(runs: Runs) -> None:
 
 def test_a_stream_without_news_sends_heartbeats(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "read_snapshot", lambda run_dir: snapshot())
-    monkeypatch.setattr(event_stream, "BEAT", 0.2)
+    monkeypatch.setattr(feed, "BEAT", 0.2)
     with serving(page) as served:
         one = served.stream()
         assert [event.name for event in one.until(lambda event: event.name == "beat")] == ["fresh", "snapshot", "beat"]

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from ftctl.top import screen as top
+from ftctl.top.keys import Chosen
 from ftctl.top.screen import Screen, folded, render
-from ftctl.top.top_keys import Chosen
 from ftrun.records.snapshot import JobNow, RankNow, Snapshot
 from ftrun.records.summary import headline
 from support.snapshots import ranks, snapshot

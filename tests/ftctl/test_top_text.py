@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftctl.top.top_keys import Chosen
-from ftctl.top.top_text import LongText
+from ftctl.top.keys import Chosen, LongText
 from support.snapshots import ranks
 
 TEXT = LongText("report", tuple(f"line {number}" for number in range(100)))

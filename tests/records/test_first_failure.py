@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ftrun.records import group
-from ftrun.records.first_failure import elsewhere
 from ftrun.records.group import GroupNow
+from ftrun.records.recent_events import incident_elsewhere
 from ftrun.records.snapshot import Incident, Snapshot
 from ftrun.records.summary import lines
 
@@ -20,7 +20,7 @@ INCIDENT = Incident("2026-01-02T03:04:05.000Z", 1, "hang", "member 2 (c): rank 5
 def seen(folder: Path, *records: dict[str, object], own: int = 1) -> Incident | None:
     lines = [json.dumps({"schema": 1, "time": "t", "mono": 1.0, "attempt": 1} | one) for one in records]
     (folder / "events.jsonl").write_text("\n".join([*lines, ""]))
-    return elsewhere(str(folder), own)
+    return incident_elsewhere(str(folder), own)
 
 
 def test_the_incident_of_another_member(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ftctl.page.event_stream import event_stream
-from ftctl.page.feed import Feed
+from ftctl.page.feed import Feed, event_stream
 from ftctl.page.middleware import Middleware
 from ftctl.page.record_follower import StreamPosition
 from ftctl.page.reports import PICTURE_HEADERS, ReadMember, Reports

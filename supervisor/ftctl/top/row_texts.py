@@ -5,8 +5,7 @@ from itertools import islice
 from typing import Final
 
 from ftctl import markdown
-from ftctl.top.top_keys import LOGS, REPORT, STACKS
-from ftctl.top.top_text import LongText
+from ftctl.top.keys import LOGS, REPORT, STACKS, LongText
 from ftrun.core.text import sentences
 from ftrun.helpers.evidence import present
 from ftrun.host.output_pipes import LOG, RANK_LOG

@@ -7,7 +7,7 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from ftctl.top.top_keys import HELP, Chosen, used
+from ftctl.top.keys import HELP, Chosen, used
 from ftrun.core.machine.values import TOUCH
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import stalls

@@ -2,19 +2,56 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final
 
 import click
 
 from ftctl.common import AS_JSON, RUN_DIR, show
-from ftctl.record_filter import Filter, moment
+from ftrun.config.parsers import duration
 from ftrun.config.whole_number import WholeNumber
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
 from ftrun.records import liveness, quick_progress, record_files, rundir, state
 from ftrun.records.record_files import Record
+
+
+class Filter(NamedTuple):
+    """`events`: names, empty: all.  `since`: the earliest time.  `attempt`: only of this attempt."""
+
+    events: Collection[str] = ()
+    since: datetime | None = None
+    attempt: int | None = None
+
+    def wants(self, record: Record) -> bool:
+        """A record without a readable time is left out where a time was asked for."""
+        if self.events and record.get("event") not in self.events:
+            return False
+        if self.attempt is not None and record.get("attempt") != self.attempt:
+            return False
+        return self.since is None or ((at := _time(record.get("time"))) is not None and at >= self.since)
+
+
+def moment(text: str, now: datetime) -> datetime:
+    """`10m` (ago), or a time in ISO-8601, which is UTC unless it says otherwise.  ValueError for anything else."""
+    try:
+        return now - timedelta(seconds=duration(text))
+    except (ValueError, OverflowError):
+        found = _time(text)
+    if found is None:
+        raise ValueError(f"{text!r} is neither a duration such as 10m nor a time such as 2026-11-23T03:00")
+    return found
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
 
 PAUSE: Final = 0.2  # s between two reads of a growing file
 ALL: Final = Filter()

@@ -16,8 +16,7 @@ from rich.text import Text
 from ftctl.common import AS_JSON, RUN_DIR, show_json
 from ftctl.top import row_texts, terminal
 from ftctl.top import screen as top
-from ftctl.top.top_keys import Chosen
-from ftctl.top.top_text import LongText
+from ftctl.top.keys import Chosen, LongText
 from ftrun.config.parsers import duration
 from ftrun.records import group, record_files, rundir, steps, summary
 from ftrun.records.group import GroupNow

@@ -15,7 +15,8 @@ from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import GroupView, MemberRow, SlowRank
-from ftrun.records import first_failure, member_row
+from ftrun.records import member_row
+from ftrun.records.recent_events import incident_elsewhere
 from ftrun.records.snapshot import Incident, JobNow, Snapshot
 
 OLD: Final = 15.0  # s; an older row says so
@@ -77,7 +78,7 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
     if loss is not None:
         loss = loss._replace(left=max(0.0, loss.left - max(0.0, now - view.now)))
     order = view.epoch, view.what, view.why, view.waits_for
-    cause = first_failure.elsewhere(shown.run_dir, view.rank)
+    cause = incident_elsewhere(shown.run_dir, view.rank)
     if cause is not None and not cause.node and cause.member in rows:
         cause = cause._replace(node=rows[cause.member].node)
     return GroupNow(view.size, view.rank, *order, ordered, ages, contact, loss, view.silence or OLD, view.lease, cause)

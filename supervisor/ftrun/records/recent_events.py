@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ftrun.core.machine.values import Finding
-from ftrun.core.rules import hang_rules
+from ftrun.core.rules import exit_codes, hang_rules
 from ftrun.core.text import sentences
 from ftrun.records import record_files, state
 from ftrun.records.record_files import Record
@@ -154,3 +154,38 @@ def _hang(found: Record) -> str:
         return sentence + (f", at {found['why']}" if found.get("why") else "")
     except (TypeError, ValueError, KeyError, OverflowError):
         return "a hang"
+
+
+OF_A_GROUP: Final = ("group", "lost", "hang", "fault", "escalated")
+CAUSES: Final = ("hang", "fault", "failure", "peer")
+
+
+def incident_elsewhere(run_dir: str, own: int) -> Incident | None:
+    """The last incident of the job, if its group has found that it began on another member than this one, whose number
+    is `own`."""
+    found = _newest_incident(record_files.search_back(f"{run_dir}/events.jsonl", OF_A_GROUP), own)
+    if found is None:
+        return None
+    cause = str(found.get("cause") or found.get("verdict") or "loss").replace("peer", "loss")
+    attempt, member = (state.integer(found.get(name)) for name in ("attempt", "member"))
+    time, why, node = (state.string(found.get(name)) or "" for name in ("time", "why", "node"))
+    return Incident(time, attempt or 0, cause, why, member=member, node=node)
+
+
+def _newest_incident(newest_first: Iterable[Record], own: int) -> Record | None:
+    """The record of an incident on another member, if none on this one is newer.  The failure here that it has led to
+    is a consequence."""
+    for record in newest_first:
+        event, member = record["event"], state.integer(record.get("member"))
+        if event == "lost":
+            return record
+        if event != "group":
+            if event != "fault" or record.get("severity") in SEVERITIES:
+                return None
+        elif member is not None and (record.get("cause") in CAUSES or _is_bad_end(record)):
+            return record if member != own else None
+    return None
+
+
+def _is_bad_end(record: Record) -> bool:
+    return bool(record.get("exit_code")) and record.get("verdict") != exit_codes.STOPPED
