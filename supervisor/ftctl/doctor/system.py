@@ -29,6 +29,7 @@ UNLIMITED: Final = 1 << 60  # bytes; version 1 reports a number of that order if
 PACKAGES: Final = {
     "pyzmq": ("restart, stop, pause and resume", ""),
     "rich": ("top", ""),
+    "psutil": ("processor time and memory of the ranks in top and serve", ""),
     "prometheus-client": ("--metrics", "metrics"),
     "starlette": ("serve", "page"),
     "uvicorn": ("serve", "page"),

@@ -31,6 +31,8 @@ export function seconds(value) {
   return minutes % 60 ? `${hours}h ${minutes % 60}m` : `${hours}h`;
 }
 
+export const size = (bytes) =>
+  bytes === null ? "" : bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${Math.round(bytes / 2 ** 20)} MiB`;
 export const exact = (value) => (value === null ? "" : value < 10 ? `${Number(value.toPrecision(3))}s` : seconds(value));
 export const who = (rank) =>
   rank.rank < -1 ? `process ${rank.pid} (no RANK)` : rank.rank < 0 ? "the touch file" : `rank ${rank.rank}`;

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ftctl.page.record_follower import Follower, Records, StreamPosition
 from ftctl.page.threads import Busy, WorkerThreads
+from ftctl.processes import Meter
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.records import group
@@ -52,7 +53,7 @@ class Feed:
         self.view = View()
         self.closed = False
         self._find, self._threads = find, threads
-        self._follower = Follower()
+        self._follower, self._meter = Follower(), Meter()
         self.clients = 0
         self._last_read = float("-inf")
         self._reading: asyncio.Future[View | str] | None = None
@@ -131,7 +132,7 @@ class Feed:
         run_dir = self.view.run_dir
         try:
             run_dir = self._find()
-            shown = read_snapshot(run_dir)
+            shown = self._meter.measured(read_snapshot(run_dir))
             members = group.read(shown)
             shown = group.marked(shown, members)
             records = self._follower.read(f"{run_dir}/events.jsonl")

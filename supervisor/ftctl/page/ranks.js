@@ -1,6 +1,6 @@
 // The table of the ranks, in the order that the reader has chosen.
 
-import { at, cells, exact, listed, rows, seconds, set } from "./cells.js";
+import { at, cells, exact, listed, rows, seconds, set, size } from "./cells.js";
 
 const KEYS = {
   rank: (rank) => rank.rank,
@@ -9,8 +9,10 @@ const KEYS = {
   silent: (rank) => rank.age ?? rank.moved ?? -1,
   limit: (rank) => (rank.age !== null && rank.limit ? rank.age / rank.limit : -1),
   pace: (rank) => rank.step_time ?? -1,
+  cpu: (rank) => rank.cpu ?? -1,
+  memory: (rank) => rank.memory ?? -1,
 };
-const LARGEST_FIRST = new Set(["silent", "limit", "pace"]);
+const LARGEST_FIRST = new Set(["silent", "limit", "pace", "cpu", "memory"]);
 
 let key = null; // null: as they come, the one nearest to its limit first
 let reversed = false;
@@ -36,6 +38,7 @@ export function ranks(now) {
       ["number", rank.rank < -1 ? "no RANK" : rank.rank < 0 ? "touch" : `${rank.rank}`, "th"], [look, state],
       ["number", rank.step === null ? "" : `${rank.step}`], ["number", seconds(rank.age ?? rank.moved)],
       ["number", seconds(rank.limit)], ["number", exact(rank.step_time)], ["", rank.section ?? ""], ["number", rank.pid ? `${rank.pid}` : ""],
+      ["number", rank.cpu === null ? "" : `${Math.round(rank.cpu)} %`], ["number", size(rank.memory)],
     ]);
   });
 }

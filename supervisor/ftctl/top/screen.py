@@ -22,6 +22,8 @@ from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot
 HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
 WIDE: Final = 70  # cells that the full table needs
 TABLE: Final = "rank     pid state          step    moved  silent of limit    per step"
+USED: Final = "       CPU     memory"  # of the process of a rank
+WIDEST: Final = 91  # cells that the table needs with it
 NARROW: Final = "rank state          step silent of limit"
 SHORT: Final = 12  # lines of a screen that has no room for long sentences
 BAR: Final = 24  # cells at most
@@ -248,7 +250,8 @@ def _ranks(page: _Page, shown: Snapshot, room: int, chosen: Chosen) -> list[Text
         skip = min(chosen.skip, len(ranks) - max(1, room - 2))
         ranks = ranks[skip:] + ranks[:skip]
     few = ranks if len(ranks) <= room - 1 else ranks[: max(1, room - 2)]
-    found = [page.line((TABLE if page.width >= WIDE else NARROW, "dim"))]
+    used = USED if page.width >= WIDEST and any(rank.memory is not None for rank in ranks) else ""
+    found = [page.line((f"{TABLE}{used}" if page.width >= WIDE else NARROW, "dim"))]
     for rank in few:
         line = _rank(page, rank)
         if rank is picked:
@@ -282,10 +285,13 @@ def _rank(page: _Page, rank: RankNow) -> Text:
     state = states.STRAGGLER if rank.straggler is not None and state == "moving" else state
     moved = "never" if rank.moved is None else seconds(rank.moved)
     wide = page.width >= WIDE
-    limit = pace = bar = ""
+    limit = pace = bar = measured = ""
     if rank.age is not None and rank.limit is not None:
         limit, bar = f"{seconds(rank.age):>6} of {seconds(rank.limit):<7}", page.bar(used(rank), 5) + " "
         pace = "" if rank.step_time is None else f"{step_duration(rank.step_time):>6}"
+    if rank.memory is not None and page.width >= WIDEST:
+        cpu = "" if rank.cpu is None else f"{rank.cpu:.0f}%"
+        measured = f"{'':{29 - cell_len(bar + limit + pace)}}{cpu:>8}{_size(rank.memory):>11}"
     return page.line(
         (f"{name:>4} {rank.pid:>7} " if wide else f"{name:>4} ", ""),
         (
@@ -294,8 +300,12 @@ def _rank(page: _Page, rank: RankNow) -> Text:
         ),
         (f" {'' if rank.step is None else rank.step:>7} ", ""),
         *(((f"{moved:>8}  ", ""), (bar, _heat(rank))) if wide else ()),
-        (limit + (pace if wide else ""), ""),
+        (limit + (pace if wide else "") + measured, ""),
     )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def _devices(page: _Page, devices: Sequence[DeviceNow], room: int) -> list[Text]:

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ftctl.common import AS_JSON, RUN_DIR, show_json
+from ftctl.processes import Meter
 from ftctl.top import row_texts, terminal
 from ftctl.top import screen as top
 from ftctl.top.keys import Chosen, LongText
@@ -70,7 +71,7 @@ class WatchedRun:
     """The run as of the last read.  If it cannot be read any more, the last snapshot stays, with a warning."""
 
     def __init__(self, given: str | None) -> None:
-        self._given = given
+        self._given, self._meter = given, Meter()
         self._dir = rundir.find(given)
         self.shown, self.members = self._read()
         self.records = record_files.last(f"{self._dir}/events.jsonl", RECORDS)
@@ -96,7 +97,7 @@ class WatchedRun:
         self.records = record_files.last(f"{self._dir}/events.jsonl", RECORDS)
 
     def _read(self) -> tuple[Snapshot, GroupNow | None]:
-        own = read_snapshot(self._dir)
+        own = self._meter.measured(read_snapshot(self._dir))
         members = group.read(own)
         return group.marked(own, members), members
 

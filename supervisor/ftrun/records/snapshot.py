@@ -53,6 +53,8 @@ class RankNow(NamedTuple):
     straggler: str | None = None  # why it is slow against the others
     work: float | None = None
     device: str | None = None  # the id of its accelerator, where each rank has one
+    cpu: float | None = None  # per cent of one processor that its process uses; only `top` and the page measure it
+    memory: int | None = None  # bytes of memory in which its process is resident; as `cpu`
 
     @property
     def called(self) -> str:
