@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from ftctl.timeline import html
 from ftrun.config import annotations, option_table, option_values
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
@@ -32,8 +33,8 @@ from ftrun.messages.codec import Malformed
 from ftrun.pid1 import phases
 from ftrun.platforms import table as platforms
 from ftrun.platforms.base import Surroundings
-from ftrun.views import beatfile, html, run_snapshot, summary
-from ftrun.views import history as past
+from ftrun.records import beatfile, run_snapshot, summary
+from ftrun.records import history as past
 from ftrun_hooks import layout as at
 from proof.fuzz import kernel, kit, messages
 from proof.fuzz.kit import NOW, PAGE, Quiet, beat_folder, folder, one_line, pieces, policy, text

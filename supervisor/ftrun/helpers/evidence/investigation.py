@@ -33,7 +33,7 @@ from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.report import Facts
 from ftrun.messages.evidence import ON_TIME, Event, Reply, Request
 from ftrun.messages.helpers import Problem
-from ftrun.views import state
+from ftrun.records import state
 from waitproof import libraries, processes, stacks, wait_graph, waits
 from waitproof.changes import Change, changes, process_subtree
 from waitproof.connections import traffic
