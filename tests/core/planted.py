@@ -50,8 +50,8 @@ def planted(place: str, suites: tuple[str, ...] = JOB) -> Callable[[Wrong], Wron
 
 def plant(bug: Bug) -> None:
     """Replace the function wherever the core has it: in its module, in those that import it, and in their tables."""
-    for module in pkgutil.walk_packages(core.__path__, f"{core.__name__}."):
-        importlib.import_module(module.name)
+    for found in pkgutil.walk_packages(core.__path__, f"{core.__name__}."):
+        importlib.import_module(found.name)
     path, _, name = bug.place.rpartition(".")
     module_name, _, kind = path.rpartition(".")
     if kind[:1].isupper():
@@ -65,7 +65,7 @@ def plant(bug: Bug) -> None:
         return bug.wrong(right, *args, **named)
 
     for module in [module for name, module in sys.modules.items() if name.startswith(core.__name__)]:
-        for space in (vars(module), *(found for found in list(vars(module).values()) if type(found) is dict)):
+        for space in (vars(module), *(one for one in list(vars(module).values()) if type(one) is dict)):
             for key in [key for key, value in space.items() if value is right]:
                 space[key] = wrong
 

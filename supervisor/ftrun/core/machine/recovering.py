@@ -68,19 +68,13 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
         match act:
             case table.Begin(rung, number, ranks, why):
                 effects += _begin(rung, number, ranks, why)
-            case table.Fence(local_rank, number, why):
-                effects.append(do.FenceRank(local_rank, number, why))
-            case table.End(local_rank):
-                effects.append(do.EndRank(local_rank))
-            case table.Start(local_rank, number):
+            case table.StartRank(local_rank):
                 member = after.member(local_rank)
                 starts = attempt.replacements + (member.replaced if member else 0)
                 job = job._replace(ledger=job.ledger._replace(replacements=max(job.ledger.replacements, starts)))
-                effects.append(do.StartRank(local_rank, number, job.ledger.start_cnt + starts))
-            case table.Go():
-                effects.append(do.BeginRound(*act))
-            case table.Release():
-                effects.append(do.ReleaseSnapshot(*act))
+                effects.append(act._replace(start_cnt=job.ledger.start_cnt + starts))
+            case table.FenceRank() | table.EndRank() | table.BeginRound() | table.ReleaseSnapshot():
+                effects.append(act)
             case table.Prove():
                 effects += _prove(act, attempt, job.ledger, now)
                 retried, replaced = job.ledger.retried, job.ledger.replaced
