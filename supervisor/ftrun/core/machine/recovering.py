@@ -9,7 +9,7 @@ from typing import cast
 from ftrun.core.machine import effects as do
 from ftrun.core.machine.pause import excuse
 from ftrun.core.machine.states import Job, KeepRunning
-from ftrun.core.machine.stopping import Effects, Outcome, restart_or_escalate
+from ftrun.core.machine.stopping import AttemptEnd, Effects, Outcome, restart_or_escalate
 from ftrun.core.machine.values import Attempt, Cause, Ledger, LocalRank
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks import rounds, table, together
@@ -163,8 +163,8 @@ def fall(recovery: Recovery, now: float, policy: Policy) -> Outcome:
     why = sentences.sentence(last.why, str(recovery.failed)) if last.why else str(recovery.failed)
     status = last.status if cause == "failure" else None
     fault = recovery.attempt.online if cause == "fault" else None
-    arguments = recovery.job, recovery.attempt, cause, why, now, policy, recovery.effects, status
-    return restart_or_escalate(*arguments, fault=fault)
+    end = AttemptEnd(now, cause, why, status, fault)
+    return restart_or_escalate(recovery.job, recovery.attempt, end, policy, recovery.effects)
 
 
 def counted_cause(failed: Rounds, policy: Policy) -> Cause:
