@@ -140,12 +140,3 @@ def test_programs_run_from_a_bare_checkout(program: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(program)
-
-
-def test_links_of_the_pages_are_valid() -> None:
-    import re
-
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-    links = [(p, t) for p in pages for t in re.findall(r"\]\(([^)#:]+)\)", p.read_text())]
-    assert links
-    assert [(str(p), t) for p, t in links if not (p.parent / t).exists()] == []

@@ -24,6 +24,7 @@ from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.output.tail import Tail
 from ftrun.helpers.probe import ascend, npu_smi
 from ftrun.helpers.reset_file import contents as reset_contents
+from ftrun.helpers.shared_folder import ForeignContent
 from ftrun.helpers.state_store import contents
 from ftrun.host import mounts as mount_table
 from ftrun.host import oom, procfs, tracebacks
@@ -282,8 +283,8 @@ TARGETS: Final = {
     "state": Target(state_json, "state.json", (Malformed,)),
     "run-dir": Target(run_dir, "a run dir, in every view"),
     "beat-file": Target(beat_file, "the beat file, in the views"),
-    "history": Target(history_json, "history.json", (contents.ForeignContent, RecursionError)),
-    "verdict": Target(verdict_json, "verdict.json", (contents.ForeignContent,)),
+    "history": Target(history_json, "history.json", (ForeignContent, RecursionError)),
+    "verdict": Target(verdict_json, "verdict.json", (ForeignContent,)),
     "control": Target(messages.control_message, "requests and their replies"),
     "channel": Target(messages.channel, "frames of the control channel"),
     "peers": Target(messages.peer_message, "messages of other nodes"),
