@@ -39,7 +39,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # otherwise be the last of all, when the other workers have nothing left to do.
 LONG = (
     "tests/test_without_options.py",
-    "helpers/test_evidence_waits.py",
+    "waitproof/test_waits.py",
     "hooks/test_auto_torch.py",
     "container/test_standbys.py",
     "helpers/test_messenger_group.py",

@@ -133,7 +133,7 @@ def test_readme_commands_exist_and_ci_calls_the_test_command() -> None:
     assert "\nbin/check\n" in (ROOT / ".ci" / "run").read_text()
 
 
-@pytest.mark.parametrize("program", ["ftrun", "ftctl", "fthang"])
+@pytest.mark.parametrize("program", ["ftrun", "ftctl", "fthang", "waitproof"])
 def test_programs_run_from_a_bare_checkout(program: str) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "bin" / program, "--version"], capture_output=True, text=True, check=False

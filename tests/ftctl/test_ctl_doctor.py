@@ -15,9 +15,9 @@ import pytest
 from ftctl.doctor import devices, disk, system
 from ftctl.doctor.finding import Finding
 from ftrun.helpers.checkpoint_watcher import disk as watched
-from ftrun.helpers.evidence import stacks
 from ftrun.host import mounts, oom
 from support.runs import HOUSE, PID1, Runs, need_mounts, need_pid1
+from waitproof import stacks
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
 

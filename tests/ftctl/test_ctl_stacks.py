@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from ftrun.helpers.evidence import stacks
 from support.runs import FTCTL, PID1, Run, Runs, need_pid1, python, stop_inside, wait_for
+from waitproof import stacks
 
 RANKS = """
 import os, subprocess, threading, time

@@ -53,7 +53,7 @@ def test_the_client_of_a_helper_that_an_option_needs_is_loaded_before(tmp_path: 
 
 
 def test_named_tuples_of_ftrun_are_those_that_are_created_fast() -> None:
-    users = [file for file in (HOUSE / "supervisor").rglob("*.py") if "import NamedTuple" in file.read_text()]
+    users = [file for file in (HOUSE / "supervisor" / "ftrun").rglob("*.py") if "import NamedTuple" in file.read_text()]
     others = [file.name for file in users if "from ftrun.core.named_tuple import NamedTuple" not in file.read_text()]
     assert others == ["named_tuple.py"]
 

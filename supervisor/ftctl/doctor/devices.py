@@ -12,9 +12,9 @@ from ftctl.doctor.finding import Finding
 from ftrun.accelerators.ascend import ASCEND
 from ftrun.accelerators.nvidia import NVIDIA
 from ftrun.core.text.sentences import several, short
-from ftrun.helpers.evidence import children
-from ftrun.helpers.evidence.children import ProgramResult
 from ftrun.helpers.probe.ascend import find_tool
+from waitproof import children
+from waitproof.children import ProgramResult
 
 ANSWER: Final = 10.0  # s
 MEANS: Final = "ftrun uses it to detect hangs and faults, and to wait for free devices"

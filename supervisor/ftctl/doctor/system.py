@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from ftctl.doctor.finding import Finding, warn_if
 from ftrun import __version__
-from ftrun.helpers.evidence import stacks
 from ftrun.host import beats, installation, mounts, oom, procfs, spawn
 from ftrun_hooks.layout import FILE_BYTES
+from waitproof import stacks
 
 SHELLS: Final = ("sh", "bash", "dash", "ash", "zsh", "busybox", "ksh")
 KILL, SETUID = 5, 7  # bits of a capability set, capabilities(7)

@@ -20,7 +20,6 @@ from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job, Running, Starting
 from ftrun.core.machine.values import Attempt, Ledger
 from ftrun.core.rules import crash_causes, fault_codes
-from ftrun.helpers.evidence import stacks
 from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.output.tail import Tail
 from ftrun.helpers.probe import ascend, npu_smi
@@ -39,6 +38,7 @@ from ftrun.records import history as past
 from ftrun_hooks import layout as at
 from proof.fuzz import kernel, kit, messages
 from proof.fuzz.kit import NOW, PAGE, Quiet, beat_folder, folder, one_line, pieces, policy, text
+from waitproof import stacks
 
 
 class Target(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Final
 from ftrun.core.text.sentences import several
 from ftrun.drawing import svg
 from ftrun.drawing.shapes import Line, Picture, Polyline, Rect, Shape, Text, fitted, text_width
-from ftrun.helpers.evidence.headline import RUNS
-from ftrun.helpers.evidence.wait_graph import WaitGraph
+from waitproof.headline import RUNS
+from waitproof.wait_graph import WaitGraph
 
 BOXES: Final = 30
 COLUMNS: Final = 5
