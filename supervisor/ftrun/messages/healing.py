@@ -1,10 +1,30 @@
-"""Messages of the helper `reset_file` to PID 1: the requests in MindCluster's `reset.json` to this container."""
+"""Messages between PID 1 and the helpers `heal`, which runs the command that heals a device, and `reset_file`, which
+reads the requests in MindCluster's `reset.json` to this container."""
 
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem, Ready
+
+
+class Remedy(NamedTuple):
+    """The request that the helper is started with: run `sh -c command` with these variables added, for `timeout` s."""
+
+    command: str
+    timeout: float
+    environment: dict[str, str]
+
+
+class Healed(NamedTuple):
+    """The last message.  `why` is None if the command succeeded."""
+
+    ok: bool
+    why: str | None
+
+
+HealEvent = Healed | Problem
+HEAL_EVENTS: Final[Protocol[HealEvent]] = Protocol("event", Healed, Problem)
 
 
 class RankFault(NamedTuple):
@@ -34,5 +54,5 @@ class Contents(NamedTuple):
     one_process: bool = False
 
 
-Event = Ready | Contents | Problem
-EVENTS: Final[Protocol[Event]] = Protocol("event", Ready, Contents, Problem)
+ResetEvent = Ready | Contents | Problem
+RESET_EVENTS: Final[Protocol[ResetEvent]] = Protocol("event", Ready, Contents, Problem)
