@@ -27,6 +27,8 @@ def test_the_incident_of_another_member(tmp_path: Path) -> None:
     assert seen(tmp_path, CRASH, STOP, HANG, {"event": "restart", "reason": "peer"}) == INCIDENT
     assert seen(tmp_path, {"event": "hang", "rule": "step"}, STOP, HANG, own=2) is None
     assert seen(tmp_path, HANG, {"event": "hang", "rule": "step", "attempt": 2}) is None, "a newer one, here"
+    again = seen(tmp_path, HANG | {"why": f"{STOP['why']}; third hang at train.py:68"})
+    assert again == INCIDENT._replace(again="third hang at train.py:68")
     assert seen(tmp_path, STOP) is None, "it is open which failure came first"
     assert seen(tmp_path, HANG | {"cause": "manual"}) is None
 

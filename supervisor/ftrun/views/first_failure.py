@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ftrun.core.rules import exit_codes
+from ftrun.core.text import recurrences
 from ftrun.views import recent_events, record_files, state
 from ftrun.views.record_files import Record
 from ftrun.views.snapshot import Incident
@@ -20,7 +21,8 @@ def elsewhere(run_dir: str, own: int) -> Incident | None:
     cause = str(found.get("cause") or found.get("verdict") or "loss").replace("peer", "loss")
     attempt, member = (state.integer(found.get(name)) for name in ("attempt", "member"))
     time, why, node = (state.string(found.get(name)) or "" for name in ("time", "why", "node"))
-    return Incident(time, attempt or 0, cause, why, member=member, node=node)
+    why, again = recurrences.parted(why)
+    return Incident(time, attempt or 0, cause, why, again=again, member=member, node=node)
 
 
 def _newest(newest_first: Iterable[Record], own: int) -> Record | None:

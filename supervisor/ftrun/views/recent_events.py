@@ -1,20 +1,18 @@
 """What only the records contain: the last incident, the end, and the restarts."""
 
 import os
-import re
 from collections.abc import Iterable
 from typing import Any, Final
 
 from ftrun.core.machine.values import Finding
 from ftrun.core.rules import hang_rules
-from ftrun.core.text import sentences
+from ftrun.core.text import recurrences
 from ftrun.views import record_files, state
 from ftrun.views.record_files import Record
 from ftrun.views.snapshot import Incident
 
 INCIDENT_EVENTS: Final = ("hang", "fault", "exited", "escalated", "stopping", "spawned")
 BY_TERMINAL: Final = (1, 2, 3)  # Ctrl-C and the like, which reach the command without ftrun
-PLACE: Final = re.compile(r"[^\s():;,]+\.\w+:\d+")  # a line of a file: the first one is the innermost
 SEVERITIES: Final = ("user", "minor", "minor+user", "major", "critical")
 _PHASES: Final = {
     "started": "launching",
@@ -103,19 +101,15 @@ def recurrence(recent: list[Record], found: Record) -> str:
     where = place(found)
     same = [one for one in recent if one["event"] == found["event"] and place(one) == where]
     number = next((n for n, one in enumerate(same, 1) if one.get("mono") == found.get("mono")), 1)
-    if not where or number < 2:
-        return ""
     what = "hang" if found["event"] == "hang" else "failure"
-    step = state.integer(found.get("step"))
-    return f"{sentences.ordinal_word(number)} {what} at {where}" + ("" if step is None else f", step {step}")
+    return recurrences.sentence(number, what, where, state.integer(found.get("step")))
 
 
 def place(found: Record) -> str:
     """Where in the code the program hung or failed, as `train.py:68`; empty where that is unknown."""
     if found["event"] not in ("hang", "exited"):
         return ""
-    named = PLACE.search(str(found.get("why") or ""))
-    return "" if named is None else named[0]
+    return recurrences.place(str(found.get("why") or ""))
 
 
 def _incident(newest_first: Iterable[Record]) -> Record | None:

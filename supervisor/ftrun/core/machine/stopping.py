@@ -9,7 +9,7 @@ from ftrun.core.machine.values import Attempt, Cause, Fault, Ledger
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import TIMES, times_in_a_row, vain_schedules
 from ftrun.core.rules.policy import LIMIT, Policy, backoff, extent, has_ended_before, is_exhausted
-from ftrun.core.text import durations, sentences
+from ftrun.core.text import durations, recurrences, sentences
 
 ORDINARY = (exit_codes.SUCCEEDED, exit_codes.FAILED)  # the job ends as without ftrun; their record need not be durable
 INPUT_SPENT: Final = (
@@ -36,7 +36,12 @@ def restart_or_escalate(
     """Restart within the restart budget, otherwise escalate.  `own`: the exit status of a command that has ended by
     itself; `incurable`: why no restart helps; `seen`: the evidence."""
     verdict = _verdict(job, attempt, cause, why, policy, own, fault, incurable)
-    job = job._replace(blame=Blame(now, cause, why))
+    troubles, again = job.ledger.troubles, ""
+    if cause != "fault":
+        place = recurrences.place(str(seen.get("why") or "") if cause == "hang" else why)
+        troubles, again = recurrences.remembered(troubles, cause, place)
+    job = job._replace(ledger=job.ledger._replace(troubles=troubles))
+    job = job._replace(blame=Blame(now, cause, sentences.sentence(why, again)))
     killing = sentences.killing(seen) if own is None else ""
     if verdict is not None:
         job = job._replace(want=verdict)
@@ -44,7 +49,7 @@ def restart_or_escalate(
             return stop(job, attempt, now, policy, so_far)  # as without ftrun, so without a log line
         why = sentences.short(verdict.message, sentences.REASON)
         message = sentences.sentence(
-            why, killing, _why_no_restart(job, cause, policy), exit_text(verdict), sentences.report(seen)
+            why, again, killing, _why_no_restart(job, cause, policy), exit_text(verdict), sentences.report(seen)
         )
         return stop(job, attempt, now, policy, (*so_far, escalation_record(cause, verdict)), message)
     ledger = job.ledger.counted(cause)
@@ -57,6 +62,7 @@ def restart_or_escalate(
     why = sentences.short(why, sentences.REASON)
     message = sentences.sentence(
         why,
+        again,
         killing,
         _healing_text(want, policy),
         _restart_text(want, most),
