@@ -11,7 +11,7 @@ from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
-from ftrun.views.advice import no_step, quiet, what_to_do
+from ftrun.views.advice import hung_nowhere, no_step, quiet, what_to_do
 from ftrun.views.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
@@ -184,6 +184,8 @@ def _end(shown: Snapshot) -> Iterator[Line]:
         yield "why", shown.why
     known = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
     action = "act as it would without ftrun" if known is None else f"{known.outer}: {known.meaning}"
+    if known is exit_codes.HANG_LIMIT and hung_nowhere(shown):
+        action = f"{known.outer}: a member of its group was missing for too long"
     yield "scheduler", f"should {action}"
 
 
