@@ -24,7 +24,7 @@ DAY: Final = 86_400.0  # s
 LEAST: Final = 0.05  # s: less lost time is not shown
 SHARE: Final = 0.001  # of the wall time: less is not shown
 RANK_STATES: Final = {  # in the order in which they are counted
-    **{name: states.RANKS[name] for name in ("starting", "moving")},
+    **{name: states.RANKS[name] for name in ("starting", "moving", "stalled")},
     states.QUIET: states.QUIET,
     **{name: states.RANKS[name] for name in ("section", *states.ENDED_RANKS)},
 }
