@@ -1,4 +1,4 @@
-"""docs/recovery.md, the faults of ranks: each kind that has to be recovered has a row, and its tests are collected."""
+"""tests/rank_faults.md: each kind that has to be recovered has a row, and its tests are collected."""
 
 import re
 import subprocess
@@ -8,7 +8,6 @@ import pytest
 
 from support.runs import HOUSE
 
-HEAD = "### Which fault ends on which rung"
 TEST = re.compile(r"`([\w/]+\.py)::(\w+)(\[[^`]+\])?`|`(\[[^`]+\])`")
 RUNGS = ("retry", "rank", "tree", "that of the fault")
 # The faults that issue 18 names; a word or two that is only in the row of that fault.
@@ -37,10 +36,8 @@ MUST_HOLD = (
 
 
 def rows() -> list[str]:
-    text = (HOUSE / "docs" / "recovery.md").read_text(encoding="utf-8")
-    _, _, after = text.partition(HEAD)
-    section = re.split(r"^##", after, maxsplit=1, flags=re.M)[0]
-    return [line for line in section.splitlines() if line.startswith("| ")][2:]
+    text = (HOUSE / "tests" / "rank_faults.md").read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line.startswith("| ")][2:]
 
 
 def named(row: str) -> list[str]:

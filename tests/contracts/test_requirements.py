@@ -1,4 +1,4 @@
-"""docs/seeds.md: each requirement that ftrun meets names tests that run, and what it promises is what they look at."""
+"""tests/requirements.md: each requirement that ftrun meets names tests that run, which look at what it promises."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ from ftrun.core.rules import exit_codes
 
 TESTS = Path(__file__).resolve().parents[1]
 SOURCES = [*(TESTS.parent / "supervisor").rglob("*.py"), *(TESTS.parent / "hooks").rglob("*.py")]
-PAGE = (TESTS.parent / "docs" / "seeds.md").read_text(encoding="utf-8")
+PAGE = (TESTS / "requirements.md").read_text(encoding="utf-8")
 CODES = {verdict.code: verdict.name for verdict in exit_codes.TABLE}
 TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 SCENARIO = re.compile(r"`(scenarios/[\w.]+)`")
