@@ -1,4 +1,4 @@
-"""docs/seeds.md: the tests, options and variables that it names exist."""
+"""tests/requirements.md and tests/rank_faults.md: the tests, options and variables that they name exist."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,8 @@ from ftrun.config import option_table
 
 TESTS = Path(__file__).resolve().parents[1]
 SOURCES = [*(TESTS.parent / "supervisor").rglob("*.py"), *(TESTS.parent / "hooks").rglob("*.py")]
-PAGE = (TESTS.parent / "docs" / "seeds.md").read_text(encoding="utf-8")
+PAGE = (TESTS / "requirements.md").read_text(encoding="utf-8")
+FAULTS = (TESTS / "rank_faults.md").read_text(encoding="utf-8")
 TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 SCENARIO = re.compile(r"`(scenarios/[\w.]+)`")
 
@@ -44,6 +45,11 @@ def test_named_tests_exist(row: Row) -> None:
     for scenario in SCENARIO.findall(row.tests):
         assert (TESTS / scenario).is_file(), scenario
     assert not SCENARIO.sub("", TEST.sub("", row.tests)).strip(), "a test that is named in another form is not found"
+
+
+@pytest.mark.parametrize(("file", "name"), sorted(set(TEST.findall(FAULTS))))
+def test_tests_of_the_faults_of_ranks_exist(file: str, name: str) -> None:
+    assert f"\ndef {name}(" in (TESTS / file).read_text(encoding="utf-8")
 
 
 @by_row
