@@ -11,11 +11,13 @@ from ftrun.core.machine.values import Spin
 from ftrun.core.rules import spin
 from ftrun.core.rules.culprit import RankSeen, culprits
 from ftrun.core.rules.hang_rules import RULES
+from ftrun.core.text.sentences import sentence
 from ftrun.helpers.evidence import (
     blocking_calls,
     flight_recorder,
     libraries,
     look,
+    nccl_ras,
     processes,
     proof,
     report,
@@ -41,6 +43,7 @@ from ftrun.helpers.evidence.deliberate import deliberate
 from ftrun.helpers.evidence.folder import Folder
 from ftrun.helpers.evidence.graph import Graph, Outcome
 from ftrun.helpers.evidence.headline import OUTSIDE
+from ftrun.helpers.evidence.nccl_ras import View
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.processes import Observation
 from ftrun.helpers.evidence.report import Facts
@@ -131,7 +134,7 @@ class Investigation:
         path = self._write(complete)
         suspects = [change for change in found if change.pid == request.suspect]
         in_collective = any(change.is_in_collective for change in suspects)
-        named = culprits(_seen_ranks(facts))
+        named = culprits(_seen_ranks(facts)) or nccl_ras.culprits(complete.nccl)
         self._reply(verdict, report.location_summary(complete), path, in_collective, complete.mechanism, named)
         if path is not None and background.running:
             background.wait(until)
@@ -231,7 +234,11 @@ class Investigation:
         return next((why for pid in sorted(pids) if (why := deliberate(pid, world)) is not None), None)
 
     def _computing(self) -> Spin | None:
-        return look.unproved(self._request) if self._request.finding.rule in spin.LIMITS else None
+        if self._request.finding.rule not in spin.LIMITS:
+            return None
+        asked = look.ask_nccl(self._request)
+        asked.wait(nccl_ras.ANSWER)
+        return look.unproved(self._request, asked.value)
 
     def _still_computes(self, outcome: Outcome, before: Spin | None) -> Outcome:
         """The outcome for a rank that looks have found to compute: it still does, and nothing of it is seen."""
@@ -285,9 +292,11 @@ class BackgroundWork:
         self._output = {path: Task(partial(blocking_calls.tail, path)) for path in request.output[:OUTPUTS]}
         ranks = {rank.pid: rank.rank for rank in request.ranks}
         self._answers = Task(partial(flight_recorder.ask_all, pids, ranks))
+        self._views: list[View] = []  # what NCCL says, the last one last
         self._tasks: dict[str, Task[Any]] = {
             "command lines": Task(partial(blocking_calls.read_commands, pids, self._commands)),
             "flight recorder": self._answers,
+            "NCCL's RAS": Task(partial(nccl_ras.watch, ranks, ranks, self._views.append)),
             **{f"output in {path}": task for path, task in self._output.items()},
         }
 
@@ -304,14 +313,23 @@ class BackgroundWork:
         that do not match are the headline."""
         failed = [(name, task.problem) for name, task in self._tasks.items() if task.problem is not None]
         late = [(name, "it did not arrive in time") for name, task in self._tasks.items() if task.running]
-        answers = self._answers.value or {}
+        answers, nccl = self._answers.value or {}, self._views[-1] if self._views else None
+        if nccl is not None and nccl.problem is not None:
+            failed.append(("NCCL's RAS", nccl.problem))
         return facts._replace(
             commands=dict(self._commands),
             answers=answers,
-            mechanism=flight_recorder.mismatch(answers) or facts.mechanism,
+            nccl=nccl,
+            mechanism=flight_recorder.mismatch(answers) or _with_culprit(facts, nccl),
             output={path: task.value for path, task in self._output.items() if task.value},
             missing=[*facts.missing, *failed, *late],
         )
+
+
+def _with_culprit(facts: Facts, nccl: View | None) -> str:
+    """The headline; where all ranks wait for their devices, with the one that NCCL names."""
+    named = nccl_ras.sentences_of(nccl)[:1] if facts.request.finding.rule == "device-wait" else []
+    return facts.mechanism if all(one in facts.mechanism for one in named) else sentence(facts.mechanism, *named)
 
 
 def _with_origin(facts: Facts) -> Facts:

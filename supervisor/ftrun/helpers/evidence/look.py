@@ -11,8 +11,10 @@ from typing import Final
 
 from ftrun.core.machine.values import Spin
 from ftrun.core.text import sentences
-from ftrun.helpers.evidence import device_waits, libraries, processes, proof, spinning, stacks, threads, waits
+from ftrun.helpers.evidence import device_waits, libraries, nccl_ras, processes, proof, spinning, stacks, threads, waits
+from ftrun.helpers.evidence.blocking_calls import Task
 from ftrun.helpers.evidence.mappings import Mappings
+from ftrun.helpers.evidence.nccl_ras import View
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.proof import Facts, Proof
 from ftrun.messages.evidence import Look, Looked, Request
@@ -27,11 +29,17 @@ def look(request: Look, pause: Callable[[float], None] = time.sleep) -> Looked:
     """The answer.  Takes `between` s and the time for two observations, or less if the wait is open; where only other
     members of the group may end it, a few seconds more."""
     others = OtherMembers(request.group) if request.group is not None else None
+    asked = ask_nccl(request)
     found, again = prove(request, pause), False
     if others is not None:
         found, again = others.ask(found, facts(request), pause)
-    spin = None if found.open_reason is None else unproved(request)
-    seen = found.open_reason, found.mechanism, found.fingerprint, found.rank, found.pid
+    spin, mechanism = None, found.mechanism
+    if found.open_reason is not None:
+        asked.wait(nccl_ras.ANSWER)
+        spin = unproved(request, asked.value)
+        behind = nccl_ras.sentences_of(asked.value)[:1]
+        mechanism = sentences.sentence(mechanism or found.open_reason, *behind) if behind else mechanism
+    seen = found.open_reason, mechanism, found.fingerprint, found.rank, found.pid
     return Looked(*seen, round(cpu(), 3), again, spin)
 
 
@@ -80,14 +88,21 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
     return proof.prove(before, after, found, job, False, in_group, code=code)
 
 
-def unproved(request: Look | Request) -> Spin | None:
+def ask_nccl(request: Look | Request) -> Task[View | None]:
+    """What NCCL itself says about the ranks, in the background."""
+    ranks = {rank.pid: rank.rank for rank in request.ranks if rank.pid and rank.present}
+    return Task(lambda: nccl_ras.ask(ranks, ranks))
+
+
+def unproved(request: Look | Request, view: View | None) -> Spin | None:
     """What no proof covers: all ranks wait for their devices or for each other, or those that stand still compute and
-    nothing that they do can be seen outside."""
+    nothing that they do can be seen outside.  `view`: what NCCL says."""
     job = facts(request)
     if device_waits.none_works(request.devices, dict(request.powers)):
         found = stacks.collect(stacks.program(), job.still[:SPIED], STACKS).found
         if (waits := device_waits.wait(job, request.devices, found, time.monotonic())) is not None:
-            return waits
+            why = sentences.sentence(waits.why, *nccl_ras.sentences_of(view)[:1])
+            return waits._replace(why=why, launched="" if view is None else view.counts)
     busy, at = spinning.computing(job.still), time.monotonic()
     if not 0 < len(busy) <= spinning.MOST:
         return None
