@@ -15,6 +15,7 @@ from ftrun.core.text.sentences import sentence
 from ftrun.helpers.evidence import (
     blocking_calls,
     flight_recorder,
+    hccl_log,
     libraries,
     look,
     nccl_ras,
@@ -293,9 +294,11 @@ class BackgroundWork:
         ranks = {rank.pid: rank.rank for rank in request.ranks}
         self._answers = Task(partial(flight_recorder.ask_all, pids, ranks))
         self._views: list[View] = []  # what NCCL says, the last one last
+        self._hccl = Task(partial(hccl_log.collect, ranks))
         self._tasks: dict[str, Task[Any]] = {
             "command lines": Task(partial(blocking_calls.read_commands, pids, self._commands)),
             "flight recorder": self._answers,
+            "logs of HCCL": self._hccl,
             "NCCL's RAS": Task(partial(nccl_ras.watch, ranks, ranks, self._views.append)),
             **{f"output in {path}": task for path, task in self._output.items()},
         }
@@ -316,19 +319,18 @@ class BackgroundWork:
         answers, nccl = self._answers.value or {}, self._views[-1] if self._views else None
         if nccl is not None and nccl.problem is not None:
             failed.append(("NCCL's RAS", nccl.problem))
+        facts = facts._replace(answers=answers, nccl=nccl, hccl=tuple(self._hccl.value or ()))
         return facts._replace(
             commands=dict(self._commands),
-            answers=answers,
-            nccl=nccl,
-            mechanism=flight_recorder.mismatch(answers) or _with_culprit(facts, nccl),
+            mechanism=flight_recorder.mismatch(answers) or _with_culprit(facts),
             output={path: task.value for path, task in self._output.items() if task.value},
             missing=[*facts.missing, *failed, *late],
         )
 
 
-def _with_culprit(facts: Facts, nccl: View | None) -> str:
-    """The headline; where all ranks wait for their devices, with the one that NCCL names."""
-    named = nccl_ras.sentences_of(nccl)[:1] if facts.request.finding.rule == "device-wait" else []
+def _with_culprit(facts: Facts) -> str:
+    """The headline; where all ranks wait for their devices, with the one that is behind."""
+    named = report.late(facts)[:1] if facts.request.finding.rule == "device-wait" else []
     return facts.mechanism if all(one in facts.mechanism for one in named) else sentence(facts.mechanism, *named)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.sentences import printable
-from ftrun.helpers.evidence.processes import environment
+from ftrun.helpers.evidence.processes import environment, own_number
 from ftrun.host import procfs
 
 PORT: Final = 28028
@@ -387,7 +387,7 @@ def _shares_network(pid: int) -> bool:
 
 def _rank_of(ranks: Mapping[int, int]) -> RankOf:
     """The rank of a process of this node.  RAS has the number that a process has in its own PID namespace."""
-    inner = {_own_number(pid): rank for pid, rank in ranks.items()}
+    inner = {own_number(pid): rank for pid, rank in ranks.items()}
     here: dict[str, bool] = {}
 
     def rank_of(host: str, pid: int) -> int | None:
@@ -396,13 +396,6 @@ def _rank_of(ranks: Mapping[int, int]) -> RankOf:
         return inner[pid] if pid in inner and here[host] else None
 
     return rank_of
-
-
-def _own_number(pid: int) -> int:
-    for line in (procfs.read(f"/proc/{pid}/status") or b"").splitlines():
-        if line.startswith(b"NSpid:"):
-            return int(line.split()[-1])
-    return pid
 
 
 def _is_here(host: str) -> bool:

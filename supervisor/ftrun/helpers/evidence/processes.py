@@ -167,6 +167,14 @@ def environment(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in entries}
 
 
+def own_number(pid: int) -> int:
+    """The number that a process has in its own PID namespace."""
+    for line in (procfs.read(f"/proc/{pid}/status") or b"").splitlines():
+        if line.startswith(b"NSpid:"):
+            return int(line.split()[-1])
+    return pid
+
+
 def _process_state(stat: Stat) -> ProcessState | None:
     pid = stat.pid
     status = dict(

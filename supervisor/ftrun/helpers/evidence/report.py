@@ -59,6 +59,7 @@ class Facts(NamedTuple):
     job: tuple[str, ...] = ()
     node: str = ""
     nccl: View | None = None  # what NCCL's RAS says
+    hccl: tuple[str, ...] = ()  # what HCCL has written, as clauses
 
     @property
     def suspect(self) -> Change | None:
@@ -73,8 +74,8 @@ def location_summary(facts: Facts) -> str:
 
 
 def late(facts: Facts) -> list[str]:
-    """Which ranks are behind in which collective, according to torch's flight recorder, else NCCL itself."""
-    return lagging_ranks(facts.answers) or nccl_ras.sentences_of(facts.nccl)
+    """Which ranks are behind in which collective, according to torch's flight recorder, else NCCL or HCCL itself."""
+    return lagging_ranks(facts.answers) or nccl_ras.sentences_of(facts.nccl) or list(facts.hccl)
 
 
 def _cause(facts: Facts) -> list[str]:
@@ -151,7 +152,7 @@ def markdown(facts: Facts, picture: str = "") -> str:
     parts += [plain(f"The suspicion {result}."), plain(_first_to_stop(facts))]
     if picture and facts.graph.nodes:
         parts.append(f"![What waits for what]({picture})")
-    parts += wait_graph.lines(facts.graph) + _ranks(facts) + _nccl(facts.nccl) + _groups(facts)
+    parts += wait_graph.lines(facts.graph) + _ranks(facts) + _nccl(facts.nccl) + _hccl(facts.hccl) + _groups(facts)
     if suspect is not None:
         parts += _suspect(suspect, facts.files)
     parts += ["## Processes", _processes(facts)]
@@ -300,6 +301,10 @@ def _nccl(view: View | None) -> list[str]:
     names = ", ".join(one.name for one in view.communicators[:NAMED])
     known = f"NCCL answers about {sentences.several(len(view.communicators), 'communicator')}: {names}. {moves}."
     return ["## Collectives according to NCCL (RAS)", plain(known), *(f"* {plain(line)}" for line in found)]
+
+
+def _hccl(found: Sequence[str]) -> list[str]:
+    return ["## What HCCL has written into its logs", *(f"* {plain(line)}" for line in found)] if found else []
 
 
 def _collectives(answer: Answer) -> list[str]:

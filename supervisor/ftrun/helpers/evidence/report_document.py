@@ -39,6 +39,7 @@ def document(facts: Facts) -> dict[str, Any]:
             "ranks": {str(rank): _answer(answer) for rank, answer in sorted(facts.answers.items())},
         },
         "nccl": None if facts.nccl is None else _nccl(facts.nccl),
+        "hccl": list(facts.hccl),
         "files": {str(number): what for number, what in facts.files.opened} if facts.files else None,
         "call": facts.files.call if facts.files else None,
         "devices": [device._asdict() for device in request.devices],
