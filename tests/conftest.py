@@ -39,12 +39,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # otherwise be the last of all, when the other workers have nothing left to do.
 LONG = (
     "tests/test_without_options.py",
-    "helpers/test_evidence_waits.py",
+    "waitproof/test_waits.py",
     "hooks/test_auto_torch.py",
     "container/test_standbys.py",
     "helpers/test_messenger_group.py",
     "cli/test_network_run_dir.py",
-    "cli/test_steering.py",
+    "ftctl/test_steering.py",
     "cli/test_device_faults.py",
     "schedulers/test_local.py",
     "schedulers/test_slurm.py",
@@ -67,7 +67,7 @@ LONG = (
     "container/test_terminal.py",
     "workload/test_fthang_ranks.py",
     "workload/test_fthang_torch.py",
-    "views/test_page_browser.py",
+    "ftctl/test_page_browser.py",
     "schedulers/test_slurm_elastic.py",
     "net/test_group_deadlock.py",
     "net/test_group_fewer.py",

@@ -91,7 +91,7 @@ CLAIMS: Final = {
         "security/test_injection.py::test_ftctl_prints_only_text",
         "security/test_injection.py::test_the_page_of_the_timeline_has_no_foreign_markup",
         "security/test_injection.py::test_a_label_of_prometheus_keeps_the_text",
-        "views/test_page_browser.py::test_text_from_elsewhere_is_never_markup",
+        "ftctl/test_page_browser.py::test_text_from_elsewhere_is_never_markup",
     ),
     "are replaced by `***`": (
         "security/test_masking.py::test_a_secret_is_recognised_by_its_name",
@@ -112,11 +112,11 @@ CLAIMS: Final = {
         "helpers/test_messenger_group.py::test_strangers_cannot_keep_members_out",
     ),
     "The web page listens on loopback by default": (
-        "views/test_page_served.py::test_a_remote_address_needs_an_option",
+        "ftctl/test_page_served.py::test_a_remote_address_needs_an_option",
     ),
     "changes nothing, and answers only to its own host names": (
-        "views/test_page.py::test_only_reading_methods_are_permitted",
-        "views/test_page.py::test_only_permitted_host_names_are_answered",
+        "ftctl/test_page.py::test_only_reading_methods_are_permitted",
+        "ftctl/test_page.py::test_only_permitted_host_names_are_answered",
     ),
     "allow only `GET`": ("helpers/test_metrics_server.py::test_only_a_get_gets_the_metrics",),
 }

@@ -55,7 +55,7 @@ def supervise(
 ) -> int:
     """Run `command` to its end, through all restarts.  Returns the exit code (docs/reference.md); never raises."""
     try:
-        if (asked := settings["nproc-per-node"].value) is not None:
+        if (asked := settings.nproc_per_node) is not None:
             from ftrun.pid1 import rank_launching
 
             rank_launching.check_input(command, asked)
@@ -78,7 +78,7 @@ class Supervisor:
     def __init__(self, command: Sequence[str], settings: Settings, setup: Setup, phase: PhaseContext) -> None:
         self._phase, self._last, group = phase.name, phase.last, phase.group
         self._policy = with_group(policy(settings, phase.name), settings, group)
-        self._annotations = settings["annotations"].value
+        self._annotations = settings.annotated
         self._journal, self._beats, self._console, self._tree = setup.journal, setup.beats, setup.console, setup.tree
         self._signals, self._setup = setup.signals, setup
         self._console.before_line = self._journal.flush
@@ -89,7 +89,7 @@ class Supervisor:
         self._output_pipes = pipes = OutputPipes(setup.rank_output)
         helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.run_dir, self._beats.path)
         context = Context(settings, self._policy, helpers, self._tree, *paths, pipes, group, self._console.queue)
-        launcher, has_ranks = Launcher, settings["nproc-per-node"].value is not None
+        launcher, has_ranks = Launcher, settings.nproc_per_node is not None
         if has_ranks:
             from ftrun.pid1 import rank_launching, rank_recovery  # with all that it needs when a rank dies
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ftrun import __version__
 from ftrun.config.derived import meanings, state_dir
-from ftrun.config.option_table import Settings
+from ftrun.config.option_table import OPTIONS, Settings
 from ftrun.core.machine.notices import GivenNotices, Notices, notices
 from ftrun.core.machine.restarting import is_spare
 from ftrun.core.machine.states import Done, Job
@@ -136,7 +136,7 @@ def _shape(job: Job) -> tuple[object, ...]:
 def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Group | None") -> dict[str, Any]:
     """Facts that do not change while this ftrun runs."""
     me = procfs.stat(os.getpid())
-    asked = settings["nproc-per-node"].value
+    asked = settings.nproc_per_node
     ranks = None if asked is None else local_ranks(asked)
     return {
         "version": __version__,
@@ -151,9 +151,9 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Gro
         "limits": policy.limits._asdict(),
         "sources": {name: settings[name].source for name in TIMEOUTS},
         "options": {  # those that do not have their default; `ftctl explain` adds the others
-            name: [short(redaction.redact_option(name, value.text), OPTION), value.source]
-            for name, value in settings.items()
-            if value.source != "default"
+            option.name: [short(redaction.redact_option(option.name, given.text), OPTION), given.source]
+            for option in OPTIONS
+            if (given := settings[option.name]).source != "default"
         },
         "meanings": {
             name: short(redaction.redact_option(name, text), OPTION)
@@ -163,6 +163,6 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Gro
         "restart_on": sorted(policy.restart_on),
         "grace": policy.grace,
         "stop_grace": policy.stop_grace,
-        "log_dir": bool(settings["log-dir"].value),
+        "log_dir": bool(settings.log_dir),
         "state_dir": os.path.abspath(kept) if (kept := state_dir(settings)) else None,
     }

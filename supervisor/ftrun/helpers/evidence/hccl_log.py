@@ -16,8 +16,9 @@ from typing import Final
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.sentences import printable
 from ftrun.helpers.evidence.blocking_calls import tail
-from ftrun.helpers.evidence.processes import TICKS, environment, own_number
-from ftrun.host import procfs
+from waitproof import procfs
+from waitproof.processes import TICKS
+from waitproof.procfs import environment, own_number
 
 SIZE: Final = 1 << 19  # bytes at the end of a log that are read; one has 20 MiB at most
 FILES: Final = 2  # the newest logs of a process

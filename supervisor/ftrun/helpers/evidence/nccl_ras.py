@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.sentences import printable
-from ftrun.helpers.evidence.processes import environment, own_number
-from ftrun.host import procfs
+from waitproof import procfs
+from waitproof.procfs import environment, own_number
 
 PORT: Final = 28028
 THREAD: Final = "NCCL RAS"

@@ -2,12 +2,12 @@
 
 from typing import Any, Final
 
-from ftrun.helpers.evidence import wait_graph
-from ftrun.helpers.evidence.classification import Change
+from ftrun.helpers.evidence import wait_text
 from ftrun.helpers.evidence.flight_recorder import Answer
 from ftrun.helpers.evidence.nccl_ras import Reached, View, sentences_of
 from ftrun.helpers.evidence.report import Facts, first_to_stop, late, ranks_by_stack, what_to_do
 from ftrun.messages.evidence import RankState
+from waitproof.changes import Change
 
 SCHEMA: Final = 1
 
@@ -25,7 +25,7 @@ def document(facts: Facts) -> dict[str, Any]:
         "finding": request.finding._asdict(),
         "mechanism": facts.mechanism,
         "do": what_to_do(facts),
-        "graph": wait_graph.document(facts.graph),
+        "graph": wait_text.document(facts.graph),
         "verdict": verdict._asdict(),
         "where": facts.suspect.location if facts.suspect else None,
         "suspect": request.suspect,

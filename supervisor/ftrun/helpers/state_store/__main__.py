@@ -10,9 +10,9 @@ error: then it is in memory, and is written as soon as writing works again.  A f
 `NAME.corrupt-<n>`; one that cannot be read is left alone.  When stdin ends, the store completes the pending requests
 and exits with 0; after an unexpected exception it exits with 1.  It may block on a dead disk: no process waits for it.
 
-With RUN_DIR it also writes `runs/<key>.json`, the attempts of this ftrun (`views.schedules.Life`), from the records in
-RUN_DIR: after each start of the command and at the end, before that request is answered, once more two seconds after a
-start, and at most once a minute in between.  GIVEN is the path of the run dir that the user knows.
+With RUN_DIR it also writes `runs/<key>.json`, the attempts of this ftrun (`records.schedules.Life`), from the records
+in RUN_DIR: after each start of the command and at the end, before that request is answered, once more two seconds
+after a start, and at most once a minute in between.  GIVEN is the path of the run dir that the user knows.
 """
 
 import os
