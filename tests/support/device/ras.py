@@ -112,20 +112,26 @@ def in_text(members: Sequence[At], name: int = HASH) -> str:
 
 
 class Ras:
-    """A server on a free port of this machine, until the end of the `with`.
+    """A server on `port`, else on a free one, of this machine, until the end of the `with`.
 
     `answers`: what `STATUS` is answered by, in turn, the last one again and again.  `json`: whether it knows
     `SET FORMAT`.  `silent`: it accepts and says nothing; `pause`: seconds between two bytes of an answer.
     """
 
     def __init__(
-        self, *answers: str, json: bool = True, silent: bool = False, pause: float = 0.0, greeting: str = ""
+        self,
+        *answers: str,
+        json: bool = True,
+        silent: bool = False,
+        pause: float = 0.0,
+        greeting: str = "",
+        port: int = 0,
     ) -> None:
         self.answers, self.commands = list(answers), list[str]()
         self._json, self._silent, self._pause = json, silent, pause
         self._greeting = greeting or "SERVER PROTOCOL 2\n"
         self._end = threading.Event()
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.create_server(("127.0.0.1", port))
         self._threads = list[threading.Thread]()
         self._open = list[socket.socket]()
 
