@@ -95,6 +95,11 @@ READ = (
     *((", ".join((one.visible, *PROBES[one.name][0])), PROBES[one.name][1]) for one in VENDORS),
     ("TORCH_GLOO_LAZY_INIT", "whether ranks connect only when they first need each other, for the proof of deadlocks"),
     ("TORCH_WORKER_SERVER_SOCKET", "the socket of torch's flight recorder, for evidence"),
+    (
+        "ASCEND_PROCESS_LOG_PATH, ASCEND_WORK_PATH",
+        "in a rank: CANN's logs, for evidence; else `~/ascend/log`",
+    ),
+    ("NCCL_RAS_ADDR", "in a rank: where NCCL's RAS answers, for looks and evidence; `localhost:28028` by default"),
     ("PET_NPROC_PER_NODE, PET_…", "options of torchrun, where the command line is one of torchrun"),
     ("TMPDIR", "the temp folder [default: /tmp]"),
     ("KUBERNETES_SERVICE_HOST", "`ftctl doctor`: in a pod it shows remedies for a manifest"),
