@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proof.hangs.actors import Stage, nobody
-from proof.hangs.healthy import Row
+from proof.hangs.rows import Row
 from support.runs import FTRUN, Run, Runs
 
 WAITED = 0.9  # of the wait that was asked for: some programs count it in steps of ten seconds

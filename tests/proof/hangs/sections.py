@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from proof.hangs.hanging import BESIDE, HANGS, MOMENTS, ONLY, RANKS, SHAPES, SINGLE, SOON, STARTED, UNBEGUN, WORKER
-from proof.hangs.healthy import MOMENTS as HEALTHY_MOMENTS
 from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import UNENDED
 from proof.hangs.others import section
+from proof.hangs.rows import MOMENTS as HEALTHY_MOMENTS
 from support.measured import RESULTS, Measured, save
 
 Run = dict[str, Any]

@@ -9,9 +9,10 @@ from typing import Any
 
 from proof.hangs import meeting, sections
 from proof.hangs.hanging import CELLS, HANGS, MOMENTS, RANKS, SINGLE, STARTED, TORCHRUN, Cell, Found
-from proof.hangs.healthy import ROWS, Row
+from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import UNENDED, Met, meet
 from proof.hangs.others import KIND_NAMES
+from proof.hangs.rows import Row
 from proof.hangs.schedule import Job, run_all
 from support.measured import save
 
