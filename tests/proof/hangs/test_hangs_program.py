@@ -58,9 +58,9 @@ def test_each_cell_is_another_one_and_each_kind_has_one() -> None:
     assert len(ROWS) > 80
 
 
-def test_the_ranks_of_a_cell_are_started_by_ftrun_or_by_torchrun() -> None:
+def test_the_ranks_of_a_cell_are_started_by_ftrun_or_by_torchrun(tmp_path: Path) -> None:
     alone, started, ranks = (
-        Cell("deadlock", next(iter(MOMENTS)), shape).command() for shape in (SINGLE, STARTED, RANKS)
+        Cell("deadlock", next(iter(MOMENTS)), shape).command(tmp_path) for shape in (SINGLE, STARTED, RANKS)
     )
     assert started == ["--nproc-per-node", "2", *alone]
     assert ranks == [*TORCHRUN, *alone[1:]]
