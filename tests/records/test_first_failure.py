@@ -1,11 +1,13 @@
 """On any member the last incident of the job is shown, on the member where it began."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from ftrun.messages.group_view import MemberRow
+from ftrun.host import procfs
+from ftrun.messages.group_view import FILE, GroupView, MemberRow, dump
 from ftrun.records import group
 from ftrun.records.advice import what_to_do
 from ftrun.records.group import GroupNow
@@ -64,6 +66,17 @@ def test_without_member_0_no_line_says_that_all_is_well(tmp_path: Path) -> None:
     assert "do see to its host and the network" in text
     assert "next The command keeps running; the job ends with 195 in 9m 30s unless member 0 (a) is back." in text
     assert "group epoch 2, running, when rank 0 was last heard of" in text
+
+
+def test_a_view_that_a_full_disk_has_kept_from_being_written_accuses_nobody(tmp_path: Path) -> None:
+    old = time.monotonic() - 900
+    rows = tuple(MemberRow(rank, "ab"[rank], "running", "", 1, old) for rank in (0, 1))
+    view = GroupView(1, 2, 1, old, 2, "run", rows=rows, boot=procfs.boot_id(), contact=old, silence=60.0, lease=660.0)
+    (tmp_path / FILE).write_bytes(dump(view))
+    shown = LIVE._replace(run_dir=str(tmp_path))
+    jobs = [group.marked(one, group.read(one)).job for one in (shown, shown._replace(full_disk=True))]
+    assert jobs[0] is not None
+    assert jobs[1] is None
 
 
 def test_a_limit_that_was_reached_without_a_hang_blames_no_hang(tmp_path: Path) -> None:

@@ -122,4 +122,6 @@ def _about_its_past(shown: Snapshot) -> str:
     report = f"`{ftctl('report', shown)}`"
     if shown.trouble.again:
         return f"mend what {report} shows: it comes again at the same place"
+    if shown.trouble.cause == "hang" and shown.trouble.report is None and shown.trouble.member is None:
+        return "nothing now, it was restarted; no report could be written"
     return f"nothing now, it was restarted; {report} shows what happened"

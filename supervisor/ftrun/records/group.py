@@ -65,6 +65,8 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
     if view.schema != group_view.SCHEMA:
         return None
     now = time.monotonic() if now is None else now
+    if shown.full_disk:  # it could not be written: what it says is as of then, and the silence since then says nothing
+        now = min(now, max(view.now, view.contact, *(row.at for row in view.rows)))
     same_clock = view.boot == procfs.boot_id()
     rows = {row.rank: row for row in view.rows}
     own = member_row.row(shown, view.rank, shown.node, now)
