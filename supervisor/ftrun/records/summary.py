@@ -183,10 +183,14 @@ def _end(shown: Snapshot) -> Iterator[Line]:
     if shown.why:
         yield "why", shown.why
     known = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
-    action = "act as it would without ftrun" if known is None else f"{known.outer}: {known.meaning}"
-    if known is exit_codes.HANG_LIMIT and hung_nowhere(shown):
-        action = f"{known.outer}: a member of its group was missing for too long"
+    action = "act as it would without ftrun" if known is None else f"{known.outer}: {meaning(shown, known)}"
     yield "scheduler", f"should {action}"
+
+
+def meaning(shown: Snapshot, verdict: exit_codes.Verdict) -> str:
+    """Of the verdict with which this run has ended."""
+    missing = verdict is exit_codes.HANG_LIMIT and hung_nowhere(shown)
+    return "a member of its group was missing for too long" if missing else verdict.meaning
 
 
 def _restarts(shown: Snapshot) -> str:
