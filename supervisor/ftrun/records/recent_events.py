@@ -144,8 +144,8 @@ def _hang(found: Record) -> str:
     try:
         sentence, mechanism = hang_rules.sentence(Finding(**known)), found.get("mechanism")
         if mechanism:
-            known = str(mechanism).removeprefix("deadlock: ") in sentence
-            return sentence if known else f"{sentence}; {mechanism}"
+            is_said = str(mechanism).removeprefix("deadlock: ") in sentence
+            return sentence if is_said else f"{sentence}; {mechanism}"
         return sentence + (f", at {found['why']}" if found.get("why") else "")
     except (TypeError, ValueError, KeyError, OverflowError):
         return "a hang"

@@ -107,7 +107,8 @@ class Spin(NamedTuple):
     """A rank whose main thread computes, as a look that began at `since` saw it.  `why`: a sentence; `fingerprint`: the
     same while it is in the same function, has read and written nothing, and has started and collected no process;
     `others`: CPU seconds so far of its other threads and its descendants.  `on_device`: all ranks of the node, of which
-    this one has stood still for the longest time, wait for their devices or for each other."""
+    this one has stood still for the longest time, wait for their devices or for each other.  `launched`: the same while
+    the library of their collectives launches none; empty where it does not say."""
 
     since: float
     why: str
@@ -116,6 +117,7 @@ class Spin(NamedTuple):
     pid: int = 0
     others: float = 0.0
     on_device: bool = False
+    launched: str = ""
 
 
 class LookState(NamedTuple):
