@@ -179,7 +179,8 @@ def slower(what: str, own: float, usual: float, others: str = "the others") -> s
 
 def frozen(lasting: float) -> str:
     """ftrun, and probably all of its container, did not run."""
-    return f"ftrun was suspended for {seconds(lasting)}, perhaps with its whole container; that counts as no silence of the job"
+    since = f"ftrun was suspended for {seconds(lasting)}"
+    return f"{since}, perhaps with its whole container; that counts as no silence of the job"
 
 
 def sections(opened: tuple[Section, ...]) -> str:
