@@ -57,10 +57,11 @@ def test_a_new_container_of_a_lost_member_knows_of_the_loss(tmp_path: Path) -> N
 
 
 def test_without_member_0_no_line_says_that_all_is_well(tmp_path: Path) -> None:
-    rows = (MemberRow(0, "a", "running", "", 1, 0.0), MemberRow(1, "b", "running", "", 1, 0.0))
-    view = GroupNow(2, 1, 2, "run", "", (), rows, {0: 90.0, 1: 0.0}, 90.0, silence=60.0, lease=660.0)
+    rows = tuple(MemberRow(rank, "abc"[rank], "running", "", 1, 0.0) for rank in range(3))
+    view = GroupNow(3, 1, 2, "run", "", (), rows, {0: 90.0, 1: 0.0, 2: 91.0}, 90.0, silence=60.0, lease=660.0)
     found = group.marked(LIVE._replace(next="The command works.", group="epoch 2, running"), view)
     text = " ".join(" ".join(lines(found)).split())
+    assert [group.state(view, row) for row in rows] == ["no contact", "running", "unknown"], "only rank 0 is silent"
     assert found.job is not None
     assert "member 0 (a) is missing" in found.job.text
     assert "do see to its host and the network" in text

@@ -523,6 +523,7 @@ def test_a_missing_beat_folder_is_a_problem(run: MadeRun) -> None:
     found = read_snapshot(str(run.folder), run.now)
     assert found.alive
     assert "heartbeats cannot be read" in found.problems[0]
+    assert headline(found).endswith("its heartbeats cannot be read from here"), "there have been some"
 
 
 def test_a_truncated_beat_file_is_a_problem(run: MadeRun) -> None:

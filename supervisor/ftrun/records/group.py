@@ -106,7 +106,9 @@ def lost(found: GroupNow) -> list[int]:
 
 def state(found: GroupNow, row: MemberRow) -> str:
     """Of a member in one word or two."""
-    return states.NO_CONTACT if is_gone(found, row) else row.phase
+    if not is_gone(found, row):
+        return row.phase
+    return states.UNKNOWN if found.is_cut_off and row.rank and row.present else states.NO_CONTACT
 
 
 def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:

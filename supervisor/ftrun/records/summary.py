@@ -106,6 +106,8 @@ def _health(shown: Snapshot, ages: bool) -> str:
         return (
             f"no heartbeat since this start; in an earlier start the first one came after {seconds(shown.first_beat)}"
         )
+    if shown.phase == "running" and not shown.ranks:  # it has moved, so there are heartbeats
+        return "its heartbeats cannot be read from here"
     if not shown.ranks or (stalest is None and any(rank.state == "starting" for rank in shown.ranks)):
         return "no heartbeat yet"
     if stalest is None:
