@@ -119,7 +119,7 @@ def test_the_verdict_says_what_the_scheduler_should_do() -> None:
     assert (found["outer"], found["exit_code"]) == ("reschedule the job", 195)
     lost = Incident("", 2, "loss", "member 0 has left", member=0)
     ended = snapshot(alive=False, phase="done", verdict="hang-limit", exit_code=195)._replace(trouble=lost)
-    assert feed.payload(ended, [])["meaning"] == "a member of its group was missing for too long"
+    assert feed.payload(ended, [])["meaning"] == "a member of its group was missing"
 
 
 def test_ranks_near_their_limit_come_first() -> None:

@@ -192,7 +192,7 @@ def _end(shown: Snapshot) -> Iterator[Line]:
 def meaning(shown: Snapshot, verdict: exit_codes.Verdict) -> str:
     """Of the verdict with which this run has ended."""
     missing = verdict is exit_codes.HANG_LIMIT and hung_nowhere(shown)
-    return "a member of its group was missing for too long" if missing else verdict.meaning
+    return "a member of its group was missing" if missing else verdict.meaning
 
 
 def _restarts(shown: Snapshot) -> str:
