@@ -36,6 +36,7 @@ from ftrun.core.rules.policy import Policy, is_beyond, latest_file, progress, wi
 from ftrun.core.text import durations, sentences
 
 AT_REST = 6.0  # s; a file that was written in place before a kill has been reported as at rest by then
+NOTED = 10.0  # s for which ftrun did not run; more is recorded
 
 
 def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = ()) -> Outcome:
@@ -258,8 +259,11 @@ def on_deadline_reached(job: Job, phase: Starting | Running, event: ev.DeadlineR
 def on_woke_late(job: Job, phase: Watched, event: ev.WokeLate, policy: Policy) -> Outcome:
     """Time in which ftrun was frozen does not count as silence.  A suspicion is dropped and the attempt is checked
     again."""
-    attempt = excuse(phase.attempt, event.since, event.now)
-    return check(job, attempt, event.now, policy, cleared_record(phase, "frozen in the meantime"))
+    attempt, away = excuse(phase.attempt, event.since, event.now), event.now - event.since
+    written = cleared_record(phase, "frozen in the meantime")
+    if away >= NOTED:
+        written += (do.Persist("frozen", (("seconds", away),)), do.LogLine(sentences.frozen(away)))
+    return check(job, attempt, event.now, policy, written)
 
 
 def cleared_record(phase: Watched, why: str) -> Effects:
