@@ -1,5 +1,5 @@
-"""Generates the reference from the code, and the pages of measurements: `python docs/reference.py [plots]`.  A test
-compares them with the code.  `plots` draws the plots as well."""
+"""Generates the reference from the code, and the pages of measurements: `python docs/reference.py`.  A test
+compares them with the code."""
 
 import sys
 from functools import partial
@@ -198,6 +198,7 @@ PAGES = {
     "_static/timeline.svg": timeline.picture,
     "benchmarks.md": partial(measured.page, "benchmarks"),
     "hang-matrix.md": partial(measured.page, "hang-matrix"),
+    "measured/README.md": measured.results_list,
     "reference.md": page,
     "reference/ftctl.md": verbs.page,
     "reference/records.md": records.page,
@@ -210,8 +211,6 @@ PAGES = {
 
 
 def main() -> None:
-    if sys.argv[1:] == ["plots"]:
-        measured.draw()
     for path, content in PAGES.items():
         (HERE / path).write_text(content(), encoding="utf-8")
     if not states.DRAWING.exists() or states.drawn(states.DRAWING.read_text(encoding="utf-8")) != states.moving():

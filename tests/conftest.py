@@ -62,7 +62,7 @@ LONG = (
     "hooks/test_torch_helpers.py",
     "cli/test_recovery.py",
     "contracts/test_docs_howto.py",
-    "core/test_mutations.py",
+    "core/test_planted_bugs.py",
     "container/test_signals.py",
     "container/test_terminal.py",
     "workload/test_fthang_ranks.py",

@@ -32,7 +32,7 @@ VERBS: Final = {
     "list": "List all runs that you may see, living and ended.",
     "explain": "Show each option's value and its source.",
     "history": "List the schedules of the job and their attempts.",
-    "timeline": "Draw the run as HTML, SVG or PNG.",
+    "timeline": "Draw the run as HTML or SVG.",
     "serve": "Serve a page with the live view and the timeline.",
     "doctor": "Check what this container permits and lacks.",
     "completion": "Print the completion script for bash, zsh or fish.",

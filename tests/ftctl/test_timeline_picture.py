@@ -2,9 +2,7 @@
 
 import random
 import re
-import struct
 import xml.etree.ElementTree as ET
-from io import BytesIO
 from itertools import combinations, pairwise
 
 import pytest
@@ -232,25 +230,3 @@ def test_a_page_of_many_starts_shows_the_last_500() -> None:
     page = html.render(history_of(script.ends("failure-limit", 93)))
     assert "The first 200 are not shown." in page
     assert page.count('<th scope="row">') == 500 + 2  # the starts, and in the table of totals the time kept and lost
-
-
-@pytest.mark.parametrize("name", ["one hang", "a nasty one"])
-def test_png_is_rendered_with_and_without_fonts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    image = pytest.importorskip("PIL.Image")
-    from ftctl.timeline import png
-
-    picture = timeline.draw(RUNS[name])
-    content = png.render(picture)
-    assert content[:8] == b"\x89PNG\r\n\x1a\n"
-    assert struct.unpack(">II", content[16:24]) == (round(picture.width * 2), round(picture.height * 2))
-    colours = {pixel for _, pixel in image.open(BytesIO(content)).convert("RGB").getcolors(1 << 24)}
-    if name == "one hang":
-        assert tuple(int(PALETTE["hang"][0][at : at + 2], 16) for at in (1, 3, 5)) in colours
-    monkeypatch.setattr(png, "FACES", {False: "no-such.ttf", True: "no-such.ttf"})
-    assert png.render(picture)[:4] == b"\x89PNG"
-
-
-def test_text_is_not_wider_than_estimated() -> None:
-    font = pytest.importorskip("PIL.ImageFont").load_default(24)
-    for line in (HANGS, "redone 2h 54m (work that a restart threw away)", "MMMM WWW @@@ 000", "failure: CUDA error"):
-        assert font.getlength(line) <= text_width(line, 24) * (1.3 if "MMMM" in line else 1.0)

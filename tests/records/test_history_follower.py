@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ftrun.helpers.lines import Lines
+from ftrun.helpers.shared_folder import Folder
 from ftrun.helpers.state_store.life_file import LifeFile
-from ftrun.helpers.state_store.shared_folder import Folder
 from ftrun.messages import state_store as messages
 from ftrun.records import history, schedules
 from ftrun.records.history_follower import HistoryFollower

@@ -33,7 +33,6 @@ PACKAGES: Final = {
     "prometheus-client": ("--metrics", "metrics"),
     "starlette": ("serve", "page"),
     "uvicorn": ("serve", "page"),
-    "pillow": ("timeline as PNG", "page"),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from ftctl.common import AS_JSON, RUN_DIR, UserError, missing_package
+from ftctl.common import AS_JSON, RUN_DIR, UserError
 from ftctl.timeline import html, timeline
 from ftrun.core.text.sentences import printable
 from ftrun.drawing import svg
@@ -17,7 +17,7 @@ from ftrun.records import rundir
 from ftrun.records.history import History, read
 
 DEFAULT: Final = "ftrun-timeline.html"
-KINDS: Final = (".html", ".svg", ".png")
+KINDS: Final = (".html", ".svg")
 
 
 @click.command(help="Draw the run: attempts, steps, hangs, evidence, and how the time was spent.")
@@ -26,7 +26,7 @@ KINDS: Final = (".html", ".svg", ".png")
     "-o",
     "--output",
     metavar="FILE",
-    help=f"A .html, .svg or .png file; - writes HTML to standard output.  [default: {DEFAULT}]",
+    help=f"A .html or .svg file; - writes HTML to standard output.  [default: {DEFAULT}]",
 )
 @AS_JSON
 def command(run_dir: str | None, output: str | None, as_json: bool) -> None:
@@ -35,7 +35,8 @@ def command(run_dir: str | None, output: str | None, as_json: bool) -> None:
     path = DEFAULT if output is None else output
     kind = ".html" if path == "-" else os.path.splitext(path)[1].lower()
     if kind not in KINDS:
-        raise click.UsageError(f"--output {path}: the name must end in one of {', '.join(KINDS)}")
+        reason = "PNG is not drawn any more; " if kind == ".png" else ""
+        raise click.UsageError(f"--output {path}: {reason}the name must end in {' or '.join(KINDS)}")
     history = read(rundir.find(run_dir))
     if as_json:
         click.echo(json.dumps(document(history)))
@@ -59,14 +60,7 @@ def command(run_dir: str | None, output: str | None, as_json: bool) -> None:
 def rendered(history: History, kind: str) -> bytes:
     if kind == ".html":
         return html.render(history).encode("utf-8", "replace")
-    picture = timeline.draw(history)
-    if kind == ".svg":
-        return svg.render(picture).encode("utf-8", "replace")
-    try:
-        from ftctl.timeline import png
-    except ImportError as error:
-        raise missing_package("Pillow", "page", "timeline -o FILE.png")(error) from None
-    return png.render(picture)
+    return svg.render(timeline.draw(history)).encode("utf-8", "replace")
 
 
 def document(history: History) -> dict[str, object]:

@@ -380,6 +380,7 @@ class Ledger(NamedTuple):
     retried: int = 0  # recoveries below the tree that have succeeded in this run dir, by their rung
     replaced: int = 0
     regained: tuple[str, ...] = ()  # devices for which a checkpoint restarts the command no more
+    troubles: tuple[str, ...] = ()  # the last hangs and failures and their places: `hang at train.py:68`
     ended_at: tuple[int, ...] = ()  # how far the job was when an attempt hung after its end (`policy.extent`)
 
     @property

@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from ftrun.helpers.lines import Lines
-from ftrun.helpers.state_store.shared_folder import Folder
+from ftrun.helpers.shared_folder import Folder
 from ftrun.messages import state_store as messages
 from ftrun.records import reports, schedules
 from ftrun.records.history_follower import HistoryFollower
