@@ -140,8 +140,10 @@ class Reader:
         if pid not in self._python or self._optimistic:
             return frozenset() if self._optimistic and thread.tid != pid else frozenset(Gives)
         node, mapped = (pid, thread.tid), self._code.mapped.get(pid, frozenset())
-        main = thread.tid == pid
-        return recognized.given(self.frames(*node), main, self._code.threads.get(node), mapped)
+        main, code = thread.tid == pid, self._code.threads.get(node)
+        if thread.deaf and self._handlers.has_trained(pid) and recognized.dumps_traces(self.frames(*node), code):
+            return frozenset()
+        return recognized.given(self.frames(*node), main, code, mapped)
 
     # --- the whole thread ---------------------------------------------------------------------------------------------
 
