@@ -27,7 +27,8 @@ class Training:
 
     Optimizer steps are counted in rounds: a round ends when an optimizer steps that has already stepped in it, so the
     two optimizers of a GAN make one step.  The count continues from the one that an optimizer was restored with.  It is
-    no longer reported once the program reports steps of its own.
+    no longer reported once the program reports steps of its own.  As long as no optimizer of PyTorch has stepped, each
+    backward pass is a heartbeat instead, without a step: the first one does not count, since a program may try out one.
 
     When a data loader is exhausted, evaluation, saving or the end of the program follows, which may legitimately take
     long: this time is a section.  The next batch ends it, or the second round after its start, because a loader that
@@ -46,6 +47,7 @@ class Training:
         self.program_reports_steps = False
         self.between: Automatic | None = None
         self.rounds_between = 0
+        self.backward_passes = 0
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         if own_slot.words is None:
@@ -58,13 +60,27 @@ class Training:
         if not self.stepped or id(optimizer) in self.stepped or len(self.stepped) == MAX_OPTIMIZERS:
             self.stepped = set()
             self.step += 1
-            self.rounds_between += 1
-            if self.rounds_between > 1:
-                self._leave_between()
+            self._count_round()
         self.stepped.add(id(optimizer))
         self.program_reports_steps = self.program_reports_steps or own_slot.step != self.reported
         beat(None if self.program_reports_steps else self.step)
         self.reported = own_slot.step
+
+    def went_backward(self) -> None:
+        """Only the main thread's passes count: others run within one of these, or are not known to be training."""
+        if self.step >= 0 or (own_slot.words is None and own_slot.settled) or get_ident() != own_slot.main:
+            return
+        self.backward_passes += 1
+        if self.backward_passes > 1:
+            if own_slot.words is None:
+                own_slot.claim(_rank_in_group())
+            self._count_round()
+            beat()
+
+    def _count_round(self) -> None:
+        self.rounds_between += 1
+        if self.rounds_between > 1:
+            self._leave_between()
 
     def counts_from_zero(self) -> bool:
         """Whether the steps do not include those of earlier processes: the program reports no steps itself, and no
@@ -172,6 +188,22 @@ def with_beats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return __next__
 
 
+def with_movement(function: Function) -> Function:
+    """A function that computes gradients."""
+
+    @wraps(function)
+    def within(*args: Any, **kwargs: Any) -> Any:
+        gradients = function(*args, **kwargs)
+        if not is_compiling():
+            try:
+                training.went_backward()
+            except Exception:
+                pass
+        return gradients
+
+    return within
+
+
 def _compiler(module: Any) -> None:
     global is_compiling
     is_compiling = module.is_compiling
@@ -183,6 +215,19 @@ def _optimizer(module: Any) -> None:
     major, minor = sys.modules["torch"].__version__.split(".")[:2]
     if (int(major), int(minor)) < (2, 5):
         step_receiver = StepReceiver()
+
+
+def _autograd(module: Any) -> None:
+    """Both `backward` and `grad` use this function.  Dynamo leaves out the files of torch.autograd, and has to leave
+    out what takes the place of one of their functions, which would be another graph break."""
+    run = with_movement(module._engine_run_backward)
+    frames = sys.modules["torch"]._C._dynamo.eval_frame
+    if hasattr(frames, "skip_code"):  # up to torch 2.6
+        frames.skip_code(run.__code__)
+    else:
+        action = frames._FrameAction
+        frames.set_code_exec_strategy(run.__code__, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    module._engine_run_backward = run
 
 
 def _loader(module: Any) -> None:
@@ -222,10 +267,13 @@ NOTHING: Target = (None, ())
 WRITTEN: Target = (None, ("checkpoint_id", "storage_writer"))
 READ: Target = (None, ("checkpoint_id", "storage_reader"))
 AFTER: dict[str, Callable[[Any], None]] = {
+    "torch.autograd.graph": _autograd,
     "torch.compiler": _compiler,
     "torch.optim.optimizer": _optimizer,
     "torch.utils.data.dataloader": _loader,
     "torch.serialization": _wrapped("torch", {"save": (1, ("f",))}, {"load": (0, ("f",))}),
+    # Takes the place of torch.save and torch.load where torch_npu is imported.
+    "torch_npu.utils.serialization": _wrapped("torch", {"save": (1, ("f",))}, {"load": (0, ("f",))}),
     # An asynchronous save is not complete when the call returns.
     "torch.distributed.checkpoint.state_dict_saver": _wrapped(
         "torch.distributed.checkpoint", {"save": WRITTEN, "async_save": NOTHING}, {}

@@ -21,12 +21,15 @@ _COLLECTIVES: Final = frozenset(
     | {"all_to_all", "all_to_all_single", "barrier", "broadcast", "gather", "irecv", "isend", "monitored_barrier"}
     | {"recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send"}
 )
+_UNEVEN: Final = frozenset({"all_gather_into_tensor_uneven", "reduce_scatter_tensor_uneven"})
 # File and functions of collectives: one ends when all ranks have entered it, and its timeout only raises an error.  Not
 # listed: `synchronize` and `item` of an accelerator (the device may be working for them), and functions that also
 # compute, like `all_gather_object`, which pickles.
 COLLECTIVES: Final = (
     ("torch/distributed/distributed_c10d.py", _COLLECTIVES),
     ("torch/distributed/_functional_collectives.py", frozenset({"wait_tensor"})),  # in compiled code
+    # Up to torch 1.11 a whole copy of the file above, later what torch does not have.
+    ("torch_npu/distributed/distributed_c10d.py", _COLLECTIVES | _UNEVEN),
     ("horovod/torch/mpi_ops.py", frozenset({"synchronize"})),
 )
 _WRAPPED: Final = 2  # frames of torch's dispatcher that such a call may contain
@@ -116,6 +119,7 @@ _NATIVE: Final = {
     "pt_tcpstore_uv": Presumed(listens=True),
     "pt_nccl_watchdg": Presumed(),  # aborts a collective after its timeout
     "pt_nccl_heartbt": Presumed(),  # ends the process if the watchdog stands still
+    "hcclComm_watchd": Presumed(),  # of torch_npu: ends the process after the timeout of a collective
 }
 # Of these the thread that runs collectives, so that its timeout is that of a collective.
 _COLLECTIVE_THREADS: Final = frozenset({"pt_gloo_runloop"})
