@@ -34,13 +34,6 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOUSE)))
-def test_what_to_do_is_the_first_column_after_the_name(page: Path) -> None:
-    """The others are beyond the edge of a phone's screen."""
-    heads = [line for line in prose(page).splitlines() if line.startswith("|") and "| what to do |" in line]
-    assert [head for head in heads if head.split("|")[2] != " what to do "] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOUSE)))
 def test_links_lead_to_a_page_and_a_heading(page: Path) -> None:
     broken = []
     for link in LINK.findall(prose(page)):

@@ -14,9 +14,8 @@ ATTEMPT = looks.follow(Attempt(1, pid=7, spawned_at=50.0, ranks=(RANK,)))
 
 
 def looked(seen: Attempt, now: float, found: Spin | None) -> Attempt:
-    return looks.end(
-        looks.begin(seen, now), None, "it computes", now + 1, 0.1, spinning=found and found._replace(since=now)
-    )
+    result = looks.LookResult(None, "it computes", 0.1, spin=found and found._replace(since=now))
+    return looks.end(looks.begin(seen, now), result, now + 1)
 
 
 def found_at(seen: Attempt, until: float = 20_000.0) -> float | None:

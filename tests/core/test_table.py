@@ -206,6 +206,7 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
     ],
     ev.Rescheduled: [ev.Rescheduled(10.0, "a pod was scheduled again")],
     ev.DevicesFound: [ev.DevicesFound(10.0, (GPU,)), ev.DevicesFound(10.0, ())],
+    ev.InputSpent: [ev.InputSpent(10.0)],
     ev.HistoryLoaded: [
         ev.HistoryLoaded(10.0, (), ()),
         ev.HistoryLoaded(10.0, (OCCURRENCE,), (Schedule("a", 0, "n", 1.0, 7, 3, failed=True),)),

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.helpers.evidence import stacks
 from support.evidence_job import READY, EvidenceHelper, Job, ask, needs_spy, rank, request
 from support.evidence_job import job as job
 from support.runs import state_of, wait_for
+from waitproof import stacks
 
 pytestmark = needs_spy
 

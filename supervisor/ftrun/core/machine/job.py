@@ -292,6 +292,10 @@ def _on_devices_released(job: Job, phase: Stopping, event: ev.DevicesReleased, p
 # --- in every phase -------------------------------------------------------------------------------------------------
 
 
+def _on_input_spent(job: Job, phase: Phase, event: ev.InputSpent, policy: Policy) -> Outcome:
+    return job._replace(input_spent=True), ()
+
+
 WATCHED: dict[type[ev.Event], Handler] = {
     ev.DeadlineReached: watching.on_deadline_reached,
     ev.WokeLate: watching.on_woke_late,
@@ -314,6 +318,7 @@ UNFINISHED: dict[type[ev.Event], Handler] = {
     ev.StartPermission: requests.on_start_permission,
     ev.DevicesFound: regaining.on_devices_found,
     ev.HistoryLoaded: starting.on_history_loaded,
+    ev.InputSpent: _on_input_spent,
     ev.GroupOrderReceived: group_member.on_group_order_received,
     ev.CoordinatorSilent: group_member.on_coordinator_silent,
     ev.CoordinatorLost: group_member.on_coordinator_lost,

@@ -11,11 +11,13 @@ from typing import Final
 
 from ftrun.core.machine.values import Spin
 from ftrun.core.text import sentences
-from ftrun.helpers.evidence import device_waits, libraries, processes, proof, spinning, stacks, threads, waits
-from ftrun.helpers.evidence.mappings import Mappings
+from ftrun.helpers.evidence import job_processes
 from ftrun.helpers.evidence.other_members import OtherMembers
-from ftrun.helpers.evidence.proof import Facts, Proof
 from ftrun.messages.evidence import Look, Looked, Request
+from waitproof import device_waits, libraries, proof, spinning, stacks, threads, waits
+from waitproof.mappings import Mappings
+from waitproof.proof import Facts, Proof
+from waitproof.spinning import Computing
 
 STILL: Final = 10.0  # s for which a rank must not have moved
 STACKS: Final = 5.0  # s for reading all stacks
@@ -63,7 +65,7 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
     excluded = _excluded(request)
     started = time.monotonic()
     before = waits.empty(frozenset())
-    waits.observe_job(before, processes.members(request.root, excluded))
+    waits.observe_job(before, job_processes.members(request.root, excluded))
     first = proof.prove(before, before, {}, job, True, in_group)
     if first.open_reason is not None and not first.in_group:
         return first
@@ -76,7 +78,7 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
         return first
     pause(max(0.0, started + request.between - time.monotonic()))
     after, excluded = waits.empty(frozenset()), _excluded(request)
-    waits.observe(after, processes.members(request.root, excluded), excluded, in_group)
+    waits.observe(after, job_processes.members(request.root, excluded), excluded, in_group)
     return proof.prove(before, after, found, job, False, in_group, code=code)
 
 
@@ -85,18 +87,24 @@ def unproved(request: Look | Request) -> Spin | None:
     nothing that they do can be seen outside."""
     job = facts(request)
     if device_waits.none_works(request.devices, dict(request.powers)):
-        found = stacks.collect(stacks.program(), job.still[:SPIED], STACKS).found
-        if (waits := device_waits.wait(job, request.devices, found, time.monotonic())) is not None:
-            return waits
+        found, at = stacks.collect(stacks.program(), job.still[:SPIED], STACKS).found, time.monotonic()
+        if (waiting := device_waits.wait(job, request.devices, found)) is not None:
+            return _spin(waiting, job, at)
     busy, at = spinning.computing(job.still), time.monotonic()
     if not 0 < len(busy) <= spinning.MOST:
         return None
     found = stacks.collect(stacks.program(), busy, STACKS).found
-    return spinning.spin(busy, job.ranks, found, job.still_devices, at)
+    computing = spinning.spin(busy, job.ranks, found, job.still_devices)
+    return None if computing is None else _spin(computing, job, at)
+
+
+def _spin(found: Computing, job: Facts, at: float) -> Spin:
+    rank = job.ranks.get(found.pid)
+    return Spin(at, found.why, found.fingerprint, rank, found.pid, found.others, found.on_device)
 
 
 def _excluded(request: Look) -> frozenset[int]:
-    return processes.with_newly_started(request.excluded, request.root, {rank.pid for rank in request.ranks})
+    return job_processes.with_newly_started(request.excluded, request.root, {rank.pid for rank in request.ranks})
 
 
 def _plainly_open(job: Facts) -> str | None:

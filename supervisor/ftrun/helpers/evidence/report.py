@@ -9,15 +9,17 @@ from ftrun.core.rules import hang_rules
 from ftrun.core.text import durations, sentences
 from ftrun.core.text.markdown import block, code, plain, table
 from ftrun.core.text.sentences import printable
-from ftrun.helpers.evidence import stacks, wait_graph
-from ftrun.helpers.evidence.classification import Change, Classification
+from ftrun.helpers.evidence import wait_text
+from ftrun.helpers.evidence.classification import Classification
 from ftrun.helpers.evidence.flight_recorder import Answer, lagging_ranks
-from ftrun.helpers.evidence.headline import STOPPED
-from ftrun.helpers.evidence.stacks import Thread
-from ftrun.helpers.evidence.wait_graph import WaitGraph
-from ftrun.helpers.evidence.world import LATE, World
 from ftrun.messages.evidence import RankState, Request
 from ftrun.messages.probe import Device
+from waitproof import stacks
+from waitproof.changes import Change
+from waitproof.headline import STOPPED
+from waitproof.stacks import Thread
+from waitproof.wait_graph import WaitGraph
+from waitproof.world import LATE, World
 
 LOCATION: Final = 500  # characters of the location in a verdict
 PROGRAM: Final = 100  # characters of a command line in a table
@@ -144,7 +146,7 @@ def markdown(facts: Facts, picture: str = "") -> str:
     parts += [plain(f"The suspicion {result}."), plain(_first_to_stop(facts))]
     if picture and facts.graph.nodes:
         parts.append(f"![What waits for what]({picture})")
-    parts += wait_graph.lines(facts.graph) + _ranks(facts) + _groups(facts)
+    parts += wait_text.lines(facts.graph) + _ranks(facts) + _groups(facts)
     if suspect is not None:
         parts += _suspect(suspect, facts.files)
     parts += ["## Processes", _processes(facts)]

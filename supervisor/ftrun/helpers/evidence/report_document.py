@@ -2,11 +2,11 @@
 
 from typing import Any, Final
 
-from ftrun.helpers.evidence import wait_graph
-from ftrun.helpers.evidence.classification import Change
+from ftrun.helpers.evidence import wait_text
 from ftrun.helpers.evidence.flight_recorder import Answer, lagging_ranks
 from ftrun.helpers.evidence.report import Facts, first_to_stop, ranks_by_stack, what_to_do
 from ftrun.messages.evidence import RankState
+from waitproof.changes import Change
 
 SCHEMA: Final = 1
 
@@ -24,7 +24,7 @@ def document(facts: Facts) -> dict[str, Any]:
         "finding": request.finding._asdict(),
         "mechanism": facts.mechanism,
         "do": what_to_do(facts),
-        "graph": wait_graph.document(facts.graph),
+        "graph": wait_text.document(facts.graph),
         "verdict": verdict._asdict(),
         "where": facts.suspect.location if facts.suspect else None,
         "suspect": request.suspect,

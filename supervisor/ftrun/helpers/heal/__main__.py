@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final
 
 from ftrun.core.text import durations
-from ftrun.helpers.evidence.processes import below
 from ftrun.helpers.heal.children import Children, why
 from ftrun.helpers.lines import Lines, run
 from ftrun.host import procfs, spawn, tree
@@ -66,7 +65,9 @@ def _end_all(children: Children) -> list[Stat]:
 
 def _descendants(listings: int = procfs.COMPLETE) -> list[Stat]:
     everyone = procfs.all_processes(listings)
-    pids = below(os.getpid(), everyone) - {os.getpid()}
+    pids, fresh = set[int](), {os.getpid()}
+    while fresh := {process.pid for process in everyone if process.parent in fresh} - pids:
+        pids |= fresh
     return [process for process in everyone if process.pid in pids and not process.ended]
 
 

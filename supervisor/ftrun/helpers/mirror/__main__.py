@@ -28,7 +28,7 @@ from ftrun.helpers.mirror import files
 from ftrun.helpers.mirror.synchronization import RECORDS, Synchronization
 from ftrun.host.work_dir import FETCHED, NOTHING, UNREAD
 from ftrun.messages.mirror import EVENTS, Done, Refused
-from ftrun.views import liveness
+from ftrun.records import liveness
 
 MAX_FETCHED: Final = 64 << 20  # bytes of a file that is fetched
 STATE: Final = "state.json"

@@ -31,8 +31,8 @@ from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.codec import EXACT, Malformed
 from ftrun.messages.notifier import EVENTS, Destinations
-from ftrun.views import recent_events, state
-from ftrun.views.record_files import GrowingFile, Record, record
+from ftrun.records import recent_events, state
+from ftrun.records.record_files import GrowingFile, Record, record
 
 PERIOD: Final = 0.5  # s between two reads of the records
 TIMEOUT: Final = 10.0  # s for an attempt

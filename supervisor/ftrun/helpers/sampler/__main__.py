@@ -11,7 +11,7 @@ import time
 from collections.abc import Container, Sequence
 from functools import partial
 
-from ftrun.helpers.evidence.processes import carries, tree
+from ftrun.helpers.evidence.job_processes import carries, tree
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.sampler.counters import Count, Process, activity, counts
 from ftrun.host import procfs

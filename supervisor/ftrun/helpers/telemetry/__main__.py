@@ -16,7 +16,7 @@ from ftrun.helpers.telemetry.journal import Journal
 from ftrun.host import installation
 from ftrun.messages.codec import EXACT
 from ftrun.messages.telemetry import EVENTS, Exports
-from ftrun.views.record_files import GrowingFile, Record, record
+from ftrun.records.record_files import GrowingFile, Record, record
 
 PERIOD: Final = 0.5  # s between two reads of the records
 EXPORTS: Final = 3  # descriptor

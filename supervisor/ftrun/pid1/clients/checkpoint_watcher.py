@@ -19,7 +19,7 @@ class CheckpointWatcher(Client[messages.Event]):
         self.context.helpers.add(self.name, *self._arguments(time.monotonic()))
 
     def _arguments(self, since: float) -> list[str]:
-        return [f"{messages.SINCE}{since}", *self.context.settings["progress"].value]
+        return [f"{messages.SINCE}{since}", *(self.context.settings.progress or ())]
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         if isinstance(message, messages.Saved | Ready):  # all before that is known, if it is started again

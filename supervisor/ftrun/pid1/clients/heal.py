@@ -25,7 +25,7 @@ class Heal(Client[messages.Event]):
         self._requested_at = 0.0
         self._waits: set[str] = set()  # sources that have not answered yet: command, probe, platform
         self._probe_dropped = False
-        self._command = self.context.settings["heal"].value
+        self._command = self.context.settings.heal
 
     def heal(self, fault: Fault, now: float) -> list[ev.Event]:
         """Answered by `HealingFinished`."""

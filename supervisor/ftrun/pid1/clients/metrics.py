@@ -16,7 +16,7 @@ class Metrics(Client[messages.Event]):
 
     def start(self) -> None:
         context = self.context
-        address, self._file = (context.settings[name].value or "" for name in ("metrics", "metrics-file"))
+        address, self._file = context.settings.metrics or "", context.settings.metrics_file or ""
         arguments = (context.work_dir.path, address, self._file)
         context.helpers.add(self.name, *arguments, lasting=bool(self._file), delay=SETTLED)
 

@@ -12,10 +12,10 @@ class Notifier(RecordFollower[messages.Event]):
     def start(self) -> None:
         settings = self.context.settings
         destinations = messages.Destinations(
-            commands=settings["on-event"].value or (),
-            urls=settings["webhook"].value or (),
-            slack=settings["webhook-format"].value == "slack",
-            names=tuple(sorted(settings["notify-on"].value)),
+            commands=settings.on_event or (),
+            urls=settings.webhook or (),
+            slack=settings.webhook_format == "slack",
+            names=tuple(sorted(settings.notify_on)),
             job=job_name(settings),
             node=node_name(settings),
             member=None if self.context.group is None else self.context.group.rank,

@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
 
 def _probes(context: Context) -> bool:
-    kind = context.settings["probe"].value
+    kind = context.settings.probe
     return kind != "off" and (kind != "auto" or devices.has_driver())
 
 
@@ -71,15 +71,15 @@ def _samples(context: Context) -> bool:
 
 
 def _exports_metrics(context: Context) -> bool:
-    return bool(context.command) and any(context.settings[name].value for name in ("metrics", "metrics-file"))
+    return bool(context.command) and bool(context.settings.metrics or context.settings.metrics_file)
 
 
 def _notifies(context: Context) -> bool:
-    return bool(context.command) and any(context.settings[name].value for name in ("on-event", "webhook"))
+    return bool(context.command) and bool(context.settings.on_event or context.settings.webhook)
 
 
 def _exports_records(context: Context) -> bool:
-    return bool(context.settings["otlp"].value) or uses_journal(context.settings)
+    return bool(context.settings.otlp) or uses_journal(context.settings)
 
 
 TABLE: Final = (
@@ -87,7 +87,7 @@ TABLE: Final = (
     Entry("mirror.Mirror", lambda context: bool(context.work_dir.copied)),
     Entry("messenger.Messenger", lambda context: context.group is None and context.settled, later=True),
     Entry("messenger.GroupMessenger", lambda context: context.group is not None),
-    Entry("checkpoint_watcher.CheckpointWatcher", lambda context: bool(context.settings["progress"].value)),
+    Entry("checkpoint_watcher.CheckpointWatcher", lambda context: bool(context.settings.progress)),
     Entry("output.Output", lambda context: context.output_pipes.captures),
     Entry("state_store.StateStore", lambda context: state_dir(context.settings) is not None),
     Entry("reset_file.ResetFile", lambda context: reset_file(context.settings) is not None),
@@ -113,7 +113,7 @@ class Clients:
         self._helpers, self._tree = context.helpers, context.tree
         self._running: dict[str, Any] = context.running
         self._start(TABLE)
-        if context.settings["probe"].value == "auto" and (why := devices.why_not_probed()) is not None:
+        if context.settings.probe == "auto" and (why := devices.why_not_probed()) is not None:
             context.records.append(("problem", (("helper", "probe"), ("what", why)), why))
 
     def _start(self, entries: Iterable[Entry]) -> None:

@@ -30,7 +30,7 @@ class ResetFile(Client[messages.Event]):
         self._ends = False  # the platform asks for the end of a running command
         self._retries: int | None = None  # highest reported number of rescheduled pods of this job
         settings = self.context.settings
-        arguments = [str(reset_file(settings)), str(LOOK), str(settings["fault-table"].value or "")]
+        arguments = [str(reset_file(settings)), str(LOOK), str(settings.fault_table or "")]
         group = self.context.group
         arguments += [str(self.context.policy.ranks or ""), "" if group is None else str(group.rank)]
         self.context.helpers.add(self.name, *arguments)

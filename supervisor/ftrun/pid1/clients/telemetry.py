@@ -12,7 +12,7 @@ class Telemetry(RecordFollower[messages.Event]):
     def start(self) -> None:
         context, settings, ledger = self.context, self.context.settings, self.context.ledger
         exports = messages.Exports(
-            otlp=settings["otlp"].value or "",
+            otlp=settings.otlp or "",
             journal=uses_journal(settings),
             job=job_name(settings),
             node=node_name(settings),
