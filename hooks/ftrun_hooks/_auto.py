@@ -9,9 +9,11 @@ import os
 import sys
 from _thread import get_ident
 from functools import wraps
+from importlib import import_module
 from types import ModuleType
 from typing import Any, Callable, Optional, Tuple
 
+from . import layout as at
 from ._beat import beat
 from ._files import known
 from ._section import Automatic
@@ -36,6 +38,7 @@ class Training:
     """
 
     def __init__(self) -> None:
+        self.optimizes = False
         self.begin()
 
     def begin(self) -> None:
@@ -53,7 +56,7 @@ class Training:
         if own_slot.words is None:
             if own_slot.settled:
                 return
-            own_slot.claim(_rank_in_group())
+            own_slot.claim(_rank_in_group(), "PyTorch")
         if not self.stepped:
             restored = _restored(optimizer)
             self.step, self.restored = self.step + restored, self.restored + restored
@@ -67,15 +70,28 @@ class Training:
         self.reported = own_slot.step
 
     def went_backward(self) -> None:
-        """Only the main thread's passes count: others run within one of these, or are not known to be training."""
-        if self.step >= 0 or (own_slot.words is None and own_slot.settled) or get_ident() != own_slot.main:
-            return
         self.backward_passes += 1
         if self.backward_passes > 1:
-            if own_slot.words is None:
-                own_slot.claim(_rank_in_group())
-            self._count_round()
-            beat()
+            self.moved()
+
+    def made_optimizer(self, optimizer: Any) -> None:
+        """A process without one may be a server that waits for requests: it gives no heartbeats while it computes."""
+        self.optimizes = True
+
+    def graph_ran(self) -> None:
+        """A compiled function, of which it is not known whether it is a step."""
+        if self.optimizes:
+            self.moved()
+
+    def moved(self) -> None:
+        """A part of training has ended that is not known to be one step: a heartbeat as long as no optimizer steps, in
+        the main thread: what other threads do is a part of this, or not known to be training."""
+        if self.step >= 0 or (own_slot.words is None and own_slot.settled) or get_ident() != own_slot.main:
+            return
+        if own_slot.words is None:
+            own_slot.claim(_rank_in_group(), "PyTorch")
+        self._count_round()
+        beat()
 
     def _count_round(self) -> None:
         self.rounds_between += 1
@@ -170,6 +186,35 @@ def noting(
         return result
 
     return within
+
+
+def after(function: Function, note: Callable[[Any], None], before: bool = False) -> Function:
+    """The function, and `note` with its first argument when it has returned; or before it runs."""
+
+    @wraps(function)
+    def within(*args: Any, **kwargs: Any) -> Any:
+        if before:
+            _noted(note, args)
+        result = function(*args, **kwargs)
+        if not before:
+            _noted(note, args)
+        return result
+
+    return within
+
+
+def _noted(note: Callable[[Any], None], args: Any) -> None:
+    try:
+        note(args[0])
+    except Exception:
+        pass
+
+
+def claim_as(framework: str, *variables: str) -> None:
+    """Claim the slot of the rank that the first of these variables names that is set, unless RANK or LOCAL_RANK is."""
+    if own_slot.words is None and not own_slot.settled:
+        text = next((text for name in variables if (text := os.environ.get(name))), "")
+        own_slot.claim(int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None, framework)
 
 
 def with_beats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -283,8 +328,27 @@ AFTER: dict[str, Callable[[Any], None]] = {
 }
 
 
+# The frameworks by the packages that are watched for; those with a file of their own, `_auto_<package>.py`.
+PACKAGES = {
+    "torch": "PyTorch",
+    "mindspore": "MindSpore",
+    "paddle": "PaddlePaddle",
+    "keras": "Keras",
+    "orbax": "Orbax",
+    "jax": "JAX",
+    "tensorflow": "TensorFlow",
+}
+OTHERS = ("keras", "mindspore", "orbax", "paddle")
+
+
 def find(asking: Any, name: str, path: Any, target: Any) -> Any:
     """The spec of a module of AFTER, from the finders after `asking`; None for any other module."""
+    package = name.partition(".")[0]
+    if package in PACKAGES and package not in imported:
+        imported.add(package)
+        _note_import(PACKAGES[package])
+        if package in OTHERS:
+            AFTER.update(import_module(f"ftrun_hooks._auto_{package}").AFTER)
     if name not in AFTER:
         return None
     for finder in sys.meta_path[sys.meta_path.index(asking) + 1 :]:
@@ -293,6 +357,21 @@ def find(asking: Any, name: str, path: Any, target: Any) -> Any:
             _once(spec.loader)
             return spec
     return None
+
+
+def _note_import(framework: str) -> None:
+    """For the supervisor, which says what it can see of this program."""
+    try:
+        file = os.open(os.path.join(os.environ["FTRUN_BEAT_DIR"], at.BEATS), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, LookupError):
+        return
+    try:
+        magic = at.MAGIC.to_bytes(at.WORD, sys.byteorder)
+        if os.fstat(file).st_size == at.FILE_BYTES and os.pread(file, at.WORD, at.H_MAGIC * at.WORD) == magic:
+            word = at.H_FRAMEWORKS + at.FRAMEWORKS.index(framework)
+            os.pwrite(file, (1).to_bytes(at.WORD, sys.byteorder), word * at.WORD)
+    finally:
+        os.close(file)
 
 
 def _once(loader: Any) -> None:
@@ -339,5 +418,6 @@ def _rank_in_group() -> int | None:
 
 
 training = Training()
+imported: set[str] = set()
 step_receiver: StepReceiver = ModuleStepReceiver("step_receiver")
 os.register_at_fork(after_in_child=training.begin)

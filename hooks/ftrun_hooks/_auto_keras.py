@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from ._auto import after, noting, training, was_saved
+from ._auto import after, claim_as, noting, training, was_saved
 from ._files import known
 
 FILE = (1, ("filepath",))
 
 
 def _trained(callbacks: Any) -> None:
+    claim_as("Keras")
     training.optimizer_stepped(callbacks.model)
 
 

@@ -39,7 +39,7 @@ def _compiled_function_ran(executor: Any) -> None:
 def claim() -> None:
     """With the number that `msrun` or `mpirun` gave, unless the environment names a RANK."""
     if training.optimizes:
-        claim_as("RANK_ID", "OMPI_COMM_WORLD_RANK")
+        claim_as("MindSpore", "RANK_ID", "OMPI_COMM_WORLD_RANK")
 
 
 def _optimizer(module: Any) -> None:

@@ -10,6 +10,7 @@ import os
 from functools import wraps
 from typing import Any, Callable
 
+from ._auto import claim_as
 from ._beat import checkpoint
 
 
@@ -25,6 +26,7 @@ def reporting(finalize: Callable[..., Any]) -> Callable[..., Any]:
         result = finalize(manager, step, *args, **kwargs)
         try:
             path = manager._get_save_directory(step, manager.directory)
+            claim_as("Orbax")
             checkpoint(step, path if os.path.isdir(path) else None)
         except Exception:
             pass

@@ -14,13 +14,13 @@ def _stepped(optimizer: Any) -> None:
     """Not where the program is only being built, which its Executor runs later."""
     training.made_optimizer(optimizer)
     if sys.modules["paddle"].in_dynamic_mode():
-        claim_as("PADDLE_TRAINER_ID")
+        claim_as("PaddlePaddle", "PADDLE_TRAINER_ID")
         training.optimizer_stepped(optimizer)
 
 
 def _program_ran(executor: Any) -> None:
     if training.optimizes:
-        claim_as("PADDLE_TRAINER_ID")
+        claim_as("PaddlePaddle", "PADDLE_TRAINER_ID")
         training.graph_ran()
 
 

@@ -130,10 +130,13 @@ GIVEN: Final = 1200.0
 POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
 # Libraries whose own threads never run code of the interpreter, by the names of their files: whatever timers these
 # threads have, they give nothing that Python waits for.  They carry out collectives and computations for others (nccl
-# issue 901, pytorch issue 4679; the sources of NCCL, UCX and of OpenMP's runtimes).
+# issue 901, pytorch issue 4679; the sources of NCCL, UCX and of OpenMP's runtimes).  MindSpore's compiler has a thread
+# that asks every few seconds which part of an analysis may go on (AnalysisSchedule in its sources); outside of a
+# compilation, in which the main thread would be, there is no such part.
 _NATIVE_LIBRARIES: Final = re.compile(
     r"/(libcuda|libcudart|libcudadebugger|libnvidia-[\w-]+|libnccl(-[\w-]+)?|libuc[mpst]\w*|libfabric|libibverbs|librdmacm"
-    r"|libmlx\d+|libgomp|libiomp5|libomp|libopenblas\w*|libascendcl|libascend_\w+|libhccl\w*|libruntime|libtsdclient)"
+    r"|libmlx\d+|libgomp|libiomp5|libomp|libopenblas\w*|libascendcl|libascend_\w+|libhccl\w*|libruntime|libtsdclient"
+    r"|libmindspore_frontend)"
     r"(-[0-9a-f]+)?\.so[.\d]*$"
 )
 # What such a thread may be in beside them: the C and C++ libraries and the loader.

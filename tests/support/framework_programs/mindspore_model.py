@@ -1,4 +1,5 @@
-"""MindSpore: `Model.train` with a checkpoint callback, in the mode that the second argument names."""
+"""MindSpore: `Model.train` with a checkpoint callback, in the mode that the second argument names; in graph mode also
+with the callback of the hooks."""
 
 import glob
 import os
@@ -44,5 +45,10 @@ model = Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.1))
 for epoch in range(begin, plan.STEPS // plan.EVERY):
     config = CheckpointConfig(save_checkpoint_steps=plan.EVERY, keep_checkpoint_max=99)
     saving = ModelCheckpoint(prefix=f"epoch{epoch}", directory="kept", config=config)
-    model.train(1, data, callbacks=[saving, Plan()], dataset_sink_mode=False)
+    callbacks = [saving, Plan()]
+    if sys.argv[2] == "GRAPH":
+        from ftrun_hooks.mindspore import FtrunCallback
+
+        callbacks.insert(1, FtrunCallback(first_step=begin * plan.EVERY))
+    model.train(1, data, callbacks=callbacks, dataset_sink_mode=False)
     begin += 1
