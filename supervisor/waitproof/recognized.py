@@ -130,15 +130,15 @@ GIVEN: Final = 1200.0
 POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
 # Libraries whose own threads never run code of the interpreter, by the names of their files: whatever timers these
 # threads have, they give nothing that Python waits for.  They carry out collectives and computations for others (nccl
-# issue 901, pytorch issue 4679; the sources of NCCL, UCX and of OpenMP's runtimes).  MindSpore's compiler has a thread
-# that asks every few seconds which part of an analysis may go on (AnalysisSchedule in its sources); outside of a
-# compilation, in which the main thread would be, there is no such part.
+# issue 901, pytorch issue 4679; the sources of NCCL, UCX and of OpenMP's runtimes).
 _NATIVE_LIBRARIES: Final = re.compile(
     r"/(libcuda|libcudart|libcudadebugger|libnvidia-[\w-]+|libnccl(-[\w-]+)?|libuc[mpst]\w*|libfabric|libibverbs|librdmacm"
-    r"|libmlx\d+|libgomp|libiomp5|libomp|libopenblas\w*|libascendcl|libascend_\w+|libhccl\w*|libruntime|libtsdclient"
-    r"|libmindspore_frontend)"
+    r"|libmlx\d+|libgomp|libiomp5|libomp|lib(scipy_)?openblas[\w-]*|libascendcl|libascend_\w+|libhccl\w*|libruntime|libtsdclient)"
     r"(-[0-9a-f]+)?\.so[.\d]*$"
 )
+# MindSpore's compiler has a thread that asks every few seconds which part of an analysis may go on (AnalysisSchedule in
+# its sources).  Outside of a compilation, in whose code a thread would wait, there is no such part.
+_COMPILER: Final = re.compile(r"/libmindspore_frontend\.so$")
 # What such a thread may be in beside them: the C and C++ libraries and the loader.
 _COMMON: Final = re.compile(
     r"/(libc|libc-[\d.]+|libpthread[-.\d]*|ld-linux[\w.-]*|libstdc\+\+|libgcc_s|libm)([-.]\S*)?$|^\[vdso\]$"
@@ -212,6 +212,14 @@ def carries(libraries: Libraries | None, mapped: Iterable[str]) -> bool:
     return not any(_CALLING_BACK.search(path) for path in mapped)
 
 
+def is_in_compiler(libraries: Libraries | None) -> bool:
+    """Whether a thread without Python is in nothing but the compiler of MindSpore."""
+    if libraries is None or libraries.whole is None:
+        return False
+    own = {path for path in libraries.whole if not _COMMON.search(path)}
+    return bool(own) and all(_COMPILER.search(path) for path in own)
+
+
 def asks_store(libraries: Libraries | None, left: float | None) -> bool:
     """Whether a thread waits within torch's own code for an answer of the store, which only ranks serve and ask, and
     whose timeout only raises an error.  `left`: seconds until then; a short one was given by a person."""
@@ -243,6 +251,7 @@ class Gives(enum.Enum):
     ANYTHING = enum.auto()  # any thread
     CODE = enum.auto()  # threads that may run Python
     GROUP = enum.auto()  # a collective or a backward pass: those of the library, and what torch.distributed runs
+    COMPILER = enum.auto()  # a part of an analysis of MindSpore's compiler
     LOADER = enum.auto()  # a batch of a DataLoader: the main thread, and what torch runs for it
 
 
@@ -252,6 +261,8 @@ def needed(frames: Sequence[Frame], libraries: Libraries | None) -> Gives:
         return Gives.GROUP
     if any(is_in(frame, *_LOADER) for frame in frames):
         return Gives.LOADER
+    if libraries is not None and any(_COMPILER.search(path) for path in libraries.near):
+        return Gives.COMPILER
     return Gives.CODE if frames and awaits_interpreter(libraries) else Gives.ANYTHING
 
 
@@ -259,13 +270,15 @@ def given(
     frames: Sequence[Frame], is_main: bool, libraries: Libraries | None, mapped: Iterable[str]
 ) -> frozenset[Gives]:
     """Which waits a thread of this process can end."""
+    if not frames and is_in_compiler(libraries):
+        return frozenset({Gives.COMPILER})
     if not frames:
         return frozenset({Gives.ANYTHING, Gives.GROUP}) if carries(libraries, mapped) else frozenset(Gives)
     if is_main or not is_in(frames[-1], *_BOOTSTRAP):
         return frozenset(Gives)
     if reports(frames):
         return frozenset()
-    found = {Gives.ANYTHING, Gives.CODE, Gives.GROUP}  # it may enter a collective later
+    found = {Gives.ANYTHING, Gives.CODE, Gives.COMPILER, Gives.GROUP}  # it may enter a collective later
     fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
     if any(_LOADING.search(frame.file) for frame in frames) and not fed:
         found.add(Gives.LOADER)

@@ -23,12 +23,15 @@ TIMES = 5  # how often a program fails, each time after it has saved
 
 class Program(NamedTuple):
     """`package`: has to be installed.  `mode`: its second argument.  `steps`: whether ftrun knows the number of each
-    step."""
+    step.  `within`: seconds until a lock is found, where native threads end first that have been idle for two minutes.
+    0: it is not, since return addresses on the stack cannot be told from those of calls that have ended, or since a
+    handler of SIGTERM might release it before the first step that is known."""
 
     name: str
     package: str
     mode: str = ""
     steps: bool = True
+    within: float = 60.0
 
 
 TABLE = (
@@ -36,14 +39,14 @@ TABLE = (
     Program("mindspore_model", "mindspore", "PYNATIVE"),
     Program("mindspore_model", "mindspore", "GRAPH"),
     Program("mindspore_functional", "mindspore", "PYNATIVE"),
-    Program("mindspore_functional", "mindspore", "GRAPH"),
-    Program("mindspore_functional", "mindspore", "JIT", steps=False),
-    Program("keras_fit", "keras", "JAX"),
-    Program("jax_loop", "jax", "OPTAX"),
-    Program("jax_loop", "jax", "FLAX"),
+    Program("mindspore_functional", "mindspore", "GRAPH", within=0),
+    Program("mindspore_functional", "mindspore", "JIT", steps=False, within=0),
+    Program("keras_fit", "keras", "JAX", within=240.0),
+    Program("jax_loop", "jax", "OPTAX", within=240.0),
+    Program("jax_loop", "jax", "FLAX", within=240.0),
     Program("paddle_loop", "paddle"),
     Program("paddle_loop", "paddle", "HAPI"),
-    Program("paddle_loop", "paddle", "STATIC", steps=False),
+    Program("paddle_loop", "paddle", "STATIC", steps=False, within=0),
 )
 
 
@@ -69,14 +72,15 @@ def program(request: pytest.FixtureRequest) -> Program:
 
 
 def test_a_lock_in_a_step_is_found_and_the_next_start_trains_to_the_end(runs: Runs, program: Program) -> None:
-    run = start(runs, program, "hang", "--grace", "off")
+    options = () if program.within else ("--hang-timeout", "15s")
+    run = start(runs, program, "hang", "--grace", "off", *options)
     run.until("first_beat")
-    assert run.wait(240) == 0, run.log()
+    assert run.wait(280) == 0, run.log()
     (hang,) = run.named("hang")
-    assert (hang["rule"], hang["rank"]) == ("deadlock", 0)
+    assert (hang["rule"], hang["rank"]) == ("deadlock" if program.within else "step", 0)
     assert "plan.py:19" in str(hang["mechanism"])
-    assert hang["age"] < 60
-    assert ("step" in hang) == program.steps
+    assert hang["age"] < (program.within or 30.0)
+    assert (hang.get("step") is not None) == program.steps
 
 
 def test_saves_are_progress_and_a_failure_has_its_cause(runs: Runs, program: Program) -> None:

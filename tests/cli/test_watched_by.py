@@ -49,5 +49,5 @@ def test_status_says_by_whose_heartbeats_the_run_is_watched(runs: Runs) -> None:
 
 
 def heartbeats(run: Run) -> str:
-    shown = subprocess.run([*FTCTL, "status", "--json", str(run.run_dir)], capture_output=True, text=True)
+    shown = subprocess.run([*FTCTL, "status", "--json", "--run-dir", str(run.run_dir)], capture_output=True, text=True)
     return str(json.loads(shown.stdout or "{}").get("heartbeats") or "")
