@@ -20,12 +20,15 @@ _COLLECTIVES: Final = frozenset(
     | {"all_to_all", "all_to_all_single", "barrier", "broadcast", "gather", "irecv", "isend", "monitored_barrier"}
     | {"recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send"}
 )
+_UNEVEN: Final = frozenset({"all_gather_into_tensor_uneven", "reduce_scatter_tensor_uneven"})
 # File and functions of collectives: one ends when all ranks have entered it, and its timeout only raises an error.  Not
 # listed: `synchronize` and `item` of an accelerator (the device may be working for them), and functions that also
 # compute, like `all_gather_object`, which pickles.
 COLLECTIVES: Final = (
     ("torch/distributed/distributed_c10d.py", _COLLECTIVES),
     ("torch/distributed/_functional_collectives.py", frozenset({"wait_tensor"})),  # in compiled code
+    # Up to torch 1.11 a whole copy of the file above, later what torch does not have.
+    ("torch_npu/distributed/distributed_c10d.py", _COLLECTIVES | _UNEVEN),
     ("horovod/torch/mpi_ops.py", frozenset({"synchronize"})),
 )
 _WRAPPED: Final = 2  # frames of torch's dispatcher that such a call may contain
@@ -115,6 +118,7 @@ _NATIVE: Final = {
     "pt_tcpstore_uv": Presumed(listens=True),
     "pt_nccl_watchdg": Presumed(),  # aborts a collective after its timeout
     "pt_nccl_heartbt": Presumed(),  # ends the process if the watchdog stands still
+    "hcclComm_watchd": Presumed(),  # of torch_npu: ends the process after the timeout of a collective
 }
 # Of these the thread that runs collectives, so that its timeout is that of a collective.
 _COLLECTIVE_THREADS: Final = frozenset({"pt_gloo_runloop"})
@@ -129,9 +133,12 @@ POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
 # issue 901, pytorch issue 4679; the sources of NCCL, UCX and of OpenMP's runtimes).
 _NATIVE_LIBRARIES: Final = re.compile(
     r"/(libcuda|libcudart|libcudadebugger|libnvidia-[\w-]+|libnccl(-[\w-]+)?|libuc[mpst]\w*|libfabric|libibverbs|librdmacm"
-    r"|libmlx\d+|libgomp|libiomp5|libomp|libopenblas\w*|libascendcl|libascend_\w+|libhccl\w*|libruntime|libtsdclient)"
+    r"|libmlx\d+|libgomp|libiomp5|libomp|lib(scipy_)?openblas[\w-]*|libascendcl|libascend_\w+|libhccl\w*|libruntime|libtsdclient)"
     r"(-[0-9a-f]+)?\.so[.\d]*$"
 )
+# MindSpore's compiler has a thread that asks every few seconds which part of an analysis may go on (AnalysisSchedule in
+# its sources).  Outside of a compilation, in whose code a thread would wait, there is no such part.
+_COMPILER: Final = re.compile(r"/libmindspore_frontend\.so$")
 # What such a thread may be in beside them: the C and C++ libraries and the loader.
 _COMMON: Final = re.compile(
     r"/(libc|libc-[\d.]+|libpthread[-.\d]*|ld-linux[\w.-]*|libstdc\+\+|libgcc_s|libm)([-.]\S*)?$|^\[vdso\]$"
@@ -209,6 +216,14 @@ def carries(libraries: Libraries | None, mapped: Iterable[str]) -> bool:
     return not any(_CALLING_BACK.search(path) for path in mapped)
 
 
+def is_in_compiler(libraries: Libraries | None) -> bool:
+    """Whether a thread without Python is in nothing but the compiler of MindSpore."""
+    if libraries is None or libraries.whole is None:
+        return False
+    own = {path for path in libraries.whole if not _COMMON.search(path)}
+    return bool(own) and all(_COMPILER.search(path) for path in own)
+
+
 def asks_store(libraries: Libraries | None, left: float | None) -> bool:
     """Whether a thread waits within torch's own code for an answer of the store, which only ranks serve and ask, and
     whose timeout only raises an error.  `left`: seconds until then; a short one was given by a person."""
@@ -253,6 +268,7 @@ class Gives(enum.Enum):
     ANYTHING = enum.auto()  # any thread
     CODE = enum.auto()  # threads that may run Python
     GROUP = enum.auto()  # a collective or a backward pass: those of the library, and what torch.distributed runs
+    COMPILER = enum.auto()  # a part of an analysis of MindSpore's compiler
     LOADER = enum.auto()  # a batch of a DataLoader: the main thread, and what torch runs for it
 
 
@@ -262,6 +278,8 @@ def needed(frames: Sequence[Frame], libraries: Libraries | None) -> Gives:
         return Gives.GROUP
     if any(is_in(frame, *_LOADER) for frame in frames):
         return Gives.LOADER
+    if libraries is not None and any(_COMPILER.search(path) for path in libraries.near):
+        return Gives.COMPILER
     return Gives.CODE if frames and awaits_interpreter(libraries) else Gives.ANYTHING
 
 
@@ -269,13 +287,15 @@ def given(
     frames: Sequence[Frame], is_main: bool, libraries: Libraries | None, mapped: Iterable[str]
 ) -> frozenset[Gives]:
     """Which waits a thread of this process can end."""
+    if not frames and is_in_compiler(libraries):
+        return frozenset({Gives.COMPILER})
     if not frames:
         return frozenset({Gives.ANYTHING, Gives.GROUP}) if carries(libraries, mapped) else frozenset(Gives)
     if is_main or not is_in(frames[-1], *_BOOTSTRAP):
         return frozenset(Gives)
     if reports(frames):
         return frozenset()
-    found = {Gives.ANYTHING, Gives.CODE, Gives.GROUP}  # it may enter a collective later
+    found = {Gives.ANYTHING, Gives.CODE, Gives.COMPILER, Gives.GROUP}  # it may enter a collective later
     fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
     if any(_LOADING.search(frame.file) for frame in frames) and not fed:
         found.add(Gives.LOADER)

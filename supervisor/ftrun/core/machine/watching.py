@@ -43,7 +43,8 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
     """Check the attempt as it was last seen.  A finding is a suspicion that evidence has to confirm."""
     if attempt.moved and isinstance(job.phase, Starting | Suspect) and not job.phase.attempt.moved:
         first = next(r for r in attempt.ranks if r.moved_at is not None)
-        so_far = (do.Persist("first_beat", (("rank", first.rank), ("step", first.step))), *so_far)
+        fields = (("rank", first.rank), ("step", first.step), *((("source", first.source),) if first.source else ()))
+        so_far = (do.Persist("first_beat", fields), *so_far)
         job = job._replace(ledger=_with_first_beat(job.ledger, attempt))
     if is_over(job, now):
         job, attempt, effects = lift(job, attempt, now)
@@ -236,7 +237,7 @@ def _with_beats(attempt: Attempt, event: ev.BeatsRead | ev.EvidenceCollected) ->
     moved, the new ones begin now."""
     seen = attempt._replace(ranks=event.ranks)
     if isinstance(event, ev.BeatsRead):
-        seen = seen._replace(barred=event.barred)
+        seen = seen._replace(barred=event.barred, frameworks=event.frameworks)
     seen = looks.follow(seen)
     return excuse(seen, attempt.spawned_at, event.now) if attempt.moved and not seen.moved else seen
 
