@@ -8,7 +8,7 @@ from ftrun.core.machine.states import Job, Running, Starting, Suspect
 from ftrun.core.machine.values import Attempt, Finding, Rank, Section
 from ftrun.core.rules.idle import DeviceUse, Idle, Thresholds, TreeSample, idle_for, observe, unchanged_for
 from ftrun.core.rules.liveness import Limits, assess
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 
 QUIET = tuple(TreeSample(float(at), 1.0, 0.0, 0.0) for at in range(1, 11))
 LIMITS = Limits(hang=None, start=None, section=None, idle=4.0, idle_given=True)
@@ -84,7 +84,7 @@ def test_in_a_group_a_member_that_does_nothing_may_wait_for_one_that_works() -> 
 
 
 def test_a_member_reports_that_it_does_nothing_unless_it_has_announced_that() -> None:
-    policy = Policy(limits=LIMITS._replace(idle_together=True), group=True)
+    policy = Policy(limits=LIMITS._replace(idle_together=True), membership=Membership(group=True))
     rank = Rank(0, pid=7, moved_at=1.0)
     attempt = Attempt(1, idle=Idle(idle_since=2.0, idle_samples=QUIET), ranks=(rank,))
     assert reported(attempt, 10.0, policy)

@@ -34,7 +34,7 @@ class RankRecovery:
         problem: Callable[[str], None],
     ) -> None:
         assert isinstance(launcher, RankLauncher), "ftrun starts the ranks"
-        self._recovers, self._shared = bool(policy.recover), policy.group
+        self._recovers, self._shared = bool(policy.recover), policy.membership.group
         self._setup, self._poll, self._launcher, self._processes = setup, poll, launcher, processes
         self._cause, self._problem, self._killer = cause, problem, RankKiller(setup.tree)
         self._channel: RankChannel | None = None

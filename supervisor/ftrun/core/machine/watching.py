@@ -82,7 +82,7 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
         job = job._replace(phase=_watched_phase(attempt, deadline))
         return regain_if_due(job, now, policy, (*so_far, *effects))
     attempt = attempt._replace(early=EarlyEvidence(earliest=attempt.early.earliest))  # it is in use now
-    suspect = Suspect(attempt, finding, now + policy.evidence_timeout)
+    suspect = Suspect(attempt, finding, now + policy.limits.evidence_timeout)
     return job._replace(phase=suspect), (
         *so_far,
         do.Persist("suspect", _finding_fields(finding)),
@@ -182,7 +182,7 @@ def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, polic
     step = step_of(event.path)
     if step is not None and not is_beyond(step, job.ledger.best_checkpoint):  # a job that starts from scratch each time
         job = job._replace(ledger=job.ledger._replace(last_checkpoint=event.path))
-        if attempt is None or event.at < attempt.spawned_at or not (policy.elastic or policy.scale_out):
+        if attempt is None or event.at < attempt.spawned_at or not (policy.membership.elastic or policy.scale_out):
             return job, ()
         assert not isinstance(phase, Pending | Healing | Done)
         job = job._replace(phase=phase._replace(attempt=attempt._replace(saves=attempt.saves + 1)))
@@ -201,7 +201,7 @@ def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, polic
     if (
         attempt is not None
         and event.at >= attempt.spawned_at
-        and (policy.elastic or policy.scale_out or not attempt.progressed)
+        and (policy.membership.elastic or policy.scale_out or not attempt.progressed)
     ):
         assert not isinstance(phase, Pending | Healing | Done)
         attempt = attempt._replace(progressed=True, saves=attempt.saves + 1)

@@ -33,6 +33,16 @@ class Limits(NamedTuple):
     idle_given: bool = False
     automatic: float | None = None
     idle_together: bool = False
+    # How long the rest may take.
+    grace: float = 10.0
+    stop_grace: float | None = None  # None: wait without a limit
+    kill_timeout: float = 60.0  # a process that SIGKILL has not ended by then cannot be killed
+    device_timeout: float | None = None  # for devices to be free after a kill; None: that is not checked
+    heal_timeout: float = 300.0
+    evidence_timeout: float = 30.0
+    recover_timeout: float = 60.0  # for a rank to come to the next round
+    link_timeout: float | None = None  # how long the library's own retries after a link fault take; None: not waited
+    link_library: str = ""  # the name of that library, where it is known
 
 
 class Assessment(NamedTuple):

@@ -84,7 +84,7 @@ class Evidence(Client[messages.Event]):
             devices=context.devices,
             output=_output(),
             between=early_evidence.between(finding.limit),
-            timeout=context.policy.evidence_timeout - MARGIN,
+            timeout=context.policy.limits.evidence_timeout - MARGIN,
             given=not self._needs_evidence(finding),
             group=self._membership,
             powers=tuple(context.powers.items()),

@@ -82,7 +82,7 @@ class GroupMessenger(Messenger):
     def start(self) -> None:
         context, policy, group = self.context, self.context.policy, self.context.group
         assert group is not None
-        self._me = GroupMember(group.rank, os.urandom(8).hex(), policy.node, procfs.boot_id())
+        self._me = GroupMember(group.rank, os.urandom(8).hex(), policy.membership.node, procfs.boot_id())
         self._ports: tuple[ReservedPort, ...] = ()  # of the attempt, and last of the next one
         self._offer_port()
         self._address = peers.MemberAddress(
@@ -91,13 +91,13 @@ class GroupMessenger(Messenger):
             endpoint=group.endpoint,
             secret=group.secret,
             wait=group.wait,
-            drain=policy.grace + KILLING,
-            heal=policy.heal_timeout,
-            job=f"{group.job}/{policy.phase}" if policy.phase else group.job,
+            drain=policy.limits.grace + KILLING,
+            heal=policy.limits.heal_timeout,
+            job=f"{group.job}/{policy.membership.phase}" if policy.membership.phase else group.job,
             life=self._me.life,
             node=self._me.node,
             boot=self._me.boot,
-            silence=max(policy.peer_timeout, MISSED_PULSES * peers.period(group.size)),
+            silence=max(policy.membership.peer_timeout, MISSED_PULSES * peers.period(group.size)),
             least=group.least,
             spares=group.spares,
             replaces=group.replaces,

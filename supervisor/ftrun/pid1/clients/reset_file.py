@@ -61,7 +61,7 @@ class ResetFile(Client[messages.Event]):
         context.barred = frozenset(fault.device for fault in found.values())
         if message.flushing:
             self._hold, context.barred = "it flushes faults", frozenset()
-        self._ends = message.graceful and not context.policy.group
+        self._ends = message.graceful and not context.policy.membership.group
         if self._ends:
             self._hold, context.barred = "all processes of the job are to end (GracefulExit)", frozenset()
         events: list[ev.Event] = [self.permitted(now)]
@@ -80,6 +80,6 @@ class ResetFile(Client[messages.Event]):
         before = self._retries
         if retries is not None:
             self._retries = max(retries, before or 0)
-        if retries is None or before is None or retries <= before or self.context.policy.group:
+        if retries is None or before is None or retries <= before or self.context.policy.membership.group:
             return []
         return [ev.Rescheduled(now, f"the platform has scheduled a pod of this job again (RetryTime {retries})")]
