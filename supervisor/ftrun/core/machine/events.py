@@ -49,11 +49,11 @@ class WokeLate(NamedTuple):
 
 
 class BeatsRead(NamedTuple):
-    """The heartbeats were read.  `barred`: processes of the command run as a user who cannot send any."""
+    """The heartbeats were read.  `cannot_beat`: processes of the command run as a user who cannot send any."""
 
     now: float
     ranks: tuple[Rank, ...]
-    barred: bool = False
+    cannot_beat: bool = False
 
 
 class CheckpointSaved(NamedTuple):

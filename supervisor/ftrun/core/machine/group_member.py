@@ -211,7 +211,9 @@ def _apply_shared_state(
     if order.progressed:
         job = job._replace(ledger=job.ledger._replace(hang=0, fault=0, failure=0))
     if isinstance(phase, Starting | Running):
-        attempt = phase.attempt._replace(everywhere=order.devices_unchanged, all_wait=order.devices_waited)
+        attempt = phase.attempt._replace(
+            group_is_idle=order.devices_unchanged, group_awaits_devices=order.devices_waited
+        )
         if attempt != phase.attempt:
             job, written = check(job, attempt, event.now, policy, written)
     if order.round is not None and isinstance(job.phase, Watched):

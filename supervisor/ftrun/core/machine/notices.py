@@ -132,7 +132,7 @@ def _is_unwatched(attempt: Attempt, limits: Limits) -> bool:
     given that needs no heartbeats.  Where all timeouts are off that is the user's wish."""
     if limits.start is not None or limits.idle_given:
         return False
-    if attempt.ranks or attempt.first_beat is not None or attempt.barred:
+    if attempt.ranks or attempt.first_beat is not None or attempt.cannot_beat:
         return False
     if limits.idle is not None and attempt.idle.accelerator:
         return False

@@ -47,7 +47,7 @@ def handle(job: Job, phase: Watched, event: ev.FaultReported, policy: Policy) ->
     job, attempt, written = record_fault(job, before, event, policy)
     if fault.mark in before.known or (fault.acts and why_not_healable(job, fault, policy) is not None):
         return Recovery(job, attempt, written, None if fault.mark in before.known else "")
-    attempt = attempt._replace(known=before.known)  # it may come again, and then it is another one
+    attempt = attempt._replace(known=before.known)  # the same fault may come again, and then counts as a new one
     if fault.retry == "network":
         return _leave_to_library(job, attempt, fault, now, policy, written)
     return _retry(job, attempt, fault, now, policy, written)

@@ -112,8 +112,8 @@ def is_spare(job: Job, policy: Policy) -> bool:
 
 def may_start(job: Job, order: GroupOrder, policy: Policy) -> bool:
     """Whether the order starts the command here.  An ftrun that is new in a group at work starts its ranks only between
-    two rounds, and once: it may know the epoch from the state of the one before.  A member without a place in the epoch
-    starts nothing then, and waits as a spare."""
+    two rounds, and once: it may know the epoch from the state of the ftrun before it.  A member without a place in the
+    epoch starts nothing then, and waits as a spare."""
     if order.what != "run":
         return False
     if order.round is None or not _has_place(order, policy):

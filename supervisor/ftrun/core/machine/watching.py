@@ -235,7 +235,7 @@ def _with_beats(attempt: Attempt, event: ev.BeatsRead | ev.EvidenceCollected) ->
     moved, the new ones begin now."""
     seen = attempt._replace(ranks=event.ranks)
     if isinstance(event, ev.BeatsRead):
-        seen = seen._replace(barred=event.barred)
+        seen = seen._replace(cannot_beat=event.cannot_beat)
     seen = looks.follow(seen)
     return excuse(seen, attempt.spawned_at, event.now) if attempt.moved and not seen.moved else seen
 
@@ -245,7 +245,7 @@ def on_tree_sampled(job: Job, phase: Watched, event: ev.TreeSampled, policy: Pol
     attempt = phase.attempt._replace(idle=observe(phase.attempt.idle, event.sample, policy.work))
     if not isinstance(phase, Suspect):
         return check(job, attempt, event.now, policy)
-    unchanged = attempt.everywhere and unchanged_for(attempt.idle, event.now) > 0
+    unchanged = attempt.group_is_idle and unchanged_for(attempt.idle, event.now) > 0
     if hang_rules.RULES[phase.finding.rule].by_work and attempt.idle.idle_since is None and not unchanged:
         return _clear(job, attempt, event.now, "it works", policy, ())
     return job._replace(phase=phase._replace(attempt=attempt)), ()

@@ -119,7 +119,7 @@ class Evidence(Client[messages.Event]):
                 return [ev.Looked(now, *message)]
         return []
 
-    def follow(self, job: Job, now: float, unexplained: bool) -> None:
+    def follow(self, job: Job, now: float, awaits_cause: bool) -> None:
         """A look whose answer is not awaited any more, since the job has moved or ends, is ended; so is evidence that
         was begun early."""
         self._epoch = job.ledger.epoch

@@ -160,7 +160,7 @@ class Probe(Client[messages.Event]):
 
     def _permitted(self, devices: Sequence[str]) -> tuple[str, ...]:
         """The healthy devices without those that the platform bars from a start."""
-        return tuple(device for device in devices if device not in self.context.barred)
+        return tuple(device for device in devices if device not in self.context.blocked_devices)
 
     def _uses(self, now: float) -> tuple[DeviceUse, ...]:
         """All samples of the devices since the last call, or the last one; none if the probe was silent for long."""

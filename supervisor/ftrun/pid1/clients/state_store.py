@@ -92,7 +92,7 @@ class StateStore(Client[messages.Event]):
 
     def end(self, verdict: messages.Verdict | None, alone: bool) -> None:
         """Send the last requests; `verdict` is for the other ftruns.  `alone`: it is about this member of a group only;
-        the others go on, and must not take it for that of the job when they are stopped later."""
+        the others go on, and must not take it for the verdict on the job when they are stopped later."""
         self.awaited.add("history")
         if verdict is not None:
             self.awaited.add("verdict")
