@@ -146,7 +146,7 @@ def thread_link(thread: WaitingThread, pid: int, stack: Thread | None, world: Wo
     if thread.running:
         return Link(who, "computes", place, ends=RUNS)
     if call is None:
-        return Link(who, "waits for something unknown", place, ends="unknown")
+        return Link(who, "waits" if place else "waits for something unknown", place, ends="unknown")
     if call.kind == "sleep":
         return Link(who, "sleeps", place, ends="its timer")
     if call.kind == "child":

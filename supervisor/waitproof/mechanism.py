@@ -25,6 +25,7 @@ _OBJECTS: Final = (
     ("concurrent/futures/_base.py", {"result", "exception"}, "the result of a future"),
     ("threading.py", {"wait"}, "a condition"),
 )
+_BEGINS: Final = frozenset({"_bootstrap", "_bootstrap_inner", "run"})  # in threading.py: where each thread begins
 _DEPTH: Final = 6  # frames from the innermost one in which such a function is looked for
 
 
@@ -71,7 +72,9 @@ class Describer:
 
     def _own(self, pid: int, tid: int) -> Frame | None:
         frames = self._frames(pid, tid)
-        return next((frame for frame in frames if not frame.library), outermost(frames) if frames else None)
+        own = next((frame for frame in frames if not frame.library), None)
+        below = [frame for frame in frames if not recognized.is_in(frame, "threading.py", _BEGINS)]
+        return own or (outermost(below) if below else None)
 
     def _frames(self, pid: int, tid: int) -> Sequence[Frame]:
         thread = self._python.get((pid, tid))
@@ -90,6 +93,8 @@ class Describer:
         for file, names, text in _OBJECTS:
             if any(recognized.is_in(frame, file, frozenset(names)) for frame in frames[:_DEPTH]):
                 return f"waits for {text}{at}"
+        if not what and at:
+            return f"waits{at}"
         return f"waits for {what or 'something unknown'}{at}"
 
     # --- open waits ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,13 @@ import pytest
 from support.runs import HOUSE
 
 DOCS = HOUSE / "docs"
-PAGES = sorted([*(page for page in DOCS.rglob("*.md") if "_build" not in page.parts), *HOUSE.glob("*.md")])
+PAGES = sorted(
+    [
+        *(page for page in DOCS.rglob("*.md") if "_build" not in page.parts),
+        *HOUSE.glob("*.md"),
+        *HOUSE.glob("tests/*.md"),
+    ]
+)
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 

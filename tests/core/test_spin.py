@@ -123,3 +123,10 @@ def test_in_a_group_the_ranks_of_all_members_have_to_wait() -> None:
     finding = assess(seen._replace(group_awaits_devices=True), limit, group).finding
     assert finding is not None
     assert finding.rule == "device-wait"
+
+
+def test_collectives_that_are_launched_between_two_looks_end_what_they_showed() -> None:
+    """An answer that is missing once is no change."""
+    seen = looked(ATTEMPT, 115.0, AWAITED._replace(launched="7"))
+    assert found_at(looked(looked(seen, 122.0, AWAITED), 140.0, AWAITED._replace(launched="7"))) == found_at(seen)
+    assert found_at(looked(seen, 140.0, AWAITED._replace(launched="8"))) == 140.0 + spin.LIMITS["device-wait"]

@@ -7,7 +7,7 @@ from typing import Any
 from ftrun.records import schedules
 from ftrun.records.history import History, fold
 from ftrun.records.lost_time import AttemptSpan, LostInterval
-from ftrun.records.schedules import Life
+from ftrun.records.schedules import AttemptLine, Life
 from support.scripted import BEGAN, Script
 
 LIFE = Life(1, "n-1-2", 3, 0, "n", "", "", "/run", "", 100.0)
@@ -47,3 +47,16 @@ def test_an_attempt_that_was_ended_for_another_member_says_why() -> None:
     found = fold("/run", script.record("exited", signal=15).starts("peer").after(5).ends().records, (), BEGAN + 1e6)
     shown = "\n".join(schedules.lines([schedules.with_history(LIFE._replace(began=BEGAN), found)], "/state"))
     assert "stopped for a hang on b" in shown
+
+
+def test_a_killed_container_does_not_run_beside_the_one_that_has_taken_its_place() -> None:
+    attempt = AttemptLine(1, "first", 100.0, 105.0, open=True)
+    killed = LIFE._replace(key="killed", member=2, attempts=(attempt,))
+    alive = killed._replace(key="alive", began=200.0)
+    shown = [line for line in schedules.lines([killed, alive]) if "run dir" not in line]
+    assert [line.partition("UTC, ")[2] for line in shown if " UTC, " in line and "attempt" not in line] == [
+        "no end was recorded, and another ftrun has taken its place",
+        "running when last seen",
+    ]
+    rows = schedules.table([killed, alive], "", "/run")
+    assert [(row["open"], bool(row["ending"])) for row in rows] == [(False, True), (True, False)]

@@ -188,6 +188,7 @@ def test_a_stall_is_shown_until_the_rank_moves(run: MadeRun) -> None:
     assert "stalled, rank 0 has not moved for 12m" in headline(found)
     (line,) = (text for text in lines(found, 1000) if text.startswith("stalled"))
     assert "`ftctl restart` starts it again" in line
+    assert [rank.state for rank in found.ranks if rank.rank == 0] == ["stalled"], "and not moving"
     run.rank(0, moved=10)
     assert seen(run).stalled is None
 
@@ -311,6 +312,16 @@ def test_the_last_incident_is_a_hang_with_its_report(run: MadeRun) -> None:
     assert found is not None
     assert (found.cause, found.attempt, found.report) == ("hang", 1, str(report))
     assert found.why == "rank 3 stopped at step 812, 41s ago (limit 38s), at collectives.py:88 all_reduce"
+
+
+def test_the_reason_of_a_deadlock_is_said_once(run: MadeRun) -> None:
+    mechanism = "deadlock: rank 3 waits for a lock at train.py:68"
+    run.record(
+        "hang", ago=9, rule="deadlock", rank=3, age=41.0, limit=15.0, mechanism=mechanism, why="train.py:68 step"
+    )
+    found = seen(run).trouble
+    assert found is not None
+    assert found.why.count("waits for a lock") == 1
 
 
 def test_a_failure_is_an_incident(run: MadeRun) -> None:

@@ -1,12 +1,16 @@
 """The headline of a report: one sentence for each mechanism."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.helpers.evidence.wait_text import clean
 from waitproof.headline import LENGTH, Link, headline
-from waitproof.stacks import Frame, Thread
+from waitproof.mechanism import Describer
+from waitproof.stacks import Frame, Stack, Thread
+from waitproof.wakers import Wakers
 
 REDUCE = Link("rank 1", "waits in all_reduce for the other ranks", "train.py:9 step", "waits in all_reduce for")
 COMPUTES = Link("rank 0", "computes", "eval.py:20 evaluate")
@@ -125,3 +129,14 @@ PLACES = {
 def test_the_place_is_in_the_code_of_the_program_itself(case: str) -> None:
     frames, expected = PLACES[case]
     assert Thread(1, "MainThread", False, False, frames).location == expected
+
+
+def test_a_wait_of_an_unknown_kind_names_its_place_and_no_place_is_where_every_thread_begins() -> None:
+    """A side thread of a library, without a line of the program in its stack."""
+    begins = tuple(Frame(name, "/usr/lib/python3.11/threading.py", 1002) for name in ("_bootstrap_inner", "_bootstrap"))
+    monitor = Frame("run", f"{PACKAGES}/tqdm/_monitor.py", 69)
+    for frames, said in (((monitor, *begins), "waits at _monitor.py:69"), (begins, "waits for something unknown")):
+        stack = Stack((Thread(5, "monitor", False, False, frames),), None)
+        world = SimpleNamespace(processes={})
+        describer = Describer(world, {4: stack}, {}, {(4, 5): Wakers(None)})  # type: ignore[arg-type]
+        assert describer.waits(4, 5) == said

@@ -30,7 +30,7 @@ from ftrun.records.summary import document, headline, plain
 
 PERIOD: Final = 1.0  # s
 SHOWN: Final = 64  # ranks, unless all are requested
-STATES: Final = ("exited", "gone", "starting", "section", "moving", "done")
+STATES: Final = ("exited", "gone", "starting", "section", "stalled", "moving", "done")
 PATIENCE: Final = 5.0  # s after which a disk that does not answer is reported
 
 

@@ -33,7 +33,7 @@ export function ranks(now) {
     const device = rank.device ? `, device ${rank.device}` : "";
     const named = rank.straggler !== null ? `straggler on ${last.node}${device}: ${rank.straggler}` : rank.exit !== null ? `${rank.state}, ${rank.exit}` : rank.state;
     const state = near >= 1 ? `${rank.state}, over its limit` : near > 0.75 ? `${rank.state}, near its limit` : named;
-    const look = near > 0.75 || rank.state === "gone" || rank.state === "exited" ? "bad" : rank.straggler !== null ? "warn" : "";
+    const look = near > 0.75 || rank.state === "gone" || rank.state === "exited" ? "bad" : rank.straggler !== null || rank.state === "stalled" ? "warn" : "";
     cells(row, [
       ["number", rank.rank < -1 ? "no RANK" : rank.rank < 0 ? "touch" : `${rank.rank}`, "th"], [look, state],
       ["number", rank.step === null ? "" : `${rank.step}`], ["number", seconds(rank.age ?? rank.moved)],

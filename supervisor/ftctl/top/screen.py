@@ -282,7 +282,10 @@ def _rank(page: _Page, rank: RankNow) -> Text:
     if rank.local_rank not in (None, rank.rank):
         name = f"{name}/{rank.local_rank}"  # in a group: the number in the job, and that on this node
     state = "moving" if rank.state == "section" and not rank.section else rank.section or rank.state
+    if rank.state == "moving" and advice.quiet(rank):
+        state = states.QUIET
     state = states.STRAGGLER if rank.straggler is not None and state == "moving" else state
+    stands_out = rank.straggler is not None or rank.state == "stalled" or state == states.QUIET
     moved = "never" if rank.moved is None else seconds(rank.moved)
     wide = page.width >= WIDE
     limit = pace = bar = measured = ""
@@ -294,10 +297,7 @@ def _rank(page: _Page, rank: RankNow) -> Text:
         measured = f"{'':{29 - cell_len(bar + limit + pace)}}{cpu:>8}{_size(rank.memory):>11}"
     return page.line(
         (f"{name:>4} {rank.pid:>7} " if wide else f"{name:>4} ", ""),
-        (
-            set_cell_size(page.plain(state), 11),
-            "dim" if rank.state in ENDED else "yellow" if rank.straggler is not None else "",
-        ),
+        (set_cell_size(page.plain(state), 11), "dim" if rank.state in ENDED else "yellow" * stands_out),
         (f" {'' if rank.step is None else rank.step:>7} ", ""),
         *(((f"{moved:>8}  ", ""), (bar, _heat(rank))) if wide else ()),
         (limit + (pace if wide else "") + measured, ""),

@@ -6,7 +6,7 @@ from typing import Final
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds
-from ftrun.records.snapshot import RankNow, Snapshot
+from ftrun.records.snapshot import Incident, RankNow, Snapshot
 
 QUIET: Final = 15.0  # s: from then on a job that stands still is looked at
 QUIET_STEPS: Final = 10  # step times
@@ -65,9 +65,22 @@ def no_step(shown: Snapshot) -> str:
 def _after_the_end(shown: Snapshot) -> str:
     if shown.phase == "cut off":
         return "start the same command in the same run dir again; `dmesg` or the scheduler shows what killed ftrun"
+    if shown.verdict == exit_codes.HANG_LIMIT.name and hung_nowhere(shown):
+        lost = shown.trouble
+        who = "the members that were missing" if lost is None or lost.member is None else _named(lost)
+        return f"look after {who}, and start the job again"
     text = "" if shown.exit_code == 0 else AFTER.get(shown.verdict or "", "")
     report, node = f"`{ftctl('report', shown)}`", shown.node or "(the one it ran on)"
     return text.format(report=report, node=node, run_dir=shown.run_dir)
+
+
+def hung_nowhere(shown: Snapshot) -> bool:
+    """Whether the limit of hangs was reached without a hang: a member of the group was missing for too long."""
+    return shown.attempt == 0 if shown.trouble is None else shown.trouble.cause == "loss"
+
+
+def _named(lost: Incident) -> str:
+    return f"member {lost.member} ({lost.node})" if lost.node else f"member {lost.member}"
 
 
 def _about_its_state(shown: Snapshot) -> str:
@@ -75,6 +88,8 @@ def _about_its_state(shown: Snapshot) -> str:
         return f"nothing yet, the verdict follows; `{ftctl('pause', shown)}` keeps the processes for a debugger"
     if shown.phase == "waiting" and shown.group is not None:
         return f"`{ftctl('status --all', shown)}` names the members that are missing"
+    if shown.job is not None and shown.job.lost:
+        return f"see to its host and the network; `{ftctl('status --all', shown)}` shows the group"
     if shown.phase not in states.LIVE:
         return "nothing, ftrun acts by itself" if shown.phase in ("stopping", "healing", "waiting") else ""
     if shown.wait is not None:
@@ -102,6 +117,8 @@ def _about_its_devices(shown: Snapshot) -> str:
 def _about_its_past(shown: Snapshot) -> str:
     if shown.trouble is None:
         return ""
+    if shown.trouble.cause == "loss":
+        return "nothing now, the group was started again"
     report = f"`{ftctl('report', shown)}`"
     if shown.trouble.again:
         return f"mend what {report} shows: it comes again at the same place"

@@ -123,6 +123,12 @@ def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
     elif found is not None and found.is_cut_off and shown.job is not None and shown.phase in ("waiting", "spare"):
         text = shown.job.text
         shown = shown._replace(deadline=_lease_left(found), next=f"{text[0].upper()}{text[1:]}.")
+    elif found is not None and found.is_cut_off and shown.alive and shown.phase in states.LIVE:
+        left, who = _lease_left(found), _named(found, 0)
+        ends = f"the job ends with {exit_codes.HANG_LIMIT.code} in {seconds(left)} unless {who} is back"
+        shown = shown._replace(deadline=left, next=f"The command keeps running; {ends}.")
+    if found is not None and found.is_cut_off and shown.alive and shown.group:
+        shown = shown._replace(group=f"{shown.group}, when rank 0 was last heard of")
     own = next((row for row in found.rows if row.rank == found.seen_from), None) if found is not None else None
     slow = {one.rank: one for one in own.slow} if own is not None else {}
     if not slow or not shown.alive or shown.paused is not None:

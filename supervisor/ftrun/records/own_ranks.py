@@ -8,7 +8,7 @@ from ftrun.core.machine.values import LocalRank
 from ftrun.core.rules.stragglers import Pace, stragglers
 from ftrun.core.text import sentences, states
 from ftrun.core.text.sentences import slower
-from ftrun.records.snapshot import DeviceNow, RankNow
+from ftrun.records.snapshot import DeviceNow, RankNow, Stall
 
 ENDED: Final = states.ENDED_RANKS
 
@@ -30,6 +30,15 @@ def with_processes(ranks: Sequence[RankNow], processes: Iterable[LocalRank], up:
 def _exit(process: LocalRank) -> str:
     how = sentences.signal(process.signal) if process.signal is not None else f"code {process.code}"
     return f"{how}: {process.exception}" if process.exception else how
+
+
+def with_stall(ranks: Sequence[RankNow], stall: Stall | None) -> tuple[RankNow, ...]:
+    """The same ranks; `stalled` is the one that stands still, and what has not moved for nearly as long."""
+    least = float("inf") if stall is None else stall.age / 2
+    return tuple(
+        rank._replace(state="stalled") if rank.state == "moving" and (rank.moved or 0.0) >= least else rank
+        for rank in ranks
+    )
 
 
 def with_paces(ranks: Sequence[RankNow], paces: Mapping[tuple[int, int], Pace]) -> tuple[RankNow, ...]:

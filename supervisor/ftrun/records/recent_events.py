@@ -1,20 +1,18 @@
 """What only the records contain: the last incident, the end, and the restarts."""
 
 import os
-import re
 from collections.abc import Iterable
 from typing import Any, Final
 
 from ftrun.core.machine.values import Finding
 from ftrun.core.rules import exit_codes, hang_rules
-from ftrun.core.text import sentences
+from ftrun.core.text import recurrences
 from ftrun.records import record_files, state
 from ftrun.records.record_files import Record
 from ftrun.records.snapshot import Incident
 
 INCIDENT_EVENTS: Final = ("hang", "fault", "exited", "escalated", "stopping", "spawned")
 BY_TERMINAL: Final = (1, 2, 3)  # Ctrl-C and the like, which reach the command without ftrun
-PLACE: Final = re.compile(r"[^\s():;,]+\.\w+:\d+")  # a line of a file: the first one is the innermost
 SEVERITIES: Final = ("user", "minor", "minor+user", "major", "critical")
 _PHASES: Final = {
     "started": "launching",
@@ -103,19 +101,15 @@ def recurrence(recent: list[Record], found: Record) -> str:
     where = place(found)
     same = [one for one in recent if one["event"] == found["event"] and place(one) == where]
     number = next((n for n, one in enumerate(same, 1) if one.get("mono") == found.get("mono")), 1)
-    if not where or number < 2:
-        return ""
     what = "hang" if found["event"] == "hang" else "failure"
-    step = state.integer(found.get("step"))
-    return f"{sentences.ordinal_word(number)} {what} at {where}" + ("" if step is None else f", step {step}")
+    return recurrences.sentence(number, what, where, state.integer(found.get("step")))
 
 
 def place(found: Record) -> str:
     """Where in the code the program hung or failed, as `train.py:68`; empty where that is unknown."""
     if found["event"] not in ("hang", "exited"):
         return ""
-    named = PLACE.search(str(found.get("why") or ""))
-    return "" if named is None else named[0]
+    return recurrences.place(str(found.get("why") or ""))
 
 
 def _incident(newest_first: Iterable[Record]) -> Record | None:
@@ -150,7 +144,8 @@ def _hang(found: Record) -> str:
     try:
         sentence, mechanism = hang_rules.sentence(Finding(**known)), found.get("mechanism")
         if mechanism:
-            return sentence if mechanism in sentence else f"{sentence}; {mechanism}"
+            is_said = str(mechanism).removeprefix("deadlock: ") in sentence
+            return sentence if is_said else f"{sentence}; {mechanism}"
         return sentence + (f", at {found['why']}" if found.get("why") else "")
     except (TypeError, ValueError, KeyError, OverflowError):
         return "a hang"
@@ -162,14 +157,29 @@ CAUSES: Final = ("hang", "fault", "failure", "peer")
 
 def incident_elsewhere(run_dir: str, own: int) -> Incident | None:
     """The last incident of the job, if its group has found that it began on another member than this one, whose number
-    is `own`."""
-    found = _newest_incident(record_files.search_back(f"{run_dir}/events.jsonl", OF_A_GROUP), own)
+    is `own`.  The loss of this member is known to its new ftrun from the others (`attempt` 0: before its first one)."""
+    newest_first = iter(record_files.search_back(f"{run_dir}/events.jsonl", OF_A_GROUP))
+    found = _newest_incident(newest_first, own)
     if found is None:
         return None
+    found = _begun(found, newest_first, own)
     cause = str(found.get("cause") or found.get("verdict") or "loss").replace("peer", "loss")
     attempt, member = (state.integer(found.get(name)) for name in ("attempt", "member"))
     time, why, node = (state.string(found.get(name)) or "" for name in ("time", "why", "node"))
-    return Incident(time, attempt or 0, cause, why, member=member, node=node)
+    why, again = recurrences.parted(why)
+    return Incident(time, attempt or 0, cause, why, again=again, member=member, node=node)
+
+
+def _begun(found: Record, older: Iterable[Record], own: int) -> Record:
+    """With the time and the attempt of the first record about the same incident, which is no start of all members."""
+    began = found
+    for record in older:
+        if record["event"] == "group" and record.get("what") == "run":
+            break
+        if record["event"] in ("group", "lost") and record.get("member") == found.get("member"):
+            began = record
+    unknown = began is found and found.get("what") == "run" and found.get("member") == own
+    return found | {"time": began.get("time"), "attempt": 0 if unknown else began.get("attempt")}
 
 
 def _newest_incident(newest_first: Iterable[Record], own: int) -> Record | None:
@@ -183,7 +193,7 @@ def _newest_incident(newest_first: Iterable[Record], own: int) -> Record | None:
             if event != "fault" or record.get("severity") in SEVERITIES:
                 return None
         elif member is not None and (record.get("cause") in CAUSES or _is_bad_end(record)):
-            return record if member != own else None
+            return record if member != own or record.get("cause") == "peer" else None
     return None
 
 

@@ -162,6 +162,8 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         ranks = own_ranks.with_paces(ranks, measured)
         if not stops:  # a rank that a debugger holds is no straggler
             ranks = own_ranks.with_stragglers(ranks)
+    stall = _stall(attempt, now) if live is not None else None
+    ranks = own_ranks.with_stall(ranks, stall)
     at, what = next_action(status, shown.phase, live, limits, now)
     return shown._replace(
         up=max(0.0, now - spawned_at) if shown.phase != "done" else None,
@@ -180,7 +182,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         limits=limits,
         deadline=at,
         next=what,
-        stalled=_stall(attempt, now) if live is not None else None,
+        stalled=stall,
         wait=status["attempt"].get("wait") or None,
         **_paused(status, now),
     )

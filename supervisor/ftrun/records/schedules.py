@@ -204,13 +204,14 @@ def lines(lives: Sequence[Life], folder: str = "") -> list[str]:
     found: list[str] = []
     schedule: int | None = None
     members = len({life.member for life in lives}) > 1
+    replaced = _replaced(lives)
     for life in lives:
         if life.schedule != schedule and life.schedule:
             found.append(f"schedule {life.schedule}")
             schedule = life.schedule
         who = f"member {life.member} on {life.node}" if members else f"on {life.node}" if life.node else "this run"
         part = f", phase {life.phase}" if life.phase else ""
-        found.append(f"  {who}{part}: {time(life.began)}, {_ending(life)}")
+        found.append(f"  {who}{part}: {time(life.began)}, {_ending(life, life.key in replaced)}")
         found += [f"    run dir: {life.run_dir}"] if life.attempts else []
         for attempt in life.attempts:
             found += _attempt(attempt, _stopped(life, attempt), _report(life, attempt, folder))
@@ -227,7 +228,7 @@ def _report(life: Life, attempt: AttemptLine, folder: str) -> str:
 def table(lives: Sequence[Life], folder: str, run_dir: str) -> list[dict[str, Any]]:
     """A row for each attempt, as JSON values for the page.  `link`: where the page has its report, if it can be read:
     in its own run dir `run_dir`, or as a copy in the state dir `folder`."""
-    rows = []
+    rows, replaced = [], _replaced(lives)
     for life in lives:
         where = {"schedule": life.schedule, "member": life.member, "node": life.node, "run_dir": life.run_dir}
         for attempt in life.attempts:
@@ -237,12 +238,15 @@ def table(lives: Sequence[Life], folder: str, run_dir: str) -> list[dict[str, An
                 {
                     **where,
                     **{name: getattr(attempt, name) for name in names},
+                    "open": attempt.open and life.key not in replaced,
                     "began": attempt.since,
                     "seconds": max(0.0, attempt.until - attempt.since),
                     "steps": _steps(attempt),
                     "cost": _cost(attempt),
                     "stopped": _stopped(life, attempt),
-                    "ending": _ending(life) if last and (life.verdict or not attempt.open) else "",
+                    "ending": _ending(life, life.key in replaced)
+                    if last and (life.verdict or not attempt.open or life.key in replaced)
+                    else "",
                     "good": life.exit_code == 0 if last and life.verdict else None,
                     "link": _link(life, attempt, folder, run_dir),
                 }
@@ -269,7 +273,15 @@ def _link(life: Life, attempt: AttemptLine, folder: str, run_dir: str) -> str | 
     return None
 
 
-def _ending(life: Life) -> str:
+def _replaced(lives: Sequence[Life]) -> set[str]:
+    """The keys of those that a later one of the same member has replaced."""
+    last = {(life.phase, life.member): life.key for life in lives}
+    return {life.key for life in lives} - set(last.values())
+
+
+def _ending(life: Life, replaced: bool) -> str:
+    if life.verdict is None and replaced:
+        return "no end was recorded, and another ftrun has taken its place"
     if life.verdict is None:
         return "no end was recorded" if not any(one.open for one in life.attempts[-1:]) else "running when last seen"
     lasted = "" if life.ended is None else f" after {seconds(max(0.0, life.ended - life.began))}"

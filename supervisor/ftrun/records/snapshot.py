@@ -104,7 +104,8 @@ class Incident(NamedTuple):
     @property
     def title(self) -> str:
         """`hang in attempt 3, third hang at train.py:68, step 101`."""
-        return f"{self.cause} in attempt {self.attempt}" + (f", {self.again}" if self.again else "")
+        when = f"in attempt {self.attempt}" if self.attempt else "before this start"
+        return f"{self.cause} {when}" + (f", {self.again}" if self.again else "")
 
 
 class JobNow(NamedTuple):

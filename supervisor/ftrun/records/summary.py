@@ -11,7 +11,7 @@ from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
-from ftrun.records.advice import no_step, quiet, what_to_do
+from ftrun.records.advice import hung_nowhere, no_step, quiet, what_to_do
 from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
@@ -24,7 +24,7 @@ DAY: Final = 86_400.0  # s
 LEAST: Final = 0.05  # s: less lost time is not shown
 SHARE: Final = 0.001  # of the wall time: less is not shown
 RANK_STATES: Final = {  # in the order in which they are counted
-    **{name: states.RANKS[name] for name in ("starting", "moving")},
+    **{name: states.RANKS[name] for name in ("starting", "moving", "stalled")},
     states.QUIET: states.QUIET,
     **{name: states.RANKS[name] for name in ("section", *states.ENDED_RANKS)},
 }
@@ -184,6 +184,8 @@ def _end(shown: Snapshot) -> Iterator[Line]:
         yield "why", shown.why
     known = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
     action = "act as it would without ftrun" if known is None else f"{known.outer}: {known.meaning}"
+    if known is exit_codes.HANG_LIMIT and hung_nowhere(shown):
+        action = f"{known.outer}: a member of its group was missing for too long"
     yield "scheduler", f"should {action}"
 
 

@@ -29,7 +29,7 @@ from ftrun.helpers.state_store import contents
 from ftrun.host import mounts as mount_table
 from ftrun.host import oom, procfs, tracebacks
 from ftrun.host.console import Console
-from ftrun.messages import helpers, reset_file, state, state_store
+from ftrun.messages import healing, helpers, state, state_store
 from ftrun.messages.codec import Malformed
 from ftrun.pid1 import phases
 from ftrun.platforms import table as platforms
@@ -141,8 +141,8 @@ def npu(content: bytes) -> None:
 def reset_json(content: bytes) -> None:
     """The event for PID 1 is shorter than the limit of a line."""
     found, dropped = reset_contents.parse(content, None, lambda code: fault_codes.look_up({}, code))
-    assert len(reset_file.EVENTS.dump(found)) < helpers.LINE_LIMIT, "the line is too long"
-    Quiet(reset_file.EVENTS).report_dropped("reset.json", dropped)
+    assert len(healing.RESET_EVENTS.dump(found)) < helpers.LINE_LIMIT, "the line is too long"
+    Quiet(healing.RESET_EVENTS).report_dropped("reset.json", dropped)
 
 
 def py_spy(content: bytes) -> None:
@@ -256,7 +256,7 @@ def history_json(content: bytes) -> None:
     contents.parse(contents.dump(joined))
     reply = contents.reply(joined, time.time(), "boot")
     assert len(state_store.EVENTS.dump(reply)) < helpers.LINE_LIMIT
-    Quiet(reset_file.EVENTS).report_dropped("history.json", dropped)
+    Quiet(healing.RESET_EVENTS).report_dropped("history.json", dropped)
 
 
 def verdict_json(content: bytes) -> None:

@@ -39,6 +39,7 @@ def on_command_exited(job: Job, phase: Launching | Watched, event: ev.CommandExi
     unnamed = status_text(event._replace(rank=None))
     if why.startswith(unnamed):
         why = status_text(event) + why.removeprefix(unnamed)
+        diagnosis = diagnosis and diagnosis._replace(why=why)
     elif not why.startswith(status_text(event)):
         why = f"{status_text(event)}: {why}"
     if diagnosis is not None and (left := _left_early(event, attempt)) is not None:

@@ -10,7 +10,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import TIMES, times_in_a_row, vain_schedules
 from ftrun.core.rules.policy import LIMIT, Policy, backoff, extent, has_ended_before, is_exhausted
-from ftrun.core.text import durations, sentences
+from ftrun.core.text import durations, recurrences, sentences
 
 ORDINARY = (exit_codes.SUCCEEDED, exit_codes.FAILED)  # the job ends as without ftrun; their record need not be durable
 INPUT_SPENT: Final = (
@@ -44,7 +44,12 @@ class AttemptEnd(NamedTuple):
 def restart_or_escalate(job: Job, attempt: Attempt, end: AttemptEnd, policy: Policy, so_far: Effects) -> Outcome:
     """Restart within the restart budget, otherwise escalate."""
     cause, fault, verdict = end.cause, end.fault, _verdict(job, attempt, end, policy)
-    job = job._replace(blame=Blame(end.at, cause, end.why))
+    troubles, again = job.ledger.troubles, ""
+    if cause != "fault":
+        place = recurrences.place(str(end.evidence.get("why") or "") if cause == "hang" else end.why)
+        troubles, again = recurrences.remembered(troubles, cause, place)
+    job = job._replace(ledger=job.ledger._replace(troubles=troubles))
+    job = job._replace(blame=Blame(end.at, cause, sentences.sentence(end.why, again)))
     killing = sentences.killing(end.evidence) if end.status is None else ""
     if verdict is not None:
         job = job._replace(want=verdict)
@@ -52,7 +57,7 @@ def restart_or_escalate(job: Job, attempt: Attempt, end: AttemptEnd, policy: Pol
             return stop(job, attempt, end.at, policy, so_far, grace=end.grace)  # as without ftrun: no log line
         why = sentences.short(verdict.message, sentences.REASON)
         message = sentences.sentence(
-            why, killing, _why_no_restart(job, end, policy), exit_text(verdict), sentences.report(end.evidence)
+            why, again, killing, _why_no_restart(job, end, policy), exit_text(verdict), sentences.report(end.evidence)
         )
         return stop(
             job, attempt, end.at, policy, (*so_far, escalation_record(cause, verdict)), message, grace=end.grace
@@ -66,6 +71,7 @@ def restart_or_escalate(job: Job, attempt: Attempt, end: AttemptEnd, policy: Pol
     job = job._replace(ledger=ledger, want=want)
     message = sentences.sentence(
         sentences.short(end.why, sentences.REASON),
+        again,
         killing,
         _healing_text(want, policy),
         _restart_text(want, most),

@@ -296,8 +296,9 @@ class CoordinatorSide:
         if own is not None:
             self._rows[0] = own
         there = present()
+        here = {0} | there.keys() | known.staying
         for rank, row in self._rows.items():
-            self._rows[rank] = row._replace(present=rank == 0 or rank in there)
+            self._rows[rank] = row._replace(present=rank in here)
         order, awaited = known.order, tuple(membership.waited_for(known))
         self._compare(now)
         header = GroupView(messages.SCHEMA, known.size, 0, now, order.epoch, order.what, order.why, awaited)

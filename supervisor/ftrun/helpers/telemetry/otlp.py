@@ -27,7 +27,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from ftrun import __version__
 from ftrun.core.text import sentences
 from ftrun.helpers.telemetry.journal import HIDDEN, INFO, LEFT_OUT, PRIORITIES
-from ftrun.messages.telemetry import Exports
+from ftrun.messages.exports import Exports
 from ftrun.records import beatfile, state
 from ftrun.records.record_files import Record
 
