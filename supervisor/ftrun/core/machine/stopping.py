@@ -10,7 +10,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import TIMES, times_in_a_row, vain_schedules
 from ftrun.core.rules.policy import LIMIT, Policy, backoff, extent, has_ended_before, is_exhausted
-from ftrun.core.text import durations, recurrences, sentences
+from ftrun.core.text import durations, sentences
 
 ORDINARY = (exit_codes.SUCCEEDED, exit_codes.FAILED)  # the job ends as without ftrun; their record need not be durable
 INPUT_SPENT: Final = (
@@ -46,6 +46,8 @@ def restart_or_escalate(job: Job, attempt: Attempt, end: AttemptEnd, policy: Pol
     cause, fault, verdict = end.cause, end.fault, _verdict(job, attempt, end, policy)
     troubles, again = job.ledger.troubles, ""
     if cause != "fault":
+        from ftrun.core.text import recurrences  # most commands never hang or fail
+
         place = recurrences.place(str(end.evidence.get("why") or "") if cause == "hang" else end.why)
         troubles, again = recurrences.remembered(troubles, cause, place)
     job = job._replace(ledger=job.ledger._replace(troubles=troubles))
