@@ -3,10 +3,10 @@
 from typing import Any, Final
 
 from ftrun.helpers.evidence import wait_text
+from ftrun.helpers.evidence.changes import Change
 from ftrun.helpers.evidence.flight_recorder import Answer, lagging_ranks
 from ftrun.helpers.evidence.report import Facts, first_to_stop, ranks_by_stack, what_to_do
 from ftrun.messages.evidence import RankState
-from waitproof.changes import Change
 
 SCHEMA: Final = 1
 
