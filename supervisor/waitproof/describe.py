@@ -18,6 +18,7 @@ MOST: Final = 1024  # descriptors of one wait that are followed
 NAMED: Final = 2  # side threads, or processes of a cycle, that a sentence names
 OUTSIDE: Final = "which is outside the job"
 STOPPED: Final = {"T": "is stopped by SIGSTOP", "t": "is stopped by a debugger"}
+UNKNOWN: Final = "something unknown"
 COMPUTES: Final = "computes"
 SLEEPS: Final = "sleeps"
 # What a thread waits for in functions of libraries: file, functions, the object.  The first row decides of which a
@@ -37,6 +38,7 @@ _OBJECTS: Final = (
     ("concurrent/futures/_base.py", {"result", "exception", "wait", "as_completed"}, "the result of a future"),
     ("threading.py", {"wait", "wait_for"}, "a condition"),
 )
+_BEGINS: Final = frozenset({"_bootstrap", "_bootstrap_inner", "run"})  # in threading.py: where each thread begins
 
 
 class Describer:
@@ -107,7 +109,9 @@ class Describer:
 
     def _own(self, pid: int, tid: int) -> Frame | None:
         frames = self._frames(pid, tid)
-        return next((frame for frame in frames if not frame.library), outermost(frames) if frames else None)
+        own = next((frame for frame in frames if not frame.library), None)
+        below = [frame for frame in frames if not recognized.is_in(frame, "threading.py", _BEGINS)]
+        return own or (outermost(below) if below else None)
 
     def _frames(self, pid: int, tid: int) -> tuple[Frame, ...]:
         thread = self._python.get((pid, tid))
@@ -121,8 +125,10 @@ class Describer:
 
     def _at(self, does: str, pid: int, tid: int) -> str:
         """The predicate with the place of this thread."""
-        place = self.place(pid, tid)
-        return f"{does}{',' if ', ' in does else ''} at {place}" if place else does
+        if not (place := self.place(pid, tid)):
+            return does
+        does = does.removesuffix(f" for {UNKNOWN}")
+        return f"{does}{',' if ', ' in does else ''} at {place}"
 
     # --- what one thread does -----------------------------------------------------------------------------------------
 
@@ -130,7 +136,7 @@ class Describer:
         """`waits for a lock`, `computes`, `is stopped by SIGSTOP`."""
         thread, frames = self._threads.get((pid, tid)), self._frames(pid, tid)
         if thread is None:
-            return "waits for something unknown"
+            return f"waits for {UNKNOWN}"
         if thread.state in STOPPED:
             return STOPPED[thread.state]
         if call := recognized.common_call(frames):
@@ -142,7 +148,7 @@ class Describer:
         if thread.state == "D":
             return f"is stuck in the kernel in {thread.wchan or 'an unknown function'}"
         if thread.call is None:
-            return "waits for something unknown"
+            return f"waits for {UNKNOWN}"
         if found := _object(frames):
             return f"waits for {found}"
         return self._in_call(pid, thread, thread.call)

@@ -89,3 +89,11 @@ def environment(pid: int) -> dict[str, str]:
     entries = (read(f"/proc/{pid}/environ", 1 << 20) or b"").split(b"\0")
     pairs = (os.fsdecode(entry).partition("=") for entry in entries if entry)
     return {name: value for name, _, value in pairs}
+
+
+def own_number(pid: int) -> int:
+    """The number that a process has in its own PID namespace."""
+    for line in (read(f"/proc/{pid}/status") or b"").splitlines():
+        if line.startswith(b"NSpid:"):
+            return int(line.split()[-1])
+    return pid

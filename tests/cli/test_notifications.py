@@ -12,7 +12,7 @@ import pytest
 from ftrun.config import option_table, option_values
 from ftrun.helpers.notifier.__main__ import notification, sentence
 from ftrun.helpers.notifier.incidents import Due
-from ftrun.messages.notifier import Destinations
+from ftrun.messages.exports import Destinations
 from support.runs import Runs, wait_for
 
 AGAIN = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "off")

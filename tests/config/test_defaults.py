@@ -28,7 +28,7 @@ DEFAULTS = {
 def test_each_option_has_the_default_of_the_contract() -> None:
     settings = option_values.settings({}, {})
     assert {name: settings[name].text for name in DEFAULTS} == DEFAULTS
-    assert settings["auto-beat"].value is True
+    assert settings.auto_beat is True
 
 
 def test_what_the_core_is_given_without_options() -> None:

@@ -345,7 +345,7 @@ def _effect(effect: do.Effect) -> str:
             return f"end what local rank {local_rank} has left: SIGTERM, and SIGKILL after {_show(grace)} s"
         case do.StartRank(local_rank, number, start_cnt):
             return f"start local rank {local_rank} for round {number} as start {start_cnt}"
-        case do.BeginRound(local_rank, number, restore, reason, _, lends):
+        case do.BeginRound(local_rank, number, restore, reason, _, lends, _):
             source = f"step {restore.step} of local rank {restore.source}" if restore else "the checkpoint"
             lent = ", which it lends" if lends else ""
             return f"begin round {number} of local rank {local_rank} ({reason}) with {source}{lent}"

@@ -170,7 +170,7 @@ def test_devices_are_checked_after_an_attempt_that_ends_before_their_first_repor
         add=lambda *arguments, **more: None, is_running=lambda name: True, send=lambda name, line: sent.append(line)
     )
     context: Any = SimpleNamespace(
-        settings={name: SimpleNamespace(value=None) for name in ("min-devices", "probe", "fault-table")},
+        settings=SimpleNamespace(min_devices=None, probe=None, fault_table=None),
         policy=Policy(checks_devices=True, device_timeout=60.0),
         helpers=helpers,
         work_dir=SimpleNamespace(path="/run-dir"),

@@ -15,6 +15,7 @@ from ftrun.core.rules import spin
 from ftrun.helpers.evidence.look import look
 from ftrun.messages.evidence import Look, RankState
 from ftrun.messages.probe import Device
+from support.device.ras import At, Ras, in_json
 from support.evidence_job import Job, ask, needs_spy, rank
 from support.evidence_job import job as job
 from support.runs import wait_for
@@ -190,3 +191,34 @@ def test_the_evidence_finds_it_once_more(job: Job, driver: str) -> None:
     assert answer.result["cleared"] is None, answer.result
     assert answer.result["mechanism"] == finding["mechanism"]
     assert ask(job, devices=[NOTHING._asdict()], **asked).result["cleared"] == "it does something else now"
+
+
+def test_the_rank_that_has_not_launched_a_collective_is_named(job: Job, driver: str) -> None:
+    """By NCCL's own service, at the looks and in the headline; it alone has to be replaced."""
+    ras_thread = """def ras():
+    ctypes.CDLL(None).prctl(15, b'NCCL RAS', 0, 0, 0)
+    ready()
+    threading.Event().wait()
+threading.Thread(target=ras, daemon=True).start()
+item('spinning')"""
+    devices = [WAITING._replace(id=f"GPU-{number}") for number in range(3)]
+    powers = tuple((device.id, 650.0) for device in devices)
+    named = "rank 1 (last in AllReduce 99) has not reached AllReduce 100 of communicator 27a079b828ff1a75"
+    with Ras("") as ras:
+        pids = [job.start(f"{HEAD}{ras_thread}", driver, **ras.variable) for _ in devices]
+        ras.answers = [in_json([At(pid, 99 if pid == pids[1] else 100) for pid in pids])]
+        asked = request(pids, *devices, powers=powers)
+        seen = wait_for(lambda: (found := look(asked).spin) and found.on_device and found, "the wait of all")
+        assert seen.why.startswith("rank 0 waits for its device at <string>:4 item, and each device waits")
+        assert seen.why.endswith(f"; {named}, in which ranks 0, 2 wait")
+        finding = {"rule": "device-wait", "rank": 0, "pid": pids[0], "age": 50.0, "limit": 45.0, "mechanism": seen.why}
+        more: dict[str, Any] = {
+            "given": False,
+            "powers": powers,
+            "ranks": [rank(n, pid, 60.0) for n, pid in enumerate(pids)],
+        }
+        answer = ask(job, finding=finding, devices=[device._asdict() for device in devices], **more)
+    assert answer.result["cleared"] is None, answer.result
+    assert answer.result["culprits"] == [1]
+    assert named in answer.document["mechanism"]
+    assert named.replace("_", r"\_") in answer.markdown.splitlines()[0]

@@ -1,9 +1,13 @@
 """Where a stack is, for people, and what is left out of what they read."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from ftrun.helpers.evidence.wait_text import clean, headline
-from waitproof.stacks import Frame, Thread
+from waitproof.describe import Describer
+from waitproof.stacks import Frame, Stack, Thread
+from waitproof.wakers import Wakers
 
 
 def test_no_secret_and_nothing_that_a_terminal_acts_upon_is_shown() -> None:
@@ -48,3 +52,14 @@ PLACES = {
 def test_the_place_is_in_the_code_of_the_program_itself(case: str) -> None:
     frames, expected = PLACES[case]
     assert Thread(1, "MainThread", False, False, frames).location == expected
+
+
+def test_a_wait_of_an_unknown_kind_names_its_place_and_no_place_is_where_every_thread_begins() -> None:
+    """A side thread of a library, without a line of the program in its stack."""
+    begins = tuple(Frame(name, "/usr/lib/python3.11/threading.py", 1002) for name in ("_bootstrap_inner", "_bootstrap"))
+    monitor = Frame("run", f"{PACKAGES}/tqdm/_monitor.py", 69)
+    for frames, said in (((monitor, *begins), "waits at _monitor.py:69"), (begins, "waits for something unknown")):
+        stack = Stack((Thread(5, "monitor", False, False, frames),), None)
+        world = SimpleNamespace(processes={}, sockets={})
+        describer = Describer(world, {4: stack}, {}, {(4, 5): Wakers(None)})  # type: ignore[arg-type]
+        assert describer.waits(4, 5) == said

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftrun.drawing.shapes import Polyline, Rect
 from ftrun.helpers.evidence.wait_picture import BOXES, draw, render
 from ftrun.helpers.evidence.wait_text import clean, document, headline, lines
-from ftrun.views.shapes import Polyline, Rect
 from waitproof import waits
 from waitproof.calls import Call
 from waitproof.proof import Facts, Walk

@@ -97,8 +97,9 @@ class RankRecovery:
                 if isinstance(effect, do.BeginRound):
                     self._prepare(effect.round, now)
                     self._launcher.master = effect.master
+                    effect = effect._replace(variables=self._variables(ledger, effect.local_rank))
                 if self._channel is not None:
-                    self._channel.send(effect, lambda local_rank: self._variables(ledger, local_rank))
+                    self._channel.send(effect)
         return []
 
     def _start(self, effect: do.StartRank, ledger: Ledger, now: float) -> list[ev.Event]:

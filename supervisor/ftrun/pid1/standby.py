@@ -88,7 +88,7 @@ class Standbys(WarmStarts):
     def _prepare(self, command: Sequence[str], now: float) -> None:
         """Before the first start of several ranks: import once what is known.  One process imports as fast itself."""
         self.kept = earlier = self._earlier(command)
-        if len(self._starts) < 2 or (self._mode is None and not self._setup.settings["preload"].value):
+        if len(self._starts) < 2 or (self._mode is None and not self._setup.settings.preload):
             return
         try:
             imports = preload.write(self._setup, self._folder, command, earlier)

@@ -268,10 +268,10 @@ class Coordinator(NamedTuple):
         return started >= len(self.placed - {0})
 
     @property
-    def staying(self) -> int:
-        """How many members other than rank 0 are connected and have not left."""
-        there = (m for rank, m in self.members.items() if rank and m.gone is None and m.report.state != "left")
-        return sum(1 for _ in there)
+    def staying(self) -> frozenset[int]:
+        """The members other than rank 0 that are not lost and have not left, also while one connects again."""
+        there = (rank for rank, m in self.members.items() if m.gone is None and m.report.state != "left")
+        return frozenset(there) - {0}
 
 
 Outcome = tuple[Coordinator, Effects]

@@ -7,6 +7,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.pause import postpone_fault
 from ftrun.core.machine.states import Finish, Healing, Job, Pending, Restart, Stopping, Watched
 from ftrun.core.machine.stopping import (
+    AttemptEnd,
     Effects,
     Outcome,
     conclude,
@@ -43,21 +44,21 @@ def on_fault_reported(job: Job, phase: Watched, event: ev.FaultReported, policy:
 def stop_for_fault(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, written: Effects) -> Outcome:
     """Stop the attempt because of this fault: to heal it, to continue without the device, or to leave the node.  There
     is no grace: nothing can be finished on a faulty device, and a checkpoint from it would be worse than none."""
-    policy = policy._replace(grace=0.0)
     why = description(fault)
     not_healable = why_not_healable(job, fault, policy)
     if not_healable is None or fault.by_user:
-        return restart_or_escalate(job, attempt, "fault", why, now, policy, written, fault=fault)
+        end = AttemptEnd(now, "fault", why, fault=fault, grace=0.0)
+        return restart_or_escalate(job, attempt, end, policy, written)
     why += not_healable
     smaller = remove_device(job, fault, policy)
     if smaller is not None and not is_exhausted(job.ledger, "fault", policy):
         job, removed = smaller
-        why += ", continuing without it"
-        return restart_or_escalate(job, attempt, "fault", why, now, policy, (*written, removed))
+        end = AttemptEnd(now, "fault", f"{why}, continuing without it", grace=0.0)
+        return restart_or_escalate(job, attempt, end, policy, (*written, removed))
     want = finish_with(exit_codes.NODE_FAULT, why, fault.device)
     written += (escalation_record("fault", want),)
     line = sentences.sentence(why, sentences.killing({}), exit_text(want))
-    return stop(job._replace(want=want), attempt, now, policy, written, line)
+    return stop(job._replace(want=want), attempt, now, policy, written, line, grace=0.0)
 
 
 def record_fault(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Policy) -> tuple[Job, Attempt, Effects]:

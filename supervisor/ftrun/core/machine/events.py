@@ -330,6 +330,12 @@ class ResumeRequested(NamedTuple):
     requester: Requester | None = None
 
 
+class InputSpent(NamedTuple):
+    """The command has read from the pipe on its standard input: another start would not get the same."""
+
+    now: float
+
+
 class GroupOrderReceived(NamedTuple):
     """The current order of rank 0 to the whole group."""
 
@@ -385,6 +391,7 @@ Event = (
     | StopRequested
     | PauseRequested
     | ResumeRequested
+    | InputSpent
     | GroupOrderReceived
     | CoordinatorSilent
     | CoordinatorLost

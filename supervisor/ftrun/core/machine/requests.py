@@ -74,7 +74,7 @@ def on_restart_requested(job: Job, phase: Phase, event: ev.RestartRequested, pol
     match phase:
         case Launching():
             return keep_until_exec(job, phase, event, policy)
-        case Starting() | Running() | Suspect() if policy.input_spent:
+        case Starting() | Running() | Suspect() if job.input_spent:
             return job, _answer(event, False, INPUT_SPENT)
         case Starting() | Running() | Suspect():
             line = f"restart requested by {_requester(event)}"

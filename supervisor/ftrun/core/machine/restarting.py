@@ -32,7 +32,7 @@ ANSWER = 5.0  # s; time that a helper gets, beyond the deadline of a question, t
 
 def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     """Start the command.  A member of a group waits until all others can start too."""
-    if policy.input_spent and isinstance(job.want, Restart):
+    if job.input_spent and isinstance(job.want, Restart):
         own = job.want.own
         want = finish_with(HANG_LIMIT, INPUT_SPENT) if own is None else Finish(own, FAILED, INPUT_SPENT)
         return conclude(job, want, cause=job.want.reason)

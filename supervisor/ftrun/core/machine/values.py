@@ -107,7 +107,8 @@ class Spin(NamedTuple):
     """A rank whose main thread computes, as a look that began at `since` saw it.  `why`: a sentence; `fingerprint`: the
     same while it is in the same function, has read and written nothing, and has started and collected no process;
     `others`: CPU seconds so far of its other threads and its descendants.  `on_device`: all ranks of the node, of which
-    this one has stood still for the longest time, wait for their devices or for each other."""
+    this one has stood still for the longest time, wait for their devices or for each other.  `launched`: the same while
+    the library of their collectives launches none; empty where it does not say."""
 
     since: float
     why: str
@@ -116,6 +117,7 @@ class Spin(NamedTuple):
     pid: int = 0
     others: float = 0.0
     on_device: bool = False
+    launched: str = ""
 
 
 class LookState(NamedTuple):
@@ -378,6 +380,7 @@ class Ledger(NamedTuple):
     retried: int = 0  # recoveries below the tree that have succeeded in this run dir, by their rung
     replaced: int = 0
     regained: tuple[str, ...] = ()  # devices for which a checkpoint restarts the command no more
+    troubles: tuple[str, ...] = ()  # the last hangs and failures and their places: `hang at train.py:68`
     ended_at: tuple[int, ...] = ()  # how far the job was when an attempt hung after its end (`policy.extent`)
 
     @property

@@ -18,7 +18,7 @@ from ftrun.core.machine.states import (
     Suspect,
     Watched,
 )
-from ftrun.core.machine.stopping import Effects, Outcome, restart_or_escalate
+from ftrun.core.machine.stopping import AttemptEnd, Effects, Outcome, restart_or_escalate
 from ftrun.core.machine.values import (
     CAUSES,
     Attempt,
@@ -117,7 +117,8 @@ def on_looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Pol
     age, is_open = looks.age_of(attempt, event.now), event.open_reason is not None
     found = ClosedLook(begun, event.fingerprint, event.mechanism, event.rank, event.pid)
     why = event.mechanism or event.open_reason or ""
-    attempt = looks.end(attempt, None if is_open else found, why, event.now, event.cost, event.again, event.spin)
+    result = looks.LookResult(None if is_open else found, why, event.cost, event.again, event.spin)
+    attempt = looks.end(attempt, result, event.now)
     if age < looks.RECORDED or why == attempt.look.recorded:
         return check(job, attempt, event.now, policy)
     attempt = attempt._replace(look=attempt.look._replace(recorded=why))
@@ -358,7 +359,8 @@ def _declare_hang(
         if recovery.failed is None:
             return check(recovery.job, recovery.attempt, now, policy, so_far + recovery.effects)
         job, so_far = recovery.job, so_far + recovery.effects
-    job, effects = restart_or_escalate(job, phase.attempt, cause, why, now, policy, so_far, fault=fault, seen=seen)
+    end = AttemptEnd(now, cause, why, fault=fault, evidence=seen)
+    job, effects = restart_or_escalate(job, phase.attempt, end, policy, so_far)
     who = phase.finding
     blame = job.blame and job.blame._replace(rank=who.rank, step=who.step, waits=seen.get("waits") is True)
     blame = blame and blame._replace(proved=hang_rules.RULES[who.rule].by_proof)

@@ -20,9 +20,9 @@ from ftrun.core.ranks.table import (
     Begin,
     Blamed,
     Cleared,
-    End,
     Ended,
-    Fence,
+    EndRank,
+    FenceRank,
     Finished,
     GiveUp,
     Happened,
@@ -36,7 +36,7 @@ from ftrun.core.ranks.table import (
     Rules,
     SaidHello,
     Snapshot,
-    Start,
+    StartRank,
     Unexplained,
     Waited,
 )
@@ -197,7 +197,7 @@ def _cleared(rounds: Rounds, member: Member, now: float, rules: Rules) -> Outcom
         return rounds, ()
     due = now + max(rules.timeout, SLOWER * rounds.slowest_hello)
     rounds = rounds.with_member(member._replace(state="starting", due=due, held=()))
-    return rounds, (Start(member.local_rank, rounds.number + 1),)
+    return rounds, (StartRank(member.local_rank, rounds.number + 1),)
 
 
 def _waited(rounds: Rounds, event: Waited, now: float, rules: Rules) -> Outcome:
@@ -251,7 +251,7 @@ def end_round(rounds: Rounds, replaced: frozenset[int], written: Begin, now: flo
     for member in rounds.members:
         if member.local_rank not in replaced and member.state != "waiting":
             rounds = rounds.with_member(member._replace(state="leaving", due=now + rules.timeout))
-            acts.append(Fence(member.local_rank, rounds.number, why))
+            acts.append(FenceRank(member.local_rank, rounds.number, why))
     rounds, ends = _end(rounds, replaced, now, rules)
     rounds, more = _meet(rounds, now)
     return rounds, (*acts, *ends, *more)
@@ -292,7 +292,7 @@ def _end(rounds: Rounds, replaced: frozenset[int], now: float, rules: Rules) -> 
             row = _in_a_row(member, rules)
             member = member._replace(replaced=member.replaced + 1, in_a_row=row, mark=rules.progress)
             rounds = rounds.with_member(member._replace(state="ending", due=now + rules.timeout))
-            acts.append(End(member.local_rank))
+            acts.append(EndRank(member.local_rank))
     return rounds, tuple(acts)
 
 

@@ -1,5 +1,6 @@
 """The ranks of this node in a round of recovery: plain values.  Times are CLOCK_MONOTONIC seconds."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from ftrun.core.named_tuple import NamedTuple
@@ -229,7 +230,7 @@ class Waited(NamedTuple):
 Happened = Report | Ended | Blamed | Unexplained | Cleared | Ordered | Waited
 
 
-# --- what has to be done ------------------------------------------------------------------------------------------
+# --- what has to be done: those about one rank are also effects (core/machine) and messages to that rank --------------
 
 
 class Begin(NamedTuple):
@@ -241,7 +242,7 @@ class Begin(NamedTuple):
     why: str
 
 
-class Fence(NamedTuple):
+class FenceRank(NamedTuple):
     """Ask a rank to leave this round."""
 
     local_rank: int
@@ -249,22 +250,24 @@ class Fence(NamedTuple):
     why: str
 
 
-class End(NamedTuple):
-    """End all processes of a rank; the answer is `Cleared`."""
+class EndRank(NamedTuple):
+    """Send SIGKILL to all processes of a rank until none is left; the answer is `Cleared`."""
 
     local_rank: int
 
 
-class Start(NamedTuple):
-    """Start the process of a rank again, for this round."""
+class StartRank(NamedTuple):
+    """Start a rank's process again, for this round.  `start_cnt`: the number of this start, which the machine adds."""
 
     local_rank: int
     round: int
+    start_cnt: int = 0
 
 
-class Go(NamedTuple):
-    """Let a rank begin this round.  In a group: rank 0 listens at `master`, address and port.  `lends`: another rank
-    begins with its snapshot, which must stay as it is until `Release`."""
+class BeginRound(NamedTuple):
+    """Let a rank begin this round, with the state of `restore` (None: of the checkpoint), because of `reason`.  In a
+    group rank 0 listens at `master`, address and port.  `lends`: another rank begins with its snapshot, which must stay
+    as it is until `ReleaseSnapshot`.  `variables`: of its environment, which PID 1 adds when it sends this."""
 
     local_rank: int
     round: int
@@ -272,9 +275,10 @@ class Go(NamedTuple):
     reason: Rung
     master: tuple[str, int] | None = None
     lends: bool = False
+    variables: Mapping[str, str] = {}
 
 
-class Release(NamedTuple):
+class ReleaseSnapshot(NamedTuple):
     """No other rank needs the snapshot any more with which this one began the round."""
 
     local_rank: int
@@ -296,4 +300,5 @@ class GiveUp(NamedTuple):
     why: str
 
 
-Act = Begin | Fence | End | Start | Go | Release | Prove | GiveUp
+RankAct = FenceRank | EndRank | StartRank | BeginRound | ReleaseSnapshot
+Act = Begin | RankAct | Prove | GiveUp

@@ -37,7 +37,6 @@ class Policy(NamedTuple):
     scale_out: bool = False  # a removed device that is well again is used again at the next checkpoint
     unconditional: bool = False  # the failure limit passes the command's own code to the outer scheduler
     asks_platform: bool = False  # the first start, too, needs the platform's permission
-    input_spent: bool = False  # the command has read from a pipe: another start would not get the same
     checks_devices: bool = False  # the first start waits for a check of the devices
     node: str = ""
     phase: str = ""  # one of several phases that run in sequence; each has a history of its own

@@ -220,7 +220,7 @@ def last_lines(
     reported = done or step is not None or ledger.last_checkpoint is not None
     if verdict is None and not reported and (not printed or end.verdict in UNREPORTED):
         return None
-    why = "" if end.verdict == exit_codes.SUCCEEDED else short(end.message.partition(STACK)[0], SHORTER)
+    why = "" if end.verdict == exit_codes.SUCCEEDED else short(end.message.partition(STACK)[0], REASON)
     starts = several(ledger.start_cnt, "start") + (f" ({restarted(done)})" if done else "")
     reached = "" if step is None else f", step {step}"
     if ledger.last_checkpoint is not None:

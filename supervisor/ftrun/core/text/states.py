@@ -28,6 +28,7 @@ QUIET: Final = "quiet"  # shown in place of `moving` for a rank that has not mov
 RANKS: Final = {
     "starting": "starting",
     "moving": "moving",
+    "stalled": "stalled",
     "section": "in a section",
     "done": "done",
     "gone": "gone",

@@ -11,11 +11,14 @@ from ftrun.core.machine.values import Spin
 from ftrun.core.rules import spin
 from ftrun.core.rules.culprit import RankSeen, culprits
 from ftrun.core.rules.hang_rules import RULES
+from ftrun.core.text.sentences import sentence
 from ftrun.helpers.evidence import (
     blocking_calls,
     flight_recorder,
+    hccl_log,
     job_processes,
     look,
+    nccl_ras,
     processes,
     report,
     report_document,
@@ -31,12 +34,13 @@ from ftrun.helpers.evidence.classification import (
     other_silent_ranks,
 )
 from ftrun.helpers.evidence.folder import Folder
+from ftrun.helpers.evidence.nccl_ras import View
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.processes import Observation
 from ftrun.helpers.evidence.report import Facts
 from ftrun.messages.evidence import ON_TIME, Event, Reply, Request
 from ftrun.messages.helpers import Problem
-from ftrun.views import state
+from ftrun.records import state
 from waitproof import libraries, procfs, stacks, wait_graph, waits
 from waitproof.connections import traffic
 from waitproof.deliberate import deliberate
@@ -124,7 +128,7 @@ class Investigation:
         path = self._write(complete)
         suspects = [change for change in found if change.pid == request.suspect]
         in_collective = any(change.is_in_collective for change in suspects)
-        named = culprits(_seen_ranks(facts))
+        named = culprits(_seen_ranks(facts)) or nccl_ras.culprits(complete.nccl)
         self._reply(verdict, report.location_summary(complete), path, in_collective, complete.mechanism, named)
         if path is not None and background.running:
             background.wait(until)
@@ -229,7 +233,11 @@ class Investigation:
         return next((why for pid in sorted(pids) if (why := deliberate(pid, world)) is not None), None)
 
     def _computing(self) -> Spin | None:
-        return look.unproved(self._request) if self._request.finding.rule in spin.LIMITS else None
+        if self._request.finding.rule not in spin.LIMITS:
+            return None
+        asked = look.ask_nccl(self._request)
+        asked.wait(nccl_ras.ANSWER)
+        return look.unproved(self._request, asked.value)
 
     def _still_computes(self, before: Spin | None) -> str | None:
         """None: the rank that looks have found to compute still does, and nothing of it is seen."""
@@ -278,9 +286,13 @@ class BackgroundWork:
         self._output = {path: Task(partial(blocking_calls.tail, path)) for path in request.output[:OUTPUTS]}
         ranks = {rank.pid: rank.rank for rank in request.ranks}
         self._answers = Task(partial(flight_recorder.ask_all, pids, ranks))
+        self._views: list[View] = []  # what NCCL says, the last one last
+        self._hccl = Task(partial(hccl_log.collect, ranks))
         self._tasks: dict[str, Task[Any]] = {
             "command lines": Task(partial(blocking_calls.read_commands, pids, self._commands)),
             "flight recorder": self._answers,
+            "logs of HCCL": self._hccl,
+            "NCCL's RAS": Task(partial(nccl_ras.watch, ranks, ranks, self._views.append)),
             **{f"output in {path}": task for path, task in self._output.items()},
         }
 
@@ -297,14 +309,22 @@ class BackgroundWork:
         that do not match are the headline."""
         failed = [(name, task.problem) for name, task in self._tasks.items() if task.problem is not None]
         late = [(name, "it did not arrive in time") for name, task in self._tasks.items() if task.running]
-        answers = self._answers.value or {}
+        answers, nccl = self._answers.value or {}, self._views[-1] if self._views else None
+        if nccl is not None and nccl.problem is not None:
+            failed.append(("NCCL's RAS", nccl.problem))
+        facts = facts._replace(answers=answers, nccl=nccl, hccl=tuple(self._hccl.value or ()))
         return facts._replace(
             commands=dict(self._commands),
-            answers=answers,
-            mechanism=flight_recorder.mismatch(answers) or facts.mechanism,
+            mechanism=flight_recorder.mismatch(answers) or _with_culprit(facts),
             output={path: task.value for path, task in self._output.items() if task.value},
             missing=[*facts.missing, *failed, *late],
         )
+
+
+def _with_culprit(facts: Facts) -> str:
+    """The headline; where all ranks wait for their devices, with the one that is behind."""
+    named = report.late(facts)[:1] if facts.request.finding.rule == "device-wait" else []
+    return facts.mechanism if all(one in facts.mechanism for one in named) else sentence(facts.mechanism, *named)
 
 
 def _with_origin(facts: Facts) -> Facts:

@@ -11,7 +11,9 @@ from typing import Final
 
 from ftrun.core.machine.values import Spin
 from ftrun.core.text import sentences
-from ftrun.helpers.evidence import job_processes
+from ftrun.helpers.evidence import job_processes, nccl_ras
+from ftrun.helpers.evidence.blocking_calls import Task
+from ftrun.helpers.evidence.nccl_ras import View
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.messages.evidence import Look, Looked, Request
 from waitproof import device_waits, libraries, proof, spinning, stacks, threads, waits
@@ -29,11 +31,17 @@ def look(request: Look, pause: Callable[[float], None] = time.sleep) -> Looked:
     """The answer.  Takes `between` s and the time for two observations, or less if the wait is open; where only other
     members of the group may end it, a few seconds more."""
     others = OtherMembers(request.group) if request.group is not None else None
+    asked = ask_nccl(request)
     found, again = prove(request, pause), False
     if others is not None:
         found, again = others.ask(found, facts(request), pause)
-    spin = None if found.open_reason is None else unproved(request)
-    seen = found.open_reason, found.mechanism, found.fingerprint, found.rank, found.pid
+    spin, mechanism = None, found.mechanism
+    if found.open_reason is not None:
+        asked.wait(nccl_ras.ANSWER)
+        spin = unproved(request, asked.value)
+        behind = nccl_ras.sentences_of(asked.value)[:1]
+        mechanism = sentences.sentence(mechanism or found.open_reason, *behind) if behind else mechanism
+    seen = found.open_reason, mechanism, found.fingerprint, found.rank, found.pid
     return Looked(*seen, round(cpu(), 3), again, spin)
 
 
@@ -82,14 +90,22 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
     return proof.prove(before, after, found, job, False, in_group, code=code)
 
 
-def unproved(request: Look | Request) -> Spin | None:
+def ask_nccl(request: Look | Request) -> Task[View | None]:
+    """What NCCL itself says about the ranks, in the background."""
+    ranks = {rank.pid: rank.rank for rank in request.ranks if rank.pid and rank.present}
+    return Task(lambda: nccl_ras.ask(ranks, ranks))
+
+
+def unproved(request: Look | Request, view: View | None) -> Spin | None:
     """What no proof covers: all ranks wait for their devices or for each other, or those that stand still compute and
-    nothing that they do can be seen outside."""
+    nothing that they do can be seen outside.  `view`: what NCCL says."""
     job = facts(request)
     if device_waits.none_works(request.devices, dict(request.powers)):
         found, at = stacks.collect(stacks.program(), job.still[:SPIED], STACKS).found, time.monotonic()
         if (waiting := device_waits.wait(job, request.devices, found)) is not None:
-            return _spin(waiting, job, at)
+            seen = _spin(waiting, job, at)
+            why = sentences.sentence(seen.why, *nccl_ras.sentences_of(view)[:1])
+            return seen._replace(why=why, launched="" if view is None else view.counts)
     busy, at = spinning.computing(job.still), time.monotonic()
     if not 0 < len(busy) <= spinning.MOST:
         return None

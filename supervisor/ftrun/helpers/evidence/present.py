@@ -17,9 +17,9 @@ from ftrun.helpers.evidence import blocking_calls, job_processes, processes
 from ftrun.helpers.evidence.processes import ProcessState
 from ftrun.helpers.evidence.report_document import decodable
 from ftrun.host import procfs
-from ftrun.views import live_verdict, state
-from ftrun.views.own_ranks import ENDED
-from ftrun.views.run_snapshot import read_snapshot
+from ftrun.records import live_verdict, state
+from ftrun.records.own_ranks import ENDED
+from ftrun.records.run_snapshot import read_snapshot
 from waitproof import procfs as waitproof_procfs
 from waitproof import stacks
 from waitproof.stacks import Stack, Thread

@@ -5,8 +5,8 @@ from math import cos, hypot, pi, sin
 from typing import Final
 
 from ftrun.core.text.sentences import several
-from ftrun.views import svg
-from ftrun.views.shapes import Line, Picture, Polyline, Rect, Shape, Text, fitted, text_width
+from ftrun.drawing import svg
+from ftrun.drawing.shapes import Line, Picture, Polyline, Rect, Shape, Text, fitted, text_width
 from waitproof.wait_graph import RUNS, WaitGraph
 
 BOXES: Final = 30

@@ -1,6 +1,6 @@
 """Reports events to commands and webhooks: `python -m ftrun.helpers.notifier RUN_DIR OFFSET`, started by PID 1.
 
-It follows the records from the byte OFFSET on.  The file at descriptor 3, a `Destinations` (messages/notifier.py), says
+It follows the records from the byte OFFSET on.  The file at descriptor 3, a `Destinations` (messages/exports.py), says
 which records are reported, and where.  Each destination has a thread of its own and a bounded queue, so that one that
 does not answer holds up no other.  An attempt takes at most TIMEOUT s; there are `len(DELAYS) + 1` attempts.  When
 stdin has ended, the last records are read, and what is not reported within END s is given up.  A notification is a JSON
@@ -30,9 +30,10 @@ from ftrun.helpers.notifier.incidents import Due, Incidents
 from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.codec import EXACT, Malformed
-from ftrun.messages.notifier import EVENTS, Destinations
-from ftrun.views import recent_events, state
-from ftrun.views.record_files import GrowingFile, Record, record
+from ftrun.messages.exports import Destinations
+from ftrun.messages.helpers import PROBLEMS
+from ftrun.records import recent_events, state
+from ftrun.records.record_files import GrowingFile, Record, record
 
 PERIOD: Final = 0.5  # s between two reads of the records
 TIMEOUT: Final = 10.0  # s for an attempt
@@ -45,7 +46,7 @@ SCHEMA: Final = 1
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(lambda lines: Notifier(argv[0], int(argv[1]), _destinations(), lines).run(), EVENTS)
+    return run(lambda lines: Notifier(argv[0], int(argv[1]), _destinations(), lines).run(), PROBLEMS)
 
 
 def _destinations() -> Destinations:

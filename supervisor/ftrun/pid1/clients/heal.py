@@ -4,7 +4,7 @@ from typing import Final
 
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Fault
-from ftrun.messages import heal as messages
+from ftrun.messages import healing as messages
 from ftrun.messages import probe
 from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client
@@ -12,20 +12,20 @@ from ftrun.pid1.clients.base import Client
 SPARE: Final = 10.0  # s before the core gives up, within which the sources have to answer
 
 
-class Heal(Client[messages.Event]):
+class Heal(Client[messages.HealEvent]):
     """Handles one fault at a time.  It is over when the command has succeeded, and the probe and the platform, if
     they have reported the fault, report that it is gone.  The probe holds the devices open, so it does not run beside
     the command."""
 
     name = "heal"
-    events = messages.EVENTS
+    events = messages.HEAL_EVENTS
 
     def start(self) -> None:
         self._fault: Fault | None = None
         self._requested_at = 0.0
         self._waits: set[str] = set()  # sources that have not answered yet: command, probe, platform
         self._probe_dropped = False
-        self._command = self.context.settings["heal"].value
+        self._command = self.context.settings.heal
 
     def heal(self, fault: Fault, now: float) -> list[ev.Event]:
         """Answered by `HealingFinished`."""
@@ -52,7 +52,7 @@ class Heal(Client[messages.Event]):
             self._ask_probe(now)
         return self._outcome(now)
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.HealEvent, now: float) -> list[ev.Event]:
         match message:
             case messages.Healed(ok, why):
                 return self._answered("command", ok, why, now)

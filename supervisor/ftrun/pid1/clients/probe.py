@@ -42,14 +42,14 @@ class Probe(Client[messages.Event]):
         self._present_faults: set[tuple[str, str]] = set()  # faults that are present, by device and code
         self._broken: dict[str, str] = {}  # the driver's text for the devices that could not work at the first check
         self._started = False  # whether the command was started
-        self._min_devices, self._kind = settings["min-devices"].value, settings["probe"].value
+        self._min_devices, self._kind = settings.min_devices, settings.probe
         self.checks = context.policy.checks_devices and host.hiding_variable() is None
         context.uses = self._uses
         super().__init__(context)
 
     def start(self) -> None:
         context = self.context
-        period, table = str(min(PERIOD, context.idle_period)), context.settings["fault-table"].value or ""
+        period, table = str(min(PERIOD, context.idle_period)), context.settings.fault_table or ""
         file = f"{context.work_dir.path}/{FILE}"
         # A GPU that was lost since the last helper ended, as during a healing, does not tell its UUID.
         identities = (messages.DeviceIdentity(one.index, one.id, one.name) for one in context.devices)

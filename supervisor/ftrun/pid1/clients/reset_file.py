@@ -9,7 +9,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Device, Fault
 from ftrun.core.rules.fault_history import NO_CODE
 from ftrun.host.clock import clock
-from ftrun.messages import reset_file as messages
+from ftrun.messages import healing as messages
 from ftrun.pid1.clients.base import Client
 
 LOOK: Final = 0.5  # s between two reads of the platform's file
@@ -21,21 +21,21 @@ FAULTY: Final = "fault"  # the status that ClusterD gives to such ranks
 FAILED: Final = "failed"  # the status of a chip that the platform has reset in vain: it does not heal (ModelArts)
 
 
-class ResetFile(Client[messages.Event]):
+class ResetFile(Client[messages.ResetEvent]):
     name = "reset_file"
-    events = messages.EVENTS
+    events = messages.RESET_EVENTS
 
     def start(self) -> None:
         self._hold: str | None = None  # why the platform permits no start
         self._ends = False  # the platform asks for the end of a running command
         self._retries: int | None = None  # highest reported number of rescheduled pods of this job
         settings = self.context.settings
-        arguments = [str(reset_file(settings)), str(LOOK), str(settings["fault-table"].value or "")]
+        arguments = [str(reset_file(settings)), str(LOOK), str(settings.fault_table or "")]
         group = self.context.group
         arguments += [str(self.context.policy.ranks or ""), "" if group is None else str(group.rank)]
         self.context.helpers.add(self.name, *arguments)
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.ResetEvent, now: float) -> list[ev.Event]:
         return self._changed(message, now) if isinstance(message, messages.Contents) else []
 
     def permitted(self, now: float) -> ev.StartPermission:
