@@ -19,7 +19,7 @@ CLOSED = {
     "a lock": ("ready(); stuck()", " waits for a lock at <string>:"),
     "a lock that waits with a side thread": (
         "lock = threading.Lock(); lock.acquire(); thread(lock.acquire, name='loader'); ready(); lock.acquire()",
-        "thread 'loader' waits for a lock at",
+        "thread 'loader' waits for a lock",
     ),
     "two locks in a cycle": (
         "a, b = threading.Lock(), threading.Lock(); both = threading.Barrier(2)\n"
