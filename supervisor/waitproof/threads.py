@@ -14,7 +14,7 @@ from waitproof import calls, interrupts, locks, procfs, recognized, timeouts
 from waitproof.calls import Call
 from waitproof.files import directions
 from waitproof.mappings import Mappings
-from waitproof.processes import TICKS
+from waitproof.procfs import TICKS
 from waitproof.world import Descriptor, WaitingProcess, WaitingThread
 
 THREADS: Final = 16384  # of one process
