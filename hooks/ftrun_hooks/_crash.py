@@ -45,7 +45,7 @@ def _show_own_abort() -> None:
     """Let it be seen from outside whether the program handles SIGABRT itself: a handler of that may end a wait, and
     the kernel does not say whose a handler is.  Then SIGILL, of the same set, is left to the kernel
     (supervisor/waitproof/handled.py)."""
-    import _signal
+    import _signal  # type: ignore[import-not-found,unused-ignore]
 
     original = _signal.signal
 
