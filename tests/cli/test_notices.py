@@ -37,6 +37,7 @@ def started(**facts: object) -> Job:
 def test_start_line_names_the_run_dir_and_the_checks() -> None:
     assert due(started(), 100.0) == (
         "attempt 1 started; run dir /run/dir; watched: deadlocks (no timeout), "
+        "waits for devices (45s) and computations that show nothing (60m) once ranks step, "
         "idleness (timeout 30m, once there are heartbeats or an accelerator is used)",
     )
     given = AUTO._replace(hang=60.0, auto=False, start=300.0, idle=900.0, idle_given=True)
@@ -73,6 +74,25 @@ def test_no_warning_where_a_check_is_active(limits: Limits, facts: dict[str, obj
     assert due(started(**facts), 10_000.0, limits, STARTED) == ()
 
 
+@pytest.mark.parametrize(
+    ("frameworks", "age", "text"),
+    [
+        ((), 299.0, ""),
+        ((), 300.0, "others"),
+        (("PyTorch", "JAX"), 299.0, ""),
+        (("JAX",), 59.0, ""),
+        (("JAX", "Orbax"), 60.0, "JAX: call ftrun_hooks.beat(step) in the training loop"),
+    ],
+)
+def test_warning_names_the_line_that_a_framework_needs(frameworks: tuple[str, ...], age: float, text: str) -> None:
+    """Sooner where it is known that no heartbeat will come without it."""
+    said = due(started(frameworks=frameworks), 100.0 + age, given=STARTED)
+    assert len(said) == bool(text)
+    assert all(line.startswith("no heartbeat in the first") for line in said)
+    if frameworks:
+        assert all(text in line for line in said)
+
+
 def test_warning_waits_during_a_stop_or_pause() -> None:
     job = started()
     assert isinstance(job.phase, Starting)
@@ -93,6 +113,7 @@ def start_line(run: Run) -> str:
     """Of a run without options about timeouts."""
     return (
         f"attempt 1 started; run dir {run.run_dir}; watched: deadlocks (no timeout), "
+        "waits for devices (45s) and computations that show nothing (60m) once ranks step, "
         "idleness (timeout 30m, once there are heartbeats or an accelerator is used)"
     )
 

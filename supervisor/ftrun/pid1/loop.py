@@ -226,7 +226,8 @@ class Supervisor:
 
     def _read_beats(self, now: float, ended: bool = False) -> None:
         ranks = self._beats.read(now, ended)
-        self._queue.append(ev.BeatsRead(now, ranks, self._beats.access.problem is not None))
+        cannot_beat = self._beats.access.problem is not None
+        self._queue.append(ev.BeatsRead(now, ranks, cannot_beat, self._beats.frameworks))
         while self._beats.problems:
             what = self._beats.problems.pop()
             self._records.problem(what, printed=what == self._beats.access.problem)

@@ -10,6 +10,7 @@ from ftrun.core.machine.restarting import is_spare
 from ftrun.core.machine.states import Finish, Healing, Job, Pending, Running, Starting, Stopping
 from ftrun.core.machine.values import Attempt
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.rules import spin
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import durations, sentences
@@ -17,6 +18,7 @@ from ftrun.core.text import durations, sentences
 # Seconds after the exec without a heartbeat: loading a model takes minutes, and an earlier warning would be wrong too
 # often.
 UNWATCHED: Final = 300.0
+UNSEEN: Final = 60.0  # the same where it is known that no heartbeat will come by itself
 WAITING: Final = 300.0  # s without a command until a wait is recorded
 
 
@@ -60,9 +62,12 @@ def notices(job: Job, policy: Policy, given: GivenNotices, run_dir: str, now: fl
         given = given._replace(started=True)
     waits = job.paused is not None or attempt.stopped_at is not None
     if not given.unwatched and not waits and _is_unwatched(attempt, policy.limits):
-        due = attempt.spawned_at + UNWATCHED
+        from ftrun.core.text import heartbeats  # not before the command was started
+
+        due = attempt.spawned_at + (UNSEEN if heartbeats.needs_call(attempt.frameworks) else UNWATCHED)
         if now >= due:
-            lines.append(unwatched_line(now - attempt.spawned_at, policy.limits.auto))
+            remedy = heartbeats.remedy(attempt.frameworks)
+            lines.append(unwatched_line(now - attempt.spawned_at, policy.limits.auto, remedy))
             given, due = given._replace(unwatched=True), None
     return Notices(given, tuple(lines), due)
 
@@ -97,6 +102,9 @@ def start_line(attempt: Attempt, policy: Policy, run_dir: str) -> str:
     """`attempt 1 started; run dir /tmp/ftrun-...; watched: heartbeats (timeout 60s)`."""
     limits = policy.limits
     watched = ["deadlocks (no timeout)"] if limits.auto else []
+    if limits.auto:  # the rows of docs/hangs.md that apply to a rank that has stepped
+        device, spinning = (durations.seconds(spin.LIMITS[rule]) for rule in ("device-wait", "spin"))
+        watched.append(f"waits for devices ({device}) and computations that show nothing ({spinning}) once ranks step")
     if limits.hang is not None:
         watched.append(f"heartbeats (timeout {durations.seconds(limits.hang)})")
     if limits.start is not None:
@@ -116,14 +124,12 @@ def idle_condition(limits: Limits) -> str:
     return "once there are heartbeats or an accelerator is used" if limits.auto else "once an accelerator is used"
 
 
-def unwatched_line(age: float, proves: bool) -> str:
-    """`proves`: a deadlock is found all the same."""
+def unwatched_line(age: float, proves: bool, remedy: str) -> str:
+    """`proves`: a deadlock is found all the same.  `remedy`: what adds heartbeats."""
     unless = "unless it is deadlocked, " if proves else ""
     return (
         f"no heartbeat in the first {durations.seconds(age)}: {unless}ftrun cannot tell whether this command works or "
-        "hangs. "
-        "PyTorch programs give heartbeats by themselves (optimizer steps); others by ftrun_hooks.beat(step) or by "
-        "touching $FTRUN_BEAT_DIR/touch; --start-timeout and --idle-timeout need none"
+        f"hangs. {remedy[0].upper()}{remedy[1:]}; --start-timeout and --idle-timeout need none"
     )
 
 

@@ -69,6 +69,7 @@ class Rank(NamedTuple):
     resumed: tuple[SavedFile, ...] = ()
     ranked: bool = True  # the rank comes from RANK or a similar variable; otherwise `rank` is 0
     parents: tuple[int, ...] = ()  # pids of the ancestors of a process without RANK, the nearest first
+    source: str = ""  # the framework whose calls gave the first heartbeat; empty: the program did it itself
 
 
 class Finding(NamedTuple):
@@ -296,6 +297,7 @@ class Attempt(NamedTuple):
     online_at: float = 0.0
     regain: Regain = Regain()
     launched_at: float = 0.0  # no process of the attempt before has lived since then
+    frameworks: tuple[str, ...] = ()  # libraries for training that the command has imported
 
     @property
     def moved(self) -> bool:

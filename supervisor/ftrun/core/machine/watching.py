@@ -36,13 +36,15 @@ from ftrun.core.rules.policy import Policy, is_beyond, latest_file, progress, wi
 from ftrun.core.text import durations, sentences
 
 AT_REST = 6.0  # s; a file that was written in place before a kill has been reported as at rest by then
+NOTED = 10.0  # s for which ftrun did not run; more is recorded
 
 
 def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = ()) -> Outcome:
     """Check the attempt as it was last seen.  A finding is a suspicion that evidence has to confirm."""
     if attempt.moved and isinstance(job.phase, Starting | Suspect) and not job.phase.attempt.moved:
         first = next(r for r in attempt.ranks if r.moved_at is not None)
-        so_far = (do.Persist("first_beat", (("rank", first.rank), ("step", first.step))), *so_far)
+        fields = (("rank", first.rank), ("step", first.step), *((("source", first.source),) if first.source else ()))
+        so_far = (do.Persist("first_beat", fields), *so_far)
         job = job._replace(ledger=_with_first_beat(job.ledger, attempt))
     if is_over(job, now):
         job, attempt, effects = lift(job, attempt, now)
@@ -235,7 +237,7 @@ def _with_beats(attempt: Attempt, event: ev.BeatsRead | ev.EvidenceCollected) ->
     moved, the new ones begin now."""
     seen = attempt._replace(ranks=event.ranks)
     if isinstance(event, ev.BeatsRead):
-        seen = seen._replace(cannot_beat=event.cannot_beat)
+        seen = seen._replace(cannot_beat=event.cannot_beat, frameworks=event.frameworks)
     seen = looks.follow(seen)
     return excuse(seen, attempt.spawned_at, event.now) if attempt.moved and not seen.moved else seen
 
@@ -258,8 +260,11 @@ def on_deadline_reached(job: Job, phase: Starting | Running, event: ev.DeadlineR
 def on_woke_late(job: Job, phase: Watched, event: ev.WokeLate, policy: Policy) -> Outcome:
     """Time in which ftrun was frozen does not count as silence.  A suspicion is dropped and the attempt is checked
     again."""
-    attempt = excuse(phase.attempt, event.since, event.now)
-    return check(job, attempt, event.now, policy, cleared_record(phase, "frozen in the meantime"))
+    attempt, away = excuse(phase.attempt, event.since, event.now), event.now - event.since
+    written = cleared_record(phase, "frozen in the meantime")
+    if away >= NOTED:
+        written += (do.Persist("frozen", (("seconds", away),)), do.LogLine(sentences.frozen(away)))
+    return check(job, attempt, event.now, policy, written)
 
 
 def cleared_record(phase: Watched, why: str) -> Effects:
