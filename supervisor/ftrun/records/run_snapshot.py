@@ -12,7 +12,7 @@ from ftrun.core.accounting.totals import figures
 from ftrun.core.machine.values import CAUSES, TOUCH, Attempt, Ledger, Rank
 from ftrun.core.rules.liveness import Limits, time_awake
 from ftrun.core.rules.standby import NextStart
-from ftrun.core.text import durations, sentences, states
+from ftrun.core.text import durations, heartbeats, sentences, states
 from ftrun.core.text.sentences import several
 from ftrun.host import procfs
 from ftrun.messages import records
@@ -146,6 +146,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         if not shown.alive:
             beats = BeatFileContent(_until(beats.ranks, now, problems))
     attempt, samples = live_verdict.attempt(status["attempt"], beats.ranks), steps.samples(shown.run_dir, shown.attempt)
+    attempt = attempt._replace(frameworks=beats.frameworks)
     stops = [float(at) for at in ((status.get("paused") or {}).get("since"), attempt.stopped_at) if at is not None]
     verdict = LiveVerdict(attempt, Limits(**run["limits"]), min([now, *stops])) if "limits" in run else None
     live = verdict if shown.phase in states.LIVE else None
@@ -184,6 +185,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         next=what,
         stalled=stall,
         wait=status["attempt"].get("wait") or None,
+        heartbeats=heartbeats.seen_in(attempt, live.limits.auto) if live is not None else None,
         **_paused(status, now),
     )
 

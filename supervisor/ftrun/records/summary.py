@@ -156,6 +156,8 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         yield "next start", _next_start(shown.next_start)
     if shown.group is not None:
         yield "group", f"{shown.group}; its members: ftctl status --all"
+    if shown.heartbeats is not None and shown.alive:
+        yield "heartbeats", shown.heartbeats
     yield from _progress(shown)
     if shown.ranks:
         yield from _ranks(shown)
