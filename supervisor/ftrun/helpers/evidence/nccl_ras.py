@@ -313,7 +313,7 @@ def watch(pids: Iterable[int], ranks: Mapping[int, int], publish: Callable[[View
 def query(address: tuple[str, int], form: str, until: float) -> str | None:
     """The answer to `VERBOSE STATUS`; None if it is larger than SIZE.  OSError if it does not come by `until`, or if
     something else listens there."""
-    with socket.create_connection(address, max(0.001, min(1.0, until - time.monotonic()))) as connection:
+    with _connect(address, until) as connection:
         if not _command(connection, "CLIENT PROTOCOL 2", until).upper().startswith("SERVER PROTOCOL "):
             raise OSError("it is not RAS that answers")
         for command in (f"TIMEOUT {LEG}", f"SET FORMAT {form}"):
@@ -325,6 +325,19 @@ def query(address: tuple[str, int], form: str, until: float) -> str | None:
             if len(content) > SIZE:
                 return None
     return content.decode("utf-8", "replace")
+
+
+def _connect(address: tuple[str, int], until: float) -> socket.socket:
+    """Only to this machine, since that is where RAS listens, whatever the variable of a rank says."""
+    host, port = address
+    found = dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    problem = OSError("it is no address of this machine")
+    for number in filter(_is_here, found):
+        try:
+            return socket.create_connection((number, port), max(0.001, min(1.0, until - time.monotonic())))
+        except OSError as error:
+            problem = error
+    raise problem
 
 
 def _command(connection: socket.socket, command: str, until: float) -> str:
