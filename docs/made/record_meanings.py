@@ -229,6 +229,10 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "verdicts are active again",
         {"stood": "seconds of the pause in which no rank has moved, up to now; `null`: not known"},
     ),
+    "frozen": (
+        "ftrun did not run for 10 s or more: it was suspended, perhaps with its whole container or machine",
+        {"seconds": "for how long"},
+    ),
     "standby": (
         "unless `--standby off`, and with `--preload`: what has become of the processes that wait for the next start",
         {

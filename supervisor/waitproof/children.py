@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 OUTPUT: Final = 8 << 20  # bytes of the output of one program
@@ -34,7 +35,12 @@ class _Child:
         os.set_blocking(read, False)
         try:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=written, stderr=log, start_new_session=True, preexec_fn=_bind
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=partial(_bind, os.getpid()),
             )
         except OSError:
             os.close(read)
@@ -61,9 +67,11 @@ class _Child:
         return ProgramResult(bytes(self.content), errors, timed_out or len(self.content) > OUTPUT)
 
 
-def _bind() -> None:
-    """Have the kernel kill this child when its parent dies.  Between fork and exec."""
+def _bind(parent: int) -> None:
+    """Have the kernel kill this child when its parent dies, also if it just did.  Between fork and exec."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(127)
 
 
 def run(

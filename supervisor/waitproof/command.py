@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
-from waitproof import __version__, files, libraries, processes, procfs, stacks, waits
+from waitproof import __version__, files, libraries, procfs, stacks, waits
 from waitproof.proof import Facts, Node, Proof, Walk, ranks_by_environment
 from waitproof.text import printable
 
@@ -131,8 +131,8 @@ def _check(pid: int) -> None:
 def _members(root: int) -> list[int]:
     """The process first, then its descendants, without this one."""
     everyone = [process for process in procfs.all_processes() if not process.ended]
-    own = processes.below(os.getpid(), everyone)
-    return sorted(processes.below(root, everyone) - own, key=lambda pid: (pid != root, pid))
+    own = procfs.below(os.getpid(), everyone)
+    return sorted(procfs.below(root, everyone) - own, key=lambda pid: (pid != root, pid))
 
 
 def rows(walk: Walk) -> list[Row]:

@@ -1,8 +1,10 @@
 """Reads /proc: every read is bounded, and a process that vanishes meanwhile is no error."""
 
 import os
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+TICKS: Final = os.sysconf("SC_CLK_TCK")  # of a second, in which the kernel counts
 LISTINGS: Final = 16  # of /proc, after which a table of all processes is taken to be complete
 
 
@@ -71,6 +73,15 @@ def all_processes() -> list[Stat]:
             break
         processes.update({name: stat(int(name)) for name in fresh})
     return [process for process in processes.values() if process is not None]
+
+
+def below(pid: int, processes: Iterable[Stat]) -> set[int]:
+    """`pid` and its descendants."""
+    parents = {process.pid: process.parent for process in processes}
+    found = {pid} & parents.keys()
+    while fresh := {child for child, parent in parents.items() if parent in found} - found:
+        found |= fresh
+    return found
 
 
 def environment(pid: int) -> dict[str, str]:

@@ -16,8 +16,9 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from waitproof import families, handlers, mechanism
+from waitproof import families, handlers
 from waitproof.connections import Connections
+from waitproof.describe import Describer
 from waitproof.group_waits import Blocked, GroupWaits, Link
 from waitproof.libraries import NOTHING, Code
 from waitproof.recognized import Gives
@@ -120,7 +121,7 @@ class Walk:
         self.reasons, self._running = _may_run(after, wakers, gives)
         # Without stacks a side thread may turn out to give nothing; what it waits for is to be read, though.
         self._followed = dict.fromkeys(gives, frozenset(Gives)) if optimistic else gives
-        self.describe = mechanism.Describer(after, stacks, job.ranks, wakers)
+        self.describe = Describer(after, stacks, job.ranks, wakers)
 
     def proof(self) -> Proof:
         """The proof for the first rank of `job.still` that is convicted; else why the first one may still go on."""
@@ -157,6 +158,18 @@ class Walk:
             first = first._replace(group=seen._replace(why=seen.why or why))
         return first
 
+    def sentence(self, pid: int) -> str:
+        """By which mechanism the main thread of this process stands still."""
+        node = (pid, pid)
+        if pid not in self.world.processes:
+            return f"{self.describe.who(pid)} has ended"
+        text, path = self.describe.explain(pid, self.reasons)
+        if node in self.reasons or node not in self.wakers or self.changed:
+            return text
+        group = _closure([pid], self.wakers, self._followed)
+        # In a collective it may wait for ranks with which no connection shows.
+        return self.describe.deadlock(pid, group)[1] if {(one, one) for one in path} <= {*group} else text
+
     def why_open(self, node: Node) -> str:
         """Why this thread may run again; empty if it never does."""
         if (reason := self.wakers[node].open_reason) is not None:
@@ -182,7 +195,7 @@ def _for_the_group(
     job: Facts,
     wakers: Mapping[Node, Wakers],
     may_run: Collection[int],
-    describe: mechanism.Describer,
+    describe: Describer,
     why: str,
 ) -> GroupWaits:
     """What the other members have to know.  `may_run`: the processes of which a thread may run that gives others what
@@ -376,8 +389,8 @@ def _fingerprint(world: World, group: Sequence[Node], wakers: Mapping[Node, Wake
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
-def _wait(describe: mechanism.Describer, wakers: Mapping[Node, Wakers], node: Node) -> Wait:
+def _wait(describe: Describer, wakers: Mapping[Node, Wakers], node: Node) -> Wait:
     found, (pid, tid) = wakers[node], node
     others = tuple((other, 0) for other in sorted(found.pids))
     name, place = describe.thread(pid, tid), describe.place(pid, tid)
-    return Wait(pid, tid, describe.who(pid), name, place, found.what, others, found.open_reason or "")
+    return Wait(pid, tid, describe.who(pid), name, place, describe.does(pid, tid), others, found.open_reason or "")

@@ -155,8 +155,12 @@ _TELEMETRY: Final = re.compile(
 )
 # The outermost function of such a thread, without its class: it works until it is told to end.
 _LOOP_NAME: Final = re.compile(
-    r"(^|\.)_?(run|worker|target|thread_body|main|loop|ticker|consume\w*|flush|poll\w*|\w*_loop\w*)$"
+    r"(^|\.)_?(run|worker|target|thread_body|main|monitor|loop|ticker|consume\w*|flush|poll\w*|\w*_loop\w*)$"
 )
+# The loop of a server of the standard library, by the classes of servers that only report (stacks.py finds them):
+# `prometheus_client.start_http_server` makes one of its own, which renders metrics for who asks.
+_SERVER: Final = ("socketserver.py", frozenset({"serve_forever"}))
+_SERVERS: Final = frozenset({"TmpServer"})
 _EXECUTOR: Final = re.compile(r"/concurrent/futures/")
 _TENSORBOARD: Final = re.compile(r"/torch/utils/tensorboard/")
 _BOOTSTRAP: Final = ("threading.py", frozenset({"_bootstrap"}))
@@ -231,9 +235,22 @@ def reports(frames: Sequence[Frame]) -> bool:
     """Whether all of this thread's code is of the standard library and of one that reports what training does, which
     has started it for its own work.  One that the program started for a call of such a library is waited for."""
     own = [frame for frame in frames if not frame.is_standard]
+    if not own and any(is_in(frame, *_SERVER) and frame.name.split(".")[0] in _SERVERS for frame in frames):
+        return True
     if not own or not all(_TELEMETRY.search(frame.file) or _TENSORBOARD.search(frame.file) for frame in own):
         return False
     return bool(_LOOP_NAME.search(own[-1].name)) and not any(_EXECUTOR.search(frame.file) for frame in frames)
+
+
+def dumps_traces(frames: Sequence[Frame], libraries: Libraries | None) -> bool:
+    """Whether this thread, which blocks all signals and waits with a timeout, is that of
+    `faulthandler.dump_traceback_later` (faulthandler_thread in Modules/faulthandler.c): it runs no Python, and there is
+    nothing but the interpreter and the C library on its stack.  It writes the stacks of all threads, and ends the
+    process if it was told to, as a signal does that ends a job."""
+    if frames or libraries is None or libraries.whole is None:
+        return False
+    own = {path for path in libraries.whole if not _COMMON.search(path)}
+    return bool(own) and all(_INTERPRETER.search(path) for path in own)
 
 
 def awaits_interpreter(libraries: Libraries | None) -> bool:

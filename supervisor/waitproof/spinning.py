@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from waitproof import files, procfs, text, threads
 from waitproof.mappings import Mappings
-from waitproof.processes import TICKS, below
+from waitproof.procfs import TICKS, below
 from waitproof.stacks import Stack
 
 SAMPLES: Final = 5  # of the state of a main thread

@@ -31,8 +31,7 @@ _NESTED: Final = 5  # epoll descriptors in epoll descriptors, as in the kernel
 class Wakers(NamedTuple):
     """`open_reason`: why the wait may end by something that is no thread of the job, or None: what the thread does, to
     follow its name.  `pids`: the processes of the job of which a thread may end it; `awaited`: those of them that may
-    do so otherwise than by a signal or by their end.  `what`: what it waits for.  `polls`: it runs now and then, only
-    to wait again.
+    do so otherwise than by a signal or by their end.  `polls`: it runs now and then, only to wait again.
 
     `handler`: a signal whose handler may run in it while it waits, or 0.
 
@@ -43,7 +42,6 @@ class Wakers(NamedTuple):
 
     open_reason: str | None
     pids: frozenset[int] = frozenset()
-    what: str = ""
     polls: bool = False
     links: frozenset[str] = frozenset()
     listens: bool = False
@@ -110,7 +108,7 @@ class Reader:
         presumed = self._presumed(pid, thread)
         self._links, self._listens = set(), False
         try:
-            what, awaited, beside = self._wait(pid, process, thread, presumed)
+            awaited, beside = self._wait(pid, process, thread, presumed)
         except _Open as reason:
             return Wakers(str(reason))
         polls = presumed is not None and (thread.timed or not self.frames(pid, thread.tid))
@@ -120,7 +118,7 @@ class Reader:
         frames = self.frames(pid, thread.tid)
         if recognized.works_for_loader(self.frames(pid, pid)) and (awaited <= {pid} or recognized.awaits_task(frames)):
             others = Gives.LOADER  # of its rank; whatever else runs there neither ends nor feeds it
-        found = Wakers(None, pids, what, polls, frozenset(self._links), self._listens)
+        found = Wakers(None, pids, polls, frozenset(self._links), self._listens)
         return found._replace(awaited=frozenset(awaited), handler=handler, own=own, others=others)
 
     def _gives(self, pid: int, thread: WaitingThread) -> tuple[Gives, Gives]:
@@ -140,21 +138,22 @@ class Reader:
         if pid not in self._python or self._optimistic:
             return frozenset() if self._optimistic and thread.tid != pid else frozenset(Gives)
         node, mapped = (pid, thread.tid), self._code.mapped.get(pid, frozenset())
-        main = thread.tid == pid
-        return recognized.given(self.frames(*node), main, self._code.threads.get(node), mapped)
+        main, code = thread.tid == pid, self._code.threads.get(node)
+        if thread.deaf and self._handlers.has_trained(pid) and recognized.dumps_traces(self.frames(*node), code):
+            return frozenset()
+        return recognized.given(self.frames(*node), main, code, mapped)
 
     # --- the whole thread ---------------------------------------------------------------------------------------------
 
     def _wait(
         self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None
-    ) -> tuple[str, set[int], set[int]]:
-        """What it waits for, which processes may end that wait, and which by a signal or by their end; _Open if
-        something else may."""
+    ) -> tuple[set[int], set[int]]:
+        """Which processes may end its wait, and which by a signal or by their end; _Open if something else may."""
         call, interrupts = thread.call, process.interrupts
         if thread.is_stopped:
-            return "SIGCONT", set(self._above(pid)), set()
+            return set(self._above(pid)), set()
         if thread.state == "Z":
-            return "the end of the other threads", set(), set()
+            return set(), set()  # for the end of the other threads
         if thread.running or thread.state == "R":
             raise _Open("is running")
         if thread.problem or call is None or interrupts is None:
@@ -162,7 +161,7 @@ class Reader:
         if thread.wchan in HELD:
             raise _Open("is frozen, or held by another process")
         if handlers.held_by_child(thread):
-            return "a child that shares its memory", self._living_children(pid), set()
+            return self._living_children(pid), set()
         if thread.state != "S":
             raise _Open(f"is in state {thread.state}, in {thread.wchan or 'the kernel'}")
         if pid in self._rings:
@@ -170,14 +169,14 @@ class Reader:
         woken = self._signals(pid, process, thread)
         if thread.timed and presumed is None:
             raise _Open(f"waits for a timer ({call.name})")
-        what, pids = self._call(pid, process, thread, presumed)
+        pids = self._call(pid, process, thread, presumed)
         private = call.kind == "futex" and not thread.shared
         if (private or pid in pids) and (signal := self._handlers.runs(pid, process, thread, presumed)):
             raise _Open(handlers.woken(signal))
         if presumed is not None and presumed.children:
-            what, children = "a child", self._children(pid)
+            children = self._children(pid)
             pids, woken = (pids, woken | children) if pids else (children, woken)
-        return what, pids, woken
+        return pids, woken
 
     def _presumed(self, pid: int, thread: WaitingThread) -> Presumed | None:
         """What is known about a thread that runs now and then."""
@@ -202,20 +201,18 @@ class Reader:
         _, enders = self._handlers.asking(pid, process)
         return enders | (self._living_children(pid) if CHILD in process.interrupts.caught else set())
 
-    def _call(
-        self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None
-    ) -> tuple[str, set[int]]:
+    def _call(self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
         call = thread.call
         assert call is not None
         match call.kind:
             case "futex":
                 return self._futex(thread)
             case "sleep" if presumed is not None:
-                return "a timer", set()
+                return set()
             case "restart":
                 raise _Open(f"waits for a timer ({call.name})")
             case "signal":
-                return "a signal", set()
+                return set()
             case "child":
                 return self._child(pid, thread)
             case "lock":
@@ -223,28 +220,28 @@ class Reader:
             case "in" | "out" | "accept" | "poll" | "select" | "epoll" if call.name != "sendfile":
                 if thread.unseen:
                     raise _Open(f"waits in {call.name}, perhaps with a timeout")
-                return self._descriptors(pid, process, thread, presumed)
+                return self._descriptors(pid, thread, presumed)
         raise _Open(f"waits in {call.name}, which something outside the job may end")
 
     # --- locks and children -------------------------------------------------------------------------------------------
 
-    def _futex(self, thread: WaitingThread) -> tuple[str, set[int]]:
+    def _futex(self, thread: WaitingThread) -> set[int]:
         if not thread.shared:
-            return "a lock", set()
+            return set()
         world = self._world
         if thread.shared in world.outside or thread.shared in world.named:
             raise _Open("waits for a lock in memory that processes outside the job can open")
-        return "a lock in shared memory", {*world.holders.get(thread.shared, {}), *self._unknown}
+        return {*world.holders.get(thread.shared, {}), *self._unknown}
 
-    def _child(self, pid: int, thread: WaitingThread) -> tuple[str, set[int]]:
+    def _child(self, pid: int, thread: WaitingThread) -> set[int]:
         if thread.child:
             if thread.child not in self._living_children(pid):
                 raise _Open(f"waits for process {thread.child}, which is gone")
-            return f"the end of process {thread.child}", {thread.child}
+            return {thread.child}
         children = self._children(pid)
         if not children:
             raise _Open("waits for a child that is gone")
-        return "the end of a child", children
+        return children
 
     def _children(self, pid: int) -> set[int]:
         """Its children; _Open if one has ended."""
@@ -259,24 +256,19 @@ class Reader:
         while (pid := self._world.processes[pid].parent) in self._world.processes:
             yield pid
 
-    def _file_lock(self, pid: int, thread: WaitingThread) -> tuple[str, set[int]]:
+    def _file_lock(self, pid: int, thread: WaitingThread) -> set[int]:
         if thread.call is not None and thread.call.name in calls.HANDED_OVER:
             raise _Open("waits for a lock of an open file, which may have been handed to a process outside the job")
         blockers = self._world.blockers.get((pid, thread.lock), set())
         if not blockers or not blockers <= self._world.processes.keys():
             raise _Open("waits for a file lock that a process outside the job may hold")
-        return "a file lock", {*blockers, *self._world.lock_files.get(thread.lock, ()), *self._unknown}
+        return {*blockers, *self._world.lock_files.get(thread.lock, ()), *self._unknown}
 
     # --- descriptors --------------------------------------------------------------------------------------------------
 
-    def _descriptors(
-        self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None
-    ) -> tuple[str, set[int]]:
+    def _descriptors(self, pid: int, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
         awaited, sharing = self._awaited(pid, thread)
-        found = [self._descriptor(pid, process, end, mode, presumed) for end, mode in awaited]
-        names = list(dict.fromkeys(what for what, _ in found))
-        what = names[0] if len(names) == 1 else f"{len(found)} descriptors" if names else "a signal"
-        return what, sharing.union(*(pids for _, pids in found))
+        return sharing.union(*[self._descriptor(pid, end, mode, presumed) for end, mode in awaited])
 
     def _awaited(self, pid: int, thread: WaitingThread) -> tuple[Iterable[tuple[Descriptor, str]], set[int]]:
         """The objects for which a call waits, each with the direction; in place of an epoll its members.  And the
@@ -297,10 +289,8 @@ class Reader:
                 waiting += [(member, direction, depth + 1) for member, direction in end.members]
         return found, sharing
 
-    def _descriptor(
-        self, pid: int, process: WaitingProcess, end: Descriptor, mode: str, presumed: Presumed | None
-    ) -> tuple[str, set[int]]:
-        """What it waits for, and the processes that may end the wait, beside its own."""
+    def _descriptor(self, pid: int, end: Descriptor, mode: str, presumed: Presumed | None) -> set[int]:
+        """The processes that may end the wait, beside its own."""
         world = self._world
         if "descriptor" in world.doubts:
             raise _Open(f"waits for {end.key}, and {world.doubts['descriptor']}")
@@ -315,17 +305,17 @@ class Reader:
             case "pidfd":
                 if end.pid not in world.processes:
                     raise _Open("waits for the end of a process that is gone, or outside the job")
-                return f"the end of process {end.pid}", {end.pid}
+                return {end.pid}
         raise _Open(f"waits for {end.key}")
 
-    def _pipe(self, end: Descriptor, others: set[int]) -> tuple[str, set[int]]:
+    def _pipe(self, end: Descriptor, others: set[int]) -> set[int]:
         needed = ("w" if "r" in end.mode else "") + ("r" if "w" in end.mode else "")
         holders = {pid for pid, mode in self._world.holders.get(end.key, {}).items() if set(mode) & set(needed)}
         if not holders or set(self._world.outside.get(end.key, "")) & set(needed):
             raise _Open(f"waits for {end.key}, whose other end is outside the job")
-        return "room in a pipe" if end.mode == "w" else "data from a pipe", holders | others
+        return holders | others
 
-    def _eventfd(self, end: Descriptor, presumed: Presumed | None, others: set[int]) -> tuple[str, set[int]]:
+    def _eventfd(self, end: Descriptor, presumed: Presumed | None, others: set[int]) -> set[int]:
         holders = self._world.holders.get(end.key, {})
         opened = (e for pid in holders for e in self._world.processes[pid].fds.values())
         devices = [e.key for e in opened if e.kind == "device" and not e.key.startswith(_PLAIN)]
@@ -333,27 +323,25 @@ class Reader:
             raise _Open("waits for an eventfd, which may have been handed to a process outside the job")
         if devices or "eventfd" in self._world.doubts or end.key in self._world.outside:
             raise _Open("waits for an eventfd that something outside the job may signal")
-        return "an eventfd", {*holders, *others}
+        return {*holders, *others}
 
-    def _socket(
-        self, pid: int, end: Descriptor, mode: str, presumed: Presumed | None, others: set[int]
-    ) -> tuple[str, set[int]]:
+    def _socket(self, pid: int, end: Descriptor, mode: str, presumed: Presumed | None, others: set[int]) -> set[int]:
         found = self._world.sockets.get(end.key)
         if found is None:
             raise _Open("waits for a socket of an unknown kind")
         if found.listens:
             if presumed is not None and presumed.listens and self._ranks:
-                return "a rank that connects", self._ranks | others
+                return self._ranks | others
             if presumed is not None and presumed.serves_job and not self._connections.on_this_machine(pid):
-                return "a process of the job that connects", self._world.processes.keys() | others
+                return self._world.processes.keys() | others
             if presumed is not None and presumed.listens and self._are_connected(pid):
-                return "a rank that connects", self._world.processes.keys() | others
+                return self._world.processes.keys() | others
             if presumed is not None and presumed.listens and self._in_group and self._has_ranks:
                 self._listens = True
-                return "a rank that connects", others
+                return others
             raise _Open(f"waits for a connection ({found.description})")
         if found.kind == "unix" and presumed is not None and presumed.serves_ftrun:
-            return "an order of ftrun", others
+            return others
         key = self._connections.other_end(found)
         holders = self._world.holders.get(key or "", {})
         where = found.remote or found.description
@@ -363,7 +351,7 @@ class Reader:
             if "r" in mode and found.queued > found.unsent:
                 raise _Open(f"waits for data from {where}, which has arrived")
             self._links.add(end.key)
-            return f"{'a reply from' if 'r' in mode else 'room in the connection to'} {where}", others
+            return others
         if not found.stream or found.state != "ESTABLISHED" or key is None or not holders:
             what = "a reply from" if "r" in mode else "room in the connection to"
             raise _Open(f"waits for {what} {where}, which is outside the job")
@@ -372,7 +360,7 @@ class Reader:
         other = self._world.sockets.get(key, Socket(""))
         if "r" in mode and other.unsent and not other.listens:
             raise _Open(f"waits for data from {where}, which is on its way")
-        return f"{'a reply on' if 'r' in mode else 'room in'} {found.text}", holders.keys() | others
+        return holders.keys() | others
 
     # --- the job ------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from ftrun.core.machine.notices import UNWATCHED, WAITING, GivenNotices, LongWai
 from ftrun.core.machine.states import Finish, Healing, Job, Paused, Pending, Phase, Running, Starting, Stopping, Suspect
 from ftrun.core.machine.values import Attempt, Fault, Finding, Rank
 from ftrun.core.rules.liveness import Limits
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 from support.runs import FTCTL, Run, Runs, patched, python, wait_for
 
 AUTO = Limits(hang=None, start=None, section=None, auto=True, idle=1800.0)
@@ -27,7 +27,7 @@ def due(
     given: GivenNotices = GivenNotices(),  # noqa: B008
     phase: str = "",
 ) -> tuple[str, ...]:
-    return notices(job, Policy(limits=limits, phase=phase), given, "/run/dir", now).lines
+    return notices(job, Policy(limits=limits, membership=Membership(phase=phase)), given, "/run/dir", now).lines
 
 
 def started(**facts: object) -> Job:
@@ -229,7 +229,8 @@ WAITED: dict[str, tuple[Phase, dict[str, object], str]] = {
 @pytest.mark.parametrize("name", WAITED)
 def test_a_long_wait_without_a_command_is_recorded_once(name: str) -> None:
     phase, facts, why = WAITED[name]
-    job, policy = Job(phase)._replace(**facts), Policy(limits=AUTO, group=True)  # type: ignore[arg-type]
+    policy = Policy(limits=AUTO, membership=Membership(group=True))
+    job = Job(phase)._replace(**facts)  # type: ignore[arg-type]
 
     def at(now: float, before: Notices) -> Notices:
         return notices(job, policy, before.given, "/run/dir", now)
@@ -247,4 +248,5 @@ def test_a_spare_and_a_finished_member_wait_for_nothing_that_is_wrong() -> None:
     spare = Job(Pending(), places=((0, 2),), order=GroupOrder(1, "run"))
     done = Job(Stopping(Attempt(1, pid=9), "verdict"), Finish(0, "succeeded", ""))
     for job in (spare, done):
-        assert notices(job, Policy(limits=AUTO, group=True, member=2), STARTED, "/run/dir", 100.0).due is None
+        policy = Policy(limits=AUTO, membership=Membership(group=True, member=2))
+        assert notices(job, policy, STARTED, "/run/dir", 100.0).due is None

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.machine.values import Finding
+from ftrun.helpers.evidence.changes import Change, changes, process_subtree
 from ftrun.helpers.evidence.classification import Outside, classify, other_silent_ranks
 from ftrun.helpers.evidence.job_processes import tree
+from ftrun.helpers.evidence.processes import Io, Observation, ProcessState
 from ftrun.host import procfs
 from ftrun.messages.evidence import RankState
-from waitproof.changes import Change, changes, process_subtree
-from waitproof.processes import Io, Observation, ProcessState
 from waitproof.procfs import Stat
 from waitproof.stacks import Frame, Stack, Stacks, Thread
 

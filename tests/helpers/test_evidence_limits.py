@@ -13,6 +13,7 @@ import pytest
 from ftrun.core.machine.values import Finding
 from ftrun.helpers.evidence.folder import KEPT, Folder
 from ftrun.helpers.evidence.investigation import FEW, Investigation
+from ftrun.helpers.evidence.processes import Observation, ProcessState
 from ftrun.host.helpers import CODE
 from ftrun.messages.evidence import RankState, Request
 from support.evidence_job import (
@@ -29,8 +30,7 @@ from support.evidence_job import (
 from support.evidence_job import job as job
 from support.runs import carrying, wait_for
 from waitproof import children, stacks
-from waitproof.processes import TICKS, Observation, ProcessState
-from waitproof.procfs import Stat
+from waitproof.procfs import TICKS, Stat
 from waitproof.stacks import Stacks
 
 SLEEP = f"import time\n{READY}time.sleep(600)"

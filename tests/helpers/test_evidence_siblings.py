@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ftrun.host import procfs
 from support.runs import HOUSE, wait_for
-from waitproof.processes import TICKS
+from waitproof.procfs import TICKS
 
 WAITS = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
 OBSERVES = """

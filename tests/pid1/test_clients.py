@@ -171,7 +171,7 @@ def test_devices_are_checked_after_an_attempt_that_ends_before_their_first_repor
     )
     context: Any = SimpleNamespace(
         settings=SimpleNamespace(min_devices=None, probe=None, fault_table=None),
-        policy=Policy(checks_devices=True, device_timeout=60.0),
+        policy=Policy(checks_devices=True, limits=Policy().limits._replace(device_timeout=60.0)),
         helpers=helpers,
         work_dir=SimpleNamespace(path="/run-dir"),
         idle_period=10.0,

@@ -19,7 +19,7 @@ CLOSED = {
     "a lock": ("ready(); stuck()", " waits for a lock at <string>:"),
     "a lock that waits with a side thread": (
         "lock = threading.Lock(); lock.acquire(); thread(lock.acquire, name='loader'); ready(); lock.acquire()",
-        "thread 'loader' waits for a lock at",
+        "thread 'loader' waits for a lock",
     ),
     "two locks in a cycle": (
         "a, b = threading.Lock(), threading.Lock(); both = threading.Barrier(2)\n"
@@ -43,15 +43,15 @@ CLOSED = {
     "a full pipe of its own": ("a, b = os.pipe(); ready(); os.write(b, bytes(1 << 20))", "room in a pipe"),
     "a server of its own": (
         "s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); ready(); c.recv(1)",
-        "waits for a reply on tcp 127.0.0.1:",
+        "waits for a reply from 127.0.0.1:",
     ),
     "a connection that is full": (
         "s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname())\n"
         "a = s.accept(); ready(); c.sendall(bytes(1 << 26))",
-        "waits for room in tcp 127.0.0.1:",
+        "waits for room in the connection to 127.0.0.1:",
     ),
-    "a pair of sockets": ("a, b = socket.socketpair(); ready(); a.recv(1)", "waits for a reply on unix socket"),
-    "select": ("a, b = socket.socketpair(); ready(); select.select([a], [], [])", "unix socket"),
+    "a pair of sockets": ("a, b = socket.socketpair(); ready(); a.recv(1)", "waits for a reply on a Unix socket"),
+    "select": ("a, b = socket.socketpair(); ready(); select.select([a], [], [])", "Unix socket"),
     "an event loop without timers": (
         "async def main():\n    ready()\n    await asyncio.get_running_loop().create_future()\nasyncio.run(main())",
         "waits for",

@@ -48,7 +48,7 @@ CLIENT = "import socket, sys, time\nc = socket.create_connection(('127.0.0.1', i
 
 # Each waits for something outside the job; the text that the record must contain.
 OPEN = {
-    "a sleep after HTTP 429": ("rest()", "waits for a timer ("),
+    "a sleep after HTTP 429": ("rest()", "rank 0 sleeps at "),
     "the same with Event.wait": ("ready(); threading.Event().wait(500)", "waits for a timer ("),
     "the same in asyncio": ("ready(); asyncio.run(asyncio.sleep(500))", "waits for a timer ("),
     "an upload that is not taken": ("upload()", "which is outside the job"),
@@ -111,14 +111,23 @@ OPEN = {
 CLOSED = {
     "a lock": ("ready(); stuck()", "waits for a lock at <string>:"),
     "a signal": ("ready(); ctypes.PyDLL(None).pause()", "waits for a signal at <string>:"),
-    "a timer that never fires in time": ("ready(); time.sleep(100000)", "waits for a timer (clock_nanosleep)"),
-    "a pipe of its own": ("a, b = os.pipe(); ready(); os.read(a, 1)", "waits for data from a pipe at"),
-    "a full pipe of its own": ("a, b = os.pipe(); ready(); os.write(b, bytes(1 << 20))", "waits for room in a pipe at"),
+    "a timer that never fires in time": ("ready(); time.sleep(100000)", "rank 0 sleeps at "),
+    "a pipe of its own": (
+        "a, b = os.pipe(); ready(); os.read(a, 1)",
+        "waits for data from a pipe, whose other end it holds",
+    ),
+    "a full pipe of its own": (
+        "a, b = os.pipe(); ready(); os.write(b, bytes(1 << 20))",
+        "waits for room in a pipe, whose other end it holds",
+    ),
     "a server of its own": (
         "s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); ready(); c.recv(1)",
-        "waits for a reply on tcp 127.0.0.1:",
+        "waits for a reply from 127.0.0.1:",
     ),
-    "a pair of sockets": ("a, b = socket.socketpair(); ready(); a.recv(1)", "waits for a reply on unix socket at"),
+    "a pair of sockets": (
+        "a, b = socket.socketpair(); ready(); a.recv(1)",
+        "waits for a reply on a Unix socket, whose other end it holds",
+    ),
     "a file lock of its own": (
         "open('x', 'w').close(); fds = [os.open('x', os.O_RDONLY) for _ in 'ab']; fcntl.flock(fds[0], 2)\n"
         "ready(); fcntl.flock(fds[1], 2)",

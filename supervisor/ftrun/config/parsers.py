@@ -177,7 +177,7 @@ def textfile(text: str) -> str:
 
 NOTICES: Final = (
     *("hang", "stalled", "restart", "recovering", "fault", "lost", "waiting", "straggler", "escalated", "ended"),
-    *("paused", "resumed", "problem"),
+    *("paused", "resumed", "problem", "disk"),
 )
 notices: Final = some_of(*NOTICES)
 

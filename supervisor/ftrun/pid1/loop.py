@@ -201,7 +201,7 @@ class Supervisor:
     def _handle_helpers(self, ready: set[int], now: float) -> None:
         """Handle the messages of the helpers, and start the helpers that are due."""
         for event in self._clients.receive(ready, now):
-            if self._exit_cause.keeps(event, self._job.phase, self._tree.processes):
+            if self._exit_cause.defers(event, self._job.phase, self._tree.processes):
                 continue
             if isinstance(event, ev.TreeSampled | ev.Looked):
                 self._read_beats(now)  # what was seen must not be compared with outdated heartbeats
@@ -226,8 +226,8 @@ class Supervisor:
 
     def _read_beats(self, now: float, ended: bool = False) -> None:
         ranks = self._beats.read(now, ended)
-        barred = self._beats.access.problem is not None
-        self._queue.append(ev.BeatsRead(now, ranks, barred, self._beats.frameworks))
+        cannot_beat = self._beats.access.problem is not None
+        self._queue.append(ev.BeatsRead(now, ranks, cannot_beat, self._beats.frameworks))
         while self._beats.problems:
             what = self._beats.problems.pop()
             self._records.problem(what, printed=what == self._beats.access.problem)
@@ -238,7 +238,7 @@ class Supervisor:
             return
         self._queue.append(outcome)
         if isinstance(outcome, ev.SpawnFailed):
-            self._tree.kill()  # ranks that were executed although another one could not be
+            self._tree.kill()  # the ranks that were executed before a rank failed to start
         if isinstance(outcome, ev.CommandSpawned):
             self._ranks.spawned(outcome.processes, outcome.port)
             self._exit_cause.spawned()
@@ -277,8 +277,8 @@ class Supervisor:
         if change.ended:
             self._command_ended(change, now)
         elif change.how == os.CLD_CONTINUED:
-            if self._ranks.continued(change.pid):
-                self._queue.append(ev.CommandContinued(now))
+            self._ranks.continued(change.pid)
+            self._queue.append(ev.CommandContinued(now))
         elif change.status in signals.JOB_CONTROL:
             group = self._tree.group or change.pid
             if self._control.resumes(group, change.status) or not self._ranks.stopped(change.pid, self._tree.processes):
@@ -332,7 +332,7 @@ class Supervisor:
                 self._spawn(effect)
             case do.HoldStandbys(place, node):
                 self._launcher.listed_devices = len(self._job.devices)
-                self._launcher.hold(self._job.ledger, place, node)
+                self._launcher.hold_standbys(self._job.ledger, place, node)
             case _ if isinstance(effect, do.RankEffect) and self._recovery is not None:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
             case do.Forward(number):

@@ -65,6 +65,8 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
     if view.schema != group_view.SCHEMA:
         return None
     now = time.monotonic() if now is None else now
+    if shown.full_disk:  # it could not be written: what it says is as of then, and the silence since then says nothing
+        now = min(now, max(view.now, view.contact, *(row.at for row in view.rows)))
     same_clock = view.boot == procfs.boot_id()
     rows = {row.rank: row for row in view.rows}
     own = member_row.row(shown, view.rank, shown.node, now)
@@ -104,7 +106,9 @@ def lost(found: GroupNow) -> list[int]:
 
 def state(found: GroupNow, row: MemberRow) -> str:
     """Of a member in one word or two."""
-    return states.NO_CONTACT if is_gone(found, row) else row.phase
+    if not is_gone(found, row):
+        return row.phase
+    return states.UNKNOWN if found.is_cut_off and row.rank and row.present else states.NO_CONTACT
 
 
 def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:

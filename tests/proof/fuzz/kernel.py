@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 from unittest.mock import patch
 
+from ftrun.helpers.evidence import processes
 from ftrun.host import procfs as ftrun_procfs
 from proof.fuzz.kit import pieces, text
-from waitproof import files, interrupts, locks, processes, procfs, sockets, threads, waits
+from waitproof import files, interrupts, locks, procfs, sockets, threads, waits
 from waitproof.mappings import Mappings
 from waitproof.world import Descriptor, Socket
 

@@ -49,12 +49,12 @@ class WokeLate(NamedTuple):
 
 
 class BeatsRead(NamedTuple):
-    """The heartbeats were read.  `barred`: processes of the command run as a user who cannot send any.  `frameworks`:
-    the libraries for training that processes of the command have imported."""
+    """The heartbeats were read.  `cannot_beat`: processes of the command run as a user who cannot send any.
+    `frameworks`: the libraries for training that processes of the command have imported."""
 
     now: float
     ranks: tuple[Rank, ...]
-    barred: bool = False
+    cannot_beat: bool = False
     frameworks: tuple[str, ...] = ()
 
 

@@ -81,7 +81,7 @@ def _waits_for(job: Job, policy: Policy) -> str | None:
             return f"the platform does not permit a start: {job.held}"
         case Pending() if is_spare(job, policy):
             return None
-        case Pending(deadline=None) if policy.group:
+        case Pending(deadline=None) if policy.membership.group:
             return (job.order.why if job.order is not None else "") or "the other members of the group are not ready"
         case Pending() | Healing():
             return "the next start is not due yet"
@@ -112,7 +112,7 @@ def start_line(attempt: Attempt, policy: Policy, run_dir: str) -> str:
     if limits.idle is not None:
         condition = "" if limits.idle_given else f", {idle_condition(limits)}"
         watched.append(f"idleness (timeout {durations.seconds(limits.idle)}{condition})")
-    return (f"phase {policy.phase} " if policy.phase else "") + sentences.sentence(
+    return (f"phase {policy.membership.phase} " if policy.membership.phase else "") + sentences.sentence(
         f"attempt {attempt.number} started",
         f"run dir {run_dir}",
         f"watched: {', '.join(watched) or 'nothing, all timeouts are off'}",
@@ -138,7 +138,7 @@ def _is_unwatched(attempt: Attempt, limits: Limits) -> bool:
     given that needs no heartbeats.  Where all timeouts are off that is the user's wish."""
     if limits.start is not None or limits.idle_given:
         return False
-    if attempt.ranks or attempt.first_beat is not None or attempt.barred:
+    if attempt.ranks or attempt.first_beat is not None or attempt.cannot_beat:
         return False
     if limits.idle is not None and attempt.idle.accelerator:
         return False

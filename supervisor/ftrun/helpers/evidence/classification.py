@@ -19,8 +19,8 @@ from typing import Final
 from ftrun.core.machine.values import Finding
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.hang_rules import RULES
+from ftrun.helpers.evidence.changes import BUSY_CPU, Change
 from ftrun.messages.evidence import RankState
-from waitproof.changes import BUSY_CPU, Change
 
 BUSY_IO: Final = 262_144.0  # bytes per second read and written: checkpoints and data, not log lines and keep-alives
 

@@ -17,8 +17,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.sentences import printable
 from ftrun.helpers.evidence.blocking_calls import tail
 from waitproof import procfs
-from waitproof.processes import TICKS
-from waitproof.procfs import environment, own_number
+from waitproof.procfs import TICKS, environment, own_number
 
 SIZE: Final = 1 << 19  # bytes at the end of a log that are read; one has 20 MiB at most
 FILES: Final = 2  # the newest logs of a process

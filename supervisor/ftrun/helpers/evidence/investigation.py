@@ -19,12 +19,14 @@ from ftrun.helpers.evidence import (
     job_processes,
     look,
     nccl_ras,
+    processes,
     report,
     report_document,
     wait_picture,
     wait_text,
 )
 from ftrun.helpers.evidence.blocking_calls import Task
+from ftrun.helpers.evidence.changes import Change, changes, process_subtree
 from ftrun.helpers.evidence.classification import (
     Classification,
     Outside,
@@ -34,16 +36,14 @@ from ftrun.helpers.evidence.classification import (
 from ftrun.helpers.evidence.folder import Folder
 from ftrun.helpers.evidence.nccl_ras import View
 from ftrun.helpers.evidence.other_members import OtherMembers
+from ftrun.helpers.evidence.processes import Observation
 from ftrun.helpers.evidence.report import Facts
 from ftrun.messages.evidence import ON_TIME, Event, Reply, Request
 from ftrun.messages.helpers import Problem
 from ftrun.records import state
-from waitproof import libraries, processes, stacks, wait_graph, waits
-from waitproof.changes import Change, changes, process_subtree
+from waitproof import libraries, procfs, stacks, wait_graph, waits
 from waitproof.connections import traffic
 from waitproof.deliberate import deliberate
-from waitproof.headline import OUTSIDE
-from waitproof.processes import Observation
 from waitproof.proof import Walk
 from waitproof.stacks import Stacks
 from waitproof.world import LATE, World
@@ -123,7 +123,7 @@ class Investigation:
             files=report.open_files(worlds[1], request.suspect),
             chain=() if verdict.cleared else chain,
         )
-        facts = _explained(_with_origin(facts), worlds[1])
+        facts = _explained(_with_origin(facts), walk)
         complete = background.add_to(facts)
         path = self._write(complete)
         suspects = [change for change in found if change.pid == request.suspect]
@@ -179,7 +179,7 @@ class Investigation:
         self._excluded = job_processes.with_newly_started(request.excluded, request.root, self._ranks)
         seen = processes.observe(job_processes.members(request.root, self._excluded))
         self._processes = len(seen.processes)
-        below = processes.below(self._request.suspect, [process.stat for process in seen.processes.values()])
+        below = procfs.below(self._request.suspect, [process.stat for process in seen.processes.values()])
         pids = [pid for pid, _ in seen.processes]
         return seen, sorted(pids, key=lambda pid: (self._priority(pid), pid not in below, not _is_python(pid)))
 
@@ -187,7 +187,7 @@ class Investigation:
         """The stacks of these processes.  Where more than a few have just been started, these are left out, except
         ranks: in a tree that forks all the time each of them would delay the end of the hang, only to have ended before
         it is read."""
-        moment = min(MOMENT, self._request.finding.age / 2) * processes.TICKS
+        moment = min(MOMENT, self._request.finding.age / 2) * procfs.TICKS
         starts = dict(seen.processes.keys())
         new = {pid for pid in pids if all(self._priority(pid)) and seen.ticks - starts[pid] < moment}
         if len(new) <= FEW:
@@ -333,11 +333,10 @@ def _with_origin(facts: Facts) -> Facts:
     return facts._replace(job=state.strings(run.get("command")) or (), node=state.string(run.get("node")) or "")
 
 
-def _explained(facts: Facts, world: World) -> Facts:
+def _explained(facts: Facts, walk: Walk) -> Facts:
     """The facts with the headline and the graph of the waits."""
-    name, ranks = partial(report.process_name, facts), [rank.pid for rank in facts.request.ranks]
-    graph = wait_graph.build(facts.changes, world, facts.request.suspect, ranks, name, wait_text.clean)
-    return facts._replace(mechanism=facts.request.finding.mechanism or wait_graph.mechanism(graph), graph=graph)
+    found = facts.request.finding.mechanism or wait_text.headline(walk.sentence(facts.request.suspect))
+    return facts._replace(mechanism=found, graph=wait_graph.build(walk, facts.request.suspect, wait_text.clean))
 
 
 def _seen_ranks(facts: Facts) -> list[RankSeen]:
@@ -349,7 +348,7 @@ def _seen_ranks(facts: Facts) -> list[RankSeen]:
         if node.main and node.pid in numbers:
             others = {graph.nodes[place].pid for place in node.wakers} & numbers.keys()
             awaits.setdefault(node.pid, set()).update(numbers[pid] for pid in others)
-            if facts.request.group is not None and node.ends == OUTSIDE:
+            if facts.request.group is not None and "outside the job" in node.ends:
                 abroad.add(node.pid)
                 awaits[node.pid].add(ELSEWHERE)
     return [

@@ -10,14 +10,14 @@ from ftrun.core.text import durations, sentences
 from ftrun.core.text.markdown import block, code, plain, table
 from ftrun.core.text.sentences import printable
 from ftrun.helpers.evidence import nccl_ras, wait_text
+from ftrun.helpers.evidence.changes import Change
 from ftrun.helpers.evidence.classification import Classification
 from ftrun.helpers.evidence.flight_recorder import Answer, lagging_ranks
 from ftrun.helpers.evidence.nccl_ras import View
 from ftrun.messages.evidence import RankState, Request
 from ftrun.messages.probe import Device
 from waitproof import stacks
-from waitproof.changes import Change
-from waitproof.headline import STOPPED
+from waitproof.describe import STOPPED
 from waitproof.stacks import Thread
 from waitproof.wait_graph import WaitGraph
 from waitproof.world import LATE, World

@@ -3,11 +3,11 @@
 from typing import Any, Final
 
 from ftrun.helpers.evidence import wait_text
+from ftrun.helpers.evidence.changes import Change
 from ftrun.helpers.evidence.flight_recorder import Answer
 from ftrun.helpers.evidence.nccl_ras import Reached, View, sentences_of
 from ftrun.helpers.evidence.report import Facts, first_to_stop, late, ranks_by_stack, what_to_do
 from ftrun.messages.evidence import RankState
-from waitproof.changes import Change
 
 SCHEMA: Final = 1
 

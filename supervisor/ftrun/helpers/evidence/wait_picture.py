@@ -7,8 +7,7 @@ from typing import Final
 from ftrun.core.text.sentences import several
 from ftrun.drawing import svg
 from ftrun.drawing.shapes import Line, Picture, Polyline, Rect, Shape, Text, fitted, text_width
-from waitproof.headline import RUNS
-from waitproof.wait_graph import WaitGraph
+from waitproof.wait_graph import RUNS, WaitGraph
 
 BOXES: Final = 30
 COLUMNS: Final = 5

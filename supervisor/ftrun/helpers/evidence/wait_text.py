@@ -5,12 +5,16 @@ from typing import Any, Final
 from ftrun.core.text.markdown import code, plain
 from ftrun.core.text.redaction import redact
 from ftrun.core.text.sentences import printable, several, short
-from waitproof.headline import RUNS
-from waitproof.wait_graph import Node, WaitGraph
+from waitproof.wait_graph import RUNS, Node, WaitGraph
 
 LINES: Final = 60  # in report.md
 NAMED: Final = 4  # others that are named in one line
+HEADLINE: Final = 240  # characters of it
 TEXT: Final = 160  # characters of each text of a node
+
+
+def headline(sentence: str) -> str:
+    return short(printable(redact(sentence)), HEADLINE)
 
 
 def clean(text: str) -> str:
@@ -40,14 +44,16 @@ def _line(node: Node, graph: WaitGraph) -> str:
 
 def _who_ends(node: Node, graph: WaitGraph) -> str:
     """Who can end the wait of a node, with a space before it."""
-    if node.ends == RUNS:
+    if node.ends == RUNS or node.fails:
         return ""
+    if node.ends:
+        return f" That may end: it {node.ends}."
     names = [graph.nodes[place].name for place in node.wakers[:NAMED]]
     others = len(node.wakers) - len(names)
     named = "; ".join([*names, f"{others} more"] if others else names)
     if not names:
-        return f" Only {node.ends} can end that." if node.ends else " No thread of the job can end that."
-    return f" It can be ended by: {named}" + (f"; {node.ends}." if node.ends else ".")
+        return " No thread of the job can end that."
+    return f" It can be ended by: {named}."
 
 
 def document(graph: WaitGraph) -> dict[str, Any]:

@@ -7,14 +7,14 @@ for a lock that a process stuck in the kernel may hold (waits.py reads those).
 import os
 import time
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from waitproof import procfs
-from waitproof.procfs import Stat
+from waitproof.procfs import TICKS, Stat
 
 THREADS: Final = 4096  # threads of one process that are read
 Process = tuple[int, int]  # pid and start time
-TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Io(NamedTuple):
@@ -57,15 +57,6 @@ def observe(pids: Iterable[int]) -> Observation:
         if state is not None:
             found[pid, state.stat.start] = state
     return Observation(time.monotonic(), ticks, found)
-
-
-def below(pid: int, processes: Iterable[Stat]) -> set[int]:
-    """`pid` and its descendants."""
-    parents = {process.pid: process.parent for process in processes}
-    found = {pid} & parents.keys()
-    while fresh := {child for child, parent in parents.items() if parent in found} - found:
-        found |= fresh
-    return found
 
 
 def _process_state(stat: Stat) -> ProcessState | None:

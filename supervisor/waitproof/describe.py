@@ -1,32 +1,44 @@
 """Sentences about waits: what waits for what, and where in the program.  Pure."""
 
+import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from waitproof import recognized
-from waitproof import text as words
+from waitproof import recognized, text
+from waitproof.calls import Call
 from waitproof.connections import Connections
+from waitproof.handlers import held_by_child
 from waitproof.stacks import Frame, Stack, outermost
 from waitproof.wakers import Wakers
-from waitproof.world import World
+from waitproof.world import Descriptor, Socket, WaitingThread, World
 
 Node = tuple[int, int]  # pid and tid
+MOST: Final = 1024  # descriptors of one wait that are followed
 NAMED: Final = 2  # side threads, or processes of a cycle, that a sentence names
-# File and functions of the standard library, and what a thread waits for in them.
+OUTSIDE: Final = "which is outside the job"
+STOPPED: Final = {"T": "is stopped by SIGSTOP", "t": "is stopped by a debugger"}
+UNKNOWN: Final = "something unknown"
+COMPUTES: Final = "computes"
+SLEEPS: Final = "sleeps"
+# What a thread waits for in functions of libraries: file, functions, the object.  The first row decides of which a
+# function is on the stack, before the first frame of the program itself.
 _OBJECTS: Final = (
     ("torch/utils/data/dataloader.py", {"_try_get_data", "_get_data"}, "a batch of its DataLoader"),
+    ("torch/distributed/elastic/agent/server/api.py", {"_invoke_run"}, "the ranks that it has started"),
+    ("torch/distributed/elastic/multiprocessing/api.py", {"wait"}, "the ranks that it has started"),
+    ("torch/multiprocessing/spawn.py", {"join"}, "the processes that it has started"),
     ("queue.py", {"get"}, "an item in a queue"),
     ("queue.py", {"put"}, "room in a queue"),
     ("queue.py", {"join"}, "the end of a queue's work"),
     ("multiprocessing/queues.py", {"get"}, "an item in a queue of processes"),
     ("multiprocessing/queues.py", {"put"}, "room in a queue of processes"),
+    ("multiprocessing/pool.py", {"get", "wait", "next"}, "a result of a pool of processes"),
     ("threading.py", {"join", "_wait_for_tstate_lock", "_shutdown"}, "the end of a thread"),
-    ("concurrent/futures/_base.py", {"result", "exception"}, "the result of a future"),
-    ("threading.py", {"wait"}, "a condition"),
+    ("concurrent/futures/_base.py", {"result", "exception", "wait", "as_completed"}, "the result of a future"),
+    ("threading.py", {"wait", "wait_for"}, "a condition"),
 )
 _BEGINS: Final = frozenset({"_bootstrap", "_bootstrap_inner", "run"})  # in threading.py: where each thread begins
-_DEPTH: Final = 6  # frames from the innermost one in which such a function is looked for
 
 
 class Describer:
@@ -38,14 +50,15 @@ class Describer:
         self._world, self._ranks, self._wakers = world, ranks, wakers
         known = {(pid, thread.tid or 0): thread for pid, stack in stacks.items() for thread in stack.threads}
         self._python = {node: thread for node, thread in known.items() if node in wakers}
-        self._native = {(pid, t.tid): t.name for pid, process in world.processes.items() for t in process.threads}
+        self._threads = {(pid, t.tid): t for pid, process in world.processes.items() for t in process.threads}
+        self._connections = Connections(world)
 
     # --- names ------------------------------------------------------------------------------------------------------
 
     def who(self, pid: int) -> str:
         """`rank 1`, or `process 812 (python)`."""
         if pid in self._ranks:
-            return words.rank(self._ranks[pid])
+            return text.rank(self._ranks[pid])
         process = self._world.processes.get(pid)
         return f"process {pid} ({process.name})" if process and process.name else f"process {pid}"
 
@@ -53,8 +66,8 @@ class Describer:
         """`main thread`, or the name of the thread in Python, or else in the kernel."""
         if pid == tid:
             return "main thread"
-        python = self._python.get((pid, tid))
-        return f"thread {(python.name if python else '') or self._native.get((pid, tid)) or tid!r}"
+        python, native = self._python.get((pid, tid)), self._threads.get((pid, tid))
+        return f"thread {((python.name if python else '') or (native.name if native else '') or tid)!r}"
 
     def place(self, pid: int, tid: int) -> str:
         """`train.py:12`: the innermost line of the program's own code; empty if there is no Python."""
@@ -64,11 +77,35 @@ class Describer:
     def wait(self, pid: int) -> tuple[str, str, bool]:
         """What the main thread of a process waits for, the name of its collective (or of a backward pass) or empty,
         whether it is stopped."""
-        return self.waits(pid, pid), recognized.common_call(self._frames(pid, pid)), self._is_stopped(pid)
+        return self.waits(pid, pid), self._calls(pid), self._is_stopped(pid)
 
     def launches(self, pid: int) -> bool:
         """Whether this process is a launcher of ranks, which waits for their ends."""
         return recognized.launches(self._frames(pid, pid))
+
+    def location(self, pid: int, tid: int) -> str:
+        """`train.py:12 step, in threading.py:331 wait`; empty if there is no Python."""
+        thread = self._python.get((pid, tid))
+        return thread.location if thread and thread.frames else ""
+
+    def awaited(self, pid: int, tid: int) -> set[int]:
+        """The other processes for which this thread waits.  In a collective these are the other ranks with which its
+        process is connected, or else all that are known."""
+        if not self._calls(pid, tid):
+            return self._others(pid, [(pid, tid)])
+        connected = self._others(pid, [node for node in self._wakers if node[0] == pid])
+        return connected & self._ranks.keys() or connected or self._ranks.keys() - {pid}
+
+    def may_end_itself(self, pid: int, tid: int) -> bool:
+        """Whether another thread of its own process may end the wait of this one."""
+        thread, found = self._threads[pid, tid], self._wakers[pid, tid]
+        inside = thread.call is not None and thread.call.kind == "futex" and not self._calls(pid, tid)
+        return inside or pid in found.awaited
+
+    def fails(self, pid: int, tid: int) -> bool:
+        """Whether this thread is itself what is wrong, whoever waits for it."""
+        thread = self._threads[pid, tid]
+        return thread.state in STOPPED or (thread.state == "D" and not held_by_child(thread))
 
     def _own(self, pid: int, tid: int) -> Frame | None:
         frames = self._frames(pid, tid)
@@ -76,26 +113,102 @@ class Describer:
         below = [frame for frame in frames if not recognized.is_in(frame, "threading.py", _BEGINS)]
         return own or (outermost(below) if below else None)
 
-    def _frames(self, pid: int, tid: int) -> Sequence[Frame]:
+    def _frames(self, pid: int, tid: int) -> tuple[Frame, ...]:
         thread = self._python.get((pid, tid))
         return thread.frames if thread else ()
 
     def waits(self, pid: int, tid: int) -> str:
         """`waits for a lock at train.py:12`."""
-        frames, place = self._frames(pid, tid), self.place(pid, tid)
-        at = f" at {place}" if place else ""
+        does, thread = self.does(pid, tid), self._python.get((pid, tid))
+        keeps = thread is not None and thread.gil and does != COMPUTES
+        return self._at(does, pid, tid) + (" and keeps the lock of the interpreter" if keeps else "")
+
+    def _at(self, does: str, pid: int, tid: int) -> str:
+        """The predicate with the place of this thread."""
+        if not (place := self.place(pid, tid)):
+            return does
+        does = does.removesuffix(f" for {UNKNOWN}")
+        return f"{does}{',' if ', ' in does else ''} at {place}"
+
+    # --- what one thread does -----------------------------------------------------------------------------------------
+
+    def does(self, pid: int, tid: int) -> str:
+        """`waits for a lock`, `computes`, `is stopped by SIGSTOP`."""
+        thread, frames = self._threads.get((pid, tid)), self._frames(pid, tid)
+        if thread is None:
+            return f"waits for {UNKNOWN}"
+        if thread.state in STOPPED:
+            return STOPPED[thread.state]
         if call := recognized.common_call(frames):
-            return f"waits in {call}{at}"
-        what = self._wakers[pid, tid].what if (pid, tid) in self._wakers else ""
-        thread = self._python.get((pid, tid))
-        if thread is not None and thread.gil:
-            return f"waits for {what}{at} and keeps the lock of the interpreter"
-        for file, names, text in _OBJECTS:
-            if any(recognized.is_in(frame, file, frozenset(names)) for frame in frames[:_DEPTH]):
-                return f"waits for {text}{at}"
-        if not what and at:
-            return f"waits{at}"
-        return f"waits for {what or 'something unknown'}{at}"
+            return f"waits in {call}"
+        if thread.running or thread.state == "R":
+            return COMPUTES
+        if held_by_child(thread):
+            return "waits for a child that shares its memory"
+        if thread.state == "D":
+            return f"is stuck in the kernel in {thread.wchan or 'an unknown function'}"
+        if thread.call is None:
+            return f"waits for {UNKNOWN}"
+        if found := _object(frames):
+            return f"waits for {found}"
+        return self._in_call(pid, thread, thread.call)
+
+    def _in_call(self, pid: int, thread: WaitingThread, call: Call) -> str:
+        match call.kind:
+            case "sleep":
+                return SLEEPS
+            case "futex":
+                return "waits for a lock in shared memory" if thread.shared else "waits for a lock"
+            case "child":
+                return f"waits for the end of {f'process {thread.child}' if thread.child else 'a child'}"
+            case "lock":
+                holders = sorted(self._world.locks.get(thread.lock, set()) - {pid, -1})
+                return f"waits for a file lock{f' that process {holders[0]} holds' if holders else ''}"
+            case "signal" | "restart":
+                return f"waits for a {'signal' if call.kind == 'signal' else 'timer'}"
+            case "in" | "out" | "accept" | "poll" | "select" | "epoll":
+                return f"waits for {self._descriptors(pid, thread)}"
+        return f"waits in the system call {call.name}"
+
+    def _descriptors(self, pid: int, thread: WaitingThread) -> str:
+        opened = self._world.processes[pid].fds
+        ends = [(opened.get(fd), mode) for fd, mode in thread.fds]
+        for end, _ in ends:  # the descriptors in an epoll are appended, and followed in turn
+            if end is not None and end.kind == "epoll" and len(ends) < MOST:
+                ends += [(opened.get(fd), mode) for fd, mode in end.members]
+        names = dict.fromkeys(self._end(pid, end, mode) for end, mode in ends if end and end.kind != "epoll")
+        if not names:
+            return "a timer" if thread.timed else "a signal"
+        first = next(iter(names))
+        return first if len(names) == 1 else f"one of {len(names)} descriptors, among them {first}"
+
+    def _end(self, pid: int, end: Descriptor, mode: str) -> str:
+        world, read = self._world, "r" in mode
+        match end.kind:
+            case "socket":
+                found = world.sockets.get(end.key)
+                return "a socket" if found is None else self._socket(pid, found, read)
+            case "pipe":
+                needed = "w" if read else "r"
+                holders = {p for p, held in world.holders.get(end.key, {}).items() if needed in held}
+                nobody = f", {OUTSIDE}" if needed in world.outside.get(end.key, "") else "; nobody has its other end"
+                return ("data from a pipe" if read else "room in a pipe") + _held(holders, pid, nobody)
+            case "pidfd":
+                return f"the end of process {end.pid}"
+        names = {"terminal": "input from the terminal", "eventfd": "an eventfd", "timerfd": "a timer"}
+        return names.get(end.kind) or ("a signal" if end.kind == "signalfd" else f"the {end.kind} {end.key}")
+
+    def _socket(self, pid: int, found: Socket, read: bool) -> str:
+        if found.listens:
+            return f"a connection on {found.local}"
+        holders = set(self._world.holders.get(self._connections.other_end(found) or "", {}))
+        if found.kind == "unix":
+            what = f"{'a reply' if read else 'room'} on a Unix socket"
+        elif found.state.startswith("SYN"):
+            what = f"the connection to {found.remote}"
+        else:
+            what = f"{'a reply from' if read else 'room in the connection to'} {found.remote or found.local}"
+        return what + _held(holders, pid, f", {OUTSIDE}")
 
     # --- open waits ---------------------------------------------------------------------------------------------------
 
@@ -106,8 +219,12 @@ class Describer:
         if found is None:
             process = self._world.processes.get(pid)
             return f"the threads of {self.who(pid)} are not known: {process.problem if process else 'it is gone'}"
-        if found.open_reason is not None:
-            return f"{self.who(pid)} {found.open_reason}"
+        if (reason := found.open_reason) is not None:
+            if self.does(pid, pid) == COMPUTES:
+                return f"{self.who(pid)} {self.waits(pid, pid)}"
+            if reason.startswith(("waits ", "is ")):
+                return f"{self.who(pid)} {self._at(reason, pid, pid)}"
+            return f"{self.who(pid)} {self.waits(pid, pid)}, and {reason}"
         return f"{self.who(pid)} {self.waits(pid, pid)}; {self.may_wait_for(node, reasons)}"
 
     def may_wait_for(self, node: Node, reasons: Mapping[Node, Node | None]) -> str:
@@ -141,7 +258,11 @@ class Describer:
         before = f"{self.who(pid)} {self.waits(pid, pid)}; " if last != pid else ""
         node: Node | None = (last, last)
         if self._is_stopped(last):
-            text = f"{self.who(last)} is stopped by SIGSTOP"
+            waiting = f", and {self.who(pid)} {self._because(pid)}" if last != pid else ""
+            return f"{self.who(last)} {self.waits(last, last)}{waiting}", tuple(path)
+        if self.does(last, last) == SLEEPS:
+            location = self.location(last, last)
+            text = f"{self.who(last)} {SLEEPS}" + (f" at {location}" if location else "")
         elif node not in self._wakers or node in reasons:
             text = self.what_it_waits_for(last, reasons)
             while node is not None and (node := reasons.get(node)) is not None and node[0] not in path:
@@ -153,8 +274,9 @@ class Describer:
             text = f"{self.who(last)} {self.waits(last, last)}" + (f", for {self.who(turn)} in turn" if turn else "")
         return before + text, tuple(path)
 
-    def _calls(self, pid: int) -> str:
-        return recognized.common_call(self._frames(pid, pid))
+    def _calls(self, pid: int, tid: int | None = None) -> str:
+        """The collective, or the backward pass, in which a thread waits, by default the main thread; or empty."""
+        return recognized.common_call(self._frames(pid, pid if tid is None else tid))
 
     def _elsewhere(self, pid: int) -> str | None:
         """Why ranks outside this process tree may have to enter the collective in which this one waits."""
@@ -162,7 +284,7 @@ class Describer:
         if process is None or self._is_stopped(pid) or not self._calls(pid):
             return None
         ranks = [pid, *sorted(self._ranks.keys() - {pid})]
-        return Connections(self._world).elsewhere(process, ranks, self.who)
+        return self._connections.elsewhere(process, ranks, self.who)
 
     # --- deadlocks ----------------------------------------------------------------------------------------------------
 
@@ -245,3 +367,22 @@ class Describer:
     def _is_stopped(self, pid: int) -> bool:
         threads = self._world.processes[pid].threads if pid in self._world.processes else ()
         return bool(threads) and threads[0].is_stopped
+
+
+@functools.lru_cache(maxsize=1024)  # of thousands of threads most have the same frames
+def _object(frames: tuple[Frame, ...]) -> str:
+    """The object for which a thread waits in functions of libraries; empty if they are not in the table."""
+    found = list[int]()
+    for frame in frames:
+        rows = [n for n, (file, names, _) in enumerate(_OBJECTS) if recognized.is_in(frame, file, frozenset(names))]
+        if not rows and not frame.library:
+            break
+        found += rows
+    return _OBJECTS[min(found)][2] if found else ""
+
+
+def _held(holders: set[int], pid: int, nobody: str) -> str:
+    if not holders:
+        return nobody
+    others = sorted(holders - {pid})
+    return f" of process {others[0]}" if others else ", whose other end it holds itself"

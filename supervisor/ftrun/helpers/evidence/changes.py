@@ -1,10 +1,12 @@
 """Processes, compared between two observations.  Pure."""
 
 from collections.abc import Container, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.helpers.evidence.processes import Io, Observation, ProcessState
 from waitproof import recognized
-from waitproof.processes import Io, Observation, ProcessState, below
+from waitproof.procfs import below
 from waitproof.stacks import Stack, Stacks, Thread, differ
 
 BUSY_CPU: Final = 0.1  # of one core
