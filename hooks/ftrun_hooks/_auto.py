@@ -50,7 +50,7 @@ class Training:
         self.program_reports_steps = False
         self.between: Automatic | None = None
         self.rounds_between = 0
-        self.backward_passes = 0
+        self.backward_passes = self.graphs = 0
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         if own_slot.words is None:
@@ -79,9 +79,12 @@ class Training:
         self.optimizes = True
 
     def graph_ran(self) -> None:
-        """A compiled function, of which it is not known whether it is a step."""
+        """A compiled function, of which it is not known whether it is a step.  The first one may set the weights, and
+        the program may load others then."""
         if self.optimizes:
-            self.moved()
+            self.graphs += 1
+            if self.graphs > 1:
+                self.moved()
 
     def moved(self) -> None:
         """A part of training has ended that is not known to be one step: a heartbeat as long as no optimizer steps, in
