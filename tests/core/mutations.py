@@ -259,6 +259,34 @@ WAITS = (
     ),
 )
 
+# In the lease of the coordinator in a shared folder: two coordinators that decide, or none.
+LEASE = (
+    Mutation(
+        "the_holder_does_not_stop", "group/lease.py", "return latest + length - drain - LATE", "return latest + 1e9"
+    ),
+    Mutation("it_stops_when_the_lease_ends", "group/lease.py", "length - drain - LATE", "length"),
+    Mutation(
+        "the_time_in_the_file_is_trusted",
+        "group/lease.py",
+        "return Watch(place, now) if newer",
+        "return Watch(place, place.written) if newer",
+    ),
+    Mutation("nobody_waits", "group/lease.py", "watch.since + length + TURN", "watch.since + TURN"),
+    Mutation("one_witness_is_enough", "group/lease.py", "contact = min(", "contact = max("),
+    Mutation(
+        "a_foreign_lease_is_no_hindrance",
+        "group/coordinator.py",
+        'may_decide(group) and group.lease_state != "foreign"',
+        "may_decide(group)",
+    ),
+    Mutation(
+        "a_resumed_observer_goes_on_measuring", "group/lease.py", "return watch._replace(since=now)", "return watch"
+    ),
+    Mutation(
+        "nobody_takes_over", "group/lease.py", "if me in place.witnesses:\n        if not", "if True:\n        if"
+    ),
+)
+
 # In the rounds of ranks that can recover: two rounds at work, a process beside another one of its rank, a wait without
 # an end, the wrong rank replaced, a state that not all ranks have.
 RANKS = (

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 import pytest
 
-from core.mutations import COORDINATOR, GROUP_ROUNDS, JOB, RANKS, WAITS, Mutation
+from core.mutations import COORDINATOR, GROUP_ROUNDS, JOB, LEASE, RANKS, WAITS, Mutation
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "supervisor" / "ftrun"
@@ -23,11 +23,12 @@ SUITES = {
         ("test_exit_codes", "test_table", "test_decide_properties"),
     ),
     COORDINATOR: (("test_coordinator", "test_world"), ("test_coordinator_properties",)),
+    LEASE: (("test_lease",),),
     RANKS: (("test_rounds", "test_scenarios"),),
     WAITS: (("test_group_waits",),),
     GROUP_ROUNDS: (("test_group_rounds",),),
 }
-ALL = (*JOB, *COORDINATOR, *RANKS, *WAITS, *GROUP_ROUNDS)
+ALL = (*JOB, *COORDINATOR, *LEASE, *RANKS, *WAITS, *GROUP_ROUNDS)
 CAUGHT = "1"  # pytest: some tests failed; 2 and up would mean that the mutant was not results at all
 # Each mutant has a process of its own, forked where everything but the core has been imported.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -105,7 +106,9 @@ def _selected(items: Iterable[pytest.Item]) -> list[Mutation]:
 # tests themselves.
 @pytest.mark.slow
 @pytest.mark.timeout(700)
-@pytest.mark.parametrize("suites", SUITES.values(), ids=["job", "coordinator", "ranks", "waits", "group_rounds"])
+@pytest.mark.parametrize(
+    "suites", SUITES.values(), ids=["job", "coordinator", "lease", "ranks", "waits", "group_rounds"]
+)
 def test_the_core_as_it_is_passes(tmp_path: Path, suites: tuple[tuple[str, ...], ...]) -> None:
     ran = _tested(tmp_path, None, suites)
     assert ran.code == "0", ran.output
