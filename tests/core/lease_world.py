@@ -250,9 +250,10 @@ class LeaseWorld(World):
         if hand.place is not None and leader.place is not None and hand.place.life == leader.place.life:
             leader.lost[me] = hand.watch.since if hand.place.life != side.zero_life else self.now
         group = side.coordinator
-        if group is not None and not leader.holds and hand.place is not None and lease.is_binding(hand.place):
-            if hand.place.life != side.zero_life and group.lease_state == "none":
-                self.tell(side, LeaseForeign(self.now, hand.place.rank))
+        if group is None or leader.holds or hand.place is None or not lease.is_binding(hand.place):
+            return
+        if hand.place.life != side.zero_life and group.lease_state == "none":
+            self.tell(side, LeaseForeign(self.now, hand.place.rank))
 
     def answered(self, body: Body, sent: float) -> None:
         hand, life = self.hands[body.life], body.side.zero_life

@@ -67,7 +67,7 @@ def test_the_others_work_again_within_one_lease_after_the_loss_of_member_0(shape
     assert zero.leads
     zero.die()
     zero.side.end()
-    world.run(60.0 + lease.RENEWAL + world.length + world.drain + 4.0)  # it takes a place in up to two
+    world.run(60.0 + lease.RENEWAL + world.length + world.drain + 8.0)  # each attempt takes up to two
     others = world.current()[1:]
     assert {(body.state, body.epoch) for body in others} == {("running", 2)}
     assert sum(body.leads for body in others) == 1

@@ -144,8 +144,8 @@ def end_of_starters(group: Coordinator, lives: Collection[str]) -> Coordinator:
 
 def _may_have_predecessor(group: Coordinator, report: Report) -> bool:
     """True where an earlier process of this rank may still run its command.  Not for this coordinator's, of which the
-    members know (`note_starter`); nor for a member that itself ran the newest epoch, since it was the only one of its rank when
-    that began; nor where that process is certainly dead."""
+    members know (`note_starter`); nor for a member that itself ran the newest epoch, since it was the only one of its
+    rank when that began; nor where that process is certainly dead."""
     if report.rank == group.chief or report.rank in group.dead:
         return False
     return report.state == "ready" and report.failure is None and report.ran < max(group.epoch, 1)

@@ -2,7 +2,8 @@
 
 The folder has numbered places.  A holder renews its lease by taking the next one, and another member takes the lease
 over in the same way.  A place is taken once, by a link that only the storage itself can grant, so that of several that
-try one has it, and what an observer has not seen yet cannot mislead it: a place that is taken already stays taken.  Times in a place are for people.  Each side measures by its own monotonic clock:
+try one has it, and what an observer has not seen yet cannot mislead it: a place that is taken already stays taken.
+Times in a place are for people.  Each side measures by its own monotonic clock:
 
 * The holder, from before it began to take its newest place.  Once that is `length` ago, another one may take over, so
   its own ranks are stopped before, and its coordinator decides nothing any more (`stops_at`).
@@ -31,8 +32,7 @@ Witness = tuple[int, str]  # a member, and the life of its ftrun
 class Place(NamedTuple):
     """One place in the folder, as its holder wrote it.  `life`, `node`, `boot`: of the holder's ftrun; `endpoint`:
     where its coordinator is reached.  `epoch`, `places`: of the group then.  `former`: the holders before it since that
-    epoch began.  `over`: the group has ended, and this lease with it.  `written`: a time for a person; nothing relies on
-    it."""
+    epoch began.  `over`: the group has ended, and this lease with it.  `written`: a time for a person."""
 
     number: int
     rank: int

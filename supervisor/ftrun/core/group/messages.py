@@ -62,10 +62,11 @@ class Ranks(NamedTuple):
 
 
 class Starter(NamedTuple):
-    """The ftrun that started an epoch: member 0's, or that of `rank` which has taken over (lease.py).  A later one learns of it from the members, and starts nothing while
-    it may still be at work.  `host`: where the member reached it that reports it; `port`: there it has accepted
-    connections, as long as it lives; 0: not known.  `contained`: if it dies, the kernel ends all of its processes.
-    `left`: it has ended, and nothing of it runs."""
+    """The ftrun that started an epoch: member 0's, or that of `rank` which has taken over (lease.py).  A later one
+    learns of it from the members, and starts nothing while it may still be at work.  `host`: where the member
+    reached it that reports it; `port`: there it has accepted connections, as long as it lives; 0: not known.
+    `contained`: if it dies, the kernel ends all of its processes.  `left`: it has ended, and nothing of it runs.
+    """
 
     life: str
     node: str
