@@ -453,13 +453,15 @@ class World:
         if side.coordinator is None:
             return
         order = side.coordinator.own_order if side.zero is body else side.coordinator.order
-        asked, sent = self.asked.get(body.life, 0.0), self.now
+        asked = self.asked.get(body.life, 0.0)
+        sent = self.now if side.coordinator.lease_state == "held" else None
         if side.zero is not body and order is not None and order.what == "run":
             order = order._replace(lives=side.lives)
 
         def arrived() -> None:
             if body.side is side and order is not None:
-                self.answered(body, sent)
+                if sent is not None:
+                    self.answered(body, sent)
                 body.ordered(order, asked)
 
         for delay in self._delays(body, body.deaf):
@@ -470,7 +472,7 @@ class World:
         return False
 
     def answered(self, body: Body, sent: float) -> None:
-        """An answer that its coordinator sent then has arrived."""
+        """An answer that its coordinator sent then, while it had the lease, has arrived."""
 
     def closed(self, body: Body) -> None:
         side = body.side

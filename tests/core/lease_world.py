@@ -114,10 +114,10 @@ class Hand:
             if not self.ended and world.now >= self.stops:
                 self.ended = True
                 self.stop_ranks()
-                side.end()
+                world.tell(side, LeaseForeign(world.now, body.rank))
             others = len(side.present.keys() - {body.rank})
             useful = others + 1 >= world.shape.fewest if world.elastic else others > 0
-            if not self.asking and (useful or self.ended or self.fresh):
+            if not self.asking and (useful or self.fresh):
                 self.ask()
             return
         group = side.coordinator
@@ -152,10 +152,10 @@ class Hand:
                 # It is on its way in the kernel, and may be done at any time.
                 world.later(max(self.stalled, self.frozen) - world.now, done)
                 return
-            self.asking = False
             found = world.folder.setdefault(new.number, new)
             world.times.setdefault(new.number, world.now)
             if found is not new:
+                self.asking = False
                 self.see(found)
                 return
             world.later(world.dice.choice([0.0, 0.0, 0.1, 1.0]), lambda: self.taken(before, new, began, tried))
@@ -163,19 +163,21 @@ class Hand:
         world.later(world.dice.choice([0.0, 0.0, 0.1, 1.0]), done)
 
     def taken(self, before: Place | None, new: Place, began: float, tried: set[Witness]) -> None:
-        body, world = self.body, self.world
+        body, world, self.asking = self.body, self.world, False
         if not body.alive or body.state == "left" or (self.place is not None and self.place.number > new.number):
             return
         if world.now < self.frozen:
+            self.asking = True
             world.later(self.frozen - world.now, lambda: self.taken(before, new, began, tried))
             return
         mine = before is not None and before.life == body.life
         self.began_at = self.began_at if mine else world.now
         self.watch, self.renewed = Watch(new, world.now), began
         self.bound = tried
-        if body.leads and not self.ended and body.side.coordinator is not None:
-            if not mine:
+        if body.leads and body.side.coordinator is not None:
+            if not mine or body.side.coordinator.lease_state != "held":
                 world.tell(body.side, LeaseTaken(world.now, before))
+            self.ended = False
             return
         if not body.leads:
             world.taken_over += 1
@@ -183,7 +185,7 @@ class Hand:
         elif body.side.coordinator is None:
             body.side.begin()
         self.ended = False
-        world.tell(body.side, LeaseTaken(world.now, None if mine else before))
+        world.tell(body.side, LeaseTaken(world.now, before))
         world.send(body)
 
 

@@ -91,7 +91,7 @@ def decide(group: Coordinator, event: Event) -> Outcome:
     elif isinstance(event, LeaseTaken):
         after = take_lease(group, event)
     elif isinstance(event, LeaseForeign):
-        after = group._replace(lease_state="foreign", lease_until=event.until, lease_holder=event.holder)
+        return _without_lease(group, event)
     elif isinstance(event, LifeEnded):
         after = end_of_life(group, event)
     elif isinstance(event, JoiningHindered):
@@ -138,6 +138,16 @@ def _take_report(group: Coordinator, now: float, report: Report) -> Outcome:
     if report.seq == before.report.seq and before.gone is None:
         return group, ()  # a repeated report, as almost every message is
     return take_report(group, now, report, before), _return_note(group, report) if before.gone else ()
+
+
+def _without_lease(group: Coordinator, event: LeaseForeign) -> Outcome:
+    """Another coordinator may begin the next epoch, so the one that runs ends: who is in contact with this one must
+    not work on meanwhile."""
+    after = group._replace(lease_state="foreign", lease_until=event.until, lease_holder=event.holder)
+    if group.lease_state == "foreign" or not group.epoch or not isinstance(group.phase, Gathering | Steady):
+        return after, ()
+    after, effects = _begin_draining(after, event.now, {}, "the lease in the shared folder is not renewed")
+    return after, (*effects, SendOrder(after.order))
 
 
 def _note_loss(group: Coordinator, event: MemberLost) -> Outcome:

@@ -43,7 +43,7 @@ class Place(NamedTuple):
     epoch: int = 0
     places: Places = ()
     witnesses: tuple[Witness, ...] = ()
-    former: tuple[str, ...] = ()
+    former: tuple[Witness, ...] = ()
     over: bool = False
     written: float = 0.0
 
@@ -132,6 +132,6 @@ def next_place(before: Place | None, mine: Place, began: bool) -> Place:
     anything."""
     if before is None:
         return mine._replace(number=1)
-    former: Iterable[str] = () if began else (*before.former, before.life)
-    kept = tuple(dict.fromkeys(life for life in former if life != mine.life))[-MOST_FORMER:]
+    former: Iterable[Witness] = () if began else (*before.former, (before.rank, before.life))
+    kept = tuple(dict.fromkeys(one for one in former if one[1] != mine.life))[-MOST_FORMER:]
     return mine._replace(number=before.number + 1, former=kept)

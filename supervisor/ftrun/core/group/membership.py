@@ -64,8 +64,8 @@ class JoiningHindered(NamedTuple):
 
 
 class LeaseTaken(NamedTuple):
-    """This coordinator has the lease in the shared folder (lease.py).  `before`: the place in it that was taken over;
-    None: it is the first, or this coordinator's own."""
+    """This coordinator has the lease in the shared folder (lease.py).  `before`: the place in it before, which may be
+    its own; None: it is the first."""
 
     now: float
     before: Place | None = None
