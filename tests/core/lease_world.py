@@ -115,9 +115,8 @@ class Hand:
                 self.ended = True
                 self.stop_ranks()
                 world.tell(side, LeaseForeign(world.now, body.rank))
-            others = len(side.present.keys() - {body.rank})
-            useful = others + 1 >= world.shape.fewest if world.elastic else others > 0
-            if not self.asking and (useful or self.fresh):
+            # Where it hears nobody it is the one that is cut off.
+            if not self.asking and (side.present.keys() - {body.rank} or self.fresh):
                 self.ask()
             return
         group = side.coordinator

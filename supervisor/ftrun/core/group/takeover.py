@@ -11,6 +11,8 @@ from ftrun.core.group.root_cause import MemberLost
 def take_lease(group: Coordinator, event: LeaseTaken) -> Coordinator:
     """This coordinator alone may start an epoch from now on.  The holder before has stopped its command, and so have
     those before it that have held the lease since the last epoch began; nobody waits for these members any longer."""
+    if group.lease_state == "held":
+        return group
     group, before = group._replace(lease_state="held", lease_until=None), event.before
     if before is None:
         return group
