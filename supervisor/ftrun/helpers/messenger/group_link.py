@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ftrun.helpers.messenger.member_link import MemberLink
 
 LOOK: Final = 0.25  # s between two looks at what the lease requires
+QUIET: Final = 7.0  # s; members report at least every 4.5 s
 STEP: Final = 0.2  # s by which the end of a lease changes at least, for PID 1 to be told
 
 
@@ -113,7 +114,8 @@ class GroupLink:
             if not self._ended:
                 self._tell_tenure(until)
             # Where it hears nobody it is the one that is cut off.
-            if (views or keeper.is_fresh) and now >= keeper.renews_at():
+            hears = any(now - at < QUIET for _, at in views.values())
+            if (hears or keeper.is_fresh) and now >= keeper.renews_at():
                 keeper.take(self._endpoint, group.epoch, places, witnesses)
             return
         lost = {who: at - view.quiet for who, (view, at) in views.items() if place and view.number >= place.number}

@@ -145,7 +145,7 @@ class LeaseKeeper:
             self._failed(str(said["failed"]), now)
         elif "taken" in said and self._tried is not None:
             (new, before, began), self._tried = self._tried, None
-            first = before is None or before.life != new.life
+            first = before is not None and before.life != new.life
             self._began = now if first else self._began
             self.watch, self._renewed, self.bound = Watch(new, now), began, {*new.witnesses}
             return Change(True, before)
