@@ -12,8 +12,9 @@ import click  # noqa: E402
 from made.run_dir import FILES, STATE  # noqa: E402
 from reference import READ, SEEN  # noqa: E402
 
+from ftctl import main as ctl  # noqa: E402
 from ftrun import __version__  # noqa: E402
-from ftrun.cli import ctl, hang  # noqa: E402
+from ftrun.cli import hang  # noqa: E402
 from ftrun.config import option_table  # noqa: E402
 from ftrun.core.rules import exit_codes  # noqa: E402
 from ftrun.workload import kinds  # noqa: E402

@@ -1,5 +1,5 @@
-"""Generates the reference from the code, and the pages of measurements: `python docs/reference.py [plots]`.  A test
-compares them with the code.  `plots` draws the plots as well."""
+"""Generates the reference from the code, and the pages of measurements: `python docs/reference.py`.  A test
+compares them with the code."""
 
 import sys
 from functools import partial
@@ -89,12 +89,21 @@ READ = (
         "the ranks in this container; `reset.json` names ranks",
     ),
     (
+        "RANK_ID, PADDLE_TRAINER_ID, OMPI_COMM_WORLD_RANK",
+        "the rank of a process of MindSpore or PaddlePaddle without RANK and LOCAL_RANK",
+    ),
+    (
         "RANK, WORLD_SIZE, LOCAL_WORLD_SIZE",
         "read from each process of the job as evidence of ranks on other nodes",
     ),
     *((", ".join((one.visible, *PROBES[one.name][0])), PROBES[one.name][1]) for one in VENDORS),
     ("TORCH_GLOO_LAZY_INIT", "whether ranks connect only when they first need each other, for the proof of deadlocks"),
     ("TORCH_WORKER_SERVER_SOCKET", "the socket of torch's flight recorder, for evidence"),
+    (
+        "ASCEND_PROCESS_LOG_PATH, ASCEND_WORK_PATH",
+        "in a rank: CANN's logs, for evidence; else `~/ascend/log`",
+    ),
+    ("NCCL_RAS_ADDR", "in a rank: where NCCL's RAS answers, for looks and evidence; `localhost:28028` by default"),
     ("PET_NPROC_PER_NODE, PET_…", "options of torchrun, where the command line is one of torchrun"),
     ("TMPDIR", "the temp folder [default: /tmp]"),
     ("KUBERNETES_SERVICE_HOST", "`ftctl doctor`: in a pod it shows remedies for a manifest"),
@@ -193,6 +202,7 @@ PAGES = {
     "_static/timeline.svg": timeline.picture,
     "benchmarks.md": partial(measured.page, "benchmarks"),
     "hang-matrix.md": partial(measured.page, "hang-matrix"),
+    "measured/README.md": measured.results_list,
     "reference.md": page,
     "reference/ftctl.md": verbs.page,
     "reference/records.md": records.page,
@@ -205,8 +215,6 @@ PAGES = {
 
 
 def main() -> None:
-    if sys.argv[1:] == ["plots"]:
-        measured.draw()
     for path, content in PAGES.items():
         (HERE / path).write_text(content(), encoding="utf-8")
     if not states.DRAWING.exists() or states.drawn(states.DRAWING.read_text(encoding="utf-8")) != states.moving():

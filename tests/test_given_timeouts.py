@@ -32,7 +32,7 @@ def test_a_hang_is_found_and_a_healthy_job_is_not_killed(results: Mapping[Cell, 
 @pytest.mark.torch
 @pytest.mark.timeout(2 * 3600)
 def test_all_cells(tmp_path: Path) -> None:
-    """With PUBLISH=1, the section of docs/hang-matrix.md is written."""
+    """With PUBLISH=1, the result is written to docs/measured/hang-matrix."""
     measured: dict[Cell, list[Result]] = {}
     mistakes = []
     for number in range(REPEATS):

@@ -1,4 +1,4 @@
-"""What a user has who installs the wheel: the three programs and the hooks, in a virtual environment that has nothing
+"""What a user has who installs the wheel: the programs and the hooks, in a virtual environment that has nothing
 else.  No file of the checkout is used."""
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Four ranks with DDP and gloo, and each kind of fault in the middle of 100 steps: the losses of every step and the
-final weights are those of a run without a fault, and only who failed has a new process.  docs/recovery.md has the list.
+final weights are those of a run without a fault, and only who failed has a new process.
+tests/rank_faults.md has the list.
 """
 
 import sys

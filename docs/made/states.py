@@ -10,8 +10,6 @@ from typing import Final
 
 from made.played import Edge, played
 
-from ftrun.core.machine import events as ev
-from ftrun.core.machine.job import TABLE
 from ftrun.core.machine.states import PHASES
 
 DRAWING: Final = Path(__file__).resolve().parents[1] / "states.svg"
@@ -32,19 +30,13 @@ running, restart, finish) is a separate field, so that the phase describes only 
 ```
 
 Blue arrows show how a run starts, red arrows a hang, from the suspicion through the kill to the next attempt. Each
-arrow is labelled with the events that cause it; the table has all of them.
+arrow is labelled with the events that cause it. What an event does that leads to no other phase is in that table and in
+the transcripts.
 
 ## Phases
 
 | phase | meaning |
 | --- | --- |
-"""
-CELLS: Final = """
-## Cells
-
-→: the phase changes to that one. =: it stays the same. ∘: there is a cell, but no transcript reaches it. Empty: the
-event has no effect.
-
 """
 
 
@@ -62,22 +54,7 @@ def page() -> str:
     for phase in PHASES:
         doc = "Over: the verdict is on disk." if phase.__doc__ is None or "(" in phase.__doc__[:8] else phase.__doc__
         lines.append(f"| {phase.__name__} | {' '.join(doc.split())} |")
-    lines += [CELLS.rstrip("\n"), ""]
-    names = [phase.__name__ for phase in PHASES if phase.__name__ != "Done"]
-    lines += ["| event | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
-    cells = {(phase.__name__, event.__name__) for phase, event in TABLE}
-    for event in sorted(kind.__name__ for kind in ev.EVENTS):
-        row = [_cell(phase, event, cells) for phase in names]
-        lines.append(f"| {event} | " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
-
-
-def _cell(phase: str, event: str, cells: set[tuple[str, str]]) -> str:
-    if (phase, event) not in cells:
-        return ""
-    to = sorted(edge.to for edge in played().edges if edge[:2] == (phase, event))
-    words = ["=" if one == phase else f"→\N{NO-BREAK SPACE}{one}" for one in sorted(to, key=lambda one: one != phase)]
-    return ", ".join(words) or "∘"
 
 
 # --- the drawing ----------------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ of whose run dir events.jsonl, steps.jsonl and state.json are kept."""
 from pathlib import Path
 from typing import Final
 
-from ftrun.views import svg, timeline
-from ftrun.views.history import read
+from ftctl.timeline import timeline
+from ftrun.drawing import svg
+from ftrun.records.history import read
 
 RECORDS: Final = Path(__file__).resolve().parents[1] / "examples" / "timeline"
 

@@ -4,7 +4,7 @@ import re
 
 import click
 
-from ftrun.cli.ctl import VERBS, cli
+from ftctl.main import VERBS, cli
 
 INTRO = """# ftctl
 

@@ -1,9 +1,9 @@
 """The control connection of a rank to ftrun: packets of JSON on a Unix socket, read by a side thread.
 
-ftrun asks this process to leave a round (`fence`) and lets it begin the next one (`go`); the process says that it can
-recover (`hello`), that it leaves a round (`retry`), waits for the next one (`barrier`), has loaded the snapshot of
-another rank (`restored`), which may then overwrite it (`release`), or is done (`finished`).  A process that does not
-obey is replaced, so nothing here has to succeed.
+ftrun asks this process to leave a round (`fence_rank`) and lets it begin the next one (`begin_round`); the process says
+that it can recover (`hello`), that it leaves a round (`retry`), waits for the next one (`barrier`), has loaded the
+snapshot of another rank (`restored`), which may then overwrite it (`release_snapshot`), or is done (`finished`).  A
+process that does not obey is replaced, so nothing here has to succeed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Client:
 
     `working` is the round in which the training function runs, 0 if it does not; `fence` the last round that ftrun has
     ended, and `released` the last one in which no other rank needs the snapshot any more with which this one began
-    it.  `orders` receives each `go`, and None when ftrun has closed the connection.  `abort` is called by the side
-    thread when a round is ended.
+    it.  `orders` receives each `begin_round`, and None when ftrun has closed the connection.  `abort` is called by the
+    side thread when a round is ended.
     """
 
     def __init__(self, connection: socket.socket, abort: Callable[[], None]) -> None:
@@ -95,11 +95,11 @@ class Client:
         self.orders.put(None)
 
     def _received(self, message: dict[str, Any]) -> None:
-        if message["type"] == "go":
+        if message["type"] == "begin_round":
             self.orders.put(message)
-        elif message["type"] == "release":
+        elif message["type"] == "release_snapshot":
             self.released = int(message["round"])
-        elif message["type"] == "fence" and message["round"] > self.fence:
+        elif message["type"] == "fence_rank" and message["round"] > self.fence:
             deferred.why = str(message["why"])
             self.fence = int(message["round"])
             if self.finished:

@@ -257,7 +257,7 @@ class _Rounds:
         # A snapshot of a step after this one belongs to a round that has ended.
         snapshots.forget(but=None if found is None else int(found["step"]))
         if found is not None:
-            run._source = int(found["step"]), int(found["from"])
+            run._source = int(found["step"]), int(found["source"])
             run._borrows = run._source[1] != snapshots.local_rank
             if order.get("lends"):
                 run._lends = True

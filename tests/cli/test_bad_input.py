@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -225,8 +226,8 @@ def test_plain_parser_and_click_agree(words: list[str]) -> None:
 
 
 def values(given: dict[str, str], environment: dict[str, str]) -> tuple[object, str]:
-    found = option_values.settings(given, environment)["hang-timeout"]
-    return found.value, found.source
+    found = option_values.settings(given, environment)
+    return found.hang_timeout, found["hang-timeout"].source
 
 
 def test_precedence(tmp_path: Path) -> None:
@@ -245,20 +246,20 @@ def test_precedence(tmp_path: Path) -> None:
     platform = by_option | {"annotations": str(tmp_path / "annotations")}
 
     def restart_on(given: dict[str, str], environment: dict[str, str]) -> tuple[object, str]:
-        found = option_values.settings(given, environment)["restart-on"]
-        return found.value, found.source
+        found = option_values.settings(given, environment)
+        return found.restart_on, found["restart-on"].source
 
     assert restart_on(platform, {}) == ({"fault"}, "annotations"), "before the file"
     assert restart_on(platform, {"FTRUN_RESTART_ON": "none"}) == (set(), "environment")
     assert restart_on(platform | {"restart-on": "hang"}, {"FTRUN_RESTART_ON": "none"}) == ({"hang"}, "option")
     found = option_values.settings(by_option, {})
-    assert found["max-restarts"].value == 7
-    assert found["restart-on"].value == {"hang", "failure"}
-    assert found["quiet"].value is True
+    assert found.max_restarts == 7
+    assert found.restart_on == {"hang", "failure"}
+    assert found.quiet is True
 
 
 @pytest.mark.parametrize("option", option_table.OPTIONS, ids=lambda option: option.name)
-def test_each_default_is_a_valid_value(option: option_table.Option) -> None:
+def test_each_default_is_a_valid_value(option: option_table.Option[Any]) -> None:
     if option.default:
         option.read(option.default)
 
@@ -289,7 +290,7 @@ def test_idle_timeout_defaults_to_the_variable_of_modelarts(
 
 def test_variables_of_an_outer_ftrun_are_ignored() -> None:
     outer = {"FTRUN_BEAT_DIR": "/x", "FTRUN_RUN_DIR": "/dev/null", "FTRUN_LAST_STEP": "3", "FTRUN_PORT": "tcp://1:2"}
-    assert option_values.settings({}, outer)["run-dir"].value is None
+    assert option_values.settings({}, outer).run_dir is None
 
 
 def test_help_that_cannot_be_written_is_one_line() -> None:

@@ -163,6 +163,7 @@ CLOCKS = st.builds(Clock, SECONDS, st.text(), SECONDS)
         first_beat=st.none() | SECONDS,
         epoch=st.integers(0, 2**62),
         account=ACCOUNTS,
+        troubles=st.lists(st.text(), max_size=3).map(tuple),
         ended_at=st.just(()) | st.tuples(st.integers(0, 2**62), st.integers(0, 2**62)),
         **{name: st.integers(0, 2**62) for name in ("replacements", "retried", "replaced")},
     )

@@ -177,9 +177,9 @@ def test_killed_helper_is_restarted_and_a_stopped_one_delays_nothing(runs: Runs)
 def test_metrics_from_the_environment_and_off() -> None:
     environment = {"FTRUN_METRICS": "127.0.0.1:9400", "FTRUN_METRICS_FILE": "a.prom"}
     found = option_values.settings({"metrics": "off"}, environment)
-    assert (found["metrics"].value, found["metrics"].source) == (None, "option")
-    assert (found["metrics-file"].value, found["metrics-file"].source) == ("a.prom", "environment")
-    assert option_values.settings({}, {})["metrics"].value is None
+    assert (found.metrics, found["metrics"].source) == (None, "option")
+    assert (found.metrics_file, found["metrics-file"].source) == ("a.prom", "environment")
+    assert option_values.settings({}, {}).metrics is None
 
 
 def test_supervisor_does_not_load_prometheus(runs: Runs) -> None:

@@ -36,8 +36,8 @@ def local(runs: Runs) -> Path:
 def program(first: float = 60, last: float = 60) -> tuple[str, ...]:
     """ftrun with these timeouts in s, for the disk at the start and for the last copy, and with its helpers at once."""
     return patched(
-        "from ftrun.host import work_dir; from ftrun.pid1.clients import base, mirror; base.SETTLED = 0; "
-        f"work_dir.PATIENCE = {first}; work_dir.SAVING = mirror.COPYING = {last}"
+        "from ftrun.host import work_dir; from ftrun.pid1.clients import base, output; base.SETTLED = 0; "
+        f"work_dir.PATIENCE = {first}; work_dir.SAVING = output.COPYING = {last}"
     )
 
 

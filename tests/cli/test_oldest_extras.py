@@ -14,7 +14,7 @@ from support.otlp_receiver import receiving
 from support.runs import HOUSE, Runs, patched, wait_for
 
 EXTRAS = ("metrics", "page", "otel")
-PAGES = ("tests/views/test_page.py", "tests/views/test_page_served.py", "tests/helpers/test_metrics_server.py")
+PAGES = ("tests/ftctl/test_page.py", "tests/ftctl/test_page_served.py", "tests/helpers/test_metrics_server.py")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # it downloads
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.cli.ctl import VERBS
+from ftctl.main import VERBS
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow  # it downloads
@@ -31,7 +31,7 @@ def called(
 ) -> subprocess.CompletedProcess[str]:
     paths = [str(packages), str(ROOT / "supervisor"), str(ROOT / "hooks")]
     code = f"import sys; sys.path[:0] = {paths!r}; sys.argv = {[program, *words]!r}\n"
-    code += f"from ftrun.cli.entry import {program}; {program}()"
+    code += f"from {program}.__main__ import {program}; {program}()"
     own = {**os.environ, **(environment or {})}
     command = [sys.executable, "-I", "-c", code]
     return subprocess.run(command, env=own, cwd=folder, capture_output=True, text=True, timeout=120, check=False)

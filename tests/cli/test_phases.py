@@ -131,9 +131,7 @@ def test_options_of_a_phase_come_before_those_of_the_file_only(runs: Runs) -> No
         ({}, {"FTRUN_MAX_RESTARTS": "2"}, 2, 2),
         ({"max-restarts": "0"}, {"FTRUN_MAX_RESTARTS": "2"}, 0, 0),
     ):
-        found = [
-            option_values.settings(given | options, environment, one)["max-restarts"].value for one in (fetch, train)
-        ]
+        found = [option_values.settings(given | options, environment, one).max_restarts for one in (fetch, train)]
         assert found == [own, other]
 
 

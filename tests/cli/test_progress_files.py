@@ -148,7 +148,7 @@ def test_globs_from_each_source(runs: Runs) -> None:
     file = runs.folder / "ftrun.toml"
     file.write_text('progress = ["/a/*.pt", "/b, c/*"]\n')
     both = ("/a/*.pt", "/b, c/*")
-    assert option_values.settings({"config": str(file)}, {})["progress"].value == both
-    assert option_values.settings({}, {"FTRUN_PROGRESS": "/a/*.pt\n/b, c/*"})["progress"].value == both
-    assert option_values.settings({"progress": "/a/*.pt\n/b, c/*"}, {})["progress"].value == both
-    assert option_values.settings({}, {})["progress"].value is None
+    assert option_values.settings({"config": str(file)}, {}).progress == both
+    assert option_values.settings({}, {"FTRUN_PROGRESS": "/a/*.pt\n/b, c/*"}).progress == both
+    assert option_values.settings({"progress": "/a/*.pt\n/b, c/*"}, {}).progress == both
+    assert option_values.settings({}, {}).progress is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.cli.doctor import system
+from ftctl.doctor import system
 from ftrun.host import oom
 from support.runs import DEADLINE, FTRUN, Runs
 from support.runs import runs as runs
@@ -75,7 +75,7 @@ def test_doctor_reports_memory_oom_group(tmp_path: Path, prefix: list[str]) -> N
     assert list(system.oom_group(str(tmp_path))) == []
     (tmp_path / "memory.oom.group").write_text("1\n")
     state = "ok" if oom.can_be_exempted() and not prefix else "warning"
-    code = "from ftrun.cli.doctor import system; f, = system.oom_group({!r}); print(f.state, f.remedy)"
+    code = "from ftctl.doctor import system; f, = system.oom_group({!r}); print(f.state, f.remedy)"
     code += "; print(open('/proc/self/oom_score_adj').read())"
     words = [*prefix, sys.executable, "-c", code.format(str(tmp_path))]
     said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=DEADLINE).stdout

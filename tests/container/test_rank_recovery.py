@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.views.run_snapshot import read_snapshot
+from ftrun.records.run_snapshot import read_snapshot
 from support.containers import Run, Starter
 from support.runs import HOUSE, Mode, wait_for
 

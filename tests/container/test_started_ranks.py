@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.views.run_snapshot import read_snapshot
-from ftrun.views.snapshot import RankNow
+from ftrun.records.run_snapshot import read_snapshot
+from ftrun.records.snapshot import RankNow
 from support.containers import Run, Starter
 from support.ports import free_port
 from support.runs import FTCTL, FTRUN, HOUSE, Mode, end_process, helpers, wait_for

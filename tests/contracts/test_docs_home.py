@@ -58,7 +58,10 @@ def test_installation_of_the_home_page(checkout: Shell) -> None:
 
 def test_command_of_the_home_page(checkout: Shell) -> None:
     """The short form: by the programs of this checkout."""
-    assert COMMANDS == ["python3 -m venv venv", ". venv/bin/activate", "pip install .", "ftrun python train.py"]
+    install = ["python3 -m venv venv", ". venv/bin/activate", "pip install ."]
+    assert [*install, "ftrun python train.py"] == COMMANDS
+    readme = commands((HOUSE / "README.md").read_text(encoding="utf-8"))
+    assert [command.text for command in readme if command.block == 0] == install
     check_program(checkout)
 
 

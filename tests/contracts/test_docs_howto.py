@@ -175,7 +175,7 @@ def test_named_options_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
 def test_shown_ftctl_commands_are_valid(page: Path) -> None:
-    from ftrun.cli.ctl import cli
+    from ftctl.main import cli
 
     blocks = re.findall(r"^ *```(?:console|sh|text)?\n(.*?)^ *```$", page.read_text(encoding="utf-8"), re.DOTALL | re.M)
     shown = [

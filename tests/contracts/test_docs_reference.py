@@ -11,7 +11,7 @@ from support.runs import FTHANG, HOUSE, Runs
 sys.path.insert(0, str(HOUSE / "docs"))
 
 import reference  # type: ignore[import-not-found]
-from made import records, run_dir, states  # type: ignore[import-not-found]
+from made import measured, records, run_dir, states  # type: ignore[import-not-found]
 from made.played import played  # type: ignore[import-not-found]
 
 OURS = [*(HOUSE / "supervisor").rglob("*.py"), *(HOUSE / "hooks").rglob("*.py")]
@@ -103,3 +103,16 @@ def test_run_leaves_the_documented_files_and_records(runs: Runs) -> None:
 
 def _fits(path: Path, folder: Path, name: str) -> bool:
     return path.relative_to(folder).match(name)
+
+
+@pytest.mark.parametrize("page", ["benchmarks", "hang-matrix", "reliability", "scale"])
+def test_page_of_measurements_is_short_and_each_result_can_be_printed(page: str) -> None:
+    assert len(measured.page(page).split()) < 1200
+    assert measured.whole(page).count("\n## ") + 1 == len(list((measured.RESULTS / page).glob("*.json")))
+
+
+def test_template_that_names_what_was_not_measured_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one.txt").write_text("{table benchmarks/40-hang rows=another}\n", encoding="utf-8")
+    monkeypatch.setattr(measured, "TEMPLATES", tmp_path)
+    with pytest.raises(ValueError, match="another"):
+        measured.page("one")

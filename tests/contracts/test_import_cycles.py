@@ -1,4 +1,4 @@
-"""No module of ftrun imports itself through others, imports inside functions included."""
+"""No module of ftrun, waitproof or ftctl imports itself through others, imports inside functions included."""
 
 from graphlib import CycleError, TopologicalSorter
 
@@ -6,7 +6,7 @@ import grimp
 
 
 def test_there_is_no_import_cycle() -> None:
-    graph = grimp.build_graph("ftrun", cache_dir=None)
+    graph = grimp.build_graph("ftrun", "waitproof", "ftctl", cache_dir=None)
     imported = {module: graph.find_modules_directly_imported_by(module) for module in sorted(graph.modules)}
     assert cycle(imported) == ()
     assert "ftrun.core.machine.job" in imported["ftrun.pid1.loop"]

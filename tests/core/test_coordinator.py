@@ -520,13 +520,19 @@ def test_the_end_is_final() -> None:
     assert group.order is order
 
 
+def test_the_end_because_of_a_missing_member_is_called_a_loss() -> None:
+    group = running()
+    group.reports(0, "left", end=GroupEnd(143, "stopped", "", asked=True))
+    assert (group.order.what, group.order.cause) == ("end", "peer")
+
+
 def test_members_that_have_not_left_are_counted() -> None:
     group = running()
-    assert group.coordinator.staying == 2
+    assert len(group.coordinator.staying) == 2
     group.reports(2, "left", end=GroupEnd(0, "succeeded", "", asked=True))
-    assert group.coordinator.staying == 1
+    assert len(group.coordinator.staying) == 1
     group.gone(1)
-    assert group.coordinator.staying == 0
+    assert len(group.coordinator.staying) == 0
 
 
 @pytest.mark.parametrize(
@@ -555,9 +561,8 @@ def test_a_member_without_contact_to_rank_0_is_lost_and_decides_nothing(state: s
 def test_the_end_of_rank_0_ends_all() -> None:
     group = running()
     group.reports(0, "left", end=GroupEnd(143, "stopped", "asked", asked=True))
-    assert group.order.end == GroupEnd(
-        195, "hang-limit", "member 0 (node-0) has left, and without it the group has no rank 0", "node-0", asked=True
-    )
+    why = "member 0 (node-0) has left, and without it the group has no rank 0"
+    assert group.order.end == GroupEnd(195, "hang-limit", why, "node-0", asked=True, loss=True)
     group = Group()
     group.reports(0, "left", 4, end=GroupEnd(0, "succeeded", "all"))
     assert group.end == (0, "all")

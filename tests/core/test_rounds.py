@@ -13,19 +13,19 @@ from ftrun.core.ranks.table import (
     Act,
     AskedRetry,
     Begin,
+    BeginRound,
     Blamed,
     Cleared,
-    End,
     Ended,
-    Fence,
+    EndRank,
+    FenceRank,
     Finished,
     GiveUp,
-    Go,
     Happened,
     LeftRound,
     Member,
     Prove,
-    Release,
+    ReleaseSnapshot,
     Report,
     Restore,
     Restored,
@@ -33,7 +33,7 @@ from ftrun.core.ranks.table import (
     Rules,
     SaidHello,
     Snapshot,
-    Start,
+    StartRank,
     Waited,
 )
 
@@ -88,8 +88,12 @@ def test_a_retry_that_overtakes_the_last_hello_begins_with_it() -> None:
     assert world.then(SaidHello(0), SaidHello(1), AskedRetry(1, 1, "a link was down", False)) == []
     assert world.then(LeftRound(1, 1, KEPT)) == []
     retry = "a link was down"
-    assert world.then(SaidHello(2)) == [Begin("retry", 2, (), retry), Fence(0, 1, retry), Fence(2, 1, retry)]
-    assert [act.local_rank for act in world.then(LeftRound(0, 1), LeftRound(2, 1)) if isinstance(act, Go)] == [0, 1, 2]
+    assert world.then(SaidHello(2)) == [Begin("retry", 2, (), retry), FenceRank(0, 1, retry), FenceRank(2, 1, retry)]
+    assert [act.local_rank for act in world.then(LeftRound(0, 1), LeftRound(2, 1)) if isinstance(act, BeginRound)] == [
+        0,
+        1,
+        2,
+    ]
 
 
 def test_a_process_that_cannot_go_on_before_the_last_hello_is_replaced_after_it() -> None:
@@ -97,7 +101,7 @@ def test_a_process_that_cannot_go_on_before_the_last_hello_is_replaced_after_it(
     world.rounds = Rounds((Member(0, 0), Member(1, 1)))
     assert world.then(SaidHello(0), AskedRetry(0, 1, "why", True), LeftRound(0, 1, (), "CUDA is broken")) == []
     why = "the process of rank 0 cannot go on: CUDA is broken"
-    assert world.then(SaidHello(1)) == [Begin("rank", 2, (0,), why), Fence(1, 1, why), End(0)]
+    assert world.then(SaidHello(1)) == [Begin("rank", 2, (0,), why), FenceRank(1, 1, why), EndRank(0)]
 
 
 def test_who_has_left_another_round_has_not_left_this_one() -> None:
@@ -111,13 +115,13 @@ def test_a_rank_that_dies_is_replaced_alone() -> None:
     world = World()
     assert world.then(Ended(1, 137, "it died")) == [
         Begin("rank", 2, (1,), "it died"),
-        Fence(0, 1, "it died"),
-        Fence(2, 1, "it died"),
-        End(1),
+        FenceRank(0, 1, "it died"),
+        FenceRank(2, 1, "it died"),
+        EndRank(1),
     ]
     assert world.then(LeftRound(0, 1, KEPT), LeftRound(2, 1, KEPT)) == []
-    assert world.then(Cleared(1)) == [Start(1, 2)]
-    assert world.then(SaidHello(1, KEPT)) == [Go(rank, 2, Restore(5, rank), "rank") for rank in range(3)]
+    assert world.then(Cleared(1)) == [StartRank(1, 2)]
+    assert world.then(SaidHello(1, KEPT)) == [BeginRound(rank, 2, Restore(5, rank), "rank") for rank in range(3)]
     assert world.then(Waited(frozenset({0, 1}))) == []
     assert world.then(Waited(frozenset({2}))) == [Prove("rank", 2, (1,), 5)]
 
@@ -125,18 +129,18 @@ def test_a_rank_that_dies_is_replaced_alone() -> None:
 def test_two_that_die_at_once_are_replaced_together() -> None:
     world = World()
     world.then(Ended(1, 137, "one died"), Ended(2, 137, "another died"))
-    assert world.acts[-2:] == [Begin("rank", 2, (1, 2), "another died"), End(2)]
+    assert world.acts[-2:] == [Begin("rank", 2, (1, 2), "another died"), EndRank(2)]
     world.then(Cleared(1), Cleared(2), SaidHello(1), SaidHello(2))
-    assert world.then(LeftRound(0, 1)) == [Go(rank, 2, None, "rank") for rank in range(3)]
+    assert world.then(LeftRound(0, 1)) == [BeginRound(rank, 2, None, "rank") for rank in range(3)]
 
 
 def test_a_retry_ends_no_process() -> None:
     world = World()
     world.then(AskedRetry(1, 1, "a link was down"))
     assert world.of(Begin) == [Begin("retry", 2, (), "a link was down")]
-    assert not world.of(End)
+    assert not world.of(EndRank)
     world.then(*(LeftRound(rank, 1, KEPT) for rank in range(3)))
-    assert world.acts == [Go(rank, 2, Restore(5, rank), "retry") for rank in range(3)]
+    assert world.acts == [BeginRound(rank, 2, Restore(5, rank), "retry") for rank in range(3)]
 
 
 def test_a_retry_of_a_round_that_has_ended_changes_nothing() -> None:
@@ -175,14 +179,14 @@ def test_a_rank_that_does_not_come_is_replaced() -> None:
     world = World()
     world.then(AskedRetry(0, 1, "why"), LeftRound(0, 1), LeftRound(1, 1))
     assert world.then(Waited(), now=109.0) == []
-    assert world.then(Waited(), now=110.0)[-1] == End(2)
+    assert world.then(Waited(), now=110.0)[-1] == EndRank(2)
     assert world.of(Begin)[0][:3] == ("rank", 2, (2,))
 
 
 def test_a_process_that_cannot_go_on_is_replaced() -> None:
     world = World()
     world.then(AskedRetry(0, 1, "why"), LeftRound(1, 1, (), "its device is lost"))
-    assert world.acts[-1] == End(1)
+    assert world.acts[-1] == EndRank(1)
 
 
 @pytest.mark.parametrize("rungs", [{"retry"}, {"rank"}])
@@ -237,7 +241,7 @@ def test_a_rank_is_replaced_so_often_without_progress() -> None:
 def test_a_finished_rank_comes_back_and_one_that_has_exited_cannot() -> None:
     world = World()
     world.then(Finished(0, 1), Ended(1, 1, "why"))
-    assert Fence(0, 1, "why") in world.acts
+    assert FenceRank(0, 1, "why") in world.acts
     world = World()
     world.then(Finished(0, 1), Ended(0, 0), Ended(1, 1, "why"))
     assert world.failed == "rank 0 has ended already"
@@ -276,25 +280,25 @@ def lending() -> World:
     world.then(Ended(1, 137, "it died"), Ended(2, 137, "it died"), Cleared(1), Cleared(2))
     world.then(LeftRound(0, 1, ALL), SaidHello(1), SaidHello(2))
     restore = Restore(5, 0, "all")
-    assert world.acts == [Go(rank, 2, restore, "rank", lends=rank == 0) for rank in range(3)]
+    assert world.acts == [BeginRound(rank, 2, restore, "rank", lends=rank == 0) for rank in range(3)]
     return world
 
 
 def test_a_snapshot_is_released_once_every_rank_that_borrows_it_has_loaded_it() -> None:
     world = lending()
     assert world.then(Restored(1, 2), Restored(1, 2), Restored(2, 1), Restored(0, 2)) == []
-    assert world.then(Restored(2, 2)) == [Release(0, 2)]
+    assert world.then(Restored(2, 2)) == [ReleaseSnapshot(0, 2)]
     assert world.then(Restored(2, 2)) == []
 
 
 def test_a_rank_whose_function_has_returned_needs_no_snapshot() -> None:
     world = lending()
-    assert world.then(Restored(1, 2), Finished(2, 2)) == [Release(0, 2)]
+    assert world.then(Restored(1, 2), Finished(2, 2)) == [ReleaseSnapshot(0, 2)]
 
 
 def test_nobody_lends_where_each_rank_has_its_own_snapshot() -> None:
     world = World()
-    assert not any(act.lends for act in world.recover(1) if isinstance(act, Go))
+    assert not any(act.lends for act in world.recover(1) if isinstance(act, BeginRound))
     assert world.then(Restored(1, 2)) == []
 
 
@@ -338,20 +342,20 @@ class Adversary:
         assert not (self.given_up and acts), "nothing is done after the end of the attempt"
         records = [act for act in acts if isinstance(act, Begin)]
         assert all(isinstance(acts[0], Begin | GiveUp) for _ in records), "the record comes before the acts"
-        if any(isinstance(act, Go) for act in acts):
+        if any(isinstance(act, BeginRound) for act in acts):
             assert all(at is None for at in self.at_work), "two rounds at work"
             assert self.rounds.number == before.number + 1
-            assert sorted(act.local_rank for act in acts if isinstance(act, Go)) == list(range(RANKS))
+            assert sorted(act.local_rank for act in acts if isinstance(act, BeginRound)) == list(range(RANKS))
         for act in acts:
             self.perform(act)
 
     def perform(self, act: Act) -> None:
         match act:
-            case Fence(rank) | Go(rank) | Release(rank):
+            case FenceRank(rank) | BeginRound(rank) | ReleaseSnapshot(rank):
                 self.to_rank.append((rank, self.incarnation[rank], act))
-            case End(rank):
+            case EndRank(rank):
                 self.stop(rank)
-            case Start(rank, number):
+            case StartRank(rank, number):
                 assert not self.alive[rank], "a process beside another one of its rank"
                 assert rank in self.ended
                 self.ended.discard(rank)
@@ -410,14 +414,14 @@ class Adversary:
             self.move("to rank", 0, False)
 
     def arrive(self, rank: int, act: Act) -> None:
-        if isinstance(act, Fence) and self.at_work[rank] is not None and act.round == self.doing[rank]:
+        if isinstance(act, FenceRank) and self.at_work[rank] is not None and act.round == self.doing[rank]:
             self.leave(rank)
-        elif isinstance(act, Go) and self.at_work[rank] is None and act.round > self.doing[rank] - 1:
+        elif isinstance(act, BeginRound) and self.at_work[rank] is None and act.round > self.doing[rank] - 1:
             others = {at for at in self.at_work if at is not None}
             assert others <= {act.round}, "two rounds at work"
             self.at_work[rank] = self.doing[rank] = act.round
             self.begin(rank, act)
-        elif isinstance(act, Release):
+        elif isinstance(act, ReleaseSnapshot):
             self.released[rank] = act.round
 
     # --- snapshots, as the hooks keep them ---
@@ -430,7 +434,7 @@ class Adversary:
     def held(self, rank: int) -> tuple[Snapshot, ...]:
         return tuple(Snapshot(one.step, "all") for one in self.slots[rank] if one is not None)
 
-    def begin(self, rank: int, go: Go) -> None:
+    def begin(self, rank: int, go: BeginRound) -> None:
         step = None if go.restore is None else go.restore.step
         mine = self.slots[rank] = [one if one is not None and one.step == step else None for one in self.slots[rank]]
         self.lent[rank] = oldest(mine) if go.lends else None

@@ -14,9 +14,8 @@ ATTEMPT = looks.follow(Attempt(1, pid=7, spawned_at=50.0, ranks=(RANK,)))
 
 
 def looked(seen: Attempt, now: float, found: Spin | None) -> Attempt:
-    return looks.end(
-        looks.begin(seen, now), None, "it computes", now + 1, 0.1, spinning=found and found._replace(since=now)
-    )
+    result = looks.LookResult(None, "it computes", 0.1, spin=found and found._replace(since=now))
+    return looks.end(looks.begin(seen, now), result, now + 1)
 
 
 def found_at(seen: Attempt, until: float = 20_000.0) -> float | None:
@@ -121,6 +120,13 @@ def test_in_a_group_the_ranks_of_all_members_have_to_wait() -> None:
     assert not waits_for_devices(seen, limit - 1, group)
     assert waits_for_devices(seen, limit, group)
     assert assess(seen, limit, group).finding is None
-    finding = assess(seen._replace(all_wait=True), limit, group).finding
+    finding = assess(seen._replace(group_awaits_devices=True), limit, group).finding
     assert finding is not None
     assert finding.rule == "device-wait"
+
+
+def test_collectives_that_are_launched_between_two_looks_end_what_they_showed() -> None:
+    """An answer that is missing once is no change."""
+    seen = looked(ATTEMPT, 115.0, AWAITED._replace(launched="7"))
+    assert found_at(looked(looked(seen, 122.0, AWAITED), 140.0, AWAITED._replace(launched="7"))) == found_at(seen)
+    assert found_at(looked(seen, 140.0, AWAITED._replace(launched="8"))) == 140.0 + spin.LIMITS["device-wait"]

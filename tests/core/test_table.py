@@ -7,7 +7,7 @@ import pytest
 from ftrun.core.group.messages import GroupEnd, GroupOrder, World
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.job import TABLE, decide
+from ftrun.core.machine.job import TABLE, UNEXPECTED, decide
 from ftrun.core.machine.states import (
     PHASES,
     Done,
@@ -43,7 +43,7 @@ from ftrun.core.machine.values import (
 from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Member, Rounds, SaidHello, Snapshot
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.idle import TreeSample
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 
 # A cell that is neither here nor in the table, or in both, fails: whoever adds a phase or an event decides on each.
 EMPTY: dict[type[Phase], str] = {
@@ -206,6 +206,7 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
     ],
     ev.Rescheduled: [ev.Rescheduled(10.0, "a pod was scheduled again")],
     ev.DevicesFound: [ev.DevicesFound(10.0, (GPU,)), ev.DevicesFound(10.0, ())],
+    ev.InputSpent: [ev.InputSpent(10.0)],
     ev.HistoryLoaded: [
         ev.HistoryLoaded(10.0, (), ()),
         ev.HistoryLoaded(10.0, (OCCURRENCE,), (Schedule("a", 0, "n", 1.0, 7, 3, failed=True),)),
@@ -251,13 +252,20 @@ WANTS: list[Want] = [
     Finish(143, "stopped", "why", own=True, asked=True),
     Finish(0, "succeeded", "why"),
 ]
+LIMITS = Policy().limits
 POLICIES = [
     Policy(),
-    Policy(files=True, limits=Policy().limits._replace(auto=True)),
-    Policy(restart_on=frozenset({"hang", "fault", "failure"}), max_restarts=None, grace=0.0),
-    Policy(min_devices=1, shared=True, unconditional=True, device_timeout=60.0, max_restarts=1),
-    Policy(group=True),
-    Policy(group=True, member=1, ranks=1),
+    Policy(files=True, limits=LIMITS._replace(auto=True)),
+    Policy(restart_on=frozenset({"hang", "fault", "failure"}), max_restarts=None, limits=LIMITS._replace(grace=0.0)),
+    Policy(
+        min_devices=1,
+        membership=Membership(shared=True),
+        unconditional=True,
+        limits=LIMITS._replace(device_timeout=60.0),
+        max_restarts=1,
+    ),
+    Policy(membership=Membership(group=True)),
+    Policy(membership=Membership(group=True, member=1), ranks=1),
 ]
 
 
@@ -271,6 +279,7 @@ def test_each_event_in_this_phase(phase: type[Phase], every: int) -> None:
 
 def check_cell(phase: type[Phase], event: type[ev.Event], every: int) -> None:
     empty = event.__name__ in EMPTY[phase].split()
+    assert empty or (phase, event) not in UNEXPECTED
     assert empty != ((phase, event) in TABLE), f"decide on {event}: a handler in TABLE, or a word in EMPTY"
     ledger = Ledger(start_cnt=1, hang=1, reason="hang", learned=UsualPauses(1.0, 2.0, 100))
     jobs = [
@@ -287,7 +296,10 @@ def check_cell(phase: type[Phase], event: type[ev.Event], every: int) -> None:
         if isinstance(getattr(an_event, "requester", None), ev.Requester) and phase is not Launching:
             answers = [effect for effect in effects if isinstance(effect, do.Answer)]
             assert [answer.id for answer in answers] == ["7"], ("a request that nobody answers", job, an_event)
-        if empty and job.paused is None:
+        if (phase, event) in UNEXPECTED and job.paused is None:
+            assert after == job._replace(unexpected=after.unexpected, ledger=after.ledger), an_event
+            assert [effect.event for effect in effects if isinstance(effect, do.Persist)] == ["unexpected"], an_event
+        elif empty and job.paused is None:
             assert after is job, an_event
             assert effects == (), an_event
 

@@ -7,18 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.machine.values import Finding
-from ftrun.helpers.evidence.classification import (
-    Change,
-    Outside,
-    changes,
-    classify,
-    other_silent_ranks,
-    process_subtree,
-)
-from ftrun.helpers.evidence.processes import Io, Observation, ProcessState, tree
-from ftrun.helpers.evidence.stacks import Frame, Stack, Stacks, Thread
-from ftrun.host.procfs import Stat
+from ftrun.helpers.evidence.changes import Change, changes, process_subtree
+from ftrun.helpers.evidence.classification import Outside, classify, other_silent_ranks
+from ftrun.helpers.evidence.job_processes import tree
+from ftrun.helpers.evidence.processes import Io, Observation, ProcessState
+from ftrun.host import procfs
 from ftrun.messages.evidence import RankState
+from waitproof.procfs import Stat
+from waitproof.stacks import Frame, Stack, Stacks, Thread
 
 GIVEN = Finding("step", 0, 41.0, 30.0, 7, pid=1)
 PROVED = Finding("deadlock", 0, 30.0, 15.0, 7, pid=1)
@@ -152,8 +148,8 @@ def test_process_subtree_has_the_suspect_first() -> None:
     assert process_subtree(7, found) == []
 
 
-def processes(*pairs: tuple[int, int]) -> list[Stat]:
-    return [Stat(pid, "x", "S", parent, pid, pid, 1, 0) for pid, parent in pairs]
+def processes(*pairs: tuple[int, int]) -> list[procfs.Stat]:
+    return [procfs.Stat(pid, "x", "S", parent, pid, pid, 1, 0) for pid, parent in pairs]
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30)), max_size=40), st.sets(st.integers(1, 30)))

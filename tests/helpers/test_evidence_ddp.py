@@ -100,7 +100,7 @@ def test_the_verdict_names_it_under_torchrun(runs: Runs, tmp_path: Path, how: st
     assert found["rank"] == hung or f"rank {hung}" in found["why"] or how == "worker", run.log()
 
 
-@pytest.mark.slow  # in the gate tests/helpers/test_blame_in_backward.py has the same as values
+@pytest.mark.slow  # in the gate tests/waitproof/test_blame_in_backward.py has the same as values
 def test_of_three_ranks_the_one_in_no_backward_pass_is_blamed(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     options = ("--nproc-per-node", "3", "--standby", "off", "--max-restarts", "0", "--grace", "1s")

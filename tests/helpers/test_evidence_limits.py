@@ -11,13 +11,10 @@ from pathlib import Path
 import pytest
 
 from ftrun.core.machine.values import Finding
-from ftrun.helpers.evidence import children, stacks
 from ftrun.helpers.evidence.folder import KEPT, Folder
 from ftrun.helpers.evidence.investigation import FEW, Investigation
-from ftrun.helpers.evidence.processes import TICKS, Observation, ProcessState
-from ftrun.helpers.evidence.stacks import Stacks
+from ftrun.helpers.evidence.processes import Observation, ProcessState
 from ftrun.host.helpers import CODE
-from ftrun.host.procfs import Stat
 from ftrun.messages.evidence import RankState, Request
 from support.evidence_job import (
     NO_PTRACE,
@@ -32,6 +29,9 @@ from support.evidence_job import (
 )
 from support.evidence_job import job as job
 from support.runs import carrying, wait_for
+from waitproof import children, stacks
+from waitproof.procfs import TICKS, Stat
+from waitproof.stacks import Stacks
 
 SLEEP = f"import time\n{READY}time.sleep(600)"
 BUSY = f"{READY}while True:\n    pass"

@@ -9,15 +9,16 @@ from markdown_it import MarkdownIt
 from ftrun.core.machine.values import Finding
 from ftrun.core.rules import hang_rules
 from ftrun.core.text.markdown import block, code, plain, table
-from ftrun.helpers.evidence.classification import Change, Classification
+from ftrun.helpers.evidence.changes import Change
+from ftrun.helpers.evidence.classification import Classification
 from ftrun.helpers.evidence.flight_recorder import Answer, Collective
 from ftrun.helpers.evidence.processes import Io, ProcessState
 from ftrun.helpers.evidence.report import Facts, OpenFiles, markdown, opening, what_to_do
 from ftrun.helpers.evidence.report_document import document
-from ftrun.helpers.evidence.stacks import Frame, Stack, Thread
-from ftrun.host.procfs import Stat
 from ftrun.messages.evidence import RankState, Request
 from ftrun.messages.probe import Device
+from waitproof.procfs import Stat
+from waitproof.stacks import Frame, Stack, Thread
 
 hostile = st.text(st.sampled_from("`|*_<>[](){}#~&\\!\n\r\x1b\u202e\udcff aä-=+.1:/\"'"), max_size=30)
 

@@ -7,15 +7,15 @@ import sys
 import time
 from pathlib import Path
 
-from ftrun.helpers.evidence import processes
 from ftrun.host import procfs
 from support.runs import HOUSE, wait_for
+from waitproof.procfs import TICKS
 
 WAITS = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
 OBSERVES = """
 import sys
 sys.path[:0] = sys.argv[2:]
-from ftrun.helpers.evidence import processes
+from ftrun.helpers.evidence import job_processes as processes
 for _ in sys.stdin:
     print(*sorted(processes.members(int(sys.argv[1]), frozenset())), flush=True)
 """
@@ -35,7 +35,7 @@ def test_the_other_ranks_are_observed_after_the_end_of_the_first(tmp_path: Path)
     before = waits({name: value for name, value in os.environ.items() if name != "FTRUN_BEAT_DIR"})
     began = procfs.stat(before.pid)
     assert began is not None
-    wait_for(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * processes.TICKS > began.start + 1, "the next tick")
+    wait_for(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS > began.start + 1, "the next tick")
     first, second = waits(environment), waits(environment)
     paths = [str(HOUSE / folder) for folder in ("supervisor", "hooks")]
     observer = subprocess.Popen(
@@ -58,7 +58,7 @@ def test_the_other_ranks_are_observed_after_the_end_of_the_first(tmp_path: Path)
 STARTED = """
 import sys
 sys.path[:0] = sys.argv[1:]
-from ftrun.helpers.evidence import processes
+from ftrun.helpers.evidence import job_processes as processes
 print(flush=True)
 root, *ranks = map(int, sys.stdin.read().split())
 excluded = processes.with_newly_started({1}, root, {root, *ranks})
@@ -73,7 +73,7 @@ def test_what_ftrun_has_just_started_is_no_part_of_the_job(tmp_path: Path) -> No
     root, former, older = waits(environment), waits(parked), waits(plain)
     begun = procfs.stat(older.pid)
     assert begun is not None
-    wait_for(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * processes.TICKS > begun.start + 1, "the next tick")
+    wait_for(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS > begun.start + 1, "the next tick")
     paths = [str(HOUSE / folder) for folder in ("supervisor", "hooks")]
     observer = subprocess.Popen(
         [sys.executable, "-c", STARTED, *paths],

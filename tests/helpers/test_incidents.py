@@ -91,6 +91,23 @@ def test_the_last_restart_says_that_the_next_one_ends_the_job() -> None:
     assert "0 restarts left without progress; the next hang without progress ends the job: look now" in text(due.about)
 
 
+def test_what_comes_again_at_the_same_place_has_to_be_mended() -> None:
+    hang = HANG | {"why": "train.py:68 step"}
+    found = made()
+    assert (
+        events(found, [hang, RESTART, SPAWNED, hang | {"why": "eval.py:5"}, RESTART, SPAWNED, hang]) == ["restart"] * 2
+    )
+    (due,) = found.take(RESTART | {"attempt": 4}, 110.0)
+    assert due.about is not None
+    assert due.about["why"].endswith("; second hang at train.py:68")
+    assert due.about["do"] == "mend what `ftctl report` shows: it comes again at the same place"
+    group, run = made(0), RUN | {"why": "member 2 (c): rank 5 stopped; third hang at train.py:68"}
+    (due,) = [due for record in (STOP, run, PEER) for due in group.take(record, 110.0)]
+    assert due.about is not None
+    assert due.about["why"].endswith("; third hang at train.py:68")
+    assert due.about["do"].startswith("mend what")
+
+
 def test_an_end_is_always_reported_and_says_what_the_scheduler_should_do() -> None:
     found = made()
     (due,) = [due for record in (HANG, STOPPING, END) for due in found.take(record, 100.0)]

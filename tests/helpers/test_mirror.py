@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.mirror.synchronization import RECORDS
-from ftrun.messages.mirror import EVENTS, Done
+from ftrun.messages.output import MIRROR_EVENTS, Done
 from support.helper_process import HelperProcess
 from support.network_disk import Disk
 from support.network_disk import disk as disk
@@ -21,7 +21,7 @@ SOON = "from ftrun.helpers.mirror import synchronization; synchronization.PERIOD
 
 def done(**fields: Any) -> dict[str, Any]:
     """The helper's last message."""
-    found: dict[str, Any] = json.loads(EVENTS.dump(Done(**fields)))
+    found: dict[str, Any] = json.loads(MIRROR_EVENTS.dump(Done(**fields)))
     return found
 
 

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from ftrun.core.group.waits import Blocked, Link, Waits
-from ftrun.helpers.evidence.other_members import OtherMembers
-from ftrun.helpers.evidence.proof import Facts, Proof
+from ftrun.helpers.evidence.other_members import OtherMembers, as_message
 from ftrun.helpers.messenger import group_waits
 from ftrun.helpers.messenger.group_waits import CoordinatorWaits, MemberWaits
 from ftrun.messages import group_waits as messages
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_waits import Membership
 from ftrun.messages.peers import MemberAddress
+from waitproof import group_waits as seen_here
+from waitproof.group_waits import GroupWaits
+from waitproof.proof import Facts, Proof
 
 ENDS = "10.0.0.1:5", "10.0.0.2:6"
 
@@ -37,9 +39,9 @@ class Peer:
 def seen(member: int, fingerprint: str = "print") -> Proof:
     """What a look at this member has found: only the other one may end the wait of its rank."""
     text = ("waits in all_reduce at train.py:9", "all_reduce") if member == 0 else ("waits for a lock at a.py:3", "")
-    process = Blocked(100 + member, member, *text, links=(0,))
-    link = Link(ENDS[member], ENDS[1 - member], (0,), 7, True)
-    waits = Waits(0, 0, "", f"{fingerprint}-{member}", (process,), (link,))
+    process = seen_here.Blocked(100 + member, member, *text, links=(0,))
+    link = seen_here.Link(ENDS[member], ENDS[1 - member], (0,), 7, True)
+    waits = GroupWaits(f"{fingerprint}-{member}", (process,), (link,))
     return Proof("it waits", f"rank {member} waits", group=waits, in_group=True)
 
 
@@ -163,7 +165,7 @@ def test_what_is_sent_is_bounded_and_what_is_left_out_is_open() -> None:
 def test_inconsistent_waits_are_refused(changed: dict[str, Any]) -> None:
     waits = seen(1).group
     assert waits is not None
-    good = waits._replace(member=1)
+    good = as_message(waits, 1)
     assert messages.load_waits(messages.dump(good), 1, 2) == good
     with pytest.raises(Malformed):
         messages.load_waits(messages.dump(good._replace(**changed)), 1, 2)

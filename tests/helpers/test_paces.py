@@ -17,7 +17,7 @@ from ftrun.helpers.messenger.main_threads import MainThread, Used, uses_accelera
 from ftrun.helpers.messenger.paces import Paces
 from ftrun.host import procfs
 from ftrun.messages.messenger import Straggler
-from ftrun.views import paces
+from ftrun.records import paces
 from ftrun_hooks import layout as at
 from support.runs import wait_for
 

@@ -11,8 +11,8 @@ import pytest
 from ftrun.core.rules.fault_codes import UNKNOWN
 from ftrun.helpers.reset_file.contents import local_ranks, parse
 from ftrun.messages.codec import EXACT
+from ftrun.messages.healing import RESET_EVENTS, Contents, RankFault
 from ftrun.messages.helpers import LINE_LIMIT
-from ftrun.messages.reset_file import EVENTS, Contents, RankFault
 from support.helper_process import HelperProcess, Line
 from support.runs import wait_for
 
@@ -265,7 +265,7 @@ def test_fields_may_be_missing_or_null() -> None:
 def test_message_with_many_faults_fits_in_a_line() -> None:
     found, _ = parsed(*[rank(n, codes=",".join(f"{n:04X}{m:04X}" for m in range(20))) for n in range(1000)])
     assert len(found.faults) == 256
-    assert len(EVENTS.dump(found)) < LINE_LIMIT
+    assert len(RESET_EVENTS.dump(found)) < LINE_LIMIT
 
 
 def test_only_ranks_of_this_container_count(path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.helpers.shared_folder import ForeignContent
 from ftrun.helpers.state_store import contents
 from ftrun.messages.state_store import Fault
 from support.helper_process import HelperProcess
@@ -234,7 +235,7 @@ def test_a_kill_before_any_call_leaves_the_old_file_or_the_new_one(tmp_path: Pat
     ],
 )
 def test_a_foreign_history_is_rejected(content: bytes) -> None:
-    with pytest.raises(contents.ForeignContent):
+    with pytest.raises(ForeignContent):
         contents.parse(content)
 
 
@@ -398,7 +399,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
 def test_the_wait_for_a_lock_is_bounded(tmp_path: Path) -> None:
     with open(tmp_path / "history.lock", "wb") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
-        patience = "import ftrun.helpers.state_store.shared_folder as folder; folder.PATIENCE = 0.2"
+        patience = "import ftrun.helpers.shared_folder as folder; folder.PATIENCE = 0.2"
         state_store, _ = start(tmp_path, before=patience)
         with state_store:
             keep(state_store, fault(1))
@@ -482,7 +483,7 @@ def test_a_verdict_of_an_earlier_job_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["schema", "verdict", "exit_code", "node", "why", "schedule_cnt", "time"])
 def test_an_incomplete_verdict_is_rejected(name: str) -> None:
     contents.parse_verdict(json.dumps(lacking(verdict(), "device")).encode())
-    with pytest.raises(contents.ForeignContent):
+    with pytest.raises(ForeignContent):
         contents.parse_verdict(json.dumps(lacking(verdict(), name)).encode())
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from core.test_coordinator import running
 from ftrun.core.group import membership
 from ftrun.helpers.messenger.group_view import CoordinatorSide, MemberSide, OwnMember
 from ftrun.helpers.messenger.imports import ImportsSeeker
@@ -153,6 +154,24 @@ def test_view_of_a_large_group_goes_in_frames_of_bounded_size(run_dir: Path) -> 
     assert all(len(content) <= messages.LIMIT for content in sent)
     ranks = [one.rank for content in sent for one in messages.load(GroupView, content).rows]
     assert ranks == list(range(1, 300))
+
+
+def test_a_member_that_connects_again_is_present_until_it_is_lost(run_dir: Path) -> None:
+    """Otherwise two members could take themselves for the first one, and both report the loss of rank 0."""
+    side = CoordinatorSide(address(0), Lines(), lambda rank, kind, content: True)  # type: ignore[arg-type]
+    group = running(3)
+    for member in (1, 2):
+        side.receive(member, messages.ROW, messages.dump(row(member)), 1.0)
+
+    def present(now: float, *connected: int) -> list[int]:
+        side.process(now, group.coordinator, lambda: dict.fromkeys(connected, Connection()))
+        view = messages.load(GroupView, (run_dir / messages.FILE).read_bytes())
+        return [one.rank for one in view.rows if one.present]
+
+    later = time.monotonic() + 1000
+    assert present(later, 2) == [1, 2]
+    group.gone(1)
+    assert present(later + 10, 2) == [2]
 
 
 def test_a_rank_that_is_slow_against_the_ranks_of_all_members_is_marked(run_dir: Path) -> None:

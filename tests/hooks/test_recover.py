@@ -43,12 +43,12 @@ class Rank:
         return message
 
     def fence(self, number: int) -> None:
-        self.connection.send(json.dumps({"type": "fence", "round": number, "why": "a test"}).encode())
+        self.connection.send(json.dumps({"type": "fence_rank", "round": number, "why": "a test"}).encode())
 
     def go(self, number: int, step: int | None = None, reason: str = "retry") -> None:
         variables = {**VARIABLES, "WORLD_SIZE": "3", "MASTER_PORT": str(1000 + number), "FTRUN_ROUND": str(number)}
-        restore = None if step is None else {"step": step, "from": 0, "shard": ""}
-        order = {"type": "go", "round": number, "variables": variables, "restore": restore, "reason": reason}
+        restore = None if step is None else {"step": step, "source": 0, "shard": ""}
+        order = {"type": "begin_round", "round": number, "variables": variables, "restore": restore, "reason": reason}
         self.connection.send(json.dumps(order).encode())
 
     def slot(self, name: str) -> int:

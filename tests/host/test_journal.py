@@ -18,7 +18,7 @@ hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 for number in range(3):
     journal.record("progress", 1, (("number", number),), False)
 resource.setrlimit(resource.RLIMIT_FSIZE, (150, hard))
-journal.flush()
+journal.barrier()
 print(journal.problem)
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 journal.record("restart", 2, (), True)

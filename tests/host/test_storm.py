@@ -126,10 +126,11 @@ def test_what_is_not_of_the_command_goes_on_after_all_was_stopped_in_one_call(ru
         pytest.skip("nsenter is not permitted here")
     program = patched("import ftrun.host.tree as tree; tree.STORM = 0.0")
     left = '(trap "" TERM; exec setsid sleep 600) &'
-    script = f'[ $MA_PROC_START_CNT = 1 ] || exit 0; {left} until [ -e "$0" ]; do sleep 0.02; done; exit 7'
+    # The end of PID 1 ends all others: the second attempt lasts until they were looked at.
+    script = f'[ $MA_PROC_START_CNT = 1 ] && {left} until [ -e "$0/$MA_PROC_START_CNT" ]; do sleep 0.02; done; '
+    script += "[ $MA_PROC_START_CNT != 1 ] || exit 7"
     options = ("--restart-on", "failure", "--grace", "200ms", "--backoff", "10ms")
-    go = runs.folder / "go"
-    run = runs.start(*options, "sh", "-c", script, str(go), prefix=PID1, program=program)
+    run = runs.start(*options, "sh", "-c", script, str(runs.folder), prefix=PID1, program=program)
     run.until("spawned")
     (ftrun,) = children(run.pid)
     outside = ["nsenter", "-t", str(ftrun), "-p", "sleep", "600"]
@@ -138,7 +139,7 @@ def test_what_is_not_of_the_command_goes_on_after_all_was_stopped_in_one_call(ru
         going, stopped = (wait_for(partial(children, one.pid), "nsenter forks")[0] for one in visitors)
         os.kill(stopped, signal.SIGSTOP)
         wait_for(lambda: (state_of(going), state_of(stopped)) == ("S", "T"), "the states of the processes from outside")
-        go.touch()
+        (runs.folder / "1").touch()
         run.until("restart")
         wait_for(lambda: state_of(going) == "S", "it goes on")
         assert state_of(stopped) == "T"
@@ -147,6 +148,7 @@ def test_what_is_not_of_the_command_goes_on_after_all_was_stopped_in_one_call(ru
             for pid in (*children(one.pid), one.pid):
                 os.kill(pid, signal.SIGKILL)
             one.wait(60)
+    (runs.folder / "2").touch()
     assert run.wait() == 0, run.log()
     assert run.named("killed")[0]["processes"] >= 1
     assert not run.named("problem")

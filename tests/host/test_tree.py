@@ -18,8 +18,10 @@ from support.runs import (
     MOUNTS,
     PID1,
     TREE,
+    Run,
     Runs,
     alive,
+    children,
     end_process,
     need_mounts,
     need_pid1,
@@ -64,6 +66,53 @@ def test_a_restart_leaves_no_process(runs: Runs, prefix: tuple[str, ...], grace:
     left = [found for _, pid, start in lines if (found := procfs.stat(int(pid))) and found.start == int(start)]
     assert prefix or all(process.ended for process in left)
     wait_for(lambda: not runs.living(), "the end of all its processes")
+
+
+def ask_to_end(run: Run, prefix: tuple[str, ...]) -> None:
+    """With SIGTERM; the `unshare` around PID 1 is left alone."""
+    (pid,) = children(run.pid) if prefix else (run.pid,)
+    os.kill(pid, signal.SIGTERM)
+
+
+SAVES_WHEN_ASKED = """
+import os, signal, sys, time
+def save(*about):
+    for shard in range(20):
+        print("shard", shard, flush=True)
+        time.sleep(0.02)
+    open("saved", "w").close()
+    print("saved", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+open("ready", "w").close()
+while True: signal.pause()
+"""
+
+
+@pytest.mark.parametrize("reader", ["tee log", "cat | tee log"])
+def test_a_script_pipes_the_training_into_another_program_and_it_can_save_when_it_is_asked_to_end(
+    runs: Runs, prefix: tuple[str, ...], reader: str
+) -> None:
+    """The shell dies of SIGTERM first, which leaves both to ftrun."""
+    (runs.folder / "train.py").write_text(SAVES_WHEN_ASKED)
+    script = f"{sys.executable} train.py 2>&1 | {reader}; true"
+    run = runs.start("--grace", "30s", "bash", "-c", script, prefix=prefix)
+    wait_for(lambda: (runs.folder / "ready").exists() or None, "that it handles the signal")
+    ask_to_end(run, prefix)
+    assert run.wait() == 143, run.log()
+    assert (runs.folder / "saved").exists(), run.log()
+    assert (runs.folder / "log").read_text().endswith("shard 19\nsaved\n"), "nothing of its output is lost"
+
+
+@pytest.mark.parametrize("script", ["coproc cat; exec <&${COPROC[0]} >&${COPROC[1]}; read", "sleep 3600 | sleep 3601"])
+def test_readers_that_do_not_end_by_themselves_are_ended_within_the_grace(
+    runs: Runs, prefix: tuple[str, ...], script: str
+) -> None:
+    """Two that wait for each other, and one that does not read its input."""
+    run = runs.start("--grace", "300s", "bash", "-c", f"( touch ready; {script} ) ; true", prefix=prefix)
+    wait_for(lambda: (runs.folder / "ready").exists() or None, "the pipe")
+    ask_to_end(run, prefix)
+    assert run.wait() == 143, run.log()
 
 
 @pytest.mark.parametrize("code", [0, 7])
@@ -153,7 +202,10 @@ import sys
 sys.path[:0] = {paths!r}
 import ftrun.pid1.loop as loop
 given = loop.policy
-loop.policy = lambda *found: given(*found)._replace(kill_timeout=1.0)
+def short(*found):
+    policy = given(*found)
+    return policy._replace(limits=policy.limits._replace(kill_timeout=1.0))
+loop.policy = short
 from ftrun.cli.run import main
 main()
 """

@@ -41,18 +41,19 @@ def before_start(tmp_path: Path, *options: str) -> set[str]:
 def test_the_modules_that_are_loaded_before_the_command_is_started_are_few(tmp_path: Path) -> None:
     loaded = before_start(tmp_path)
     own = {name for name in loaded if name.partition(".")[0] in ("ftrun", "ftrun_hooks")}
-    assert not {name for entry in TABLE for name in own if name.endswith(f".{entry.helper}")}
+    files = tuple(f"clients.{entry.client.partition('.')[0]}" for entry in TABLE)
+    assert not {name for name in own if name.endswith(files)}
     assert {name for name in own if "ftrun_hooks" in name} == {"ftrun_hooks", "ftrun_hooks.layout", "ftrun_hooks._last"}
     assert len(own) <= MODULES, sorted(own)
     assert len(loaded - own) <= STANDARD, sorted(loaded - own)
 
 
 def test_the_client_of_a_helper_that_an_option_needs_is_loaded_before(tmp_path: Path) -> None:
-    assert "ftrun.pid1.clients.checkpoint_watcher" in before_start(tmp_path, "--progress", "/nowhere/*")
+    assert "ftrun.pid1.clients.activity" in before_start(tmp_path, "--progress", "/nowhere/*")
 
 
 def test_named_tuples_of_ftrun_are_those_that_are_created_fast() -> None:
-    users = [file for file in (HOUSE / "supervisor").rglob("*.py") if "import NamedTuple" in file.read_text()]
+    users = [file for file in (HOUSE / "supervisor" / "ftrun").rglob("*.py") if "import NamedTuple" in file.read_text()]
     others = [file.name for file in users if "from ftrun.core.named_tuple import NamedTuple" not in file.read_text()]
     assert others == ["named_tuple.py"]
 

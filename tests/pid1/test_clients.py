@@ -120,8 +120,9 @@ def test_an_entry_names_a_program_and_a_client_with_a_protocol(entry: Entry) -> 
 def group_messenger() -> GroupMessenger:
     group = Group(2, 1, "127.0.0.1:29470", None, 600.0, "job", "options")
     helpers, work_dir = SimpleNamespace(add=lambda *arguments, **more: None), SimpleNamespace(path="/run-dir")
+    unset = {name: SimpleNamespace(value=None) for name in ("state-dir", "log-dir")}
     context: Any = SimpleNamespace(
-        policy=Policy(), group=group, helpers=helpers, work_dir=work_dir, beat_dir="/beats", records=[]
+        settings=unset, policy=Policy(), group=group, helpers=helpers, work_dir=work_dir, beat_dir="/beats", records=[]
     )
     return GroupMessenger(context)
 
@@ -170,8 +171,8 @@ def test_devices_are_checked_after_an_attempt_that_ends_before_their_first_repor
         add=lambda *arguments, **more: None, is_running=lambda name: True, send=lambda name, line: sent.append(line)
     )
     context: Any = SimpleNamespace(
-        settings={name: SimpleNamespace(value=None) for name in ("min-devices", "probe", "fault-table")},
-        policy=Policy(checks_devices=True, device_timeout=60.0),
+        settings=SimpleNamespace(min_devices=None, probe=None, fault_table=None),
+        policy=Policy(checks_devices=True, limits=Policy().limits._replace(device_timeout=60.0)),
         helpers=helpers,
         work_dir=SimpleNamespace(path="/run-dir"),
         idle_period=10.0,

@@ -12,7 +12,7 @@ import pytest
 from ftrun.core.machine.effects import BeginRound, FenceRank, ReleaseSnapshot
 from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Report, Restore, Restored, SaidHello, Snapshot
 from ftrun.host.tree import Tree
-from ftrun.messages.ranks import LARGEST
+from ftrun.messages.ranks import LARGEST, TO_RANK
 from ftrun.pid1.rank_channel import RankChannel
 
 HELLO = {"type": "hello", "local_rank": 1, "pid": 7, "held": [[3, "a"]]}
@@ -74,7 +74,7 @@ def test_each_message_is_a_report_of_its_rank(channel: Channel) -> None:
 def test_what_a_process_sent_before_it_ended_arrives_although_it_never_read_its_fence(channel: Channel) -> None:
     peer = channel.connect(HELLO)
     assert channel.receive() == [SaidHello(1, (Snapshot(3, "a"),))]
-    channel.channel.send(FenceRank(1, 1, "why"), lambda local_rank: {})
+    channel.channel.send(FenceRank(1, 1, "why"))
     peer.send(json.dumps({"type": "finished", "round": 1}).encode())
     peer.close()
     assert channel.receive() == [Finished(1, 1)]
@@ -104,14 +104,13 @@ def test_a_connection_that_sends_anything_else_is_closed_with_one_problem(channe
 def test_a_rank_is_told_when_to_leave_and_where_the_next_round_begins(channel: Channel) -> None:
     with channel.connect(HELLO) as peer:
         channel.receive()
-        channel.channel.send(FenceRank(1, 1, "why"), lambda rank: {})
-        channel.channel.send(FenceRank(0, 1, "why"), lambda rank: {})  # nobody is connected
-        channel.channel.send(BeginRound(1, 2, Restore(5, 0, "a"), "rank"), lambda rank: {"RANK": str(rank)})
-        channel.channel.send(ReleaseSnapshot(1, 2), lambda rank: {})
-        assert json.loads(peer.recv(LARGEST)) == {"type": "fence", "round": 1, "why": "why"}
-        go = {"round": 2, "variables": {"RANK": "1"}, "restore": {"step": 5, "from": 0, "shard": "a"}, "reason": "rank"}
-        assert json.loads(peer.recv(LARGEST)) == {"type": "go", "lends": False, **go}
-        assert json.loads(peer.recv(LARGEST)) == {"type": "release", "round": 2}
+        channel.channel.send(FenceRank(1, 1, "why"))
+        channel.channel.send(FenceRank(0, 1, "why"))  # nobody is connected
+        begin = BeginRound(1, 2, Restore(5, 0, "a"), "rank", variables={"RANK": "1"})
+        channel.channel.send(begin)
+        channel.channel.send(ReleaseSnapshot(1, 2))
+        received = [TO_RANK.load(peer.recv(LARGEST)) for _ in range(3)]
+        assert received == [FenceRank(1, 1, "why"), begin, ReleaseSnapshot(1, 2)]
 
 
 def test_a_later_connection_of_a_rank_takes_the_place_of_the_one_before(channel: Channel) -> None:
@@ -127,5 +126,5 @@ def test_a_later_connection_of_a_rank_takes_the_place_of_the_one_before(channel:
 def test_a_rank_that_has_closed_its_end_disturbs_nobody(channel: Channel) -> None:
     channel.connect(HELLO).close()
     assert channel.receive() == [SaidHello(1, (Snapshot(3, "a"),))]
-    channel.channel.send(FenceRank(1, 1, "why"), lambda rank: {})
+    channel.channel.send(FenceRank(1, 1, "why"))
     assert channel.receive() == []

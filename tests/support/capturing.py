@@ -34,7 +34,7 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
     received = open(f"{run_dir}/messages", "a", buffering=1)  # noqa: SIM115
     code = running = 0
 
-    def turn() -> list[messages.Event]:
+    def turn() -> list[messages.OutputEvent]:
         """One turn of the loop; returns the messages of the helper."""
         nonlocal code, running
         due = helpers.deadline
@@ -51,10 +51,10 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
             helpers.child_ended(pid, now, status == 0)
             if pid == running:
                 code, running = os.waitstatus_to_exitcode(status), 0
-        found: list[messages.Event] = []
+        found: list[messages.OutputEvent] = []
         for _, line in helpers.read_lines(ready, now):
             assert line is not None
-            message = messages.EVENTS.load(line)
+            message = messages.OUTPUT_EVENTS.load(line)
             print(line.decode("ascii"), file=received)
             found.append(message)
             if isinstance(message, messages.Broken):
@@ -64,13 +64,13 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
         return found
 
     for attempt in range(int(attempts)):
-        helpers.send(HELPER, messages.REQUESTS.dump(messages.Attempt(attempt + 1, time.monotonic())))
+        helpers.send(HELPER, messages.OUTPUT_REQUESTS.dump(messages.Attempt(attempt + 1, time.monotonic())))
         child = spawn.spawn(command, dict(os.environ), caught.inherited, streams=captured.streams())
         running = child.pid
         while running:
             turn()
         os.close(child.report)
-        helpers.send(HELPER, messages.REQUESTS.dump(messages.GetTail()))
+        helpers.send(HELPER, messages.OUTPUT_REQUESTS.dump(messages.GetTail()))
         while helpers.is_running(HELPER) and not any(isinstance(message, messages.Tail) for message in turn()):
             pass
     captured.close_writers()

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ftrun.helpers.evidence import stacks
 from ftrun.host.helpers import CODE
 from support.runs import HOUSE, alive, carrying, end_process, permitted, state_of, wait_for
+from waitproof import stacks
 
 PATHS = f"{HOUSE / 'supervisor'}\n{HOUSE / 'hooks'}"
 NO_PTRACE = ("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace")

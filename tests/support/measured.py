@@ -1,4 +1,4 @@
-"""The result of a benchmark or stress test, as a file for a page: `docs/measured/<page>/<name>.json`."""
+"""The result of a benchmark or stress test, as a file: `docs/measured/<page>/<name>.json`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Plot(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """One section of a page.
+    """One result.
 
-    `name` orders the sections (`10-first-instruction`), `made_by` is the command that makes it anew, `before` and
+    `name` orders the results (`10-first-instruction`), `made_by` is the command that makes it anew, `before` and
     `after` are paragraphs in Markdown around the table; the cells are Markdown, too."""
 
     name: str

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ftrun.cli.verbs.serve import listening_socket
-from ftrun.views.page.app import Page, Server
+from ftctl.page.app import Page, Server
+from ftctl.verbs.serve import listening_socket
 from support.runs import HOUSE
 
 FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ftrun.views.snapshot import DeviceNow, Incident, Limit, RankNow, Snapshot
+from ftrun.records.snapshot import DeviceNow, Incident, Limit, RankNow, Snapshot
 
 
 def ranks(number: int) -> tuple[RankNow, ...]:

@@ -12,11 +12,11 @@ import random
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from ftrun.helpers.evidence import calls
-from ftrun.helpers.evidence.calls import Call
-from ftrun.helpers.evidence.stacks import Frame, Stack, Thread
-from ftrun.helpers.evidence.waits import empty
-from ftrun.helpers.evidence.world import Descriptor, Interrupts, Socket, WaitingProcess, WaitingThread, World
+from waitproof import calls
+from waitproof.calls import Call
+from waitproof.stacks import Frame, Stack, Thread
+from waitproof.waits import empty
+from waitproof.world import Descriptor, Interrupts, Socket, WaitingProcess, WaitingThread, World
 
 Op = tuple[Any, ...]
 End = tuple[str, int, str]  # kind, number and mode of what a process has open: ("pipe", 0, "r"), ("socket", 0, "a")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from ftrun.messages.checkpoints import REQUESTS, GetRest
+from ftrun.messages.activity import WATCHER_REQUESTS, GetRest
 from support.runs import state_of, wait_for
 
 HOUSE = Path(__file__).resolve().parents[2]
@@ -132,7 +132,7 @@ class Watcher:
 
     def ask_for_rest(self) -> None:
         """Ask as PID 1 does after the command has ended."""
-        self._socket.sendall(REQUESTS.dump(GetRest()))
+        self._socket.sendall(WATCHER_REQUESTS.dump(GetRest()))
 
     @property
     def has_sent_all(self) -> bool:

@@ -13,7 +13,7 @@ import click
 
 import ftrun_hooks as ft
 from ftrun import __version__
-from ftrun.cli.common import WholeNumber
+from ftrun.config.whole_number import WholeNumber
 from ftrun.host import installation
 from ftrun.workload import kinds, ranks
 from ftrun.workload.run import train

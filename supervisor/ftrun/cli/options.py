@@ -84,7 +84,7 @@ class _Grouped(click.Command):
                 formatter.write_dl([row for row in rows if row is not None])
 
 
-def _option(option: option_table.Option) -> click.Option:
+def _option(option: option_table.Option[Any]) -> click.Option:
     name = f"--{option.name}/--no-{option.name}" if option.no else f"--{option.name}"
     names = [f"-{option.short}", name] if option.short else [name]
     default = f"  [default: {option.default}]" if option.default and (option.no or not option.flag) else ""
@@ -105,7 +105,9 @@ def _files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     return [CompletionItem(incomplete, type="file")]
 
 
-def _values(option: option_table.Option, ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
+def _values(
+    option: option_table.Option[Any], ctx: click.Context, param: click.Parameter, text: str
+) -> list[CompletionItem]:
     """For shell completion.  The shell completes files and folders; for other options these are the valid values."""
     if option.metavar in FILES:
         return [CompletionItem(text, type=FILES[option.metavar])]
@@ -121,7 +123,7 @@ def _values(option: option_table.Option, ctx: click.Context, param: click.Parame
     return [CompletionItem(word) for word in words if word and word.startswith(text) and _takes(option, word)]
 
 
-def _takes(option: option_table.Option, word: str) -> bool:
+def _takes(option: option_table.Option[Any], word: str) -> bool:
     try:
         option.read(word)
     except ValueError:

@@ -9,7 +9,7 @@ from ftrun.accelerators.table import BY_NAME
 from ftrun.config import derived, option_table, option_values
 from ftrun.core.rules import exit_codes
 from ftrun.core.text.sentences import printable
-from ftrun.host.lc_ctype import restore_lc_ctype
+from ftrun.host.isolation import restore_lc_ctype
 
 if TYPE_CHECKING:
     from ftrun.config.group_config import Group
@@ -42,8 +42,8 @@ def run(arguments: Sequence[str]) -> int:
         _check_min_devices(settings)
         ranks = _check_ranks(settings)
         group = _group(settings)
-        if settings["dry-run"].value:
-            from ftrun.cli.explain import show
+        if settings.dry_run:
+            from ftrun.config.explain import show
 
             return show(settings, [phase.command for phase in phases] or [command], ranks, group and group.size)
         if phases:
@@ -62,32 +62,33 @@ def run(arguments: Sequence[str]) -> int:
 
 def _check_min_devices(settings: option_table.Settings) -> None:
     """ConfigError if --min-devices is given where there is certainly no device."""
-    if settings["min-devices"].value is None:
+    if settings.min_devices is None:
         return
     from ftrun.host import devices
 
-    why = devices.why_none(settings["probe"].value in BY_NAME)
+    why = devices.why_none(settings.probe in BY_NAME)
     if why is not None:
         raise option_table.ConfigError(f"--min-devices {settings['min-devices'].text}: {why}")
 
 
 def _check_ranks(settings: option_table.Settings) -> int | None:
     """How many ranks ftrun starts on this node; None: one command.  ConfigError if that is zero or too large."""
-    asked = settings["nproc-per-node"]
-    if asked.value is None:
+    if settings.nproc_per_node is None:
         return None
     from ftrun.pid1.bootstrap import local_ranks
     from ftrun_hooks.layout import SLOTS
 
-    count = local_ranks(asked.value)
+    count = local_ranks(settings.nproc_per_node)
     if count == 0:
         raise option_table.ConfigError("--nproc-per-node gpu: the command may use no accelerator here")
     if count > SLOTS:
-        raise option_table.ConfigError(f"--nproc-per-node {asked.text}: {count} ranks are more than {SLOTS} on a node")
-    shown = settings["local-ranks-filter"]
-    if shown.value and max(shown.value) >= count:
+        asked = settings["nproc-per-node"].text
+        raise option_table.ConfigError(f"--nproc-per-node {asked}: {count} ranks are more than {SLOTS} on a node")
+    shown = settings.local_ranks_filter
+    if shown and max(shown) >= count:
+        named = settings["local-ranks-filter"].text
         ranks = f"its ranks are 0 to {count - 1}" if count > 1 else "its only rank is 0"
-        raise option_table.ConfigError(f"--local-ranks-filter {shown.text}: this node has no such rank; {ranks}")
+        raise option_table.ConfigError(f"--local-ranks-filter {named}: this node has no such rank; {ranks}")
     return count
 
 
@@ -96,7 +97,7 @@ def _group(settings: option_table.Settings) -> "Group | None":
     from ftrun.config import group_config
 
     group, note = group_config.current_group(settings)
-    if note and not settings["quiet"].value:
+    if note and not settings.quiet:
         print(f"[ftrun] {note}", file=sys.stderr)
     return group
 
@@ -109,7 +110,7 @@ def _in_phases(
             f"the config file has phases with commands of their own; {command[0]!r} would never run"
         )
     found = [(phase, option_values.settings(given, os.environ, phase)) for phase in phases]
-    ranks = any(settings["nproc-per-node"].value is not None for _, settings in found)
+    ranks = any(settings.nproc_per_node is not None for _, settings in found)
     if ranks and len({phase.command for phase in phases}) > 1:
         raise option_table.ConfigError(
             "--nproc-per-node: the phases have different commands; run them as jobs of their own"

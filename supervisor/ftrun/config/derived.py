@@ -1,7 +1,7 @@
 """Values derived from the options and the environment: the policy of the core, and the names and files of the job."""
 
 import os
-from typing import Final
+from typing import Final, Literal
 
 from ftrun.accelerators.table import present
 from ftrun.config import annotations
@@ -11,7 +11,7 @@ from ftrun.core.machine.notices import idle_condition
 from ftrun.core.ranks.shared import OPERATOR
 from ftrun.core.rules.idle import Thresholds
 from ftrun.core.rules.liveness import Limits
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 from ftrun.core.text import durations
 from ftrun.platforms.modelarts import HANG_MINUTES
 from ftrun.platforms.table import NODES
@@ -21,9 +21,8 @@ JOURNAL: Final = "/run/systemd/journal/socket"
 
 def idle_timeout(settings: Settings) -> float | None:
     """Seconds.  ConfigError if the variable of ModelArts is not a number."""
-    given = settings["idle-timeout"].value
-    if given != "auto":
-        return None if given is None else float(given)
+    if settings.idle_timeout != "auto":
+        return settings.idle_timeout
     minutes = os.environ.get(HANG_MINUTES) or "30"
     try:
         return count(minutes) * 60.0 or None
@@ -31,10 +30,9 @@ def idle_timeout(settings: Settings) -> float | None:
         raise ConfigError(f"{HANG_MINUTES}: {error}") from None
 
 
-def _given(settings: Settings, name: str) -> float | None:
+def _given(timeout: float | Literal["auto"] | None) -> float | None:
     """Seconds; None: that timeout is off, or was left to ftrun."""
-    value = settings[f"{name}-timeout"].value
-    return None if value == "auto" else value
+    return None if timeout == "auto" else timeout
 
 
 def policy(settings: Settings, phase: str = "") -> Policy:
@@ -43,55 +41,59 @@ def policy(settings: Settings, phase: str = "") -> Policy:
     A timeout that nobody gave is no timeout.  A given hang timeout also applies in sections that the hooks open by
     themselves, because the user does not know of those sections.
     """
-    hang, start, section = (_given(settings, name) for name in ("hang", "start", "section"))
+    hang, start = _given(settings.hang_timeout), _given(settings.start_timeout)
+    section = _given(settings.section_timeout)
     link, library = link_timeout(settings)
-    return Policy(
-        restart_on=settings["restart-on"].value,
-        max_restarts=settings["max-restarts"].value,
-        stable_after=settings["stable-after"].value,
-        backoff=settings["backoff"].value or 0.0,
-        files=bool(settings["progress"].value),
-        checks_devices=settings["check-devices"].value and settings["probe"].value != "off",
-        device_timeout=None if settings["probe"].value == "off" else settings["device-timeout"].value,
-        work=Thresholds(cpu=settings["idle-cpu"].value, io=settings["idle-io"].value),
-        limits=Limits(
-            hang=hang,
-            start=start,
-            section=section,
-            auto=settings["hang-timeout"].value == "auto",
-            automatic=hang if settings["section-timeout"].value == "auto" else section,
-            idle=idle_timeout(settings),
-            idle_given=settings["idle-timeout"].value not in ("auto", None),
-        ),
-        grace=settings["grace"].value or 0.0,
-        stop_grace=settings["stop-grace"].value,
-        heal_timeout=settings["heal-timeout"].value,
-        min_devices=settings["min-devices"].value,
-        scale_out=settings["min-devices"].value is not None and settings["scale-out"].value == "checkpoint",
-        limit_fails=settings["after-limit"].value == "fail",
-        only_report_hangs=settings["annotations"].value.only_report_hangs
-        and settings["restart-on"].source == "annotations",
-        unconditional=settings["unconditional-retry"].value,
-        asks_platform=reset_file(settings) is not None,
+    limits = Limits(
+        hang=hang,
+        start=start,
+        section=section,
+        auto=settings.hang_timeout == "auto",
+        automatic=hang if settings.section_timeout == "auto" else section,
+        idle=idle_timeout(settings),
+        idle_given=settings.idle_timeout not in ("auto", None),
+        grace=settings.grace or 0.0,
+        stop_grace=settings.stop_grace,
+        device_timeout=None if settings.probe == "off" else settings.device_timeout,
+        heal_timeout=settings.heal_timeout,
+        recover_timeout=settings.recover_timeout,
+        link_timeout=link,
+        link_library=library,
+    )
+    membership = Membership(
         node=node_name(settings),
         phase=phase,
         job=job_name(settings),
         shared=state_dir(settings) is not None,
         recalls=state_dir(settings) is not None,
-        peer_timeout=settings["peer-timeout"].value,
-        recover=settings["recover"].value - {OPERATOR},
-        recover_timeout=settings["recover-timeout"].value,
-        link_timeout=link,
-        link_library=library,
+        peer_timeout=settings.peer_timeout,
+    )
+    return Policy(
+        restart_on=settings.restart_on,
+        max_restarts=settings.max_restarts,
+        stable_after=settings.stable_after,
+        backoff=settings.backoff or 0.0,
+        files=bool(settings.progress),
+        work=Thresholds(cpu=settings.idle_cpu, io=settings.idle_io),
+        limits=limits,
+        membership=membership,
+        min_devices=settings.min_devices,
+        scale_out=settings.min_devices is not None and settings.scale_out == "checkpoint",
+        limit_fails=settings.after_limit == "fail",
+        only_report_hangs=settings.annotated.only_report_hangs and settings["restart-on"].source == "annotations",
+        unconditional=settings.unconditional_retry,
+        asks_platform=reset_file(settings) is not None,
+        checks_devices=settings.check_devices and settings.probe != "off",
+        recover=settings.recover - {OPERATOR},
     )
 
 
 def link_timeout(settings: Settings) -> tuple[float | None, str]:
     """How long the communication library itself repeats what a faulty link did not deliver, in seconds (None: that is
     not waited for), and the library with the variables that this follows from."""
-    given = settings["link-timeout"].value
-    if given != "auto" or settings["nproc-per-node"].value is None:
-        return (None if given == "auto" else given), ""
+    given = settings.link_timeout
+    if given != "auto" or settings.nproc_per_node is None:
+        return _given(given), ""
     from ftrun.core.rules import library_retries  # only where ftrun starts the ranks
 
     found = library_retries.of_environment(os.environ | relayed(settings))
@@ -100,7 +102,7 @@ def link_timeout(settings: Settings) -> tuple[float | None, str]:
 
 def relayed(settings: Settings) -> dict[str, str]:
     """What ftrun sets for the communication library, where the user has not: that it executes its operators again."""
-    if OPERATOR not in settings["recover"].value:
+    if OPERATOR not in settings.recover:
         return {}
     from ftrun.core.rules import library_retries
 
@@ -109,23 +111,22 @@ def relayed(settings: Settings) -> dict[str, str]:
 
 
 def node_name(settings: Settings) -> str:
-    names = (settings["node-name"].value, *map(os.environ.get, NODES))
+    names = (settings.node_name, *map(os.environ.get, NODES))
     return next((name for name in names if name), os.uname().nodename)
 
 
 def job_name(settings: Settings) -> str:
-    return annotations.job_name(settings["group-job"].value, os.environ, settings["annotations"].value)
+    return annotations.job_name(settings.group_job, os.environ, settings.annotated)
 
 
 def reset_file(settings: Settings) -> str | None:
     """The reset file of MindCluster: the given one, or the default if its folder exists."""
-    given: str | None = settings["reset-file"].value
-    return given or (RESET_FILE if os.path.isdir(os.path.dirname(RESET_FILE)) else None)
+    return settings.reset_file or (RESET_FILE if os.path.isdir(os.path.dirname(RESET_FILE)) else None)
 
 
 def state_dir(settings: Settings) -> str | None:
     """The folder for what outlives the pod, or None."""
-    return settings["state-dir"].value or settings["log-dir"].value or None
+    return settings.state_dir or settings.log_dir or None
 
 
 def meanings(settings: Settings, found: Policy, ranks: int | None, members: int | None) -> dict[str, str]:
@@ -133,7 +134,7 @@ def meanings(settings: Settings, found: Policy, ranks: int | None, members: int 
     `found`: the policy that follows from them; `ranks`: how many ftrun starts on this node; `members`: of the group."""
     limits, text = found.limits, durations.seconds
     idle = "off" if limits.idle is None else f"{text(limits.idle)}, {idle_condition(limits)}"
-    link = "off" if found.link_timeout is None else f"{text(found.link_timeout)} ({found.link_library})"
+    link = "off" if limits.link_timeout is None else f"{text(limits.link_timeout)} ({limits.link_library})"
     automatic = {
         "hang-timeout": "no time; what is proved to hang ends",
         "start-timeout": "no time, as for --hang-timeout auto",
@@ -145,18 +146,18 @@ def meanings(settings: Settings, found: Policy, ranks: int | None, members: int 
         "group-size": "no group" if members is None else f"{members}",
         "standby": "one for each process" if ranks is None else f"{ranks}",
     }
-    known = {name: meaning for name, meaning in automatic.items() if settings[name].value == "auto"}
-    if isinstance(settings["nproc-per-node"].value, str):
+    known = {name: meaning for name, meaning in automatic.items() if settings[name].text == "auto"}
+    if isinstance(settings.nproc_per_node, str):
         known["nproc-per-node"] = f"{ranks}"
-    names = {"node-name": found.node, "state-dir": state_dir(settings), "reset-file": reset_file(settings)}
+    names = {"node-name": found.membership.node, "state-dir": state_dir(settings), "reset-file": reset_file(settings)}
     return known | {name: value for name, value in names.items() if value and not settings[name].text}
 
 
 def uses_journal(settings: Settings) -> bool:
     """With `--journal auto` where journald is there, unless it gets ftrun's own lines anyway, as those of a unit of
     systemd."""
-    asked = settings["journal"].value
-    return bool(asked == "on" or (asked == "auto" and os.path.exists(JOURNAL) and not _stderr_is_journal()))
+    asked = settings.journal
+    return asked == "on" or (asked == "auto" and os.path.exists(JOURNAL) and not _stderr_is_journal())
 
 
 def _stderr_is_journal() -> bool:

@@ -63,23 +63,22 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
     ConfigError for options that are missing or contradict each other.  If only the platform reports a group, and there
     is neither a secret nor an endpoint on loopback, the user has not asked for a group: the job runs without one.
     """
-    given = {name: settings[f"group-{name}"].value for name in ("size", "rank", "endpoint", "secret-file", "job")}
-    least, spares = 0, settings["spares"].value
-    if isinstance(given["size"], tuple):
-        least, given["size"] = given["size"]
-    if given["size"] in (None, 1):
+    least, asked, spares = 0, settings.group_size, settings.spares
+    if isinstance(asked, tuple):
+        least, asked = asked
+    if asked in (None, 1):
         return None, ""
     # Under an outer ftrun the environment describes the outer one.
-    found = None if "FTRUN_BEAT_DIR" in environment else discover(Surroundings(environment, host, hosts, given["size"]))
+    found = None if "FTRUN_BEAT_DIR" in environment else discover(Surroundings(environment, host, hosts, asked))
     found = found or Membership("nothing")
-    size = found.size if given["size"] == "auto" else given["size"]
-    requested = size == given["size"] or given["rank"] is not None or not (given["endpoint"] or ":").startswith(":")
+    size = found.size if asked == "auto" else asked
+    requested = size == asked or settings.group_rank is not None or not (settings.group_endpoint or ":").startswith(":")
     if size is not None and size <= 1:
         return None, ""
     if size is not None and spares + max(least, 1) > size:
         needed = f"at least {least} of them work" if least else "at least one of them works"
         raise ConfigError(f"--spares: {spares} of {size} members are too many, because {needed} (--group-size)")
-    secret: str | None = given["secret-file"] or (SECRET if size is not None and os.path.lexists(SECRET) else None)
+    secret = settings.group_secret_file or (SECRET if size is not None and os.path.lexists(SECRET) else None)
     if secret:
         read_secret(secret)
     if size is None:
@@ -87,15 +86,15 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
             raise ConfigError("--group-size: the number of members is not known; give --group-size N")
         note = "no group: there is a secret, but the number of members is not known; give --group-size N"
         return None, note if secret else ""
-    endpoint = _endpoint(given["endpoint"], found.host)
+    endpoint = _endpoint(settings.group_endpoint, found.host)
     if not (requested or secret or (endpoint and is_loopback(endpoint))):
         return None, f"no group: {found.source} reports {size} members, but there is no --group-secret-file"
     try:
-        rank = found.rank if given["rank"] is None else given["rank"]
+        rank = found.rank if settings.group_rank is None else settings.group_rank
         if rank is None:
             raise ConfigError(f"--group-rank: the rank among {size} members is not known; give --group-rank N")
         if rank >= size:
-            origin = "" if given["rank"] is not None else f" (from {found.source})"
+            origin = "" if settings.group_rank is not None else f" (from {found.source})"
             raise ConfigError(f"--group-rank: {rank}{origin} is out of range; the ranks are 0 to {size - 1}")
         if endpoint is None:
             raise ConfigError("--group-endpoint: the address of rank 0 is not known; give --group-endpoint HOST:PORT")
@@ -110,19 +109,19 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
             raise
         return None, f"no group: {error}"
     # With a given rank, each member may be a job step of its own, so that the platform's job name differs by member.
-    from_platform = given["rank"] is None
+    from_platform = settings.group_rank is None
     return Group(
         size=size,
         rank=rank,
         endpoint=endpoint,
         secret=os.path.abspath(secret) if secret else None,
-        wait=settings["wait-peer"].value,
-        job=given["job"] or (found.job if from_platform else ""),
+        wait=settings.wait_peer,
+        job=settings.group_job or (found.job if from_platform else ""),
         source=found.source if from_platform or found.size == size else "options",
         least=least,
         spares=spares,
-        replaces=settings["replace-members"].value,
-        scale_out=settings["scale-out"].value == "checkpoint",
+        replaces=settings.replace_members,
+        scale_out=settings.scale_out == "checkpoint",
     ), ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ftrun.config import annotations
-from ftrun.config.option_table import BY_NAME, JOB_OPTIONS, OPTIONS, ConfigError, Phase, Settings, Value
+from ftrun.config.option_table import BY_NAME, JOB_OPTIONS, OPTIONS, ConfigError, Given, Phase, Settings
 from ftrun.config.parsers import near
 
 # Variables that ftrun sets for its command (docs/reference.md); they are not options of a nested ftrun.
@@ -27,26 +27,29 @@ def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Ph
         (f"phase {phase.name}" if phase else "", phase.texts if phase else {}),
         ("config file", from_file),
     )
-    found: Settings = {}
+    values: dict[str, Any] = {}
+    origins: dict[str, Given] = {}
     for option in OPTIONS:
         source, text = next(
             ((s, texts[option.name]) for s, texts in sources if option.name in texts), ("default", None)
         )
         if text is None:
-            found[option.name] = Value(option.read(option.default) if option.default else None, option.default, source)
+            values[option.name] = option.read(option.default) if option.default else None
+            origins[option.name] = Given(option.default, source)
             continue
         try:
-            found[option.name] = Value(option.read(text), text, source)
+            values[option.name], origins[option.name] = option.read(text), Given(text, source)
         except ValueError as error:
             given_as = f"--{option.name}", option.variable, f"{file}: {option.name}"
             places = dict(zip(("option", "environment", "config file"), given_as, strict=True))
             name = places.get(source, f"{source}: {option.name}")
             raise ConfigError(f"{name}: {error}") from None
-    if found["run-dir"].value and found["log-dir"].value:
+    found = Settings(values, origins, annotated)
+    if found.run_dir and found.log_dir:
         raise ConfigError("--run-dir and --log-dir cannot be used together")
-    if found["fault-table"].value:
-        _check_table(found["fault-table"].value)
-    return found | {"annotations": found["annotations"]._replace(value=annotated)}
+    if found.fault_table:
+        _check_table(found.fault_table)
+    return found
 
 
 def _check_table(file: str) -> None:

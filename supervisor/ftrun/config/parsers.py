@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final, Literal, TypeVar
+
+T = TypeVar("T")
 
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 CAUSES: Final = ("hang", "fault", "failure")
@@ -20,10 +22,10 @@ def duration(text: str) -> float:
     raise ValueError(f"{text!r} is not a duration; write 500ms, 90s, 10m, 1h or 1d")
 
 
-def or_off(read: Callable[[str], Any]) -> Callable[[str], Any]:
+def or_off(read: Callable[[str], T]) -> Callable[[str], T | None]:
     """A parser that takes `off`, as None, or what `read` takes."""
 
-    def reader(text: str) -> Any:
+    def reader(text: str) -> T | None:
         if text == "off":
             return None
         try:
@@ -34,15 +36,15 @@ def or_off(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return reader
 
 
-def or_auto(read: Callable[[str], Any]) -> Callable[[str], Any]:
+def or_auto(read: Callable[[str], T]) -> Callable[[str], T | Literal["auto"]]:
     """A parser that takes `auto`, unchanged, or what `read` takes."""
-    return lambda text: text if text == "auto" else read(text)
+    return lambda text: "auto" if text == "auto" else read(text)
 
 
-def or_words(read: Callable[[str], Any], *words: str) -> Callable[[str], Any]:
+def or_words(read: Callable[[str], T], *words: str) -> Callable[[str], T | str]:
     """A parser that takes one of these words, unchanged, or what `read` takes."""
 
-    def reader(text: str) -> Any:
+    def reader(text: str) -> T | str:
         if text in words:
             return text
         try:
@@ -175,7 +177,7 @@ def textfile(text: str) -> str:
 
 NOTICES: Final = (
     *("hang", "stalled", "restart", "recovering", "fault", "lost", "waiting", "straggler", "escalated", "ended"),
-    *("paused", "resumed", "problem"),
+    *("paused", "resumed", "problem", "disk"),
 )
 notices: Final = some_of(*NOTICES)
 

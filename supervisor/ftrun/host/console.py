@@ -135,8 +135,8 @@ def print_error(text: str) -> None:
 
 def create(settings: Settings, queued: bool = False) -> Console:
     """Return the console that these options ask for."""
-    level = 0 if settings["quiet"].value else 2 if settings["verbose"].value else 1
-    return Console(level, settings["log-format"].value == "json", queued)
+    level = 0 if settings.quiet else 2 if settings.verbose else 1
+    return Console(level, settings.log_format == "json", queued)
 
 
 def _nothing() -> None:

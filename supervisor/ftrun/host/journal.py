@@ -76,20 +76,20 @@ class Journal:
             return None
 
     def record(self, event: str, attempt: int, fields: tuple[tuple[str, object], ...], durable: bool) -> str:
-        """Append one record at the next `flush`; `durable`: it is on disk when this returns.  Returns its time
+        """Append one record at the next `barrier`; `durable`: it is on disk when this returns.  Returns its time
         stamp."""
         stamp = clock.timestamp()
         self._pending.append(records.line(stamp, time.monotonic(), event, attempt, fields))
         if durable:
-            self.flush()
+            self.barrier()
             try:
                 os.fsync(self._events)
             except OSError as error:
                 self._failed("records", error)
         return stamp
 
-    def flush(self) -> None:
-        """Write all pending records in one call."""
+    def barrier(self) -> None:
+        """All records so far are in the file when this returns, written in one call: called before each effect."""
         if self._pending:
             content, self._pending = b"".join(self._pending), []
             self._torn = not self._write(self._events, b"\n" + content if self._torn else content)
@@ -119,7 +119,7 @@ class Journal:
 
     def log(self, text: str) -> None:
         """Write a line for the user, with the time, to `run.log`, after the records that belong to it."""
-        self.flush()
+        self.barrier()
         self._write(self._log, f"{clock.timestamp()} {text}\n".encode("utf-8", "backslashreplace"))
 
     def _write(self, fd: int, content: bytes) -> bool:

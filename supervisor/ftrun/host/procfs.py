@@ -139,6 +139,23 @@ def environment(pid: int) -> list[bytes]:
     return (read(f"/proc/{pid}/environ", 1 << 20) or b"").split(b"\0")
 
 
+def pipe(pid: int, fd: int) -> str | None:
+    """Return the identifier of the pipe that this descriptor of a process belongs to; None if it is no pipe."""
+    try:
+        target = os.readlink(f"/proc/{pid}/fd/{fd}")
+    except OSError:
+        return None
+    return target if target.startswith("pipe:") else None
+
+
+def handles(pid: int, number: int) -> bool:
+    """Return whether the process has a handler for this signal; True if that is not known."""
+    for line in (read(f"/proc/{pid}/status", 8192) or b"").splitlines():
+        if line.startswith(b"SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return True
+
+
 def children(parent: int) -> list[int]:
     """Return the direct children of the main thread, zombies included; empty if the kernel does not provide them."""
     return [int(pid) for pid in (read(f"/proc/{parent}/task/{parent}/children", 1 << 20) or b"").split()]

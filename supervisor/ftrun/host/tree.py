@@ -17,6 +17,7 @@ SLICE = 0.5  # s after which one call of `kill` begins no further search for new
 STORM = 0.05  # s of such a search after which many are stopped in one call
 MANY = 200  # children that have ended, after which a walk begins anew
 LAST_ROUNDS = 8  # of this search after all were stopped in one call: some may be about to end, and do
+DRAINING = 1.0  # s for a process at the end of a pipe to read what is left in it
 ANCESTORS = 64  # between a process and its rank
 
 
@@ -41,6 +42,7 @@ class Tree:
         self.group: int | None = None  # the process group of the command, while one of `processes` is left
         self._refused: set[tuple[int, int]] = set()  # processes that ftrun may not signal (EPERM)
         self._asked: set[tuple[int, int]] = set()  # processes left behind that have got SIGTERM
+        self._spared: dict[tuple[int, int], float] = {}  # readers of a pipe, which get no SIGTERM until then
         self._not_forwarded: set[int] = set()
         self._all_stopped = False  # by `_stop_all`
         self._stopped_before: set[tuple[int, int]] = set()  # processes that are not the command's
@@ -243,14 +245,39 @@ class Tree:
         return members
 
     def terminate_orphans(self) -> list[Stat]:
-        """The same for those members whose parent has ended, except those that have got SIGTERM: to be called until no
-        member is left.  Returns all members."""
+        """The same for those members whose parent has ended, except those that have got SIGTERM, and those that another
+        one still writes to: to be called until no member is left.  Returns all members."""
         members = self.members()
-        orphans = [s for s in members if s.parent == self._pid and (s.pid, s.start) not in self._asked]
+        orphans = [s for s in members if s.parent == self._pid]
+        self._spare_readers(orphans, members, time.monotonic() + DRAINING)
+        orphans = [s for s in orphans if (s.pid, s.start) not in self._asked and not self._is_spared(s)]
         self._refused |= _send(orphans, signal.SIGTERM)
         _send(orphans, signal.SIGCONT)
         self._asked |= {(s.pid, s.start) for s in orphans}
         return members
+
+    def _spare_readers(self, orphans: list[Stat], members: list[Stat], until: float) -> None:
+        """Spare the orphans that read what another one or its descendants write, like `tee` behind training: SIGTERM
+        would only kill them, and the writer with them (SIGPIPE), while they end by themselves at the end of the file.
+        One that handles SIGTERM gets it, and so do all if they wait for each other.  Only standard descriptors are
+        read, so that it stays cheap."""
+        pipes = {s.pid: pipe for s in orphans if (pipe := procfs.pipe(s.pid, 0)) is not None}
+        if not pipes:
+            return
+        above = {s.pid: s.parent for s in members}
+        writers: dict[str | None, set[int]] = {}
+        for pid in above:
+            root = pid
+            while above.get(root, self._pid) != self._pid:
+                root = above[root]
+            for fd in (1, 2):
+                writers.setdefault(procfs.pipe(pid, fd), set()).add(root)
+        readers = [s for s in orphans if writers.get(pipes.get(s.pid, ""), set()) - {s.pid}]
+        if len(readers) < len(orphans):
+            self._spared |= {(s.pid, s.start): until for s in readers if not procfs.handles(s.pid, signal.SIGTERM)}
+
+    def _is_spared(self, process: Stat) -> bool:
+        return time.monotonic() < self._spared.get((process.pid, process.start), 0.0)
 
     def terminate_leftovers(self, members: Sequence[Stat]) -> None:
         """The same for these members alone, before the whole tree is ended."""
@@ -261,6 +288,7 @@ class Tree:
     def kill(self) -> Killed:
         """Send SIGKILL to all members; if they could not be stopped first, it has to be called again."""
         self._asked.clear()
+        self._spared.clear()
         killed = kill(self.members, self._walk(self._is_root), self._stop_all)
         self._refused, self._all_stopped = killed.refused, False
         return killed

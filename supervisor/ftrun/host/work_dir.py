@@ -18,7 +18,7 @@ from ftrun.messages.codec import Malformed
 from ftrun.messages.helpers import Problem
 
 if TYPE_CHECKING:
-    from ftrun.messages import mirror
+    from ftrun.messages import output
 
 PATIENCE: Final = 10.0  # s to wait for the content of a network disk before the job starts without it
 SAVING: Final = 5.0  # s to wait while a small file is written there between two commands
@@ -269,11 +269,11 @@ def _replace_with_fetched(journal: Journal) -> Journal:
 
 def _ask(
     request: Sequence[str], log: int | None, caught: Signals | None, patience: float
-) -> "tuple[mirror.Done | None, str]":
+) -> "tuple[output.Done | None, str]":
     """Run the mirror helper; return its result with its last problem or an empty text; or None and the reason: it did
     not answer in time, could not start, died, or `caught` received a signal to stop.  Raises RunDirError if it
     refuses."""
-    from ftrun.messages import mirror  # only where the run dir is on a network disk
+    from ftrun.messages import output  # only where the run dir is on a network disk
 
     poll, until = select.poll(), time.monotonic() + patience
     if caught is not None:
@@ -292,14 +292,14 @@ def _ask(
                 signals += caught.read()
             for _, line in helpers.read_lines(ready, time.monotonic()):
                 try:
-                    message = None if line is None else mirror.EVENTS.load(line)
+                    message = None if line is None else output.MIRROR_EVENTS.load(line)
                 except Malformed as error:
                     problem = str(error)
                     continue
                 match message:
-                    case mirror.Refused(why):
+                    case output.Refused(why):
                         raise RunDirError(why)
-                    case mirror.Done():
+                    case output.Done():
                         return message, problem
                     case Problem(what):
                         problem = what

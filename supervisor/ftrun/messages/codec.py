@@ -98,7 +98,7 @@ class Codec:
             return _items(self._check(inner[0]))
         if origin is tuple:
             return _row([self._check(one) for one in inner])
-        if origin is dict:
+        if origin in (dict, Mapping):
             return _mapping(self._check(inner[1]))
         assert origin in (Union, UnionType), kind
         (some,) = (self._check(one) for one in inner if one is not type(None))

@@ -68,7 +68,7 @@ class SlowRank(NamedTuple):
 class MemberRow(NamedTuple):
     """One member as its own run dir shows it.  `beat`: seconds since the last heartbeat of the rank that has been
     silent longest; `at`: CLOCK_MONOTONIC of the sender, and in `group.json` of its reader.  `report`: the attempt of
-    the last report; `present`: rank 0 is connected to it.  `paces` reach rank 0 only."""
+    the last report; `present`: it is not lost for rank 0, also while it connects again.  `paces` reach rank 0 only."""
 
     rank: int
     node: str

@@ -3,6 +3,7 @@
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.messages.codec import Protocol
 
 LINE_LIMIT: Final = 65536  # bytes of a line from a helper
 REQUEST_LIMIT: Final = 1 << 20  # bytes of a request to a helper
@@ -16,3 +17,6 @@ class Problem(NamedTuple):
 
 class Ready(NamedTuple):
     """The helper has begun its work."""
+
+
+PROBLEMS: Final[Protocol[Problem]] = Protocol("event", Problem)  # of a helper that says nothing else

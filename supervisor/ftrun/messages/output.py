@@ -1,4 +1,5 @@
-"""Messages between PID 1 and the helper `output`, which forwards the output of the command."""
+"""Messages between PID 1 and the helpers that write to disks and readers which may not answer: `output` (of the
+command), `line_writer` (ftrun's own lines to a stderr on a network disk) and `mirror` (a run dir on a network disk)."""
 
 from typing import Final
 
@@ -32,7 +33,35 @@ class Broken(NamedTuple):
     stream: int
 
 
-Request = Attempt | GetTail
-Event = Tail | Broken | Problem
-REQUESTS: Final[Protocol[Request]] = Protocol("ask", Attempt, GetTail)
-EVENTS: Final[Protocol[Event]] = Protocol("event", Tail, Broken, Problem)
+OutputRequest = Attempt | GetTail
+OutputEvent = Tail | Broken | Problem
+OUTPUT_REQUESTS: Final[Protocol[OutputRequest]] = Protocol("ask", Attempt, GetTail)
+OUTPUT_EVENTS: Final[Protocol[OutputEvent]] = Protocol("event", Tail, Broken, Problem)
+
+
+class Write(NamedTuple):
+    """From PID 1: the next text, which ends with a line feed."""
+
+    text: str
+
+
+LINE_REQUESTS: Final[Protocol[Write]] = Protocol("ask", Write)
+
+
+class Done(NamedTuple):
+    """The request is completed.  `path`: the folder that was created.  `read`: the token of the fetched copy.
+    `replace`: the fetched copy has to replace the local folder.  Each is set if the verb provides it."""
+
+    path: str = ""
+    read: str = ""
+    replace: bool = False
+
+
+class Refused(NamedTuple):
+    """The request cannot succeed, however long one waits."""
+
+    why: str
+
+
+MirrorEvent = Done | Refused | Problem
+MIRROR_EVENTS: Final[Protocol[MirrorEvent]] = Protocol("event", Done, Refused, Problem)

@@ -1,12 +1,12 @@
-"""The control socket between PID 1 and the ranks that can recover: one packet, one JSON object (docs/recovery.md)."""
+"""The control socket between PID 1 and the ranks that can recover: one packet, one JSON object."""
 
 from typing import Final, Literal
 
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.ranks.table import BeginRound, FenceRank, ReleaseSnapshot
 from ftrun.messages.codec import Protocol
 
 LARGEST: Final = 4096  # bytes of a packet
-Reason = Literal["first", "retry", "rank"]
 Held = tuple[tuple[int, str], ...]  # complete snapshots: their steps and shards
 
 
@@ -46,32 +46,7 @@ class Finished(NamedTuple):
     round: int
 
 
-class Go(NamedTuple):
-    """The rank begins this round, with these environment variables.  `restore`: `step`, `shard`, and `from`, the local
-    rank whose snapshot it is; None: the checkpoint.  `lends`: another rank begins with the snapshot of this one, which
-    must not be overwritten until `Release`."""
-
-    round: int
-    variables: dict[str, str]
-    restore: dict[str, object] | None
-    reason: Reason
-    lends: bool = False
-
-
-class Release(NamedTuple):
-    """No other rank needs the snapshot any more with which the rank began this round."""
-
-    round: int
-
-
-class Fence(NamedTuple):
-    """The rank has to leave this round."""
-
-    round: int
-    why: str = ""
-
-
 FromRank = Hello | Retry | Barrier | Restored | Finished
-ToRank = Go | Release | Fence
+ToRank = BeginRound | ReleaseSnapshot | FenceRank  # as they are decided
 FROM_RANK = Protocol[FromRank]("type", Hello, Retry, Barrier, Restored, Finished)
-TO_RANK = Protocol[ToRank]("type", Go, Release, Fence)
+TO_RANK = Protocol[ToRank]("type", BeginRound, ReleaseSnapshot, FenceRank)

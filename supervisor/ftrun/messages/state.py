@@ -32,7 +32,7 @@ def load_state(content: bytes) -> tuple[Ledger, dict[str, Any]]:
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise Malformed("not a state of this version")
     added: dict[str, Any] = {"epoch": 0, "first_beat": None, "job": "", "learned": None, "saved": [], "regained": []}
-    added["ended_at"] = []
+    added |= {"ended_at": [], "troubles": []}
     added |= dict.fromkeys(("replacements", "retried", "replaced"), 0)
     found = added | {"account": _plain(Account())} | found  # an older version may have written it
     account = found["account"]

@@ -91,7 +91,7 @@ class Setup(NamedTuple):
             "FTRUN_LAST_SECTION": ledger.last_section,
             "FTRUN_EPOCH": ledger.epoch or None,
         }
-        if self.settings["quiet"].value:
+        if self.settings.quiet:
             variables["FTRUN_QUIET"] = 1  # also for the lines of ranks that recover, and of an ftrun inside
         if ledger.visible:
             variables[ledger.visible.variable] = ",".join(ledger.visible.names)
@@ -107,12 +107,12 @@ class Setup(NamedTuple):
         """The fields of the record `started` that do not depend on the attempt."""
         fields: do.Fields = (("version", __version__), ("command", redaction.redact_command(command)))
         fields += (("pid", os.getpid()), *((("phase", phase),) if phase else ()))
-        relayed = self.settings["annotations"].value.relayed
+        relayed = self.settings.annotated.relayed
         return (*fields, ("annotations", dict(relayed))) if relayed else fields
 
     def local_world(self, ledger: Ledger) -> "LocalWorld | None":
         """The ranks that ftrun starts on this node, without a port; None: the command is one process."""
-        asked = self.settings["nproc-per-node"].value
+        asked = self.settings.nproc_per_node
         if asked is None:
             return None
         from ftrun.config.local_world import LocalWorld  # only where ftrun starts the ranks
@@ -123,7 +123,7 @@ class Setup(NamedTuple):
             size=size,
             run_id=ledger.job or "none",
             restarts=ledger.starts - 1,
-            max_restarts=self.settings["max-restarts"].value or 0,
+            max_restarts=self.settings.max_restarts or 0,
         )
 
     @property
@@ -132,21 +132,21 @@ class Setup(NamedTuple):
         world = self.local_world(self.ledger)
         return RankOutput(
             ranks=world and world.local_size,
-            shown=self.settings["local-ranks-filter"].value if world else None,
-            kept=bool(self.settings["log-dir"].value),
-            prefixed=bool(world and self.settings["prefix-ranks"].value),
+            shown=self.settings.local_ranks_filter if world else None,
+            kept=bool(self.settings.log_dir),
+            prefixed=bool(world and self.settings.prefix_ranks),
         )
 
     def command(self, arguments: Sequence[str], ledger: Ledger, node: NodePlace | None, listed: int) -> list[str]:
         """The command line.  With --min-devices, `{devices}` becomes the number of devices that the command has; in a
         group whose size may change, `{nodes}` and `{node_rank}` become those of this epoch.  `listed`: by the probe,
         which may know devices that have no file in /dev."""
-        if self.settings["nproc-per-node"].value is not None:
+        if self.settings.nproc_per_node is not None:
             from ftrun.config.local_world import command_line
 
             arguments = command_line(arguments)
         values = dict[str, object]()
-        if self.settings["min-devices"].value is not None:
+        if self.settings.min_devices is not None:
             values["devices"] = len(ledger.visible.names) if ledger.visible else listed or devices.count()
         if node is not None:
             values |= {"nodes": node.nodes, "node_rank": node.number, "master_addr": node.master}
@@ -178,7 +178,7 @@ class Setup(NamedTuple):
 
     def exit_work(self, end: do.Exit, ledger: Ledger) -> "exit_hooks.Work | None":
         """What `--on-exit` and `--unmount` ask for; the commands learn how the job ended."""
-        commands, unmount = self.settings["on-exit"].value, self.settings["unmount"].value
+        commands, unmount = self.settings.on_exit, self.settings.unmount
         if not commands and not unmount:
             return None
         from ftrun.messages import exit_hooks  # needed at the end only
@@ -228,7 +228,7 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
     if (unusable := procfs.problem()) is not None:
         raise SetupError(exit_codes.INTERNAL.code, unusable)
     console = create(settings, queued=True)
-    given = settings["run-dir"].value or settings["log-dir"].value
+    given = settings.run_dir or settings.log_dir
     try:
         where, journal, copied = work_dir.open_run_dir(*_run_dir(settings), caught)
     except (RunDirError, OSError) as error:
@@ -256,13 +256,13 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
         console.print(beat_files.note, severity="info")
     procfs.reserve_descriptor()
     marker = f"FTRUN_BEAT_DIR={beat_files.path}".encode()
-    log = settings["termination-log"].value or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)
+    log = settings.termination_log or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)
     ledger = _resumed(before, schedule_cnt(settings), job_name(settings))
     if starts is None:
         starts = start_count.Starts(ledger.schedule_cnt, job_name(settings))
     starts.share_markers(journal.path)
     ledger = ledger._replace(start_cnt=max(ledger.start_cnt, starts.count - ledger.replacements))
-    marked, auto = tree.Tree(marker), settings["auto-beat"].value
+    marked, auto = tree.Tree(marker), settings.auto_beat
     beat_files.access.members = marked.members
     imports = None if before is None else before[1].get("imports")
     return Setup(where, journal, beat_files, console, marked, caught, ledger, log, auto, settings, starts, imports)
@@ -272,17 +272,14 @@ def with_group(policy: Policy, settings: Settings, group: "Group | None") -> Pol
     """The policy of a member of this group, and what it starts there."""
     if group is None:
         return policy
-    asked = settings["nproc-per-node"].value
+    asked = settings.nproc_per_node
     ranks = None if asked is None else local_ranks(asked)
     by_device = asked in ("auto", "gpu") and devices.count() > 0
-    policy = policy._replace(
-        group=True,
-        limits=policy.limits._replace(idle_together=True),
-        member=group.rank,
-        ranks=ranks,
-        rank_per_device=by_device,
+    membership = policy.membership._replace(
+        group=True, member=group.rank, elastic=group.is_elastic, ends_alone=group.replaces or group.is_elastic
     )
-    return policy._replace(elastic=group.is_elastic, ends_alone=group.replaces or group.is_elastic)
+    limits = policy.limits._replace(idle_together=True)
+    return policy._replace(membership=membership, limits=limits, ranks=ranks, rank_per_device=by_device)
 
 
 def local_ranks(asked: int | str, devices_left: int | None = None) -> int:
@@ -296,9 +293,9 @@ def local_ranks(asked: int | str, devices_left: int | None = None) -> int:
 
 def _run_dir(settings: Settings) -> tuple[str, bool]:
     """The path, and whether a helper has to create it, because it is on a network disk."""
-    if settings["run-dir"].value:
+    if settings.run_dir:
         return os.path.abspath(settings["run-dir"].text), False
-    if settings["log-dir"].value:
+    if settings.log_dir:
         folder = os.path.abspath(settings["log-dir"].text)
         return (named(folder), True) if work_dir.network_kind(folder) else (fresh(folder), False)
     return work_dir.default_run_dir(), False
@@ -328,7 +325,7 @@ def schedule_cnt(settings: Settings) -> int:
     for variable, offset in SCHEDULES:
         if (count := number(os.environ, variable)) is not None:
             return max(1, count + offset)
-    attempts: int | None = settings["annotations"].value.attempts
+    attempts: int | None = settings.annotated.attempts
     return 1 if attempts is None else attempts + 1
 
 

@@ -87,7 +87,7 @@ class Launcher:
         Raises OSError."""
         return ({},)
 
-    def hold(self, ledger: Ledger, place: RankPlace | None, node: NodePlace) -> None:
+    def hold_standbys(self, ledger: Ledger, place: RankPlace | None, node: NodePlace) -> None:
         """This member waits as a spare: have standbys ready for a start at a place like this."""
         if (standbys := self.standby_request.for_a_spare()) is not None:
             self._node = self._reachable(node)
@@ -96,7 +96,7 @@ class Launcher:
                 self._environment(ledger),
             )
             variables = self._of_processes(ledger, place, environment, held=True)
-            standbys.hold(self._all_starts(command, environment, variables, None), command)
+            standbys.prepare_spare(self._all_starts(command, environment, variables, None), command)
 
     def _reachable(self, node: NodePlace | None) -> NodePlace | None:
         """This member's place with the address of the first one, where the number of members may change."""
@@ -310,7 +310,7 @@ class StandbyRequest:
         self.standbys: Standbys | None = None
         self._context: Context | None = None
         self._begun: tuple[Sequence[Start], Sequence[str]] | None = None  # the last start
-        if setup.settings["preload"].value or self._mode not in (None, "auto"):
+        if setup.settings.preload or self._mode not in (None, "auto"):
             self._load()
 
     def attach(self, context: "Context") -> None:
@@ -364,9 +364,9 @@ class StandbyRequest:
 
 def standby_mode(settings: Settings) -> "Mode":
     """With `auto` there are none where ftrun starts nothing again."""
-    mode: Mode = settings["standby"].value
-    restarts = settings["restart-on"].value and settings["max-restarts"].value != 0
-    replaces = settings["nproc-per-node"].value is not None and "rank" in settings["recover"].value
+    mode: Mode = settings.standby
+    restarts = settings.restart_on and settings.max_restarts != 0
+    replaces = settings.nproc_per_node is not None and "rank" in settings.recover
     return mode if mode != "auto" or restarts or replaces else None
 
 

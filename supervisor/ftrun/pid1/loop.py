@@ -55,7 +55,7 @@ def supervise(
 ) -> int:
     """Run `command` to its end, through all restarts.  Returns the exit code (docs/reference.md); never raises."""
     try:
-        if (asked := settings["nproc-per-node"].value) is not None:
+        if (asked := settings.nproc_per_node) is not None:
             from ftrun.pid1 import rank_launching
 
             rank_launching.check_input(command, asked)
@@ -78,10 +78,10 @@ class Supervisor:
     def __init__(self, command: Sequence[str], settings: Settings, setup: Setup, phase: PhaseContext) -> None:
         self._phase, self._last, group = phase.name, phase.last, phase.group
         self._policy = with_group(policy(settings, phase.name), settings, group)
-        self._annotations = settings["annotations"].value
+        self._annotations = settings.annotated
         self._journal, self._beats, self._console, self._tree = setup.journal, setup.beats, setup.console, setup.tree
         self._signals, self._setup = setup.signals, setup
-        self._console.before_line = self._journal.flush
+        self._console.before_line = self._journal.barrier
         self._control, self._job, self._input = JobControl(), Job(ledger=setup.ledger), StandardInput()
         self._queue, self._poll = deque[ev.Event](), select.poll()
         for fd in (self._signals.fd, self._beats.bell):
@@ -89,7 +89,7 @@ class Supervisor:
         self._output_pipes = pipes = OutputPipes(setup.rank_output)
         helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.run_dir, self._beats.path)
         context = Context(settings, self._policy, helpers, self._tree, *paths, pipes, group, self._console.queue)
-        launcher, has_ranks = Launcher, settings["nproc-per-node"].value is not None
+        launcher, has_ranks = Launcher, settings.nproc_per_node is not None
         if has_ranks:
             from ftrun.pid1 import rank_launching, rank_recovery  # with all that it needs when a rank dies
 
@@ -103,7 +103,8 @@ class Supervisor:
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
         self._exit_cause = ExitCause(self._beats.path, self._clients)
         self._state_file = StateFile(setup, self._policy, command, self._launcher.standby_request, group)
-        self._records = RecordWriter(setup, command, phase.name, self._clients, self._state_file, lambda: self._job)
+        sources = self._clients, self._state_file, lambda: self._job, self._policy
+        self._records = RecordWriter(setup, command, phase.name, *sources)
         self._recovery: RankRecovery | None = None
         if has_ranks:
             shared = self._poll, self._launcher, self._ranks, self._exit_cause, self._records.problem
@@ -129,8 +130,8 @@ class Supervisor:
 
     def _decide(self) -> None:
         """Decide on all queued events in order, and perform the effects."""
-        if self._queue and not self._policy.input_spent and self._input.is_spent():
-            self._policy = self._policy._replace(input_spent=True)
+        if self._queue and not self._job.input_spent and self._input.is_spent():
+            self._queue.appendleft(ev.InputSpent(self._queue[0].now))
         while self._queue:
             before = self._job.ledger.start_cnt
             event = self._queue.popleft()
@@ -138,23 +139,31 @@ class Supervisor:
             for effect, start in do.by_start(effects, before, self._job.ledger.start_cnt):
                 self._records.attempt = start
                 if not isinstance(effect, do.Persist):
-                    self._state_file.follow(self._job, time.monotonic())
+                    self._publish(time.monotonic())
                 self._perform(effect)
             if isinstance(event, ev.CommandSpawned):  # announced also if it has ended meanwhile
-                self._state_file.follow(self._job, time.monotonic())
+                self._publish(time.monotonic())
         self._beats.publish_next_read(
             self._job.phase.deadline if isinstance(self._job.phase, SUPERVISED) else None, self._job.asleep
         )
         now = time.monotonic()
-        self._state_file.follow(self._job, now)
+        self._publish(now)
         self._clients.follow(self._job, now, self._exit_cause.pending)
+
+    def _publish(self, now: float) -> None:
+        """Called with each new job, before any effect of it: first what is due to be said, then all records, then the
+        state that follows from them."""
+        self._records.write_notices(now)
+        self._journal.barrier()
+        self._state_file.follow(self._job, now)
 
     # --- events ----------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
         """Sleep until the deadline or an event, and queue the events."""
         deadline, phase = self._job.phase.deadline, self._job.phase
-        others = [self._exit_cause.deadline, self._state_file.due, self._beats.access.due, self._launcher.deadline]
+        others = [self._exit_cause.deadline, self._state_file.due, self._records.notices_due]
+        others += [self._beats.access.due, self._launcher.deadline]
         if self._launcher.report is None:  # the start of the command comes first
             others += [self._clients.deadline, self._settled_at, self._recovery.due if self._recovery else None]
         stage = phase.stage if isinstance(phase, Stopping) else "none"
@@ -192,7 +201,7 @@ class Supervisor:
     def _handle_helpers(self, ready: set[int], now: float) -> None:
         """Handle the messages of the helpers, and start the helpers that are due."""
         for event in self._clients.receive(ready, now):
-            if self._exit_cause.keeps(event, self._job.phase, self._tree.processes):
+            if self._exit_cause.defers(event, self._job.phase, self._tree.processes):
                 continue
             if isinstance(event, ev.TreeSampled | ev.Looked):
                 self._read_beats(now)  # what was seen must not be compared with outdated heartbeats
@@ -217,7 +226,8 @@ class Supervisor:
 
     def _read_beats(self, now: float, ended: bool = False) -> None:
         ranks = self._beats.read(now, ended)
-        self._queue.append(ev.BeatsRead(now, ranks, self._beats.access.problem is not None))
+        cannot_beat = self._beats.access.problem is not None
+        self._queue.append(ev.BeatsRead(now, ranks, cannot_beat, self._beats.frameworks))
         while self._beats.problems:
             what = self._beats.problems.pop()
             self._records.problem(what, printed=what == self._beats.access.problem)
@@ -228,7 +238,7 @@ class Supervisor:
             return
         self._queue.append(outcome)
         if isinstance(outcome, ev.SpawnFailed):
-            self._tree.kill()  # ranks that were executed although another one could not be
+            self._tree.kill()  # the ranks that were executed before a rank failed to start
         if isinstance(outcome, ev.CommandSpawned):
             self._ranks.spawned(outcome.processes, outcome.port)
             self._exit_cause.spawned()
@@ -267,8 +277,8 @@ class Supervisor:
         if change.ended:
             self._command_ended(change, now)
         elif change.how == os.CLD_CONTINUED:
-            if self._ranks.continued(change.pid):
-                self._queue.append(ev.CommandContinued(now))
+            self._ranks.continued(change.pid)
+            self._queue.append(ev.CommandContinued(now))
         elif change.status in signals.JOB_CONTROL:
             group = self._tree.group or change.pid
             if self._control.resumes(group, change.status) or not self._ranks.stopped(change.pid, self._tree.processes):
@@ -276,7 +286,7 @@ class Supervisor:
             self._queue.append(ev.CommandStopped(now, change.status))
             if self._control.stops_us(change.status):
                 self._decide()  # the record must be written before ftrun stops itself
-                self._journal.flush()
+                self._journal.barrier()
                 self._control.stop_with(group)
 
     def _command_ended(self, change: reaper.Change, now: float) -> None:
@@ -322,7 +332,7 @@ class Supervisor:
                 self._spawn(effect)
             case do.HoldStandbys(place, node):
                 self._launcher.listed_devices = len(self._job.devices)
-                self._launcher.hold(self._job.ledger, place, node)
+                self._launcher.hold_standbys(self._job.ledger, place, node)
             case _ if isinstance(effect, do.RankEffect) and self._recovery is not None:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
             case do.Forward(number):
@@ -374,7 +384,7 @@ class Supervisor:
         while not last.are_complete:
             if (late := last.late) is not None:
                 self._records.problem(late)
-                self._journal.flush()
+                self._journal.barrier()
                 break
             ready = {fd for fd, _ in self._poll.poll(last.timeout([self._clients.deadline, self._settled_at]))}
             self._signals.read()
@@ -398,7 +408,7 @@ class Supervisor:
 
     def close(self) -> None:
         """Release everything."""
-        self._journal.flush()
+        self._journal.barrier()
         self._control.take_back()
         self._input.close()
         self._launcher.close()

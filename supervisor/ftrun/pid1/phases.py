@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ftrun.config.derived import job_name, state_dir
 from ftrun.config.group_config import Group
-from ftrun.config.option_table import Phase, Settings, Value
+from ftrun.config.option_table import Phase, Settings
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.host import procfs, safe_files, work_dir
@@ -46,14 +46,14 @@ def run(phases: Sequence[tuple[Phase, Settings]], group: Group | None = None) ->
     except (OSError, RunDirError) as error:
         text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         print_error(text)
-        given = state_dir(phases[0][1]) or phases[0][1]["run-dir"].value
+        given = state_dir(phases[0][1]) or phases[0][1].run_dir
         return exit_codes.USAGE.code if given else exit_codes.INTERNAL.code
     starts = Starts(schedule_cnt(phases[0][1]), job_name(phases[0][1]))  # shared by all phases in this pod
     for index, (phase, settings) in enumerate(phases):
         if progress.stages[index].succeeded:
             continue
         run_dir = progress.begin(index)
-        own = settings | {"run-dir": Value(run_dir, run_dir, "phase")}
+        own = settings.with_run_dir(run_dir)
         code = supervise(phase.command, own, caught, PhaseContext(phase.name, index == len(phases) - 1, group, starts))
         if code != 0:
             return code
@@ -143,10 +143,10 @@ class ProgressFile:
 
 
 def _folder(settings: Settings) -> str:
-    given = state_dir(settings) or settings["run-dir"].value
+    given = state_dir(settings) or settings.run_dir
     return os.path.abspath(given) if given else work_dir.default_run_dir()
 
 
 def _name(run_dir: object) -> str:
-    """The name, if it is that of a run dir in the folder; else empty."""
+    """The name, if a run dir in the folder has it; else empty."""
     return run_dir if isinstance(run_dir, str) and re.fullmatch(r"\d{8}_\d{6}_restartable", run_dir, re.ASCII) else ""

@@ -66,7 +66,7 @@ def read(content: str, command: Sequence[str] | None) -> Imports | None:
 def write(setup: Setup, folder: str, command: Sequence[str], earlier: Imports | None) -> str | None:
     """Write the list for the standbys of a first start.  Returns its path; None if nothing is to be imported.  Raises
     OSError, or ValueError with the reason why the command cannot be executed in advance."""
-    asked: Sequence[str] = setup.settings["preload"].value or ()
+    asked: Sequence[str] = setup.settings.preload or ()
     modules = asked or (earlier.modules if earlier else ())
     if not modules:
         return None

@@ -6,11 +6,10 @@ that it names, ends its connection, with one `problem` record.
 """
 
 import select
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from ftrun.core.machine.effects import BeginRound, FenceRank, ReleaseSnapshot
-from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Report, Restored, SaidHello, Snapshot
+from ftrun.core.ranks.table import AskedRetry, FenceRank, Finished, LeftRound, Report, Restored, SaidHello, Snapshot
 from ftrun.host.rank_socket import Peer, RankSocket
 from ftrun.host.tree import Tree
 from ftrun.messages import ranks
@@ -83,7 +82,7 @@ class RankChannel:
                 return Finished(local_rank, number)
 
     def _said_hello(self, fd: int, message: ranks.Hello) -> Report:
-        """The first message of a process.  A later connection of a rank takes the place of the one before."""
+        """The first message of a process.  A later connection of a rank replaces the earlier one."""
         if not self._tree.is_below(self._peers[fd].pid, message.local_rank):
             raise Malformed(f"process {self._peers[fd].pid} is not one of local rank {message.local_rank}")
         for other in [known for known, rank in self._ranks.items() if rank == message.local_rank and known != fd]:
@@ -91,25 +90,14 @@ class RankChannel:
         self._ranks[fd] = message.local_rank
         return SaidHello(message.local_rank, _snapshots(message.held))
 
-    def send(
-        self, effect: FenceRank | BeginRound | ReleaseSnapshot, variables: Callable[[int], dict[str, str]]
-    ) -> None:
-        """Send it to the rank, if it is connected; `variables`: the environment of a local rank in this round."""
-        fd = next((fd for fd, rank in self._ranks.items() if rank == effect.local_rank), None)
+    def send(self, act: ranks.ToRank) -> None:
+        """Send it to the rank, if it is connected."""
+        fd = next((fd for fd, rank in self._ranks.items() if rank == act.local_rank), None)
         if fd is None:
             return
-        message: ranks.ToRank
-        if isinstance(effect, FenceRank):
-            message = ranks.Fence(effect.round, effect.why[:LONGEST_WHY])
-        elif isinstance(effect, ReleaseSnapshot):
-            message = ranks.Release(effect.round)
-        else:
-            reason: ranks.Reason = "rank" if effect.reason == "rank" else "retry"
-            restore: dict[str, object] | None = None
-            if (found := effect.restore) is not None:
-                restore = {"step": found.step, "from": found.source, "shard": found.shard}
-            message = ranks.Go(effect.round, variables(effect.local_rank), restore, reason, effect.lends)
-        if not self._peers[fd].send(ranks.TO_RANK.dump(message)):
+        if isinstance(act, FenceRank):
+            act = act._replace(why=act.why[:LONGEST_WHY])
+        if not self._peers[fd].send(ranks.TO_RANK.dump(act)):
             self._close(fd)
 
     def _refuse(self, fd: int, why: str) -> None:

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from ftrun.core.machine.notices import GivenNotices, Notices, notices
 from ftrun.core.machine.states import Job
-from ftrun.core.text import sentences
+from ftrun.core.rules.policy import Policy
+from ftrun.core.text import durations, sentences
 from ftrun.pid1.bootstrap import Setup
 from ftrun.pid1.clients.registry import Clients
 from ftrun.pid1.state_file import StateFile
@@ -21,15 +23,18 @@ class RecordWriter:
         clients: Clients,
         state_file: StateFile,
         job: Callable[[], Job],
+        policy: Policy,
     ) -> None:
         self._setup, self._command, self._phase, self._job = setup, command, phase, job
+        self._journal = setup.journal
         self._clients, self._state_file = clients, state_file
         self.attempt, self.logged = setup.ledger.start_cnt, False
         self._printed_problem: str | None = None
+        self._policy, self._notices = policy, Notices(GivenNotices())
 
     def persist(self, event: str, fields: tuple[tuple[str, object], ...], durable: bool) -> None:
         """`durable`: the record and the state are on disk when this returns."""
-        journal, console = self._setup.journal, self._setup.console
+        journal, console = self._journal, self._setup.console
         if event == "started":
             fields += self._setup.describe_run(self._command, self._phase)
         stamp = journal.record(event, self.attempt, fields, durable)
@@ -52,6 +57,23 @@ class RecordWriter:
             if text is not None:
                 self._setup.console.print(text, severity="warning" if event == "problem" else "info")
 
+    @property
+    def notices_due(self) -> float | None:
+        """When `write_notices` has to be called next, also if the job has not changed."""
+        return self._notices.due
+
+    def write_notices(self, now: float) -> None:
+        """Write what ftrun notes of its own accord."""
+        job, setup = self._job(), self._setup
+        self._notices = found = notices(job, self._policy, self._notices.given, setup.run_dir.given, now)
+        for line in found.lines:
+            self._journal.log(line)
+            setup.console.print(line, severity="info")
+        if (wait := found.wait) is not None:
+            start = job.ledger.start_cnt
+            self._journal.record("waiting", start, (("seconds", wait.seconds), ("why", wait.why)), False)
+            setup.console.print(f"no command has run for {durations.seconds(wait.seconds)}: {wait.why}")
+
     def problem(self, what: str, printed: bool = False) -> None:
         self.persist("problem", (("what", what),), False)
         if printed:
@@ -59,5 +81,5 @@ class RecordWriter:
 
     def log(self, text: str) -> None:
         self.logged = True
-        self._setup.journal.log(sentences.printable(text))
+        self._journal.log(sentences.printable(text))
         self._setup.console.print(text)

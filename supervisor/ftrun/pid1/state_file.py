@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ftrun import __version__
 from ftrun.config.derived import meanings, state_dir
-from ftrun.config.option_table import Settings
-from ftrun.core.machine.notices import GivenNotices, Notices, notices
+from ftrun.config.option_table import OPTIONS, Settings
 from ftrun.core.machine.restarting import is_spare
 from ftrun.core.machine.states import Done, Job
 from ftrun.core.rules.policy import Policy
-from ftrun.core.text import durations, redaction
+from ftrun.core.text import redaction
 from ftrun.core.text.sentences import short
 from ftrun.host import clock, leftovers, procfs
 from ftrun.messages import state
@@ -42,7 +41,6 @@ class StateFile:
     ) -> None:
         self._setup, self._journal, self._tree, self._policy = setup, setup.journal, setup.tree, policy
         self._run = _run(setup.settings, policy, command, group)
-        self._notices = Notices(GivenNotices())
         self._group = leftovers.Recorder()
         self._request = standbys
         self._next_start: NextStart | None = None
@@ -66,21 +64,11 @@ class StateFile:
 
     @property
     def due(self) -> float | None:
-        """The time of the next call of `follow`."""
-        return min((at for at in (self._save_due, self._notices.due) if at is not None), default=None)
+        """When `follow` has to be called next, also if the job has not changed."""
+        return self._save_due
 
     def follow(self, job: Job, now: float) -> None:
-        """Called with each new `job`, before any effect of it is visible to others.  The records that led to it are
-        written by then."""
-        self._notices = notices(job, self._policy, self._notices.given, self._setup.run_dir.given, now)
-        for line in self._notices.lines:
-            self._journal.log(line)
-            self._setup.console.print(line, severity="info")
-        if (wait := self._notices.wait) is not None:
-            start = job.ledger.start_cnt
-            self._journal.record("waiting", start, (("seconds", wait.seconds), ("why", wait.why)), False)
-            self._setup.console.print(f"no command has run for {durations.seconds(wait.seconds)}: {wait.why}")
-        self._journal.flush()
+        """Save what has changed; `job` is the present one."""
         if self._standbys is not None and self._standbys.next_start != self._next_start:
             self.save(job, False)
             return
@@ -136,7 +124,7 @@ def _shape(job: Job) -> tuple[object, ...]:
 def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Group | None") -> dict[str, Any]:
     """Facts that do not change while this ftrun runs."""
     me = procfs.stat(os.getpid())
-    asked = settings["nproc-per-node"].value
+    asked = settings.nproc_per_node
     ranks = None if asked is None else local_ranks(asked)
     return {
         "version": __version__,
@@ -146,14 +134,14 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Gro
         "began": clock.timestamp(),
         "mono": time.monotonic(),
         "command": redaction.redact_command(command),
-        "part": policy.phase,
-        "node": policy.node,
+        "part": policy.membership.phase,
+        "node": policy.membership.node,
         "limits": policy.limits._asdict(),
         "sources": {name: settings[name].source for name in TIMEOUTS},
         "options": {  # those that do not have their default; `ftctl explain` adds the others
-            name: [short(redaction.redact_option(name, value.text), OPTION), value.source]
-            for name, value in settings.items()
-            if value.source != "default"
+            option.name: [short(redaction.redact_option(option.name, given.text), OPTION), given.source]
+            for option in OPTIONS
+            if (given := settings[option.name]).source != "default"
         },
         "meanings": {
             name: short(redaction.redact_option(name, text), OPTION)
@@ -161,8 +149,8 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Gro
         },
         "max_restarts": policy.max_restarts,
         "restart_on": sorted(policy.restart_on),
-        "grace": policy.grace,
-        "stop_grace": policy.stop_grace,
-        "log_dir": bool(settings["log-dir"].value),
+        "grace": policy.limits.grace,
+        "stop_grace": policy.limits.stop_grace,
+        "log_dir": bool(settings.log_dir),
         "state_dir": os.path.abspath(kept) if (kept := state_dir(settings)) else None,
     }

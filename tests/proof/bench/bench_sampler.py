@@ -15,7 +15,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "supervisor")]
 
 from ftrun.helpers.sampler.__main__ import processes  # noqa: E402
 from ftrun.helpers.sampler.counters import Count, Process, activity, counts  # noqa: E402
-from ftrun.messages.sampler import Tree  # noqa: E402
+from ftrun.messages.activity import Tree  # noqa: E402
 from ftrun.pid1.clients.base import LONGEST_PERIOD  # noqa: E402
 
 THREADS = 50

@@ -20,7 +20,7 @@ from typing import TypeVar
 HOUSE = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(HOUSE / "supervisor"), str(HOUSE / "hooks"), str(HOUSE / "tests")]
 
-from ftrun.views.run_snapshot import read_snapshot  # noqa: E402
+from ftrun.records.run_snapshot import read_snapshot  # noqa: E402
 from support.made_run import MadeRun  # noqa: E402
 
 PROGRAM = str(HOUSE / "bin" / "ftctl")

@@ -19,9 +19,10 @@ from pathlib import Path
 HOUSE = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(HOUSE / "supervisor"), str(HOUSE / "hooks")]
 
+from ftrun.helpers.evidence import job_processes  # noqa: E402
 from ftrun.helpers.evidence import look as module  # noqa: E402
-from ftrun.helpers.evidence import processes, proof, waits  # noqa: E402
 from ftrun.messages.evidence import Look  # noqa: E402
+from waitproof import proof, waits  # noqa: E402
 
 ROWS: Sequence[tuple[int, int]] = ((10, 1), (1_000, 4), (10_000, 8))  # threads of the whole job, and its processes
 ROUNDS = 5
@@ -68,7 +69,7 @@ def waiting(threads: int, number: int) -> Iterator[int]:
         time.sleep(0.5)  # the threads that were started last need a moment until they wait, which nothing tells
         yield job.pid
     finally:
-        for pid in processes.members(job.pid, frozenset()):
+        for pid in job_processes.members(job.pid, frozenset()):
             os.kill(pid, 9)
         job.wait()
         job.stdout.close()
@@ -88,7 +89,7 @@ def cpu_time() -> float:
 
 def observe(pid: int) -> None:
     world = waits.empty(frozenset())
-    waits.observe_job(world, processes.members(pid, frozenset()))
+    waits.observe_job(world, job_processes.members(pid, frozenset()))
     proof.prove(world, world, {}, proof.Facts(pid), optimistic=True)
 
 

@@ -51,7 +51,7 @@ def _ended(outcome: Outcome) -> Iterator[str]:
         if run.code is None:
             yield f"ftrun {number} did not end"
             continue
-        if "/supervisor/ftrun/" in run.stderr:
+        if "/supervisor/ft" in run.stderr:
             yield f"ftrun {number} threw"
         # Without a descriptor it cannot load what it needs to explain a failure: 125, cleanly.
         if any("traceback" in record for record in run.records) and not injected(outcome, "no more descriptors"):

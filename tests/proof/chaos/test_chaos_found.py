@@ -36,6 +36,7 @@ def test_a_checkpoint_is_in_the_state_as_soon_as_it_is_on_record(tmp_path: Path)
         ledger = ledger._replace(best_checkpoint=step, last_checkpoint=f"/c/{step}")
         state_file.follow(Job(phase, ledger=ledger), 100.0)
         assert json.loads((tmp_path / "state.json").read_bytes())["last_checkpoint"] == f"/c/{step}"
+    assert not (tmp_path / "run.log").read_bytes(), "what it saves is all that it writes"
 
 
 def test_a_checkpoint_without_a_path_keeps_the_previous_path() -> None:

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 from unittest.mock import patch
 
-from ftrun.helpers.evidence import files, interrupts, locks, processes, sockets, threads, waits
-from ftrun.helpers.evidence.mappings import Mappings
-from ftrun.helpers.evidence.world import Descriptor, Socket
-from ftrun.host import procfs
+from ftrun.helpers.evidence import processes
+from ftrun.host import procfs as ftrun_procfs
 from proof.fuzz.kit import pieces, text
+from waitproof import files, interrupts, locks, procfs, sockets, threads, waits
+from waitproof.mappings import Mappings
+from waitproof.world import Descriptor, Socket
 
 PID: Final = 7
 NAMES: Final = ("stat", "schedstat", "syscall", "wchan", "io", "status", "maps", "environ")
@@ -32,7 +33,7 @@ def proc(**contents: bytes) -> Iterator[None]:
     def read(path: str, limit: int = 65536, at_once: bool = False) -> bytes | None:
         return contents.get(os.path.basename(path).replace("-", "_"), b"")[:limit]
 
-    with patch.object(procfs, "read", read):
+    with patch.object(procfs, "read", read), patch.object(ftrun_procfs, "read", read):
         yield
 
 
@@ -47,7 +48,7 @@ def waiting_thread(content: bytes) -> None:
 
     with proc(**dict(zip(NAMES, found, strict=True))), patch.object(threads, "_memory", peek):
         seen = threads.thread(PID, PID, Mappings())
-        processes.environment(PID)
+        procfs.environment(PID)
         assert seen.call is not None or seen.problem or seen.running
         for fd, mode in seen.fds:
             assert fd >= 0
@@ -62,8 +63,10 @@ def one_process(content: bytes) -> None:
         interrupts.read(PID)
         if stat is not None:
             processes._process_state(stat)
-            procfs.describe(stat)
-        variables = processes.environment(PID)
+        if (known := ftrun_procfs.stat(PID)) is not None:
+            ftrun_procfs.describe(known)
+        ftrun_procfs.environment(PID)
+        variables = procfs.environment(PID)
         assert all((threads._number(variables, name) or 0) >= 0 for name in threads._VARIABLES)
 
 

@@ -213,7 +213,7 @@ def rank_packets(content: bytes) -> None:
             held, effects = decide(held, ev.RankReported(NOW, report), policy())
             for effect in effects:
                 if isinstance(effect, do.FenceRank | do.BeginRound | do.ReleaseSnapshot):
-                    channel.send(effect, lambda local_rank: {"RANK": str(local_rank)})
+                    channel.send(effect)
         for problem in channel.problems:
             one_line(ValueError(problem), 1000)
     finally:

@@ -16,29 +16,23 @@ from ftrun.core.machine.values import Ledger, UsualPauses
 from ftrun.core.ranks.shared import GroupRound
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages import (
-    checkpoints,
+    activity,
     evidence,
     exit_hooks,
+    exports,
     group_waits,
-    heal,
-    line_writer,
+    healing,
     messenger,
-    metrics,
-    mirror,
-    notifier,
     operator,
     output,
     peers,
     probe,
     ranks,
-    reset_file,
-    sampler,
     state,
     state_store,
-    telemetry,
 )
 from ftrun.messages.codec import Protocol
-from ftrun.messages.helpers import Problem, Ready
+from ftrun.messages.helpers import PROBLEMS, Problem, Ready
 from ftrun_hooks import layout as at
 from support.device.npu_smi import FakeNpuSmi
 from support.made_run import MadeRun
@@ -163,7 +157,7 @@ SPY: Final = [
         ],
     }
 ]
-RANK_FAULT: Final = reset_file.RankFault(0, 0, "reset.json", "unknown", "fault")
+RANK_FAULT: Final = healing.RankFault(0, 0, "reset.json", "unknown", "fault")
 DEVICE: Final = probe.Device(
     "ascend", "npu0", 0, "910", 5, 1, 70, memory_used=5, memory_total=9, pids=(1,), visible="0"
 )
@@ -171,8 +165,8 @@ STORED: Final = state_store.Fault("n", "npu0", "80C98002", "minor", 1.5, "boot",
 SCHEDULED: Final = state_store.Schedule("k", 1, "n", 1.5, 7, None, True, False)
 STORED_VERDICT: Final = state_store.Verdict(1, "node-fault", 197, "n", None, "w", 1, "2026-01-01T00:00:00Z")
 SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
-    "line_writer": (line_writer.EVENTS, (Problem("w"),)),
-    "mirror": (mirror.EVENTS, (mirror.Done(read="-"), mirror.Refused("w"))),
+    "line_writer": (PROBLEMS, (Problem("w"),)),
+    "mirror": (output.MIRROR_EVENTS, (output.Done(read="-"), output.Refused("w"))),
     "messenger": (
         messenger.EVENTS,
         (
@@ -182,6 +176,7 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             messenger.Ordered(GroupOrder(3, "run", "go", world=World("a", 4000, ((2, 8),)))),
             messenger.Ordered(GroupOrder(3, "end", "over", end=GroupEnd(195, "hang-limit", "w"))),
             messenger.Contact(1.0),
+            messenger.Tenure(1.0),
             messenger.RankZeroSilent("w"),
             messenger.Refused("w", True),
             messenger.GroupNote("w"),
@@ -192,10 +187,10 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
         ),
     ),
     "checkpoint_watcher": (
-        checkpoints.EVENTS,
-        (checkpoints.Saved("/c/1", 999.0, True), checkpoints.AllSent(), Ready(), Problem("w")),
+        activity.WATCHER_EVENTS,
+        (activity.Saved("/c/1", 999.0, True), activity.AllSent(), Ready(), Problem("w")),
     ),
-    "output": (output.EVENTS, (output.Tail(("a",)), output.Broken(1))),
+    "output": (output.OUTPUT_EVENTS, (output.Tail(("a",)), output.Broken(1))),
     "state_store": (
         state_store.EVENTS,
         (
@@ -205,7 +200,7 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             state_store.VerdictStored(None),
         ),
     ),
-    "reset_file": (reset_file.EVENTS, (reset_file.Contents(faults=(RANK_FAULT,), clear=False), Ready())),
+    "reset_file": (healing.RESET_EVENTS, (healing.Contents(faults=(RANK_FAULT,), clear=False), Ready())),
     "probe": (
         probe.EVENTS,
         (
@@ -219,15 +214,15 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             probe.Cleared(False, "w"),
         ),
     ),
-    "sampler": (sampler.EVENTS, (sampler.Begun(1), sampler.Sample(999.0, 1.0, 0.1, 5.0, 2, 1))),
-    "telemetry": (telemetry.EVENTS, (Problem("w"),)),
-    "notifier": (notifier.EVENTS, (Problem("w"),)),
-    "metrics": (metrics.EVENTS, (metrics.Listening("127.0.0.1:1"),)),
+    "sampler": (activity.SAMPLER_EVENTS, (activity.Begun(1), activity.Sample(999.0, 1.0, 0.1, 5.0, 2, 1))),
+    "telemetry": (PROBLEMS, (Problem("w"),)),
+    "notifier": (PROBLEMS, (Problem("w"),)),
+    "metrics": (exports.METRICS_EVENTS, (exports.Listening("127.0.0.1:1"),)),
     "evidence": (
         evidence.EVENTS,
         (evidence.Reply(None, "w", 0.0, 0, 1, "r", False, "rank 0 sleeps"), evidence.Looked(None, "m", "f", 1, 2, 0.1)),
     ),
-    "heal": (heal.EVENTS, (heal.Healed(False, "w"),)),
+    "heal": (healing.HEAL_EVENTS, (healing.Healed(False, "w"),)),
     "exit_hooks": (exit_hooks.EVENTS, (exit_hooks.HooksFinished(("a",), (exit_hooks.Failed("b", "w"),), (1,)),)),
 }
 RANK_PACKETS: Final[tuple[tuple[ranks.Hello | ranks.Retry | ranks.Barrier | ranks.Finished, ...], ...]] = (

@@ -13,31 +13,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from ftctl.timeline import html
 from ftrun.config import annotations, option_table, option_values
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job, Running, Starting
 from ftrun.core.machine.values import Attempt, Ledger
 from ftrun.core.rules import crash_causes, fault_codes
-from ftrun.helpers.evidence import stacks
 from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.output.tail import Tail
 from ftrun.helpers.probe import ascend, npu_smi
 from ftrun.helpers.reset_file import contents as reset_contents
+from ftrun.helpers.shared_folder import ForeignContent
 from ftrun.helpers.state_store import contents
 from ftrun.host import mounts as mount_table
 from ftrun.host import oom, procfs, tracebacks
 from ftrun.host.console import Console
-from ftrun.messages import helpers, reset_file, state, state_store
+from ftrun.messages import healing, helpers, state, state_store
 from ftrun.messages.codec import Malformed
 from ftrun.pid1 import phases
 from ftrun.platforms import table as platforms
 from ftrun.platforms.base import Surroundings
-from ftrun.views import beatfile, html, run_snapshot, summary
-from ftrun.views import history as past
+from ftrun.records import beatfile, run_snapshot, summary
+from ftrun.records import history as past
 from ftrun_hooks import layout as at
 from proof.fuzz import kernel, kit, messages
 from proof.fuzz.kit import NOW, PAGE, Quiet, beat_folder, folder, one_line, pieces, policy, text
+from waitproof import stacks
 
 
 class Target(NamedTuple):
@@ -139,8 +141,8 @@ def npu(content: bytes) -> None:
 def reset_json(content: bytes) -> None:
     """The event for PID 1 is shorter than the limit of a line."""
     found, dropped = reset_contents.parse(content, None, lambda code: fault_codes.look_up({}, code))
-    assert len(reset_file.EVENTS.dump(found)) < helpers.LINE_LIMIT, "the line is too long"
-    Quiet(reset_file.EVENTS).report_dropped("reset.json", dropped)
+    assert len(healing.RESET_EVENTS.dump(found)) < helpers.LINE_LIMIT, "the line is too long"
+    Quiet(healing.RESET_EVENTS).report_dropped("reset.json", dropped)
 
 
 def py_spy(content: bytes) -> None:
@@ -254,7 +256,7 @@ def history_json(content: bytes) -> None:
     contents.parse(contents.dump(joined))
     reply = contents.reply(joined, time.time(), "boot")
     assert len(state_store.EVENTS.dump(reply)) < helpers.LINE_LIMIT
-    Quiet(reset_file.EVENTS).report_dropped("history.json", dropped)
+    Quiet(healing.RESET_EVENTS).report_dropped("history.json", dropped)
 
 
 def verdict_json(content: bytes) -> None:
@@ -281,8 +283,8 @@ TARGETS: Final = {
     "state": Target(state_json, "state.json", (Malformed,)),
     "run-dir": Target(run_dir, "a run dir, in every view"),
     "beat-file": Target(beat_file, "the beat file, in the views"),
-    "history": Target(history_json, "history.json", (contents.ForeignContent, RecursionError)),
-    "verdict": Target(verdict_json, "verdict.json", (contents.ForeignContent,)),
+    "history": Target(history_json, "history.json", (ForeignContent, RecursionError)),
+    "verdict": Target(verdict_json, "verdict.json", (ForeignContent,)),
     "control": Target(messages.control_message, "requests and their replies"),
     "channel": Target(messages.channel, "frames of the control channel"),
     "peers": Target(messages.peer_message, "messages of other nodes"),

@@ -5,8 +5,8 @@
 Each hang has to be found, and no healthy job may be: a run of a healthy row fails if ftrun reports a hang, restarts the
 job, or ends with another exit code than 0.  The runs sleep nearly all the time, so many run side by side.  The rows
 take turns, so that a program that is interrupted has run each of them equally often.  `--out` gets one line of JSON for
-each run, after those that are there; `--publish` makes docs/hang-matrix.md from all of them, and leaves a cell for
-which there is none as it was.
+each run, after those that are there; `--publish` makes docs/measured/hang-matrix from all of them, and leaves a cell
+for which there is none as it was.
 """
 
 import argparse

@@ -126,7 +126,7 @@ AFTER = (
     "[45 minutes, or 60 before the first]"
     "(https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/integration/heartbeats.html). The program or its "
     "callback for Lightning has to send them; a program that does not is not watched. It could not be installed for "
-    "this measurement; [Benchmarks](benchmarks.md#delay-from-the-timeout-to-the-kill-after-a-hang) has its delay after "
+    "this measurement; [Benchmarks](benchmarks.md#what-it-saves-after-a-hang) has its delay after "
     "a timeout of 2 s. It compares clocks, so it ends a healthy wait that is longer than the timeout.\n"
     "- **py-spy** shows where a process waits, in 10 to 20 ms, if somebody suspects it, may inspect it and "
     "knows which of the processes to ask. It does not tell whether the wait can end. Without `--nonblocking` it waits "

@@ -1,4 +1,4 @@
-"""The tables of docs/hang-matrix.md, from the runs."""
+"""The tables of docs/measured/hang-matrix, from the runs."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 RECEIVE: Final = 47e-6  # s of CPU a message received and taken, and
-SEND: Final = 47e-6  # s a message sent: the flat star of 4,000 members, docs/benchmarks.md (CURVE, one Python thread)
+SEND: Final = 47e-6  # s a message sent: the flat star of 4,000 members, 80-coordinator (CURVE, one Python thread)
 RTO: Final = 0.2  # s until TCP sends a lost segment again at the earliest, doubled each time (RFC 6298, Linux)
 RACK, POD, FAR = 50e-6, 150e-6, 400e-6  # s one way: in a rack, in a pod, between pods of one building
 RACK_SIZE: Final = 32

@@ -1,11 +1,11 @@
-"""The sections of docs/scale.md."""
+"""The sections of docs/measured/scale."""
 
 from typing import Final
 
 from proof.scale.outcome import FAN, Case, Outcome
 from support.measured import Measured, Plot, Series
 
-PEER_KIB: Final = 37  # KiB of the messenger for each connection: (166 - 21) MiB for 4,000, docs/benchmarks.md
+PEER_KIB: Final = 37  # KiB of the messenger for each connection: (166 - 21) MiB for 4,000 (80-coordinator)
 BASE_MIB: Final = 21  # MiB of a messenger without members, the same
 RATE: Final = 419 / 54 / (16_384 / 8)  # unexpected interruptions for each node and day: Llama 3, arXiv 2407.21783
 COSTS: Final = (
@@ -25,7 +25,7 @@ until the last one has the order to start again. A member stops and starts in no
 adds to a restart. *Busiest* is the messenger that sends and receives most. Its memory is computed from the number of
 its connections. 10,000 members have been simulated in a star as well; 100,000 have not, since the coordinator would
 copy a table of 100,000 members as many times. The model is pessimistic: 4,000 real connections took 0.375 s for the
-barrier in [a benchmark](benchmarks.md#the-cost-of-coordinating-many-nodes)."""
+barrier in a benchmark (`80-coordinator`)."""
 SIZES_HEAD: Final = ("members", "messengers", "levels", "fence", "barrier", "busiest, KiB", "its memory, MiB")
 BREAKS: Final = """\
 **What breaks first in a star** is the processor of rank 0: it handles the messages of all members one after the other,

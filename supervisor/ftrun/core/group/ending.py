@@ -82,13 +82,14 @@ def end_missing(group: Coordinator, missing: list[int], losses: Losses, now: flo
 
 
 def _hang_limit(why: str, node: str | None = None) -> GroupEnd:
-    return GroupEnd(exit_codes.HANG_LIMIT.code, exit_codes.HANG_LIMIT.name, why, node)
+    return GroupEnd(exit_codes.HANG_LIMIT.code, exit_codes.HANG_LIMIT.name, why, node, loss=True)
 
 
 def end_group(group: Coordinator, end: GroupEnd) -> Outcome:
     order = GroupOrder(group.epoch, "end", end.why, node=end.node, counts=group.counts or NONE, end=end)
     of_node = [rank for rank, member in group.members.items() if member.report.node == end.node]
     order = order._replace(
+        cause="peer" if end.loss else None,
         places=group.order.places,
         starter=group.order.starter,
         member=of_node[0] if len(of_node) == 1 else group.order.member,

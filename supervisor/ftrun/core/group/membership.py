@@ -297,11 +297,11 @@ class Coordinator(NamedTuple):
         return started >= len(self.placed - {self.chief})
 
     @property
-    def staying(self) -> int:
-        """How many members other than this coordinator's are connected and have not left."""
-        others = (m for rank, m in self.members.items() if rank != self.chief)
-        there = (m for m in others if m.gone is None and m.report.state != "left")
-        return sum(1 for _ in there)
+    def staying(self) -> frozenset[int]:
+        """The members other than this coordinator's that are not lost and have not left, also while one connects
+        again."""
+        there = (rank for rank, m in self.members.items() if m.gone is None and m.report.state != "left")
+        return frozenset(there) - {self.chief}
 
 
 Outcome = tuple[Coordinator, Effects]

@@ -40,7 +40,8 @@ class NodeFailure(NamedTuple):
 
 class GroupEnd(NamedTuple):
     """A verdict.  `asked`: it follows from a stop from outside.  `cut`: this member lost contact with rank 0, so that
-    the verdict means the loss of this member and is none about the job."""
+    the verdict means the loss of this member and is none about the job.  `loss`: members are missing, and no command
+    has hung."""
 
     code: int
     verdict: str
@@ -49,6 +50,7 @@ class GroupEnd(NamedTuple):
     device: str | None = None
     asked: bool = False
     cut: bool = False
+    loss: bool = False
 
 
 class Ranks(NamedTuple):

@@ -4,7 +4,12 @@ from collections.abc import Iterator, Sequence
 
 from ftrun.core.machine.values import Fault, Finding, NodePlace, RankPlace
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.ranks.table import Restore
+from ftrun.core.ranks.table import BeginRound as BeginRound
+from ftrun.core.ranks.table import EndRank as EndRank
+from ftrun.core.ranks.table import FenceRank as FenceRank
+from ftrun.core.ranks.table import RankAct
+from ftrun.core.ranks.table import ReleaseSnapshot as ReleaseSnapshot
+from ftrun.core.ranks.table import StartRank as StartRank
 
 Fields = tuple[tuple[str, object], ...]
 
@@ -38,20 +43,6 @@ class HoldStandbys(NamedTuple):
     node: NodePlace
 
 
-class FenceRank(NamedTuple):
-    """Ask a rank to leave this round."""
-
-    local_rank: int
-    round: int
-    why: str
-
-
-class EndRank(NamedTuple):
-    """Send SIGKILL to all processes of a rank until none is left; the answer is `RankTreeEnded`."""
-
-    local_rank: int
-
-
 class FindLeftovers(NamedTuple):
     """Look, a moment later, for processes that a rank which is done has left; the answer, if any, is
     `LeftoversFound`."""
@@ -65,34 +56,6 @@ class EndLeftovers(NamedTuple):
 
     local_rank: int
     grace: float
-
-
-class StartRank(NamedTuple):
-    """Start a rank's process again, for this round, as its start number `start_cnt`; the answer is `RankStarted`."""
-
-    local_rank: int
-    round: int
-    start_cnt: int
-
-
-class BeginRound(NamedTuple):
-    """Let a rank begin this round, with the state of `restore` (None: of the checkpoint), because of `reason`.  In a
-    group rank 0 listens at `master`, address and port.  `lends`: another rank begins with its snapshot, which stays as
-    it is until `ReleaseSnapshot`."""
-
-    local_rank: int
-    round: int
-    restore: Restore | None
-    reason: str
-    master: tuple[str, int] | None = None
-    lends: bool = False
-
-
-class ReleaseSnapshot(NamedTuple):
-    """Tell a rank that no other one needs the snapshot any more with which it began this round."""
-
-    local_rank: int
-    round: int
 
 
 class Forward(NamedTuple):
@@ -151,7 +114,7 @@ class Answer(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """End ftrun.  `node`: the node that the verdict is about, if it is another one; `device`: a device of that node."""
+    """End ftrun.  `node`: the node that the verdict is about; None: this node; `device`: a device of that node."""
 
     code: int
     verdict: str
@@ -160,7 +123,7 @@ class Exit(NamedTuple):
     device: str | None = None
 
 
-RankEffect = FenceRank | EndRank | FindLeftovers | EndLeftovers | StartRank | BeginRound | ReleaseSnapshot
+RankEffect = RankAct | FindLeftovers | EndLeftovers
 Effect = (
     Persist
     | LogLine

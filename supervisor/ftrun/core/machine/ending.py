@@ -6,7 +6,7 @@ from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.device_faults import fault_that_ended
 from ftrun.core.machine.states import Finish, Job, Launching, Watched
-from ftrun.core.machine.stopping import Outcome, exit_text, restart_or_escalate, stop
+from ftrun.core.machine.stopping import AttemptEnd, Outcome, exit_text, restart_or_escalate, stop
 from ftrun.core.machine.values import Attempt
 from ftrun.core.machine.watching import record_progress
 from ftrun.core.rules import exit_codes
@@ -39,6 +39,7 @@ def on_command_exited(job: Job, phase: Launching | Watched, event: ev.CommandExi
     unnamed = status_text(event._replace(rank=None))
     if why.startswith(unnamed):
         why = status_text(event) + why.removeprefix(unnamed)
+        diagnosis = diagnosis and diagnosis._replace(why=why)
     elif not why.startswith(status_text(event)):
         why = f"{status_text(event)}: {why}"
     if diagnosis is not None and (left := _left_early(event, attempt)) is not None:
@@ -48,13 +49,13 @@ def on_command_exited(job: Job, phase: Launching | Watched, event: ev.CommandExi
     fault = fault_that_ended(attempt, policy)
     if fault is not None:
         why = f"{why}, after device {fault.device} reported {fault.code}"
-        return restart_or_escalate(job, attempt, "fault", why, event.now, policy, written, status, fault)
-    if event.taken_port is not None:  # whatever --restart-on has: it is not a failure of the program
-        policy = policy._replace(restart_on=policy.restart_on | {"failure"})
+        return restart_or_escalate(job, attempt, AttemptEnd(event.now, "fault", why, status, fault), policy, written)
+    if event.taken_port is not None:
         why = f"another program took port {event.taken_port}, which ftrun had chosen: {why}"
-    final = diagnosis is not None and not diagnosis.recoverable and "failure" in policy.restart_on
-    incurable = why if final else None
-    outcome = restart_or_escalate(job, attempt, "failure", why, event.now, policy, written, status, incurable=incurable)
+    end = AttemptEnd(event.now, "failure", why, status, is_external=event.taken_port is not None)
+    if diagnosis is not None and not diagnosis.recoverable and end.may_restart(policy):
+        end = end._replace(incurable=why)
+    outcome = restart_or_escalate(job, attempt, end, policy, written)
     return _with_origin(_named(outcome, event, why, len(written), policy), event)
 
 
@@ -63,7 +64,7 @@ def _named(outcome: Outcome, event: ev.CommandExited, why: str, place: int, poli
     group name the first failure of the group."""
     job, effects = outcome
     silent = not any(isinstance(effect, do.LogLine) for effect in effects)
-    if event.rank is None or policy.group or not silent or not isinstance(job.want, Finish):
+    if event.rank is None or policy.membership.group or not silent or not isinstance(job.want, Finish):
         return outcome
     line = do.LogLine(sentences.sentence(sentences.short(why, sentences.REASON), exit_text(job.want)))
     return job, (*effects[:place], line, *effects[place:])

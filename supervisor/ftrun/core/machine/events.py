@@ -49,11 +49,13 @@ class WokeLate(NamedTuple):
 
 
 class BeatsRead(NamedTuple):
-    """The heartbeats were read.  `barred`: processes of the command run as a user who cannot send any."""
+    """The heartbeats were read.  `cannot_beat`: processes of the command run as a user who cannot send any.
+    `frameworks`: the libraries for training that processes of the command have imported."""
 
     now: float
     ranks: tuple[Rank, ...]
-    barred: bool = False
+    cannot_beat: bool = False
+    frameworks: tuple[str, ...] = ()
 
 
 class CheckpointSaved(NamedTuple):
@@ -330,6 +332,12 @@ class ResumeRequested(NamedTuple):
     requester: Requester | None = None
 
 
+class InputSpent(NamedTuple):
+    """The command has read from the pipe on its standard input: another start would not get the same."""
+
+    now: float
+
+
 class GroupOrderReceived(NamedTuple):
     """The current order of rank 0 to the whole group."""
 
@@ -385,6 +393,7 @@ Event = (
     | StopRequested
     | PauseRequested
     | ResumeRequested
+    | InputSpent
     | GroupOrderReceived
     | CoordinatorSilent
     | CoordinatorLost

@@ -1,11 +1,12 @@
 """The decision: `decide(job, event, policy) -> (job, effects)`.
 
-This file owns every transition.  `TABLE` at its end holds one function for each (phase, event) that has an effect; an
-empty cell changes nothing, and no handler raises.  The operator's pause (`pause`) and the account of the time
-(`goodput`) wrap the table.  Phases are constructed where they begin: Pending and Launching in `restarting` (the first
-Pending in `starting`), Starting, Running and Suspect in `watching`, Stopping and Done in `stopping`, Healing in
-`device_faults`.  Time comes in with the event and is monotonic; effects come out in the order in which they must
-happen, records first.
+This file is the list of all transitions.  `TABLE` at its end names the function for each (phase, event) that has an
+effect; the other files of this folder have most of these functions.  An empty cell changes nothing, and no handler
+raises.  `UNEXPECTED` lists the empty cells that only a mistake of ftrun itself can reach, which a record counts.  The
+operator's pause (`pause`) and the account of the time (`goodput`) wrap the table.  Phases are constructed where they
+begin: Pending and Launching in `restarting` (the first Pending in `starting`), Starting, Running and Suspect in
+`watching`, Stopping and Done in `stopping`, Healing in `device_faults`.  Time comes in with the event and is monotonic;
+effects come out in the order in which they must happen, records first.
 """
 
 from ftrun.core.accounting import goodput
@@ -72,9 +73,24 @@ def decide(job: Job, event: ev.Event, policy: Policy) -> Outcome:
 
 def _decide_and_account(job: Job, event: ev.Event, policy: Policy) -> Outcome:
     """Run the table's handler and update the account of the time."""
-    handler = TABLE.get((type(job.phase), type(event)))
-    after, effects = handler(job, job.phase, event, policy) if handler else (job, ())
+    cell = type(job.phase), type(event)
+    handler = TABLE.get(cell)
+    if handler is not None:
+        after, effects = handler(job, job.phase, event, policy)
+    else:
+        after, effects = _count_unexpected(job, event) if cell in UNEXPECTED else (job, ())
     return goodput.update(job, event, after), effects
+
+
+def _count_unexpected(job: Job, event: ev.Event) -> Outcome:
+    """Record an event that has no meaning in this phase: the first one, the tenth, the hundredth and so on."""
+    what = f"{type(event).__name__} in {type(job.phase).__name__}"
+    counts = dict(job.unexpected)
+    number = counts[what] = counts.get(what, 0) + 1
+    job = job._replace(unexpected=tuple(counts.items()))
+    if str(number).rstrip("0") != "1":
+        return job, ()
+    return job, (do.Persist("unexpected", (("what", what), ("count", number))),)
 
 
 # --- starting -------------------------------------------------------------------------------------------------------
@@ -91,7 +107,7 @@ def _on_command_spawned(job: Job, phase: Launching, event: ev.CommandSpawned, po
         fields += (("pids", [process.pid for process in event.processes]),)
     written = do.Persist("spawned", fields)
     if isinstance(job.want, Finish):
-        asked = await_end(job, attempt, event.now, policy.stop_grace)
+        asked = await_end(job, attempt, event.now, policy.limits.stop_grace)
         return _handle_kept((asked, (written,)), phase, event.now, policy)
     return _handle_kept(watching.check(job, attempt, event.now, policy, (written,)), phase, event.now, policy)
 
@@ -128,7 +144,7 @@ def _on_signal_received(job: Job, phase: Launching | Watched, event: ev.SignalRe
     job = job._replace(want=stopped_by(event.signal))
     if isinstance(phase, Launching):
         return job._replace(phase=phase._replace(attempt=attempt)), forward
-    return await_end(job, attempt, event.now, policy.stop_grace), (_stop_record(event), *forward)
+    return await_end(job, attempt, event.now, policy.limits.stop_grace), (_stop_record(event), *forward)
 
 
 def _on_signal_received_stopping(job: Job, phase: Stopping, event: ev.SignalReceived, policy: Policy) -> Outcome:
@@ -154,7 +170,7 @@ def _on_signal_received_idle(job: Job, phase: Pending | Healing, event: ev.Signa
     if not event.stop:
         return job, ()
     job = job._replace(want=stopped_by(event.signal))
-    if policy.shared:
+    if policy.membership.shared:
         return restarting.ask_for_verdict(job, Attempt(job.ledger.start_cnt), event.now, ())
     return restarting.start_or_finish(job, None, event.now, policy)
 
@@ -258,7 +274,7 @@ def _on_tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Polic
         return job, ()  # a repeated report
     written: Effects = (do.Persist("killed", (("processes", event.killed),)),) if event.killed else ()
     if isinstance(job.want, Finish):
-        if policy.shared and job.want.asked:
+        if policy.membership.shared and job.want.asked:
             return restarting.ask_for_verdict(job, phase.attempt, event.now, written)
         if group_member.waits_for_verdict(job, policy):
             return await_verdict(job, phase.attempt, group_member.verdict_deadline(job, event.now, policy)), written
@@ -292,6 +308,10 @@ def _on_devices_released(job: Job, phase: Stopping, event: ev.DevicesReleased, p
 # --- in every phase -------------------------------------------------------------------------------------------------
 
 
+def _on_input_spent(job: Job, phase: Phase, event: ev.InputSpent, policy: Policy) -> Outcome:
+    return job._replace(input_spent=True), ()
+
+
 WATCHED: dict[type[ev.Event], Handler] = {
     ev.DeadlineReached: watching.on_deadline_reached,
     ev.WokeLate: watching.on_woke_late,
@@ -314,6 +334,7 @@ UNFINISHED: dict[type[ev.Event], Handler] = {
     ev.StartPermission: requests.on_start_permission,
     ev.DevicesFound: regaining.on_devices_found,
     ev.HistoryLoaded: starting.on_history_loaded,
+    ev.InputSpent: _on_input_spent,
     ev.GroupOrderReceived: group_member.on_group_order_received,
     ev.CoordinatorSilent: group_member.on_coordinator_silent,
     ev.CoordinatorLost: group_member.on_coordinator_lost,
@@ -366,3 +387,14 @@ TABLE: dict[tuple[type[Phase], type[ev.Event]], Handler] = {
     (Healing, ev.CheckpointSaved): watching.on_checkpoint_saved,
     (Healing, ev.FaultReported): restarting.on_fault_reported,
 }
+# Empty cells that no lateness explains: the answer to an exec, or to the end of a tree, while none was asked for.
+UNEXPECTED: frozenset[tuple[type[Phase], type[ev.Event]]] = frozenset(
+    (phase, event)
+    for events, phases in (
+        ((ev.Started,), (Launching, Starting, Running, Suspect, Stopping, Healing)),
+        ((ev.CommandSpawned, ev.SpawnFailed), (Pending, Starting, Running, Suspect, Healing)),
+        ((ev.TreeEnded, ev.ProcessesSurvived), (Pending, Launching, Starting, Running, Suspect, Healing)),
+    )
+    for event in events
+    for phase in phases
+)

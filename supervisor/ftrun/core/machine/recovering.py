@@ -9,7 +9,7 @@ from typing import cast
 from ftrun.core.machine import effects as do
 from ftrun.core.machine.pause import excuse
 from ftrun.core.machine.states import Job, KeepRunning
-from ftrun.core.machine.stopping import Effects, Outcome, restart_or_escalate
+from ftrun.core.machine.stopping import AttemptEnd, Effects, Outcome, restart_or_escalate
 from ftrun.core.machine.values import Attempt, Cause, Ledger, LocalRank
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks import rounds, table, together
@@ -37,9 +37,9 @@ def first_round(processes: tuple[LocalRank, ...], job: Job, now: float, policy: 
         return CLOSED
     members = tuple(table.Member(process.local_rank, process.rank) for process in processes)
     order = job.order.round if job.order is not None else None
-    if order is not None and policy.member in order.joining:
+    if order is not None and policy.membership.member in order.joining:
         return together.joined(members, order, now, _rules(job, policy))
-    return Rounds(members, shared=policy.group)
+    return Rounds(members, shared=policy.membership.group)
 
 
 def node_rounds(job: Job, attempt: Attempt | None, policy: Policy) -> NodeRounds | None:
@@ -51,7 +51,7 @@ def node_rounds(job: Job, attempt: Attempt | None, policy: Policy) -> NodeRounds
 
 def _rules(job: Job, policy: Policy) -> table.Rules:
     progress = _progress(job.ledger, policy)
-    return table.Rules(policy.recover, policy.recover_timeout, policy.max_restarts, progress)
+    return table.Rules(policy.recover, policy.limits.recover_timeout, policy.max_restarts, progress)
 
 
 def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, policy: Policy) -> Recovery:
@@ -68,19 +68,13 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
         match act:
             case table.Begin(rung, number, ranks, why):
                 effects += _begin(rung, number, ranks, why)
-            case table.Fence(local_rank, number, why):
-                effects.append(do.FenceRank(local_rank, number, why))
-            case table.End(local_rank):
-                effects.append(do.EndRank(local_rank))
-            case table.Start(local_rank, number):
+            case table.StartRank(local_rank):
                 member = after.member(local_rank)
                 starts = attempt.replacements + (member.replaced if member else 0)
                 job = job._replace(ledger=job.ledger._replace(replacements=max(job.ledger.replacements, starts)))
-                effects.append(do.StartRank(local_rank, number, job.ledger.start_cnt + starts))
-            case table.Go():
-                effects.append(do.BeginRound(*act))
-            case table.Release():
-                effects.append(do.ReleaseSnapshot(*act))
+                effects.append(act._replace(start_cnt=job.ledger.start_cnt + starts))
+            case table.FenceRank() | table.EndRank() | table.BeginRound() | table.ReleaseSnapshot():
+                effects.append(act)
             case table.Prove():
                 effects += _prove(act, attempt, job.ledger, now)
                 retried, replaced = job.ledger.retried, job.ledger.replaced
@@ -169,8 +163,8 @@ def fall(recovery: Recovery, now: float, policy: Policy) -> Outcome:
     why = sentences.sentence(last.why, str(recovery.failed)) if last.why else str(recovery.failed)
     status = last.status if cause == "failure" else None
     fault = recovery.attempt.online if cause == "fault" else None
-    arguments = recovery.job, recovery.attempt, cause, why, now, policy, recovery.effects, status
-    return restart_or_escalate(*arguments, fault=fault)
+    end = AttemptEnd(now, cause, why, status, fault)
+    return restart_or_escalate(recovery.job, recovery.attempt, end, policy, recovery.effects)
 
 
 def counted_cause(failed: Rounds, policy: Policy) -> Cause:

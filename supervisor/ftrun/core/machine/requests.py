@@ -74,7 +74,7 @@ def on_restart_requested(job: Job, phase: Phase, event: ev.RestartRequested, pol
     match phase:
         case Launching():
             return keep_until_exec(job, phase, event, policy)
-        case Starting() | Running() | Suspect() if policy.input_spent:
+        case Starting() | Running() | Suspect() if job.input_spent:
             return job, _answer(event, False, INPUT_SPENT)
         case Starting() | Running() | Suspect():
             line = f"restart requested by {_requester(event)}"
@@ -159,7 +159,7 @@ def on_start_permission(job: Job, phase: Phase, event: ev.StartPermission, polic
         return keep_until_exec(job, phase, event, policy)
     if not isinstance(phase, Watched):
         return job, ()
-    grace = GRACE if policy.stop_grace is None else policy.stop_grace
+    grace = GRACE if policy.limits.stop_grace is None else policy.limits.stop_grace
     why = f"requested by the platform: {event.why}"
     return await_end(job._replace(want=Restart("peer")), phase.attempt, event.now, grace), (
         do.Persist("platform", (("what", "end"), ("why", event.why))),

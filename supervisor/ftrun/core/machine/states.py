@@ -98,7 +98,7 @@ class Restart(NamedTuple):
 
 class Finish(NamedTuple):
     """End with this verdict.  `own`: with the command's own status, if it still exits with one; otherwise with `code`.
-    `node`: the node that the verdict is about, if it is another one; `device`: a device of that node.  `asked`: the end
+    `node`: the node that the verdict is about; None: this node; `device`: a device of that node.  `asked`: the end
     was requested from outside.  `cut`: this member lost contact with rank 0, which is no verdict about the job.
     """
 
@@ -146,7 +146,9 @@ class Job(NamedTuple):
     group's current order.  `announced_pause`: the pause that the operator last requested here, as the group is informed
     of it (`Report.paused`).  `removed_devices`: devices that were removed since the last start.  `places`: of the
     group's epoch in the ledger; empty: not known.  `starter`: of that epoch, too; None: not known.  `ran`: the last
-    epoch of the group that this ftrun process has started; 0: none."""
+    epoch of the group that this ftrun process has started; 0: none.  `input_spent`: the command has read from a
+    pipe, so that another start would not get the same.  `unexpected`: how often each event came in a phase in which it
+    has no meaning."""
 
     phase: Phase = Pending()
     want: Want = KeepRunning()
@@ -163,6 +165,8 @@ class Job(NamedTuple):
     starter: Starter | None = None
     leaving: bool = False
     ran: int = 0
+    input_spent: bool = False
+    unexpected: tuple[tuple[str, int], ...] = ()
 
     @property
     def recovers_ranks(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 from ftrun.core.machine import effects as do
 from ftrun.core.machine.states import Blame, Done, Finish, Job, Restart, Stopping
 from ftrun.core.machine.values import Attempt, Cause, Fault, Ledger
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import TIMES, times_in_a_row, vain_schedules
 from ftrun.core.rules.policy import LIMIT, Policy, backoff, extent, has_ended_before, is_exhausted
@@ -15,74 +16,81 @@ ORDINARY = (exit_codes.SUCCEEDED, exit_codes.FAILED)  # the job ends as without 
 INPUT_SPENT: Final = (
     "no restart can run the same program, because the command has read from the pipe on its standard input"
 )
-NOTHING: Final[Mapping[str, object]] = {}
 Effects = tuple[do.Effect, ...]
 Outcome = tuple[Job, Effects]
 
 
-def restart_or_escalate(
-    job: Job,
-    attempt: Attempt,
-    cause: Cause,
-    why: str,
-    now: float,
-    policy: Policy,
-    so_far: Effects,
-    own: int | None = None,
-    fault: Fault | None = None,
-    incurable: str | None = None,
-    seen: Mapping[str, object] = NOTHING,
-) -> Outcome:
-    """Restart within the restart budget, otherwise escalate.  `own`: the exit status of a command that has ended by
-    itself; `incurable`: why no restart helps; `seen`: the evidence."""
-    verdict = _verdict(job, attempt, cause, why, policy, own, fault, incurable)
-    job = job._replace(blame=Blame(now, cause, why))
-    killing = sentences.killing(seen) if own is None else ""
+class AttemptEnd(NamedTuple):
+    """Why an attempt ends, `at` this time: `why` is a sentence, and `cause` the restart budget that a restart uses up.
+    `status`: of a command that has ended by itself.  `incurable`: why no restart helps.  `evidence`: of a hang.
+    `grace`: seconds for the tree to end after SIGTERM; None: those of the policy.  `is_external`: the program has not
+    failed, so that it is restarted whatever --restart-on has."""
+
+    at: float
+    cause: Cause
+    why: str
+    status: int | None = None
+    fault: Fault | None = None
+    incurable: str | None = None
+    evidence: Mapping[str, object] = {}
+    grace: float | None = None
+    is_external: bool = False
+
+    def may_restart(self, policy: Policy) -> bool:
+        """Whether the policy has restarts for this cause at all."""
+        return self.is_external or self.cause in policy.restart_on
+
+
+def restart_or_escalate(job: Job, attempt: Attempt, end: AttemptEnd, policy: Policy, so_far: Effects) -> Outcome:
+    """Restart within the restart budget, otherwise escalate."""
+    cause, fault, verdict = end.cause, end.fault, _verdict(job, attempt, end, policy)
+    troubles, again = job.ledger.troubles, ""
+    if cause != "fault":
+        from ftrun.core.text import recurrences  # most commands never hang or fail
+
+        place = recurrences.place(str(end.evidence.get("why") or "") if cause == "hang" else end.why)
+        troubles, again = recurrences.remembered(troubles, cause, place)
+    job = job._replace(ledger=job.ledger._replace(troubles=troubles))
+    job = job._replace(blame=Blame(end.at, cause, sentences.sentence(end.why, again)))
+    killing = sentences.killing(end.evidence) if end.status is None else ""
     if verdict is not None:
         job = job._replace(want=verdict)
-        if verdict.verdict == exit_codes.FAILED and cause not in policy.restart_on:
-            return stop(job, attempt, now, policy, so_far)  # as without ftrun, so without a log line
+        if verdict.verdict == exit_codes.FAILED and not end.may_restart(policy):
+            return stop(job, attempt, end.at, policy, so_far, grace=end.grace)  # as without ftrun: no log line
         why = sentences.short(verdict.message, sentences.REASON)
         message = sentences.sentence(
-            why, killing, _why_no_restart(job, cause, policy), exit_text(verdict), sentences.report(seen)
+            why, again, killing, _why_no_restart(job, end, policy), exit_text(verdict), sentences.report(end.evidence)
         )
-        return stop(job, attempt, now, policy, (*so_far, escalation_record(cause, verdict)), message)
+        return stop(
+            job, attempt, end.at, policy, (*so_far, escalation_record(cause, verdict)), message, grace=end.grace
+        )
     ledger = job.ledger.counted(cause)
     if after_end := cause == "hang" and attempt.is_at_end:
         ledger = ledger._replace(ended_at=extent(ledger))
     heal = (fault,) if fault is not None and fault.acts else ()  # after a fault of severity `user` nothing is to heal
     most = 1 if after_end else policy.max_restarts
-    want = Restart(cause, ledger.count(cause), backoff(ledger, cause, policy), heal, own)
+    want = Restart(cause, ledger.count(cause), backoff(ledger, cause, policy), heal, end.status)
     job = job._replace(ledger=ledger, want=want)
-    why = sentences.short(why, sentences.REASON)
     message = sentences.sentence(
-        why,
+        sentences.short(end.why, sentences.REASON),
+        again,
         killing,
         _healing_text(want, policy),
         _restart_text(want, most),
-        sentences.report(seen),
+        sentences.report(end.evidence),
     )
-    return stop(job, attempt, now, policy, so_far, message)
+    return stop(job, attempt, end.at, policy, so_far, message, grace=end.grace)
 
 
-def _verdict(
-    job: Job,
-    attempt: Attempt,
-    cause: Cause,
-    why: str,
-    policy: Policy,
-    own: int | None,
-    fault: Fault | None,
-    incurable: str | None,
-) -> Finish | None:
+def _verdict(job: Job, attempt: Attempt, end: AttemptEnd, policy: Policy) -> Finish | None:
     """The verdict with which the job ends; None: it is restarted."""
-    if attempt.fatal is not None or incurable is not None:
-        return finish_with(exit_codes.NON_RECOVERABLE, attempt.fatal or incurable or why)
+    cause, why, fault = end.cause, end.why, end.fault
+    if attempt.fatal is not None or end.incurable is not None:
+        return finish_with(exit_codes.NON_RECOVERABLE, attempt.fatal or end.incurable or why)
     if fault is not None and fault.by_user and is_third_in_a_day(job.ledger, fault, policy):
         why = f"{why}, for the {sentences.ordinal(TIMES)} time in 24 hours"
         return unless_schedules_exhausted(job, finish_with(exit_codes.USER_FAULT_LIMIT, why, fault.device))
-    may_restart = cause in policy.restart_on and not policy.input_spent
-    may_restart = may_restart and not is_exhausted(job.ledger, cause, policy)
+    may_restart = end.may_restart(policy) and not job.input_spent and not is_exhausted(job.ledger, cause, policy)
     if cause == "hang" and (has_ended_before(job.ledger) or (attempt.is_at_end and not may_restart)):
         # There is nothing left to train, so that neither another restart nor another schedule gets further (ADR 38).
         if not attempt.is_at_end:
@@ -92,8 +100,8 @@ def _verdict(
         return finish_with(exit_codes.SHUTDOWN_HANG, why)
     if may_restart:
         return None
-    if cause == "failure" and (cause not in policy.restart_on or policy.unconditional or policy.input_spent):
-        return unless_schedules_exhausted(job, Finish(own or 1, exit_codes.FAILED, why))
+    if cause == "failure" and (not end.may_restart(policy) or policy.unconditional or job.input_spent):
+        return unless_schedules_exhausted(job, Finish(end.status or 1, exit_codes.FAILED, why))
     limit = _limit_verdict(cause, fault, policy)
     if fault is not None and not fault.by_user and limit is exit_codes.USER_FAULT_LIMIT:
         number = job.ledger.fault + 1
@@ -121,7 +129,7 @@ def _limit_verdict(cause: Cause, fault: Fault | None, policy: Policy) -> exit_co
 def is_third_in_a_day(ledger: Ledger, fault: Fault, policy: Policy) -> bool:
     """Whether the last occurrence of this fault on this node was the third in a row within a day
     (`fault_history.times_in_a_row`).  Faults without a code are not counted, since they need not be the same."""
-    same = [o for o in ledger.occurrences if o.key == (policy.node, *fault.key)]
+    same = [o for o in ledger.occurrences if o.key == (policy.membership.node, *fault.key)]
     return bool(same) and times_in_a_row(ledger.occurrences, same[-1]) >= TIMES
 
 
@@ -153,13 +161,13 @@ def exit_text(want: Finish) -> str:
     return f"ending with {want.code} ({want.verdict})"
 
 
-def _why_no_restart(job: Job, cause: Cause, policy: Policy) -> str:
+def _why_no_restart(job: Job, end: AttemptEnd, policy: Policy) -> str:
     """Why the policy permits no further restart; empty where another reason prevents it."""
-    if cause not in policy.restart_on:
-        return f"a {cause} causes no restart (--restart-on)"
-    if policy.input_spent and policy.max_restarts != 0:
+    if not end.may_restart(policy):
+        return f"a {end.cause} causes no restart (--restart-on)"
+    if job.input_spent and policy.max_restarts != 0:
         return INPUT_SPENT
-    if not is_exhausted(job.ledger, cause, policy):
+    if not is_exhausted(job.ledger, end.cause, policy):
         return ""
     limit = policy.max_restarts or 0
     if not limit:
@@ -170,7 +178,7 @@ def _why_no_restart(job: Job, cause: Cause, policy: Policy) -> str:
 def _healing_text(want: Restart, policy: Policy) -> str:
     if not want.faults:
         return ""
-    return f"healing {want.faults[0].device} first, for at most {durations.seconds(policy.heal_timeout)}"
+    return f"healing {want.faults[0].device} first, for at most {durations.seconds(policy.limits.heal_timeout)}"
 
 
 def _restart_text(want: Restart, most: int | None) -> str:
@@ -187,14 +195,16 @@ def stop(
     so_far: Effects = (),
     say: str | None = None,
     in_turn: bool = False,
+    grace: float | None = None,
 ) -> Outcome:
-    """Stop the whole tree by decision of ftrun, with the log line `say`.  `in_turn`: see `do.Terminate`."""
-    log_lines = () if say is None else (do.LogLine(say),)
-    if policy.grace <= 0:
+    """Stop the whole tree by decision of ftrun, with the log line `say`.  `in_turn`: see `do.Terminate`.  `grace`:
+    seconds from SIGTERM to SIGKILL; None: those of the policy."""
+    log_lines, grace = () if say is None else (do.LogLine(say),), policy.limits.grace if grace is None else grace
+    if grace <= 0:
         job, effects = kill(job, attempt, now, policy)
         return job, (*so_far, effects[0], *log_lines, *effects[1:])
-    written = do.Persist("stopping", (("by", "SIGTERM"), ("grace", policy.grace)))
-    job = job._replace(phase=Stopping(attempt, "term", now + policy.grace))
+    written = do.Persist("stopping", (("by", "SIGTERM"), ("grace", grace)))
+    job = job._replace(phase=Stopping(attempt, "term", now + grace))
     return job, (*so_far, written, *log_lines, do.Terminate(in_turn))
 
 
@@ -203,14 +213,13 @@ def stop_leftovers(job: Job, phase: Stopping, now: float, policy: Policy, so_far
     program that it has started, which only now learns of the request: it has what is left of `--stop-grace` then, and
     always `--grace`."""
     rest = 0.0 if handled or phase.deadline is None else phase.deadline - now
-    if 0 < policy.grace < rest:
-        policy = policy._replace(grace=rest)
-    return stop(job, phase.attempt, now, policy, so_far, in_turn=True)
+    grace = rest if 0 < policy.limits.grace < rest else policy.limits.grace
+    return stop(job, phase.attempt, now, policy, so_far, in_turn=True, grace=grace)
 
 
 def kill(job: Job, attempt: Attempt, now: float, policy: Policy) -> Outcome:
     """Kill the whole tree with SIGKILL."""
-    killing = Stopping(attempt, "kill", now + policy.kill_timeout)
+    killing = Stopping(attempt, "kill", now + policy.limits.kill_timeout)
     return job._replace(phase=killing), (do.Persist("stopping", (("by", "SIGKILL"),)), do.Kill())
 
 

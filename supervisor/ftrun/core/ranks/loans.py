@@ -6,7 +6,7 @@ that was lent is not overwritten before every rank that borrows one has said tha
 from collections.abc import Mapping
 
 from ftrun.core.ranks.shared import Rung
-from ftrun.core.ranks.table import Act, Go, Release, Restore, Rounds
+from ftrun.core.ranks.table import Act, BeginRound, ReleaseSnapshot, Restore, Rounds
 
 
 def begin(
@@ -16,7 +16,7 @@ def begin(
     borrowers = frozenset(local_rank for local_rank, found in plan.items() if found.source != local_rank)
     lenders = frozenset(plan[local_rank].source for local_rank in borrowers)
     acts = [
-        Go(local_rank, number, plan.get(local_rank), reason, master, local_rank in lenders)
+        BeginRound(local_rank, number, plan.get(local_rank), reason, master, local_rank in lenders)
         for local_rank, *_ in rounds.members
     ]
     members = tuple(member._replace(state="working") for member in rounds.members)
@@ -24,11 +24,11 @@ def begin(
 
 
 def restored(rounds: Rounds, local_rank: int) -> tuple[Rounds, tuple[Act, ...]]:
-    """This rank needs no snapshot of another one any more."""
+    """This rank has loaded the snapshot of the rank that lends it."""
     if local_rank not in rounds.borrowers:
         return rounds, ()
     rounds = rounds._replace(borrowers=rounds.borrowers - {local_rank})
     if rounds.borrowers:
         return rounds, ()
-    acts = tuple(Release(lender, rounds.number) for lender in sorted(rounds.lenders))
+    acts = tuple(ReleaseSnapshot(lender, rounds.number) for lender in sorted(rounds.lenders))
     return rounds._replace(lenders=frozenset()), acts

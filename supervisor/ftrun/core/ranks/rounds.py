@@ -2,8 +2,8 @@
 
 A round is one try of all ranks within an attempt.  It ends for all of them when one dies, asks for a retry, or is named
 by a verdict.  Each is asked to leave it; those that cannot are ended and started again.  The next round begins only
-when every rank has left the one before, or has a new process: so no two rounds are ever at work at once.  Messages that
-are late, lost, doubled or out of order change at most which rung is taken.
+when every rank has left the previous round, or has a new process: so no two rounds are ever at work at once.  Messages
+that are late, lost, doubled or out of order change at most which rung is taken.
 
 The finest rung comes first; a fault before the next round is proved takes the rung below.  `GiveUp` is the last act of
 an attempt: what follows is the restart of the tree, as without recovery.
@@ -20,9 +20,9 @@ from ftrun.core.ranks.table import (
     Begin,
     Blamed,
     Cleared,
-    End,
     Ended,
-    Fence,
+    EndRank,
+    FenceRank,
     Finished,
     GiveUp,
     Happened,
@@ -36,7 +36,7 @@ from ftrun.core.ranks.table import (
     Rules,
     SaidHello,
     Snapshot,
-    Start,
+    StartRank,
     Unexplained,
     Waited,
 )
@@ -197,7 +197,7 @@ def _cleared(rounds: Rounds, member: Member, now: float, rules: Rules) -> Outcom
         return rounds, ()
     due = now + max(rules.timeout, SLOWER * rounds.slowest_hello)
     rounds = rounds.with_member(member._replace(state="starting", due=due, held=()))
-    return rounds, (Start(member.local_rank, rounds.number + 1),)
+    return rounds, (StartRank(member.local_rank, rounds.number + 1),)
 
 
 def _waited(rounds: Rounds, event: Waited, now: float, rules: Rules) -> Outcome:
@@ -251,7 +251,7 @@ def end_round(rounds: Rounds, replaced: frozenset[int], written: Begin, now: flo
     for member in rounds.members:
         if member.local_rank not in replaced and member.state != "waiting":
             rounds = rounds.with_member(member._replace(state="leaving", due=now + rules.timeout))
-            acts.append(Fence(member.local_rank, rounds.number, why))
+            acts.append(FenceRank(member.local_rank, rounds.number, why))
     rounds, ends = _end(rounds, replaced, now, rules)
     rounds, more = _meet(rounds, now)
     return rounds, (*acts, *ends, *more)
@@ -292,7 +292,7 @@ def _end(rounds: Rounds, replaced: frozenset[int], now: float, rules: Rules) -> 
             row = _in_a_row(member, rules)
             member = member._replace(replaced=member.replaced + 1, in_a_row=row, mark=rules.progress)
             rounds = rounds.with_member(member._replace(state="ending", due=now + rules.timeout))
-            acts.append(End(member.local_rank))
+            acts.append(EndRank(member.local_rank))
     return rounds, tuple(acts)
 
 

@@ -1,5 +1,6 @@
 """The ranks of this node in a round of recovery: plain values.  Times are CLOCK_MONOTONIC seconds."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from ftrun.core.named_tuple import NamedTuple
@@ -27,7 +28,7 @@ class Snapshot(NamedTuple):
 
 
 class Restore(NamedTuple):
-    """The snapshot with which a rank begins the next round: that of the local rank `source`."""
+    """The snapshot with which a rank begins the next round: the snapshot of the local rank `source`."""
 
     step: int
     source: int
@@ -59,8 +60,9 @@ class Rounds(NamedTuple):
     `first_cause`: the cause of the fault with which the recovery began that is under way, not proved yet, or failed.
     `began`: when the round at work began; `moved`: the local ranks that have moved in it since, as far as is known.
     `settles`: until when a death may still explain why a collective failed.  `restored`: the step that the round began
-    with; None: that of the checkpoint.  `slowest_hello`: how many seconds after its start the slowest rank reported.
-    `borrowers`: the local ranks that still load a snapshot of another one; `lenders`: those that have these snapshots.
+    with; None: the step of the checkpoint.  `slowest_hello`: how many seconds after its start the slowest rank
+    reported.  `borrowers`: the local ranks that still load a snapshot of a lender; `lenders`: the local ranks that have
+    these.
 
     `shared`: they recover together with the ranks of the other members of a group.  `adopted`: the last order that was
     followed; `proving`: the one that began the round at work.  `own`: the fault that ended the round was noticed here.
@@ -160,7 +162,7 @@ class AskedRetry(NamedTuple):
 
 
 class LeftRound(NamedTuple):
-    """A rank has left its round and waits.  `problem`: why its process cannot do another one."""
+    """A rank has left its round and waits.  `problem`: why its process cannot work in another round."""
 
     local_rank: int
     round: int
@@ -229,7 +231,7 @@ class Waited(NamedTuple):
 Happened = Report | Ended | Blamed | Unexplained | Cleared | Ordered | Waited
 
 
-# --- what has to be done ------------------------------------------------------------------------------------------
+# --- what has to be done: those about one rank are also effects (core/machine) and messages to that rank --------------
 
 
 class Begin(NamedTuple):
@@ -241,7 +243,7 @@ class Begin(NamedTuple):
     why: str
 
 
-class Fence(NamedTuple):
+class FenceRank(NamedTuple):
     """Ask a rank to leave this round."""
 
     local_rank: int
@@ -249,22 +251,24 @@ class Fence(NamedTuple):
     why: str
 
 
-class End(NamedTuple):
-    """End all processes of a rank; the answer is `Cleared`."""
+class EndRank(NamedTuple):
+    """Send SIGKILL to all processes of a rank until none is left; the answer is `Cleared`."""
 
     local_rank: int
 
 
-class Start(NamedTuple):
-    """Start the process of a rank again, for this round."""
+class StartRank(NamedTuple):
+    """Start a rank's process again, for this round.  `start_cnt`: the number of this start, which the machine adds."""
 
     local_rank: int
     round: int
+    start_cnt: int = 0
 
 
-class Go(NamedTuple):
-    """Let a rank begin this round.  In a group: rank 0 listens at `master`, address and port.  `lends`: another rank
-    begins with its snapshot, which must stay as it is until `Release`."""
+class BeginRound(NamedTuple):
+    """Let a rank begin this round, with the state of `restore` (None: of the checkpoint), because of `reason`.  In a
+    group rank 0 listens at `master`, address and port.  `lends`: another rank begins with its snapshot, which must stay
+    as it is until `ReleaseSnapshot`.  `variables`: of its environment, which PID 1 adds when it sends this."""
 
     local_rank: int
     round: int
@@ -272,9 +276,10 @@ class Go(NamedTuple):
     reason: Rung
     master: tuple[str, int] | None = None
     lends: bool = False
+    variables: Mapping[str, str] = {}
 
 
-class Release(NamedTuple):
+class ReleaseSnapshot(NamedTuple):
     """No other rank needs the snapshot any more with which this one began the round."""
 
     local_rank: int
@@ -296,4 +301,5 @@ class GiveUp(NamedTuple):
     why: str
 
 
-Act = Begin | Fence | End | Start | Go | Release | Prove | GiveUp
+RankAct = FenceRank | EndRank | StartRank | BeginRound | ReleaseSnapshot
+Act = Begin | RankAct | Prove | GiveUp

@@ -2,9 +2,9 @@
 can be seen outside, and ranks that wait for their devices or for each other while no device works.
 
 A look reads where the main thread is, and what it has read, written and started, without stopping it
-(helpers/evidence/spinning.py).  The sampler adds what the whole tree reads and writes.  A computation that ends looks
+(waitproof/spinning.py).  The sampler adds what the whole tree reads and writes.  A computation that ends looks
 the same as one that does not: ADR 39 says why an hour was chosen, and what is not found.  Where all ranks wait
-(helpers/evidence/device_waits.py) and all devices spin or do nothing, nobody is left who could end the wait.
+(waitproof/device_waits.py) and all devices spin or do nothing, nobody is left who could end the wait.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,9 +20,14 @@ def follow(before: Spin | None, seen: Spin | None) -> Spin | None:
     """What looks in a row have shown: the first of those that found the same, or the last one."""
     if before is None or seen is None:
         return seen
-    same = before._replace(since=0.0, why="", others=0.0) == seen._replace(since=0.0, why="", others=0.0)
+    same = _comparable(before) == _comparable(seen)
     quiet = seen.others - before.others <= OTHERS * max(1.0, seen.since - before.since)
-    return before if same and quiet else seen
+    launches = "" not in (before.launched, seen.launched) and before.launched != seen.launched
+    return before if same and quiet and not launches else seen
+
+
+def _comparable(seen: Spin) -> Spin:
+    return seen._replace(since=0.0, why="", others=0.0, launched="")
 
 
 def spinning(attempt: Attempt, awaited: Iterable[Rank]) -> tuple[Rule, Rank, float] | None:

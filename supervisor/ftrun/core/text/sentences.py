@@ -177,6 +177,12 @@ def slower(what: str, own: float, usual: float, others: str = "the others") -> s
     return f"{step_duration(own)} per step, {others} {step_duration(usual)}"
 
 
+def frozen(lasting: float) -> str:
+    """ftrun, and probably all of its container, did not run."""
+    since = f"ftrun was suspended for {seconds(lasting)}"
+    return f"{since}, perhaps with its whole container; that counts as no silence of the job"
+
+
 def sections(opened: tuple[Section, ...]) -> str:
     return " > ".join(s.name for s in opened)
 
@@ -220,7 +226,7 @@ def last_lines(
     reported = done or step is not None or ledger.last_checkpoint is not None
     if verdict is None and not reported and (not printed or end.verdict in UNREPORTED):
         return None
-    why = "" if end.verdict == exit_codes.SUCCEEDED else short(end.message.partition(STACK)[0], SHORTER)
+    why = "" if end.verdict == exit_codes.SUCCEEDED else short(end.message.partition(STACK)[0], REASON)
     starts = several(ledger.start_cnt, "start") + (f" ({restarted(done)})" if done else "")
     reached = "" if step is None else f", step {step}"
     if ledger.last_checkpoint is not None:

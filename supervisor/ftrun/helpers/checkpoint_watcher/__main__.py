@@ -1,6 +1,6 @@
 """Report saved checkpoints: `python -m ftrun.helpers.checkpoint_watcher [--since=TIME] GLOB...`, started by PID 1.
 
-stdin and stdout are one stream socket.  The messages are in messages/checkpoints.py: `Ready` when the existing matches
+stdin and stdout are one stream socket.  The messages are in messages/activity.py: `Ready` when the existing matches
 are known, which are not progress unless they were written since TIME, of time.monotonic(), since the command starts
 before this program; then `Saved`, and `Problem`, each problem at most once.  `GetRest` is answered by what is complete
 now that the command has ended, then `AllSent`.  It exits with 0 when stdin or the reader is closed, and with 1 after an
@@ -23,7 +23,7 @@ from ftrun.helpers.checkpoint_watcher.globs import Globs, parse
 from ftrun.helpers.checkpoint_watcher.matches import Matches
 from ftrun.helpers.lines import Lines, run
 from ftrun.host.inotify import Inotify
-from ftrun.messages.checkpoints import EVENTS, REQUESTS, SINCE, AllSent, Saved
+from ftrun.messages.activity import SINCE, WATCHER_EVENTS, WATCHER_REQUESTS, AllSent, Saved
 from ftrun.messages.helpers import Ready
 
 MODE_VARIABLE: Final = "WATCH_MODE"  # "list": do not use inotify, for tests
@@ -32,7 +32,7 @@ AT_ONCE: Final = 1000  # of matches saved at the same instant only the last ones
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), EVENTS, REQUESTS)
+    return run(partial(_run, argv), WATCHER_EVENTS, WATCHER_REQUESTS)
 
 
 def _run(globs: Sequence[str], lines: Lines) -> None:

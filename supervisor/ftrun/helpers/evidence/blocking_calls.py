@@ -48,17 +48,17 @@ def read_commands(pids: Iterable[int], into: dict[int, str]) -> None:
         into[pid] = " ".join(redaction.redact_command([os.fsdecode(argument) for argument in arguments]))[:COMMAND]
 
 
-def tail(path: str) -> str:
-    """The last lines of a regular file; OSError or ValueError if it is not one."""
+def tail(path: str, size: int = TAIL) -> str:
+    """The last lines of a regular file, in at most `size` bytes; OSError or ValueError if it is not one."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode):
             raise ValueError("it is not a regular file")
-        content = os.pread(fd, TAIL, max(0, about.st_size - TAIL))
+        content = os.pread(fd, size, max(0, about.st_size - size))
     finally:
         os.close(fd)
     lines = content.decode("utf-8", "replace").splitlines()
-    if about.st_size > TAIL:
+    if about.st_size > size:
         lines = lines[1:]  # the first line is incomplete
-    return "\n".join(lines[-LINES:])
+    return "\n".join(lines[-LINES:] if size == TAIL else lines)

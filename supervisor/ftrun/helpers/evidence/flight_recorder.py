@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.evidence.blocking_calls import Task
-from ftrun.helpers.evidence.processes import environment
+from waitproof.procfs import environment
 
 HANDLERS: Final = ("fr_trace_json", "dump_nccl_trace_json")
 ANSWER: Final = 2.0  # s to wait for an answer, which usually takes 1 ms

@@ -11,44 +11,42 @@ from ftrun.core.machine.values import Spin
 from ftrun.core.rules import spin
 from ftrun.core.rules.culprit import RankSeen, culprits
 from ftrun.core.rules.hang_rules import RULES
+from ftrun.core.text.sentences import sentence
 from ftrun.helpers.evidence import (
     blocking_calls,
     flight_recorder,
-    libraries,
+    hccl_log,
+    job_processes,
     look,
+    nccl_ras,
     processes,
-    proof,
     report,
     report_document,
-    stacks,
-    wait_graph,
     wait_picture,
-    waits,
+    wait_text,
 )
 from ftrun.helpers.evidence.blocking_calls import Task
+from ftrun.helpers.evidence.changes import Change, changes, process_subtree
 from ftrun.helpers.evidence.classification import (
-    Change,
     Classification,
     Outside,
-    changes,
     classify,
     other_silent_ranks,
-    process_subtree,
-    works,
 )
-from ftrun.helpers.evidence.connections import traffic
-from ftrun.helpers.evidence.deliberate import deliberate
 from ftrun.helpers.evidence.folder import Folder
-from ftrun.helpers.evidence.graph import Graph, Outcome
-from ftrun.helpers.evidence.headline import OUTSIDE
+from ftrun.helpers.evidence.nccl_ras import View
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.processes import Observation
 from ftrun.helpers.evidence.report import Facts
-from ftrun.helpers.evidence.stacks import Stacks
-from ftrun.helpers.evidence.world import LATE, World
 from ftrun.messages.evidence import ON_TIME, Event, Reply, Request
 from ftrun.messages.helpers import Problem
-from ftrun.views import state
+from ftrun.records import state
+from waitproof import libraries, procfs, stacks, wait_graph, waits
+from waitproof.connections import traffic
+from waitproof.deliberate import deliberate
+from waitproof.proof import Walk
+from waitproof.stacks import Stacks
+from waitproof.world import LATE, World
 
 ELSEWHERE: Final = -1  # stands for the ranks of other members
 STACKS: Final = 0.25  # share of the time beside the pause that is for the stacks of one observation
@@ -103,16 +101,15 @@ class Investigation:
         failed = {("waits of the threads", task.problem) for task in (first_task, second_task) if task.problem}
         worlds = first_waits.copy(), second_waits.copy()
         accelerated = request.uses_device or any(world.uses_accelerator for world in worlds)
-        works_here = partial(works, accelerated=accelerated)
-        graph = Graph(*worlds, found, self._rank_numbers(), works_here)
-        outcome = graph.follow(request.suspect)
+        walk = self._walk(*worlds, before)
+        wait, chain = walk.describe.explain(request.suspect, walk.reasons)
+        open_reason: str | None = None
         if request.finding.rule in spin.LIMITS:
-            outcome = self._still_computes(outcome, spinning)
+            open_reason, wait = self._still_computes(spinning), request.finding.mechanism
         elif self._by_proof:
             late = first_task.running or second_task.running or bool(failed)
-            unknown = outcome._replace(open_reason=LATE)
-            outcome = unknown if late else self._prove(outcome, *worlds, before)
-        verdict = self._classify(found, accelerated, graph, outcome)
+            open_reason, wait = (LATE, wait) if late else self._prove(walk)
+        verdict = self._classify(found, accelerated, worlds, open_reason, wait)
         facts = Facts(
             request,
             verdict,
@@ -120,18 +117,18 @@ class Investigation:
             second.at - first.at,
             *self._times(),
             missing=[
-                *report.unavailable(found, {**before.missing, **after.missing}, graph.after, request.suspect),
+                *report.unavailable(found, {**before.missing, **after.missing}, worlds[1], request.suspect),
                 *failed,
             ],
-            files=report.open_files(graph.after, request.suspect),
-            chain=() if verdict.cleared else outcome.chain,
+            files=report.open_files(worlds[1], request.suspect),
+            chain=() if verdict.cleared else chain,
         )
-        facts = _explained(_with_origin(facts), graph.after)
+        facts = _explained(_with_origin(facts), walk)
         complete = background.add_to(facts)
         path = self._write(complete)
         suspects = [change for change in found if change.pid == request.suspect]
         in_collective = any(change.is_in_collective for change in suspects)
-        named = culprits(_seen_ranks(facts))
+        named = culprits(_seen_ranks(facts)) or nccl_ras.culprits(complete.nccl)
         self._reply(verdict, report.location_summary(complete), path, in_collective, complete.mechanism, named)
         if path is not None and background.running:
             background.wait(until)
@@ -179,10 +176,10 @@ class Investigation:
         """The processes, and the order in which stacks and waits are read: the suspect, ranks, its descendants, other
         Pythons, the rest."""
         request = self._request
-        self._excluded = processes.with_newly_started(request.excluded, request.root, self._ranks)
-        seen = processes.observe(request.root, self._excluded)
+        self._excluded = job_processes.with_newly_started(request.excluded, request.root, self._ranks)
+        seen = processes.observe(job_processes.members(request.root, self._excluded))
         self._processes = len(seen.processes)
-        below = processes.below(self._request.suspect, [process.stat for process in seen.processes.values()])
+        below = procfs.below(self._request.suspect, [process.stat for process in seen.processes.values()])
         pids = [pid for pid, _ in seen.processes]
         return seen, sorted(pids, key=lambda pid: (self._priority(pid), pid not in below, not _is_python(pid)))
 
@@ -190,7 +187,7 @@ class Investigation:
         """The stacks of these processes.  Where more than a few have just been started, these are left out, except
         ranks: in a tree that forks all the time each of them would delay the end of the hang, only to have ended before
         it is read."""
-        moment = min(MOMENT, self._request.finding.age / 2) * processes.TICKS
+        moment = min(MOMENT, self._request.finding.age / 2) * procfs.TICKS
         starts = dict(seen.processes.keys())
         new = {pid for pid in pids if all(self._priority(pid)) and seen.ticks - starts[pid] < moment}
         if len(new) <= FEW:
@@ -206,19 +203,24 @@ class Investigation:
         in_group = self._request.group is not None
         return world, Task(partial(waits.observe, world, pids, self._excluded, in_group))
 
-    def _rank_numbers(self) -> dict[int, int]:
-        """The rank numbers of the suspect and of the ranks that stopped as well, by pid."""
-        finding = self._request.finding
-        numbers = {rank.pid: rank.rank for rank in self._silent_ranks}
-        return numbers if finding.rank is None or not finding.pid else {**numbers, finding.pid: finding.rank}
+    def _walk(self, before: World, after: World, found: Stacks) -> Walk:
+        """The walk over the waits.  Where the suspect is not known as a rank, it is the one that the finding names."""
+        job, finding = look.facts(self._request), self._request.finding
+        if not self._by_proof and finding.rank is not None and finding.pid:
+            job = job._replace(ranks={**job.ranks, finding.pid: finding.rank})
+        in_group, code = self._others is not None, libraries.of(before, found.found)
+        return Walk(before, after, found.found, job, in_group=in_group, code=code)
 
-    def _classify(self, found: list[Change], accelerated: bool, graph: Graph, outcome: Outcome) -> Classification:
+    def _classify(
+        self, found: list[Change], accelerated: bool, worlds: tuple[World, World], open_reason: str | None, wait: str
+    ) -> Classification:
         request = self._request
         suspects = found if request.suspects_whole_tree else process_subtree(request.suspect, found)
         pids = [change.pid for change in suspects if not change.gone]
-        exchanged, transferred = traffic(graph.before, graph.after, pids)
-        open_reason = outcome.open_reason if self._by_proof else self._deliberate(graph.after)
-        outside = Outside(open_reason, exchanged, transferred, outcome.open_reason or outcome.why)
+        exchanged, transferred = traffic(*worlds, pids)
+        if not self._by_proof:
+            open_reason = self._deliberate(worlds[1])
+        outside = Outside(open_reason, exchanged, transferred, wait)
         return classify(request.finding, suspects, accelerated, outside)
 
     def _deliberate(self, world: World) -> str | None:
@@ -231,29 +233,28 @@ class Investigation:
         return next((why for pid in sorted(pids) if (why := deliberate(pid, world)) is not None), None)
 
     def _computing(self) -> Spin | None:
-        return look.unproved(self._request) if self._request.finding.rule in spin.LIMITS else None
+        if self._request.finding.rule not in spin.LIMITS:
+            return None
+        asked = look.ask_nccl(self._request)
+        asked.wait(nccl_ras.ANSWER)
+        return look.unproved(self._request, asked.value)
 
-    def _still_computes(self, outcome: Outcome, before: Spin | None) -> Outcome:
-        """The outcome for a rank that looks have found to compute: it still does, and nothing of it is seen."""
+    def _still_computes(self, before: Spin | None) -> str | None:
+        """None: the rank that looks have found to compute still does, and nothing of it is seen."""
         after = self._computing()
         same = before is not None and after is not None and spin.follow(before, after) is before
         suspected = same and before is not None and before.pid == self._request.finding.pid
-        why = self._request.finding.mechanism
-        return outcome._replace(open_reason=None if suspected else "it does something else now", why=why)
+        return None if suspected else "it does something else now"
 
-    def _prove(self, outcome: Outcome, before: World, after: World, found: Stacks) -> Outcome:
-        """The outcome with what the proof says: a deadlock that looks have proved is open unless the proof holds once
-        more."""
-        finding = self._request.finding
-        job, others = look.facts(self._request), self._others
-        in_group, code = others is not None, libraries.of(before, found.found)
-        proved = proof.prove(before, after, found.found, job, in_group=in_group, code=code)
-        proved = proved if others is None else others.apply(proved, job)
+    def _prove(self, walk: Walk) -> tuple[str | None, str]:
+        """Why the wait is open, and what it is for: a deadlock that looks have proved is open unless the proof holds
+        once more."""
+        finding, proved, others = self._request.finding, walk.proof(), self._others
+        proved = proved if others is None else others.apply(proved, walk.job)
         # Any process of a circle may be named as its end.
         same = proved.pid == finding.pid or finding.pid in {wait.pid for wait in proved.waits}
         elsewhere = None if same else f"the deadlock that was proved is not found again, but this: {proved.mechanism}"
-        open_reason = elsewhere if proved.open_reason is None else proved.open_reason
-        return outcome._replace(open_reason=open_reason, why=proved.mechanism)
+        return (elsewhere if proved.open_reason is None else proved.open_reason), proved.mechanism
 
     def _times(self) -> tuple[str, str]:
         """The wall clock now, and when the suspect was last active."""
@@ -285,9 +286,13 @@ class BackgroundWork:
         self._output = {path: Task(partial(blocking_calls.tail, path)) for path in request.output[:OUTPUTS]}
         ranks = {rank.pid: rank.rank for rank in request.ranks}
         self._answers = Task(partial(flight_recorder.ask_all, pids, ranks))
+        self._views: list[View] = []  # what NCCL says, the last one last
+        self._hccl = Task(partial(hccl_log.collect, ranks))
         self._tasks: dict[str, Task[Any]] = {
             "command lines": Task(partial(blocking_calls.read_commands, pids, self._commands)),
             "flight recorder": self._answers,
+            "logs of HCCL": self._hccl,
+            "NCCL's RAS": Task(partial(nccl_ras.watch, ranks, ranks, self._views.append)),
             **{f"output in {path}": task for path, task in self._output.items()},
         }
 
@@ -304,14 +309,22 @@ class BackgroundWork:
         that do not match are the headline."""
         failed = [(name, task.problem) for name, task in self._tasks.items() if task.problem is not None]
         late = [(name, "it did not arrive in time") for name, task in self._tasks.items() if task.running]
-        answers = self._answers.value or {}
+        answers, nccl = self._answers.value or {}, self._views[-1] if self._views else None
+        if nccl is not None and nccl.problem is not None:
+            failed.append(("NCCL's RAS", nccl.problem))
+        facts = facts._replace(answers=answers, nccl=nccl, hccl=tuple(self._hccl.value or ()))
         return facts._replace(
             commands=dict(self._commands),
-            answers=answers,
-            mechanism=flight_recorder.mismatch(answers) or facts.mechanism,
+            mechanism=flight_recorder.mismatch(answers) or _with_culprit(facts),
             output={path: task.value for path, task in self._output.items() if task.value},
             missing=[*facts.missing, *failed, *late],
         )
+
+
+def _with_culprit(facts: Facts) -> str:
+    """The headline; where all ranks wait for their devices, with the one that is behind."""
+    named = report.late(facts)[:1] if facts.request.finding.rule == "device-wait" else []
+    return facts.mechanism if all(one in facts.mechanism for one in named) else sentence(facts.mechanism, *named)
 
 
 def _with_origin(facts: Facts) -> Facts:
@@ -320,11 +333,10 @@ def _with_origin(facts: Facts) -> Facts:
     return facts._replace(job=state.strings(run.get("command")) or (), node=state.string(run.get("node")) or "")
 
 
-def _explained(facts: Facts, world: World) -> Facts:
+def _explained(facts: Facts, walk: Walk) -> Facts:
     """The facts with the headline and the graph of the waits."""
-    name, ranks = partial(report.process_name, facts), [rank.pid for rank in facts.request.ranks]
-    graph = wait_graph.build(facts.changes, world, facts.request.suspect, ranks, name)
-    return facts._replace(mechanism=facts.request.finding.mechanism or wait_graph.mechanism(graph), graph=graph)
+    found = facts.request.finding.mechanism or wait_text.headline(walk.sentence(facts.request.suspect))
+    return facts._replace(mechanism=found, graph=wait_graph.build(walk, facts.request.suspect, wait_text.clean))
 
 
 def _seen_ranks(facts: Facts) -> list[RankSeen]:
@@ -336,7 +348,7 @@ def _seen_ranks(facts: Facts) -> list[RankSeen]:
         if node.main and node.pid in numbers:
             others = {graph.nodes[place].pid for place in node.wakers} & numbers.keys()
             awaits.setdefault(node.pid, set()).update(numbers[pid] for pid in others)
-            if facts.request.group is not None and node.ends == OUTSIDE:
+            if facts.request.group is not None and "outside the job" in node.ends:
                 abroad.add(node.pid)
                 awaits[node.pid].add(ELSEWHERE)
     return [

@@ -11,11 +11,15 @@ from typing import Final
 
 from ftrun.core.machine.values import Spin
 from ftrun.core.text import sentences
-from ftrun.helpers.evidence import device_waits, libraries, processes, proof, spinning, stacks, threads, waits
-from ftrun.helpers.evidence.mappings import Mappings
+from ftrun.helpers.evidence import job_processes, nccl_ras
+from ftrun.helpers.evidence.blocking_calls import Task
+from ftrun.helpers.evidence.nccl_ras import View
 from ftrun.helpers.evidence.other_members import OtherMembers
-from ftrun.helpers.evidence.proof import Facts, Proof
 from ftrun.messages.evidence import Look, Looked, Request
+from waitproof import device_waits, libraries, proof, spinning, stacks, threads, waits
+from waitproof.mappings import Mappings
+from waitproof.proof import Facts, Proof
+from waitproof.spinning import Computing
 
 STILL: Final = 10.0  # s for which a rank must not have moved
 STACKS: Final = 5.0  # s for reading all stacks
@@ -27,11 +31,17 @@ def look(request: Look, pause: Callable[[float], None] = time.sleep) -> Looked:
     """The answer.  Takes `between` s and the time for two observations, or less if the wait is open; where only other
     members of the group may end it, a few seconds more."""
     others = OtherMembers(request.group) if request.group is not None else None
+    asked = ask_nccl(request)
     found, again = prove(request, pause), False
     if others is not None:
         found, again = others.ask(found, facts(request), pause)
-    spin = None if found.open_reason is None else unproved(request)
-    seen = found.open_reason, found.mechanism, found.fingerprint, found.rank, found.pid
+    spin, mechanism = None, found.mechanism
+    if found.open_reason is not None:
+        asked.wait(nccl_ras.ANSWER)
+        spin = unproved(request, asked.value)
+        behind = nccl_ras.sentences_of(asked.value)[:1]
+        mechanism = sentences.sentence(mechanism or found.open_reason, *behind) if behind else mechanism
+    seen = found.open_reason, mechanism, found.fingerprint, found.rank, found.pid
     return Looked(*seen, round(cpu(), 3), again, spin)
 
 
@@ -63,7 +73,7 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
     excluded = _excluded(request)
     started = time.monotonic()
     before = waits.empty(frozenset())
-    waits.observe_job(before, processes.members(request.root, excluded))
+    waits.observe_job(before, job_processes.members(request.root, excluded))
     first = proof.prove(before, before, {}, job, True, in_group)
     if first.open_reason is not None and not first.in_group:
         return first
@@ -76,27 +86,41 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
         return first
     pause(max(0.0, started + request.between - time.monotonic()))
     after, excluded = waits.empty(frozenset()), _excluded(request)
-    waits.observe(after, processes.members(request.root, excluded), excluded, in_group)
+    waits.observe(after, job_processes.members(request.root, excluded), excluded, in_group)
     return proof.prove(before, after, found, job, False, in_group, code=code)
 
 
-def unproved(request: Look | Request) -> Spin | None:
+def ask_nccl(request: Look | Request) -> Task[View | None]:
+    """What NCCL itself says about the ranks, in the background."""
+    ranks = {rank.pid: rank.rank for rank in request.ranks if rank.pid and rank.present}
+    return Task(lambda: nccl_ras.ask(ranks, ranks))
+
+
+def unproved(request: Look | Request, view: View | None) -> Spin | None:
     """What no proof covers: all ranks wait for their devices or for each other, or those that stand still compute and
-    nothing that they do can be seen outside."""
+    nothing that they do can be seen outside.  `view`: what NCCL says."""
     job = facts(request)
     if device_waits.none_works(request.devices, dict(request.powers)):
-        found = stacks.collect(stacks.program(), job.still[:SPIED], STACKS).found
-        if (waits := device_waits.wait(job, request.devices, found, time.monotonic())) is not None:
-            return waits
+        found, at = stacks.collect(stacks.program(), job.still[:SPIED], STACKS).found, time.monotonic()
+        if (waiting := device_waits.wait(job, request.devices, found)) is not None:
+            seen = _spin(waiting, job, at)
+            why = sentences.sentence(seen.why, *nccl_ras.sentences_of(view)[:1])
+            return seen._replace(why=why, launched="" if view is None else view.counts)
     busy, at = spinning.computing(job.still), time.monotonic()
     if not 0 < len(busy) <= spinning.MOST:
         return None
     found = stacks.collect(stacks.program(), busy, STACKS).found
-    return spinning.spin(busy, job.ranks, found, job.still_devices, at)
+    computing = spinning.spin(busy, job.ranks, found, job.still_devices)
+    return None if computing is None else _spin(computing, job, at)
+
+
+def _spin(found: Computing, job: Facts, at: float) -> Spin:
+    rank = job.ranks.get(found.pid)
+    return Spin(at, found.why, found.fingerprint, rank, found.pid, found.others, found.on_device)
 
 
 def _excluded(request: Look) -> frozenset[int]:
-    return processes.with_newly_started(request.excluded, request.root, {rank.pid for rank in request.ranks})
+    return job_processes.with_newly_started(request.excluded, request.root, {rank.pid for rank in request.ranks})
 
 
 def _plainly_open(job: Facts) -> str | None:

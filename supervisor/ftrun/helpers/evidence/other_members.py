@@ -10,16 +10,23 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ftrun.core.group.waits import Answer, Waits
+from ftrun.core.group.waits import Answer, Blocked, Link, Waits
 from ftrun.core.text import sentences
-from ftrun.helpers.evidence.proof import Facts, Proof
 from ftrun.host import safe_files
 from ftrun.messages import group_waits as messages
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_waits import Membership
+from waitproof.group_waits import GroupWaits
+from waitproof.proof import Facts, Proof
 
 ANSWER: Final = 4.0  # s to wait for an answer that takes what was published into account
 PAUSE: Final = 0.25  # s between two checks for it
+
+
+def as_message(seen: GroupWaits, member: int, epoch: int = 0, wave: str = "") -> Waits:
+    """What was seen here, as it is sent to rank 0."""
+    processes, links = tuple(Blocked(*one) for one in seen.processes), tuple(Link(*one) for one in seen.links)
+    return Waits(member, epoch, wave, seen.fingerprint, processes, links, seen.size, seen.why)
 
 
 class OtherMembers:
@@ -32,8 +39,8 @@ class OtherMembers:
     def ask(self, found: Proof, job: Facts, pause: Callable[[float], None] = time.sleep) -> tuple[Proof, bool]:
         """The proof with the answer of the others, and whether a deadlock is suspected that has to be confirmed by
         another look soon."""
-        own = found.group or Waits(0, 0, "", why=found.open_reason or "")
-        own = own._replace(member=self._membership.member, epoch=self._membership.epoch, wave=self._answer.wave)
+        seen = found.group or GroupWaits(why=found.open_reason or "")
+        own = as_message(seen, self._membership.member, self._membership.epoch, self._answer.wave)
         if not self._publish(own) or not found.in_group:
             return found, False
         was_suspected, until = self._suspects(own), time.monotonic() + ANSWER
@@ -59,10 +66,10 @@ class OtherMembers:
             open_reason=None, mechanism=proved.mechanism, fingerprint=proved.all, rank=rank, pid=proved.pid
         )
 
-    def _suspects(self, own: Waits) -> bool:
+    def _suspects(self, own: Waits | GroupWaits) -> bool:
         return self._answer.suspected == own.fingerprint
 
-    def _proves(self, own: Waits) -> bool:
+    def _proves(self, own: Waits | GroupWaits) -> bool:
         return self._answer.proved is not None and self._answer.proved.own == own.fingerprint
 
     def _why(self) -> str:

@@ -13,14 +13,16 @@ from ftrun.core.machine.values import TOUCH
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
 from ftrun.core.text.sentences import printable, several, short
-from ftrun.helpers.evidence import blocking_calls, processes, stacks
+from ftrun.helpers.evidence import blocking_calls, job_processes, processes
 from ftrun.helpers.evidence.processes import ProcessState
 from ftrun.helpers.evidence.report_document import decodable
-from ftrun.helpers.evidence.stacks import Stack, Thread
 from ftrun.host import procfs
-from ftrun.views import live_verdict, state
-from ftrun.views.own_ranks import ENDED
-from ftrun.views.run_snapshot import read_snapshot
+from ftrun.records import live_verdict, state
+from ftrun.records.own_ranks import ENDED
+from ftrun.records.run_snapshot import read_snapshot
+from waitproof import procfs as waitproof_procfs
+from waitproof import stacks
+from waitproof.stacks import Stack, Thread
 
 SECONDS: Final = 60.0  # for all processes; one takes 20 ms
 COMMANDS: Final = 1.0  # s; reading a command line may block for ever
@@ -84,11 +86,12 @@ def _every(ranks: Collection[int]) -> str:
 
 def _processes(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process]:
     """The processes, those that send heartbeats of a rank first."""
-    everyone = processes.observe(root, None).processes.values()
-    seen = [one for one in everyone if one.stat.pid in {root, *ranks} or not processes.is_standby(one.stat)]
+    everyone = processes.observe(job_processes.members(root, None)).processes.values()
+    standbys = {one.stat.pid for one in everyone if job_processes.is_standby(one.stat.pid, one.stat.state)}
+    seen = [one for one in everyone if one.stat.pid not in standbys - {root, *ranks}]
     if rank is not None:
         root = next(pid for pid, number in ranks.items() if number == rank)
-        members = processes.below(root, (one.stat for one in seen))
+        members = waitproof_procfs.below(root, (one.stat for one in seen))
         seen = [one for one in seen if one.stat.pid in members]
     seen.sort(key=lambda one: (one.stat.pid not in ranks, ranks.get(one.stat.pid, 0), one.stat.pid))
     pids = [one.stat.pid for one in seen]

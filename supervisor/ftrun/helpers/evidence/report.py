@@ -9,15 +9,18 @@ from ftrun.core.rules import hang_rules
 from ftrun.core.text import durations, sentences
 from ftrun.core.text.markdown import block, code, plain, table
 from ftrun.core.text.sentences import printable
-from ftrun.helpers.evidence import stacks, wait_graph
-from ftrun.helpers.evidence.classification import Change, Classification
+from ftrun.helpers.evidence import nccl_ras, wait_text
+from ftrun.helpers.evidence.changes import Change
+from ftrun.helpers.evidence.classification import Classification
 from ftrun.helpers.evidence.flight_recorder import Answer, lagging_ranks
-from ftrun.helpers.evidence.headline import STOPPED
-from ftrun.helpers.evidence.stacks import Thread
-from ftrun.helpers.evidence.wait_graph import WaitGraph
-from ftrun.helpers.evidence.world import LATE, World
+from ftrun.helpers.evidence.nccl_ras import View
 from ftrun.messages.evidence import RankState, Request
 from ftrun.messages.probe import Device
+from waitproof import stacks
+from waitproof.describe import STOPPED
+from waitproof.stacks import Thread
+from waitproof.wait_graph import WaitGraph
+from waitproof.world import LATE, World
 
 LOCATION: Final = 500  # characters of the location in a verdict
 PROGRAM: Final = 100  # characters of a command line in a table
@@ -57,6 +60,8 @@ class Facts(NamedTuple):
     graph: WaitGraph = WaitGraph()
     job: tuple[str, ...] = ()
     node: str = ""
+    nccl: View | None = None  # what NCCL's RAS says
+    hccl: tuple[str, ...] = ()  # what HCCL has written, as clauses
 
     @property
     def suspect(self) -> Change | None:
@@ -67,7 +72,12 @@ def location_summary(facts: Facts) -> str:
     """Where the suspect is, and which process it waits for: for the verdict.  Empty if the suspect has ended."""
     suspect = facts.suspect
     locations = [*_cause(facts), suspect.location] if suspect and not suspect.gone else []
-    return printable("; ".join(locations + lagging_ranks(facts.answers)))[:LOCATION]
+    return printable("; ".join(locations + late(facts)))[:LOCATION]
+
+
+def late(facts: Facts) -> list[str]:
+    """Which ranks are behind in which collective, according to torch's flight recorder, else NCCL or HCCL itself."""
+    return lagging_ranks(facts.answers) or nccl_ras.sentences_of(facts.nccl) or list(facts.hccl)
 
 
 def _cause(facts: Facts) -> list[str]:
@@ -111,7 +121,7 @@ def opening(facts: Facts) -> str:
     finding, suspect = facts.request.finding, facts.suspect
     location = f"It is at {code(suspect.location)}" if suspect and not suspect.gone else "Its process has ended"
     reasons = [plain(_capitalized(hang_rules.sentence(finding))), f"This began at {facts.since}", location]
-    reasons += [plain(_capitalized(line)) for line in lagging_ranks(facts.answers)]
+    reasons += [plain(_capitalized(line)) for line in late(facts)]
     return f"**{'. '.join(reasons)}. The hang rule is {code(finding.rule)}.**"
 
 
@@ -128,8 +138,8 @@ def what_to_do(facts: Facts) -> str:
         return (
             f"check the disk, the network file system and the drivers{host} (`dmesg`): process {stuck.pid} waits there"
         )
-    if late := lagging_ranks(facts.answers):
-        return f"look at the stack of the rank that is behind: {late[0]}"
+    if behind := late(facts):
+        return f"look at the stack of the rank that is behind: {behind[0]}"
     if "outside the job" in facts.mechanism:
         return "check that what it waits for, outside the job, is there and answers"
     where = "what the stacks below show" if not involved or involved[0].gone else f"the code at {involved[0].location}"
@@ -144,7 +154,7 @@ def markdown(facts: Facts, picture: str = "") -> str:
     parts += [plain(f"The suspicion {result}."), plain(_first_to_stop(facts))]
     if picture and facts.graph.nodes:
         parts.append(f"![What waits for what]({picture})")
-    parts += wait_graph.lines(facts.graph) + _ranks(facts) + _groups(facts)
+    parts += wait_text.lines(facts.graph) + _ranks(facts) + _nccl(facts.nccl) + _hccl(facts.hccl) + _groups(facts)
     if suspect is not None:
         parts += _suspect(suspect, facts.files)
     parts += ["## Processes", _processes(facts)]
@@ -283,6 +293,20 @@ def _ranks(facts: Facts) -> list[str]:
         rows.append([*numbers, inside, plain(collectives), state])
     heads = ["rank", "pid", "step", "since progress", "since heartbeat", "section", "last collective", "state"]
     return ["## Ranks", table(heads, rows), _remainder(len(facts.request.ranks))]
+
+
+def _nccl(view: View | None) -> list[str]:
+    found = nccl_ras.sentences_of(view)
+    if view is None or not (found or view.communicators):
+        return []
+    moves = "Two answers a second apart are the same" if view.stands else "It may have changed within a second"
+    names = ", ".join(one.name for one in view.communicators[:NAMED])
+    known = f"NCCL answers about {sentences.several(len(view.communicators), 'communicator')}: {names}. {moves}."
+    return ["## Collectives according to NCCL (RAS)", plain(known), *(f"* {plain(line)}" for line in found)]
+
+
+def _hccl(found: Sequence[str]) -> list[str]:
+    return ["## What HCCL has written into its logs", *(f"* {plain(line)}" for line in found)] if found else []
 
 
 def _collectives(answer: Answer) -> list[str]:

@@ -2,10 +2,11 @@
 
 from typing import Any, Final
 
-from ftrun.helpers.evidence import wait_graph
-from ftrun.helpers.evidence.classification import Change
-from ftrun.helpers.evidence.flight_recorder import Answer, lagging_ranks
-from ftrun.helpers.evidence.report import Facts, first_to_stop, ranks_by_stack, what_to_do
+from ftrun.helpers.evidence import wait_text
+from ftrun.helpers.evidence.changes import Change
+from ftrun.helpers.evidence.flight_recorder import Answer
+from ftrun.helpers.evidence.nccl_ras import Reached, View, sentences_of
+from ftrun.helpers.evidence.report import Facts, first_to_stop, late, ranks_by_stack, what_to_do
 from ftrun.messages.evidence import RankState
 
 SCHEMA: Final = 1
@@ -24,7 +25,7 @@ def document(facts: Facts) -> dict[str, Any]:
         "finding": request.finding._asdict(),
         "mechanism": facts.mechanism,
         "do": what_to_do(facts),
-        "graph": wait_graph.document(facts.graph),
+        "graph": wait_text.document(facts.graph),
         "verdict": verdict._asdict(),
         "where": facts.suspect.location if facts.suspect else None,
         "suspect": request.suspect,
@@ -34,9 +35,11 @@ def document(facts: Facts) -> dict[str, Any]:
         "groups": [{"stack": list(stack), "ranks": list(ranks)} for stack, ranks in ranks_by_stack(facts).items()],
         "processes": [_process(change, facts) for change in facts.changes],
         "collectives": {
-            "late": lagging_ranks(facts.answers),
+            "late": late(facts),
             "ranks": {str(rank): _answer(answer) for rank, answer in sorted(facts.answers.items())},
         },
+        "nccl": None if facts.nccl is None else _nccl(facts.nccl),
+        "hccl": list(facts.hccl),
         "files": {str(number): what for number, what in facts.files.opened} if facts.files else None,
         "call": facts.files.call if facts.files else None,
         "devices": [device._asdict() for device in request.devices],
@@ -73,6 +76,23 @@ def _process(c: Change, facts: Facts) -> dict[str, Any]:
 def _answer(answer: Answer) -> dict[str, Any]:
     last = {group: collective._asdict() for group, collective in answer.last.items()}
     return {"pid": answer.pid, "last": last, "waiting": list(answer.waiting), "problem": answer.problem}
+
+
+def _nccl(view: View) -> dict[str, Any]:
+    differences = [
+        {"communicator": one.name, "kind": found.kind, "reached": [_reached(reached) for reached in found.reached]}
+        for one in view.communicators
+        for found in one.differences
+    ]
+    silent = [member._asdict() for one in view.communicators for member in one.silent]
+    found = {"found": sentences_of(view), "differences": differences, "silent": silent}
+    names = [one.name for one in view.communicators]
+    return {**found, "communicators": names, "stands": view.stands, "problem": view.problem}
+
+
+def _reached(reached: Reached) -> dict[str, Any]:
+    members = [member._asdict() for member in reached.members]
+    return {"launched": reached.launched, "number": reached.number, "members": members}
 
 
 def decodable(value: Any) -> Any:

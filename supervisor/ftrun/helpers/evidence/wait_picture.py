@@ -5,10 +5,9 @@ from math import cos, hypot, pi, sin
 from typing import Final
 
 from ftrun.core.text.sentences import several
-from ftrun.helpers.evidence.headline import RUNS
-from ftrun.helpers.evidence.wait_graph import WaitGraph
-from ftrun.views import svg
-from ftrun.views.shapes import Line, Picture, Polyline, Rect, Shape, Text, fitted, text_width
+from ftrun.drawing import svg
+from ftrun.drawing.shapes import Line, Picture, Polyline, Rect, Shape, Text, fitted, text_width
+from waitproof.wait_graph import RUNS, WaitGraph
 
 BOXES: Final = 30
 COLUMNS: Final = 5

@@ -1,7 +1,7 @@
 """Runs the command that heals a device: `python -m ftrun.helpers.heal JSON`, started by PID 1.
 
-The argument is a `Remedy` (messages/heal.py): its command runs by `sh -c` in a session of its own, with its output on
-stderr.  `Healed` is the last message ("it ended with 3", "it did not end within 5m", ...); by then no process of the
+The argument is a `Remedy` (messages/healing.py): its command runs by `sh -c` in a session of its own, with its output
+on stderr.  `Healed` is the last message ("it ended with 3", "it did not end within 5m", ...); by then no process of the
 command is left, background processes included.  When stdin ends earlier, all of them are killed likewise, and no
 message is sent.  The exit code is 0, or 1 after a `problem`.
 """
@@ -14,20 +14,19 @@ from functools import partial
 from typing import Final
 
 from ftrun.core.text import durations
-from ftrun.helpers.evidence.processes import below
 from ftrun.helpers.heal.children import Children, why
 from ftrun.helpers.lines import Lines, run
 from ftrun.host import procfs, spawn, tree
 from ftrun.host.procfs import Stat
 from ftrun.messages.codec import EXACT
-from ftrun.messages.heal import EVENTS, Healed, Remedy
+from ftrun.messages.healing import HEAL_EVENTS, Healed, Remedy
 
 KILL_TIMEOUT: Final = 10.0  # s in which SIGKILL ends every process that is not blocked in the kernel
 TURN: Final = 0.1  # s between searches for processes forked meanwhile
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), EVENTS)
+    return run(partial(_run, argv), HEAL_EVENTS)
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:
@@ -66,7 +65,9 @@ def _end_all(children: Children) -> list[Stat]:
 
 def _descendants(listings: int = procfs.COMPLETE) -> list[Stat]:
     everyone = procfs.all_processes(listings)
-    pids = below(os.getpid(), everyone) - {os.getpid()}
+    pids, fresh = set[int](), {os.getpid()}
+    while fresh := {process.pid for process in everyone if process.parent in fresh} - pids:
+        pids |= fresh
     return [process for process in everyone if process.pid in pids and not process.ended]
 
 

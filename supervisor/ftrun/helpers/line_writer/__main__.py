@@ -1,5 +1,5 @@
 """Writes the lines of ftrun to a file on a network disk: `line_writer`, started by PID 1, with that file as descriptor
-3.  The requests are in messages/line_writer.py.  A write that the disk refuses is reported once.
+3.  The requests are in messages/output.py.  A write that the disk refuses is reported once.
 """
 
 import os
@@ -7,13 +7,14 @@ import sys
 from typing import Final
 
 from ftrun.helpers.lines import Lines, run
-from ftrun.messages.line_writer import EVENTS, REQUESTS
+from ftrun.messages.helpers import PROBLEMS
+from ftrun.messages.output import LINE_REQUESTS
 
 FILE: Final = 3
 
 
 def main(_: list[str]) -> int:
-    return run(_write_all, EVENTS, REQUESTS)
+    return run(_write_all, PROBLEMS, LINE_REQUESTS)
 
 
 def _write_all(lines: Lines) -> None:

@@ -53,7 +53,7 @@ class OwnMember:
     def row(self, now: float) -> MemberRow | None:
         """None as long as there is nothing to show."""
         try:
-            from ftrun.views.member_row import read_row  # once the command runs: it takes time and memory
+            from ftrun.records.member_row import read_row  # once the command runs: it takes time and memory
 
             return read_row(os.getcwd(), self._address.rank, self._address.node, now)
         except Exception as error:
@@ -99,14 +99,14 @@ def _part(request: FileRequest, attempt: int, content: bytes) -> FilePart:
 
 def _failed_attempts() -> list[int]:
     """The attempts that failed, whose reports are made from the records."""
-    from ftrun.views import reports  # seldom needed: it takes time and memory
+    from ftrun.records import reports  # seldom needed: it takes time and memory
 
     return reports.failed(".")
 
 
 def _failure(attempt: int, what: str) -> bytes:
     """From the records alone: a file that is not read safely is not read."""
-    from ftrun.views import failure_report, reports
+    from ftrun.records import failure_report, reports
 
     found = reports.failure(".", attempt)
     if found is None:
@@ -298,8 +298,9 @@ class CoordinatorSide:
         if own is not None:
             self._rows[self._address.rank] = own
         there = present()
+        here = {self._address.rank} | there.keys() | known.staying
         for rank, row in self._rows.items():
-            self._rows[rank] = row._replace(present=rank == self._address.rank or rank in there)
+            self._rows[rank] = row._replace(present=rank in here)
         order, awaited = known.order, tuple(membership.waited_for(known))
         self._compare(now)
         header = GroupView(

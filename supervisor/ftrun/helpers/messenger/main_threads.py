@@ -9,9 +9,9 @@ import os
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.evidence import calls
-from ftrun.helpers.evidence.world import ACCELERATORS
 from ftrun.host import procfs
+from waitproof import calls
+from waitproof.world import ACCELERATORS
 
 DESCRIPTORS: Final = 4096  # of a process that are examined
 KNOWN: Final = 0.1  # of a period: what was blocked for less needs no glance

@@ -1,7 +1,7 @@
 """Exposes the run to Prometheus: `python -m ftrun.helpers.metrics RUN_DIR ADDRESS PATH`, started by PID 1.
 
 ADDRESS is HOST:PORT; PATH is a file for node_exporter's textfile collector, written every PERIOD s and when stdin has
-ended; either may be empty.  The messages are in messages/metrics.py.  If the address cannot be bound, this is retried.
+ended; either may be empty.  The messages are in messages/exports.py.  If the address cannot be bound, this is retried.
 It exits with 0 when stdin ends, when PID 1 no longer reads, or when prometheus-client is not installed; with 1 after an
 unexpected exception.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.host import installation
-from ftrun.messages.metrics import EVENTS, Listening
+from ftrun.messages.exports import METRICS_EVENTS, Listening
 
 if TYPE_CHECKING:
     from ftrun.helpers.metrics.exporter import Exporter
@@ -26,7 +26,7 @@ MISSING: Final = "no metrics: prometheus-client is not installed ({})"
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), EVENTS)
+    return run(partial(_run, argv), METRICS_EVENTS)
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:

@@ -13,10 +13,10 @@ from prometheus_client.registry import Collector
 from ftrun.helpers.metrics import catalogue
 from ftrun.helpers.metrics.catalogue import Reading, readings
 from ftrun.host import safe_files
-from ftrun.views import group
-from ftrun.views.run_snapshot import read_snapshot
-from ftrun.views.rundir import NoRunDir
-from ftrun.views.snapshot import Snapshot
+from ftrun.records import group
+from ftrun.records.run_snapshot import read_snapshot
+from ftrun.records.rundir import NoRunDir
+from ftrun.records.snapshot import Snapshot
 
 MAX_AGE: Final = 1.0  # s
 EXIT_TIMEOUT: Final = 1.0  # s that ftrun may still exist after it has closed its end of the pipe

@@ -9,7 +9,7 @@ respond: PID 1 gives it up, or does not wait for it at all.
     mirror keep LOCAL REMOTE READ    copies LOCAL to REMOTE until stdin ends, and then the rest (synchronization.py);
                                      READ: the token of what was fetched, `none` if there was nothing, `-` if it was not
                                      read in time, `+` for a REMOTE that has yet to be created, as by `new`
-The messages are in messages/mirror.py: `Done` with the `path` of `new`, or the `read` and `replace` of `fetch`
+The messages are in messages/output.py: `Done` with the `path` of `new`, or the `read` and `replace` of `fetch`
 (LOCAL/.fetched is to replace LOCAL; `read` is `-` if there is a state that could not be copied); `Refused` for a folder
 that ftrun may not write to.  It exits with 0 when all is done or PID 1 no longer reads, and with 1 after an unexpected
 exception.
@@ -27,8 +27,8 @@ from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.mirror import files
 from ftrun.helpers.mirror.synchronization import RECORDS, Synchronization
 from ftrun.host.work_dir import FETCHED, NOTHING, UNREAD
-from ftrun.messages.mirror import EVENTS, Done, Refused
-from ftrun.views import liveness
+from ftrun.messages.output import MIRROR_EVENTS, Done, Refused
+from ftrun.records import liveness
 
 MAX_FETCHED: Final = 64 << 20  # bytes of a file that is fetched
 STATE: Final = "state.json"
@@ -44,7 +44,7 @@ TURN: Final = 0.05  # s between checks for its end
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), EVENTS)
+    return run(partial(_run, argv), MIRROR_EVENTS)
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:

@@ -1,7 +1,6 @@
 """Copies files to and from a disk that may be slow, dead, full or shared.  Every call may block indefinitely, and
 raises OSError if the disk fails."""
 
-import errno
 import json
 import os
 import re
@@ -9,6 +8,8 @@ import stat as st
 from collections.abc import Callable
 from typing import Any, Final
 
+from ftrun.helpers import shared_folder
+from ftrun.helpers.shared_folder import open_file
 from ftrun.host import safe_files
 
 CHUNK: Final = 1 << 20  # bytes
@@ -30,9 +31,9 @@ def regular(path: str) -> os.stat_result | None:
 def replace(source: str, target: str, moved: Callable[[], None] = lambda: None) -> None:
     """Replace `target` atomically; it is on disk when this returns.  `moved` is called after each chunk."""
     temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.new")
-    with open(source, "rb", opener=_open_without_links) as inp:
+    with open(source, "rb", opener=open_file) as inp:
         # The name is reused, so that a kill leaves at most one file behind: every writer holds the lock.
-        with open(temporary, "wb", opener=_open_without_links) as out:
+        with open(temporary, "wb", opener=open_file) as out:
             while piece := inp.read(CHUNK):
                 out.write(piece)
                 moved()
@@ -49,8 +50,8 @@ def append(source: str, target: str, base: int, rest: bool, moved: Callable[[], 
     and the copy is truncated to `base`.
     """
     with (
-        open(source, "rb", opener=_open_without_links) as inp,
-        open(target, "ab", buffering=0, opener=_open_without_links) as out,
+        open(source, "rb", opener=open_file) as inp,
+        open(target, "ab", buffering=0, opener=open_file) as out,
     ):
         position = os.fstat(out.fileno()).st_size
         if os.fstat(inp.fileno()).st_size < position - base:
@@ -79,17 +80,15 @@ def continues(source: str, target: str) -> bool:
     if target_status is None or source_status is None or target_status.st_size > source_status.st_size:
         return target_status is None or not target_status.st_size
     start = max(0, target_status.st_size - 4096)
-    with open(source, "rb", opener=_open_without_links) as inp, open(target, "rb", opener=_open_without_links) as other:
+    with open(source, "rb", opener=open_file) as inp, open(target, "rb", opener=open_file) as other:
         inp.seek(start)
         other.seek(start)
         return inp.read(target_status.st_size - start) == other.read()
 
 
 def content(path: str) -> bytes | None:
-    """The content of a file, None if it does not exist.  ValueError for more than LIMIT bytes."""
-    if regular(path) is None:
-        return None
-    return safe_files.read_regular(_open_without_links(path, os.O_RDONLY), LIMIT)
+    """The content of a regular file, else None.  `ForeignContent` for more than LIMIT bytes."""
+    return None if regular(path) is None else shared_folder.read(path, LIMIT)
 
 
 def within(root: str, path: str) -> int:
@@ -107,21 +106,12 @@ def within(root: str, path: str) -> int:
 def load(folder: str) -> dict[str, Any]:
     """The `mirror.json` of a folder; empty if there is none, or it was not written by ftrun."""
     try:
-        fd = _open_without_links(f"{folder}/{NOTE}", os.O_RDONLY)
-        found = json.loads(safe_files.read_regular(fd, LIMIT))
+        found = json.loads(shared_folder.read(f"{folder}/{NOTE}", LIMIT) or b"null")
         valid = TOKEN.fullmatch(found["token"]) and isinstance(found["base"], dict) and isinstance(found["remote"], str)
         return dict(found) if valid else {}
-    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
+    except (shared_folder.ForeignContent, ValueError, TypeError, KeyError, RecursionError):
         return {}
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        return {}  # ftrun creates no link there
 
 
 def save(folder: str, note: dict[str, Any]) -> None:
     safe_files.replace(f"{folder}/{NOTE}", json.dumps(note).encode() + b"\n", fresh=f"{folder}/.{NOTE}.new")
-
-
-def _open_without_links(path: str, flags: int) -> int:
-    return os.open(path, flags | safe_files.OPEN_FLAGS, 0o600)

@@ -6,7 +6,6 @@ the local one is the size that each remote file had when the local file of that 
 """
 
 import errno
-import fcntl
 import os
 import re
 import signal
@@ -15,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from ftrun.helpers import shared_folder
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.mirror import files
 from ftrun.host import inotify, mounts
@@ -228,17 +228,15 @@ class Synchronization:
         """Take the lock.  On a disk without locks it is assumed to be held."""
         if self._lock >= 0:
             return True
-        fd = os.open(f"{self._remote}/{files.LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        path = f"{self._remote}/{files.LOCK}"
         try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            os.close(fd)
+            held = shared_folder.try_lock(path)
+        except shared_folder.NoLocks as error:
+            self._problems.append(f"{path}: {error.strerror}; a second ftrun there would not be detected")
+            held = shared_folder.open_file(path, os.O_RDWR)
+        if held is None:
             return False
-        except OSError as error:
-            self._problems.append(
-                f"{self._remote}/{files.LOCK}: {error.strerror}; a second ftrun there would not be detected"
-            )
-        self._lock = fd
+        self._lock = held
         return True
 
 

@@ -1,6 +1,6 @@
 """Reports events to commands and webhooks: `python -m ftrun.helpers.notifier RUN_DIR OFFSET`, started by PID 1.
 
-It follows the records from the byte OFFSET on.  The file at descriptor 3, a `Destinations` (messages/notifier.py), says
+It follows the records from the byte OFFSET on.  The file at descriptor 3, a `Destinations` (messages/exports.py), says
 which records are reported, and where.  Each destination has a thread of its own and a bounded queue, so that one that
 does not answer holds up no other.  An attempt takes at most TIMEOUT s; there are `len(DELAYS) + 1` attempts.  When
 stdin has ended, the last records are read, and what is not reported within END s is given up.  A notification is a JSON
@@ -27,12 +27,13 @@ from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.notifier import incidents
 from ftrun.helpers.notifier.incidents import Due, Incidents
-from ftrun.host import procfs
+from ftrun.host import clock, procfs
 from ftrun.messages import group_view
 from ftrun.messages.codec import EXACT, Malformed
-from ftrun.messages.notifier import EVENTS, Destinations
-from ftrun.views import recent_events, state
-from ftrun.views.record_files import GrowingFile, Record, record
+from ftrun.messages.exports import Destinations
+from ftrun.messages.helpers import PROBLEMS
+from ftrun.records import recent_events, rundir, state
+from ftrun.records.record_files import GrowingFile, Record, record
 
 PERIOD: Final = 0.5  # s between two reads of the records
 TIMEOUT: Final = 10.0  # s for an attempt
@@ -42,10 +43,14 @@ WAITING: Final = 256  # notifications for one destination
 DESTINATIONS: Final = 3  # descriptor
 MOST: Final = 1 << 20  # bytes of it
 SCHEMA: Final = 1
+FULL: Final = (
+    "the disk of the run dir is full: the job goes on, but nothing that happens is recorded or reported until there is "
+    "space; free some, `ftctl status` names the folder"
+)
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(lambda lines: Notifier(argv[0], int(argv[1]), _destinations(), lines).run(), EVENTS)
+    return run(lambda lines: Notifier(argv[0], int(argv[1]), _destinations(), lines).run(), PROBLEMS)
 
 
 def _destinations() -> Destinations:
@@ -60,6 +65,7 @@ class Notifier:
         self._records = GrowingFile(f"{run_dir}/events.jsonl")
         self._records.at = offset  # the beginning of a line: PID 1 writes whole ones
         self._incidents = Incidents(asked.names, asked.node, asked.member, self._rows, self._limit)
+        self._full = False  # the disk of the run dir
         self.lock = threading.Lock()
         self._senders: list[Sender] = [Command(command, self) for command in asked.commands]
         self._senders += [Webhook(url, asked.slack, self) for url in asked.urls]
@@ -93,9 +99,17 @@ class Notifier:
         found = [self._located(one) for line in self._records.lines() if (one := record(line)) is not None]
         now = time.monotonic()
         due = [due for one in found for due in self._incidents.take(one, now)]
-        for new in (*due, *self._incidents.overdue(now, ended)):
+        for new in (*due, *self._incidents.overdue(now, ended), *self._disk()):
             for sender in self._senders:
                 sender.put(notification(new, self._asked, self._run_dir, command))
+
+    def _disk(self) -> list[Due]:
+        """The notification that the disk of the run dir is full, once: what is not recorded is not reported either."""
+        before, self._full = self._full, rundir.is_full(self._run_dir)
+        if before or not self._full or "disk" not in self._asked.names:
+            return []
+        attempt = state.integer(state.load(self._run_dir).part("now").get("attempt", {}).get("number"))
+        return [Due("disk", {"event": "disk", "time": clock.timestamp(), "attempt": attempt})]
 
     def _limit(self) -> int | None:
         return state.integer(state.load(self._run_dir).part("run").get("max_restarts"))
@@ -265,6 +279,8 @@ def sentence(found: Record) -> str:
             return _lost(found)
         case "waiting":
             return f"no command has run for {seconds(state.number(found.get('seconds')) or 0.0)}: {found.get('why')}"
+        case "disk":
+            return FULL
         case "recovering":
             return f"recovery by {found.get('rung')}: {found.get('why')}"
         case "hang" | "fault":

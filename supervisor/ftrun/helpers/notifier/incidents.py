@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
-from ftrun.core.text import sentences
+from ftrun.core.text import recurrences, sentences
 from ftrun.messages.group_view import MemberRow
-from ftrun.views import recent_events, state
-from ftrun.views.record_files import Record
+from ftrun.records import recent_events, state
+from ftrun.records.record_files import Record
 
 HOLD: Final = 60.0  # s
 STILL: Final = 120.0  # s without a heartbeat, far less than a stall
@@ -48,13 +48,14 @@ class Incidents:
         self._names, self._node, self._member, self._rows, self._limit = names, node, member, rows, limit
         self._zero_lost = False
         self._members = {1}  # of the group
+        self._troubles: tuple[str, ...] = ()  # hangs and failures here, and their places in the code
         self._forget()
 
     def _forget(self) -> None:
         self._own: Record | None = None  # what happened here
         self._decided: Record | None = None  # what the group has found to be the first failure
         self._held: Due | None = None
-        self._until = 0.0
+        self._until, self._again = 0.0, ""
         self._reported = self._asked = self._stopping = self._ended_by_group = False
 
     @property
@@ -109,12 +110,14 @@ class Incidents:
                 return due
             case "hang":
                 self._own = found
+                self._remember("hang", found)
             case "escalated" if self._own is None:
                 self._own = found
             case "fault" if found.get("severity") in recent_events.SEVERITIES:
                 self._own = found
             case "exited" if self._own is None and not self._stopping and (found.get("code") or found.get("signal")):
                 self._own = found
+                self._remember("failure", found)
             case "stopping":
                 self._stopping, self._asked = True, self._asked or found.get("by") == "outside"
             case "lost":
@@ -123,6 +126,10 @@ class Incidents:
             case "group":
                 return self._follow_group(found, now)
         return []
+
+    def _remember(self, what: str, found: Record) -> None:
+        """Whether it comes again at the same place in the code."""
+        self._troubles, self._again = recurrences.remembered(self._troubles, what, recent_events.place(found))
 
     def _follow_group(self, found: Record, now: float) -> list[Due]:
         what, cause = found.get("what"), found.get("cause")
@@ -170,9 +177,11 @@ class Incidents:
             return None
         cause = _cause(source) if source is not None else "wait"
         left = self._left(found)
+        why, again = recurrences.parted("" if source is None else _why(source))
+        again = self._again if source is own else again
         about = {
             "cause": cause,
-            "why": "" if source is None else _why(source),
+            "why": sentences.sentence(why, again),
             "node": self._node if source is None else source.get("node", self._node),
             "member": self._member if source is None else source.get("member", self._member),
             "rank": None if source is None else source.get("rank"),
@@ -181,7 +190,7 @@ class Incidents:
             "left": left,
         }
         place = about["node"] or f"member {about['member']}"
-        return about | {"do": _do(found, cause, left, str(place))}
+        return about | {"do": _do(found, cause, left, again, str(place))}
 
     def _left(self, found: Record) -> int | None:
         most, used = self._limit(), state.integer(found.get("consecutive"))
@@ -227,11 +236,13 @@ def _done(found: Record, grouped: bool) -> str:
     return ""
 
 
-def _do(found: Record, cause: str, left: int | None, node: str) -> str:
+def _do(found: Record, cause: str, left: int | None, again: str, node: str) -> str:
     """What a person can do now."""
     match found["event"]:
         case "restart":
             ends = f"the next {cause} without progress ends the job: look now, with `ftctl report`"
+            if left != 0 and again:
+                return "mend what `ftctl report` shows: it comes again at the same place"
             return ends if left == 0 else "nothing has to be done; `ftctl report` has the details"
         case "ended" if found.get("exit_code"):
             known = next((one for one in exit_codes.TABLE if one.name == found.get("verdict")), None)

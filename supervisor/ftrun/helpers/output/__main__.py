@@ -23,7 +23,7 @@ from ftrun.helpers.output.relay import HiddenRelay, Relay
 from ftrun.helpers.output.tail import Tail
 from ftrun.host.output_pipes import NUMBERS
 from ftrun.messages import output as messages
-from ftrun.messages.output import EVENTS, REQUESTS, Attempt, Broken, Event, GetTail, Request
+from ftrun.messages.output import OUTPUT_EVENTS, OUTPUT_REQUESTS, Attempt, Broken, GetTail, OutputEvent, OutputRequest
 
 PATIENCE: Final = 0.5  # s
 LOG_PATIENCE: Final = 2.0  # s
@@ -32,7 +32,11 @@ KINDS: Final = {"": Relay, "hidden": HiddenRelay, "prefixed": PrefixedRelay}
 
 def main(argv: Sequence[str]) -> int:
     log, *streams = argv
-    return run(lambda lines: Output(log, [stream.partition(":") for stream in streams], lines).run(), EVENTS, REQUESTS)
+    return run(
+        lambda lines: Output(log, [stream.partition(":") for stream in streams], lines).run(),
+        OUTPUT_EVENTS,
+        OUTPUT_REQUESTS,
+    )
 
 
 class Output:
@@ -62,7 +66,7 @@ class Output:
         for log in self._logs.values():
             log.close(max(0.0, until - time.monotonic()))
 
-    def _handle(self, request: Request) -> None:
+    def _handle(self, request: OutputRequest) -> None:
         match request:
             case Attempt(number, mono, first_rank):
                 for relay in self._relays:
@@ -94,7 +98,7 @@ class Output:
         with self._send_lock, suppress(OSError):  # PID 1 has died; the output is still forwarded
             self._lines.problem(description)
 
-    def _send(self, message: Event) -> None:
+    def _send(self, message: OutputEvent) -> None:
         with self._send_lock, suppress(OSError):
             self._lines.send(message)
 

@@ -2,7 +2,7 @@
 
 PATH is `reset.json` (contents.py), which is read every PERIOD seconds; TABLE is a fault code table of the site
 (core/rules/fault_codes.py); RANKS is the number of ranks that ftrun starts here, MEMBER that of this container in its
-group. The messages are in messages/reset_file.py: `Contents` at first and after each change; `Ready` after the first
+group. The messages are in messages/healing.py: `Contents` at first and after each change; `Ready` after the first
 read; `Problem`, each at most once. There is one fault for each code of each rank of this container (contents.py; of all
 ranks if the local ranks are unknown) with the status `fault`, `unrecovered` or `failed`. The status `fault` without a
 code gets the code "reset.json"; so do the other two if no rank of this container has a code. For each of these the
@@ -26,15 +26,15 @@ from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.probe import tables
 from ftrun.helpers.reset_file import contents
 from ftrun.host import safe_files
+from ftrun.messages.healing import RESET_EVENTS, Contents
 from ftrun.messages.helpers import Ready
-from ftrun.messages.reset_file import EVENTS, Contents
 
 LIMIT: Final = 1 << 20  # bytes of a ConfigMap
 PATIENCE: Final = 3.0  # s
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, argv), EVENTS)
+    return run(partial(_run, argv), RESET_EVENTS)
 
 
 def _run(argv: Sequence[str], lines: Lines) -> None:

@@ -25,7 +25,7 @@ from ftrun.core.rules import fault_codes
 from ftrun.core.rules.fault_codes import FaultEntry
 from ftrun.core.rules.fault_history import NO_CODE
 from ftrun.messages.codec import LARGEST as LARGEST_NUMBER
-from ftrun.messages.reset_file import Contents, RankFault
+from ftrun.messages.healing import Contents, RankFault
 
 FAULT: Final = "fault"
 UNDER_WAY: Final = (FAULT, "unrecovered", "failed")  # nothing may be started on a chip with such a status

@@ -1,6 +1,6 @@
 """Reports the activity of the process tree of the command once a period: `main([PERIOD])`, in seconds.
 
-A `Tree` on stdin names the tree after each start of the command (messages/sampler.py).  A new tree is confirmed by
+A `Tree` on stdin names the tree after each start of the command (messages/activity.py).  A new tree is confirmed by
 `Begun`, so that the sampler is never silent for longer than a period or an attempt.  It is not part of PID 1 because
 reading `/proc/<pid>/io` waits for a lock that a process blocked in exec may hold.
 """
@@ -11,16 +11,16 @@ import time
 from collections.abc import Container, Sequence
 from functools import partial
 
-from ftrun.helpers.evidence.processes import carries, tree
+from ftrun.helpers.evidence.job_processes import carries, tree
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.sampler.counters import Count, Process, activity, counts
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
-from ftrun.messages.sampler import EVENTS, REQUESTS, Begun, Sample, Tree
+from ftrun.messages.activity import SAMPLER_EVENTS, SAMPLER_REQUESTS, Begun, Sample, Tree
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(partial(_run, float(argv[0])), EVENTS, REQUESTS)
+    return run(partial(_run, float(argv[0])), SAMPLER_EVENTS, SAMPLER_REQUESTS)
 
 
 def _run(period: float, lines: Lines) -> None:

@@ -10,9 +10,9 @@ error: then it is in memory, and is written as soon as writing works again.  A f
 `NAME.corrupt-<n>`; one that cannot be read is left alone.  When stdin ends, the store completes the pending requests
 and exits with 0; after an unexpected exception it exits with 1.  It may block on a dead disk: no process waits for it.
 
-With RUN_DIR it also writes `runs/<key>.json`, the attempts of this ftrun (`views.schedules.Life`), from the records in
-RUN_DIR: after each start of the command and at the end, before that request is answered, once more two seconds after a
-start, and at most once a minute in between.  GIVEN is the path of the run dir that the user knows.
+With RUN_DIR it also writes `runs/<key>.json`, the attempts of this ftrun (`records.schedules.Life`), from the records
+in RUN_DIR: after each start of the command and at the end, before that request is answered, once more two seconds
+after a start, and at most once a minute in between.  GIVEN is the path of the run dir that the user knows.
 """
 
 import os
@@ -23,9 +23,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.shared_folder import Folder, ForeignContent
 from ftrun.helpers.state_store import contents
-from ftrun.helpers.state_store.contents import ForeignContent, History
-from ftrun.helpers.state_store.shared_folder import Folder
+from ftrun.helpers.state_store.contents import History
 from ftrun.host import procfs
 from ftrun.messages import state_store as messages
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ftrun.helpers.state_store.life_file import LifeFile as Life
 
 HISTORY: Final = "history.json"
+LOCK: Final = "history.lock"
 VERDICT: Final = "verdict.json"
 MEMBER_VERDICT: Final = "verdict-member-{}.json"
 IMPORTS: Final = "imports.json"
@@ -96,7 +97,7 @@ class StateStore:
         valid_schedules = [entry for entry in schedules if self._is_valid(entry, messages.Schedule)]
         self._unsaved = contents.merge(self._unsaved, valid_faults, valid_schedules)
         try:
-            with self._folder.locked():
+            with self._folder.locked(LOCK):
                 before = self._read_history()
                 self._history = self._with_unsaved()
                 content = contents.dump(self._history)
@@ -150,7 +151,7 @@ class StateStore:
         """Store this verdict unless there is one of the same schedule.  Returns the stored one: the first wins.  A
         verdict from before `since` (s since the epoch) is of an earlier job, and is replaced."""
         try:
-            with self._folder.locked():
+            with self._folder.locked(LOCK):
                 first = self._read_verdict(aside=True)
                 if first is not None and contents.holds(first, job_verdict.schedule_cnt, since):
                     return first
@@ -163,7 +164,7 @@ class StateStore:
         """Store the verdict about this member alone, in place of an earlier one.  It is no verdict on the job."""
         name = MEMBER_VERDICT.format(member)
         try:
-            with self._folder.locked():
+            with self._folder.locked(LOCK):
                 self._folder.write(name, contents.dump_verdict(verdict))
         except OSError as error:
             self._write_failed(name, error)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.helpers.shared_folder import ForeignContent
 from ftrun.messages import state_store as messages
 from ftrun.messages.codec import EXACT, Malformed, Value, parse_object
 from ftrun.messages.state_store import Verdict
@@ -26,10 +27,6 @@ LINE: Final = 62_000  # bytes of a reply, of the 64 KiB that PID 1 accepts
 FOR_SCHEDULES: Final = 24_000  # bytes of it at most
 SENT_PATHS: Final = 16  # schedules that are sent with the path of their last checkpoint, the newest
 Entry = dict[str, Any]
-
-
-class ForeignContent(Exception):
-    """A file was not written by a state store; the text is one line with the reason."""
 
 
 class History(NamedTuple):

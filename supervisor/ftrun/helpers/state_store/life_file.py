@@ -1,5 +1,5 @@
 """Writes the file of this ftrun in the folder `runs` of the state dir, and copies of its reports in the folder
-`reports` there (views/schedules.py)."""
+`reports` there (records/schedules.py)."""
 
 import math
 import os
@@ -9,12 +9,12 @@ import time
 from typing import Final
 
 from ftrun.helpers.lines import Lines
-from ftrun.helpers.state_store.shared_folder import Folder
+from ftrun.helpers.shared_folder import Folder
 from ftrun.messages import state_store as messages
-from ftrun.views import reports, schedules
-from ftrun.views.history_follower import HistoryFollower
-from ftrun.views.rundir import NoRunDir
-from ftrun.views.schedules import SCHEMA, Life
+from ftrun.records import reports, schedules
+from ftrun.records.history_follower import HistoryFollower
+from ftrun.records.rundir import NoRunDir
+from ftrun.records.schedules import SCHEMA, Life
 
 KEPT: Final = 512  # files; the oldest are removed
 REPORTS: Final = 16  # copies of reports of one ftrun, the last ones

@@ -15,8 +15,9 @@ from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.telemetry.journal import Journal
 from ftrun.host import installation
 from ftrun.messages.codec import EXACT
-from ftrun.messages.telemetry import EVENTS, Exports
-from ftrun.views.record_files import GrowingFile, Record, record
+from ftrun.messages.exports import Exports
+from ftrun.messages.helpers import PROBLEMS
+from ftrun.records.record_files import GrowingFile, Record, record
 
 PERIOD: Final = 0.5  # s between two reads of the records
 EXPORTS: Final = 3  # descriptor
@@ -36,7 +37,7 @@ class Destination(Protocol):
 
 
 def main(argv: Sequence[str]) -> int:
-    return run(lambda lines: _run(argv[0], int(argv[1]), lines), EVENTS)
+    return run(lambda lines: _run(argv[0], int(argv[1]), lines), PROBLEMS)
 
 
 def _run(run_dir: str, offset: int, lines: Lines) -> None:

@@ -27,9 +27,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from ftrun import __version__
 from ftrun.core.text import sentences
 from ftrun.helpers.telemetry.journal import HIDDEN, INFO, LEFT_OUT, PRIORITIES
-from ftrun.messages.telemetry import Exports
-from ftrun.views import beatfile, state
-from ftrun.views.record_files import Record
+from ftrun.messages.exports import Exports
+from ftrun.records import beatfile, state
+from ftrun.records.record_files import Record
 
 TIMEOUT: Final = 4.0  # s for an export, with its retries
 RANKS: Final = 64  # whose sections are exported

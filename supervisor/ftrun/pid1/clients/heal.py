@@ -4,7 +4,7 @@ from typing import Final
 
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Fault
-from ftrun.messages import heal as messages
+from ftrun.messages import healing as messages
 from ftrun.messages import probe
 from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client
@@ -12,20 +12,20 @@ from ftrun.pid1.clients.base import Client
 SPARE: Final = 10.0  # s before the core gives up, within which the sources have to answer
 
 
-class Heal(Client[messages.Event]):
+class Heal(Client[messages.HealEvent]):
     """Handles one fault at a time.  It is over when the command has succeeded, and the probe and the platform, if
     they have reported the fault, report that it is gone.  The probe holds the devices open, so it does not run beside
     the command."""
 
     name = "heal"
-    events = messages.EVENTS
+    events = messages.HEAL_EVENTS
 
     def start(self) -> None:
         self._fault: Fault | None = None
         self._requested_at = 0.0
         self._waits: set[str] = set()  # sources that have not answered yet: command, probe, platform
         self._probe_dropped = False
-        self._command = self.context.settings["heal"].value
+        self._command = self.context.settings.heal
 
     def heal(self, fault: Fault, now: float) -> list[ev.Event]:
         """Answered by `HealingFinished`."""
@@ -45,14 +45,14 @@ class Heal(Client[messages.Event]):
                 variables["FAULT_INDEX"] = str(index)
             # With the marker of the process tree, so that processes of a killed healer are recognised.
             environment = {f"FTRUN_{name}": text for name, text in variables.items()} | context.tree.marker_environment
-            timeout = max(policy.heal_timeout - SPARE, policy.heal_timeout / 2)
+            timeout = max(policy.limits.heal_timeout - SPARE, policy.limits.heal_timeout / 2)
             remedy = EXACT.dump(messages.Remedy(self._command, timeout, environment))
             context.helpers.add(self.name, remedy, once=True, lasting=True)  # it ends all processes that it has started
         else:
             self._ask_probe(now)
         return self._outcome(now)
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.HealEvent, now: float) -> list[ev.Event]:
         match message:
             case messages.Healed(ok, why):
                 return self._answered("command", ok, why, now)
@@ -106,7 +106,7 @@ class Heal(Client[messages.Event]):
     def _ask_probe(self, now: float) -> None:
         if self._fault is None or "probe" not in self._waits or "command" in self._waits:
             return
-        timeout = self.context.policy.heal_timeout
+        timeout = self.context.policy.limits.heal_timeout
         left = self._requested_at + timeout - min(SPARE, timeout / 4) - now
         request = probe.Clear(self._fault.device, self._fault.code, max(left, 1.0))
         self.context.helpers.send("probe", probe.REQUESTS.dump(request))

@@ -84,7 +84,7 @@ class GroupMessenger(Messenger):
     def start(self) -> None:
         context, policy, group = self.context, self.context.policy, self.context.group
         assert group is not None
-        self._me = GroupMember(group.rank, os.urandom(8).hex(), policy.node, procfs.boot_id())
+        self._me = GroupMember(group.rank, os.urandom(8).hex(), policy.membership.node, procfs.boot_id())
         self._ports: tuple[ReservedPort, ...] = ()  # of the attempt, and last of the next one
         self._offer_port()
         self._address = peers.MemberAddress(
@@ -93,13 +93,13 @@ class GroupMessenger(Messenger):
             endpoint=group.endpoint,
             secret=group.secret,
             wait=group.wait,
-            drain=policy.grace + KILLING,
-            heal=policy.heal_timeout,
-            job=f"{group.job}/{policy.phase}" if policy.phase else group.job,
+            drain=policy.limits.grace + KILLING,
+            heal=policy.limits.heal_timeout,
+            job=f"{group.job}/{policy.membership.phase}" if policy.membership.phase else group.job,
             life=self._me.life,
             node=self._me.node,
             boot=self._me.boot,
-            silence=max(policy.peer_timeout, MISSED_PULSES * peers.period(group.size)),
+            silence=max(policy.membership.peer_timeout, MISSED_PULSES * peers.period(group.size)),
             least=group.least,
             spares=group.spares,
             replaces=group.replaces,
@@ -140,7 +140,7 @@ class GroupMessenger(Messenger):
                     fields += (("working", wait.working), ("exit_code", wait.code))
                 self.context.records.append(("lost", fields, None))
             case messages.FoundImports(content) if self.context.standbys is not None:
-                self.context.standbys.told(content)
+                self.context.standbys.receive_imports(content)
             case messages.LeaveConfirmed():
                 self.awaited.clear()
             case _:
@@ -196,11 +196,11 @@ class GroupMessenger(Messenger):
         silence = durations.seconds(now - self._silent_since)
         return [self._contact_lost(f"there was no reply from {self._rank_zero} for {silence}", now)]
 
-    def follow(self, job: Job, now: float, unexplained: bool) -> None:
+    def follow(self, job: Job, now: float, awaits_cause: bool) -> None:
         """Report to rank 0 what has changed here.  The records that led to it are written by then."""
         if self._me.port and self._me.port == _port_of_round(job):
             self._offer_port()
-        new = report(job, self._me, self.context.policy, now, unexplained)
+        new = report(job, self._me, self.context.policy, now, awaits_cause)
         self._ran = max(self._ran, new.epoch) if new.state in ("running", "fallen") else self._ran
         new = new._replace(ran=self._ran)
         if self._sent is not None and _without_age(new) == _without_age(self._sent):
@@ -219,7 +219,7 @@ class GroupMessenger(Messenger):
             self.seek_imports()
 
     def seek_imports(self) -> None:
-        """For the standbys of a spare, which are told the answer."""
+        """For the standbys of a spare, which receive the answer."""
         self.send(messages.SeekImports())
 
     def _lease_folder(self) -> str:

@@ -1,21 +1,23 @@
-"""Client of the helper that forwards the output of the command and keeps a copy (`--log-dir`)."""
+"""Clients of the helpers that write to disks and readers which may not answer: `output` (of the command), `line_writer`
+(ftrun's own lines, where stderr is a file on a network disk) and `mirror` (a run dir on a network disk)."""
 
 import time
 from typing import Final
 
 from ftrun.core.machine import events as ev
 from ftrun.messages import output as messages
-from ftrun.pid1.clients.base import Client
+from ftrun.messages.helpers import PROBLEMS, Problem
+from ftrun.pid1.clients.base import SETTLED, Client
 
 DRAINING: Final = 5.0  # s at the very end for output that has not been read yet
 
 
-class Output(Client[messages.Event]):
+class Output(Client[messages.OutputEvent]):
     """`tail`: the last lines of the command's output, once the helper has sent them."""
 
     name = "output"
     prints_problems = True  # output that is lost
-    requests, events = messages.REQUESTS, messages.EVENTS
+    requests, events = messages.OUTPUT_REQUESTS, messages.OUTPUT_EVENTS
 
     def start(self) -> None:
         captured = self.context.output_pipes
@@ -25,7 +27,7 @@ class Output(Client[messages.Event]):
         arguments = captured.arguments(self.context.work_dir.output)
         self.context.helpers.add(self.name, *arguments, passed=captured.descriptors, lasting=True)
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.OutputEvent, now: float) -> list[ev.Event]:
         match message:
             case messages.Broken(stream):
                 self.context.output_pipes.reader_closed(stream)
@@ -60,3 +62,52 @@ class Output(Client[messages.Event]):
                 self.parse(line)  # a problem becomes a record
         self.context.output_pipes.close_readers()
         return None
+
+
+WRITING: Final = 2.0  # s at the very end for lines that the disk has not taken yet
+
+
+class LineWriter(Client[Problem]):
+    """The lines that the helper cannot take, because the disk does not answer, are lost on stderr; `run.log` has
+    them."""
+
+    name = "line_writer"
+    requests, events = messages.LINE_REQUESTS, PROBLEMS
+
+    def start(self) -> None:
+        self.context.helpers.add(self.name, passed=(2,), prompt=True)
+
+    @property
+    def deadline(self) -> float | None:
+        return 0.0 if self.context.lines and self.context.helpers.is_running(self.name) else None
+
+    def settle(self, now: float) -> list[ev.Event]:
+        if self.context.helpers.is_running(self.name):
+            self._forward()
+        return []
+
+    def _forward(self) -> None:
+        while self.context.lines:
+            self.send(messages.Write(self.context.lines.popleft().decode("utf-8", "replace")))
+
+    def finish(self) -> str | None:
+        """Write the rest of the lines."""
+        self.context.helpers.start(self.name)
+        self._forward()
+        self.context.helpers.finish(self.name, WRITING)
+        return None
+
+
+COPYING: Final = 5.0  # s at the very end for copying to the network disk
+
+
+class Mirror(Client[messages.MirrorEvent]):
+    name = "mirror"
+    prints_problems = True
+    events = messages.MIRROR_EVENTS
+
+    def start(self) -> None:
+        self.context.helpers.add(self.name, *self.context.work_dir.copied, prompt=True, delay=SETTLED)
+
+    def finish(self) -> str | None:
+        return None if self.context.helpers.finish(self.name, COPYING) else self.context.work_dir.left

@@ -23,7 +23,7 @@ from ftrun.pid1.clients.base import Client, Context, Record, StandbyRequest, Sta
 if TYPE_CHECKING:
     from ftrun.messages.exit_hooks import Work
     from ftrun.messages.state_store import Verdict
-    from ftrun.pid1.clients.checkpoint_watcher import CheckpointWatcher
+    from ftrun.pid1.clients.activity import CheckpointWatcher
     from ftrun.pid1.clients.evidence import Evidence
     from ftrun.pid1.clients.exit_hooks import ExitHooks
     from ftrun.pid1.clients.heal import Heal
@@ -43,23 +43,20 @@ class Entry(NamedTuple):
     each start of the command and at each message, when the context may have changed.  Without `runs`, the client is
     created at the first request."""
 
-    client: str  # module and class in this package; the module has the name of the helper
+    helper: str
+    client: str  # module and class in this package
     runs: Callable[[Context], bool] | None = None
     later: bool = False
 
-    @property
-    def helper(self) -> str:
-        return self.client.partition(".")[0]
-
     def load(self) -> type[Client[Any]]:
-        # importlib would cost PID 1 more memory
-        module = __import__(f"ftrun.pid1.clients.{self.helper}", fromlist=("",))
-        found: type[Client[Any]] = getattr(module, self.client.partition(".")[2])
+        name, _, client = self.client.partition(".")
+        module = __import__(f"ftrun.pid1.clients.{name}", fromlist=("",))  # importlib would cost PID 1 more memory
+        found: type[Client[Any]] = getattr(module, client)
         return found
 
 
 def _probes(context: Context) -> bool:
-    kind = context.settings["probe"].value
+    kind = context.settings.probe
     return kind != "off" and (kind != "auto" or devices.has_driver())
 
 
@@ -71,34 +68,34 @@ def _samples(context: Context) -> bool:
 
 
 def _exports_metrics(context: Context) -> bool:
-    return bool(context.command) and any(context.settings[name].value for name in ("metrics", "metrics-file"))
+    return bool(context.command) and bool(context.settings.metrics or context.settings.metrics_file)
 
 
 def _notifies(context: Context) -> bool:
-    return bool(context.command) and any(context.settings[name].value for name in ("on-event", "webhook"))
+    return bool(context.command) and bool(context.settings.on_event or context.settings.webhook)
 
 
 def _exports_records(context: Context) -> bool:
-    return bool(context.settings["otlp"].value) or uses_journal(context.settings)
+    return bool(context.settings.otlp) or uses_journal(context.settings)
 
 
 TABLE: Final = (
-    Entry("line_writer.LineWriter", lambda context: context.lines is not None),
-    Entry("mirror.Mirror", lambda context: bool(context.work_dir.copied)),
-    Entry("messenger.Messenger", lambda context: context.group is None and context.settled, later=True),
-    Entry("messenger.GroupMessenger", lambda context: context.group is not None),
-    Entry("checkpoint_watcher.CheckpointWatcher", lambda context: bool(context.settings["progress"].value)),
-    Entry("output.Output", lambda context: context.output_pipes.captures),
-    Entry("state_store.StateStore", lambda context: state_dir(context.settings) is not None),
-    Entry("reset_file.ResetFile", lambda context: reset_file(context.settings) is not None),
-    Entry("probe.Probe", _probes),
-    Entry("sampler.Sampler", _samples, later=True),
-    Entry("metrics.Metrics", _exports_metrics, later=True),
-    Entry("notifier.Notifier", _notifies, later=True),
-    Entry("telemetry.Telemetry", _exports_records),
-    Entry("evidence.Evidence"),
-    Entry("heal.Heal"),
-    Entry("exit_hooks.ExitHooks"),
+    Entry("line_writer", "output.LineWriter", lambda context: context.lines is not None),
+    Entry("mirror", "output.Mirror", lambda context: bool(context.work_dir.copied)),
+    Entry("messenger", "messenger.Messenger", lambda context: context.group is None and context.settled, later=True),
+    Entry("messenger", "messenger.GroupMessenger", lambda context: context.group is not None),
+    Entry("checkpoint_watcher", "activity.CheckpointWatcher", lambda context: bool(context.settings.progress)),
+    Entry("output", "output.Output", lambda context: context.output_pipes.captures),
+    Entry("state_store", "state_store.StateStore", lambda context: state_dir(context.settings) is not None),
+    Entry("reset_file", "reset_file.ResetFile", lambda context: reset_file(context.settings) is not None),
+    Entry("probe", "probe.Probe", _probes),
+    Entry("sampler", "activity.Sampler", _samples, later=True),
+    Entry("metrics", "exports.Metrics", _exports_metrics, later=True),
+    Entry("notifier", "exports.Notifier", _notifies, later=True),
+    Entry("telemetry", "exports.Telemetry", _exports_records),
+    Entry("evidence", "evidence.Evidence"),
+    Entry("heal", "heal.Heal"),
+    Entry("exit_hooks", "exit_hooks.ExitHooks"),
 )
 LATER: Final = [entry for entry in TABLE if entry.later]
 
@@ -113,7 +110,7 @@ class Clients:
         self._helpers, self._tree = context.helpers, context.tree
         self._running: dict[str, Any] = context.running
         self._start(TABLE)
-        if context.settings["probe"].value == "auto" and (why := devices.why_not_probed()) is not None:
+        if context.settings.probe == "auto" and (why := devices.why_not_probed()) is not None:
             context.records.append(("problem", (("helper", "probe"), ("what", why)), why))
 
     def _start(self, entries: Iterable[Entry]) -> None:
@@ -183,10 +180,11 @@ class Clients:
             client.on_spawned()
         self._start(LATER)
 
-    def follow(self, job: Job, now: float, unexplained: bool) -> None:
-        """To be called with each new `job`.  `unexplained`: the command has ended without a known cause."""
+    def follow(self, job: Job, now: float, awaits_cause: bool) -> None:
+        """To be called with each new `job`.  `awaits_cause`: the command has ended, and ftrun still
+        looks for the cause."""
         for client in self._running.values():
-            client.follow(job, now, unexplained)
+            client.follow(job, now, awaits_cause)
         if self._standbys is not None:
             self._standbys.follow(job, now)
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 
-from ftrun.helpers.evidence import processes
+from ftrun.helpers.evidence import job_processes
 from proof.bench import bench_waits
 from proof.bench.compare.kit import made_by
 from support.measured import Measured, spread
@@ -19,7 +19,7 @@ LOOK = "ftrun: a whole look"
 
 
 def stacks(pid: int) -> None:
-    for member in processes.members(pid, frozenset()):
+    for member in job_processes.members(pid, frozenset()):
         subprocess.run(["py-spy", "dump", "--pid", str(member)], check=True, capture_output=True)
 
 

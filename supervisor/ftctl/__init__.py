@@ -1,0 +1,1 @@
+"""ftctl: shows a run of ftrun and sends orders to it."""

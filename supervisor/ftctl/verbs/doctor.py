@@ -1,0 +1,81 @@
+"""`ftctl doctor`."""
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+import click
+
+from ftctl.common import AS_JSON, RUN_DIR, show, show_json, width
+from ftctl.doctor import devices, disk, system
+from ftctl.doctor.finding import Finding
+from ftrun.accelerators.table import VENDORS
+from ftrun.core.text.sentences import printable
+from ftrun.records import liveness, rundir, state
+
+SCHEMA: Final = 1
+NAME: Final = 13  # columns
+
+
+@click.command(help="Check what this container permits and lacks, what that means for ftrun, and what to do about it.")
+@RUN_DIR
+@AS_JSON
+def command(run_dir: str | None, as_json: bool) -> None:
+    try:
+        path: str | None = rundir.find(run_dir)
+    except rundir.NoRunDir:
+        if run_dir is not None:
+            raise
+        path = None
+    found = list(_findings(path))
+    if as_json:
+        show_json({"schema": SCHEMA, "run_dir": path, "findings": [one._asdict() for one in found]})
+    else:
+        show(map(printable, _lines(found, width())))
+
+
+def _findings(path: str | None) -> Iterator[Finding]:
+    run = {} if path is None else state.load(path).part("run")
+    running = liveness.is_local(run)
+    run = run if running else {}
+    checks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
+        ("PID 1", partial(system.first, run)),
+        ("signals", partial(system.signalling, run)),
+        ("/proc", system.proc),
+        ("py-spy", system.tracing),
+        ("/dev/shm", system.shared),
+        *(devices.CHECKS[vendor.name] for vendor in VENDORS),
+        ("cgroup", system.groups),
+        ("limits", partial(system.limits, run, running)),
+        ("run dir", partial(disk.folder, path)),
+        ("termination", disk.message),
+        ("inotify", disk.inotify),
+        ("versions", partial(system.versions, str(run.get("version") or ""))),
+    )
+    for name, check in checks:
+        try:
+            yield from check()
+        except Exception as error:  # a failed check must not hide the others
+            yield Finding(name, "warning", f"the check failed: {error!r}", "unknown")
+
+
+def _lines(found: list[Finding], width: int) -> Iterator[str]:
+    for one in found:
+        first, *others = _wrapped(one.found, width)
+        yield f"{one.state:<8} {one.name:<{NAME}} {first.strip()}"
+        yield from others
+        yield from _wrapped(one.meaning, width)
+        if one.remedy:
+            yield from _wrapped(f"remedy: {one.remedy}", width)
+    bad = [one for one in found if one.state != "ok"]
+    yield ""
+    see = f"; see: {', '.join(one.name for one in bad)}" if bad else ""
+    yield f"{len(found) - len(bad)} of {len(found)} checks are ok{see}"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    indent = " " * (NAME + 10)
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    ) or [indent]

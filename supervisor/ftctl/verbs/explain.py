@@ -1,0 +1,45 @@
+"""`ftctl explain`."""
+
+from typing import Final
+
+import click
+
+from ftctl.common import AS_JSON, RUN_DIR, UserError, show, show_json
+from ftrun.config.explain import Row, command_line, lines
+from ftrun.config.option_table import OPTIONS
+from ftrun.core.text.sentences import printable
+from ftrun.records import rundir, state
+
+SCHEMA: Final = 1
+
+
+@click.command(
+    help="Show the value of each option of a run, living or ended, and its source: option, environment, annotations, "
+    "phase, config file or default; what `auto` means in it; and its command.  Values of secrets are masked."
+)
+@RUN_DIR
+@AS_JSON
+def command(run_dir: str | None, as_json: bool) -> None:
+    found = rundir.find(run_dir)
+    loaded = state.load(found)
+    run = loaded.part("run")
+    given = state.text_pairs(run.get("options"))
+    if given is None:
+        raise UserError(loaded.problem or f"{found}: the ftrun of this run, {run.get('version')}, kept no options")
+    words = state.strings(run.get("command")) or ()
+    rows = _rows(given, state.texts(run.get("meanings")) or {})
+    if as_json:
+        options = {
+            row.name: {"value": row.text, "source": row.source} | ({"meaning": row.meaning} if row.meaning else {})
+            for row in rows
+        }
+        show_json({"schema": SCHEMA, "run_dir": found, "options": options, "command": words})
+        return
+    show(map(printable, [*lines(rows), command_line(words)]))
+
+
+def _rows(given: dict[str, tuple[str, ...]], meanings: dict[str, str]) -> list[Row]:
+    """The options that the run was given, and the others with the defaults of the installed ftrun."""
+    defaults = {option.name: (option.default, "default") for option in OPTIONS if option.name != "dry-run"}
+    shown = (defaults | given).items()
+    return [Row(name, text, source, meanings.get(name, "")) for name, (text, source) in shown]

@@ -1,0 +1,56 @@
+"""`ftctl history`."""
+
+import os
+import textwrap
+
+import click
+
+from ftctl.common import AS_JSON, RUN_DIR, UserError, show, show_json, width
+from ftrun.config.whole_number import WholeNumber
+from ftrun.core.text.sentences import printable
+from ftrun.records import rundir, schedules
+from ftrun.records.schedules import Life
+
+SCHEMA = 1
+
+
+@click.command(
+    help="List every schedule of the job, its members and their attempts: node, cause, place in the code, duration, "
+    "what it cost, and the report.  They are read from the state dir, also when the containers are gone; of a run "
+    "without a state dir from its run dir."
+)
+@RUN_DIR
+@click.option(
+    "--state-dir",
+    metavar="DIR",
+    envvar="FTRUN_STATE_DIR",
+    help="The state dir [default: FTRUN_STATE_DIR, else that of the run].",
+)
+@click.option("-n", "last", type=WholeNumber(1), metavar="N", help="Only the last N schedules.")
+@AS_JSON
+def command(run_dir: str | None, state_dir: str | None, last: int | None, as_json: bool) -> None:
+    lives, source = _lives(run_dir, state_dir)
+    if last is not None:
+        counts = list(dict.fromkeys(life.schedule for life in lives))[-last:]
+        lives = [life for life in lives if life.schedule in counts]
+    if as_json:
+        plain = [life._asdict() | {"attempts": [one._asdict() for one in life.attempts]} for life in lives]
+        show_json({"schema": SCHEMA, "source": source, "lives": plain})
+        return
+    columns = width()
+    for line in schedules.lines(lives, source):
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        show(
+            textwrap.wrap(
+                printable(line), columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            )
+        )
+
+
+def _lives(run_dir: str | None, state_dir: str | None) -> tuple[list[Life], str]:
+    """The lives, and the folder that they were read from."""
+    if run_dir is not None or state_dir is None:
+        return schedules.of_job(rundir.find(run_dir))
+    if lives := schedules.read(state_dir):
+        return lives, os.path.abspath(state_dir)
+    raise UserError(f"{state_dir}: no run was recorded there")

@@ -1,0 +1,63 @@
+"""Messages between PID 1 and the helpers that see what the command does: `sampler`, which measures the activity of its
+processes, and `checkpoint_watcher`, which tells the checkpoint files that were saved."""
+
+from typing import Final
+
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.messages.codec import Protocol
+from ftrun.messages.helpers import Problem, Ready
+
+
+class Tree(NamedTuple):
+    """From PID 1: sample the command `root` and its descendants, without the processes `spared` and theirs."""
+
+    root: int
+    spared: tuple[int, ...]
+
+
+class Begun(NamedTuple):
+    """Another tree is sampled from now on."""
+
+    root: int
+
+
+class Sample(NamedTuple):
+    """Activity of the tree of `root` in the `seconds` up to `mono`: cores in use, bytes read and written per second."""
+
+    mono: float
+    seconds: float
+    cpu: float
+    io: float
+    processes: int
+    root: int
+
+
+SamplerEvent = Begun | Sample | Problem
+SAMPLER_REQUESTS: Final[Protocol[Tree]] = Protocol("ask", Tree)
+SAMPLER_EVENTS: Final[Protocol[SamplerEvent]] = Protocol("event", Begun, Sample, Problem)
+
+
+SINCE: Final = "--since="  # the first argument of the helper: what was written since this monotonic time is new
+
+
+class Saved(NamedTuple):
+    """A checkpoint was complete at `mono`, of time.monotonic().  `renamed`: it was renamed into place, rather than
+    closed by its writer, which may have died.  `written`: when it was last written to, where that is known."""
+
+    path: str
+    mono: float
+    renamed: bool
+    written: float | None = None
+
+
+class GetRest(NamedTuple):
+    """From PID 1, after the command has ended: report what was complete by then.  Answered by `AllSent`."""
+
+
+class AllSent(NamedTuple):
+    """Each checkpoint that was complete at the request has been reported."""
+
+
+WatcherEvent = Ready | Saved | AllSent | Problem
+WATCHER_REQUESTS: Final[Protocol[GetRest]] = Protocol("ask", GetRest)
+WATCHER_EVENTS: Final[Protocol[WatcherEvent]] = Protocol("event", Ready, Saved, AllSent, Problem)

@@ -1,0 +1,313 @@
+"""The whole group as one member sees it: `group.json` of its run dir, which its messenger writes, with its own row made
+anew.  It is shown also when other members, member 0 among them, are gone: each row says how old it is."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from ftrun.core.group.losses import LossWait
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.rules import exit_codes
+from ftrun.core.text import sentences, states
+from ftrun.core.text.durations import seconds
+from ftrun.host import procfs
+from ftrun.messages import group_view
+from ftrun.messages.codec import Malformed
+from ftrun.messages.group_view import GroupView, MemberRow, SlowRank
+from ftrun.records import member_row
+from ftrun.records.recent_events import incident_elsewhere
+from ftrun.records.snapshot import Incident, JobNow, Snapshot
+
+OLD: Final = 15.0  # s; an older row says so
+HOST: Final = 16  # columns
+ENDED: Final = ("done", "cut off")
+ILL: Final = ("suspect", "stopping", "healing", "cut off")  # phases of another member that concern the whole job
+WIDE: Final = 80  # columns
+NARROW: Final = f"{'member':>6} {'state':<10} {'step':>9}  trouble"
+HEAD: Final = f"{'member':>6} {'host':<{HOST}} {'state':<10} {'attempt':>7} {'step':>9} {'heartbeat':>9}  trouble"
+
+
+class GroupNow(NamedTuple):
+    """`seen_from`: the member whose run dir this is.  `contact`: seconds since rank 0 replied last; None: it is rank 0,
+    or never had contact.  `silence`, `lease`: seconds without contact after which rank 0 counts as lost, and the job
+    ends here.  `ages`: seconds since each row was made, by rank; None: of another boot, so unknown.  `loss`: until when
+    lost members are waited for; None: for none, or not known.  `cause`: the last incident of the job, if it was on
+    another member."""
+
+    size: int
+    seen_from: int
+    epoch: int
+    what: str
+    why: str
+    waits_for: tuple[int, ...]
+    rows: tuple[MemberRow, ...]
+    ages: dict[int, float | None]
+    contact: float | None = None
+    loss: LossWait | None = None
+    silence: float = OLD
+    lease: float = 0.0
+    cause: Incident | None = None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether rank 0 has not replied for long."""
+        return self.contact is not None and self.contact > min(OLD, self.silence)
+
+
+def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
+    """None for a run that is not a member of a group; `shown` is the snapshot of its run dir."""
+    try:
+        content = procfs.read(f"{shown.run_dir}/{group_view.FILE}", group_view.FILE_LIMIT)
+        view = group_view.load(GroupView, content or b"", group_view.FILE_LIMIT)
+    except Malformed:
+        return None
+    if view.schema != group_view.SCHEMA:
+        return None
+    now = time.monotonic() if now is None else now
+    if shown.full_disk:  # it could not be written: what it says is as of then, and the silence since then says nothing
+        now = min(now, max(view.now, view.contact, *(row.at for row in view.rows)))
+    same_clock = view.boot == procfs.boot_id()
+    rows = {row.rank: row for row in view.rows}
+    own = member_row.row(shown, view.rank, shown.node, now)
+    known = rows.get(view.rank)
+    rows[view.rank] = own._replace(slow=known.slow if known else (), paces=())
+    ages = {rank: max(0.0, now - row.at) if same_clock or rank == view.rank else None for rank, row in rows.items()}
+    heard = max(view.now, view.contact)
+    contact = max(0.0, now - heard) if view.rank and heard and same_clock else None
+    ordered = tuple(rows[rank] for rank in sorted(rows))
+    loss = view.loss if same_clock else None
+    if loss is not None:
+        loss = loss._replace(left=max(0.0, loss.left - max(0.0, now - view.now)))
+    order = view.epoch, view.what, view.why, view.waits_for
+    cause = incident_elsewhere(shown.run_dir, view.rank)
+    if cause is not None and not cause.node and cause.member in rows:
+        cause = cause._replace(node=rows[cause.member].node)
+    return GroupNow(view.size, view.rank, *order, ordered, ages, contact, loss, view.silence or OLD, view.lease, cause)
+
+
+def is_gone(found: GroupNow, row: MemberRow) -> bool:
+    """Whether nothing was heard of this member lately, though it has not ended."""
+    age = found.ages.get(row.rank)
+    return (
+        row.rank != found.seen_from
+        and row.phase not in ENDED
+        and (not row.present or age is None or age > max(OLD, 3 * group_view.period(found.size)))
+    )
+
+
+def lost(found: GroupNow) -> list[int]:
+    """The members that are lost or not heard of, as far as this one knows.  Without contact to rank 0 it knows of the
+    others only what was so before."""
+    gone = [row.rank for row in found.rows if (not row.present if found.is_cut_off else is_gone(found, row))]
+    known = () if found.loss is None else found.loss.members
+    return sorted({*gone, *known, *((0,) if found.is_cut_off else ())} - {found.seen_from})
+
+
+def state(found: GroupNow, row: MemberRow) -> str:
+    """Of a member in one word or two."""
+    if not is_gone(found, row):
+        return row.phase
+    return states.UNKNOWN if found.is_cut_off and row.rank and row.present else states.NO_CONTACT
+
+
+def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
+    """The snapshot with what only the view of the whole group has: the stragglers that a comparison over all members
+    has found among its ranks, until when a lost member is waited for, and what has happened on another member."""
+    cause = None if found is None else found.cause
+    if cause is not None and (shown.trouble is None or shown.trouble.attempt <= cause.attempt):
+        shown = shown._replace(trouble=cause)
+    if found is not None and shown.alive:
+        shown = shown._replace(job=_job(shown, found))
+        number = 0 if found.loss is None else found.loss.number
+        shown = shown._replace(lost_members=max(number, len(lost(found))))
+    if found is not None and found.loss is not None and shown.alive and shown.phase in ("waiting", "spare"):
+        what = loss_sentence(found.loss, found.size)
+        shown = shown._replace(deadline=found.loss.left, next=f"{what[0].upper()}{what[1:]}.")
+    elif found is not None and found.is_cut_off and shown.job is not None and shown.phase in ("waiting", "spare"):
+        text = shown.job.text
+        shown = shown._replace(deadline=_lease_left(found), next=f"{text[0].upper()}{text[1:]}.")
+    elif found is not None and found.is_cut_off and shown.alive and shown.phase in states.LIVE:
+        left, who = _lease_left(found), _named(found, 0)
+        ends = f"the job ends with {exit_codes.HANG_LIMIT.code} in {seconds(left)} unless {who} is back"
+        shown = shown._replace(deadline=left, next=f"The command keeps running; {ends}.")
+    if found is not None and found.is_cut_off and shown.alive and shown.group:
+        shown = shown._replace(group=f"{shown.group}, when rank 0 was last heard of")
+    own = next((row for row in found.rows if row.rank == found.seen_from), None) if found is not None else None
+    slow = {one.rank: one for one in own.slow} if own is not None else {}
+    if not slow or not shown.alive or shown.paused is not None:
+        return shown
+    return shown._replace(
+        ranks=tuple(
+            rank._replace(straggler=_why(slow[rank.rank], "the others of the group"))
+            if rank.rank in slow and rank.straggler is None
+            else rank
+            for rank in shown.ranks
+        )
+    )
+
+
+def _lease_left(found: GroupNow) -> float:
+    return max(0.0, found.lease - (found.contact or 0.0))
+
+
+def _job(shown: Snapshot, found: GroupNow) -> JobNow | None:
+    """What is wrong with the job beside this member, the worst first."""
+    if found.is_cut_off:
+        left, ends = _lease_left(found), f"then the job ends with {exit_codes.HANG_LIMIT.code}"
+        who = f"{_named(found, 0)} is missing"
+        since = f"no contact for {seconds(found.contact or 0.0)}"
+        waits = f"it is waited for until {_clock(left)}, {seconds(left)} more, {ends}"
+        return JobNow(f"{who}: {since}; {waits}", f"{who}; it is waited for, {ends}", True)
+    if found.loss is not None:
+        text, one = loss_sentence(found.loss, found.size), found.loss.members[0]
+        if found.loss.number == 1:
+            text = text.replace(f"member {one} ", f"{_named(found, one)} ", 1)
+        return JobNow(f"{text}, at {_clock(found.loss.left)}", text.partition(";")[0], True)
+    gone = [row for row in found.rows if is_gone(found, row)]
+    if gone:
+        age, more = found.ages.get(gone[0].rank), f" and {len(gone) - 1} more" if gone[1:] else ""
+        who = f"no contact with {_named(found, gone[0].rank)}{more}"
+        return JobNow(who + ("" if age is None else f" for {seconds(age)}"), who, True)
+    if shown.phase == "waiting" and (awaited := [rank for rank in found.waits_for if rank != found.seen_from]):
+        what = f"the next start waits for {_members(tuple(awaited))}"
+        return JobNow(what, what)
+    ill = next((row for row in found.rows if row.rank != found.seen_from and row.phase in ILL), None)
+    if ill is not None and shown.phase in states.LIVE and shown.phase != "suspect":
+        who = _named(found, ill.rank)
+        return JobNow(f"{who}: {ill.health}", f"{who}: {ill.phase}")
+    return None
+
+
+def _named(found: GroupNow, rank: int) -> str:
+    node = next((row.node for row in found.rows if row.rank == rank), "")
+    return f"member {rank} ({node})" if node else f"member {rank}"
+
+
+def _clock(left: float) -> str:
+    return f"{datetime.now(UTC) + timedelta(seconds=left):%H:%M:%S} UTC"
+
+
+def _why(one: SlowRank, others: str) -> str:
+    what, own = ("step_time", one.step_time) if one.work is None else ("work", one.work)
+    return sentences.slower(what, own, one.usual, others)
+
+
+def needs_attention(found: GroupNow, row: MemberRow) -> bool:
+    return is_gone(found, row) or bool(row.slow) or row.phase in ("suspect", "cut off", states.PAUSED)
+
+
+def document(found: GroupNow) -> dict[str, Any]:
+    """The JSON of the view; the members that need attention come first."""
+    members = []
+    for row in sorted(found.rows, key=lambda row: not needs_attention(found, row)):
+        plain: dict[str, Any] = {name: value for name, value in row._asdict().items() if name not in ("at", "paces")}
+        plain["slow"] = [one._asdict() | {"text": straggler(one)} for one in row.slow]
+        plain |= {"age": found.ages.get(row.rank), "gone": is_gone(found, row), "state": state(found, row)}
+        plain["old"] = _old(found, row) or None
+        members.append(plain)
+    head = {name: value for name, value in found._asdict().items() if name not in ("rows", "ages")}
+    missing = [rank for rank in range(found.size) if rank not in found.ages]
+    head["loss"] = found.loss and {**found.loss._asdict(), "text": loss_sentence(found.loss, found.size)}
+    return {**head, "headline": headline(found), "never_seen": missing, "members": members}
+
+
+# --- as text ----------------------------------------------------------------------------------------------------------
+
+
+def headline(found: GroupNow) -> str:
+    """The group, the coordinator's view of it, and who is waited for."""
+    why = f": {found.why}" if found.why and found.what != "run" else ""
+    others = tuple(rank for rank in found.waits_for if found.loss is None or rank not in found.loss.members)
+    waits = f"; waits for {_members(others)}" if others else ""
+    waits += f"; {loss_sentence(found.loss, found.size)}" if found.loss is not None else ""
+    missing = ""
+    if found.contact is not None and found.is_cut_off:
+        missing = f"; no contact with member 0 for {seconds(found.contact)}, so the other rows are as of then"
+    elif found.seen_from and found.contact is None:
+        missing = "; no contact with member 0"
+    what = states.group(found.what)
+    return (
+        f"group of {found.size}, epoch {found.epoch}, {what}{why}{waits}{missing} (seen from member {found.seen_from})"
+    )
+
+
+def loss_sentence(loss: LossWait, size: int) -> str:
+    """Who is lost, until when the group waits, and what follows: `member 2 is lost; the group waits 48s more for it,
+    then goes on with 2 of 3 members`."""
+    one, left = loss.number == 1, f"{seconds(loss.left)} more"
+    if loss.then == "start":
+        who = f"{'an earlier ftrun' if one else 'earlier ftruns'} of {_members(loss.members, loss.number)}"
+        leases = "its lease is over, or as soon as it is" if one else "their leases are over, or as soon as they are"
+        return f"{who} may still be at work; all start in {seconds(loss.left)}, when {leases} certainly dead"
+    who = f"{_members(loss.members, loss.number)} {'is' if one else 'are'} lost"
+    if loss.then == "replace":
+        certain = f"in {seconds(loss.left)}, when it is certain that nothing of {'it' if one else 'them'} runs any more"
+        when = certain if loss.left else "once the others have ended their command"
+        return f"{who}; {'a spare takes its place' if one else 'spares take their places'} {when}"
+    goes_on, them = f"goes on with {loss.working} of {size} members", "it" if one else "them"
+    if not loss.left:
+        then = f"and {goes_on}" if loss.then == "go on" else f"and the job ends with {loss.code}"
+        return f"{who}; the group does not wait for {them} any more, {then}"
+    then = goes_on if loss.then == "go on" else f"the job ends with {loss.code}"
+    return f"{who}; the group waits {left} for {them}, then {then}"
+
+
+def table(found: GroupNow, columns: int = WIDE) -> Iterator[tuple[str, bool]]:
+    """The heading and a row for each member, at most 80 columns, and less where fewer `columns` are there, since the
+    trouble is last; True for a row that needs attention."""
+    wide = columns >= WIDE
+    yield HEAD if wide else NARROW, False
+    for row in found.rows:
+        age = found.ages.get(row.rank) or 0.0
+        beat = "" if row.beat is None else f"{seconds(row.beat + age)} ago"
+        step = "" if row.step is None else str(row.step)
+        trouble = row.trouble.partition(":")[0].replace(" in attempt ", " in ") if row.trouble else ""
+        trouble = f"{states.STRAGGLER}: {_ranks(row.slow)}" if row.slow else trouble
+        trouble = "; ".join(filter(None, (trouble, old))) if (old := _old(found, row)) else trouble or "none"
+        name = sentences.short(row.node, HOST)
+        more = f"{row.attempt:>7} {step:>9} {beat:>9}  {trouble}" if wide else f"{step:>9}  {trouble}"
+        host = f"{name:<{HOST}} " if wide else ""
+        yield f"{row.rank:>6} {host}{state(found, row):<10} {more}"[: min(WIDE, columns)], needs_attention(found, row)
+    for rank in range(found.size):
+        if rank not in found.ages:
+            yield f"{rank:>6} {'':<{HOST}} never seen" if wide else f"{rank:>6} never seen", True
+
+
+def _old(found: GroupNow, row: MemberRow) -> str:
+    """`40s old` for a row that is; empty for others, and for members that have ended."""
+    age = found.ages.get(row.rank)
+    if row.rank == found.seen_from or row.phase in ENDED or (age is not None and age <= OLD):
+        return ""
+    return "of unknown age" if age is None else f"{seconds(age)} old"
+
+
+def details(found: GroupNow) -> Iterator[str]:
+    """What the table has no room for: of each member the trouble, its stragglers and its report."""
+    for row in found.rows:
+        who = f"member {row.rank} ({row.node})"
+        if is_gone(found, row):
+            age = found.ages.get(row.rank)
+            when = "at an unknown time" if age is None else f"{seconds(age)} ago"
+            yield f"{who}: last heard of {when}, then {row.health}"
+        if row.trouble:
+            own = "" if row.rank == found.seen_from else f" --member {row.rank}"
+            report = f"; report: ftctl report{own}" if row.report is not None else ""
+            yield f"{who}: {row.trouble}{report}"
+        yield from (f"{who}: {straggler(one)}" for one in row.slow)
+
+
+def straggler(one: SlowRank) -> str:
+    who = sentences.placed(sentences.rank(one.rank), one.device)
+    return f"{who} is a {states.STRAGGLER}: {_why(one, 'the others')}, for {seconds(one.since)}"
+
+
+def _ranks(slow: tuple[SlowRank, ...]) -> str:
+    return ", ".join(str(one.rank) for one in slow)
+
+
+def _members(ranks: tuple[int, ...], number: int | None = None) -> str:
+    """`number`: of all of them, where `ranks` has only the first."""
+    number = len(ranks) if number is None else number
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {number - 8} more" if number > 8 else "")
+    return f"member{'s' if number > 1 else ''} {shown}"

@@ -1,0 +1,134 @@
+"""The reports in a run dir: of attempts that hung, which the evidence helper wrote, and of attempts that failed, which
+are made from the records."""
+
+import glob
+import os
+import re
+import stat
+from itertools import islice
+from typing import Any, Final
+
+from ftrun.core.text import markdown
+from ftrun.host import procfs
+from ftrun.host.output_pipes import LOG, RANK_LOG
+from ftrun.records import failure_report, recent_events, record_files, state
+
+LIMIT: Final = 64 << 20  # bytes of a report
+TAIL: Final = 1 << 20  # bytes of output that are read
+LINES: Final = 30  # lines of output that are shown
+RANK_LOGS: Final = RANK_LOG.format("*")
+
+
+def hung(run_dir: str) -> list[int]:
+    """The attempts with a report.md, in order."""
+    try:
+        names = os.listdir(f"{run_dir}/reports")
+    except OSError:
+        return []
+    numbers = (int(found[1]) for name in names if (found := re.fullmatch(r"attempt-(\d{1,9})", name, re.ASCII)))
+    return sorted(n for n in numbers if os.path.exists(path(run_dir, n)))
+
+
+def path(run_dir: str, attempt: int, name: str = "report.md") -> str:
+    return f"{run_dir}/reports/attempt-{attempt}/{name}"
+
+
+def known(run_dir: str) -> list[int]:
+    """The attempts with a report of either kind, in order."""
+    return sorted({*hung(run_dir), *failed(run_dir)})
+
+
+def failed(run_dir: str) -> list[int]:
+    """The attempts that failed, whose reports are made from the records."""
+    return failure_report.failed(_records(run_dir))
+
+
+def failure(run_dir: str, attempt: int) -> dict[str, Any] | None:
+    """The report of an attempt that failed, as JSON values; None if it did not fail."""
+    run, records = state.load(run_dir).part("run"), _records_of(run_dir, attempt)
+    if not records:
+        return None
+    node, command = state.string(run.get("node")) or "", run.get("command")
+    if command is None:  # there is no state.json
+        started = record_files.search_back(f"{run_dir}/events.jsonl", ("started",))
+        command = next(started, {}).get("command")
+    known = command if isinstance(command, list) else None
+    tail = _tail(run_dir, attempt) or _tail_elsewhere(run_dir, records, attempt)
+    return failure_report.document(records, attempt, run_dir, tail, node, known)
+
+
+def text(run_dir: str, attempt: int) -> str | None:
+    """The report of this attempt as Markdown; None if there is none."""
+    content = procfs.read(path(run_dir, attempt), LIMIT)
+    if content is not None:
+        return _with_recurrence(content.decode("utf-8", "replace"), run_dir, attempt)
+    found = failure(run_dir, attempt)
+    return None if found is None else failure_report.as_markdown(found)
+
+
+def _with_recurrence(report: str, run_dir: str, attempt: int) -> str:
+    """The report of a hang, which says below its title whether it is not the first one at its place."""
+    hangs = list(record_files.search_back(f"{run_dir}/events.jsonl", ("hang",)))[::-1]
+    own = next((one for one in reversed(hangs) if one.get("attempt") == attempt), None)
+    again = "" if own is None else recent_events.recurrence(hangs, own)
+    title, _, rest = report.partition("\n\n")
+    if not again or not title.startswith("# "):
+        return report
+    return f"{title}\n\n**{markdown.plain(again[0].upper() + again[1:])}.**\n\n{rest}"
+
+
+def _records(run_dir: str) -> list[record_files.Record]:
+    return list(record_files.search_back(f"{run_dir}/events.jsonl", failure_report.READ))[::-1]
+
+
+def _records_of(run_dir: str, attempt: int) -> list[record_files.Record]:
+    """Those that the report of this attempt is made from.  The others are not kept: there may be very many."""
+    found: list[record_files.Record] = []
+    for record in record_files.search_back(f"{run_dir}/events.jsonl", failure_report.READ):
+        if failure_report.concerns(record, attempt):
+            found.append(record)
+        elif found and (state.integer(record.get("attempt")) or attempt) < attempt:
+            break  # all that is older is of earlier attempts
+    return found[::-1]
+
+
+def _tail_elsewhere(run_dir: str, records: list[record_files.Record], attempt: int) -> list[str]:
+    """The same from the files of the command, where its output goes into files; ftrun's own lines are left out.  A file
+    of another user than that of the records is not read: whoever reads a report may have more rights than they."""
+    ends = [one for one in records if one["event"] == "exited" and one.get("attempt") == attempt]
+    named = ends[-1].get("output") if ends else None
+    found: list[str] = []
+    for path, size in named.items() if isinstance(named, dict) else ():
+        if type(size) is not int or size <= 0 or not _same_owner(path, f"{run_dir}/events.jsonl"):
+            continue
+        lines = (line.decode("utf-8", "replace") for line in record_files.backwards(path, TAIL, end=size))
+        found += [*islice((line for line in lines if not line.startswith("[ftrun]")), LINES)][::-1]
+    return found
+
+
+def _same_owner(path: str, other: str) -> bool:
+    try:
+        found = os.stat(path)
+        return stat.S_ISREG(found.st_mode) and found.st_uid == os.stat(other).st_uid
+    except (OSError, ValueError):
+        return False
+
+
+def _tail(run_dir: str, attempt: int) -> list[str]:
+    """The last lines of the output of this attempt, where it is kept; with the number of the rank where there are
+    several."""
+    found = []
+    folder = glob.escape(run_dir)
+    for file in sorted(glob.glob(f"{folder}/{LOG}") + glob.glob(f"{folder}/{RANK_LOGS}")):
+        own: list[str] = []  # from the end on: the last attempt, whose report is read most, is there
+        for line in record_files.backwards(file, TAIL):
+            shown = line.decode("utf-8", "replace")
+            if mark := re.fullmatch(r"--- attempt (\d+) ---", shown):
+                if int(mark[1]) <= attempt:
+                    break
+                own = []  # these were of a later one
+            elif len(own) < LINES:
+                own.append(shown)
+        name = re.fullmatch(r"output-(\d+)\.log", os.path.basename(file))
+        found += [f"[{name[1]}] {shown}" if name else shown for shown in reversed(own)]
+    return found

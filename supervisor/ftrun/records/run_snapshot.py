@@ -1,0 +1,298 @@
+"""The present state of a run, from the files of its run dir alone.  ftrun may be running or gone, and a file may be
+torn or missing.
+"""
+
+import json
+import time
+from datetime import datetime
+from itertools import repeat
+from typing import Any
+
+from ftrun.core.accounting.totals import figures
+from ftrun.core.machine.values import CAUSES, TOUCH, Attempt, Ledger, Rank
+from ftrun.core.rules.liveness import Limits, time_awake
+from ftrun.core.rules.standby import NextStart
+from ftrun.core.text import durations, heartbeats, sentences, states
+from ftrun.core.text.sentences import several
+from ftrun.host import procfs
+from ftrun.messages import records
+from ftrun.records import (
+    beatfile,
+    live_verdict,
+    liveness,
+    own_ranks,
+    paces,
+    recent_events,
+    record_files,
+    rundir,
+    state,
+    steps,
+)
+from ftrun.records.beatfile import BeatFileContent
+from ftrun.records.live_verdict import LiveVerdict
+from ftrun.records.next_action import next_action
+from ftrun.records.record_files import Record
+from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot, Stall
+from ftrun.records.state import State
+
+RECORD_DELAY = 2.0  # s; what ftrun has seen is on disk by then
+
+
+def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
+    """`now`: CLOCK_MONOTONIC.  NoRunDir is the only error.  It takes a few milliseconds, and the reads are bounded."""
+    rundir.check(run_dir)
+    now = time.monotonic() if now is None else now
+    recent, found = record_files.last_condensed(f"{run_dir}/events.jsonl"), state.load(run_dir)
+    problems, full = [] if found.problem is None else [found.problem], rundir.is_full(run_dir)
+    try:
+        return _snapshot(run_dir, now, recent, found, problems)._replace(full_disk=full)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        problems.append(f"{run_dir}/state.json is malformed: {error!r}")
+        return _snapshot(run_dir, now, recent, State(found.ledger), problems)._replace(full_disk=full)
+
+
+def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, problems: list[str]) -> Snapshot:
+    ledger, run, status = found.ledger or Ledger(), found.part("run"), found.part("now")
+    began, ended = recent_events.last(recent, "started"), recent_events.ended(recent)
+    alive = ended is None and liveness.is_running(run_dir, run)
+    phase = str(status.get("phase") or recent_events.phase(recent)).replace("pending", "waiting")
+    newest: Record = recent[-1] if recent else {}
+    clock = now
+    if not alive or not liveness.same_boot(run):  # that clock is not ours: show it as of its last record
+        now = max(state.number(newest.get("mono")) or 0.0, ledger.account.at or 0.0) or now
+    if not alive:
+        phase = "cut off" if ended is None else "done"
+    elif phase == "waiting" and status.get("spare") is True:
+        phase = "spare"
+    shown = Snapshot(
+        run_dir=run_dir,
+        alive=alive,
+        phase=phase,
+        attempt=ledger.start_cnt or state.integer(newest.get("attempt")) or 0,
+        reason=recent_events.reason(recent) if found.ledger is None else ledger.reason,
+        origin=recent_events.origin(recent),
+        command=state.strings(run.get("command") or began.get("command")) or (),
+        version=run.get("version") or state.string(began.get("version")) or "",
+        pid=found.rest.get("pid"),
+        node=run.get("node") or "",
+        part=run.get("part") or state.string(began.get("phase")) or "",
+        schedule_cnt=None if found.ledger is None else ledger.schedule_cnt,
+        began=run.get("began") or state.string(began.get("time")),
+        restarts=recent_events.restarts(recent),
+        step=ledger.last_step,
+        best_step=ledger.best_step,
+        checkpoint=ledger.last_checkpoint,
+        checkpoint_step=ledger.best_checkpoint,
+        checkpoint_time=(saved := _checkpoint_time(recent)),
+        checkpoint_age=_age(saved),
+        devices=_devices(run_dir, clock if liveness.same_boot(run) else now),
+        trouble=recent_events.last_incident(run_dir, recent, found.ledger is None or ledger.start_cnt > 1),
+    )
+    if alive and (since := state.number(status.get("since"))) is not None:
+        shown = shown._replace(since=max(0.0, now - since))
+    if found.ledger is not None:
+        done = {rung: number for rung, number in (("retry", ledger.retried), ("rank", ledger.replaced)) if number}
+        shown = shown._replace(recovered=done)
+        shown = _budgets(_accounted(shown, ledger, run, now), ledger, run)
+    if ended is not None:
+        verdict, why = (state.string(ended.get(name)) for name in ("verdict", "why"))
+        shown = shown._replace(verdict=verdict, exit_code=state.integer(ended.get("exit_code")), why=why)
+    if not alive:
+        shown = shown._replace(ended=state.string((newest if ended is None else ended).get("time")))
+    if status.get("attempt") is not None:
+        shown = _attempt(shown, now, clock, found, problems)
+    else:
+        at, what = next_action(status, phase, None, (), now)
+        shown = shown._replace(deadline=at, next=what, **_paused(status, now))
+    if alive:
+        shown = shown._replace(group=_group(status, ledger), next_start=_next_start(found.rest.get("next_start")))
+    return shown._replace(problems=tuple(problems))
+
+
+def _next_start(found: object) -> NextStart | None:
+    if not isinstance(found, dict):
+        return None
+    ready, of = (state.integer(found.get(name)) for name in ("ready", "of"))
+    if ready is None or of is None:
+        return None
+    return NextStart(ready, of, state.string(found.get("why")), state.number(found.get("saved")))
+
+
+def _rounds(found: dict[str, Any] | None, now: float) -> dict[str, Any]:
+    """The round of ranks that can recover, and what is going on between two rounds."""
+    if found is None:
+        return {}
+    number, replaced = int(found["number"]), ", ".join(f"{sentences.rank(rank)}" for rank in found["replacing"])
+    if found["stage"] == "working":
+        return {"round": number}
+    what = f"replacing {replaced}" if replaced else "all ranks retry the step"
+    if found["stage"] == "settling":
+        what = "a collective failed"
+    awaited = ", ".join(f"{sentences.rank(rank)}" for rank in found["awaited"])
+    last = f"waiting for {awaited}" if awaited else f"round {number} has begun, and not every rank has moved in it"
+    since = f"for {durations.seconds(max(0.0, now - float(found['since'])))}"
+    return {"round": number, "recovery": f"{what} {since}: {found['why']}; {last}"}
+
+
+def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: list[str]) -> Snapshot:
+    """With the present attempt: its ranks and its timeouts.  For an ftrun that is gone `now` is its end."""
+    run, status = found.part("run"), found.part("now")
+    spawned_at, beats = float(status["attempt"]["spawned_at"]), BeatFileContent()
+    if shown.phase != "done" and liveness.same_boot(run):
+        beats = beatfile.read(
+            str(found.rest.get("beat_dir")), clock, spawned_at, liveness.is_local(run) or not shown.alive
+        )
+        problems += [beats.problem] if beats.problem and shown.alive else []
+        if not shown.alive:
+            beats = BeatFileContent(_until(beats.ranks, now, problems))
+    attempt, samples = live_verdict.attempt(status["attempt"], beats.ranks), steps.samples(shown.run_dir, shown.attempt)
+    attempt = attempt._replace(frameworks=beats.frameworks)
+    stops = [float(at) for at in ((status.get("paused") or {}).get("since"), attempt.stopped_at) if at is not None]
+    verdict = LiveVerdict(attempt, Limits(**run["limits"]), min([now, *stops])) if "limits" in run else None
+    live = verdict if shown.phase in states.LIVE else None
+    limits = live_verdict.limits(verdict, run.get("sources") or {}) if verdict is not None else ()
+    firsts = repeat(None) if live is None else live.first_of_each()
+    ranks = tuple(
+        live_verdict.rank_now(rank, first, now, steps.rank_pace(rank, samples))
+        for rank, first in zip(beats.ranks, firsts, strict=False)
+    )
+    ranks = own_ranks.with_processes(ranks, attempt.processes, max(0.0, now - spawned_at))
+    ranks = own_ranks.with_devices(ranks, shown.devices)
+    if shown.alive:
+        measured = paces.read(shown.run_dir, shown.attempt, clock) if liveness.same_boot(run) else {}
+        ranks = own_ranks.with_paces(ranks, measured)
+        if not stops:  # a rank that a debugger holds is no straggler
+            ranks = own_ranks.with_stragglers(ranks)
+    stall = _stall(attempt, now) if live is not None else None
+    ranks = own_ranks.with_stall(ranks, stall)
+    at, what = next_action(status, shown.phase, live, limits, now)
+    return shown._replace(
+        up=max(0.0, now - spawned_at) if shown.phase != "done" else None,
+        first_beat=attempt.first_beat,
+        suspended=None if attempt.stopped_at is None or live is None else max(0.0, now - attempt.stopped_at),
+        **_rounds(status["attempt"].get("rounds"), now),
+        step=shown.step if attempt.step is None else attempt.step,
+        step_time=steps.pace(beats.ranks, samples),
+        checkpoint_time=shown.checkpoint_time if beats.saved_at is None else _wall(clock - beats.saved_at),
+        checkpoint_age=shown.checkpoint_age if beats.saved_at is None else max(0.0, clock - beats.saved_at),
+        ranks=ranks,
+        slowest=min(
+            (r for r in ranks if r.step is not None and r.state not in own_ranks.ENDED), key=_step, default=None
+        ),
+        stalest=min((r for r in ranks if r.age is not None), key=_left, default=None),
+        limits=limits,
+        deadline=at,
+        next=what,
+        stalled=stall,
+        wait=status["attempt"].get("wait") or None,
+        heartbeats=heartbeats.seen_in(attempt, live.limits.auto) if live is not None else None,
+        **_paused(status, now),
+    )
+
+
+def _until(ranks: tuple[Rank, ...], end: float, problems: list[str]) -> tuple[Rank, ...]:
+    """The ranks at the end of an ftrun that is gone; none if they ran on after it, as their state then is unknown."""
+    left = sum(rank.present and not rank.done and rank.rank != TOUCH and _runs(rank.pid) for rank in ranks)
+    if left:
+        problems.append(
+            f"{several(left, 'rank')} still run{'s' * (left == 1)}, unsupervised; the rest is as of the end of ftrun"
+        )
+    newest = max((at for rank in ranks for at in (rank.alive_at, rank.moved_at) if at is not None), default=end)
+    return ranks if newest <= end + RECORD_DELAY else ()
+
+
+def _runs(pid: int) -> bool:
+    """A fresh heartbeat may be of a process that has ended meanwhile, and that nobody has reaped."""
+    process = procfs.stat(pid)
+    return process is not None and not process.ended
+
+
+def _step(rank: RankNow) -> int:
+    return rank.step or 0
+
+
+def _left(rank: RankNow) -> tuple[bool, float]:
+    return rank.limit is None, (rank.limit or 0.0) - (rank.age or 0.0)
+
+
+def _stall(attempt: Attempt, now: float) -> Stall | None:
+    """The stall of which a person was told, as long as that rank has not moved."""
+    found = attempt.stalled
+    if found is None or found.rank is None:
+        return None
+    rank = next((rank for rank in attempt.ranks if rank.rank == found.rank), None)
+    if rank is not None and (rank.moved_at or 0.0) > found.since:
+        return None
+    return Stall(found.rank, time_awake(found.since, now, attempt.aways) - (rank.credit if rank is not None else 0.0))
+
+
+def _paused(status: dict[str, Any], now: float) -> dict[str, Any]:
+    paused = status.get("paused")
+    if paused is None:
+        return {}
+    until = paused["until"]
+    resumes = None if until is None else max(0.0, float(until) - now)
+    by = paused.get("by") or "another member"
+    return {"paused": max(0.0, now - float(paused["since"])), "resumes": resumes, "paused_by": by}
+
+
+def _group(status: dict[str, Any], ledger: Ledger) -> str | None:
+    order = status.get("group")
+    if order is None:
+        return None
+    why = f": {order['why']}" if order["why"] and order["what"] != "run" else ""
+    return f"epoch {ledger.epoch}, {states.group(order['what'])}{why}"
+
+
+def _accounted(shown: Snapshot, ledger: Ledger, run: dict[str, Any], now: float) -> Snapshot:
+    found = figures(ledger.account, now if shown.alive and liveness.same_boot(run) else None)
+    lost = {why: seconds for why, seconds in found.lost.items() if seconds}
+    return shown._replace(wall=found.wall, lost=lost, goodput=found.goodput, restarts=found.restarts)
+
+
+def _budgets(shown: Snapshot, ledger: Ledger, run: dict[str, Any]) -> Snapshot:
+    """None after the end: a new run would begin with a full budget."""
+    if shown.phase == "done":
+        return shown
+    counts: dict[str, int] = {cause: ledger.count(cause) for cause in CAUSES}
+    if "restart_on" not in run:
+        return shown._replace(counts=counts)
+    most = run.get("max_restarts")
+    left = {cause: None if most is None else max(0, int(most) - count) for cause, count in counts.items()}
+    return shown._replace(counts=counts, left=left | {cause: 0 for cause in counts if cause not in run["restart_on"]})
+
+
+def _checkpoint_time(recent: list[Record]) -> str | None:
+    saved = [record for record in recent if record["event"] == "progress" and record.get("by") == "checkpoint"]
+    return state.string(saved[-1].get("time")) if saved else None
+
+
+def _wall(ago: float) -> str:
+    """The time so many seconds ago, in the form of the records."""
+    nanoseconds = time.time_ns() - int(max(0.0, ago) * 1e9)
+    return records.timestamp(nanoseconds, time.gmtime(nanoseconds // 1_000_000_000))
+
+
+def _age(moment: str | None) -> float | None:
+    """By the wall clock, so that it counts on when ftrun is gone, and since it may be of an earlier boot."""
+    try:
+        return None if moment is None else max(0.0, time.time() - datetime.fromisoformat(moment).timestamp())
+    except ValueError:
+        return None
+
+
+def _devices(run_dir: str, now: float) -> tuple[DeviceNow, ...]:
+    try:
+        found = json.loads(procfs.read(f"{run_dir}/devices.json", state.LIMIT) or b"{}")
+        age = max(0.0, now - (state.number(found.get("mono")) or now))
+        return tuple(_device(one)._replace(age=age) for one in found.get("devices", ()))
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return ()
+
+
+def _device(one: dict[str, Any]) -> DeviceNow:
+    used, total = (state.integer(one.get(name)) for name in ("memory_used", "memory_total"))
+    util, power = (state.number(one.get(name)) for name in ("util", "power"))
+    health, recovery = (state.string(one.get(name)) for name in ("health", "recovery"))
+    found = DeviceNow(str(one["id"]), state.string(one.get("name")) or "", util, used, total, power)
+    return found._replace(index=state.integer(one.get("index")), health=health, recovery=recovery)

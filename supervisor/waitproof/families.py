@@ -1,0 +1,51 @@
+"""Which processes may end, stop or continue which others, although these do not wait for them.  Pure.
+
+A process that serves a rank may have a watchdog: its parent, or another process of the same rank, kills it after a
+timeout, and then a wait for its end, its pipe or its lock is over.  A rank has none within the job: if a launcher ends
+one, the job has failed.  A process that moves and has no RANK may be a trial, though, whose parent has a timeout for it
+and goes on to the next one.
+"""
+
+from collections.abc import Container, Mapping
+from typing import Final
+
+from waitproof.world import World
+
+ORPHANS: Final = 0  # the parents of these processes have ended
+
+
+def enders(world: World, root: int, ranks: Container[int]) -> dict[int, set[int]]:
+    """By the pid of each process that is no rank: its rank, the next process of the same rank, and an orphan, which any
+    of them may have started.  That leads from each of them to all others, so that it is enough to follow it.
+
+    Processes above the ranks, and those beside them, belong together, and so do orphans.  `root`: the command.
+    """
+    families = dict[int, list[int]]()
+    for pid in world.processes:
+        if pid not in ranks:
+            above = _above(world, pid, ranks)
+            families.setdefault(above if above == root or above in ranks else ORPHANS, []).append(pid)
+    found, orphans = dict[int, set[int]](), families.get(ORPHANS, [])[:1]
+    for above, members in families.items():
+        for pid, following in zip(members, [*members[1:], members[0]], strict=True):
+            found[pid] = {following, *orphans} - {pid}
+            if above in ranks:
+                found[pid].add(above)
+    return found
+
+
+def trials(world: World, ranks: Mapping[int, int]) -> dict[int, int]:
+    """By the pid of each process that moves and has no RANK (its number is negative then), its parent in the job."""
+    parents = {
+        pid: world.processes[pid].parent for pid, number in ranks.items() if number < 0 and pid in world.processes
+    }
+    return {pid: parent for pid, parent in parents.items() if parent in world.processes}
+
+
+def _above(world: World, pid: int, ranks: Container[int]) -> int:
+    """The rank that has started this process, or has started the one that did; else the first of the latter."""
+    seen = set[int]()  # a table that changed while it was read may contain a cycle
+    while pid not in ranks and world.processes[pid].parent in world.processes and pid not in seen:
+        seen.add(pid)
+        pid = world.processes[pid].parent
+    return pid

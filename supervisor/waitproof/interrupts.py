@@ -1,0 +1,43 @@
+"""What may end the waits of a process beside the threads of the job: signals that it handles, timers, a debugger."""
+
+import os
+import re
+from typing import Final
+
+from waitproof import procfs
+from waitproof.handled import INTERRUPT
+from waitproof.world import Interrupts
+
+# Programs that handle SIGINT by themselves, in order to end: the interpreter, and shells.
+INTERRUPTED: Final = re.compile(r"python[\d.]*|sh|bash|dash|busybox")
+
+# Functions of the kernel in which a thread stands that something else than its system call holds: a freezer (cgroup v2)
+# or a debugger; who handles the page faults of its memory (userfaultfd(2)), or its calls (seccomp_unotify(2)); the
+# program that serves a file system, of which a page is mapped (FUSE).
+HELD: Final = frozenset(
+    {"get_signal", "do_freezer_trap", "ptrace_stop", "ptrace_notify", "__refrigerator"}
+    | {"handle_userfault", "seccomp_do_user_notification", "request_wait_answer"}
+)
+
+
+def read(pid: int) -> Interrupts | None:
+    """None if the process is gone."""
+    lines = (procfs.read(f"/proc/{pid}/status") or b"").splitlines()
+    fields = {name: value for name, separator, value in (line.partition(b":") for line in lines) if separator}
+    if b"SigCgt" not in fields:
+        return None
+    caught = int(fields[b"SigCgt"], 16)
+    # Without CONFIG_CHECKPOINT_RESTORE there is no such file; a timer then shows by the signal that it sends.
+    timers = bool(procfs.read(f"/proc/{pid}/timers"))
+    signals = frozenset(number for number in range(1, 65) if caught >> number - 1 & 1)
+    if INTERRUPT in signals and INTERRUPTED.fullmatch(_program(pid)):
+        signals -= {INTERRUPT}
+    return Interrupts(signals, int(fields.get(b"TracerPid", b"0")), timers)
+
+
+def _program(pid: int) -> str:
+    """The name of its program's file; empty if that is not known."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""

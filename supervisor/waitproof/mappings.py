@@ -1,0 +1,101 @@
+"""The memory mappings of processes, from /proc/<pid>/maps.  Reading one waits for the lock of the process's memory."""
+
+import os
+import re
+from typing import Final, NamedTuple
+
+from waitproof import procfs
+
+LIMIT: Final = 16 << 20  # bytes of one table
+_RING: Final = re.compile(rb" 0*10000000 \S+ \d+ +anon_inode:\[io_uring\]$", re.M)  # IORING_OFF_SQES (io_uring(7))
+_INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$")
+
+
+class Mapping(NamedTuple):
+    """`key`: the mapped file, by device and inode.  `path`: its name, or empty for anonymous memory."""
+
+    start: int
+    end: int
+    permissions: str
+    key: str
+    path: str
+
+    @property
+    def is_shared(self) -> bool:
+        return self.permissions[3:4] == "s"
+
+
+class Mappings:
+    """Reads each table at most once."""
+
+    def __init__(self) -> None:
+        self._tables: dict[int, list[Mapping]] = {}
+        self.named: set[str] = set()  # the shared files that other programs may open by a name, as far as read
+
+    def all(self, pid: int) -> list[Mapping]:
+        """All of a process, in the order of their addresses; empty if access is denied."""
+        return self._table(pid)
+
+    def shared(self, pid: int) -> set[str]:
+        """The shared mappings of a process; empty if access is denied."""
+        return {mapping.key for mapping in self._table(pid) if mapping.is_shared}
+
+    def futex(self, pid: int, at: int) -> str:
+        """The shared mapping at this address; empty for private memory.  ValueError if nothing is mapped there."""
+        for mapping in self._table(pid):
+            if mapping.start <= at < mapping.end:
+                return mapping.key if mapping.is_shared else ""
+        raise ValueError("the address is not mapped")
+
+    def is_interpreters(self, pid: int, at: int) -> bool:
+        """Whether this is the address of a static variable of the Python interpreter: in the data of its file, or in
+        the anonymous memory that directly follows it."""
+        before: Mapping | None = None
+        for mapping in self._table(pid):
+            data = "w" in mapping.permissions and bool(_INTERPRETER.search(mapping.path))
+            follows = before is not None and before.end == mapping.start and not mapping.path and mapping.key == _NONE
+            if mapping.start <= at < mapping.end:
+                return data or follows
+            before = mapping if data else None
+        return False
+
+    def _table(self, pid: int) -> list[Mapping]:
+        if pid not in self._tables:
+            found = self._tables[pid] = []
+            for line in os.fsdecode(procfs.read(f"/proc/{pid}/maps", LIMIT) or b"").splitlines():
+                fields = line.split(None, 5)
+                if len(fields) > 4:
+                    start, _, end = fields[0].partition("-")
+                    path, key = " ".join(fields[5:]), f"map:{fields[3]}:{fields[4]}"
+                    found.append(Mapping(int(start, 16), int(end, 16), fields[1], key, path))
+                    if found[-1].is_shared and not _is_nameless(pid, path, fields[4]):
+                        self.named.add(key)
+        return self._tables[pid]
+
+
+_NONE: Final = "map:00:00:0"
+# Of sem_open(3), which closes the descriptor at once; of multiprocessing and of torch, which send theirs only to
+# processes of the same program.
+_UNSENT: Final = ("/dev/shm/sem.", "/dev/shm/pym-", "/dev/shm/torch_")
+
+
+def _is_nameless(pid: int, path: str, inode: str) -> bool:
+    """Whether no program can open this memory by a name, and none was given a descriptor of it.
+
+    A memfd, or a deleted file of the program's own, may have been sent to anybody, who need not have mapped it yet.  A
+    semaphore of glibc is mapped from a file that has had another name, so that it seems deleted while it has one.
+    """
+    if path.startswith("/dev/zero (deleted)"):  # MAP_SHARED with MAP_ANONYMOUS, which only children get
+        return True
+    if not path.startswith(_UNSENT) or not path.endswith(" (deleted)"):
+        return False
+    try:
+        with os.scandir(f"/proc/{pid}/root/dev/shm") as entries:
+            return all(str(entry.inode()) != inode for entry in entries)
+    except OSError:
+        return False
+
+
+def rings(pid: int) -> int:
+    """How many rings of io_uring a process has mapped: it may have closed their descriptors."""
+    return len(_RING.findall(procfs.read(f"/proc/{pid}/maps", LIMIT) or b""))

@@ -1,0 +1,99 @@
+"""Reads /proc: every read is bounded, and a process that vanishes meanwhile is no error."""
+
+import os
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+TICKS: Final = os.sysconf("SC_CLK_TCK")  # of a second, in which the kernel counts
+LISTINGS: Final = 16  # of /proc, after which a table of all processes is taken to be complete
+
+
+class Stat(NamedTuple):
+    """The fields of /proc/<pid>/stat (proc_pid_stat(5)).  `start` is in clock ticks since boot; together with `pid` it
+    identifies a process."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    group: int
+    session: int
+    threads: int
+    start: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is a zombie or gone.  A zombie leader whose other threads still run has not ended."""
+        return self.state in "XxZ" and self.threads <= 1
+
+
+def read(path: str, limit: int = 65536, at_once: bool = False) -> bytes | None:
+    """At most `limit` bytes of a file, or None if it does not exist or may not be read.
+
+    The kernel returns its lists in pieces of about a page; `at_once`: the file is a single record, and one read is
+    enough.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        content = piece = os.read(fd, limit)
+        while piece and not at_once and len(content) < limit:
+            piece = os.read(fd, limit - len(content))
+            content += piece
+        return content
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def stat(pid: int) -> Stat | None:
+    text = read(f"/proc/{pid}/stat", 4096, at_once=True)
+    if not text:
+        return None
+    # The name may hold spaces and brackets: it ends at the last one.
+    opened, closed = text.index(b"("), text.rindex(b")")
+    rest = text[closed + 2 :].split(None, 20)
+    name, numbers = text[opened + 1 : closed].decode("utf-8", "replace"), (rest[index] for index in (1, 2, 3, 17, 19))
+    return Stat(pid, name, rest[0].decode(), *map(int, numbers))
+
+
+def all_processes() -> list[Stat]:
+    """Every process of this PID namespace, each as it was at some instant of the call.
+
+    A process that is forked after the listing, by a parent that ends before it is read, would be missed, so /proc is
+    listed again until no process is new.
+    """
+    processes: dict[str, Stat | None] = {}
+    for _ in range(LISTINGS):
+        fresh = [name for name in os.listdir("/proc") if name.isdigit() and name not in processes]
+        if not fresh:
+            break
+        processes.update({name: stat(int(name)) for name in fresh})
+    return [process for process in processes.values() if process is not None]
+
+
+def below(pid: int, processes: Iterable[Stat]) -> set[int]:
+    """`pid` and its descendants."""
+    parents = {process.pid: process.parent for process in processes}
+    found = {pid} & parents.keys()
+    while fresh := {child for child, parent in parents.items() if parent in found} - found:
+        found |= fresh
+    return found
+
+
+def environment(pid: int) -> dict[str, str]:
+    """Its initial environment; empty if access is denied."""
+    entries = (read(f"/proc/{pid}/environ", 1 << 20) or b"").split(b"\0")
+    pairs = (os.fsdecode(entry).partition("=") for entry in entries if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def own_number(pid: int) -> int:
+    """The number that a process has in its own PID namespace."""
+    for line in (read(f"/proc/{pid}/status") or b"").splitlines():
+        if line.startswith(b"NSpid:"):
+            return int(line.split()[-1])
+    return pid

@@ -1,0 +1,377 @@
+"""Threads whose behaviour is known from the sources of what they run.  The only place where behaviour is presumed.
+
+A thread with a timer may do anything when the timer ends: look for a file, ask a server, and then wake another thread.
+So it counts as able to run, unless it is listed here.  Each entry gives the reason; the files are those of CPython
+3.11 to 3.14, torch 2.4 to 2.13 and tqdm 4.  A listed thread must also behave as described while it is observed: it is
+in the same call in both observations, reads and writes nothing, and hardly uses a processor (proof.py).
+"""
+
+import enum
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from waitproof.libraries import Libraries
+from waitproof.stacks import Frame
+
+_COLLECTIVES: Final = frozenset(
+    {"all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_reduce", "all_reduce_coalesced"}
+    | {"all_to_all", "all_to_all_single", "barrier", "broadcast", "gather", "irecv", "isend", "monitored_barrier"}
+    | {"recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send"}
+)
+_UNEVEN: Final = frozenset({"all_gather_into_tensor_uneven", "reduce_scatter_tensor_uneven"})
+# File and functions of collectives: one ends when all ranks have entered it, and its timeout only raises an error.  Not
+# listed: `synchronize` and `item` of an accelerator (the device may be working for them), and functions that also
+# compute, like `all_gather_object`, which pickles.
+COLLECTIVES: Final = (
+    ("torch/distributed/distributed_c10d.py", _COLLECTIVES),
+    ("torch/distributed/_functional_collectives.py", frozenset({"wait_tensor"})),  # in compiled code
+    # Up to torch 1.11 a whole copy of the file above, later what torch does not have.
+    ("torch_npu/distributed/distributed_c10d.py", _COLLECTIVES | _UNEVEN),
+    ("horovod/torch/mpi_ops.py", frozenset({"synchronize"})),
+)
+_WRAPPED: Final = 2  # frames of torch's dispatcher that such a call may contain
+_CONTROL: Final = ("ftrun_hooks/_control.py", frozenset({"_listen"}))
+_JOINING: Final = (
+    "torch/distributed/distributed_c10d.py",
+    frozenset({"init_process_group", "new_group", "_new_process_group_helper"}),
+)
+_LAUNCHER: Final = ("torch/distributed/elastic/agent/server/api.py", frozenset({"_invoke_run"}))
+_WORKER: Final = ("torch/utils/data/_utils/worker.py", frozenset({"_worker_loop"}))
+# One step of a training, or some, in libraries that handle SIGTERM while they train: their handlers note that training
+# has to end after the step (lightning/pytorch/trainer/connectors/signal_connector.py, transformers/
+# trainer_jit_checkpoint.py).  Handlers of the program itself are run, too, but no step waits to be ended.
+_STEPS: Final = (
+    ("lightning/pytorch/loops/fit_loop.py", frozenset({"advance"})),
+    ("pytorch_lightning/loops/fit_loop.py", frozenset({"advance"})),
+    ("transformers/trainer.py", frozenset({"training_step"})),
+)
+# A backward pass, in which DistributedDataParallel averages the gradients of all ranks.
+BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}))
+
+
+class Presumed(NamedTuple):
+    """What a listed thread waits for in truth.  `children`: also the end of a child of its process; `listens`: a
+    listening socket only serves the ranks of its own job; `serves_job`: only processes that have inherited a key;
+    `serves_ftrun`: it obeys ftrun, which orders nothing while no rank moves or ends."""
+
+    children: bool = False
+    listens: bool = False
+    serves_job: bool = False
+    serves_ftrun: bool = False
+
+
+class _Loop(NamedTuple):
+    """A function in which a thread waits with a timeout, again and again.  `longest`: seconds; a longer timeout was
+    given by the user, whose program may go on after it."""
+
+    file: str
+    name: str
+    presumed: Presumed
+    longest: float = 1e9
+
+
+# Functions that only wait, and that the loops below call.
+_WAITING: Final = (
+    ("threading.py", frozenset({"wait"})),
+    ("queue.py", frozenset({"get"})),
+    ("selectors.py", frozenset({"select"})),
+    ("multiprocessing/queues.py", frozenset({"get"})),
+    ("multiprocessing/connection.py", frozenset({"wait", "poll", "_poll", "accept"})),
+    ("socket.py", frozenset({"accept"})),
+)
+_EVENTS: Final = (("threading.py", frozenset({"wait"})), ("multiprocessing/synchronize.py", frozenset({"wait"})))
+_CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and half a second
+_LOOPS: Final = (
+    # `get` with a timeout of 5 s; then it only checks that the workers live, and waits again.
+    _Loop("torch/utils/data/dataloader.py", "_try_get_data", Presumed(children=True), _CHECK),
+    # The worker: the same; then it checks that its parent lives, of which the pipe is one end.  As in _WORKER.
+    _Loop("torch/utils/data/_utils/worker.py", "_worker_loop", Presumed(), _CHECK),
+    # The thread that pins memory: the same; then it checks an event that the main thread sets.
+    _Loop("torch/utils/data/_utils/pin_memory.py", "do_one_step", Presumed(), _CHECK),
+    _Loop("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop", Presumed(), _CHECK),
+    # torchrun: it sleeps, then checks whether a worker has ended or another node has come.  As in _LAUNCHER.
+    _Loop("torch/distributed/elastic/agent/server/api.py", "_invoke_run", Presumed(children=True)),
+    # torchrun: it copies what the workers have written to their log files.
+    _Loop("torch/distributed/elastic/multiprocessing/tail_log.py", "tail_logfile", Presumed()),
+    # torchrun: it tells the other nodes, over the store that one of them serves, that this one lives.
+    _Loop("torch/distributed/elastic/rendezvous/utils.py", "_run", Presumed()),
+    # A pool of threads: it looks for threads that have ended, in order to replace them.
+    _Loop("multiprocessing/pool.py", "_wait_for_updates", Presumed()),
+    # It forks the processes that those ask for which have inherited its socket, and notices their ends.
+    _Loop("multiprocessing/forkserver.py", "main", Presumed(children=True, serves_job=True)),
+    # It passes descriptors, such as those of tensors, to processes that have inherited its key.
+    _Loop("multiprocessing/resource_sharer.py", "_serve", Presumed(serves_job=True)),
+    # The control connection of a rank that can recover (hooks/ftrun_hooks/_control.py).
+    _Loop("ftrun_hooks/_control.py", "_listen", Presumed(serves_ftrun=True)),  # as in _CONTROL
+    # Progress bars that have not been drawn for long are drawn.
+    _Loop("tqdm/_monitor.py", "run", Presumed()),
+)
+# Threads of torch without Python, by their names, which have 15 characters at most.  Nobody waits for what their timers
+# do: they look for timeouts, which only raise errors, and for the end of the process.  Their connections are followed.
+_NATIVE: Final = {
+    # Serves the connections between the ranks, to which only ranks connect; its epoll_wait has a timeout of 10 ms.
+    "gloo_tcp_loop": Presumed(listens=True),
+    "pt_gloo_runloop": Presumed(),  # runs a collective, whose timeout is an error
+    "pt_tcpstore": Presumed(listens=True),  # the store of the rendezvous, to which only ranks connect
+    "pt_tcpstore_uv": Presumed(listens=True),
+    "pt_nccl_watchdg": Presumed(),  # aborts a collective after its timeout
+    "pt_nccl_heartbt": Presumed(),  # ends the process if the watchdog stands still
+    "hcclComm_watchd": Presumed(),  # of torch_npu: ends the process after the timeout of a collective
+}
+# Of these the thread that runs collectives, so that its timeout is that of a collective.
+_COLLECTIVE_THREADS: Final = frozenset({"pt_gloo_runloop"})
+# s.  By default gloo gives a collective 30 min (torch.distributed.constants.default_pg_timeout), after which no program
+# is expected to go on.  One that ends sooner than this has a timeout that a person gave, and may catch it, as
+# fault-tolerant training does (torchft).
+GIVEN: Final = 1200.0
+# Names of the threads above, and of torchrun's process, whose main thread is in a listed loop.
+POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
+# Libraries whose own threads never run code of the interpreter, by the names of their files: whatever timers these
+# threads have, they give nothing that Python waits for.  They carry out collectives and computations for others (nccl
+# issue 901, pytorch issue 4679; the sources of NCCL, UCX and of OpenMP's runtimes).
+_NATIVE_LIBRARIES: Final = re.compile(
+    r"/(libcuda|libcudart|libcudadebugger|libnvidia-[\w-]+|libnccl(-[\w-]+)?|libuc[mpst]\w*|libfabric|libibverbs|librdmacm"
+    r"|libmlx\d+|libgomp|libiomp5|libomp|lib(scipy_)?openblas[\w-]*|libascendcl|libascend_\w+|libhccl\w*|libruntime|libtsdclient)"
+    r"(-[0-9a-f]+)?\.so[.\d]*$"
+)
+# MindSpore's compiler has a thread that asks every few seconds which part of an analysis may go on (AnalysisSchedule in
+# its sources).  Outside of a compilation, in whose code a thread would wait, there is no such part.
+_COMPILER: Final = re.compile(r"/libmindspore_frontend\.so$")
+# What such a thread may be in beside them: the C and C++ libraries and the loader.
+_COMMON: Final = re.compile(
+    r"/(libc|libc-[\d.]+|libpthread[-.\d]*|ld-linux[\w.-]*|libstdc\+\+|libgcc_s|libm)([-.]\S*)?$|^\[vdso\]$"
+)
+# Libraries with which Python can be called back by such a thread, once the device has come so far.
+_CALLING_BACK: Final = re.compile(r"/(cupy\w*|numba|pycuda)/")
+_INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/_(queue|asyncio|datetime)\.[^/]*$")
+_TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
+# Libraries that report what training does, by the folder of their package.  A thread of theirs gives nothing that
+# training waits for: it reads, sends and writes what was put into its own queues.
+_TELEMETRY: Final = re.compile(
+    r"/(site|dist)-packages/(tensorboard|tensorboardX|wandb|wandb_gql|mlflow|comet_ml|aim|clearml|neptune|swanlab|tqdm"
+    r"|sentry_sdk|opentelemetry|prometheus_client|psutil|pynvml|gpustat|codecarbon)(\.py|/)"
+)
+# The outermost function of such a thread, without its class: it works until it is told to end.
+_LOOP_NAME: Final = re.compile(
+    r"(^|\.)_?(run|worker|target|thread_body|main|monitor|loop|ticker|consume\w*|flush|poll\w*|\w*_loop\w*)$"
+)
+# The loop of a server of the standard library, by the classes of servers that only report (stacks.py finds them):
+# `prometheus_client.start_http_server` makes one of its own, which renders metrics for who asks.
+_SERVER: Final = ("socketserver.py", frozenset({"serve_forever"}))
+_SERVERS: Final = frozenset({"TmpServer"})
+_EXECUTOR: Final = re.compile(r"/concurrent/futures/")
+_TENSORBOARD: Final = re.compile(r"/torch/utils/tensorboard/")
+_BOOTSTRAP: Final = ("threading.py", frozenset({"_bootstrap"}))
+_LOADING: Final = re.compile(r"/torch/utils/data/|/multiprocessing/[^/]+\.py$")
+_FEEDER: Final = ("multiprocessing/queues.py", frozenset({"_feed"}))
+_LOADER: Final = ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_next_data"}))
+RINGS: Final = frozenset({"pt_tcpstore_uv"})  # libuv uses its one io_uring only to change its epoll descriptor
+
+
+def presumed(frames: Sequence[Frame], name: str, left: float | None, sleeps: bool) -> Presumed | None:
+    """What is known about a thread of a Python process that waits with a timeout; None: nothing.
+
+    `frames`: its Python frames; `name`: the kernel's name for it; `left`: seconds until its call times out, if known;
+    `sleeps`: it waits for nothing but the time.
+    """
+    given = left is not None and left < GIVEN
+    if not frames:
+        return None if sleeps or (given and name in _COLLECTIVE_THREADS) else _NATIVE.get(name)
+    if collective(frames) is not None and not sleeps:  # one that sleeps asks the device now and then
+        return None if given else Presumed()
+    return next((loop.presumed for loop in _loops(tuple(frames)) if left is None or left <= loop.longest), None)
+
+
+@functools.lru_cache(maxsize=1024)  # of thousands of threads most have the same frames
+def _loops(frames: tuple[Frame, ...]) -> tuple[_Loop, ...]:
+    """The loops that these frames wait in, the innermost first."""
+    found = list[_Loop]()
+    for number, frame in enumerate(frames):
+        found += [loop for loop in _LOOPS if is_in(frame, loop.file, frozenset({loop.name}))]
+        if not any(is_in(frame, file, names) for file, names in _WAITING) or number > len(_WAITING):
+            break
+    return tuple(found)
+
+
+def collective(frames: Sequence[Frame]) -> Frame | None:
+    """The collective in which a thread waits, or None."""
+    return _collective(tuple(frames[: 1 + _WRAPPED]))
+
+
+@functools.lru_cache(maxsize=1024)
+def _collective(inner: tuple[Frame, ...]) -> Frame | None:
+    return next((f for f in inner if any(is_in(f, file, names) for file, names in COLLECTIVES)), None)
+
+
+def carries(libraries: Libraries | None, mapped: Iterable[str]) -> bool:
+    """Whether a thread without Python is one of a library whose threads never run Python.  `mapped`: the files that its
+    process has mapped."""
+    if libraries is None or libraries.whole is None:
+        return False
+    own = {path for path in libraries.whole if not _COMMON.search(path)}
+    if not own or not all(_NATIVE_LIBRARIES.search(path) for path in own):
+        return False
+    return not any(_CALLING_BACK.search(path) for path in mapped)
+
+
+def is_in_compiler(libraries: Libraries | None) -> bool:
+    """Whether a thread without Python is in nothing but the compiler of MindSpore."""
+    if libraries is None or libraries.whole is None:
+        return False
+    own = {path for path in libraries.whole if not _COMMON.search(path)}
+    return bool(own) and all(_COMPILER.search(path) for path in own)
+
+
+def asks_store(libraries: Libraries | None, left: float | None) -> bool:
+    """Whether a thread waits within torch's own code for an answer of the store, which only ranks serve and ask, and
+    whose timeout only raises an error.  `left`: seconds until then; a short one was given by a person."""
+    native = () if libraries is None else libraries.near
+    return left is not None and left >= GIVEN and any(_TORCH.search(path) for path in native)
+
+
+def reports(frames: Sequence[Frame]) -> bool:
+    """Whether all of this thread's code is of the standard library and of one that reports what training does, which
+    has started it for its own work.  One that the program started for a call of such a library is waited for."""
+    own = [frame for frame in frames if not frame.is_standard]
+    if not own and any(is_in(frame, *_SERVER) and frame.name.split(".")[0] in _SERVERS for frame in frames):
+        return True
+    if not own or not all(_TELEMETRY.search(frame.file) or _TENSORBOARD.search(frame.file) for frame in own):
+        return False
+    return bool(_LOOP_NAME.search(own[-1].name)) and not any(_EXECUTOR.search(frame.file) for frame in frames)
+
+
+def dumps_traces(frames: Sequence[Frame], libraries: Libraries | None) -> bool:
+    """Whether this thread, which blocks all signals and waits with a timeout, is that of
+    `faulthandler.dump_traceback_later` (faulthandler_thread in Modules/faulthandler.c): it runs no Python, and there is
+    nothing but the interpreter and the C library on its stack.  It writes the stacks of all threads, and ends the
+    process if it was told to, as a signal does that ends a job."""
+    if frames or libraries is None or libraries.whole is None:
+        return False
+    own = {path for path in libraries.whole if not _COMMON.search(path)}
+    return bool(own) and all(_INTERPRETER.search(path) for path in own)
+
+
+def awaits_interpreter(libraries: Libraries | None) -> bool:
+    """Whether a thread with Python is in a wait of the interpreter itself, such as one for a lock: only code that the
+    interpreter runs can end it.  An extension that it were in would be on its stack."""
+    if libraries is None:
+        return False
+    own = {path for path in libraries.near if not _COMMON.search(path)}
+    return bool(own) and all(_INTERPRETER.search(path) for path in own)
+
+
+class Gives(enum.Enum):
+    """A wait, by what can end it within its own process."""
+
+    ANYTHING = enum.auto()  # any thread
+    CODE = enum.auto()  # threads that may run Python
+    GROUP = enum.auto()  # a collective or a backward pass: those of the library, and what torch.distributed runs
+    COMPILER = enum.auto()  # a part of an analysis of MindSpore's compiler
+    LOADER = enum.auto()  # a batch of a DataLoader: the main thread, and what torch runs for it
+
+
+def needed(frames: Sequence[Frame], libraries: Libraries | None) -> Gives:
+    """What the wait of this thread is for."""
+    if collective(frames) is not None or (frames and is_in(frames[0], *BACKWARD)):
+        return Gives.GROUP
+    if any(is_in(frame, *_LOADER) for frame in frames):
+        return Gives.LOADER
+    if libraries is not None and any(_COMPILER.search(path) for path in libraries.near):
+        return Gives.COMPILER
+    return Gives.CODE if frames and awaits_interpreter(libraries) else Gives.ANYTHING
+
+
+def given(
+    frames: Sequence[Frame], is_main: bool, libraries: Libraries | None, mapped: Iterable[str]
+) -> frozenset[Gives]:
+    """Which waits a thread of this process can end."""
+    if not frames and is_in_compiler(libraries):
+        return frozenset({Gives.COMPILER})
+    if not frames:
+        return frozenset({Gives.ANYTHING, Gives.GROUP}) if carries(libraries, mapped) else frozenset(Gives)
+    if is_main or not is_in(frames[-1], *_BOOTSTRAP):
+        return frozenset(Gives)
+    if reports(frames):
+        return frozenset()
+    found = {Gives.ANYTHING, Gives.CODE, Gives.COMPILER, Gives.GROUP}  # it may enter a collective later
+    fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
+    if any(_LOADING.search(frame.file) for frame in frames) and not fed:
+        found.add(Gives.LOADER)
+    return frozenset(found)
+
+
+def serves_ranks(frames: Sequence[Frame], name: str) -> bool:
+    """Whether this is a thread of torch that carries out collectives: what it waits for comes from the main threads of
+    the other ranks, and from threads like itself."""
+    return not frames and name in _NATIVE
+
+
+def launches(frames: Sequence[Frame]) -> bool:
+    """Whether this is the main thread of torchrun while its ranks run."""
+    return any(is_in(frame, *_LAUNCHER) for frame in frames)
+
+
+def common_call(frames: Sequence[Frame]) -> str:
+    """What all ranks have to enter before it ends, and in which this thread waits: the name of a collective, or a
+    backward pass, which waits for the gradients of all ranks in code that is not Python; empty if it is in neither.
+    A hook that waits in a backward pass does so for a reason of its own."""
+    if (found := collective(frames)) is not None:
+        return found.name.rpartition(".")[2]
+    return "a backward pass" if frames and is_in(frames[0], *BACKWARD) else ""
+
+
+def obeys_ftrun(frames: Sequence[Frame]) -> bool:
+    """Whether this is the side thread of the hooks that waits for the orders of ftrun."""
+    return bool(frames) and is_in(frames[0], *_CONTROL)
+
+
+def joins(frames: Sequence[Frame]) -> bool:
+    """Whether the thread is about to enter a process group, of which some ranks may not be connected yet."""
+    return any(is_in(frame, *_JOINING) for frame in frames)
+
+
+def serves_loader(frames: Sequence[Frame]) -> bool:
+    """Whether this is the main thread of a DataLoader's worker, and waits for no signal that its program may have given
+    a handler of its own."""
+    inner = not waits_for_event(frames) and not any("asyncio" in frame.file for frame in frames)
+    return inner and works_for_loader(frames)
+
+
+def works_for_loader(frames: Sequence[Frame]) -> bool:
+    """Whether this is the main thread of a DataLoader's worker."""
+    return any(is_in(frame, *_WORKER) for frame in frames)
+
+
+def awaits_task(frames: Sequence[Frame]) -> bool:
+    """Whether a worker of a DataLoader waits for its next task, or a thread of it only passes its batches on."""
+    own = (frame for frame in frames if not frame.is_standard)
+    first = next(own, None)
+    return bool(frames) and (first is None or is_in(first, *_WORKER))
+
+
+def trains(frames: Sequence[Frame]) -> bool:
+    """Whether the thread is in a step of a training whose library handles SIGTERM."""
+    return any(is_in(frame, *step) for frame in frames for step in _STEPS)
+
+
+def awaits_work(frames: Sequence[Frame]) -> bool:
+    """Whether this is a worker of a DataLoader that has nothing to do."""
+    return any(loop.name in _WORKER[1] for loop in _loops(tuple(frames)))
+
+
+def waits_for_event(frames: Sequence[Frame]) -> bool:
+    """Whether the innermost call is `wait` of an event of threads or of processes, which a signal handler may end."""
+    event = frames[:2]
+    return len(event) == 2 and any(all(is_in(frame, *row) for frame in event) for row in _EVENTS)
+
+
+def runs_no_handler(frames: Sequence[Frame]) -> bool:
+    """Whether the thread waits in code that runs no handler of a signal before the wait has ended."""
+    return bool(common_call(frames))
+
+
+def is_in(frame: Frame, file: str, names: frozenset[str]) -> bool:
+    """Whether this is one of these functions of that file."""
+    return frame.name.rpartition(".")[2] in names and (frame.file.endswith(f"/{file}") or frame.file == file)

@@ -1,0 +1,376 @@
+"""What may end the wait of a thread: the threads of certain processes, or something that cannot be known.  Pure.
+
+Doubt means that the wait may end.  Which process may end which wait:
+* any wait: the other threads of the own process;
+* a lock in shared memory: the processes that map it;
+* a pipe or an eventfd: the processes that have the other end open; a connection: those that have its other end open;
+* the end of a child: that child; a file lock: the processes that hold it;
+* a stop by a signal: the processes above it.
+A timer, a device, a file, a terminal, a listening socket, and whatever leads outside the job may end a wait at any
+time.
+"""
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from waitproof import calls, handlers, recognized
+from waitproof.connections import Connections
+from waitproof.handled import CHILD
+from waitproof.handlers import Handlers
+from waitproof.interrupts import HELD
+from waitproof.libraries import NOTHING, Code
+from waitproof.recognized import Gives, Presumed
+from waitproof.stacks import Frame, Stack
+from waitproof.world import Descriptor, Socket, WaitingProcess, WaitingThread, World
+
+# Files under /dev that signal no other descriptor.
+_PLAIN: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/fuse")
+_NESTED: Final = 5  # epoll descriptors in epoll descriptors, as in the kernel
+
+
+class Wakers(NamedTuple):
+    """`open_reason`: why the wait may end by something that is no thread of the job, or None: what the thread does, to
+    follow its name.  `pids`: the processes of the job of which a thread may end it; `awaited`: those of them that may
+    do so otherwise than by a signal or by their end.  `polls`: it runs now and then, only to wait again.
+
+    `handler`: a signal whose handler may run in it while it waits, or 0.
+
+    `own`: which threads of the own process may end it; those of other processes must be able to end the wait `others`.
+
+    In a group also: `links`: the keys of the connections that leave this process tree, of which the other end may end
+    it.  `listens`: so may a rank of another member that connects."""
+
+    open_reason: str | None
+    pids: frozenset[int] = frozenset()
+    polls: bool = False
+    links: frozenset[str] = frozenset()
+    listens: bool = False
+    awaited: frozenset[int] = frozenset()
+    handler: int = 0
+    own: Gives = Gives.ANYTHING
+    others: Gives = Gives.CODE
+
+    def also(self, pids: Iterable[int]) -> "Wakers":
+        return self._replace(pids=self.pids.union(pids))
+
+
+class _Open(Exception):
+    """The wait may be ended by something that is no thread of the job; the text is the reason."""
+
+
+class Reader:
+    """The wakers of the threads in one observation.  `stacks`: the Python stacks of the processes that were read.
+    `optimistic`: stacks that were not read would show what closes a wait.  `in_group`: a connection that leaves the
+    process tree may lead to another member of the group, so the wait for it is not open, but has it in `links`.
+    `code`: whose code the threads of these processes run.  `stepped`: the ranks of which a step has ended.  `ended`:
+    those that have ended on purpose."""
+
+    def __init__(
+        self,
+        world: World,
+        stacks: Mapping[int, Stack],
+        optimistic: bool = False,
+        in_group: bool = False,
+        code: Code = NOTHING,
+        stepped: Container[int] = (),
+        ended: frozenset[int] = frozenset(),
+    ) -> None:
+        self._code = code
+        self._world, self._optimistic, self._in_group = world, optimistic, in_group
+        self._links, self._listens = set[str](), False  # of the thread that is being followed
+        self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
+        self._interpreters = {
+            pid for pid, stack in stacks.items() if any(thread.gil for thread in stack.threads)
+        }  # of which a thread holds the interpreter's lock
+        self._python = world.processes.keys() if optimistic else stacks.keys()
+        obeying = {pid for (pid, _), frames in self._frames.items() if recognized.obeys_ftrun(frames)}
+        known = [(pid, t.tid or 0, t) for pid, stack in stacks.items() for t in stack.threads]
+        mains = {(pid, tid) for pid, tid, thread in known if thread.name == "MainThread"}
+        keeping = {(pid, tid) for pid, tid, thread in known if thread.gil}
+        self._handlers = Handlers(world, self.frames, mains, keeping, self._python, obeying, optimistic, stepped)
+        self._connections = Connections(world)
+        self._unknown = frozenset(pid for pid, process in world.processes.items() if process.problem)
+        self._ranks = world.ranks_of_whole_job(ended)
+        self._has_ranks = any(process.rank is not None for process in world.processes.values())
+        self._offspring = dict[int, set[int]]()
+        self._rings = set[int]()
+        for pid, process in world.processes.items():
+            self._offspring.setdefault(process.parent, set()).add(pid)
+            rings = sum(end.kind == "io_uring" for end in process.fds.values())
+            if max(rings, world.rings.get(pid, 0)) > sum(thread.name in recognized.RINGS for thread in process.threads):
+                self._rings.add(pid)
+
+    def frames(self, pid: int, tid: int) -> tuple[Frame, ...]:
+        return self._frames.get((pid, tid), ())
+
+    def of(self, pid: int, thread: WaitingThread) -> Wakers:
+        process = self._world.processes[pid]
+        presumed = self._presumed(pid, thread)
+        self._links, self._listens = set(), False
+        try:
+            awaited, beside = self._wait(pid, process, thread, presumed)
+        except _Open as reason:
+            return Wakers(str(reason))
+        polls = presumed is not None and (thread.timed or not self.frames(pid, thread.tid))
+        pids = frozenset({pid, *self._world.memory.get(pid, ()), *awaited, *beside})
+        handler = 0 if thread.is_stopped else self._handlers.runs(pid, process, thread, presumed)
+        own, others = self._gives(pid, thread)
+        frames = self.frames(pid, thread.tid)
+        if recognized.works_for_loader(self.frames(pid, pid)) and (awaited <= {pid} or recognized.awaits_task(frames)):
+            others = Gives.LOADER  # of its rank; whatever else runs there neither ends nor feeds it
+        found = Wakers(None, pids, polls, frozenset(self._links), self._listens)
+        return found._replace(awaited=frozenset(awaited), handler=handler, own=own, others=others)
+
+    def _gives(self, pid: int, thread: WaitingThread) -> tuple[Gives, Gives]:
+        frames = self.frames(pid, thread.tid)
+        serves = recognized.serves_ranks(frames, thread.name)
+        others = Gives.GROUP if serves else Gives.CODE
+        if thread.is_stopped or thread.state != "S":
+            return Gives.ANYTHING, others
+        own = recognized.needed(frames, self._code.threads.get((pid, thread.tid)))
+        private = thread.call is not None and thread.call.kind == "futex" and not thread.shared
+        if own is Gives.CODE and not private:
+            return Gives.ANYTHING, others
+        return Gives.GROUP if serves else own, others
+
+    def gives(self, pid: int, thread: WaitingThread) -> frozenset[Gives]:
+        """Which waits this thread can end, in its own process or in others, if it can run."""
+        if pid not in self._python or self._optimistic:
+            return frozenset() if self._optimistic and thread.tid != pid else frozenset(Gives)
+        node, mapped = (pid, thread.tid), self._code.mapped.get(pid, frozenset())
+        main, code = thread.tid == pid, self._code.threads.get(node)
+        if thread.deaf and self._handlers.has_trained(pid) and recognized.dumps_traces(self.frames(*node), code):
+            return frozenset()
+        return recognized.given(self.frames(*node), main, code, mapped)
+
+    # --- the whole thread ---------------------------------------------------------------------------------------------
+
+    def _wait(
+        self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None
+    ) -> tuple[set[int], set[int]]:
+        """Which processes may end its wait, and which by a signal or by their end; _Open if something else may."""
+        call, interrupts = thread.call, process.interrupts
+        if thread.is_stopped:
+            return set(self._above(pid)), set()
+        if thread.state == "Z":
+            return set(), set()  # for the end of the other threads
+        if thread.running or thread.state == "R":
+            raise _Open("is running")
+        if thread.problem or call is None or interrupts is None:
+            raise _Open(f"cannot be observed: {thread.problem or 'it has ended'}")
+        if thread.wchan in HELD:
+            raise _Open("is frozen, or held by another process")
+        if handlers.held_by_child(thread):
+            return self._living_children(pid), set()
+        if thread.state != "S":
+            raise _Open(f"is in state {thread.state}, in {thread.wchan or 'the kernel'}")
+        if pid in self._rings:
+            raise _Open("may be woken by io_uring")
+        woken = self._signals(pid, process, thread)
+        if thread.timed and presumed is None:
+            raise _Open(f"waits for a timer ({call.name})")
+        pids = self._call(pid, process, thread, presumed)
+        private = call.kind == "futex" and not thread.shared
+        if (private or pid in pids) and (signal := self._handlers.runs(pid, process, thread, presumed)):
+            raise _Open(handlers.woken(signal))
+        if presumed is not None and presumed.children:
+            children = self._children(pid)
+            pids, woken = (pids, woken | children) if pids else (children, woken)
+        return pids, woken
+
+    def _presumed(self, pid: int, thread: WaitingThread) -> Presumed | None:
+        """What is known about a thread that runs now and then."""
+        if self._optimistic:
+            return Presumed(listens=True, serves_job=True, serves_ftrun=True)
+        if pid not in self._python or thread.call is None:
+            return None
+        frames = self.frames(pid, thread.tid)
+        if thread.timed and thread.static and pid in self._interpreters:
+            return Presumed()  # it waits for the interpreter's lock, which another thread holds, 5 ms at a time
+        left = None if thread.until is None else thread.until - self._world.at
+        if thread.call.kind == "poll" and recognized.asks_store(self._code.threads.get((pid, thread.tid)), left):
+            return Presumed()
+        return recognized.presumed(frames, thread.name, left, thread.call.kind == "sleep")
+
+    def _signals(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> set[int]:
+        """The children, if their end may end the wait, and who may send a signal.  _Open if one from elsewhere may end
+        it."""
+        assert process.interrupts is not None
+        if (why := self._handlers.ends(pid, process, thread)) is not None:
+            raise _Open(why)
+        _, enders = self._handlers.asking(pid, process)
+        return enders | (self._living_children(pid) if CHILD in process.interrupts.caught else set())
+
+    def _call(self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
+        call = thread.call
+        assert call is not None
+        match call.kind:
+            case "futex":
+                return self._futex(thread)
+            case "sleep" if presumed is not None:
+                return set()
+            case "restart":
+                raise _Open(f"waits for a timer ({call.name})")
+            case "signal":
+                return set()
+            case "child":
+                return self._child(pid, thread)
+            case "lock":
+                return self._file_lock(pid, thread)
+            case "in" | "out" | "accept" | "poll" | "select" | "epoll" if call.name != "sendfile":
+                if thread.unseen:
+                    raise _Open(f"waits in {call.name}, perhaps with a timeout")
+                return self._descriptors(pid, thread, presumed)
+        raise _Open(f"waits in {call.name}, which something outside the job may end")
+
+    # --- locks and children -------------------------------------------------------------------------------------------
+
+    def _futex(self, thread: WaitingThread) -> set[int]:
+        if not thread.shared:
+            return set()
+        world = self._world
+        if thread.shared in world.outside or thread.shared in world.named:
+            raise _Open("waits for a lock in memory that processes outside the job can open")
+        return {*world.holders.get(thread.shared, {}), *self._unknown}
+
+    def _child(self, pid: int, thread: WaitingThread) -> set[int]:
+        if thread.child:
+            if thread.child not in self._living_children(pid):
+                raise _Open(f"waits for process {thread.child}, which is gone")
+            return {thread.child}
+        children = self._children(pid)
+        if not children:
+            raise _Open("waits for a child that is gone")
+        return children
+
+    def _children(self, pid: int) -> set[int]:
+        """Its children; _Open if one has ended."""
+        if pid in self._world.reaping:
+            raise _Open("waits for its children, of which one has ended")
+        return self._living_children(pid)
+
+    def _living_children(self, pid: int) -> set[int]:
+        return self._offspring.get(pid, set())
+
+    def _above(self, pid: int) -> Iterator[int]:
+        while (pid := self._world.processes[pid].parent) in self._world.processes:
+            yield pid
+
+    def _file_lock(self, pid: int, thread: WaitingThread) -> set[int]:
+        if thread.call is not None and thread.call.name in calls.HANDED_OVER:
+            raise _Open("waits for a lock of an open file, which may have been handed to a process outside the job")
+        blockers = self._world.blockers.get((pid, thread.lock), set())
+        if not blockers or not blockers <= self._world.processes.keys():
+            raise _Open("waits for a file lock that a process outside the job may hold")
+        return {*blockers, *self._world.lock_files.get(thread.lock, ()), *self._unknown}
+
+    # --- descriptors --------------------------------------------------------------------------------------------------
+
+    def _descriptors(self, pid: int, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
+        awaited, sharing = self._awaited(pid, thread)
+        return sharing.union(*[self._descriptor(pid, end, mode, presumed) for end, mode in awaited])
+
+    def _awaited(self, pid: int, thread: WaitingThread) -> tuple[Iterable[tuple[Descriptor, str]], set[int]]:
+        """The objects for which a call waits, each with the direction; in place of an epoll its members.  And the
+        other processes that may add some: they have an epoll open, too."""
+        fds = self._world.processes[pid].fds
+        waiting = [(fd, mode, 0) for fd, mode in thread.fds]
+        found, sharing = dict[tuple[Descriptor, str], None](), set[int]()
+        for fd, mode, depth in waiting:
+            end = fds.get(fd)
+            if end is None:
+                raise _Open("waits for a descriptor that was closed")
+            if end.kind != "epoll":
+                found[end, mode] = None
+            elif not end.complete or depth > _NESTED:
+                raise _Open("waits for an epoll descriptor whose contents are not known")
+            else:
+                sharing |= self._world.holders.get(end.key, {}).keys() - {pid}
+                waiting += [(member, direction, depth + 1) for member, direction in end.members]
+        return found, sharing
+
+    def _descriptor(self, pid: int, end: Descriptor, mode: str, presumed: Presumed | None) -> set[int]:
+        """The processes that may end the wait, beside its own."""
+        world = self._world
+        if "descriptor" in world.doubts:
+            raise _Open(f"waits for {end.key}, and {world.doubts['descriptor']}")
+        others = {*self._unknown, *world.receiving, *self._rings}
+        match end.kind:
+            case "pipe":
+                return self._pipe(end, others)
+            case "eventfd":
+                return self._eventfd(end, presumed, others)
+            case "socket":
+                return self._socket(pid, end, mode, presumed, others)
+            case "pidfd":
+                if end.pid not in world.processes:
+                    raise _Open("waits for the end of a process that is gone, or outside the job")
+                return {end.pid}
+        raise _Open(f"waits for {end.key}")
+
+    def _pipe(self, end: Descriptor, others: set[int]) -> set[int]:
+        needed = ("w" if "r" in end.mode else "") + ("r" if "w" in end.mode else "")
+        holders = {pid for pid, mode in self._world.holders.get(end.key, {}).items() if set(mode) & set(needed)}
+        if not holders or set(self._world.outside.get(end.key, "")) & set(needed):
+            raise _Open(f"waits for {end.key}, whose other end is outside the job")
+        return holders | others
+
+    def _eventfd(self, end: Descriptor, presumed: Presumed | None, others: set[int]) -> set[int]:
+        holders = self._world.holders.get(end.key, {})
+        opened = (e for pid in holders for e in self._world.processes[pid].fds.values())
+        devices = [e.key for e in opened if e.kind == "device" and not e.key.startswith(_PLAIN)]
+        if presumed is None or not presumed.listens:
+            raise _Open("waits for an eventfd, which may have been handed to a process outside the job")
+        if devices or "eventfd" in self._world.doubts or end.key in self._world.outside:
+            raise _Open("waits for an eventfd that something outside the job may signal")
+        return {*holders, *others}
+
+    def _socket(self, pid: int, end: Descriptor, mode: str, presumed: Presumed | None, others: set[int]) -> set[int]:
+        found = self._world.sockets.get(end.key)
+        if found is None:
+            raise _Open("waits for a socket of an unknown kind")
+        if found.listens:
+            if presumed is not None and presumed.listens and self._ranks:
+                return self._ranks | others
+            if presumed is not None and presumed.serves_job and not self._connections.on_this_machine(pid):
+                return self._world.processes.keys() | others
+            if presumed is not None and presumed.listens and self._are_connected(pid):
+                return self._world.processes.keys() | others
+            if presumed is not None and presumed.listens and self._in_group and self._has_ranks:
+                self._listens = True
+                return others
+            raise _Open(f"waits for a connection ({found.description})")
+        if found.kind == "unix" and presumed is not None and presumed.serves_ftrun:
+            return others
+        key = self._connections.other_end(found)
+        holders = self._world.holders.get(key or "", {})
+        where = found.remote or found.description
+        if found.expires or self._world.sockets.get(key or "", found).expires:
+            raise _Open(f"waits for {where}, whose connection has a timeout")
+        if self._in_group and not holders and found.kind == "tcp" and found.state == "ESTABLISHED":
+            if "r" in mode and found.queued > found.unsent:
+                raise _Open(f"waits for data from {where}, which has arrived")
+            self._links.add(end.key)
+            return others
+        if not found.stream or found.state != "ESTABLISHED" or key is None or not holders:
+            what = "a reply from" if "r" in mode else "room in the connection to"
+            raise _Open(f"waits for {what} {where}, which is outside the job")
+        if key in self._world.outside:
+            raise _Open(f"waits for {where}, which a process outside the job has open")
+        other = self._world.sockets.get(key, Socket(""))
+        if "r" in mode and other.unsent and not other.listens:
+            raise _Open(f"waits for data from {where}, which is on its way")
+        return holders.keys() | others
+
+    # --- the job ------------------------------------------------------------------------------------------------------
+
+    def _are_connected(self, pid: int) -> bool:
+        """Whether all ranks of the process group of this process are connected with it, and in this process tree,
+        although they have no RANK in their environments.
+
+        A process group is complete when one of its ranks is in a collective: each rank has a connection to every other
+        one, or at least to the store, which one of them serves.  A rank elsewhere would be seen by its connection."""
+        peers = self._connections.peers(pid)
+        if peers is None or recognized.joins(self.frames(pid, pid)):
+            return False
+        return any(recognized.collective(self.frames(peer, peer)) is not None for peer in (pid, *peers))

@@ -1,0 +1,1 @@
+from support.runs import runs as runs

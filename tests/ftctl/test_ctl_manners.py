@@ -1,0 +1,143 @@
+"""How `ftctl` and `ftrun` answer: errors, help, pipes, and whose runs a command may reach."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.records import rundir
+from support.runs import FTCTL, FTHANG, FTRUN, Runs, wait_for
+
+OTHER = 65534  # a user that is not root
+
+
+def ftctl(*words: str) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("FTRUN_")}
+    return subprocess.run([*FTCTL, *words], capture_output=True, text=True, env=plain, timeout=120)
+
+
+# --- errors and help --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["stauts"], "no such verb: stauts (did you mean 'status'?)"),
+        (["events", "-n", "foo"], "Invalid value for '-n' / '--last': 'foo' is not a whole number"),
+        (["events", "-n", "-1"], "Invalid value for '-n' / '--last': -1 is less than 0"),
+        (["serve", "--port", "70000"], "Invalid value for '--port': 70000 is more than 65535"),
+    ],
+)
+def test_a_mistake_is_explained_in_one_line(words: list[str], line: str) -> None:
+    done = ftctl(*words)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"ftctl: {line}\n")
+
+
+def test_an_error_is_json_where_json_was_asked_for() -> None:
+    done = ftctl("status", "--json", "--run-dir", "/no/where")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert json.loads(done.stdout) == {"ok": False, "why": "/no/where: no such folder"}
+    done = ftctl("events", "--json", "-n", "foo")
+    assert (done.returncode, json.loads(done.stdout)["ok"]) == (2, False)
+
+
+@pytest.mark.parametrize("program", [FTCTL, FTRUN, FTHANG, (*FTCTL, "status")])
+def test_h_is_help(program: tuple[str, ...]) -> None:
+    short, long = (subprocess.run([*program, word], capture_output=True, timeout=120) for word in ("-h", "--help"))
+    assert (short.returncode, short.stderr) == (0, b"")
+    assert short.stdout == long.stdout
+    assert b"-h, --help" in short.stdout
+
+
+def test_the_run_dir_may_come_before_the_verb(runs: Runs) -> None:
+    run = runs.run("true")
+    first = ftctl("--run-dir", str(run.run_dir), "status", "--json")
+    assert (first.returncode, first.stderr) == (0, "")
+    assert json.loads(first.stdout)["run_dir"] == str(run.run_dir)
+    assert "no such folder" in ftctl("--run-dir", str(run.run_dir), "status", "--run-dir", "/no/where").stderr
+
+
+def test_lines_of_status_stay_whole_in_a_pipe(runs: Runs) -> None:
+    words = " ".join(f"word{number}" for number in range(15))
+    run = runs.run("sh", "-c", f"exit 3 # {words}")
+    assert any(words in line for line in ftctl("status", "--run-dir", str(run.run_dir)).stdout.splitlines())
+
+
+# --- whose run --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The only running ftrun: that of another user, with another temp folder."""
+    if os.getuid() != 0:
+        pytest.skip("only root can reach the run of another user")
+    monkeypatch.delenv("FTRUN_RUN_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    process = subprocess.Popen(["setpriv", f"--reuid={OTHER}", "--clear-groups", "sleep", "3600"])
+    try:
+        wait_for(lambda: os.stat(f"/proc/{process.pid}").st_uid == OTHER, "that it is another user's process")
+        folder = tmp_path / "elsewhere"
+        folder.mkdir()
+        (folder / "events.jsonl").touch()
+        monkeypatch.setattr(rundir, "_holders", lambda: {str(folder): process.pid})
+        yield str(folder)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_command_reaches_another_users_run_only_by_name(of_another_user: str) -> None:
+    assert rundir.find(None) == of_another_user, "what only reads may choose it"
+    with pytest.raises(rundir.NoRunDir, match="only of other users"):
+        rundir.find(None, own=True)
+    assert rundir.find(of_another_user, own=True) == of_another_user
+
+
+# --- lines of ftrun ---------------------------------------------------------------------------------------------------
+
+
+def test_who_reads_a_line_finds_its_record(runs: Runs) -> None:
+    """With -v each record is a line: at that moment it is in the file."""
+    command = [*FTRUN, "-v", "--run-dir", str(runs.run_dir), "sh", "-c", "exit 3"]
+    missing, seen = [], []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=runs.environment) as ftrun:
+        assert ftrun.stderr is not None
+        while chunk := os.read(ftrun.stderr.fileno(), 65536):
+            written = (runs.run_dir / "events.jsonl").read_text()
+            for line in chunk.decode().splitlines():
+                words = line.split()
+                if len(words) > 2 and words[0] == "[ftrun]" and words[1].endswith("Z"):
+                    seen.append(words[2])
+                    missing += [] if f'"{words[1]}"' in written else [line]
+    assert ftrun.returncode == 3
+    assert not missing
+    assert {"started", "spawned", "exited", "ended"} <= set(seen)
+
+
+def test_an_address_is_no_warning(runs: Runs) -> None:
+    run = runs.start("--log-format", "json", "--metrics", "127.0.0.1:0", "sleep", "3600")
+    wait_for(lambda: "/metrics" in run.whole_stderr and run.whole_stderr.endswith("\n"), "the address")
+    (line,) = [found for found in map(json.loads, run.whole_stderr.splitlines()) if "/metrics" in found["message"]]
+    assert line["level"] == "info"
+
+
+def test_a_run_dir_that_is_deleted_is_called_so(runs: Runs) -> None:
+    restarting = ("--restart-on", "failure", "--backoff", "off")
+    run = runs.start(*restarting, "sh", "-c", "[ -e again ] && exec sleep 3600; touch again; exit 3")
+    run.until("spawned", 2)
+
+    def is_deleted() -> bool:
+        shutil.rmtree(run.run_dir, ignore_errors=True)  # ftrun may create a file there meanwhile
+        return not run.run_dir.exists()
+
+    wait_for(is_deleted, "the end of the folder")
+    done = ftctl("status", "--run-dir", str(run.run_dir))
+    assert done.returncode == 1
+    assert f"was deleted while its ftrun, process {run.pid}, runs" in done.stderr
+    run.process.terminate()
+    run.wait()
+    assert run.whole_stderr.splitlines()[-1].endswith(f"records: {run.run_dir}, which was deleted")

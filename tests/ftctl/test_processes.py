@@ -1,0 +1,91 @@
+"""What the processes of the ranks use, as `ftctl top` and the page show it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftctl.processes import Meter
+from ftctl.top.screen import Screen, render
+from ftrun.core.machine.values import Ledger
+from ftrun.host import procfs
+from ftrun.messages.state import dump_state
+from ftrun.records.snapshot import RankNow, Snapshot
+from support.snapshots import snapshot
+
+MEBIBYTES = 48
+WORKS = f"kept = b'x' * ({MEBIBYTES} << 20); print(flush=True)\nwhile True: pass"
+
+
+@pytest.fixture
+def works() -> Iterator[int]:
+    """The pid of a process that uses memory and computes."""
+    process = subprocess.Popen([sys.executable, "-c", WORKS], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def state(folder: Path, start: int) -> None:
+    run = {"pid": os.getpid(), "pid_start": start, "boot": procfs.boot_id()}
+    (folder / "state.json").write_bytes(dump_state(Ledger(), {"run": run}))
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> str:
+    """Of this process in the place of ftrun."""
+    own = procfs.stat(os.getpid())
+    assert own is not None
+    state(tmp_path, own.start)
+    return str(tmp_path)
+
+
+def now(run_dir: str, *ranks: RankNow, alive: bool = True) -> Snapshot:
+    return snapshot(0, run_dir=run_dir, alive=alive, ranks=ranks)
+
+
+def test_a_rank_has_its_processor_time_and_its_memory(works: int, run_dir: str) -> None:
+    meter, shown = Meter(), now(run_dir, RankNow(0, works, "moving"), RankNow(1, works, "done"))
+    first = meter.measured(shown).ranks[0]
+    assert first.cpu is None  # which is that since the last call
+    assert first.memory is not None
+    assert first.memory > MEBIBYTES << 20
+    used, ended = meter.measured(shown).ranks
+    while not used.cpu:  # it computes all the time, but others may as well
+        used, ended = meter.measured(shown).ranks
+    assert ended == shown.ranks[1]
+
+
+def test_nothing_is_measured_of_a_process_that_is_none_of_this_run(works: int, run_dir: str, tmp_path: Path) -> None:
+    """The number of a rank is one of its own PID namespace, and that of one that has ended may be given again."""
+    outside = now(run_dir, RankNow(0, os.getppid(), "moving"))
+    assert Meter().measured(outside) == outside
+    over = now(run_dir, RankNow(0, works, "moving"), alive=False)
+    assert Meter().measured(over) == over
+    state(tmp_path, 1)
+    elsewhere = now(run_dir, RankNow(0, works, "moving"))
+    assert Meter().measured(elsewhere) == elsewhere
+
+
+def test_without_psutil_there_are_no_figures(works: int, run_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    shown = now(run_dir, RankNow(0, works, "moving"))
+    assert Meter().measured(shown) == shown
+
+
+def test_a_wide_screen_shows_them_and_a_usual_one_has_no_room() -> None:
+    found = snapshot(2)
+    found = found._replace(ranks=(found.ranks[0], found.ranks[1]._replace(cpu=187.4, memory=3 << 30)))
+    wide = render(found, [], [], "q quits", Screen(100, 30)).plain.split("\n")
+    (head,) = [line for line in wide if line.startswith("rank ")]
+    (row,) = [line for line in wide if "3.0 GiB" in line]
+    assert head.index("CPU") + 3 == row.index("187%") + 4
+    assert len(head) == len(row)
+    assert not any("CPU" in line for line in render(found, [], [], "", Screen(80, 30)).plain.split("\n"))

@@ -1,0 +1,62 @@
+"""The file of one life in the state dir: what survives when its run dir does not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ftrun.records import schedules
+from ftrun.records.history import History, fold
+from ftrun.records.lost_time import AttemptSpan, LostInterval
+from ftrun.records.schedules import AttemptLine, Life
+from support.scripted import BEGAN, Script
+
+LIFE = Life(1, "n-1-2", 3, 0, "n", "", "", "/run", "", 100.0)
+
+
+def history(*spans: AttemptSpan, **more: Any) -> History:
+    return History("/run", ("train",), ((100.0, 200.0),), spans, open=True)._replace(**more)
+
+
+def test_attempts_of_an_earlier_ftrun_in_the_run_dir_are_left_out_and_the_end_is_kept() -> None:
+    earlier, own = AttemptSpan(1, "first", 10.0, 20.0), AttemptSpan(2, "failure", 100.0, 200.0)
+    lost = (LostInterval(90.0, 110.0, "startup"), LostInterval(150.0, 153.0, "hang"))
+    found = history(earlier, own, open=False, verdict="hang-limit", exit_code=195, why="it hung", lost=lost)
+    life = schedules.with_history(LIFE, found)
+    assert [one.number for one in life.attempts] == [2]
+    assert life.attempts[0].lost == {"startup": 10.0, "hang": 3.0}
+    assert (life.verdict, life.exit_code, life.ended) == ("hang-limit", 195, 200.0)
+
+
+def test_files_that_no_ftrun_of_this_version_wrote_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / schedules.FOLDER
+    folder.mkdir()
+    (folder / schedules.file_name("../a b")).write_bytes(schedules.dump(LIFE))
+    known = json.loads(schedules.dump(LIFE))
+    (folder / "later.json").write_text(json.dumps(known | {"schema": 2}))
+    (folder / "more.json").write_text(json.dumps(known | {"key": "more", "unknown": 1, "began": 50.0}))
+    (folder / "torn.json").write_bytes(schedules.dump(LIFE)[:-20])
+    (folder / "list.json").write_text("[]")
+    (folder / "wrong.json").write_text(json.dumps(known | {"attempts": 7}))
+    assert [life.key for life in schedules.read(str(tmp_path))] == ["more", "n-1-2"]
+    assert schedules.read(str(tmp_path / "missing")) == []
+
+
+def test_an_attempt_that_was_ended_for_another_member_says_why() -> None:
+    script = Script().record("group", what="run", epoch=1).starts().after(9)
+    script.record("group", what="stop", epoch=1, cause="hang", node="b").record("stopping", by="SIGTERM").after(1)
+    found = fold("/run", script.record("exited", signal=15).starts("peer").after(5).ends().records, (), BEGAN + 1e6)
+    shown = "\n".join(schedules.lines([schedules.with_history(LIFE._replace(began=BEGAN), found)], "/state"))
+    assert "stopped for a hang on b" in shown
+
+
+def test_a_killed_container_does_not_run_beside_the_one_that_has_taken_its_place() -> None:
+    attempt = AttemptLine(1, "first", 100.0, 105.0, open=True)
+    killed = LIFE._replace(key="killed", member=2, attempts=(attempt,))
+    alive = killed._replace(key="alive", began=200.0)
+    shown = [line for line in schedules.lines([killed, alive]) if "run dir" not in line]
+    assert [line.partition("UTC, ")[2] for line in shown if " UTC, " in line and "attempt" not in line] == [
+        "no end was recorded, and another ftrun has taken its place",
+        "running when last seen",
+    ]
+    rows = schedules.table([killed, alive], "", "/run")
+    assert [(row["open"], bool(row["ending"])) for row in rows] == [(False, True), (True, False)]

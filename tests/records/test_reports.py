@@ -1,0 +1,55 @@
+"""The reports of attempts that failed, made from the files of a run dir."""
+
+import json
+import os
+from pathlib import Path
+
+from ftrun.records import reports
+from support.scripted import Script
+
+
+def test_output_in_a_file_is_read_up_to_the_end_of_the_attempt_and_of_the_same_user_alone(tmp_path: Path) -> None:
+    out = tmp_path / "job.out"
+    out.write_text("[ftrun] attempt 1 started\nloading\nbad batch\nof the next attempt\n")
+    size = len("[ftrun] attempt 1 started\nloading\nbad batch\n")
+    record = {"event": "exited", "attempt": 1, "code": 3, "output": {str(out): size, "/proc/self/status": 9, "": 4}}
+    (tmp_path / "events.jsonl").write_text(json.dumps(record) + "\n")
+    found = reports.failure(str(tmp_path), 1)
+    assert found is not None
+    assert found["output"] == ["loading", "bad batch"]
+    if os.getuid() == 0:
+        os.chown(tmp_path / "events.jsonl", 12345, 12345)
+        found = reports.failure(str(tmp_path), 1)
+        assert found is not None
+        assert found["output"] == []
+
+
+def test_the_report_of_a_hang_says_that_it_comes_again(tmp_path: Path) -> None:
+    script = Script()
+    for reason in ("first", "hang", "hang"):
+        script.starts(reason).hangs(101)
+    run_dir = script.written(tmp_path / "run")
+    for attempt in (1, 3):
+        file = Path(reports.path(run_dir, attempt))
+        file.parent.mkdir(parents=True)
+        file.write_text("# Rank 3 stopped\n\nAttempt of train.\n")
+    assert reports.text(run_dir, 1) == "# Rank 3 stopped\n\nAttempt of train.\n"
+    assert reports.text(run_dir, 3) == (
+        "# Rank 3 stopped\n\n**Third hang at x.py:1, step 101.**\n\nAttempt of train.\n"
+    )
+
+
+def test_the_end_of_the_output_is_that_of_the_attempt(tmp_path: Path) -> None:
+    script = Script()
+    for number in range(3):
+        script.starts("failure" if number else "", startup=1)
+        script.after(1).record("exited", code=3, why="the command exited with 3").record("stopping", by="SIGTERM")
+    (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in script.records))
+    output = [[f"{number}:{i}" for i in range(40)] for number in (1, 2, 3)]
+    lines = [*output[0], "--- attempt 2 ---", *output[1], "--- attempt 3 ---", *output[2]]
+    (tmp_path / "output.log").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "output-1.log").write_text("--- attempt 2 ---\nof the rank\n")
+    for number in (1, 2, 3):
+        found = reports.failure(str(tmp_path), number)
+        assert found is not None
+        assert found["output"] == (["[1] of the rank"] if number > 1 else []) + output[number - 1][-reports.LINES :]

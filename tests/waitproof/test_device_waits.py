@@ -1,0 +1,240 @@
+"""What looks see of ranks that wait for their devices, on real processes with a library in the place of a driver's."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.core.machine.values import Spin
+from ftrun.core.rules import spin
+from ftrun.helpers.evidence.look import look
+from ftrun.messages.evidence import Look, RankState
+from ftrun.messages.probe import Device
+from support.device.ras import At, Ras, in_json
+from support.evidence_job import Job, ask, needs_spy, rank
+from support.evidence_job import job as job
+from support.runs import wait_for
+
+pytestmark = [needs_spy, pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")]
+
+SOURCE = Path(__file__).parents[1] / "support/driver.c"
+HEAD = """import ctypes, os, queue, sys, threading, time
+driver = ctypes.CDLL(sys.argv[1])
+def ready(): os.write(1, b'ready\\n')
+def item(how): driver['synchronize_by_' + how]()
+"""
+WAITS = ("spinning", "yielding", "blocking")
+WAITING = Device("nvidia", "GPU-1", 0, "H100", util=100.0, memory_util=0.0, power=80.0)
+NOTHING = WAITING._replace(id="GPU-2", util=0.0)
+POWERS = (("GPU-1", 650.0), ("GPU-2", 650.0))
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", "-o", path, SOURCE], check=True)
+    return str(path)
+
+
+def request(pids: list[int], *devices: Device, powers: tuple[tuple[str, float], ...] = POWERS) -> Look:
+    now = time.monotonic()
+    ranks = tuple(RankState(number, pid, moved_at=now - 60, step=7) for number, pid in enumerate(pids))
+    return Look(pids[0], now, (), ranks, devices, between=0.2, powers=powers)
+
+
+def see(job: Job, *devices: Device) -> Spin | None:
+    found = look(request([process.pid for process in job.processes], *devices))
+    assert found.open_reason is not None
+    return found.spin
+
+
+@pytest.mark.parametrize("how", WAITS)
+def test_a_rank_that_waits_for_its_device_looks_the_same_at_each_look(job: Job, driver: str, how: str) -> None:
+    job.start(f"{HEAD}driver.carry(); ready(); item({how!r})", driver)
+    for devices in ([WAITING], [WAITING, NOTHING], [WAITING._replace(pids=(job.pid,))]):
+        first = wait_for(lambda devices=devices: see(job, *devices), "a look that sees it")  # type: ignore[misc]
+        assert first.on_device
+        assert first.why.startswith("rank 0 waits for its device at <string>:4 item")
+        assert (first.rank, first.pid) == (0, job.pid)
+        later = wait_for(lambda devices=devices: see(job, *devices), "another one")  # type: ignore[misc]
+        assert spin.follow(first, later) is first
+
+
+@pytest.mark.parametrize("name", ["libtorch_npu.so", "libtorch_other.so"])
+def test_a_synchronizing_call_of_torch_npu_waits_for_its_queue(job: Job, tmp_path: Path, name: str) -> None:
+    """With the device that the queue waits for.  An eventfd of another library may come from anywhere."""
+    library = tmp_path / name
+    subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", "-o", library, SOURCE], check=True)
+    driver = tmp_path / "libascendcl.so"
+    shutil.copy(library, driver)
+    job.start(f"{HEAD}ctypes.CDLL(sys.argv[2]); ready(); item('reading')", str(library), str(driver))
+    if name == "libtorch_npu.so":
+        seen = wait_for(lambda: see(job, WAITING), "a look that sees it")
+        assert seen.why.startswith("rank 0 waits for its device at <string>:4 item")
+    else:
+        for _ in range(3):
+            assert not (other := see(job, WAITING)) or not other.on_device
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        [],
+        [NOTHING],
+        [WAITING._replace(util=60.0)],
+        [WAITING, NOTHING._replace(answers=False)],
+        [WAITING._replace(util=None)],
+        [WAITING._replace(power=None)],
+        [WAITING._replace(memory_util=None)],
+        [WAITING, NOTHING._replace(util=70.0)],
+        [WAITING._replace(memory_util=20.0)],
+        [WAITING._replace(traffic=5e6)],
+        [WAITING._replace(power=400.0)],
+    ],
+    ids=[
+        "none",
+        "nothing runs on it",
+        "used now and then",
+        "one does not answer",
+        "its use is not known",
+        "its power is not known",
+        "its memory is not known",
+        "another one works",
+        "its memory is used",
+        "it moves data",
+        "it draws power",
+    ],
+)
+def test_a_device_that_works_or_does_nothing_is_not_waited_for(job: Job, driver: str, devices: list[Device]) -> None:
+    job.start(f"{HEAD}ready(); item('spinning')", driver)
+    for _ in range(3):
+        assert not (seen := see(job, *devices)) or not seen.on_device
+
+
+def test_a_device_that_another_process_uses_is_not_waited_for(job: Job, driver: str) -> None:
+    """One that is waited for would be used by each of the ranks."""
+    job.start(f"{HEAD}ready(); item('spinning')", driver)
+    used = NOTHING._replace(pids=(job.pid,)), WAITING._replace(pids=(1,))
+    assert not (seen := see(job, *used)) or not seen.on_device
+
+
+def test_a_device_that_has_never_drawn_more_power_may_be_at_work(job: Job, driver: str) -> None:
+    job.start(f"{HEAD}ready(); item('spinning')", driver)
+    for powers in ((("GPU-1", 100.0),), ()):
+        assert not (seen := look(request([job.pid], WAITING, powers=powers)).spin) or not seen.on_device
+
+
+# A rank that stands still in a collective, of which no look can prove for what it waits.
+REDUCE = """os.makedirs('torch/distributed', exist_ok=True)
+with open('torch/distributed/distributed_c10d.py', 'w') as file:
+    file.write('import time\\ndef all_reduce(): time.sleep(10**6)\\n')
+sys.path.insert(0, 'torch/distributed')
+from distributed_c10d import all_reduce
+ready(); all_reduce()"""
+
+
+def test_a_rank_may_wait_for_another_one_that_waits_for_its_device(job: Job, driver: str) -> None:
+    """Each needs a busy device where no driver tells who uses which: the first may compute, beside one that is idle."""
+    job.start(f"{HEAD}ready(); item('spinning')", driver)
+    job.start(f"{HEAD}{REDUCE}", driver)
+    both = WAITING, WAITING._replace(id="GPU-2")
+    wait_for(lambda: (seen := see(job, *both)) and seen.on_device, "the wait of both")
+    assert not (seen := see(job, WAITING, NOTHING)) or not seen.on_device
+
+
+def test_a_thread_with_a_timer_explains_the_wait(job: Job, driver: str) -> None:
+    """It may launch what the device waits for."""
+    data = "threading.Thread(target=lambda: time.sleep(900), daemon=True).start()"
+    job.start(f"{HEAD}{data}; ready(); item('spinning')", driver)
+    for _ in range(3):
+        assert not (seen := see(job, WAITING)) or not seen.on_device
+
+
+def test_a_rank_that_is_at_another_line_is_another_one(job: Job, driver: str) -> None:
+    compute = "def work():\n    n = 0\n    while True:\n        n += 1\n        n += 2\n        n += 3\n"
+    job.start(f"{HEAD}{compute}ready(); work()", driver)
+    first = wait_for(lambda: (seen := see(job, WAITING)) and seen.on_device and seen, "a look that sees it")
+    wait_for(lambda: (later := see(job, WAITING)) and spin.follow(first, later) is not first, "another line")
+
+
+EXPLAINED = {
+    "it computes without a driver": "ready()\nwhile True: pass",
+    "it waits for data": (
+        "q = queue.Queue(); threading.Thread(target=time.sleep, args=(900,)).start(); ready()\nq.get()"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", EXPLAINED.values(), ids=EXPLAINED.keys())
+def test_one_rank_that_does_something_else_explains_the_wait_of_all(job: Job, driver: str, code: str) -> None:
+    job.start(f"{HEAD}ready(); item('spinning')", driver)
+    head = HEAD if "queue" in code else "import os\ndef ready(): os.write(1, b'ready\\n')\n"
+    job.start(head + code, driver)
+    for _ in range(3):
+        assert not (seen := see(job, WAITING, WAITING._replace(id="GPU-2"))) or not seen.on_device
+
+
+def test_a_rank_that_moves_or_never_stepped_explains_it_too(job: Job, driver: str) -> None:
+    job.start(f"{HEAD}ready(); item('spinning')", driver)
+    asked = request([job.pid], WAITING)
+    wait_for(lambda: (seen := look(asked).spin) and seen.on_device, "the wait")
+    for ranks in (
+        (asked.ranks[0]._replace(step=None),),
+        (*asked.ranks, RankState(1, job.pid + 1, moved_at=asked.now - 1, step=7)),
+    ):
+        devices = WAITING, WAITING._replace(id="GPU-2")
+        assert not (seen := look(asked._replace(ranks=ranks, devices=devices)).spin) or not seen.on_device
+
+
+def test_a_rank_whose_helpers_work_is_another_one_at_each_look(job: Job, driver: str) -> None:
+    work = "def work():\n    while True: pass\nthreading.Thread(target=work, daemon=True).start()\n"
+    job.start(f"{HEAD}{work}ready(); item('spinning')", driver)
+    first = wait_for(lambda: see(job, WAITING), "a look that sees it")
+    wait_for(lambda: (later := see(job, WAITING)) and spin.follow(first, later) is not first, "its work")
+
+
+def test_the_evidence_finds_it_once_more(job: Job, driver: str) -> None:
+    job.start(f"{HEAD}ready(); item('blocking')", driver)
+    finding = {"rule": "device-wait", "rank": 0, "age": 50.0, "limit": 45.0, "mechanism": "rank 0 waits for its device"}
+    asked: dict[str, Any] = {"finding": finding, "given": False, "ranks": [rank(0, job.pid, 60.0)]}
+    asked["powers"] = POWERS
+    answer = ask(job, devices=[WAITING._asdict()], **asked)
+    assert answer.result["cleared"] is None, answer.result
+    assert answer.result["mechanism"] == finding["mechanism"]
+    assert ask(job, devices=[NOTHING._asdict()], **asked).result["cleared"] == "it does something else now"
+
+
+def test_the_rank_that_has_not_launched_a_collective_is_named(job: Job, driver: str) -> None:
+    """By NCCL's own service, at the looks and in the headline; it alone has to be replaced."""
+    ras_thread = """def ras():
+    ctypes.CDLL(None).prctl(15, b'NCCL RAS', 0, 0, 0)
+    ready()
+    threading.Event().wait()
+threading.Thread(target=ras, daemon=True).start()
+item('spinning')"""
+    devices = [WAITING._replace(id=f"GPU-{number}") for number in range(3)]
+    powers = tuple((device.id, 650.0) for device in devices)
+    named = "rank 1 (last in AllReduce 99) has not reached AllReduce 100 of communicator 27a079b828ff1a75"
+    with Ras("") as ras:
+        pids = [job.start(f"{HEAD}{ras_thread}", driver, **ras.variable) for _ in devices]
+        ras.answers = [in_json([At(pid, 99 if pid == pids[1] else 100) for pid in pids])]
+        asked = request(pids, *devices, powers=powers)
+        seen = wait_for(lambda: (found := look(asked).spin) and found.on_device and found, "the wait of all")
+        assert seen.why.startswith("rank 0 waits for its device at <string>:4 item, and each device waits")
+        assert seen.why.endswith(f"; {named}, in which ranks 0, 2 wait")
+        finding = {"rule": "device-wait", "rank": 0, "pid": pids[0], "age": 50.0, "limit": 45.0, "mechanism": seen.why}
+        more: dict[str, Any] = {
+            "given": False,
+            "powers": powers,
+            "ranks": [rank(n, pid, 60.0) for n, pid in enumerate(pids)],
+        }
+        answer = ask(job, finding=finding, devices=[device._asdict() for device in devices], **more)
+    assert answer.result["cleared"] is None, answer.result
+    assert answer.result["culprits"] == [1]
+    assert named in answer.document["mechanism"]
+    assert named.replace("_", r"\_") in answer.markdown.splitlines()[0]

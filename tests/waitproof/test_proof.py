@@ -1,0 +1,272 @@
+"""Deadlocks that are proved on real processes, and healthy waits that are not."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.evidence_job import Job, needs_spy
+from support.evidence_job import job as job
+from support.proving import HEAD, closed, see, silent_server
+from support.runs import state_of, wait_for
+
+pytestmark = needs_spy
+
+
+# Nothing can end these; a text that the sentence must contain.
+CLOSED = {
+    "a lock": ("ready(); stuck()", " waits for a lock at <string>:"),
+    "a lock that waits with a side thread": (
+        "lock = threading.Lock(); lock.acquire(); thread(lock.acquire, name='loader'); ready(); lock.acquire()",
+        "thread 'loader' waits for a lock",
+    ),
+    "two locks in a cycle": (
+        "a, b = threading.Lock(), threading.Lock(); both = threading.Barrier(2)\n"
+        "def other():\n    with b:\n        both.wait()\n        with a: pass\n"
+        "thread(other)\nwith a:\n    both.wait(); ready()\n    with b: pass",
+        "waits for a lock",
+    ),
+    "a condition": ("ready(); threading.Event().wait()", "waits for a condition"),
+    "an empty queue": ("ready(); queue.Queue().get()", "waits for an item in a queue"),
+    "a full queue": ("q = queue.Queue(1); q.put(1); ready(); q.put(2)", "waits for room in a queue"),
+    "a thread that is joined": (
+        "t = threading.Thread(target=stuck, daemon=True); t.start(); ready(); t.join()",
+        "waits for the end of a thread",
+    ),
+    "a future": ("ready(); ThreadPoolExecutor().submit(stuck).result()", "waits for the result of a future"),
+    "the interpreter's lock": (
+        "def nap():\n    while True:\n        time.sleep(0.01)\nthread(nap); ready(); ctypes.PyDLL(None).pause()",
+        "keeps the lock of the interpreter",
+    ),
+    "a pipe of its own": ("a, b = os.pipe(); ready(); os.read(a, 1)", "data from a pipe"),
+    "a full pipe of its own": ("a, b = os.pipe(); ready(); os.write(b, bytes(1 << 20))", "room in a pipe"),
+    "a server of its own": (
+        "s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); ready(); c.recv(1)",
+        "waits for a reply from 127.0.0.1:",
+    ),
+    "a connection that is full": (
+        "s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname())\n"
+        "a = s.accept(); ready(); c.sendall(bytes(1 << 26))",
+        "waits for room in the connection to 127.0.0.1:",
+    ),
+    "a pair of sockets": ("a, b = socket.socketpair(); ready(); a.recv(1)", "waits for a reply on a Unix socket"),
+    "select": ("a, b = socket.socketpair(); ready(); select.select([a], [], [])", "Unix socket"),
+    "an event loop without timers": (
+        "async def main():\n    ready()\n    await asyncio.get_running_loop().create_future()\nasyncio.run(main())",
+        "waits for",
+    ),
+    "an epoll in an epoll": (
+        "a, b = os.pipe(); e, f = select.epoll(), select.epoll(); e.register(a, 1); f.register(e.fileno(), 1)\n"
+        "ready(); f.poll()",
+        "data from a pipe",
+    ),
+    "a child that waits for a lock": (
+        "code = 'import os, threading; os.write(1, b\"x\"); l = threading.Lock(); l.acquire(); l.acquire()'\n"
+        "child = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE); child.stdout.read(1)\n"
+        "ready(); child.wait()",
+        "main thread, waits for a lock at <string>:1, which only its own threads can end; ",
+    ),
+    "a child whose pipe is full": (
+        "child = subprocess.Popen(['cat', '/dev/zero'], stdout=subprocess.PIPE); ready(); child.wait()",
+        "each of which needs the next",
+    ),
+    "two that read from each other": (
+        "ours, theirs = multiprocessing.Pipe(); fork.Process(target=theirs.recv).start(); ready(); ours.recv()",
+        "each of which needs the next",
+    ),
+    "a semaphore of processes": (
+        "s = fork.Semaphore(0); fork.Process(target=s.acquire).start(); ready(); s.acquire()",
+        "a lock in shared memory",
+    ),
+    "two locks of processes in a cycle": (
+        "a, b, both = fork.Lock(), fork.Lock(), fork.Barrier(2)\n"
+        "def work(first, second):\n    with first:\n        both.wait()\n        with second: pass\n"
+        "p = fork.Process(target=work, args=(b, a)); p.start()\nready(); work(a, b)",
+        "a lock in shared memory",
+    ),
+    "a queue of processes that nobody fills": (
+        "q = fork.Queue(); fork.Process(target=q.get).start(); ready(); q.get()",
+        "waits for an item in a queue of processes",
+    ),
+    "a file lock of two processes": (
+        "f = open('x', 'w'); fcntl.lockf(f, 2)\n"
+        "def work():\n    f = open('x', 'w'); ready(); fcntl.lockf(f, 2)\n"
+        "p = fork.Process(target=work); p.start(); p.join()",  # the kernel refuses two such locks in a cycle
+        "waits for a file lock",
+    ),
+    "a child that shares its memory": (
+        "libc = ctypes.PyDLL(None)\n"
+        "if os.uname().machine == 'x86_64':\n    ready()\n"
+        "    if libc.syscall(56, 0x4000 | 17, 0, 0, 0, 0) == 0:\n"
+        "        while True: libc.pause()\n"
+        "else:\n    ready(); stuck()",
+        "waits for",
+    ),
+    "a child that is stopped before it accepts a connection": (
+        "s = socket.socket(socket.AF_UNIX); s.bind('sock'); s.listen()\n"
+        "p = fork.Process(target=lambda: os.kill(os.getpid(), 19)); p.start(); s.close()\n"
+        "c = socket.socket(socket.AF_UNIX); c.connect('sock'); ready(); c.recv(1)",
+        "is stopped by SIGSTOP, and ",
+    ),
+    "a child process that is stopped": (
+        "p = fork.Process(target=lambda: os.kill(os.getpid(), 19)); p.start(); ready(); p.join()",
+        "is stopped by SIGSTOP, and ",
+    ),
+}
+
+# Something may end these.
+OPEN = {
+    "a sleep": "ready(); time.sleep(500)",
+    "a long sleep": "ready(); time.sleep(10**6)",
+    "a wait with a timeout": "ready(); threading.Event().wait(500)",
+    "a poll with a timeout": "a, b = os.pipe(); p = select.poll(); p.register(a); ready(); p.poll(500000)",
+    "a loop of short waits": "e = threading.Event(); ready()\nwhile not e.wait(0.05): pass",
+    "asyncio with a timer": "ready(); asyncio.run(asyncio.sleep(500))",
+    "a loop": "ready()\nwhile True: pass",
+    "a server outside": "c = connect(); ready(); c.recv(1)",
+    "an upload": "c = connect(); ready(); c.sendall(bytes(1 << 26))",
+    "a server outside, in a side thread": (
+        "q = queue.Queue()\ndef work():\n    q.put(connect().recv(1))\nthread(work); ready(); q.get()"
+    ),
+    "a server outside, asked by a child": (
+        "p = fork.Process(target=lambda: connect().recv(1)); p.start(); ready(); p.join()"
+    ),
+    "a connection that is expected": "s = socket.create_server(('127.0.0.1', 0)); ready(); s.accept()",
+    "a message that anybody may send": (
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); ready(); s.recv(1)"
+    ),
+    "a Unix message that anybody may send": (
+        "s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.bind('sock'); ready(); s.recv(1)"
+    ),
+    "a read with a timeout of the socket": (
+        "a, b = socket.socketpair(); a.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes([100] + [0] * 15))\n"
+        "ready(); a.recv(1)"
+    ),
+    "a terminal": "a, b = os.openpty(); ready(); os.read(b, 1)",
+    "a FIFO": "os.mkfifo('fifo'); fd = os.open('fifo', os.O_RDWR); ready(); os.read(fd, 1)",
+    "a file that a side thread looks for": (
+        "e = threading.Event()\n"
+        "def watch():\n    while not os.path.exists('file'):\n        time.sleep(0.2)\n    e.set()\n"
+        "thread(watch); ready(); e.wait()"
+    ),
+    "inotify": (
+        "libc = ctypes.CDLL(None); fd = libc.inotify_init(); libc.inotify_add_watch(fd, b'.', 0xfff)\n"
+        "q = queue.Queue(); thread(lambda: q.put(os.read(fd, 100))); ready(); q.get()"
+    ),
+    "a lock of an open file, which anybody may have been given": (
+        "open('x', 'w').close(); fds = [os.open('x', os.O_RDONLY) for _ in 'ab']; fcntl.flock(fds[0], 2)\n"
+        "ready(); fcntl.flock(fds[1], 2)"
+    ),
+    "an eventfd, which anybody may have been given": "e = os.eventfd(0); ready(); os.read(e, 8)",
+    "a memfd, which anybody may have been given": (
+        "import mmap; fd = os.memfd_create('x'); os.ftruncate(fd, 4096); m = mmap.mmap(fd, 4096)\n"
+        "libc, s = ctypes.CDLL(None), ctypes.c_char.from_buffer(m); libc.sem_init(ctypes.byref(s), 1, 0); ready()\n"
+        "libc.sem_wait(ctypes.byref(s))"
+    ),
+    "a timer thread": (
+        "lock = threading.Lock(); lock.acquire(); t = threading.Timer(500, lock.release); t.daemon = True; t.start()\n"
+        "ready(); lock.acquire()"
+    ),
+    "a timer process": (
+        "a, b = os.pipe(); p = fork.Process(target=lambda: (time.sleep(500), os.write(b, b'x'))); p.start()\n"
+        "ready(); os.read(a, 1)"
+    ),
+    "an alarm": ("signal.signal(signal.SIGALRM, lambda *_: os._exit(0)); signal.alarm(500); ready(); stuck()"),
+    "an interval timer": (
+        "signal.signal(signal.SIGALRM, lambda *_: None); signal.setitimer(signal.ITIMER_REAL, 500, 500)\n"
+        "ready(); stuck()"
+    ),
+    "a POSIX timer": (
+        "signal.signal(signal.SIGTERM, lambda *_: None); libc = ctypes.CDLL(None); t = ctypes.c_long()\n"
+        "event = (ctypes.c_int * 16)(0, 0, 15, 0); assert libc.timer_create(1, event, ctypes.byref(t)) == 0\n"
+        "times = (ctypes.c_long * 4)(0, 0, 500, 0); assert libc.timer_settime(t, 0, times, None) == 0\n"
+        "ready(); stuck()"
+    ),
+    "a user's signal": "signal.signal(signal.SIGUSR1, lambda *_: None); ready(); stuck()",
+    "sigwait": "signal.pthread_sigmask(0, [10]); ready(); signal.sigwait([10])",
+    "pause, which is used on purpose": "ready(); ctypes.CDLL(None).pause()",
+    "select of nothing": "ready(); select.select([], [], [])",
+    "a process that only keeps the container": "child = subprocess.Popen(['sleep', 'infinity']); ready(); child.wait()",
+    "pause, with a handler": "signal.signal(signal.SIGTERM, lambda *_: None); ready(); signal.pause()",
+    "an event that a handler sets": (
+        "e = threading.Event(); signal.signal(signal.SIGTERM, lambda *_: e.set()); ready(); e.wait()"
+    ),
+    "a timerfd": (
+        "libc = ctypes.CDLL(None); fd = libc.timerfd_create(1, 0); times = (ctypes.c_long * 4)(0, 0, 500, 0)\n"
+        "libc.timerfd_settime(fd, 0, times, None); ready(); os.read(fd, 8)"
+    ),
+    "a child that sleeps": "child = subprocess.Popen(['sleep', '500']); ready(); child.wait()",
+    "the output of a child that computes": (
+        "child = subprocess.Popen([sys.executable, '-c', 'while True: pass'], stdout=subprocess.PIPE); ready()\n"
+        "child.stdout.read()"
+    ),
+    "a child that has ended": (
+        "child = subprocess.Popen(['true']); os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)\n"
+        "other = subprocess.Popen(['cat'], stdin=subprocess.PIPE); ready()\n"
+        "select.select([os.pidfd_open(child.pid), os.pipe()[0]], [], []); stuck_no_more = 1; time.sleep(500)"
+    ),
+    "a pool of processes": "fork.Pool(1).map(time.sleep, [ready() or 500])",
+    "processes that come and go": (
+        "def work():\n    while True:\n        subprocess.run(['true'])\nthread(work); ready(); stuck()"
+    ),
+    "threads that come and go": (
+        "def work():\n    while True:\n        t = threading.Thread(target=time.sleep, args=(0.01,))\n"
+        "        t.start(); t.join()\n"
+        "thread(work); ready(); stuck()"
+    ),
+    "a named semaphore": (
+        "libc = ctypes.CDLL(None); libc.sem_open.restype = ctypes.c_void_p\n"
+        "name = b'/ftrun-test-%d' % os.getpid(); s = libc.sem_open(name, os.O_CREAT, 0o600, 0); ready()\n"
+        "libc.sem_wait(ctypes.c_void_p(s))"
+    ),
+    "a message queue": (
+        "libc = ctypes.CDLL(None); q = libc.msgget(0, 0o600); ready(); libc.msgrcv(q, bytes(64), 8, 0, 0)"
+    ),
+    "a write to the output": "os.set_blocking(1, True); ready(); os.write(1, bytes(1 << 20))",
+}
+
+
+# One of each kind; what is left out waits for the same objects in another way, or is nearly the same program.
+SLOW = {
+    *(
+        "an empty queue",
+        "a full queue",
+        "a thread that is joined",
+        "a full pipe of its own",
+        "a connection that is full",
+    ),
+    *("a pair of sockets", "an epoll in an epoll", "a child whose pipe is full"),
+    *("two locks of processes in a cycle", "a file lock of two processes", "a child that shares its memory"),
+    *("a long sleep", "a wait with a timeout", "a poll with a timeout", "asyncio with a timer", "an upload"),
+    *("a message that anybody may send", "a server outside, in a side thread", "inotify", "a timer process"),
+    *("an interval timer", "sigwait", "select of nothing", "pause, with a handler", "a child that has ended"),
+    *("a pool of processes", "threads that come and go", "a message queue", "a write to the output"),
+}
+
+
+def some(names: Collection[str]) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in names]
+
+
+@pytest.mark.parametrize("name", some(CLOSED))
+def test_a_deadlock_is_proved(job: Job, name: str) -> None:
+    code, text = CLOSED[name]
+    job.start(HEAD + code, "0")
+    for ranks in ((), (job.pid,)):
+        found = closed(job, *ranks)
+        assert text in found.mechanism
+        assert found.pid in job.members()
+        assert found.rank == (0 if ranks and found.pid == job.pid else None)
+
+
+@pytest.mark.parametrize("name", some(OPEN))
+def test_a_wait_that_may_end_is_never_proved(job: Job, name: str) -> None:
+    with silent_server() as port:
+        job.start(HEAD + OPEN[name], str(port))
+        if "loop" not in name and "come and go" not in name:
+            wait_for(lambda: state_of(job.pid) == "S", "the wait")
+        for ranks in ((), (job.pid,)):
+            found = see(job, *ranks)
+            assert found.open_reason, found
+        Path(f"/dev/shm/sem.ftrun-test-{job.pid}").unlink(missing_ok=True)

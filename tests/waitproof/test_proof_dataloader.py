@@ -1,0 +1,117 @@
+"""Deadlocks in and beside the workers of a DataLoader are proved, and healthy waits there are not.
+
+Each worker handles SIGTERM, as torch has it; that ends a worker, and no wait."""
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from support.evidence_job import Job, needs_spy
+from support.evidence_job import job as job
+from support.proving import closed, see, silent_server
+from support.runs import state_of, wait_for
+
+pytestmark = [needs_spy, pytest.mark.torch]
+
+# What the worker that loads the last batch does, or the main process when it has that batch, after `ready` was printed.
+PROGRAM = """
+import asyncio, os, signal, socket, sys, threading, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+place, start, code, port = sys.argv[1:5]
+names = dict(globals())
+def begin():
+    print('ready', os.getpid(), flush=True)
+    exec(code, names)
+class Batches(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        if index == 3 and place == 'worker':
+            begin()
+        return index
+if __name__ == '__main__':
+    torch.set_num_threads(1)
+    loader = DataLoader(Batches(), batch_size=None, num_workers=2, multiprocessing_context=start,
+                        persistent_workers=True)
+    for index in loader:
+        if index == 2 and place == 'main':
+            begin()
+    if place == 'between':
+        begin()
+"""
+LOCK = "lock = threading.Lock(); lock.acquire(); lock.acquire()"
+READ = "socket.create_connection(('127.0.0.1', int(port))).recv(1)"
+CLOSED = {
+    "a worker that waits for a lock": ("worker", "fork", LOCK, " waits for a batch of its DataLoader at program.py:"),
+    "a worker of a fork server": ("worker", "forkserver", LOCK, " waits for a batch of its DataLoader at program.py:"),
+    "a worker that reads its own pipe": ("worker", "fork", "a, b = os.pipe(); os.read(a, 1)", " waits for a batch of"),
+    "the main process": ("main", "fork", LOCK, " waits for a lock at <string>:1"),
+    "the main process between two epochs": ("between", "fork", LOCK, " waits for a lock at <string>:1"),
+}
+OPEN = {
+    "a worker that asks a slow server": ("worker", READ),
+    "a worker that tries again and again": ("worker", "while True: time.sleep(5)"),
+    "a worker with a thread that asks a slow server": (
+        "worker",
+        f"t = threading.Thread(target=lambda: {READ}, daemon=True); t.start(); t.join()",
+    ),
+    "a worker that computes": ("worker", "while time.time(): pass"),
+    "a worker that has its own handler of SIGTERM": (
+        "worker",
+        "e = threading.Event(); signal.signal(signal.SIGTERM, lambda *_: e.set()); e.wait()",
+    ),
+    "a worker that awaits SIGTERM in asyncio": (
+        "worker",
+        "loop = asyncio.new_event_loop(); loop.add_signal_handler(signal.SIGTERM, loop.stop); loop.run_forever()",
+    ),
+    "a worker with an alarm": ("worker", f"signal.signal(14, lambda *_: os._exit(0)); signal.alarm(900); {LOCK}"),
+    "the main process, which asks a slow server": ("main", READ),
+    "the main process between two epochs, which asks a slow server": ("between", READ),
+    "the main process between two epochs, which sleeps": ("between", "time.sleep(900)"),
+}
+
+
+def start(job: Job, place: str, how: str, code: str, port: int, program: str = PROGRAM) -> int:
+    """The pid of the process that stands still.  The program is a file, since a fork server imports it."""
+    (job.folder / "program.py").write_text(program)
+    words = [str(job.folder / "program.py"), place, how, code, str(port)]
+    job.start(f"import os, sys, json; os.execv(sys.executable, [sys.executable, *json.loads({json.dumps(words)!r})])")
+    return int(job.first_line.split()[1])
+
+
+def _some(names: Collection[str], quick: Collection[str]) -> list[Any]:
+    """All of them; those that are not `quick` in the slow form, since each starts PyTorch."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", _some(CLOSED, ("a worker that waits for a lock",)))
+def test_a_deadlock_is_proved(job: Job, name: str) -> None:
+    place, how, code, text = CLOSED[name]
+    pid = start(job, place, how, code, 0)
+    found = closed(job, job.pid)
+    assert text in found.mechanism
+    assert found.pid == pid
+
+
+@pytest.mark.parametrize("name", _some(OPEN, ("a worker that has its own handler of SIGTERM",)))
+def test_a_healthy_loader_is_never_convicted(job: Job, name: str) -> None:
+    place, code = OPEN[name]
+    with silent_server() as port:
+        pid = start(job, place, "fork", code, port)
+        if "computes" not in name:
+            wait_for(lambda: state_of(pid) == "S", "the wait")
+        for ranks in ((), (job.pid,)):
+            found = see(job, *ranks)
+            assert found.open_reason, found
+
+
+def test_a_worker_may_wait_for_a_thread_of_the_main_process(job: Job) -> None:
+    """It fills a queue of the program's own later; that the main process waits for a batch does not matter."""
+    fills = "    threading.Thread(target=lambda: (time.sleep(900), queue.put(1)), daemon=True).start()\n"
+    main = "if __name__ == '__main__':\n"
+    program = PROGRAM.replace(main, f"import multiprocessing\nqueue = multiprocessing.Queue()\n{main}{fills}")
+    start(job, "worker", "fork", "import __main__; __main__.queue.get()", 0, program)
+    wait_for(lambda: "waits for a timer" in (see(job).open_reason or ""), "the reason", 60)

@@ -1,0 +1,197 @@
+"""Healthy programs that something ends which is easily overlooked: an orphan with another environment, Ctrl-C, a ring
+of io_uring without a descriptor, a device of another process.  None of them is ever proved to stand still for ever,
+and what looks like them but cannot end is proved as before."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.helpers.evidence import job_processes
+from ftrun.host import mounts
+from ftrun.host.procfs import Stat
+from support.evidence_job import PATHS, Job, needs_spy
+from support.evidence_job import job as job
+from support.proving import SMALL, closed, permitted, see
+from support.runs import state_of, wait_for
+
+needs_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")
+
+# It stands for ftrun: it adopts the orphans of the command, and asks for a look whenever it reads a line.  At the end
+# it kills all that is left.
+ADOPTER = """
+import ctypes, os, subprocess, sys
+code, look = sys.argv[1:]
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+mark = os.environ | {'FTRUN_BEAT_DIR': f'/adopted/{os.getpid()}'}
+root = subprocess.Popen([sys.executable, '-c', code], env=mark, stdout=subprocess.PIPE)
+root.stdout.readline()
+print(flush=True)
+for _ in sys.stdin:
+    subprocess.run([sys.executable, '-c', look, str(root.pid)])
+while found := open(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read().split():
+    for pid in found:
+        os.kill(int(pid), 9)
+    os.wait()
+"""
+LOOK = f"""
+import sys, time
+sys.path[:0] = {PATHS.splitlines()!r}
+from ftrun.helpers.evidence.look import look
+from ftrun.messages.evidence import Look
+print(look(Look(int(sys.argv[1]), time.monotonic(), (), (), between=0.3)).open_reason, flush=True)
+"""
+# An orphan of which nothing shows that the command has started it.
+ORPHAN = """
+def orphan():
+    subprocess.run(['/bin/sh', '-c', 'sleep 900 &'], env={}, start_new_session=True, stdout=subprocess.DEVNULL)
+"""
+# What an orphan may do after its sleep: kill a process, or continue one.
+ENDED_BY_ORPHANS = {
+    "a child that it kills": "p = child(stuck); END; ready(); os.waitpid(p, 0)",
+    "a child that it continues": (
+        "p = child(lambda: os.kill(os.getpid(), 19)); os.waitid(os.P_PID, p, os.WSTOPPED | os.WNOWAIT)\n"
+        "END; ready(); os.waitpid(p, 0)"
+    ),
+}
+
+
+class Adopter:
+    def __init__(self, code: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", ADOPTER, SMALL + ORPHAN + code, LOOK],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._line()
+
+    def look(self) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self._line()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+@pytest.fixture
+def adopters() -> Iterator[list[Adopter]]:
+    made: list[Adopter] = []
+    yield made
+    for adopter in made:
+        adopter.process.communicate(timeout=60)
+
+
+@needs_spy
+@pytest.mark.parametrize("name", ENDED_BY_ORPHANS)
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_orphan_with_another_environment_may_end_a_wait(adopters: list[Adopter], name: str, ends: bool) -> None:
+    adopter = Adopter(ENDED_BY_ORPHANS[name].replace("END", "orphan()" if ends else "pass"))
+    adopters.append(adopter)
+    expected = "waits for a timer" if ends else "None"
+    wait_for(lambda: expected in adopter.look(), "that result")
+
+
+@pytest.mark.parametrize(
+    ("session", "entries", "state", "found"),
+    [
+        pytest.param(9, [b"PATH=/bin", b"MARK=1"], "S", True, id="with the mark"),
+        pytest.param(9, [b"A=1"], "S", True, id="with an incomplete environment"),
+        pytest.param(9, [b"PATH=/bin"], "S", False, id="with a complete environment"),
+        pytest.param(1, [b"PATH=/bin"], "S", True, id="in the session of ftrun"),
+        pytest.param(7, [b"A=1"], "S", False, id="in the session of a shell from outside"),
+        pytest.param(9, [b"PATH=/bin"], "D", True, id="unreadable"),
+    ],
+)
+def test_an_orphan_of_pid_1_may_stem_from_a_shell_from_outside(
+    monkeypatch: pytest.MonkeyPatch, session: int, entries: list[bytes], state: str, found: bool
+) -> None:
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    monkeypatch.setattr(job_processes, "_mark", lambda root: b"MARK=1")
+    monkeypatch.setattr(job_processes, "_start", lambda root: 9)
+    monkeypatch.setattr("ftrun.host.procfs.environment", lambda pid: entries if pid == 5 else [b"MARK=1"])
+    pid_1, root, shell = (
+        Stat(*values, 1, 9) for values in ((1, "", "S", 0, 1, 1), (2, "", "S", 1, 2, 1), (7, "", "S", 0, 7, 7))
+    )
+    orphan = Stat(5, "", state, 1, 5, session, 1, 10)
+    everyone = [pid_1, root, shell, orphan]
+    assert job_processes.belongs(everyone, 2)(orphan) == found
+    assert not job_processes.belongs(everyone, 2)(orphan._replace(start=8)) or b"MARK=1" in entries
+
+
+def is_open(job: Job, why: str) -> None:
+    wait_for(lambda: why in (see(job, job.pid).open_reason or ""), "the reason", 20)
+
+
+# A program that ends at Ctrl-C, and one that does not handle it.
+INTERRUPTED = """
+#include <semaphore.h>
+#include <signal.h>
+#include <unistd.h>
+static sem_t stop;
+static void end(int number) { sem_post(&stop); }
+int main(int count, char **words) {
+  sem_init(&stop, 0, 0);
+  signal(SIGINT, count > 1 ? SIG_DFL : end);
+  if (write(1, "ready\\n", 6) < 0) return 1;
+  while (sem_wait(&stop)) {}
+}
+"""
+
+
+@needs_spy
+@needs_compiler
+@pytest.mark.parametrize("handled", [True, False])
+def test_a_program_that_waits_for_ctrl_c_is_not_proved(job: Job, tmp_path: Path, handled: bool) -> None:
+    program = str(tmp_path / "interrupted")
+    Path(f"{program}.c").write_text(INTERRUPTED)
+    subprocess.run(["gcc", "-pthread", "-o", program, f"{program}.c"], check=True)
+    job.start(f"import os; os.execv({program!r}, {[program] if handled else [program, 'not']})")
+    if handled:
+        is_open(job, "may be woken by signal 2, which its process handles")
+    else:
+        assert "waits for a lock" in closed(job, job.pid).mechanism
+
+
+@needs_spy
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_shell_that_handles_ctrl_c_by_itself_hides_no_deadlock(job: Job, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip("there is no such shell")
+    code = 'import os, threading; os.write(1, b"x\\n"); l = threading.Lock(); l.acquire(); l.acquire()'
+    stuck = f"{sys.executable} -c '{code}'"
+    job.start(f"import os; os.execvp({shell!r}, [{shell!r}, '-c', {stuck + '; true'!r}])")
+    assert "waits for a lock" in closed(job, job.pid).mechanism
+
+
+# A ring whose descriptor is closed: its mapping keeps it, and it may write to a pipe or signal an event descriptor.
+RING = """
+libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p
+ring = libc.syscall(425, 4, ctypes.create_string_buffer(120))
+for offset in 0, 0x10000000:
+    assert libc.mmap(None, ctypes.c_size_t(4096), 3, 1, ring, ctypes.c_long(offset)) > 0
+os.close(ring); a, b = os.pipe(); e = os.eventfd(0)
+"""
+
+
+@needs_spy
+@pytest.mark.parametrize("wait", ["os.read(a, 1)", "os.read(e, 8)"])
+def test_a_ring_of_io_uring_without_a_descriptor_may_end_a_wait(
+    job: Job, monkeypatch: pytest.MonkeyPatch, wait: str
+) -> None:
+    if not permitted(425, 4, ctypes.create_string_buffer(120)):
+        pytest.skip("there is no io_uring here")
+    monkeypatch.setattr(mounts, "listed", list)  # no control groups, which may signal any event descriptor
+    job.start(f"{SMALL}{RING}ready(); {wait}")
+    wait_for(lambda: state_of(job.pid) == "S", "the wait")
+    is_open(job, "may be woken by io_uring")

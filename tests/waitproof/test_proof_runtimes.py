@@ -1,0 +1,181 @@
+"""Deadlocks and healthy waits of programs in other versions of Python, and beside libraries that wait in other ways."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.evidence_job import Job, needs_spy
+from support.evidence_job import job as job
+from support.proving import HEAD, closed, see
+from support.pythons import NEW, version
+from support.runs import state_of, wait_for
+from waitproof import recognized, stacks
+from waitproof.libraries import Libraries
+from waitproof.stacks import Frame
+
+pytestmark = needs_spy
+OTHERS = [python for python in NEW[1:] if not version(python).startswith("3.11")]  # which all other tests use
+
+# Before 3.11 a thread of Python does not know its number in the kernel.
+OPEN = {
+    "an event that SIGTERM sets": (
+        "e = threading.Event(); signal.signal(signal.SIGTERM, lambda *_: e.set()); ready(); e.wait()"
+    ),
+    "an event of processes that SIGHUP sets": (
+        "e = multiprocessing.Event(); signal.signal(signal.SIGHUP, lambda *_: e.set()); ready(); e.wait()"
+    ),
+    "a side thread with a timer": "thread(time.sleep, 500); ready(); stuck()",
+}
+CLOSED = {
+    "a lock": ("ready(); stuck()", "waits for a lock at <string>:"),
+    "a thread that is joined": ("t = threading.Thread(target=stuck, daemon=True); t.start(); ready(); t.join()", ""),
+    "an event loop": (
+        "async def main():\n    ready()\n    await asyncio.get_running_loop().create_future()\nasyncio.run(main())",
+        "waits for",
+    ),
+    "a semaphore of processes": (
+        "s = fork.Semaphore(0); fork.Process(target=s.acquire).start(); ready(); s.acquire()",
+        "a lock in shared memory",
+    ),
+}
+# Interpreters in one process, since 3.12 each with a lock of its own: (the name of the module, how one is made).
+INTERPRETERS = {"3.12": ("_xxsubinterpreters", "create()"), "3.13": ("_interpreters", "create('isolated')")}
+
+
+def _sleeps(pid: int) -> bool:
+    return state_of(pid) == "S"
+
+
+def _pythons() -> list[Any]:
+    """The newest one, and the newest that does not know these numbers; all others in the slow form."""
+    if not OTHERS:
+        return [pytest.param(Path(), marks=pytest.mark.skip("no other version of Python is installed with pyenv"))]
+    older = [python for python in OTHERS if version(python).startswith(("3.8.", "3.9.", "3.10."))]
+    quick = {OTHERS[-1], *older[-1:]}
+    slow = pytest.mark.slow
+    return [pytest.param(python, id=version(python), marks=() if python in quick else slow) for python in OTHERS]
+
+
+@pytest.mark.parametrize("python", _pythons())
+def test_another_version_of_python_is_never_convicted_for_a_wait_that_may_end(job: Job, python: Path) -> None:
+    for number, (name, code) in enumerate(OPEN.items()):
+        one = job if number == 0 else Job(job.folder)
+        try:
+            one.start(HEAD + code, "0", python=python)
+            wait_for(partial(_sleeps, one.pid), "the wait")
+            assert see(one, one.pid).open_reason, name
+        finally:
+            one.end()
+
+
+@pytest.mark.parametrize("python", _pythons())
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_deadlock_in_another_version_of_python_is_proved(job: Job, python: Path, name: str) -> None:
+    code, text = CLOSED[name]
+    job.start(HEAD + code, "0", python=python)
+    assert text in closed(job, job.pid).mechanism
+
+
+@pytest.mark.parametrize("number", INTERPRETERS)
+@pytest.mark.parametrize("proved", [False, True])
+def test_an_interpreter_beside_the_main_one_ends_its_wait_or_is_a_part_of_the_deadlock(
+    job: Job, number: str, proved: bool
+) -> None:
+    python = next((python for python in OTHERS if version(python).startswith(number)), None)
+    if python is None:
+        pytest.skip(f"Python {number} is not installed with pyenv")
+    module, create = INTERPRETERS[number]
+    code = (
+        "import _thread; l = _thread.allocate_lock(); l.acquire(); l.acquire()"
+        if proved
+        else "import time; time.sleep(500)"
+    )
+    job.start(
+        f"import {module} as other\n{HEAD}one = other.{create}\n"
+        f"t = threading.Thread(target=other.run_string, args=(one, {code!r}), daemon=True)\n"
+        "t.start(); ready(); t.join()",
+        "0",
+        python=python,
+    )
+    if proved:
+        assert closed(job, job.pid).open_reason is None
+    else:
+        wait_for(lambda: "waits for a timer" in (see(job, job.pid).open_reason or ""), "the reason", 20)
+
+
+def test_a_collective_with_the_default_timeout_is_presumed_to_wait_for_its_ranks_and_one_with_a_short_one_is_not() -> (
+    None
+):
+    reduce = (Frame("all_reduce", "/x/torch/distributed/distributed_c10d.py", 9),)
+    for frames, name in ((reduce, "python"), ((), "pt_gloo_runloop")):
+        assert recognized.presumed(frames, name, 1770.0, sleeps=False) is not None
+        assert recognized.presumed(frames, name, None, sleeps=False) is not None
+        assert recognized.presumed(frames, name, 70.0, sleeps=False) is None
+    assert recognized.presumed((), "gloo_tcp_loop", 0.01, sleeps=False) is not None
+
+
+def test_no_handler_runs_in_the_code_of_a_collective_or_of_a_backward_pass_but_in_a_hook_of_that() -> None:
+    reduce = Frame("all_reduce", "/x/torch/distributed/distributed_c10d.py", 9)
+    backward = Frame("_engine_run_backward", "/x/torch/autograd/graph.py", 9)
+    own = Frame("hook", "/home/me/train.py", 9)
+    assert recognized.runs_no_handler([reduce, own])
+    assert recognized.runs_no_handler([backward, own])
+    assert not recognized.runs_no_handler([own, backward])
+    assert not recognized.runs_no_handler([])
+
+
+def test_the_main_thread_has_the_number_of_its_process_where_python_does_not_know_it() -> None:
+    content = (
+        b'[{"thread_name": "worker", "os_thread_id": null, "active": true, "owns_gil": false, "frames": []},'
+        b' {"thread_name": "MainThread", "os_thread_id": null, "active": true, "owns_gil": false, "frames": []},'
+        b' {"thread_name": "other", "os_thread_id": null, "active": true, "owns_gil": false, "frames": []}]'
+    )
+    found = stacks.parse(7, content)
+    assert [thread.tid for thread in found.threads] == [None, 7, None]
+    assert found.main is found.threads[1]
+
+
+# A library that handles SIGTERM while it trains: that ends no wait in a step, and may end one between two of them.
+TRAINS = """
+class Loop:
+    def advance(self, wait):
+        wait()
+
+    def run(self, wait):
+        wait()
+"""
+
+
+@pytest.mark.parametrize("file", ["lightning/pytorch/loops/fit_loop.py", "pytorch_lightning/loops/fit_loop.py"])
+@pytest.mark.parametrize("waits", ["stuck", "threading.Event().wait"])
+def test_a_deadlock_in_a_step_is_proved_although_the_library_handles_sigterm(job: Job, file: str, waits: str) -> None:
+    path = job.folder / file
+    path.parent.mkdir(parents=True)
+    path.write_text(TRAINS)
+    load = (
+        f"import runpy; made = runpy.run_path({str(path)!r})['Loop'](); signal.signal(signal.SIGTERM, lambda *_: None)"
+    )
+    job.start(f"{HEAD}{load}; ready(); made.advance({waits})", "0")
+    between = Job(job.folder)
+    try:
+        between.start(f"{HEAD}{load}; ready(); made.run({waits})", "0")
+        closed(job, job.pid)
+        wait_for(partial(_sleeps, between.pid), "the wait")
+        assert "signal 15, which its process handles" in (see(between, between.pid).open_reason or "")
+    finally:
+        between.end()
+
+
+def test_the_compiler_of_mindspore_gives_nothing_to_other_waits() -> None:
+    """Its schedule looks every three seconds whether an analysis may go on; only what waits in the compiler gets it."""
+    common, own = {"/lib/libc.so.6", "/lib/libstdc++.so.6"}, {"/mindspore/lib/libmindspore_frontend.so"}
+    schedule, other = Libraries(frozenset(own), frozenset(own | common)), frozenset({"/mindspore/lib/libcore.so"})
+    assert recognized.given((), False, schedule, ()) == {recognized.Gives.COMPILER}
+    assert recognized.given((), False, Libraries(other, frozenset(own | other)), ()) == frozenset(recognized.Gives)
+    assert recognized.given((), False, None, ()) == frozenset(recognized.Gives)
+    assert recognized.needed((), schedule) == recognized.Gives.COMPILER
+    assert recognized.needed((), Libraries(other, other)) == recognized.Gives.ANYTHING

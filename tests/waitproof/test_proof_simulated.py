@@ -1,0 +1,147 @@
+"""The proof of a deadlock against a simulation of every schedule: what is proved to stand still never moves again.
+
+A stop is only continued by a process above it, as the proof assumes; all else may do what the kernel lets it.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from support.waiting_worlds import State, made, pid_of, shown, tid_of
+from waitproof import proof, recognized
+from waitproof.proof import Facts
+from waitproof.recognized import Presumed
+from waitproof.wakers import Reader
+
+STATES: Final = 4000  # of one world; larger ones are left out
+WORLDS: Final = int(os.environ.get("FTRUN_WORLDS", "400"))
+
+
+class Outcome(NamedTuple):
+    """`proved`: the proof says that nothing can end the wait; `stuck`: the simulation does, of the main threads that
+    the proof was asked about; `wrong`: the threads that were proved to stand still and can move."""
+
+    proved: bool
+    stuck: bool
+    wrong: tuple[str, ...] = ()
+
+
+def moving(start: State) -> set[int] | None:
+    """The threads that move in some schedule; None if there are too many states."""
+    seen, waiting, moved = {start[1:]}, [start], set[int]()
+    while waiting:
+        for thread, state in waiting.pop().successors():
+            if thread is not None:
+                moved.add(thread)
+            moved |= {n for n, at in enumerate(state.at) if at is None and start.at[n] is not None}
+            if state[1:] not in seen:
+                seen.add(state[1:])
+                waiting.append(state)
+        if len(seen) > STATES:
+            return None
+    return moved
+
+
+def tried(seed: int) -> Outcome | None:
+    chance = random.Random(seed)
+    state = made(chance)
+    runs = [0] * len(state.at)
+    before = state, tuple(runs)
+    for number in range(chance.randint(0, 12)):
+        following = list(state.successors())
+        if not following:
+            break
+        if number % 3 == 0:
+            before = state, tuple(runs)
+        thread, state = chance.choice(following)
+        if thread is not None:
+            runs[thread] += 1
+    if chance.random() < 0.7:
+        before = state, tuple(runs)
+    living = [n for n, life in enumerate(state.life) if life == "alive"]
+    if not living or (moved := moving(state)) is None:
+        return None
+    of_ranks = chance.sample(living, chance.randint(0, len(living)))
+    facts = Facts(pid_of(0), {pid_of(n): n for n in of_ranks}, tuple(pid_of(n) for n in of_ranks))
+    world, stacks = shown(state, tuple(runs))
+    found = proof.prove(shown(*before)[0], world, stacks, facts)
+    threads = {(pid_of(state.plan.programs[n][0]), tid_of(state.plan, n)): n for n in range(len(state.at))}
+    mains = [n for (pid, tid), n in threads.items() if pid == tid and state.life[state.plan.programs[n][0]] == "alive"]
+    asked = [[n] for n in mains if state.plan.programs[n][0] in of_ranks] if of_ranks else [mains]
+    stuck = any(not moved & set(group) for group in asked)
+    if found.open_reason is not None:
+        return Outcome(False, stuck)
+    wrong = [n for wait in found.waits if (n := threads.get((wait.pid, wait.tid))) in moved]
+    return Outcome(
+        True, stuck, tuple(f"seed {seed}: {state.op(n)} of {tid_of(state.plan, n)}" for n in wrong if n is not None)
+    )
+
+
+def outcomes(worlds: int) -> Iterator[Outcome]:
+    return (found for seed in range(worlds) if (found := tried(seed)) is not None)
+
+
+def test_what_is_proved_never_moves_in_any_schedule_and_much_of_what_is_stuck_is_proved(
+    record_property: Callable[[str, object], None],
+) -> None:
+    found = list(outcomes(WORLDS))
+    assert [one.wrong for one in found if one.wrong] == []
+    proved, stuck = sum(one.proved for one in found), sum(one.stuck for one in found)
+    record_property("proved", f"{proved} of {stuck} in {len(found)} worlds")
+    assert all(one.stuck for one in found if one.proved)
+    assert proved >= 0.45 * stuck > 0.05 * len(found), f"{proved} of {stuck} are proved, in {len(found)} worlds"
+
+
+def without(*_: Any) -> set[int]:
+    """Nobody may end the wait."""
+    return set()
+
+
+def blind(original: Any, **changed: Any) -> Any:
+    """The same function with fields of the world that are empty."""
+
+    def call(self: Any, *arguments: Any) -> Any:
+        world = self._world
+        self._world = world._replace(**changed)
+        try:
+            return original(self, *arguments)
+        finally:
+            self._world = world
+
+    return call
+
+
+BUGS: Final[dict[str, tuple[object, str, Any]]] = {
+    "the other end of a pipe": (Reader, "_pipe", without),
+    "other processes with a shared lock": (Reader, "_futex", without),
+    "the child that is awaited": (Reader, "_child", without),
+    "the holder of a file lock": (Reader, "_file_lock", without),
+    "an event descriptor's other holders": (Reader, "_eventfd", without),
+    "the other end of a socket": (Reader, "_socket", without),
+    "what a signal handler may do": (Reader, "_signals", lambda *_: set()),
+    "who may continue a stopped process": (Reader, "_above", lambda *_: iter(())),
+    "pipes outside the job": (Reader, "_pipe", blind(Reader._pipe, outside={})),
+    "sockets outside the job": (Reader, "_socket", blind(Reader._socket, outside={})),
+    "shared locks outside the job": (Reader, "_futex", blind(Reader._futex, outside={})),
+    "that a timer ends": (recognized, "presumed", lambda *_: Presumed()),
+}
+
+
+@pytest.mark.parametrize("what", BUGS)
+def test_a_proof_that_overlooks_something_is_caught(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*BUGS[what])
+    assert any(one.wrong for one in outcomes(20 * WORLDS)), "nothing was wrong"
+
+
+def test_a_proof_that_forgets_the_other_threads_of_a_process_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = Reader.of
+
+    def forgetful(self: Reader, pid: int, thread: Any) -> Any:
+        found = of(self, pid, thread)
+        return found._replace(pids=found.pids - {pid})
+
+    monkeypatch.setattr(Reader, "of", forgetful)
+    assert any(one.wrong for one in outcomes(20 * WORLDS))
