@@ -1,14 +1,17 @@
 """Groups whose members share a folder: another member takes the place of a lost coordinator, on hosts of their own."""
 
 import json
+import re
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from ftrun.core.group import lease
 from ftrun.helpers.messenger.group_link import QUIET
 from net.test_group_fewer import QUICK, members, until_spare
+from net.test_group_view import ftctl
 from support.group_runs import Group
 from support.hosts import Hosts
 from support.runs import wait_for
@@ -51,6 +54,12 @@ def test_all_train_again_within_one_lease_after_the_loss_of_member_0(hosts: Make
     if lost == "dead":
         group.rank(0).kill()
     group.gone.add(0)
+    told = (
+        r"member 0 \(host-0\) is missing: no contact for .*; its lease in the shared folder ends at \S+ UTC, .* more,"
+    )
+    for rank in (1, 2, 3):
+        status = partial(ftctl, group.rank(rank), "status")
+        wait_for(lambda ask=status: re.search(told, ask().stdout), f"the status of {rank}")  # type: ignore[misc]
     group.until_started(2, nodes=3, timeout=LENGTH + 60)
     took = time.monotonic() - began
     print(f"loss of member 0 ({lost}), {shape}: {took:.1f} s with a lease of {LENGTH:.0f} s")
