@@ -120,8 +120,9 @@ def test_an_entry_names_a_program_and_a_client_with_a_protocol(entry: Entry) -> 
 def group_messenger() -> GroupMessenger:
     group = Group(2, 1, "127.0.0.1:29470", None, 600.0, "job", "options")
     helpers, work_dir = SimpleNamespace(add=lambda *arguments, **more: None), SimpleNamespace(path="/run-dir")
+    unset = SimpleNamespace(state_dir=None, log_dir=None)
     context: Any = SimpleNamespace(
-        policy=Policy(), group=group, helpers=helpers, work_dir=work_dir, beat_dir="/beats", records=[]
+        settings=unset, policy=Policy(), group=group, helpers=helpers, work_dir=work_dir, beat_dir="/beats", records=[]
     )
     return GroupMessenger(context)
 

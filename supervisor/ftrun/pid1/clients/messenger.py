@@ -13,7 +13,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from ftrun.core.group.messages import MISSED_PULSES, Report
+from ftrun.config.derived import state_dir
+from ftrun.core.group.messages import MISSED_PULSES, GroupOrder, Report
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import GroupMember, report
@@ -76,6 +77,7 @@ class GroupMessenger(Messenger):
         self._silent = self._lost = False  # as last reported to the core
         self._resumed: float | None = None  # when this ftrun was resumed after the end of its lease
         self._refusal = ""
+        self._tenure: float | None = None  # until when the ranks here may run, as the coordinator
         self._life: LifeSign | None = None
         super().__init__(context)
 
@@ -104,6 +106,7 @@ class GroupMessenger(Messenger):
             scale_out=group.scale_out,
             port=self._life_sign(),
             contained=os.getpid() == 1,
+            folder=self._lease_folder(),
         )
         arguments = (context.work_dir.path, context.beat_dir, EXACT.dump(self._address))
         context.helpers.add(self.name, *arguments, paired=True, prompt=True)  # the command waits for it
@@ -116,6 +119,8 @@ class GroupMessenger(Messenger):
                 self._contact(now - age, now)
                 if self._life is not None:
                     self._life.clear()
+            case messages.Tenure(until):
+                self._tenure = until
             case messages.RankZeroSilent(why):
                 return [self._contact_lost(why, now)]
             case messages.Refused(why, final, over):
@@ -144,6 +149,17 @@ class GroupMessenger(Messenger):
 
     @property
     def deadline(self) -> float | None:
+        tenure, contact = self._tenure_end, self._contact_deadline
+        return contact if tenure is None else tenure if contact is None else min(tenure, contact)
+
+    @property
+    def _tenure_end(self) -> float | None:
+        """When the ranks here stop, since another coordinator may begin an epoch."""
+        at_work = self._sent is not None and self._sent.state in ("running", "fallen")
+        return None if self._tenure is None or not at_work else max(self._tenure, self._resumed_until)
+
+    @property
+    def _contact_deadline(self) -> float | None:
         if self._lost:
             return None
         if self._last_contact is None:
@@ -173,6 +189,10 @@ class GroupMessenger(Messenger):
         if now >= self.deadline + STOPPED and self._resumed is None:
             self._resumed = now
             return []
+        if self._tenure_end is not None and now >= self._tenure_end and self._sent is not None:
+            self._tenure = None
+            why = "the lease of this coordinator in the shared folder has ended, so another member may take over"
+            return [ev.GroupOrderReceived(now, GroupOrder(self._sent.epoch, "stop", why))]
         silence = durations.seconds(now - self._silent_since)
         return [self._contact_lost(f"there was no reply from {self._rank_zero} for {silence}", now)]
 
@@ -201,6 +221,11 @@ class GroupMessenger(Messenger):
     def seek_imports(self) -> None:
         """For the standbys of a spare, which receive the answer."""
         self.send(messages.SeekImports())
+
+    def _lease_folder(self) -> str:
+        """Where the group has a lease, if its members share that folder: they find that out by themselves."""
+        path = state_dir(self.context.settings)
+        return os.path.abspath(path) if path is not None else ""
 
     def _life_sign(self) -> int:
         """The number of a port by which rank 0 finds out that this ftrun has died; 0: there is none."""
