@@ -193,6 +193,11 @@ def test_members_that_stall_together_report_it_once() -> None:
     assert len(made(2, names=names).take(stalled, 1.0)) == 1, "it stalls alone"
 
 
+def test_of_members_that_were_suspended_together_member_0_says_it() -> None:
+    frozen, names = {"event": "frozen", "seconds": 40.0}, (*NAMES, "frozen")
+    assert [len(made(member, names=names).take(frozen, 1.0)) for member in (0, 1, 2)] == [1, 0, 0]
+
+
 def test_a_long_wait_is_reported() -> None:
     (due,) = made().take(WAITING, 1.0)
     assert (due.event, due.about and due.about["cause"]) == ("waiting", "wait")

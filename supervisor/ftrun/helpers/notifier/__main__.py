@@ -278,6 +278,8 @@ def sentence(found: Record) -> str:
         case "disk":
             lost = "the job goes on, but nothing that happens is recorded or reported until there is space on it"
             return f"the disk of the run dir {found.get('run_dir')} is full: {lost}"
+        case "frozen":
+            return sentences.frozen(state.number(found.get("seconds")) or 0.0)
         case "recovering":
             return f"recovery by {found.get('rung')}: {found.get('why')}"
         case "hang" | "fault":

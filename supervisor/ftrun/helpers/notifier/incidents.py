@@ -91,6 +91,8 @@ class Incidents:
             return [*due, Due(event, found, self._about(found))]
         if event == "stalled" and self._stands_still_below():
             return due
+        if event == "frozen" and not self._reports:
+            return due  # a whole job is suspended and continued together
         return [*due, Due(event, found)]
 
     def overdue(self, now: float, ended: bool = False) -> list[Due]:
