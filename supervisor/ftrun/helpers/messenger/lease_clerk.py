@@ -35,8 +35,7 @@ class Clerk:
             self._write(self._mark, b"")
             self._proved = True
             say({"proved": True})
-        numbers = [int(name) for name in os.listdir(self._folder) if name.isascii() and name.isdigit()]
-        number = max(numbers, default=0)
+        number = max(self._numbers(), default=0)
         if number <= self._newest or (found := self._read(number)) is None:
             return None
         self._newest = number
@@ -60,15 +59,19 @@ class Clerk:
                 return {"taken": number}  # by an earlier attempt, whose reply was lost
             self._newest = max(self._newest, number)
             return {"seen": found}
-        if number > 1 and not self._exists(number - 1, fresh):
+        # Where there is none beyond either, somebody has emptied the folder.
+        if number > 1 and not self._exists(number - 1, fresh) and max(self._numbers()) > number:
             os.unlink(self._path(str(number)))
             return {"failed": "a newer place is taken"}
         self._newest = max(self._newest, number)
-        for old in sorted(int(name) for name in os.listdir(self._folder) if name.isascii() and name.isdigit()):
+        for old in sorted(self._numbers()):
             if old > number - KEPT:
                 break
             os.unlink(self._path(str(old)))
         return {"taken": number}
+
+    def _numbers(self) -> list[int]:
+        return [int(name) for name in os.listdir(self._folder) if name.isascii() and name.isdigit()]
 
     def _exists(self, number: int, fresh: str) -> bool:
         """Asked from the storage, not from a cache."""
