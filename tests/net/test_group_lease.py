@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -52,11 +53,14 @@ class FrozenDisk:
         words = ["sh", "-c", self.GUARD, "sh", str(self.view)]
         self._guard = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
 
-    def freeze(self) -> None:
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Nothing that has asked it for something can be killed meanwhile."""
         subprocess.run(["fsfreeze", "--freeze", str(self.view)], check=True, timeout=60)
-
-    def thaw(self) -> None:
-        subprocess.run(["fsfreeze", "--unfreeze", str(self.view)], check=True, timeout=60)
+        try:
+            yield
+        finally:
+            subprocess.run(["fsfreeze", "--unfreeze", str(self.view)], check=True, timeout=60)
 
     def end(self) -> None:
         assert self._guard.stdin is not None
@@ -127,18 +131,17 @@ def test_a_folder_that_stalls_disturbs_nobody_and_nobody_takes_over_in_it(frozen
     group.begin()
     group.until_started(1)
     until_witnesses(group, 2)
-    frozen_disk.freeze()
-    began, step = time.monotonic(), group.book.step
-    wait_for(lambda: time.monotonic() > began + LENGTH + 5, "the end of a lease that is not renewed", LENGTH + 60)
-    assert group.book.epochs == [1]
-    assert group.book.step > step
-    here.hosts[0].cut(silent=True)
-    group.rank(0).kill()
-    group.gone.add(0)
-    began = time.monotonic()
-    wait_for(lambda: time.monotonic() > began + LENGTH + 5, "the time of a takeover", LENGTH + 60)
-    assert group.book.epochs == [1]
-    frozen_disk.thaw()
+    with frozen_disk.frozen():
+        began, step = time.monotonic(), group.book.step
+        wait_for(lambda: time.monotonic() > began + LENGTH + 5, "the end of a lease that is not renewed", LENGTH + 60)
+        assert group.book.epochs == [1]
+        assert group.book.step > step
+        here.hosts[0].cut(silent=True)
+        os.kill(group.rank(0).pid, signal.SIGKILL)
+        group.gone.add(0)
+        lost = time.monotonic()
+        wait_for(lambda: time.monotonic() > lost + LENGTH + 5, "the time of a takeover", LENGTH + 60)
+        assert group.book.epochs == [1]
     began = time.monotonic()
     group.until_started(2, nodes=2, timeout=LENGTH + 60)
     print(f"training again {time.monotonic() - began:.1f} s after the end of the stall")
