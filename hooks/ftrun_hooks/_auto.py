@@ -50,7 +50,7 @@ class Training:
         self.program_reports_steps = False
         self.between: Automatic | None = None
         self.rounds_between = 0
-        self.backward_passes = 0
+        self.backward_passes = self.graphs = 0
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         if own_slot.words is None:
@@ -79,9 +79,12 @@ class Training:
         self.optimizes = True
 
     def graph_ran(self) -> None:
-        """A compiled function, of which it is not known whether it is a step."""
+        """A compiled function, of which it is not known whether it is a step.  The first one may set the weights, and
+        the program may load others then."""
         if self.optimizes:
-            self.moved()
+            self.graphs += 1
+            if self.graphs > 1:
+                self.moved()
 
     def moved(self) -> None:
         """A part of training has ended that is not known to be one step: a heartbeat as long as no optimizer steps, in
@@ -362,16 +365,14 @@ def find(asking: Any, name: str, path: Any, target: Any) -> Any:
 def _note_import(framework: str) -> None:
     """For the supervisor, which says what it can see of this program."""
     try:
-        file = os.open(os.path.join(os.environ["FTRUN_BEAT_DIR"], at.BEATS), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, LookupError):
-        return
-    try:
-        magic = at.MAGIC.to_bytes(at.WORD, sys.byteorder)
-        if os.fstat(file).st_size == at.FILE_BYTES and os.pread(file, at.WORD, at.H_MAGIC * at.WORD) == magic:
-            word = at.H_FRAMEWORKS + at.FRAMEWORKS.index(framework)
-            os.pwrite(file, (1).to_bytes(at.WORD, sys.byteorder), word * at.WORD)
-    finally:
-        os.close(file)
+        path = os.path.join(os.environ["FTRUN_BEAT_DIR"], at.BEATS)
+        with open(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC), "r+b", buffering=0) as file:
+            whole = os.fstat(file.fileno()).st_size == at.FILE_BYTES
+            if whole and int.from_bytes(file.read(at.WORD), sys.byteorder) == at.MAGIC:
+                file.seek((at.H_FRAMEWORKS + at.FRAMEWORKS.index(framework)) * at.WORD)
+                file.write((1).to_bytes(at.WORD, sys.byteorder))
+    except Exception:
+        pass
 
 
 def _once(loader: Any) -> None:

@@ -126,7 +126,7 @@ def test_a_full_disk_is_reported_though_it_can_not_be_recorded(runs: Runs) -> No
     assert run.wait() == 0, run.log()
     found, _ = json.JSONDecoder().raw_decode(seen.read_text())  # another one follows at the end
     assert found["event"] == "disk"
-    assert "the disk of the run dir is full" in found["text"]
+    assert f"the disk of the run dir {full} is full" in found["text"]
 
 
 def test_sentences_are_for_people() -> None:

@@ -98,8 +98,8 @@ PROGRAMS = {
     "a compiled function, without an optimizer and with one": (
         "import mindspore.common.api as api\n"
         "from mindspore.nn.optim.optimizer import Optimizer\n"
-        "step = api._JitExecutor(); shows(step(1)); Optimizer(); step(1); shows()",
-        ["0 False (1,)", "0 True"],
+        "step = api._JitExecutor(); step(1); shows(step(1)); Optimizer(); step(1); shows(); step(1); shows()",
+        ["0 False (1,)", "0 False", "0 True"],
     ),
     "a loop of PaddlePaddle": (
         "from paddle.optimizer.adam import Adam, Optimizer\n"
@@ -110,7 +110,7 @@ PROGRAMS = {
         "import paddle, paddle.base.executor\n"
         "from paddle.optimizer.optimizer import Optimizer\n"
         "paddle.dynamic = False; run = paddle.base.executor.Executor().run\n"
-        "run(0); shows(); Optimizer().minimize(1); shows(); shows(run(3))",
+        "run(0); shows(); Optimizer().minimize(1); run(0); shows(); shows(run(3))",
         ["0 False", "0 False", "0 True 3"],
     ),
     "Keras": (

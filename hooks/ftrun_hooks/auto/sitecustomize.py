@@ -11,8 +11,17 @@ import sys
 class FtrunFinder(object):
     """Finds `ftrun_hooks`, whether or not it is installed, and passes modules of these packages to `_auto`."""
 
-    watched = ("torch.", "torch_npu.", "safetensors.torch", "mindspore.", "paddle.", "keras.", "orbax.", "jax.")
-    watched += ("tensorflow.",)
+    watched = (
+        "torch.",
+        "torch_npu.",
+        "safetensors.torch",
+        "mindspore.",
+        "paddle.",
+        "keras.",
+        "orbax.",
+        "jax.",
+        "tensorflow.",
+    )  # type: tuple[str, ...]
     kept = None  # in a standby that was started: what its imports have printed (`_kept_lines.py`)
 
     def __init__(self, crash_recorder):  # type: (CrashRecorder) -> None

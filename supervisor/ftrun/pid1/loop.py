@@ -43,7 +43,8 @@ from ftrun.pid1.state_file import StateFile
 if TYPE_CHECKING:
     from ftrun.pid1.rank_recovery import RankRecovery
 
-FREEZE = 0.1  # s; a later wake-up means that ftrun was frozen
+FREEZE = 0.1  # s after a deadline of the job; a later wake-up means that ftrun was frozen
+LONG_FREEZE = 5.0  # s after any other deadline
 SUPERVISED = (Starting, Running, Suspect)
 
 
@@ -171,11 +172,15 @@ class Supervisor:
         if ends_tree:
             others.append(self._tree_killer.recheck_at)
         until = min((time for time in (deadline, *others) if time is not None), default=None)
-        timeout = None if until is None else max(0.0, until - time.monotonic()) * 1000
+        before = time.monotonic()
+        timeout = None if until is None else max(0.0, until - before) * 1000
         ready = {fd for fd, _ in self._poll.poll(None if timeout is None else int(timeout + 0.999))}
         now = time.monotonic()
+        due = now if until is None else max(until, before)
         if deadline is not None and now - deadline > FREEZE:
-            self._queue.append(ev.WokeLate(now, deadline))
+            self._queue.append(ev.WokeLate(now, min(deadline, due)))
+        elif now - due > LONG_FREEZE and isinstance(phase, Starting | Running | Suspect):
+            self._queue.append(ev.WokeLate(now, due))
         if (reports := ready & self._launcher.descriptors) or self._launcher.is_late(now):
             ready -= reports  # closed below, and the next descriptor may get such a number
             self._launched(now)

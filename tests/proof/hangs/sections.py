@@ -8,11 +8,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from proof.hangs.hanging import BESIDE, HANGS, MOMENTS, ONLY, RANKS, SHAPES, SINGLE, SOON, STARTED, UNBEGUN, WORKER
-from proof.hangs.healthy import MOMENTS as HEALTHY_MOMENTS
+from proof.hangs.hanging import (
+    BESIDE,
+    BESIDE_ALL,
+    HANGS,
+    MOMENTS,
+    ONLY,
+    RANKS,
+    SHAPES,
+    SINGLE,
+    SOON,
+    STARTED,
+    UNBEGUN,
+    WORKER,
+)
 from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import UNENDED
 from proof.hangs.others import section
+from proof.hangs.rows import MOMENTS as HEALTHY_MOMENTS
 from support.measured import RESULTS, Measured, save
 
 Run = dict[str, Any]
@@ -26,6 +39,8 @@ INTRODUCTION = {
     RANKS: "`torchrun` has started two ranks, which average their gradients (gloo). The hang happens in rank 1, and "
     "rank 0 waits for it in a collective.",
     STARTED: "The same two ranks, started by `ftrun --nproc-per-node 2`.",
+    BESIDE_ALL: "The program is one process beside what most jobs have: native threads with timers, in a library that "
+    "is mapped as `libcuda.so.1`; the server of prometheus_client; a thread of a package `wandb`; a SIGTERM handler.",
 }
 # What a report says that differs from run to run.
 CHANGING = (

@@ -43,10 +43,6 @@ WAITING: Final = 256  # notifications for one destination
 DESTINATIONS: Final = 3  # descriptor
 MOST: Final = 1 << 20  # bytes of it
 SCHEMA: Final = 1
-FULL: Final = (
-    "the disk of the run dir is full: the job goes on, but nothing that happens is recorded or reported until there is "
-    "space; free some, `ftctl status` names the folder"
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -109,7 +105,7 @@ class Notifier:
         if before or not self._full or "disk" not in self._asked.names:
             return []
         attempt = state.integer(state.load(self._run_dir).part("now").get("attempt", {}).get("number"))
-        return [Due("disk", {"event": "disk", "time": clock.timestamp(), "attempt": attempt})]
+        return [Due("disk", {"event": "disk", "time": clock.timestamp(), "attempt": attempt, "run_dir": self._run_dir})]
 
     def _limit(self) -> int | None:
         return state.integer(state.load(self._run_dir).part("run").get("max_restarts"))
@@ -280,7 +276,10 @@ def sentence(found: Record) -> str:
         case "waiting":
             return f"no command has run for {seconds(state.number(found.get('seconds')) or 0.0)}: {found.get('why')}"
         case "disk":
-            return FULL
+            lost = "the job goes on, but nothing that happens is recorded or reported until there is space on it"
+            return f"the disk of the run dir {found.get('run_dir')} is full: {lost}"
+        case "frozen":
+            return sentences.frozen(state.number(found.get("seconds")) or 0.0)
         case "recovering":
             return f"recovery by {found.get('rung')}: {found.get('why')}"
         case "hang" | "fault":
