@@ -143,6 +143,10 @@ def test_a_coordinator_whose_lease_ends_stops_its_ranks_also_if_its_messenger_sa
     assert client.settle(began + 21.0) == []
     client.handle(messenger.Tenure(None), began + 22.0)
     assert client.settle(began + 50.0) == []
+    client.handle(messenger.Tenure(began + 60.0), began + 50.0)
+    assert client.settle(began + 100.0) == []  # it was suspended, and may renew its lease
+    client.handle(messenger.Tenure(0.0), began + 100.1)
+    assert client.settle(began + 100.1) != []
 
 
 @pytest.mark.parametrize("answered", [False, True])

@@ -59,7 +59,7 @@ class Contact(NamedTuple):
 
 class Tenure(NamedTuple):
     """At the coordinator: until when its lease in the shared folder allows the ranks here to run, by time.monotonic();
-    None: without an end."""
+    None: without an end; 0: another member has it."""
 
     until: float | None
 

@@ -156,7 +156,9 @@ class GroupMessenger(Messenger):
     def _tenure_end(self) -> float | None:
         """When the ranks here stop, since another coordinator may begin an epoch."""
         at_work = self._sent is not None and self._sent.state in ("running", "fallen")
-        return None if self._tenure is None or not at_work else max(self._tenure, self._resumed_until)
+        if self._tenure is None or not at_work:
+            return None
+        return max(self._tenure, self._resumed_until) if self._tenure else 0.0
 
     @property
     def _contact_deadline(self) -> float | None:
@@ -184,15 +186,18 @@ class GroupMessenger(Messenger):
         return self.awaited if self.context.helpers.is_running(self.name) else set()
 
     def settle(self, now: float) -> list[ev.Event]:
+        tenure = math.inf if self._tenure_end is None else self._tenure_end
+        # After a suspension the messenger first has the time to renew the lease, unless it is another's already.
+        late = now >= tenure + STOPPED and self._resumed is None and tenure > 0.0
+        if now >= tenure and not late and self._sent is not None:
+            self._tenure = None
+            why = "the lease of this coordinator in the shared folder has ended, so another member may take over"
+            return [ev.GroupOrderReceived(now, GroupOrder(self._sent.epoch, "stop", why))]
         if self.deadline is None or now < self.deadline:
             return []
         if now >= self.deadline + STOPPED and self._resumed is None:
             self._resumed = now
             return []
-        if self._tenure_end is not None and now >= self._tenure_end and self._sent is not None:
-            self._tenure = None
-            why = "the lease of this coordinator in the shared folder has ended, so another member may take over"
-            return [ev.GroupOrderReceived(now, GroupOrder(self._sent.epoch, "stop", why))]
         silence = durations.seconds(now - self._silent_since)
         return [self._contact_lost(f"there was no reply from {self._rank_zero} for {silence}", now)]
 
