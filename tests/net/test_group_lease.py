@@ -116,6 +116,9 @@ def test_all_train_again_within_one_lease_after_the_loss_of_member_0(hosts: Make
     print(f"loss of member 0 ({lost}), {shape}: {took:.1f} s with a lease of {LENGTH:.0f} s")
     assert took < LENGTH + 2.0 + (0.0 if lost == "dead" else QUIET)
     assert set(members(group, 2).values()) == {1, 2, 3}
+    for rank in (1, 2, 3):
+        assert "its lease in the shared folder ends in" in group.rank(rank).stderr
+        assert next(one["then"] for one in group.rank(rank).named("lost") if one["member"] == 0) == "replace"
     if lost == "cut off":
         assert group.rank(0).named("exited")
         here.hosts[0].restore()

@@ -65,9 +65,11 @@ class Tenure(NamedTuple):
 
 
 class RankZeroSilent(NamedTuple):
-    """Rank 0 has not answered for too long; sent once until the next `Contact`."""
+    """Rank 0 has not answered for too long; sent once until the next `Contact`.  `takeover`: the seconds until another
+    member takes its place; None: none does."""
 
     why: str
+    takeover: float | None = None
 
 
 class Refused(NamedTuple):

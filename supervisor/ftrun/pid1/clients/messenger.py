@@ -121,8 +121,8 @@ class GroupMessenger(Messenger):
                     self._life.clear()
             case messages.Tenure(until):
                 self._tenure = until
-            case messages.RankZeroSilent(why):
-                return [self._contact_lost(why, now)]
+            case messages.RankZeroSilent(why, takeover):
+                return [self._contact_lost(why, now, takeover)]
             case messages.Refused(why, final, over):
                 self._refusal = f"{self._rank_zero} does not take this node: {why}"
                 self.problem(self._refusal)
@@ -286,12 +286,12 @@ class GroupMessenger(Messenger):
         self._resumed = None
         self._refusal = ""
 
-    def _contact_lost(self, why: str, now: float) -> ev.Event:
+    def _contact_lost(self, why: str, now: float, takeover: float | None = None) -> ev.Event:
         if (self._last_contact is None and now >= self._resumed_until) or now >= self._lease_end:
             self._lost = True
             return ev.CoordinatorLost(now, self._refusal or why)
         self._silent = True
-        return ev.CoordinatorSilent(now, self._refusal or why, self._lease_end)
+        return ev.CoordinatorSilent(now, self._refusal or why, self._lease_end, takeover)
 
 
 def _port_of_round(job: Job) -> int:
