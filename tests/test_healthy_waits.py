@@ -29,7 +29,7 @@ KINDS = (
     "a server of HTTP in a thread, whose handler sets an Event",
     "connect to a Unix socket whose backlog is full",
     "a daemon of the job that holds a flock and sleeps",
-    "a child that is stopped, and continued outside",
+    "a child that waits for a flock of somebody outside",
     "multiprocessing: a Manager whose Lock a child holds",
     "multiprocessing: a data worker that backs off, while the others wait with full queues",
     "asyncio: to_thread with a lock that a sleeping thread holds",
@@ -57,4 +57,4 @@ def test_a_healthy_wait_is_left_alone(results: Mapping[str, Future[Met]], name: 
 
 def test_no_kind_is_listed_twice() -> None:
     assert len({row.name for row in WAITS}) == len(WAITS)
-    assert len(ROWS) > 300
+    assert len(ROWS) > 400

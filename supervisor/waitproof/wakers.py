@@ -284,6 +284,8 @@ class Reader:
                 found[end, mode] = None
             elif not end.complete or depth > _NESTED:
                 raise _Open("waits for an epoll descriptor whose contents are not known")
+            elif end.key in self._world.outside:
+                raise _Open("waits for an epoll descriptor that a process outside the job has open, too")
             else:
                 sharing |= self._world.holders.get(end.key, {}).keys() - {pid}
                 waiting += [(member, direction, depth + 1) for member, direction in end.members]
