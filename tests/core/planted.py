@@ -249,11 +249,6 @@ def a_lost_coordinator_is_waited_for_like_any_member(right: Wrong, group: Any, e
     return right(group, event._replace(before=None))
 
 
-@planted("group.lease.is_binding", LEASE)
-def who_has_no_lease_starts_all_the_same(right: Wrong, place: Any) -> Any:
-    return False
-
-
 # --- in the rounds of the ranks of one node ---------------------------------------------------------------------------
 
 

@@ -164,7 +164,7 @@ def test_a_program_reports_steps_and_batches_and_has_sections_without_a_change(b
     functions = [f"def {name}():\n{textwrap.indent(code, '    ')}" for name, code in parts.items()]
     found = run(beats, tmp_path, "\n".join([DATASETS, *functions, PARTS]))
     assert claimed(beats) == {0: found.pop("pid")}
-    assert beats.slot()["flags"] == 1
+    assert (beats.slot()["flags"], beats.slot()["source"]) == (1, 1)
     two = [[1, True], [2, True]]
     workers = [[1100 + i, True] for i in range(4)]
     dcp = "torch.distributed.checkpoint."

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from ftrun.config.group_config import Group
+from ftrun.core.group.messages import Report
 from ftrun.core.machine import events as ev
 from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import Line
@@ -125,6 +126,27 @@ def group_messenger() -> GroupMessenger:
         settings=unset, policy=Policy(), group=group, helpers=helpers, work_dir=work_dir, beat_dir="/beats", records=[]
     )
     return GroupMessenger(context)
+
+
+def test_a_coordinator_whose_lease_ends_stops_its_ranks_also_if_its_messenger_says_nothing() -> None:
+    client, began = group_messenger(), time.monotonic()
+    client.handle(messenger.Contact(0.0), began)
+    client.handle(messenger.Tenure(began + 20.0), began)
+    assert client.deadline is not None
+    assert client.deadline > began + 20.0  # nothing runs here
+    client._sent = Report(0, "life", 1, "node", "boot", 3, "running")
+    assert client.deadline == began + 20.0
+    assert client.settle(began + 19.0) == []
+    (event,) = client.settle(began + 20.5)
+    assert isinstance(event, ev.GroupOrderReceived)
+    assert (event.order.what, event.order.epoch) == ("stop", 3)
+    assert client.settle(began + 21.0) == []
+    client.handle(messenger.Tenure(None), began + 22.0)
+    assert client.settle(began + 50.0) == []
+    client.handle(messenger.Tenure(began + 60.0), began + 50.0)
+    assert client.settle(began + 100.0) == []  # it was suspended, and may renew its lease
+    client.handle(messenger.Tenure(0.0), began + 100.1)
+    assert client.settle(began + 100.1) != []
 
 
 @pytest.mark.parametrize("answered", [False, True])

@@ -40,6 +40,7 @@ _CALL_OF: Final = {
     "pidfd": "poll",
     "served": "poll",
     "pause": "pause",
+    "take": "recvmsg",
 }
 _WORKER: Final = (
     Frame("wait", "/usr/lib/python3.11/multiprocessing/connection.py", 930),
@@ -68,7 +69,9 @@ class Plan(NamedTuple):
 class State(NamedTuple):
     """`at`: by thread, the index of its operation, or None once it has ended.  `held`: the locks that are held.
     `content`: what has something in it.  `files`: by file, the process that has locked it, or None.  `life`: by
-    process, `alive`, `zombie` or `gone`.  `interrupted`: processes with a SIGCHLD that nobody has noticed."""
+    process, `alive`, `zombie` or `gone`.  `interrupted`: processes with a SIGCHLD that nobody has noticed.
+    `outer`: the ends of pipes and sockets that processes outside the job have.  `flying`: those that are being passed,
+    each with the process that it is for, or OUTSIDE: they are open, and no table shows them."""
 
     plan: Plan
     at: tuple[int | None, ...]
@@ -80,14 +83,16 @@ class State(NamedTuple):
     parents: tuple[int | None, ...]
     stopped: frozenset[int]
     interrupted: frozenset[int]
+    outer: frozenset[End]
+    flying: frozenset[tuple[int, End]]
 
     def op(self, thread: int) -> Op | None:
         at, program = self.at[thread], self.plan.programs[thread][1]
         return None if at is None else program[at] if at < len(program) else ("end",)
 
     def open(self, end: End) -> bool:
-        """Whether a process of the job, or one outside, has this end."""
-        return end in self.plan.foreign or any(one == end for _, one in self.ends)
+        """Whether a process of the job, or one outside, has this end, or somebody is about to receive it."""
+        return end in self.outer or any(one == end for _, one in (*self.ends, *self.flying))
 
     # --- what a thread can do -----------------------------------------------------------------------------------------
 
@@ -127,6 +132,8 @@ class State(NamedTuple):
                 return self.files[op[1]] in (None, process)
             case "pause":
                 return False
+            case "take":
+                return any(of == process for of, _ in self.flying)
         return True
 
     def successors(self) -> Iterator[tuple[int | None, State]]:
@@ -141,7 +148,17 @@ class State(NamedTuple):
         yield from ((None, state) for state in self._outside())
 
     def _outside(self) -> Iterator[State]:
-        for one in self.plan.foreign:
+        """What processes outside the job may do: use what they have, close it, give it to a process of the job that
+        takes descriptors, and receive what they were sent."""
+        taking = {of for of, program in self.plan.programs if ("take",) in program and self.life[of] == "alive"}
+        for end in self.outer:
+            left = self._replace(outer=self.outer - {end})
+            yield left
+            yield from (left._replace(flying=self.flying | {(process, end)}) for process in taking)
+        for to, end in self.flying:
+            if to == OUTSIDE:
+                yield self._replace(flying=self.flying - {(to, end)}, outer=self.outer | {end})
+        for one in (*self.outer, *self.plan.foreign):
             match one:
                 case ("pipe", number, "w"):
                     yield self._replace(content=self.content | {("pipe", number)})
@@ -169,9 +186,9 @@ class State(NamedTuple):
                 return now._replace(held=now.held | {(name, number)})
             case ("unlock" | "unshare", number):
                 return now._replace(held=now.held - {("lock" if op[0] == "unlock" else "shared", number)})
-            case ("read" | "served", number):
+            case ("read" | "served", number) if (process, ("pipe", number, "r")) in now.ends:
                 return now._replace(content=now.content - {("pipe", number)})
-            case ("write", number) if now.open(("pipe", number, "r")):
+            case ("write", number) if now.open(("pipe", number, "r")) and (process, ("pipe", number, "w")) in now.ends:
                 return now._replace(content=now.content | {("pipe", number)})
             case ("receive", number, side):
                 return now._replace(content=now.content - {("socket", number, side)})
@@ -191,6 +208,11 @@ class State(NamedTuple):
                 return now._replace(files=put(now.files, number, process))
             case ("funlock", number) if now.files[number] == process:
                 return now._replace(files=put(now.files, number, None))
+            case ("hand", end) if (process, end) in now.ends:
+                return now._replace(flying=now.flying | {(OUTSIDE, end)})
+            case ("take",):
+                end = min(end for of, end in now.flying if of == process)
+                return now._replace(flying=now.flying - {(process, end)}, ends=now.ends | {(process, end)})
             case ("stop", target) if process in above(now.parents, target):
                 return now._replace(stopped=now.stopped | {target})
             case ("continue", target) if process in above(now.parents, target):
@@ -224,6 +246,7 @@ class State(NamedTuple):
             parents=tuple(parents),
             stopped=self.stopped - {process},
             interrupted=interrupted - {process},
+            flying=frozenset((to, end) for to, end in self.flying if to != process),
         )
 
     def _reaped(self, process: int, children: Any, most: int = 9) -> State:
@@ -253,13 +276,16 @@ def made(chance: random.Random) -> State:
     number = chance.choice((1, 1, 2, 2, 2, 3))
     parents = (None, *(chance.choice((*range(n), None)) for n in range(1, number)))
     threads = [n for n in range(number) for _ in range(chance.choice((1, 1, 2)))]
-    ends, foreign = set[tuple[int, End]](), set[Op]()
+    ends, foreign, outer = set[tuple[int, End]](), set[Op](), set[End]()
     for kind, modes in (("pipe", "rw"), ("pipe", "rw"), ("socket", "ab")):
         which = 1 if (kind, 0, modes[0]) in {end for _, end in ends} else 0
         for mode in modes:
             holders = chance.sample(range(number), chance.randint(1, number))
             ends |= {(process, (kind, which, mode)) for process in holders}
-            foreign |= {(kind, which, mode)} if chance.random() < 0.08 else set()
+            outer |= {(kind, which, mode)} if chance.random() < 0.08 else set()
+    passing = chance.random() < 0.35
+    if passing and number > 1:  # what one gives away and waits for, another one may be given
+        ends = {one for one in ends if one[1][:2] != ("pipe", 0)} | {(0, ("pipe", 0, mode)) for mode in "rw"}
     ends |= {(process, ("event", 0, "rw")) for process in range(number) if chance.random() < 0.7}
     for one in (("event", 0), ("shared", 0), ("file", 0)):
         foreign |= {one} if chance.random() < 0.08 else set()
@@ -268,8 +294,9 @@ def made(chance: random.Random) -> State:
     programs = []
     for process in threads:
         have = [end for of, end in sorted(ends) if of == process]
-        operations = [_operation(chance, process, have, parents, sharing, python) for _ in range(chance.randint(1, 3))]
-        programs.append((process, tuple(operations)))
+        about = process, have, parents, sharing, python
+        program = tuple(_operation(chance, *about) for _ in range(chance.randint(1, 3)))
+        programs.append((process, _passing(chance, have) if passing and chance.random() < 0.6 else program))
     plan = Plan(
         tuple(programs),
         parents,
@@ -287,9 +314,9 @@ def made(chance: random.Random) -> State:
     file = OUTSIDE if ("file", 0) in foreign else file
     stopped = frozenset(n for n in range(number) if chance.random() < 0.15)
     start, life = (0,) * len(programs), ("alive",) * number
-    return State(
-        plan, start, frozenset(held), frozenset(content), frozenset(ends), (file,), life, parents, stopped, frozenset()
-    )
+    nothing = frozenset[Any]()
+    held_by_all = frozenset(held), frozenset(content), frozenset(ends), (file,)
+    return State(plan, start, *held_by_all, life, parents, stopped, nothing, frozenset(outer), nothing)
 
 
 def _operation(
@@ -317,6 +344,16 @@ def _operation(
     choices += [(kind, n) for n in below for kind in ("stop", "continue")]
     choices += [("close", end) for end in have if end[0] != "event"]
     return chance.choice(choices)
+
+
+def _passing(chance: random.Random, have: list[End]) -> tuple[Op, ...]:
+    """A program that gives a descriptor to a process outside the job, or takes one from it, and then uses it or waits
+    for whoever has it."""
+    given = [end for end in have if end[0] != "event"]
+    if not given or chance.random() < 0.5:
+        return ("take",), ("write", chance.choice((0, 0, 1)))
+    end = ("pipe", 0, "w") if ("pipe", 0, "w") in given else chance.choice(given)
+    return ("hand", end), chance.choice((("read", 0), ("read", 0), ("read", 1), ("close", end)))
 
 
 # --- as the kernel shows it -------------------------------------------------------------------------------------------
@@ -366,7 +403,7 @@ def shown(state: State, runs: tuple[int, ...]) -> tuple[World, dict[int, Stack]]
         for process in sharing:
             if state.life[process] == "alive":
                 world.holders.setdefault(f"map:{number}", {})[pid_of(process)] = "rw"
-    for one in plan.foreign:
+    for one in (*state.outer, *plan.foreign):
         match one:
             case ("pipe", number, mode):
                 key = f"pipe:[{number}]"
@@ -378,6 +415,11 @@ def shown(state: State, runs: tuple[int, ...]) -> tuple[World, dict[int, Stack]]
             case ("shared", number):
                 world.outside[f"map:{number}"] = "rw"
     world.sockets.update(_sockets(state))
+    for to, _ in state.flying:
+        if to == OUTSIDE:
+            world.doubts["descriptor"] = "a process may be about to receive descriptors"
+        else:
+            world.receiving.add(pid_of(to))
     for number, holder in enumerate(state.files):
         if holder is not None:
             who = OUTSIDE if holder == OUTSIDE else pid_of(holder)
@@ -394,6 +436,8 @@ def _socket(number: int, side: str) -> str:
 
 
 def _sockets(state: State) -> Iterator[tuple[str, Socket]]:
+    for process in range(len(state.life)):  # over which it takes descriptors from a process outside the job
+        yield f"socket:[{70 + process}]", Socket("unix", state="ESTABLISHED", peer=f"socket:[{90 + process}]")
     for number in {end[1] for _, end in state.ends if end[0] == "socket"}:
         for side in "ab":
             if not state.open(("socket", number, side)):
@@ -429,6 +473,7 @@ def _descriptors(state: State, process: int) -> dict[int, Descriptor]:
         for pipe in op[1]
     }
     complete = all(10 + 2 * pipe in fds for pipe in polled)  # a file that was closed stays in it where others have it
+    fds[70] = Descriptor("socket", f"socket:[{70 + process}]")
     fds[50] = Descriptor("epoll", f"epoll:{process}", members=tuple(readable), complete=complete)
     return fds
 
@@ -466,6 +511,8 @@ def _thread(state: State, number: int, runs: int, fds: dict[int, Descriptor]) ->
             return found._replace(fds=((50, "rw"),))
         case "pidfd":
             return found._replace(fds=((40 + op[1], "r"),))
+        case "take":
+            return found._replace(fds=((70, "r"),))
         case "child":
             return found._replace(child=pid_of(op[1]))
         case "flock":

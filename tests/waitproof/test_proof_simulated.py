@@ -1,6 +1,7 @@
 """The proof of a deadlock against a simulation of every schedule: what is proved to stand still never moves again.
 
-A stop is only continued by a process above it, as the proof assumes; all else may do what the kernel lets it.
+A stop is only continued by a process above it, as the proof assumes; all else may do what the kernel lets it.  So may
+the outside, in any order: it uses, closes and returns descriptors that it has or was sent.
 """
 
 import os
@@ -126,6 +127,16 @@ BUGS: Final[dict[str, tuple[object, str, Any]]] = {
     "pipes outside the job": (Reader, "_pipe", blind(Reader._pipe, outside={})),
     "sockets outside the job": (Reader, "_socket", blind(Reader._socket, outside={})),
     "shared locks outside the job": (Reader, "_futex", blind(Reader._futex, outside={})),
+    "descriptors that a process of the job is about to receive": (
+        Reader,
+        "_descriptor",
+        blind(Reader._descriptor, receiving=set()),
+    ),
+    "descriptors that a process outside is about to receive": (
+        Reader,
+        "_descriptor",
+        blind(Reader._descriptor, doubts={}),
+    ),
     "that a timer ends": (recognized, "presumed", lambda *_: Presumed()),
 }
 

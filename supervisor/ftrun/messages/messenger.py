@@ -59,15 +59,17 @@ class Contact(NamedTuple):
 
 class Tenure(NamedTuple):
     """At the coordinator: until when its lease in the shared folder allows the ranks here to run, by time.monotonic();
-    None: without an end."""
+    None: without an end; 0: another member has it."""
 
     until: float | None
 
 
 class RankZeroSilent(NamedTuple):
-    """Rank 0 has not answered for too long; sent once until the next `Contact`."""
+    """Rank 0 has not answered for too long; sent once until the next `Contact`.  `takeover`: the seconds until another
+    member takes its place; None: none does."""
 
     why: str
+    takeover: float | None = None
 
 
 class Refused(NamedTuple):

@@ -93,9 +93,11 @@ def takes_at(
     place, (rank, life) = watch.place, me
     if place is None:
         return math.inf
-    if place.over or place.life == life:
-        return watch.since
     may_replace = rank in (0, place.rank)
+    if place.life == life or (place.over and may_replace):
+        return watch.since
+    if place.over:
+        return math.inf
     if not place.witnesses:
         return watch.since + length if may_replace else math.inf
     if me in place.witnesses:

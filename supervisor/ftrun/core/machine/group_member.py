@@ -239,11 +239,16 @@ def on_coordinator_silent(job: Job, phase: Phase, event: ev.CoordinatorSilent, p
     wait = event.until - event.now
     code = None if isinstance(job.want, Finish) else exit_codes.HANG_LIMIT.code
     fields: do.Fields = (("why", event.why), ("wait", wait), ("then", "end"), ("exit_code", code))
+    if event.takeover is not None:
+        fields = (("why", event.why), ("wait", event.takeover), ("then", "replace"))
     written: Effects = (
         do.Persist("group", (("what", "unheard"), ("epoch", job.ledger.epoch), ("why", event.why))),
         do.Persist("lost", (("member", 0), *fields)),
     )
     left = f"ftrun waits at most {durations.seconds(wait)} for rank 0"
+    if event.takeover is not None:
+        ends = durations.seconds(event.takeover)
+        left = f"its lease in the shared folder ends in {ends}, then another member takes its place"
     match phase:
         case Launching() | Starting() | Running() | Suspect():
             written += (do.LogLine(sentences.sentence(event.why, "the command keeps running", left)),)

@@ -105,6 +105,9 @@ class GroupLink:
         group, views = link.group, link.lease_views
         witnesses = {who for who, (view, _) in views.items() if view.life == self._address.life}
         places, place = group.order.places, keeper.place
+        if keeper.holds and not keeper.has_renewed:
+            keeper.take(self._endpoint, group.epoch, places, witnesses)
+            return
         if keeper.holds or self._ended:
             heard = {who: at for who, (view, _) in views.items() if (at := self._own_stamp(view)) is not None}
             until = keeper.stops_at(heard, link.certainly_dead)
@@ -116,7 +119,7 @@ class GroupLink:
             # Where it hears nobody it is the one that is cut off.
             hears = any(now - at < QUIET for _, at in views.values())
             if (hears or keeper.is_fresh) and now >= keeper.renews_at():
-                keeper.take(self._endpoint, group.epoch, places, witnesses)
+                keeper.take(self._endpoint, group.epoch, places, witnesses, group.order.what == "end")
             return
         lost = {who: at - view.quiet for who, (view, at) in views.items() if place and view.number >= place.number}
         everyone = not group.epoch and group.kinds.get("ready") == group.size

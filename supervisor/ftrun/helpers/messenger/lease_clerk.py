@@ -1,5 +1,6 @@
 """The program that reads and takes the places of a lease in a shared folder (core/group/lease.py), for the messenger,
-which must not touch a disk that may hang: `FOLDER RANK`.  It may block there for as long as the disk does.
+which must not touch a disk that may hang: `FOLDER RANK SECONDS`, the last between two looks.  It may block there for as
+long as the disk does.
 
 stdin: a place to take, as JSON, one a line.  stdout: `{"seen": PLACE}`, a newer one; `{"taken": NUMBER}`;
 `{"failed": WHY}`; and once `{"proved": true}`, when it has written a file of its own.
@@ -17,7 +18,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-LOOK: Final = 0.5  # s between two looks
 KEPT: Final = 64  # places
 LIMIT: Final = 32768  # bytes of a place
 FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -35,8 +35,7 @@ class Clerk:
             self._write(self._mark, b"")
             self._proved = True
             say({"proved": True})
-        numbers = [int(name) for name in os.listdir(self._folder) if name.isascii() and name.isdigit()]
-        number = max(numbers, default=0)
+        number = max(self._numbers(), default=0)
         if number <= self._newest or (found := self._read(number)) is None:
             return None
         self._newest = number
@@ -60,15 +59,19 @@ class Clerk:
                 return {"taken": number}  # by an earlier attempt, whose reply was lost
             self._newest = max(self._newest, number)
             return {"seen": found}
-        if number > 1 and not self._exists(number - 1, fresh):
+        # Where there is none beyond either, somebody has emptied the folder.
+        if number > 1 and not self._exists(number - 1, fresh) and max(self._numbers()) > number:
             os.unlink(self._path(str(number)))
             return {"failed": "a newer place is taken"}
         self._newest = max(self._newest, number)
-        for old in sorted(int(name) for name in os.listdir(self._folder) if name.isascii() and name.isdigit()):
+        for old in sorted(self._numbers()):
             if old > number - KEPT:
                 break
             os.unlink(self._path(str(old)))
         return {"taken": number}
+
+    def _numbers(self) -> list[int]:
+        return [int(name) for name in os.listdir(self._folder) if name.isascii() and name.isdigit()]
 
     def _exists(self, number: int, fresh: str) -> bool:
         """Asked from the storage, not from a cache."""
@@ -111,7 +114,7 @@ def say(what: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    clerk, left, why = Clerk(*argv), b"", ""
+    clerk, left, why = Clerk(*argv[:2]), b"", ""
     while True:
         try:
             if (found := clerk.look()) is not None:
@@ -121,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
             if error.strerror != why:
                 why = str(error.strerror)
                 say({"failed": why})
-        if not select.select([0], [], [], LOOK)[0]:
+        if not select.select([0], [], [], float(argv[2]))[0]:
             continue
         content = os.read(0, 65536)
         if not content:
@@ -130,8 +133,8 @@ def main(argv: Sequence[str]) -> int:
         for line in lines[-1:]:
             try:
                 say(clerk.take(json.loads(line)))
-            except OSError as error:
-                say({"failed": str(error.strerror)})
+            except (OSError, ValueError) as error:
+                say({"failed": str(error)})
 
 
 if __name__ == "__main__":

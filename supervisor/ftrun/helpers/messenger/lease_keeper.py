@@ -14,6 +14,7 @@ from typing import Final
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place, Watch, Witness
 from ftrun.core.group.membership import Shape
+from ftrun.core.group.messages import Places
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import Lines
 from ftrun.host import spawn
@@ -25,6 +26,10 @@ try:
 except ImportError:
     from hashlib import blake2b
 
+LOOK: Final = 0.5  # s between two looks of a member at the folder; more in a group in which all together would make
+LOOKS_PER_SECOND: Final = 200
+LONGEST: Final = 5.0  # s
+MOST: Final = 32  # witnesses, and pairs of places; a place has to fit into a pipe
 AGAIN: Final = 1.0  # s until a failed attempt is repeated
 CODE: Final = """import sys
 sys.path[:0] = sys.argv[1].split("\\n")
@@ -57,7 +62,8 @@ class LeaseKeeper:
         self._left = b""
         name = blake2b(f"{address.job}\0{self._address.endpoint}\0{address.size}".encode(), digest_size=8).hexdigest()
         self._folder = f"{address.folder}/lease-{name}"
-        words = [sys.executable, "-I", "-c", CODE, "\n".join(sys.path[:2]), self._folder, str(address.rank)]
+        look = min(max(LOOK, address.size / LOOKS_PER_SECOND), LONGEST)
+        words = [sys.executable, "-I", "-c", CODE, "\n".join(sys.path[:2]), self._folder, str(address.rank), str(look)]
         self._clerk = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
@@ -107,18 +113,25 @@ class LeaseKeeper:
     def renews_at(self) -> float:
         return max(self._next, self._renewed + lease.RENEWAL)
 
-    def take(self, endpoint: str, epoch: int, places: "tuple[tuple[int, int], ...]", found: set[Witness]) -> None:
+    @property
+    def has_renewed(self) -> bool:
+        """Not yet in a messenger that was started again: what PID 1 knows of the lease still holds."""
+        return self._renewed > -math.inf
+
+    def take(self, endpoint: str, epoch: int, places: Places, found: set[Witness], over: bool = False) -> None:
         """Try to take the next place; a change tells whether it succeeded.  One attempt at a time."""
         now, before, address = time.monotonic(), self.place, self._address
         if self._tried is not None or now < self._next or not self.proved:
             return
         if before is not None and lease.is_binding(before) and (before.life != address.life or self.is_fresh):
             found = found | {*before.witnesses}
-        mine = Place(0, address.rank, address.life, address.node, address.boot, endpoint, epoch, places,
-                     tuple(sorted(found - {self.me})), written=time.time())  # fmt: skip
+        witnesses = tuple(sorted(found - {self.me})[:MOST])
+        kept = places if len(places) <= MOST else ()
+        who = (address.rank, address.life, address.node, address.boot, endpoint)
+        mine = Place(0, *who, epoch, kept, witnesses, over=over, written=time.time())
         new = lease.next_place(before, mine, before is not None and epoch > before.epoch)
         try:
-            os.write(self._to, peers.dump(new) + b"\n")
+            os.write(self._to, peers.dump(new) + b"\n")  # less than a pipe takes at once
         except OSError:
             return  # its pipe is full, or it has ended
         self._tried = new, before, now

@@ -348,7 +348,8 @@ class MemberLink:
             self._renew_at = now + RENEW_DELAY
         if not self._cut and now >= self._silence_ends:
             self._cut = True
-            self._lines.send(messages.RankZeroSilent(self._cut_reason()))
+            takeover = max(0.0, self.view.takeover - now) if self.view.takeover else None
+            self._lines.send(messages.RankZeroSilent(self._cut_reason(), takeover))
 
     def _renew(self) -> None:
         self._renew_at = self._awaiting = math.inf

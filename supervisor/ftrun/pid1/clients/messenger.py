@@ -121,8 +121,8 @@ class GroupMessenger(Messenger):
                     self._life.clear()
             case messages.Tenure(until):
                 self._tenure = until
-            case messages.RankZeroSilent(why):
-                return [self._contact_lost(why, now)]
+            case messages.RankZeroSilent(why, takeover):
+                return [self._contact_lost(why, now, takeover)]
             case messages.Refused(why, final, over):
                 self._refusal = f"{self._rank_zero} does not take this node: {why}"
                 self.problem(self._refusal)
@@ -156,7 +156,9 @@ class GroupMessenger(Messenger):
     def _tenure_end(self) -> float | None:
         """When the ranks here stop, since another coordinator may begin an epoch."""
         at_work = self._sent is not None and self._sent.state in ("running", "fallen")
-        return None if self._tenure is None or not at_work else max(self._tenure, self._resumed_until)
+        if self._tenure is None or not at_work:
+            return None
+        return max(self._tenure, self._resumed_until) if self._tenure else 0.0
 
     @property
     def _contact_deadline(self) -> float | None:
@@ -184,15 +186,18 @@ class GroupMessenger(Messenger):
         return self.awaited if self.context.helpers.is_running(self.name) else set()
 
     def settle(self, now: float) -> list[ev.Event]:
+        tenure = math.inf if self._tenure_end is None else self._tenure_end
+        # After a suspension the messenger first has the time to renew the lease, unless it is another's already.
+        late = now >= tenure + STOPPED and self._resumed is None and tenure > 0.0
+        if now >= tenure and not late and self._sent is not None:
+            self._tenure = None
+            why = "the lease of this coordinator in the shared folder has ended, so another member may take over"
+            return [ev.GroupOrderReceived(now, GroupOrder(self._sent.epoch, "stop", why))]
         if self.deadline is None or now < self.deadline:
             return []
         if now >= self.deadline + STOPPED and self._resumed is None:
             self._resumed = now
             return []
-        if self._tenure_end is not None and now >= self._tenure_end and self._sent is not None:
-            self._tenure = None
-            why = "the lease of this coordinator in the shared folder has ended, so another member may take over"
-            return [ev.GroupOrderReceived(now, GroupOrder(self._sent.epoch, "stop", why))]
         silence = durations.seconds(now - self._silent_since)
         return [self._contact_lost(f"there was no reply from {self._rank_zero} for {silence}", now)]
 
@@ -281,12 +286,12 @@ class GroupMessenger(Messenger):
         self._resumed = None
         self._refusal = ""
 
-    def _contact_lost(self, why: str, now: float) -> ev.Event:
+    def _contact_lost(self, why: str, now: float, takeover: float | None = None) -> ev.Event:
         if (self._last_contact is None and now >= self._resumed_until) or now >= self._lease_end:
             self._lost = True
             return ev.CoordinatorLost(now, self._refusal or why)
         self._silent = True
-        return ev.CoordinatorSilent(now, self._refusal or why, self._lease_end)
+        return ev.CoordinatorSilent(now, self._refusal or why, self._lease_end, takeover)
 
 
 def _port_of_round(job: Job) -> int:
