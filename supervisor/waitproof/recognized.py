@@ -139,6 +139,9 @@ _NATIVE_LIBRARIES: Final = re.compile(
 # MindSpore's compiler has a thread that asks every few seconds which part of an analysis may go on (AnalysisSchedule in
 # its sources).  Outside of a compilation, in whose code a thread would wait, there is no such part.
 _COMPILER: Final = re.compile(r"/libmindspore_frontend\.so$")
+_COMPUTING: Final = re.compile(
+    r"/(libcuda|libcudart|libcudadebugger|libgomp|libiomp5|libomp|lib(scipy_)?openblas\w*)(-[0-9a-f]+)?\.so[.\d]*$"
+)
 # What such a thread may be in beside them: the C and C++ libraries and the loader.
 _COMMON: Final = re.compile(
     r"/(libc|libc-[\d.]+|libpthread[-.\d]*|ld-linux[\w.-]*|libstdc\+\+|libgcc_s|libm)([-.]\S*)?$|^\[vdso\]$"
@@ -217,6 +220,12 @@ def carries(libraries: Libraries | None, mapped: Iterable[str]) -> bool:
     return not any(_CALLING_BACK.search(path) for path in mapped)
 
 
+def computes(libraries: Libraries | None) -> bool:
+    """Whether a thread is one of a library that computes and sends nothing: it reads and writes its own descriptors."""
+    own = {path for path in libraries.whole or () if not _COMMON.search(path)} if libraries is not None else set()
+    return bool(own) and all(_COMPUTING.search(path) for path in own)
+
+
 def is_in_torch(libraries: Libraries | None) -> bool:
     """Whether a thread waits in code of torch and of no other library: for gloo, whose collectives threads of torch
     carry out.  In a wait for a device, or for NCCL, one of their libraries is on the stack."""
@@ -277,6 +286,7 @@ class Gives(enum.Enum):
     ANYTHING = enum.auto()  # any thread
     CODE = enum.auto()  # threads that may run Python
     GROUP = enum.auto()  # a collective or a backward pass: those of the library, and what torch.distributed runs
+    DATA = enum.auto()  # what Python code waits for, of which other processes may give: a pipe, a connection
     TORCH = enum.auto()  # the same, where torch itself waits: not the threads of native libraries
     COMPILER = enum.auto()  # a part of an analysis of MindSpore's compiler
     LOADER = enum.auto()  # a batch of a DataLoader: the main thread, and what torch runs for it
@@ -302,12 +312,21 @@ def given(
     if not frames and is_in_compiler(libraries):
         return frozenset({Gives.COMPILER})
     if not frames:
-        return frozenset({Gives.ANYTHING, Gives.GROUP}) if carries(libraries, mapped) else frozenset(Gives)
+        if not carries(libraries, mapped):
+            return frozenset(Gives)
+        return frozenset({Gives.ANYTHING, Gives.GROUP} | (set() if computes(libraries) else {Gives.DATA}))
     if is_main or not is_in(frames[-1], *_BOOTSTRAP):
         return frozenset(Gives)
     if reports(frames):
         return frozenset()
-    found = {Gives.ANYTHING, Gives.CODE, Gives.COMPILER, Gives.GROUP, Gives.TORCH}  # it may enter a collective later
+    found = {
+        Gives.ANYTHING,
+        Gives.CODE,
+        Gives.COMPILER,
+        Gives.DATA,
+        Gives.GROUP,
+        Gives.TORCH,
+    }  # it may enter a collective later
     fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
     if any(_LOADING.search(frame.file) for frame in frames) and not fed:
         found.add(Gives.LOADER)

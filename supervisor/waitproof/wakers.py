@@ -132,7 +132,7 @@ class Reader:
         own = recognized.needed(frames, code)
         private = thread.call is not None and thread.call.kind == "futex" and not thread.shared
         if own is Gives.CODE and not private:
-            return Gives.ANYTHING, others
+            return Gives.DATA, others
         return group if serves else own, others
 
     def gives(self, pid: int, thread: WaitingThread) -> frozenset[Gives]:

@@ -51,6 +51,20 @@ def test_an_event_of_a_side_thread_is_given_by_no_thread_of_a_driver(job: Job, t
     assert "waits for a condition" in closed(job, job.pid).mechanism
 
 
+PIPE = "a, b = os.pipe(); ready(); os.read(a, 1)"
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libgomp.so.1"])
+def test_a_pipe_of_the_program_is_written_by_no_thread_that_computes(job: Job, tmp_path: Path, name: str) -> None:
+    job.start(f"{HEAD}{LOAD}{PIPE}", "0", library(tmp_path, name))
+    assert "waits for data from a pipe" in closed(job, job.pid).mechanism
+
+
+def test_a_pipe_may_be_written_by_a_thread_that_sends(job: Job, tmp_path: Path) -> None:
+    job.start(f"{HEAD}{LOAD}{PIPE}", "0", library(tmp_path, "libucs.so.0"))
+    assert see(job, job.pid).open_reason
+
+
 @pytest.mark.parametrize("name", ["libmine.so.1", "libcudaextra.so.1"])
 def test_a_thread_of_an_unknown_library_may_call_python(job: Job, tmp_path: Path, name: str) -> None:
     job.start(f"{HEAD}{LOAD}ready(); stuck()", "0", library(tmp_path, name))
