@@ -89,6 +89,10 @@ READ = (
         "the ranks in this container; `reset.json` names ranks",
     ),
     (
+        "RANK_ID, PADDLE_TRAINER_ID, OMPI_COMM_WORLD_RANK",
+        "the rank of a process of MindSpore or PaddlePaddle without RANK and LOCAL_RANK",
+    ),
+    (
         "RANK, WORLD_SIZE, LOCAL_WORLD_SIZE",
         "read from each process of the job as evidence of ranks on other nodes",
     ),

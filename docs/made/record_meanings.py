@@ -114,7 +114,14 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "first time, the tenth, the hundredth and so on",
         {"what": "the event and the phase", "count": "how often it has come in this phase"},
     ),
-    "first_beat": ("the first rank has moved", {"rank": "its number", "step": "its step, if it reports steps"}),
+    "first_beat": (
+        "the first rank has moved",
+        {
+            "rank": "its number",
+            "step": "its step, if it reports steps",
+            "source": "the framework whose calls gave the heartbeat, if it was not the program itself",
+        },
+    ),
     "progress": (
         "a newer checkpoint, or the first step of this attempt beyond all earlier ones: the restart budget is restored",
         {
@@ -228,6 +235,10 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "resumed": (
         "verdicts are active again",
         {"stood": "seconds of the pause in which no rank has moved, up to now; `null`: not known"},
+    ),
+    "frozen": (
+        "ftrun did not run for 10 s or more: it was suspended, perhaps with its whole container or machine",
+        {"seconds": "for how long"},
     ),
     "standby": (
         "unless `--standby off`, and with `--preload`: what has become of the processes that wait for the next start",

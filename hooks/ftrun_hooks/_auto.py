@@ -9,9 +9,11 @@ import os
 import sys
 from _thread import get_ident
 from functools import wraps
+from importlib import import_module
 from types import ModuleType
 from typing import Any, Callable, Optional, Tuple
 
+from . import layout as at
 from ._beat import beat
 from ._files import known
 from ._section import Automatic
@@ -27,7 +29,8 @@ class Training:
 
     Optimizer steps are counted in rounds: a round ends when an optimizer steps that has already stepped in it, so the
     two optimizers of a GAN make one step.  The count continues from the one that an optimizer was restored with.  It is
-    no longer reported once the program reports steps of its own.
+    no longer reported once the program reports steps of its own.  As long as no optimizer of PyTorch has stepped, each
+    backward pass is a heartbeat instead, without a step: the first one does not count, since a program may try out one.
 
     When a data loader is exhausted, evaluation, saving or the end of the program follows, which may legitimately take
     long: this time is a section.  The next batch ends it, or the second round after its start, because a loader that
@@ -35,6 +38,7 @@ class Training:
     """
 
     def __init__(self) -> None:
+        self.optimizes = False
         self.begin()
 
     def begin(self) -> None:
@@ -46,25 +50,56 @@ class Training:
         self.program_reports_steps = False
         self.between: Automatic | None = None
         self.rounds_between = 0
+        self.backward_passes = self.graphs = 0
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         if own_slot.words is None:
             if own_slot.settled:
                 return
-            own_slot.claim(_rank_in_group())
+            own_slot.claim(_rank_in_group(), "PyTorch")
         if not self.stepped:
             restored = _restored(optimizer)
             self.step, self.restored = self.step + restored, self.restored + restored
         if not self.stepped or id(optimizer) in self.stepped or len(self.stepped) == MAX_OPTIMIZERS:
             self.stepped = set()
             self.step += 1
-            self.rounds_between += 1
-            if self.rounds_between > 1:
-                self._leave_between()
+            self._count_round()
         self.stepped.add(id(optimizer))
         self.program_reports_steps = self.program_reports_steps or own_slot.step != self.reported
         beat(None if self.program_reports_steps else self.step)
         self.reported = own_slot.step
+
+    def went_backward(self) -> None:
+        self.backward_passes += 1
+        if self.backward_passes > 1:
+            self.moved()
+
+    def made_optimizer(self, optimizer: Any) -> None:
+        """A process without one may be a server that waits for requests: it gives no heartbeats while it computes."""
+        self.optimizes = True
+
+    def graph_ran(self) -> None:
+        """A compiled function, of which it is not known whether it is a step.  The first one may set the weights, and
+        the program may load others then."""
+        if self.optimizes:
+            self.graphs += 1
+            if self.graphs > 1:
+                self.moved()
+
+    def moved(self) -> None:
+        """A part of training has ended that is not known to be one step: a heartbeat as long as no optimizer steps, in
+        the main thread: what other threads do is a part of this, or not known to be training."""
+        if self.step >= 0 or (own_slot.words is None and own_slot.settled) or get_ident() != own_slot.main:
+            return
+        if own_slot.words is None:
+            own_slot.claim(_rank_in_group(), "PyTorch")
+        self._count_round()
+        beat()
+
+    def _count_round(self) -> None:
+        self.rounds_between += 1
+        if self.rounds_between > 1:
+            self._leave_between()
 
     def counts_from_zero(self) -> bool:
         """Whether the steps do not include those of earlier processes: the program reports no steps itself, and no
@@ -156,6 +191,35 @@ def noting(
     return within
 
 
+def after(function: Function, note: Callable[[Any], None], before: bool = False) -> Function:
+    """The function, and `note` with its first argument when it has returned; or before it runs."""
+
+    @wraps(function)
+    def within(*args: Any, **kwargs: Any) -> Any:
+        if before:
+            _noted(note, args)
+        result = function(*args, **kwargs)
+        if not before:
+            _noted(note, args)
+        return result
+
+    return within
+
+
+def _noted(note: Callable[[Any], None], args: Any) -> None:
+    try:
+        note(args[0])
+    except Exception:
+        pass
+
+
+def claim_as(framework: str, *variables: str) -> None:
+    """Claim the slot of the rank that the first of these variables names that is set, unless RANK or LOCAL_RANK is."""
+    if own_slot.words is None and not own_slot.settled:
+        text = next((text for name in variables if (text := os.environ.get(name))), "")
+        own_slot.claim(int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None, framework)
+
+
 def with_beats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @wraps(function)
     def __next__(self: Any) -> Any:
@@ -172,6 +236,22 @@ def with_beats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return __next__
 
 
+def with_movement(function: Function) -> Function:
+    """A function that computes gradients."""
+
+    @wraps(function)
+    def within(*args: Any, **kwargs: Any) -> Any:
+        gradients = function(*args, **kwargs)
+        if not is_compiling():
+            try:
+                training.went_backward()
+            except Exception:
+                pass
+        return gradients
+
+    return within
+
+
 def _compiler(module: Any) -> None:
     global is_compiling
     is_compiling = module.is_compiling
@@ -183,6 +263,19 @@ def _optimizer(module: Any) -> None:
     major, minor = sys.modules["torch"].__version__.split(".")[:2]
     if (int(major), int(minor)) < (2, 5):
         step_receiver = StepReceiver()
+
+
+def _autograd(module: Any) -> None:
+    """Both `backward` and `grad` use this function.  Dynamo leaves out the files of torch.autograd, and has to leave
+    out what takes the place of one of their functions, which would be another graph break."""
+    run = with_movement(module._engine_run_backward)
+    frames = sys.modules["torch"]._C._dynamo.eval_frame
+    if hasattr(frames, "skip_code"):  # up to torch 2.6
+        frames.skip_code(run.__code__)
+    else:
+        action = frames._FrameAction
+        frames.set_code_exec_strategy(run.__code__, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    module._engine_run_backward = run
 
 
 def _loader(module: Any) -> None:
@@ -222,10 +315,13 @@ NOTHING: Target = (None, ())
 WRITTEN: Target = (None, ("checkpoint_id", "storage_writer"))
 READ: Target = (None, ("checkpoint_id", "storage_reader"))
 AFTER: dict[str, Callable[[Any], None]] = {
+    "torch.autograd.graph": _autograd,
     "torch.compiler": _compiler,
     "torch.optim.optimizer": _optimizer,
     "torch.utils.data.dataloader": _loader,
     "torch.serialization": _wrapped("torch", {"save": (1, ("f",))}, {"load": (0, ("f",))}),
+    # Takes the place of torch.save and torch.load where torch_npu is imported.
+    "torch_npu.utils.serialization": _wrapped("torch", {"save": (1, ("f",))}, {"load": (0, ("f",))}),
     # An asynchronous save is not complete when the call returns.
     "torch.distributed.checkpoint.state_dict_saver": _wrapped(
         "torch.distributed.checkpoint", {"save": WRITTEN, "async_save": NOTHING}, {}
@@ -235,8 +331,27 @@ AFTER: dict[str, Callable[[Any], None]] = {
 }
 
 
+# The frameworks by the packages that are watched for; those with a file of their own, `_auto_<package>.py`.
+PACKAGES = {
+    "torch": "PyTorch",
+    "mindspore": "MindSpore",
+    "paddle": "PaddlePaddle",
+    "keras": "Keras",
+    "orbax": "Orbax",
+    "jax": "JAX",
+    "tensorflow": "TensorFlow",
+}
+OTHERS = ("keras", "mindspore", "orbax", "paddle")
+
+
 def find(asking: Any, name: str, path: Any, target: Any) -> Any:
     """The spec of a module of AFTER, from the finders after `asking`; None for any other module."""
+    package = name.partition(".")[0]
+    if package in PACKAGES and package not in imported:
+        imported.add(package)
+        _note_import(PACKAGES[package])
+        if package in OTHERS:
+            AFTER.update(import_module(f"ftrun_hooks._auto_{package}").AFTER)
     if name not in AFTER:
         return None
     for finder in sys.meta_path[sys.meta_path.index(asking) + 1 :]:
@@ -245,6 +360,19 @@ def find(asking: Any, name: str, path: Any, target: Any) -> Any:
             _once(spec.loader)
             return spec
     return None
+
+
+def _note_import(framework: str) -> None:
+    """For the supervisor, which says what it can see of this program."""
+    try:
+        path = os.path.join(os.environ["FTRUN_BEAT_DIR"], at.BEATS)
+        with open(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC), "r+b", buffering=0) as file:
+            whole = os.fstat(file.fileno()).st_size == at.FILE_BYTES
+            if whole and int.from_bytes(file.read(at.WORD), sys.byteorder) == at.MAGIC:
+                file.seek((at.H_FRAMEWORKS + at.FRAMEWORKS.index(framework)) * at.WORD)
+                file.write((1).to_bytes(at.WORD, sys.byteorder))
+    except Exception:
+        pass
 
 
 def _once(loader: Any) -> None:
@@ -291,5 +419,6 @@ def _rank_in_group() -> int | None:
 
 
 training = Training()
+imported: set[str] = set()
 step_receiver: StepReceiver = ModuleStepReceiver("step_receiver")
 os.register_at_fork(after_in_child=training.begin)

@@ -32,12 +32,31 @@ def enable(folder: str) -> str:
         mode = 0o600 if os.stat(folder).st_uid == os.geteuid() else 0o640  # for the supervisor, if that is another user
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, mode)
         faulthandler.enable(_raised(fd))
+        _show_own_abort()
         return path
     except Exception:
         return ""
     finally:
         if not known:
             sys.modules.pop("faulthandler", None)
+
+
+def _show_own_abort() -> None:
+    """Let it be seen from outside whether the program handles SIGABRT itself: a handler of that may end a wait, and
+    the kernel does not say whose a handler is.  Then SIGILL, of the same set, is left to the kernel
+    (supervisor/waitproof/handled.py)."""
+    import _signal  # type: ignore[import-not-found,unused-ignore]
+
+    original = _signal.signal
+
+    def signal(signalnum, handler, /):  # type: ignore[no-untyped-def]
+        before = original(signalnum, handler)
+        if signalnum == _signal.SIGABRT and callable(handler) and not callable(_signal.getsignal(_signal.SIGILL)):
+            original(_signal.SIGILL, _signal.SIG_DFL)
+        return before
+
+    signal.__doc__, signal.__module__ = original.__doc__, original.__module__
+    _signal.signal = signal  # which signal.signal calls
 
 
 def _raised(fd: int) -> int:

@@ -47,6 +47,7 @@ class Slot:
         self.left = self.digester.batch
         self.folder = ""
         self.rank = 0
+        self.source = 0  # as in the flags
         self.mark = "0"  # in the names of its files
         self.main = self.mover = main
         # Re-entrant, because a signal handler may call a hook while its own thread holds the lock.
@@ -56,10 +57,12 @@ class Slot:
         """Called in the child: nothing is claimed, the lock is free, and the only thread left is the main thread."""
         self._unclaimed(get_ident())
 
-    def claim(self, rank: int | None = None) -> memoryview | None:
-        """A slot for this rank; always None outside ftrun.  `rank` is used if the environment names none."""
+    def claim(self, rank: int | None = None, framework: str = "") -> memoryview | None:
+        """A slot for this rank; always None outside ftrun.  `rank` is used if the environment names none.
+        `framework`: one of FRAMEWORKS, which gives the heartbeats."""
         if self.settled or self.words is not None or (self.again and monotonic_ns() < self.again):
             return self.words
+        self.source = at.FRAMEWORKS.index(framework) + 1 if framework else 0
         # Other threads wait here for the first claim; a signal handler in the middle of it does not claim.
         with deferred, self.lock:
             done = self.settled or self.words is not None  # by another thread meanwhile
@@ -176,7 +179,7 @@ class Slot:
                     break
             else:
                 return
-            self.moved_at = _take(slot, rank, flags, ranked)
+            self.moved_at = _take(slot, rank, flags | self.source << at.SOURCE_SHIFT, ranked)
         finally:
             os.close(file)
         self.folder, self.rank, self.header = folder, rank, words[: at.HEADER_WORDS]

@@ -42,6 +42,9 @@ SNAPSHOTS: Final = "snapshots"
 IMPORTS: Final = "imports"
 COMMAND: Final = "command"
 
+# Libraries whose import the hooks notice (`core/text/heartbeats.py` says of which of them they see no step).
+FRAMEWORKS: Final = ("PyTorch", "MindSpore", "PaddlePaddle", "Keras", "Orbax", "JAX", "TensorFlow")
+
 # Header, in words from the start of the file.
 HEADER_WORDS: Final = 512
 H_MAGIC: Final = 0
@@ -49,6 +52,8 @@ H_MAGIC: Final = 0
 # so that the supervisor wakes for it; NO_LOOK (nothing is planned, or it is reading now) makes every section ring.
 H_NEXT_LOOK: Final = 1
 NO_LOOK: Final = (1 << 63) - 1
+# One word for each of FRAMEWORKS: 1 once a process of the command has imported it.
+H_FRAMEWORKS: Final = 2
 # The last FREEZES periods in which the supervisor was frozen or hang detection paused, each as begin and end in ns: a
 # silence in them is not learned from.  An end of zero: no period, or one that is being written.
 H_FREEZES: Final = 16
@@ -87,6 +92,9 @@ PARENTS_KEPT: Final = 5
 DONE: Final = 1
 FATAL: Final = 2
 NO_RANK: Final = 4  # RANK or LOCAL_RANK is set, but is not a number
+# From this bit on, in eight bits: 1 + the index in FRAMEWORKS of the one whose calls gave the first heartbeat; 0: the
+# program did it itself.
+SOURCE_SHIFT: Final = 8
 
 SHORT: Final = 100_000_000  # ns; shorter silences count as this
 WARMUP: Final = 10

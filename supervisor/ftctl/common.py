@@ -10,6 +10,7 @@ import click
 
 from ftrun.host import installation
 
+GIB: Final = 1 << 30
 WHOLE: Final = 100_000  # columns; no line is that long
 
 
@@ -65,6 +66,11 @@ def show(lines: Iterable[str]) -> None:
     except BrokenPipeError:  # click would exit with 1
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the unwritten rest is discarded at exit
         sys.exit(0)
+
+
+def size(count: int) -> str:
+    """Bytes, for people."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / (1 << 20):.0f} MiB"
 
 
 def show_json(value: Any) -> None:

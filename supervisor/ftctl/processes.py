@@ -1,10 +1,14 @@
-"""What the processes of the ranks use at this moment, for people, as psutil reads it.
+"""What the processes of a run use at this moment, for people, as psutil reads it.
 
 Nothing that ftrun decides depends on it (ADR 13), and nothing else imports psutil.  Without it, no figures are shown.
 """
 
 from typing import TYPE_CHECKING, Final
 
+from ftctl.common import size
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.text import durations
+from ftrun.core.text.sentences import several
 from ftrun.records import liveness, state
 from ftrun.records.own_ranks import ENDED
 from ftrun.records.snapshot import RankNow, Snapshot
@@ -13,6 +17,36 @@ if TYPE_CHECKING:
     import psutil
 
 MOST: Final = 64  # ranks that are measured: one takes up to 0.2 ms
+
+
+class Used(NamedTuple):
+    """`status`: a word of psutil, such as `running`, `sleeping` or `disk-sleep`.  `cpu`: seconds of processor time so
+    far.  `memory`: resident bytes."""
+
+    status: str
+    threads: int
+    cpu: float
+    memory: int
+
+    @property
+    def text(self) -> str:
+        time, threads = durations.seconds(self.cpu), several(self.threads, "thread")
+        return f"{self.status}, {threads}, {time} of processor time, {size(self.memory)} of memory"
+
+
+def used(pid: int) -> Used | None:
+    """By this process so far; None if it has ended, or is hidden."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            time, memory = process.cpu_times(), process.memory_info().rss
+            return Used(process.status(), process.num_threads(), round(time.user + time.system, 2), memory)
+    except (psutil.Error, OSError):
+        return None
 
 
 class Meter:

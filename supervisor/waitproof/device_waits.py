@@ -25,8 +25,12 @@ MEMORY: Final = 1.0  # %: the use of its memory from where on a device works
 TRAFFIC: Final = 1e6  # bytes per second over PCIe, likewise
 MOST: Final = 64  # ranks of a node
 _DRIVERS: Final = re.compile(r"/(libcuda|libascendcl|libascend_hal|libruntime)(-[0-9a-f]+)?\.so[.\d]*$")
+# torch_npu passes what the main thread launches to a thread of its own, through a queue.  Each synchronizing call
+# (`torch.npu.synchronize`, those of streams and events, `item`, a blocking copy) first waits for an eventfd until that
+# queue is empty, and the queue waits for the device (torch_npu/csrc/core/npu/NPUQueue.cpp, `MakeSureQueueEmpty`).
+_QUEUES: Final = re.compile(r"/libtorch_npu\.so$")
 # Threads that NCCL, HCCL and the driver use for a collective that is under way, by their names: they may spin as well.
-_CARRIERS: Final = re.compile(r"^(NCCL |cuda|pt_nccl|pt_hccl|hccl|HCCL)")
+_CARRIERS: Final = re.compile(r"^(NCCL |cuda|pt_nccl|pt_hccl|hccl|HCCL|acl_thread$|release_thread$)")
 _CALLS: Final = frozenset({"device", "poll", "epoll", "futex", "sleep", "other"})  # in which a driver blocks or yields
 
 
@@ -142,12 +146,12 @@ def _waits(pid: int) -> bool:
 
 
 def _is_in_driver(pid: int, thread: WaitingThread) -> bool:
-    if thread.is_stopped or thread.call is None or thread.call.kind not in _CALLS:
+    if thread.is_stopped or thread.call is None or thread.call.kind not in {*_CALLS, "in"}:
         return False
     if thread.call.kind == "device":
         return True
-    inner = libraries.innermost(pid, thread)
-    return inner is not None and bool(_DRIVERS.search(inner))
+    inner = libraries.innermost(pid, thread) or ""
+    return bool((_QUEUES if thread.call.kind == "in" else _DRIVERS).search(inner))
 
 
 def _waits_for_ranks(pid: int, stack: Stack) -> bool:

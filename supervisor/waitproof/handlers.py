@@ -54,6 +54,8 @@ class Handlers:
         if alarms := handled.alarms(caught, self._optimistic or pid in self._obeying):
             return woken(alarms[0])
         python = pid in self._python
+        if self._awaits_end(pid, thread):
+            return None
         awaits = call.kind == "signal" or thread.masked or (call.kind in ("poll", "select") and not thread.fds)
         if call.name == "rt_sigtimedwait" or (awaits and not thread.fds and self._is_deliberate(pid, thread)):
             return "waits for a signal"
@@ -61,6 +63,17 @@ class Handlers:
             return f"waits for a signal, like {signals[0]}, which its process handles"
         asked, _ = self.asking(pid, process)
         return woken(asked[0]) if asked and not python else None
+
+    def _awaits_end(self, pid: int, thread: WaitingThread) -> bool:
+        """Whether this is a side thread of a rank that has stepped, or of a process below one, and waits only for
+        signals that end the job: it saves a last checkpoint then."""
+        is_main = thread.tid == pid or (pid, thread.tid) in self._mains
+        only = bool(thread.awaited) and thread.awaited <= handled.LAST and not thread.timed
+        return only and not is_main and self.has_trained(pid)
+
+    def has_trained(self, pid: int) -> bool:
+        """Whether it is a rank that has stepped, or below one."""
+        return pid in self._trained
 
     def _is_deliberate(self, pid: int, thread: WaitingThread) -> bool:
         """Whether it waits for a signal on purpose, as nobody does by mistake: `sleep infinity` keeps a container for

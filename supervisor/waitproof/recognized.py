@@ -20,12 +20,15 @@ _COLLECTIVES: Final = frozenset(
     | {"all_to_all", "all_to_all_single", "barrier", "broadcast", "gather", "irecv", "isend", "monitored_barrier"}
     | {"recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send"}
 )
+_UNEVEN: Final = frozenset({"all_gather_into_tensor_uneven", "reduce_scatter_tensor_uneven"})
 # File and functions of collectives: one ends when all ranks have entered it, and its timeout only raises an error.  Not
 # listed: `synchronize` and `item` of an accelerator (the device may be working for them), and functions that also
 # compute, like `all_gather_object`, which pickles.
 COLLECTIVES: Final = (
     ("torch/distributed/distributed_c10d.py", _COLLECTIVES),
     ("torch/distributed/_functional_collectives.py", frozenset({"wait_tensor"})),  # in compiled code
+    # Up to torch 1.11 a whole copy of the file above, later what torch does not have.
+    ("torch_npu/distributed/distributed_c10d.py", _COLLECTIVES | _UNEVEN),
     ("horovod/torch/mpi_ops.py", frozenset({"synchronize"})),
 )
 _WRAPPED: Final = 2  # frames of torch's dispatcher that such a call may contain
@@ -115,6 +118,7 @@ _NATIVE: Final = {
     "pt_tcpstore_uv": Presumed(listens=True),
     "pt_nccl_watchdg": Presumed(),  # aborts a collective after its timeout
     "pt_nccl_heartbt": Presumed(),  # ends the process if the watchdog stands still
+    "hcclComm_watchd": Presumed(),  # of torch_npu: ends the process after the timeout of a collective
 }
 # Of these the thread that runs collectives, so that its timeout is that of a collective.
 _COLLECTIVE_THREADS: Final = frozenset({"pt_gloo_runloop"})
@@ -129,9 +133,12 @@ POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
 # issue 901, pytorch issue 4679; the sources of NCCL, UCX and of OpenMP's runtimes).
 _NATIVE_LIBRARIES: Final = re.compile(
     r"/(libcuda|libcudart|libcudadebugger|libnvidia-[\w-]+|libnccl(-[\w-]+)?|libuc[mpst]\w*|libfabric|libibverbs|librdmacm"
-    r"|libmlx\d+|libgomp|libiomp5|libomp|libopenblas\w*|libascendcl|libascend_\w+|libhccl\w*|libruntime|libtsdclient)"
+    r"|libmlx\d+|libgomp|libiomp5|libomp|lib(scipy_)?openblas[\w-]*|libascendcl|libascend_\w+|libhccl\w*|libruntime|libtsdclient)"
     r"(-[0-9a-f]+)?\.so[.\d]*$"
 )
+# MindSpore's compiler has a thread that asks every few seconds which part of an analysis may go on (AnalysisSchedule in
+# its sources).  Outside of a compilation, in whose code a thread would wait, there is no such part.
+_COMPILER: Final = re.compile(r"/libmindspore_frontend\.so$")
 # What such a thread may be in beside them: the C and C++ libraries and the loader.
 _COMMON: Final = re.compile(
     r"/(libc|libc-[\d.]+|libpthread[-.\d]*|ld-linux[\w.-]*|libstdc\+\+|libgcc_s|libm)([-.]\S*)?$|^\[vdso\]$"
@@ -148,8 +155,12 @@ _TELEMETRY: Final = re.compile(
 )
 # The outermost function of such a thread, without its class: it works until it is told to end.
 _LOOP_NAME: Final = re.compile(
-    r"(^|\.)_?(run|worker|target|thread_body|main|loop|ticker|consume\w*|flush|poll\w*|\w*_loop\w*)$"
+    r"(^|\.)_?(run|worker|target|thread_body|main|monitor|loop|ticker|consume\w*|flush|poll\w*|\w*_loop\w*)$"
 )
+# The loop of a server of the standard library, by the classes of servers that only report (stacks.py finds them):
+# `prometheus_client.start_http_server` makes one of its own, which renders metrics for who asks.
+_SERVER: Final = ("socketserver.py", frozenset({"serve_forever"}))
+_SERVERS: Final = frozenset({"TmpServer"})
 _EXECUTOR: Final = re.compile(r"/concurrent/futures/")
 _TENSORBOARD: Final = re.compile(r"/torch/utils/tensorboard/")
 _BOOTSTRAP: Final = ("threading.py", frozenset({"_bootstrap"}))
@@ -205,6 +216,14 @@ def carries(libraries: Libraries | None, mapped: Iterable[str]) -> bool:
     return not any(_CALLING_BACK.search(path) for path in mapped)
 
 
+def is_in_compiler(libraries: Libraries | None) -> bool:
+    """Whether a thread without Python is in nothing but the compiler of MindSpore."""
+    if libraries is None or libraries.whole is None:
+        return False
+    own = {path for path in libraries.whole if not _COMMON.search(path)}
+    return bool(own) and all(_COMPILER.search(path) for path in own)
+
+
 def asks_store(libraries: Libraries | None, left: float | None) -> bool:
     """Whether a thread waits within torch's own code for an answer of the store, which only ranks serve and ask, and
     whose timeout only raises an error.  `left`: seconds until then; a short one was given by a person."""
@@ -216,9 +235,22 @@ def reports(frames: Sequence[Frame]) -> bool:
     """Whether all of this thread's code is of the standard library and of one that reports what training does, which
     has started it for its own work.  One that the program started for a call of such a library is waited for."""
     own = [frame for frame in frames if not frame.is_standard]
+    if not own and any(is_in(frame, *_SERVER) and frame.name.split(".")[0] in _SERVERS for frame in frames):
+        return True
     if not own or not all(_TELEMETRY.search(frame.file) or _TENSORBOARD.search(frame.file) for frame in own):
         return False
     return bool(_LOOP_NAME.search(own[-1].name)) and not any(_EXECUTOR.search(frame.file) for frame in frames)
+
+
+def dumps_traces(frames: Sequence[Frame], libraries: Libraries | None) -> bool:
+    """Whether this thread, which blocks all signals and waits with a timeout, is that of
+    `faulthandler.dump_traceback_later` (faulthandler_thread in Modules/faulthandler.c): it runs no Python, and there is
+    nothing but the interpreter and the C library on its stack.  It writes the stacks of all threads, and ends the
+    process if it was told to, as a signal does that ends a job."""
+    if frames or libraries is None or libraries.whole is None:
+        return False
+    own = {path for path in libraries.whole if not _COMMON.search(path)}
+    return bool(own) and all(_INTERPRETER.search(path) for path in own)
 
 
 def awaits_interpreter(libraries: Libraries | None) -> bool:
@@ -236,6 +268,7 @@ class Gives(enum.Enum):
     ANYTHING = enum.auto()  # any thread
     CODE = enum.auto()  # threads that may run Python
     GROUP = enum.auto()  # a collective or a backward pass: those of the library, and what torch.distributed runs
+    COMPILER = enum.auto()  # a part of an analysis of MindSpore's compiler
     LOADER = enum.auto()  # a batch of a DataLoader: the main thread, and what torch runs for it
 
 
@@ -245,6 +278,8 @@ def needed(frames: Sequence[Frame], libraries: Libraries | None) -> Gives:
         return Gives.GROUP
     if any(is_in(frame, *_LOADER) for frame in frames):
         return Gives.LOADER
+    if libraries is not None and any(_COMPILER.search(path) for path in libraries.near):
+        return Gives.COMPILER
     return Gives.CODE if frames and awaits_interpreter(libraries) else Gives.ANYTHING
 
 
@@ -252,13 +287,15 @@ def given(
     frames: Sequence[Frame], is_main: bool, libraries: Libraries | None, mapped: Iterable[str]
 ) -> frozenset[Gives]:
     """Which waits a thread of this process can end."""
+    if not frames and is_in_compiler(libraries):
+        return frozenset({Gives.COMPILER})
     if not frames:
         return frozenset({Gives.ANYTHING, Gives.GROUP}) if carries(libraries, mapped) else frozenset(Gives)
     if is_main or not is_in(frames[-1], *_BOOTSTRAP):
         return frozenset(Gives)
     if reports(frames):
         return frozenset()
-    found = {Gives.ANYTHING, Gives.CODE, Gives.GROUP}  # it may enter a collective later
+    found = {Gives.ANYTHING, Gives.CODE, Gives.COMPILER, Gives.GROUP}  # it may enter a collective later
     fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
     if any(_LOADING.search(frame.file) for frame in frames) and not fed:
         found.add(Gives.LOADER)

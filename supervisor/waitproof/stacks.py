@@ -27,6 +27,7 @@ GONE: Final = "the process has ended"
 NEW: Final = "the process had just been started"
 _LIBRARY: Final = re.compile(r"^<frozen |/(site|dist)-packages/|/lib(64)?/python\d(\.\d+)?/|/python\d+\.zip/")
 _HOOKS: Final = re.compile(r"/ftrun_hooks/[^/]+\.py$")  # ftrun's own calls are no place in the program
+_SERVING: Final = "BaseServer.serve_forever"
 _PACKAGES: Final = re.compile(r"/(site|dist)-packages/")
 _PACKAGE: Final = re.compile(r".*/(site|dist)-packages/[^/]+(/|$)")  # the folder of a package, or a module
 
@@ -122,17 +123,53 @@ def collect(spy: str | None, pids: Sequence[int], seconds: float) -> Stacks:
     """Read the stacks of these processes in this order, within `seconds`."""
     if spy is None:
         return Stacks({}, dict.fromkeys(pids, f"{PROGRAM} is not installed"))
-    found, missing = {}, dict.fromkeys(pids, NO_TIME)
+    found, missing, until = {}, dict.fromkeys(pids, NO_TIME), time.monotonic() + seconds
     commands = [[spy, "dump", "--nonblocking", "--json", "--pid", str(pid)] for pid in pids]
     at_once = min(AT_ONCE, len(os.sched_getaffinity(0)))
-    for number, result in children.run(commands, at_once, EACH, time.monotonic() + seconds):
+    for number, result in children.run(commands, at_once, EACH, until):
         pid = pids[number]
         try:
             found[pid] = parse(pid, result.output)
             del missing[pid]
         except (ValueError, KeyError, TypeError, RecursionError):
             missing[pid] = f"{PROGRAM} did not answer in time" if result.killed else reason(result.errors)
+    serving = [pid for pid, stack in found.items() if any(_serves(thread.frames) for thread in stack.threads)]
+    commands = [[spy, "dump", "--nonblocking", "--json", "--locals", "--pid", str(pid)] for pid in serving]
+    for number, result in children.run(commands, at_once, EACH, until):
+        pid = serving[number]
+        try:
+            found[pid] = _with_servers(found[pid], json.loads(result.output))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue  # whose servers they are remains unknown
     return Stacks(found, missing)
+
+
+def _serves(frames: Sequence[Frame]) -> bool:
+    """Whether this is the thread of a server of the standard library, whose frames do not say what it serves."""
+    return any(frame.name == _SERVING and frame.file.endswith("/socketserver.py") for frame in frames)
+
+
+def _with_servers(stack: Stack, content: list[dict[str, Any]]) -> Stack:
+    """The stack, in which the threads of servers name the class of their servers: `TmpServer.serve_forever`."""
+    servers = dict[int, str]()
+    for thread in content:
+        for frame in thread["frames"]:
+            own = (one["repr"] for one in frame["locals"] or () if one["name"] == "self" and one["arg"])
+            if frame["name"] == _SERVING and (named := re.match(r"<(\w+) at 0x", next(own, "") or "")):
+                servers[thread["os_thread_id"]] = named[1]
+
+    def named_frame(frame: Frame, server: str) -> Frame:
+        return frame._replace(name=f"{server}.serve_forever") if frame.name == _SERVING else frame
+
+    threads = tuple(
+        thread._replace(frames=tuple(named_frame(frame, servers[thread.tid]) for frame in thread.frames))
+        if thread.tid in servers
+        else thread
+        for thread in stack.threads
+    )
+    return Stack(
+        threads, next((thread for thread in threads if stack.main and thread.tid == stack.main.tid), stack.main)
+    )
 
 
 def find_moving(spy: str | None, before: Stacks, pids: Sequence[int], until: float) -> set[int]:

@@ -26,6 +26,8 @@ DIGITS: Final = 20  # of a number of the kernel, at most
 _CALLS: Final = calls.table(os.uname().machine)
 _FUTEX: Final = next((b"%d" % number for number, call in _CALLS.items() if call.kind == "futex"), b"")
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+# The signals up to 31 without SIGKILL and SIGSTOP, and the real-time signals without the two that the C library uses.
+_BLOCKABLE: Final = sum(1 << number - 1 for number in range(1, 65) if number not in (9, 19, 32, 33, 34))
 _LATE: Final = "TORCH_GLOO_LAZY_INIT"
 
 
@@ -167,8 +169,11 @@ def _interpret(
             return thread._replace(fds=_selected(pid, arguments))
         case "epoll":
             return thread._replace(fds=((fd, "rw"),))
+        case "signal" if call.name == "rt_sigtimedwait":
+            (signals,) = struct.unpack("=Q", _memory(pid, arguments[0], 8))
+            return thread._replace(awaited=frozenset(n for n in range(1, 65) if signals >> n - 1 & 1))
         case "futex":
-            thread = thread._replace(at=arguments[0])
+            thread = thread._replace(at=arguments[0], deaf=thread.timed and _blocks_all(pid, thread.tid))
             if not arguments[1] & calls.FUTEX_PRIVATE:
                 return thread._replace(shared=mappings.futex(pid, arguments[0]))
             if thread.until is not None and thread.until - time.monotonic() < INTERPRETER:
@@ -194,6 +199,13 @@ def _timed(pid: int, thread: WaitingThread, call: Call, arguments: Sequence[int]
         clock = arguments[0] if arguments[0] < 16 else clock
     left = length - time.clock_gettime(clock) if absolute else length
     return thread._replace(timed=True, until=now + left)
+
+
+def _blocks_all(pid: int, tid: int) -> bool:
+    """Whether this thread blocks all signals, but for those that cannot be blocked and those of the C library."""
+    lines = (procfs.read(f"/proc/{pid}/task/{tid}/status") or b"").splitlines()
+    blocked = next((int(line.split()[1], 16) for line in lines if line.startswith(b"SigBlk:")), 0)
+    return blocked & _BLOCKABLE == _BLOCKABLE
 
 
 def _polled(pid: int, arguments: Sequence[int]) -> tuple[tuple[int, str], ...]:

@@ -15,8 +15,10 @@ from waitproof.connections import Connections, sockets_of
 from waitproof.mappings import Mappings
 from waitproof.world import LATE, Descriptor, WaitingProcess, World, host
 
+Members = tuple[tuple[tuple[int, str], ...], tuple[int, ...]]  # of an epoll descriptor: `members` and `inodes`
 PROCESSES: Final = 4096
 OTHERS: Final = 4096  # processes outside the job that are searched for the other end of a pipe
+SHARED: Final = ("pipe:", "socket:", "anon_inode:[eventfd]", "anon_inode:[eventpoll]")  # in which they may take part
 
 
 def empty(group: frozenset[str]) -> World:
@@ -75,13 +77,13 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
         awaited |= {key for key, _ in connections.links()}
     if not awaited:
         return
-    pending = _pending(world)
+    pending, epolls = _pending(world), _awaited_epolls(world, awaited)
     mapped = any(key.startswith("map:") for key in awaited)
     parent = os.getppid()  # the adopter of the job's orphans
     others = [found for found in everyone if found.pid not in world.processes and found.pid != os.getpid()]
     for found in others[:OTHERS]:
         try:
-            opened = files.list_open(found.pid, ("pipe:", "socket:", "anon_inode:[eventfd]"))
+            opened = files.list_open(found.pid, SHARED)
         except OSError as error:
             beside = found.parent == parent and found.pid not in excluded and not found.ended
             if beside or error.errno == errno.EOVERFLOW:
@@ -90,6 +92,10 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
         for end in opened.values():
             if end.key in awaited:
                 world.outside[end.key] = world.outside.get(end.key, "") + end.mode
+        for fd, end in opened.items() if epolls else ():
+            for pid, own, key in epolls.get((end.members, end.inodes), ()) if end.kind == "epoll" else ():
+                if len(same_objects.same_files([(pid, own), (found.pid, fd)])) == 1:
+                    world.outside[key] = "rw"
         if any(end.key in pending or _receives(world, found.pid, fd, end.key) for fd, end in opened.items()):
             world.doubts["descriptor"] = f"process {found.pid} may be about to receive descriptors"
         for key in awaited & Mappings().shared(found.pid) if mapped else ():
@@ -103,6 +109,17 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
             world.receiving.add(pid)
     for key in pending:
         world.receiving.update(world.holders.get(key, ()))
+
+
+def _awaited_epolls(world: World, awaited: set[str]) -> dict[Members, list[tuple[int, int, str]]]:
+    """The epoll descriptors for which threads wait, each with its process first, by their members: whoever else has one
+    open has the same members in it."""
+    found = dict[Members, list[tuple[int, int, str]]]()
+    for pid, process in world.processes.items():
+        for fd, end in process.fds.items():
+            if end.kind == "epoll" and end.key in awaited:
+                found.setdefault((end.members, end.inodes), []).append((pid, fd, end.key))
+    return found
 
 
 def _name_shared_epolls(world: World) -> None:
@@ -166,7 +183,7 @@ def _visible_files(pid: int, only: tuple[str, ...]) -> list[Descriptor]:
 
 def _awaited_keys(world: World, process: WaitingProcess, connections: Connections) -> set[str]:
     """The keys of the objects that may end the wait of a thread and that several processes can have: pipes, event
-    descriptors, the other ends of connections, and shared mappings."""
+    descriptors, epoll descriptors, the other ends of connections, and shared mappings."""
     found = set()
     for thread in process.threads:
         if thread.shared:
@@ -177,6 +194,7 @@ def _awaited_keys(world: World, process: WaitingProcess, connections: Connection
             if end is None:
                 continue
             if end.kind == "epoll":
+                found.add(end.key)
                 numbers += [member for member, _ in end.members if member not in numbers]
             elif end.kind in ("pipe", "eventfd"):
                 found.add(end.key)

@@ -138,8 +138,10 @@ class Reader:
         if pid not in self._python or self._optimistic:
             return frozenset() if self._optimistic and thread.tid != pid else frozenset(Gives)
         node, mapped = (pid, thread.tid), self._code.mapped.get(pid, frozenset())
-        main = thread.tid == pid
-        return recognized.given(self.frames(*node), main, self._code.threads.get(node), mapped)
+        main, code = thread.tid == pid, self._code.threads.get(node)
+        if thread.deaf and self._handlers.has_trained(pid) and recognized.dumps_traces(self.frames(*node), code):
+            return frozenset()
+        return recognized.given(self.frames(*node), main, code, mapped)
 
     # --- the whole thread ---------------------------------------------------------------------------------------------
 
@@ -282,6 +284,8 @@ class Reader:
                 found[end, mode] = None
             elif not end.complete or depth > _NESTED:
                 raise _Open("waits for an epoll descriptor whose contents are not known")
+            elif end.key in self._world.outside:
+                raise _Open("waits for an epoll descriptor that a process outside the job has open, too")
             else:
                 sharing |= self._world.holders.get(end.key, {}).keys() - {pid}
                 waiting += [(member, direction, depth + 1) for member, direction in end.members]

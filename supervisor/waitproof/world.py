@@ -72,6 +72,8 @@ class WaitingThread(NamedTuple):
     processor so far; None: not known.  `line`: the call with all its arguments and the stack pointer, as the kernel
     prints it.  `at`: the address of a futex; `static`: it is one of the Python interpreter's own variables.  `masked`:
     signals that are blocked otherwise may end the call.  `unseen`: whether the call has a timeout is not known.
+    `awaited`: the signals of which it waits for one, by sigwait(3) and its like.  `deaf`: it has a timeout and blocks
+    all signals, as no thread of a program in Python does.
     """
 
     tid: int
@@ -96,6 +98,8 @@ class WaitingThread(NamedTuple):
     static: bool = False
     masked: bool = False
     unseen: bool = False
+    awaited: frozenset[int] = frozenset()
+    deaf: bool = False
 
     @property
     def is_stopped(self) -> bool:

@@ -82,16 +82,18 @@ def test_with_a_given_timeout_nothing_is_learned(runs: Runs) -> None:
     assert run.state["learned"] is None
 
 
-def test_frozen_time_is_not_learned(runs: Runs) -> None:
+def test_frozen_time_is_not_learned_and_is_notified(runs: Runs) -> None:
     """SIGSTOP of ftrun and of its command, as a frozen container or a laptop that sleeps."""
+    said = runs.folder / "said"
     code = "print(os.getpid(), flush=True)\nfor step in range(10**9):\n    ft.beat(step); time.sleep(0.02)"
-    run = runs.start("--no-auto-beat", *python(f"import os, time\n{code}"))
+    notify = ("--on-event", f'echo "$FTRUN_MESSAGE" >> {said}')
+    run = runs.start("--no-auto-beat", *notify, *python(f"import os, time\n{code}"))
     wait_for(lambda: run.named("first_beat"), "a step")
     pids = [int(run.stdout.split()[0]), run.process.pid]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: all(state_of(pid) == "T" for pid in pids), "the freeze")
-    frozen = 8.0  # longer than layout.FREEZE
+    frozen = 20.0  # longer than watching.NOTED after the next time that ftrun would have woken
     time.sleep(frozen)  # that much of time is what the test is about
     for pid in reversed(pids):
         os.kill(pid, signal.SIGCONT)
@@ -100,5 +102,8 @@ def test_frozen_time_is_not_learned(runs: Runs) -> None:
     wait_for(lambda: run.state["learned"]["steps"] >= learned + 100, "steps after the freeze")
     assert run.state["learned"]["longest"] < frozen, run.log()
     assert not run.named("hang")
+    assert len(run.named("frozen")) == 1
+    wait_for(said.exists, "the notification")
     run.process.send_signal(signal.SIGTERM)
     run.wait()
+    assert ["was suspended for" in line for line in said.read_text().splitlines()].count(True) == 1

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.device.nvml import BUSY, IDLE, SPINNING, FakeNvml
+from support.device.ras import At, Ras, in_json
 from support.evidence_job import needs_spy
 from support.runs import Run, Runs, python
 
@@ -22,6 +23,11 @@ SOURCE = Path(__file__).parents[1] / "support/driver.c"
 CODE = """
 import ctypes, os, socket, threading, time
 driver = ctypes.CDLL({driver!r})
+def ras():
+    ctypes.CDLL(None).prctl(15, b'NCCL RAS', 0, 0, 0)
+    threading.Event().wait()
+threading.Thread(target=ras, daemon=True).start()
+open("pid-" + os.environ["RANK"], "w").write(str(os.getpid()))
 last = os.environ["RANK"] == "7"
 for step in range(20): ft.beat(step); time.sleep(0.1)
 def wait(): driver.synchronize_by_blocking()
@@ -67,11 +73,18 @@ def start(runs: Runs, work: str, last: dict[str, Any], *options: str) -> Run:
 
 @pytest.mark.timeout(600)
 def test_a_hang_of_eight_ranks_is_found_within_ninety_seconds(runs: Runs) -> None:
-    run = start(runs, WAITS, SPINNING)
-    assert run.wait(300) == 0, run.log()
+    """NCCL's own service names the rank that is behind."""
+    with Ras("") as nccl:
+        runs.environment |= nccl.variable
+        run = start(runs, WAITS, SPINNING)
+        pids = [int((runs.folder / f"pid-{number}").read_text()) for number in range(RANKS)]
+        nccl.answers = [in_json([At(pid, 99 if number == LAST else 100) for number, pid in enumerate(pids)])]
+        assert run.wait(300) == 0, run.log()
     (hang,) = run.named("hang")
     assert hang["rule"] == "device-wait"
     assert 60 <= hang["mono"] - run.named("first_beat")[0]["mono"] < 95
+    assert "rank 7 (last in AllReduce 99) has not reached AllReduce 100 of communicator" in hang["mechanism"]
+    assert hang["culprits"] == [LAST]
     assert run.order.count("spawned") == 2
 
 

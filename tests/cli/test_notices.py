@@ -10,7 +10,7 @@ from ftrun.core.machine.notices import UNWATCHED, WAITING, GivenNotices, LongWai
 from ftrun.core.machine.states import Finish, Healing, Job, Paused, Pending, Phase, Running, Starting, Stopping, Suspect
 from ftrun.core.machine.values import Attempt, Fault, Finding, Rank
 from ftrun.core.rules.liveness import Limits
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 from support.runs import FTCTL, Run, Runs, patched, python, wait_for
 
 AUTO = Limits(hang=None, start=None, section=None, auto=True, idle=1800.0)
@@ -27,7 +27,7 @@ def due(
     given: GivenNotices = GivenNotices(),  # noqa: B008
     phase: str = "",
 ) -> tuple[str, ...]:
-    return notices(job, Policy(limits=limits, phase=phase), given, "/run/dir", now).lines
+    return notices(job, Policy(limits=limits, membership=Membership(phase=phase)), given, "/run/dir", now).lines
 
 
 def started(**facts: object) -> Job:
@@ -37,6 +37,7 @@ def started(**facts: object) -> Job:
 def test_start_line_names_the_run_dir_and_the_checks() -> None:
     assert due(started(), 100.0) == (
         "attempt 1 started; run dir /run/dir; watched: deadlocks (no timeout), "
+        "waits for devices (45s) and computations that show nothing (60m) once ranks step, "
         "idleness (timeout 30m, once there are heartbeats or an accelerator is used)",
     )
     given = AUTO._replace(hang=60.0, auto=False, start=300.0, idle=900.0, idle_given=True)
@@ -73,6 +74,25 @@ def test_no_warning_where_a_check_is_active(limits: Limits, facts: dict[str, obj
     assert due(started(**facts), 10_000.0, limits, STARTED) == ()
 
 
+@pytest.mark.parametrize(
+    ("frameworks", "age", "text"),
+    [
+        ((), 299.0, ""),
+        ((), 300.0, "others"),
+        (("PyTorch", "JAX"), 299.0, ""),
+        (("JAX",), 59.0, ""),
+        (("JAX", "Orbax"), 60.0, "JAX: call ftrun_hooks.beat(step) in the training loop"),
+    ],
+)
+def test_warning_names_the_line_that_a_framework_needs(frameworks: tuple[str, ...], age: float, text: str) -> None:
+    """Sooner where it is known that no heartbeat will come without it."""
+    said = due(started(frameworks=frameworks), 100.0 + age, given=STARTED)
+    assert len(said) == bool(text)
+    assert all(line.startswith("no heartbeat in the first") for line in said)
+    if frameworks:
+        assert all(text in line for line in said)
+
+
 def test_warning_waits_during_a_stop_or_pause() -> None:
     job = started()
     assert isinstance(job.phase, Starting)
@@ -93,6 +113,7 @@ def start_line(run: Run) -> str:
     """Of a run without options about timeouts."""
     return (
         f"attempt 1 started; run dir {run.run_dir}; watched: deadlocks (no timeout), "
+        "waits for devices (45s) and computations that show nothing (60m) once ranks step, "
         "idleness (timeout 30m, once there are heartbeats or an accelerator is used)"
     )
 
@@ -208,7 +229,8 @@ WAITED: dict[str, tuple[Phase, dict[str, object], str]] = {
 @pytest.mark.parametrize("name", WAITED)
 def test_a_long_wait_without_a_command_is_recorded_once(name: str) -> None:
     phase, facts, why = WAITED[name]
-    job, policy = Job(phase)._replace(**facts), Policy(limits=AUTO, group=True)  # type: ignore[arg-type]
+    policy = Policy(limits=AUTO, membership=Membership(group=True))
+    job = Job(phase)._replace(**facts)  # type: ignore[arg-type]
 
     def at(now: float, before: Notices) -> Notices:
         return notices(job, policy, before.given, "/run/dir", now)
@@ -226,4 +248,5 @@ def test_a_spare_and_a_finished_member_wait_for_nothing_that_is_wrong() -> None:
     spare = Job(Pending(), places=((0, 2),), order=GroupOrder(1, "run"))
     done = Job(Stopping(Attempt(1, pid=9), "verdict"), Finish(0, "succeeded", ""))
     for job in (spare, done):
-        assert notices(job, Policy(limits=AUTO, group=True, member=2), STARTED, "/run/dir", 100.0).due is None
+        policy = Policy(limits=AUTO, membership=Membership(group=True, member=2))
+        assert notices(job, policy, STARTED, "/run/dir", 100.0).due is None

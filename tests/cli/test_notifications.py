@@ -13,7 +13,7 @@ from ftrun.config import option_table, option_values
 from ftrun.helpers.notifier.__main__ import notification, sentence
 from ftrun.helpers.notifier.incidents import Due
 from ftrun.messages.exports import Destinations
-from support.runs import Runs, wait_for
+from support.runs import Runs, need_mounts, wait_for
 
 AGAIN = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "off")
 # Fails, the last time when the file `go` is there.
@@ -115,6 +115,18 @@ def test_webhook_that_is_dead_leaves_a_trace(runs: Runs) -> None:
     assert run.wait() == 3
     trace = f"--webhook 127.0.0.1:{port}: not reported when ftrun ended: 1 notification: "
     assert trace in (run.run_dir / "run.log").read_text()
+
+
+def test_a_full_disk_is_reported_though_it_can_not_be_recorded(runs: Runs) -> None:
+    need_mounts()
+    full, seen = runs.folder / "full", runs.folder / "seen"
+    prefix = tuple(runs.mounted(f"mkdir {full}; mount -t tmpfs -o size=1m tmpfs {full}"))
+    script = f"cat /dev/zero > {full}/zeros; until test -s {seen}; do sleep 0.05; done; rm {full}/zeros"
+    run = runs.start("--on-event", f"cat >> {seen}", "sh", "-c", script, prefix=prefix, run_dir=full)
+    assert run.wait() == 0, run.log()
+    found, _ = json.JSONDecoder().raw_decode(seen.read_text())  # another one follows at the end
+    assert found["event"] == "disk"
+    assert f"the disk of the run dir {full} is full" in found["text"]
 
 
 def test_sentences_are_for_people() -> None:

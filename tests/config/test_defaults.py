@@ -35,7 +35,7 @@ def test_what_the_core_is_given_without_options() -> None:
     policy = derived.policy(option_values.settings({}, {}))
     assert policy.restart_on == {"hang", "fault"}
     assert (policy.max_restarts, policy.stable_after, policy.backoff) == (3, 3600.0, 1.0)
-    assert (policy.grace, policy.stop_grace) == (10.0, None)
+    assert (policy.limits.grace, policy.limits.stop_grace) == (10.0, None)
     assert (policy.limits.auto, policy.limits.hang, policy.limits.start, policy.limits.section) == (
         True,
         None,

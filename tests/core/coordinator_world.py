@@ -116,6 +116,11 @@ class Body:
                 self.world.later(self.world.rank_dice.random() * 4, self.loses_a_device)
 
     @property
+    def leads(self) -> bool:
+        """Whether its messenger has the coordinator."""
+        return self.side.zero is self
+
+    @property
     def ends_alone(self) -> bool:
         """Its verdict is about itself, and the group goes on."""
         return self.end is not None and self.end.code == 197 and self.world.shape.goes_on
@@ -194,7 +199,7 @@ class Body:
             self.world.ports_used.add(order.world.port)
             self.port = self.world.new_port()
         for other in self.world.bodies:
-            if other.tree is not None:
+            if other.tree is not None and not self.world.is_frozen(other):
                 assert other.tree == epoch, f"epoch {epoch} starts at {self.life}, {other.tree} runs at {other.life}"
                 assert other.starter == order.starter, f"two epochs {epoch}: at {self.life}, and at {other.life}"
                 assert other.rank != self.rank, f"rank {self.rank} starts at {self.life}, and runs at {other.life}"
@@ -208,7 +213,7 @@ class Body:
         if not self.alive:
             return
         now, world = self.world.now, self.world
-        if self.rank == 0:
+        if self.leads:
             self.answered = now
         lease = self.answered is not None and now >= self.answered + SILENCE + world.wait
         if lease and self.state == "running":  # it has worked on until now: its ranks moved
@@ -309,9 +314,13 @@ class Side:
         zero = self.zero
         assert zero is not None
         world = zero.world
-        own = Starter(zero.life, f"node-{zero.boot}", zero.boot)
+        own = Starter(zero.life, f"node-{zero.boot}", zero.boot, rank=zero.rank)
         self.coordinator = new_coordinator(world.now, world.shape, world.wait, world.drain, silence=SILENCE, own=own)
         world.wake(self)
+
+    @property
+    def zero_life(self) -> str:
+        return self.zero.life if self.zero is not None else ""
 
     @property
     def lives(self) -> tuple[Life, ...]:
@@ -320,7 +329,9 @@ class Side:
         if group is None or not isinstance(group.phase, Steady):
             return ()
         found = (group.members[rank].report for rank in self.present if rank in group.members)
-        return tuple(Life(r.rank, r.life, r.boot, "", 0) for r in found if r.rank and r.ran == group.epoch)
+        return tuple(
+            Life(r.rank, r.life, r.boot, "", 0) for r in found if r.rank != group.chief and r.ran == group.epoch
+        )
 
     def end(self) -> None:
         self.session += 1
@@ -379,7 +390,7 @@ class World:
         """A member starts its ranks: all members must number them in the same way."""
         world, placed = order.world, members(order.places)
         assert world is not None
-        running = [body.numbers for body in self.bodies if body.tree is not None]
+        running = [body.numbers for body in self.bodies if body.tree is not None and not self.is_frozen(body)]
         assert running == [world] * len(running), f"two numberings of the ranks in epoch {epoch}"
         assert world.address == order.master == f"host-{placed[0]}"
         assert sum(count for count, _ in world.counts) == len(placed) == len(set(placed))
@@ -398,7 +409,7 @@ class World:
 
     def _delays(self, body: Body, lost: bool) -> list[float]:
         """When a message and its copies arrive; none: it is lost."""
-        if body.rank == 0:
+        if body.leads:
             return [0.0]
         if body.cut or lost:
             return []
@@ -427,7 +438,7 @@ class World:
             self.later(delay, lambda: self.arrived(body, side, report, session, asked))
 
     def arrived(self, body: Body, side: Side, report: Report, session: int, asked: float) -> None:
-        if side.coordinator is None or session != side.session or (not body.alive and body.rank == 0):
+        if side.coordinator is None or session != side.session or (not body.alive and body.leads):
             return
         pulses = {r: Pulse(r, 7, 10.0 + r) for r in range(self.size)} if report.failure else {}
         refused = self.tell(side, Reported(self.now, report, pulses))
@@ -441,17 +452,27 @@ class World:
     def answer(self, side: Side, body: Body) -> None:
         if side.coordinator is None:
             return
-        order = side.coordinator.order if body.rank else side.coordinator.own_order
+        order = side.coordinator.own_order if side.zero is body else side.coordinator.order
         asked = self.asked.get(body.life, 0.0)
-        if body.rank and order is not None and order.what == "run":
+        sent = self.now if side.coordinator.lease_state == "held" else None
+        if side.zero is not body and order is not None and order.what == "run":
             order = order._replace(lives=side.lives)
 
         def arrived() -> None:
             if body.side is side and order is not None:
+                if sent is not None:
+                    self.answered(body, sent)
                 body.ordered(order, asked)
 
         for delay in self._delays(body, body.deaf):
             self.later(delay, arrived)
+
+    def is_frozen(self, body: Body) -> bool:
+        """Whether it is suspended, so that it cannot stop."""
+        return False
+
+    def answered(self, body: Body, sent: float) -> None:
+        """An answer that its coordinator sent then, while it had the lease, has arrived."""
 
     def closed(self, body: Body) -> None:
         side = body.side
@@ -468,10 +489,10 @@ class World:
 
     def silences(self) -> None:
         """Where rank 0's own command moves it is patient, for as long as a member may work on."""
-        for side in [body.side for body in self.bodies if body.rank == 0 and body.side.coordinator is not None]:
+        for side in [body.side for body in self.bodies if body.leads and body.side.coordinator is not None]:
             for rank, (life, at) in list(side.present.items()):
                 patient = (rank + side.session) % 2 and self.now < at + SILENCE + self.wait
-                if rank and self.now >= at + SILENCE and not patient:
+                if life != side.zero_life and self.now >= at + SILENCE and not patient:
                     del side.present[rank]
                     self.tell(side, MemberLost(self.now, rank, life, "silent for 15s", False, at))
             for life in list(side.coordinator.starters) if side.coordinator is not None else ():
@@ -511,7 +532,7 @@ class World:
             if isinstance(effect, SendOrder):
                 self.ordered.append(effect.order)
                 for body in self.current():
-                    if body.rank and side.present.get(body.rank, ("",))[0] == body.life:
+                    if body is not side.zero and side.present.get(body.rank, ("",))[0] == body.life:
                         self.answer(side, body)
         self.wake(side)
         return effects

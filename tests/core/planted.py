@@ -5,6 +5,7 @@ the bugs that would hurt an operator most; CONTRIBUTING.md says how a mutation t
 """
 
 import importlib
+import math
 import os
 import pkgutil
 import sys
@@ -22,6 +23,8 @@ ROOT: Final = Path(__file__).parents[2]
 JOB: Final = ("test_scenarios", "test_decide_properties")
 # In a group: two epochs at work, a wait without an end, a verdict that is not the same everywhere.
 COORDINATOR: Final = ("test_coordinator_properties",)
+# In the lease of a coordinator in a shared folder: two that decide, or none.
+LEASE: Final = ("test_lease",)
 # Of ranks that recover: two rounds at work, a wait without an end, the wrong rank replaced, a state that not all have.
 RANKS: Final = ("test_rounds", "test_scenarios")
 GROUP_ROUNDS: Final = ("test_group_rounds",)
@@ -220,6 +223,30 @@ def a_common_round_begins_without_all(right: Wrong, group: Any, order: Any, view
 @planted("machine.restarting.may_start", GROUP_ROUNDS)
 def a_new_member_starts_beside_a_round_at_work(right: Wrong, job: Any, order: Any, policy: Any) -> Any:
     return right(job, order._replace(round=None), policy)
+
+
+# --- in the lease of the coordinator ----------------------------------------------------------------------------------
+
+
+@planted("group.lease.stops_at", LEASE)
+def a_holder_does_not_stop_before_its_lease_ends(right: Wrong, *given: Any) -> Any:
+    return math.inf
+
+
+@planted("group.lease.seen", LEASE)
+def the_time_in_the_file_is_trusted(right: Wrong, watch: Any, place: Any, now: float) -> Any:
+    after = right(watch, place, now)
+    return after if after is watch else after._replace(since=place.written)
+
+
+@planted("group.lease.takes_at", LEASE)
+def a_lease_is_taken_over_without_waiting(right: Wrong, watch: Any, me: Any, length: float, *rest: Any) -> Any:
+    return right(watch, me, 0.0, *rest)
+
+
+@planted("group.takeover.take_lease", LEASE)
+def a_lost_coordinator_is_waited_for_like_any_member(right: Wrong, group: Any, event: Any) -> Any:
+    return right(group, event._replace(before=None))
 
 
 # --- in the rounds of the ranks of one node ---------------------------------------------------------------------------

@@ -31,8 +31,7 @@ from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Done, Job, Launching, Running, Starting, Suspect, Watched
 from ftrun.core.machine.values import LocalRank, Rank
 from ftrun.core.ranks.table import AskedRetry, LeftRound, SaidHello, Snapshot
-from ftrun.core.rules.liveness import Limits
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 
 WAIT: Final = 60.0  # s; --wait-peer
 SILENCE: Final = 15.0  # s; --peer-timeout
@@ -64,16 +63,17 @@ class Body:
             restart_on=frozenset({"hang", "fault", "failure"}),
             max_restarts=None,
             backoff=0.0,
-            grace=1.0,
-            node=f"node-{member}",
-            group=True,
-            member=member,
+            limits=Policy().limits._replace(grace=1.0, recover_timeout=RECOVER),
+            membership=Membership(
+                node=f"node-{member}",
+                group=True,
+                member=member,
+                peer_timeout=SILENCE,
+                elastic=not world.shape.is_fixed,
+                ends_alone=not world.shape.is_fixed,
+            ),
             ranks=2,
-            peer_timeout=SILENCE,
             recover=world.rungs,
-            recover_timeout=RECOVER,
-            elastic=not world.shape.is_fixed,
-            ends_alone=not world.shape.is_fixed,
         )
         self.first = 2 * member  # the number of its first rank
         self.me = GroupMember(member, life, f"node-{member}", f"boot-{member}", f"host-{member}")
@@ -170,7 +170,7 @@ class Body:
         return written
 
     def offer(self) -> None:
-        if not self.member or self.policy.elastic:
+        if not self.member or self.policy.membership.elastic:
             self.me = self.me._replace(port=self.world.new_port())
 
     # --- its ranks ---
@@ -235,7 +235,10 @@ class Body:
 
     def hangs(self, *culprits: int) -> None:
         """Its ranks have not moved since their start; the evidence names these as the cause."""
-        policy, self.policy = self.policy, self.policy._replace(limits=Limits(None, 1.0, None))
+        policy, self.policy = (
+            self.policy,
+            self.policy._replace(limits=self.policy.limits._replace(hang=None, start=1.0)),
+        )
         if isinstance(self.job.phase, Starting):
             self.take(ev.BeatsRead(self.world.now, ()))
         if isinstance(self.job.phase, Suspect):

@@ -37,7 +37,7 @@ from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import Clock, Schedule
 from ftrun.core.rules.idle import Thresholds
 from ftrun.core.rules.liveness import Limits
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 
 WATCHED = (Starting, Running, Suspect)
 PAUSES = st.sampled_from([0.0, 0.5, 1.0, 5.0, 30.0, 59.0, 61.0, 130.0, 1000.0, 40000.0])
@@ -67,23 +67,21 @@ POLICIES = st.builds(
         idle=st.none(),
         idle_given=st.just(False),
         automatic=st.sampled_from([70.0, None]),
+        device_timeout=st.sampled_from([None, None, 20.0]),
+        grace=st.sampled_from([0.0, 10.0]),
+        stop_grace=st.sampled_from([None, 20.0]),
+        kill_timeout=st.sampled_from([0.0, 60.0]),
+        heal_timeout=st.sampled_from([0.0, 300.0]),
+        evidence_timeout=st.sampled_from([0.0, 30.0]),
     ),
     work=st.just(Thresholds()),
-    device_timeout=st.sampled_from([None, None, 20.0]),
     checks_devices=st.booleans(),
     files=st.booleans(),
-    grace=st.sampled_from([0.0, 10.0]),
-    stop_grace=st.sampled_from([None, 20.0]),
-    kill_timeout=st.sampled_from([0.0, 60.0]),
-    heal_timeout=st.sampled_from([0.0, 300.0]),
-    evidence_timeout=st.sampled_from([0.0, 30.0]),
     min_devices=st.sampled_from([None, None, 1, 2]),
     scale_out=st.booleans(),
     unconditional=st.booleans(),
     asks_platform=st.booleans(),
-    node=st.just("n"),
-    phase=st.just(""),
-    shared=st.booleans(),
+    membership=st.builds(Membership, node=st.just("n"), shared=st.booleans()),
 )
 DEVICES = tuple(Device(f"gpu{i}", "CUDA_VISIBLE_DEVICES", str(i)) for i in range(3))
 FAULTS = st.builds(

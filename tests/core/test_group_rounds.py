@@ -19,7 +19,7 @@ from ftrun.core.ranks.rounds import ELSEWHERE
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
 from ftrun.core.ranks.table import Begin, Member, Ordered, Rounds, Rules
 from ftrun.core.ranks.together import node_rounds, step
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 
 
 def begun(size: int = 2, rungs: frozenset[str] = frozenset({"retry", "rank"})) -> World:
@@ -423,7 +423,7 @@ def test_what_the_round_replaces_is_recorded_before_it_begins(ordered: tuple[int
 
 
 def test_an_ftrun_that_is_new_starts_its_ranks_only_between_two_rounds() -> None:
-    policy = Policy(group=True, member=1)
+    policy = Policy(membership=Membership(group=True, member=1))
     for joining, may in (((), False), ((0,), False), ((1,), True)):
         order = GroupOrder(1, "run", round=GroupRound(2, "leave", "rank", joining=joining))
         assert may_start(Job(), order, policy) == may

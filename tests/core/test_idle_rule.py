@@ -8,7 +8,7 @@ from ftrun.core.machine.states import Job, Running, Starting, Suspect
 from ftrun.core.machine.values import Attempt, Finding, Rank, Section
 from ftrun.core.rules.idle import DeviceUse, Idle, Thresholds, TreeSample, idle_for, observe, unchanged_for
 from ftrun.core.rules.liveness import Limits, assess
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 
 QUIET = tuple(TreeSample(float(at), 1.0, 0.0, 0.0) for at in range(1, 11))
 LIMITS = Limits(hang=None, start=None, section=None, idle=4.0, idle_given=True)
@@ -69,9 +69,9 @@ def test_devices_are_unchanged_also_where_logs_are_written() -> None:
 def test_the_group_rule_needs_all_containers_unchanged() -> None:
     still = Idle(accelerator=True, device_samples=QUIET, unchanged_since=2.0)
     assert assess(Attempt(1, idle=still), 10.0, LIMITS).finding is None
-    assert assess(Attempt(1, idle=still, everywhere=True), 10.0, LIMITS).finding is not None
+    assert assess(Attempt(1, idle=still, group_is_idle=True), 10.0, LIMITS).finding is not None
     raised = still._replace(unchanged_raised=16.0, raised=0.0)
-    assert assess(Attempt(1, idle=raised, everywhere=True), 10.0, LIMITS).finding is None
+    assert assess(Attempt(1, idle=raised, group_is_idle=True), 10.0, LIMITS).finding is None
 
 
 def test_in_a_group_a_member_that_does_nothing_may_wait_for_one_that_works() -> None:
@@ -79,12 +79,12 @@ def test_in_a_group_a_member_that_does_nothing_may_wait_for_one_that_works() -> 
     group = alone._replace(idle_together=True)
     assert assess(Attempt(1, idle=idle), 10.0, alone).finding is not None
     assert assess(Attempt(1, idle=idle), 10.0, group).finding is None
-    assert assess(Attempt(1, idle=idle, everywhere=True), 10.0, group).finding is not None
+    assert assess(Attempt(1, idle=idle, group_is_idle=True), 10.0, group).finding is not None
     assert assess(Attempt(1, idle=idle), 10.0, group._replace(idle_given=True)).finding is not None
 
 
 def test_a_member_reports_that_it_does_nothing_unless_it_has_announced_that() -> None:
-    policy = Policy(limits=LIMITS._replace(idle_together=True), group=True)
+    policy = Policy(limits=LIMITS._replace(idle_together=True), membership=Membership(group=True))
     rank = Rank(0, pid=7, moved_at=1.0)
     attempt = Attempt(1, idle=Idle(idle_since=2.0, idle_samples=QUIET), ranks=(rank,))
     assert reported(attempt, 10.0, policy)
@@ -103,7 +103,7 @@ def reported(attempt: Attempt, now: float, policy: Policy) -> bool:
 def test_evidence_raises_the_limit_of_all_containers() -> None:
     idle = Idle(accelerator=True, device_samples=QUIET, unchanged_since=2.0)
     finding = Finding("idle", None, 8.0, 4.0, pid=100)
-    job = Job(Suspect(Attempt(1, pid=100, idle=idle, everywhere=True), finding, 99.0))
+    job = Job(Suspect(Attempt(1, pid=100, idle=idle, group_is_idle=True), finding, 99.0))
     after, _ = decide(job, ev.EvidenceCollected(10.0, (), (), "its Python stack moves"), Policy(limits=LIMITS))
     assert isinstance(after.phase, Starting)
     assert after.phase.attempt.idle.unchanged_raised == 16.0
@@ -112,7 +112,7 @@ def test_evidence_raises_the_limit_of_all_containers() -> None:
 def test_writes_do_not_clear_a_suspicion_of_the_group() -> None:
     spins = DeviceUse("GPU-1", util=100.0, memory_util=0.0, power=80.0)
     idle = Idle(accelerator=True, device_samples=QUIET, unchanged_since=2.0)
-    attempt = Attempt(1, pid=100, idle=idle, everywhere=True)
+    attempt = Attempt(1, pid=100, idle=idle, group_is_idle=True)
     finding = Finding("idle", None, 8.0, 4.0, pid=100)
     job, policy = Job(Suspect(attempt, finding, 99.0)), Policy(limits=LIMITS)
     wrote = ev.TreeSampled(11.0, TreeSample(11.0, 1.0, 0.0, 1e6, (spins,)))

@@ -125,7 +125,7 @@ def test_a_round_whose_processes_are_all_new_is_a_start() -> None:
 
 
 def test_missing_heartbeats_of_barred_processes_do_not_count() -> None:
-    attempt = Attempt(1, pid=100, barred=True)
+    attempt = Attempt(1, pid=100, cannot_beat=True)
     assert assess(attempt, 1e6, LIMITS) == NOTHING
     moved = attempt._replace(ranks=(Rank(0, moved_at=1.0),))
     assert rule(assess(moved, 1e6, LIMITS)) == ("step", 0), "those that can are assessed"

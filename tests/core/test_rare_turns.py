@@ -46,7 +46,7 @@ def test_a_deadline_of_an_earlier_phase_does_not_kill() -> None:
 
 def test_a_deadline_of_an_earlier_phase_leaves_the_grace() -> None:
     """The command ends in the wake-up in which the stop grace does: what it left has a grace of its own."""
-    policy = MINUTE._replace(stop_grace=20.0)
+    policy = MINUTE._replace(limits=MINUTE.limits._replace(stop_grace=20.0))
     stop = ev.BeatsRead(10.0, MOVED), ev.SignalReceived(20.0, 15, True)
     _, effects = run(policy, *stop, ev.CommandExited(40.0, 0), ev.DeadlineReached(40.0))
     assert not any(isinstance(e, do.Kill) for e in effects)

@@ -6,9 +6,9 @@ from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job, Pending
 from ftrun.core.machine.values import Ledger
 from ftrun.core.rules.fault_history import Schedule
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 
-POLICY = Policy(recalls=True)
+POLICY = Policy(membership=Membership(recalls=True))
 EARLIER = Schedule("a", 1, "n", 1.0, 70, 60, last_step=70, last_checkpoint="/ckpt/60")
 
 
@@ -46,7 +46,7 @@ def test_ftrun_that_knows_where_it_was_waits_for_nothing_and_keeps_it() -> None:
 
 
 def test_devices_that_are_checked_first_do_not_end_the_wait() -> None:
-    policy = POLICY._replace(checks_devices=True, shared=True)
+    policy = POLICY._replace(checks_devices=True, membership=Membership(recalls=True, shared=True))
     job, _ = waiting(policy)
     job, effects = decide(job, ev.DevicesChecked(5.1, ()), policy)
     assert not starts(effects)

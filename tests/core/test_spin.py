@@ -120,7 +120,7 @@ def test_in_a_group_the_ranks_of_all_members_have_to_wait() -> None:
     assert not waits_for_devices(seen, limit - 1, group)
     assert waits_for_devices(seen, limit, group)
     assert assess(seen, limit, group).finding is None
-    finding = assess(seen._replace(all_wait=True), limit, group).finding
+    finding = assess(seen._replace(group_awaits_devices=True), limit, group).finding
     assert finding is not None
     assert finding.rule == "device-wait"
 

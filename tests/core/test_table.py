@@ -43,7 +43,7 @@ from ftrun.core.machine.values import (
 from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Member, Rounds, SaidHello, Snapshot
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.idle import TreeSample
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 
 # A cell that is neither here nor in the table, or in both, fails: whoever adds a phase or an event decides on each.
 EMPTY: dict[type[Phase], str] = {
@@ -252,13 +252,20 @@ WANTS: list[Want] = [
     Finish(143, "stopped", "why", own=True, asked=True),
     Finish(0, "succeeded", "why"),
 ]
+LIMITS = Policy().limits
 POLICIES = [
     Policy(),
-    Policy(files=True, limits=Policy().limits._replace(auto=True)),
-    Policy(restart_on=frozenset({"hang", "fault", "failure"}), max_restarts=None, grace=0.0),
-    Policy(min_devices=1, shared=True, unconditional=True, device_timeout=60.0, max_restarts=1),
-    Policy(group=True),
-    Policy(group=True, member=1, ranks=1),
+    Policy(files=True, limits=LIMITS._replace(auto=True)),
+    Policy(restart_on=frozenset({"hang", "fault", "failure"}), max_restarts=None, limits=LIMITS._replace(grace=0.0)),
+    Policy(
+        min_devices=1,
+        membership=Membership(shared=True),
+        unconditional=True,
+        limits=LIMITS._replace(device_timeout=60.0),
+        max_restarts=1,
+    ),
+    Policy(membership=Membership(group=True)),
+    Policy(membership=Membership(group=True, member=1), ranks=1),
 ]
 
 

@@ -52,7 +52,7 @@ from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Report, Said
 from ftrun.core.rules.crash_causes import CommandFailure, ExceptionRecord, Traceback
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.liveness import Limits
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 
 INDENT = "    "
 
@@ -128,6 +128,8 @@ def _policy(pairs: dict[str, str]) -> Policy:
             policy = policy._replace(restart_on=frozenset(text.split(",")) - {"none"})
         elif key in Limits._fields:
             policy = policy._replace(limits=policy.limits._replace(**{key: _value(text)}))
+        elif key in Membership._fields:
+            policy = policy._replace(membership=policy.membership._replace(**{key: _value(text)}))
         else:
             policy = policy._replace(**{key: _value(text)})
     return policy
@@ -375,7 +377,7 @@ def _place(place: RankPlace) -> str:
 
 def _reported(job: Job, policy: Policy, now: float) -> str:
     """What this member reports to the group."""
-    if not policy.group:
+    if not policy.membership.group:
         return ""
     reported = report(job, GroupMember(0, "life", "a", "boot"), policy, now, False)
     failure = "" if reported.failure is None else f", {reported.failure.cause} {_show(reported.failure.age)} ago"

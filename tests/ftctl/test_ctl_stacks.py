@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 
@@ -66,6 +67,10 @@ def test_stacks_of_all_ranks_of_one_rank_and_as_json(runs: Runs) -> None:
     assert "  thread " in shown
     assert r"(sleep\udcff 3600)" in shown
     assert "rank 2" not in shown
+    uses = re.findall(
+        r"^process \d+: sleeping, (\d) threads?, [\d.]+s of processor time, \d+ MiB of memory$", shown, re.M
+    )
+    assert sorted(uses) == ["1", "2"], "the rank and its child"
     done = look(run, "--rank", "9")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"ftctl: {run.run_dir}: no rank 9 runs; there are 0-3\n"
@@ -78,6 +83,8 @@ def test_stacks_of_all_ranks_of_one_rank_and_as_json(runs: Runs) -> None:
     (main,) = [thread for thread in odd["threads"] if thread["main"]]
     assert [frame["name"] for frame in main["frames"]][:2] == ["wait", "odd"]
     assert len(odd["threads"]) == 2
+    assert odd["used"]["threads"] == 2
+    assert odd["used"]["memory"] > 1 << 20
     assert found["processes"][-1]["missing"] is not None or found["processes"][-2]["missing"] is not None
 
 

@@ -27,7 +27,7 @@ from ftrun.records import schedules, steps
 from ftrun.records.history import History
 from ftrun.records.rundir import NoRunDir, find
 from ftrun.records.schedules import AttemptLine, Life
-from ftrun.records.snapshot import RankNow, Snapshot
+from ftrun.records.snapshot import Incident, RankNow, Snapshot
 from ftrun.records.state import State
 from support.pages import empty
 from support.snapshots import snapshot
@@ -117,6 +117,9 @@ def test_the_snapshot_has_all_ranks_and_a_stream_the_first(
 def test_the_verdict_says_what_the_scheduler_should_do() -> None:
     found = feed.payload(snapshot(alive=False, phase="done", verdict="hang-limit", exit_code=195), [])
     assert (found["outer"], found["exit_code"]) == ("reschedule the job", 195)
+    lost = Incident("", 2, "loss", "member 0 has left", member=0)
+    ended = snapshot(alive=False, phase="done", verdict="hang-limit", exit_code=195)._replace(trouble=lost)
+    assert feed.payload(ended, [])["meaning"] == "a member of its group was missing"
 
 
 def test_ranks_near_their_limit_come_first() -> None:

@@ -165,6 +165,20 @@ def test_a_lost_member_is_one_notification_also_when_it_comes_back() -> None:
     assert events(made(0), [LOST, *back[:4], GROUP_END, END]) == ["lost", "ended"]
 
 
+def test_the_end_that_a_lost_member_leads_to_names_it_and_no_report() -> None:
+    end = GROUP_END | {"cause": "peer", "node": "c", "member": 2, "why": "member 2 (c) is lost and was not back"}
+    zero = made(0)
+    (_, due) = [due for record in (LOST, OPEN, STOPPING, end, END) for due in zero.take(record, 100.0)]
+    assert (due.event, due.about and due.about["cause"]) == ("ended", "loss")
+    assert due.about is not None
+    assert due.about["do"].endswith("; look after c")
+    never = GROUP_END | {"cause": "peer", "why": "members 1 and 2 did not join within 10m"}
+    zero = made(0)
+    (due,) = [due for record in (never, END) for due in zero.take(record, 100.0)]
+    assert due.about is not None
+    assert due.about["do"].endswith("; look after the members that are missing")
+
+
 def test_without_member_0_the_first_of_the_others_reports() -> None:
     cut = {"event": "group", "what": "cut", "epoch": 1, "why": "no reply"}
     for member, reports in ((1, True), (2, False)):
@@ -177,6 +191,11 @@ def test_members_that_stall_together_report_it_once() -> None:
     stalled, names = {"event": "stalled", "rank": 1}, (*NAMES, "stalled")
     assert [len(made(member, names=names, beat=600.0).take(stalled, 1.0)) for member in (0, 1, 2)] == [1, 0, 0]
     assert len(made(2, names=names).take(stalled, 1.0)) == 1, "it stalls alone"
+
+
+def test_of_members_that_were_suspended_together_member_0_says_it() -> None:
+    frozen, names = {"event": "frozen", "seconds": 40.0}, (*NAMES, "frozen")
+    assert [len(made(member, names=names).take(frozen, 1.0)) for member in (0, 1, 2)] == [1, 0, 0]
 
 
 def test_a_long_wait_is_reported() -> None:

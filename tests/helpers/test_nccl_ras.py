@@ -273,6 +273,15 @@ def test_an_answer_that_is_too_large_is_asked_for_as_text(job: Job, monkeypatch:
         assert len(sentences_of(view)) == 1
 
 
+@pytest.mark.parametrize("address", ["192.0.2.7:9", "[2001:db8::7]:9"])
+def test_another_machine_is_not_asked(job: Job, address: str) -> None:
+    job.start(ASLEEP, NCCL_RAS_ADDR=address)
+    began, view = time.monotonic(), view_of(job)
+    assert view is not None
+    assert str(view.problem).endswith("it is no address of this machine")
+    assert time.monotonic() - began < nccl_ras.ANSWER
+
+
 def test_nobody_listens(job: Job) -> None:
     with Ras() as ras:
         closed = ras.variable

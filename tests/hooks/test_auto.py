@@ -20,6 +20,17 @@ TORCH = {
     "no_package/inner": "",
     "compiler": "compiling = False\ndef is_compiling(): return compiling\n",
     "serialization": "def save(what, path):\n 'Saves.'\n what(path)\n return path\n",
+    "_C": """
+from types import SimpleNamespace as Names
+skipped = []
+_dynamo = Names(eval_frame=Names(skip_code=skipped.append))
+""",
+    "autograd/__init__": """
+from .. import _C
+from .graph import _engine_run_backward
+def backward(tensor): return _engine_run_backward(tensor)
+""",
+    "autograd/graph": "def _engine_run_backward(tensor):\n 'Runs.'\n return tensor()\n",
     "optim/__init__": "from . import optimizer\n",
     "optim/optimizer": """
 hooks = {}
@@ -119,6 +130,29 @@ def test_automatic_heartbeats_work_under_every_python(program: Program, python: 
     code = f"{START}{LOADER}torch.save(len, ''); one.step(); list(Loader(1)); one.step(); torch.save(len, '')"
     assert program.run(code.replace("; from support import beat_file", ""), str(python)).stderr == ""
     assert (program.beats.slot()["step"], program.beats.slot()["depth"]) == (2, 1)
+
+
+BACKWARD = {
+    "moves(back); moves(back); moves(back)": "0 1 1",
+    "moves(back); moves(one.step); moves(back); moves(one.step)": "0 1 0 1",
+    "moves(back); moves(back); moves(one.step); moves(back)": "0 1 1 0",
+    "back(); back(); moves(aside); moves(back)": "0 1",
+    "back(); aside(); print(beat_file.slot()['pid'] == os.getpid())": "False",
+    "back(); back(); list(Loader(1)); names(); back(); names(); back(); names()": "between epochs between epochs -",
+    "print(torch.autograd.backward(lambda: 5), len(torch._C.skipped))": "5 1",
+}
+
+
+def test_a_backward_pass_is_a_movement_until_an_optimizer_steps(program: Program) -> None:
+    """A loop may change the weights itself.  The first pass may be a trial."""
+    head = f"""{LOADER}{SECTIONS}
+import threading, torch.autograd, torch._C
+def back(): torch.autograd.backward(int)
+def aside(): thread = threading.Thread(target=back); thread.start(); thread.join()
+def moves(call):
+    before = beat_file.slot()['moved_at']; call(); print(int(beat_file.slot()['moved_at'] > before), end=' ')
+"""
+    assert program.each(head, BACKWARD) == [shown.split() for shown in BACKWARD.values()]
 
 
 def test_every_step_is_progress_also_when_the_program_reports_steps(program: Program) -> None:
@@ -298,6 +332,9 @@ find_spec('torch.optim.optimizer'); find_spec('torch.optim.optimizer'); import t
 
 
 UNLIKE = [
+    ("_C", ""),
+    ("_C", "from types import SimpleNamespace as Names\n_dynamo = Names(eval_frame=Names())"),
+    ("autograd/graph", "_engine_run_backward = None"),
     ("optim/optimizer", "print('too old')"),
     ("optim/optimizer", "raise OSError('broken')"),
     ("optim/optimizer", "import sys; del sys.modules[__name__]"),
@@ -320,7 +357,9 @@ import os, sys
 for folder in {list(map(str, folders))!r}:
     if os.fork() == 0:
         sys.path.insert(0, folder)
-        try: import torch, torch.serialization, torch.utils.data, torch.optim.optimizer; print('imported')
+        try:
+            import torch, torch.serialization, torch.autograd, torch.utils.data, torch.optim.optimizer
+            print('imported')
         except Exception as error: print(repr(error))
         sys.stdout.flush(); os._exit(0)
     assert os.wait()[1] == 0

@@ -164,7 +164,7 @@ def test_a_program_reports_steps_and_batches_and_has_sections_without_a_change(b
     functions = [f"def {name}():\n{textwrap.indent(code, '    ')}" for name, code in parts.items()]
     found = run(beats, tmp_path, "\n".join([DATASETS, *functions, PARTS]))
     assert claimed(beats) == {0: found.pop("pid")}
-    assert beats.slot()["flags"] == 1
+    assert (beats.slot()["flags"], beats.slot()["source"]) == (1, 1)
     two = [[1, True], [2, True]]
     workers = [[1100 + i, True] for i in range(4)]
     dcp = "torch.distributed.checkpoint."
@@ -219,6 +219,11 @@ report(
     adam=compiled(torch.optim.Adam, False), adam_method=compiled(torch.optim.Adam, False, True),
     sgd=compiled(lambda p: torch.optim.SGD(p, lr=0.1), False, True),
 )
+torch._dynamo.reset(); counters.clear()
+@torch.compile(backend='eager')
+def backward(x): (x * x).sum().backward(); return x.sin()
+for _ in range(3): backward(torch.ones(3, requires_grad=True))
+report(backward=([0, 1, 2, 3], dict(counters['stats']), list(map(str, counters['graph_break'].items()))))
 buffer, batches = io.BytesIO(), iter(torch.utils.data.DataLoader([1, 2, 3]))
 @torch.compile(backend='eager')
 def all_in_one(x):
@@ -233,10 +238,10 @@ all_in_one(torch.ones(3)); all_in_one(torch.ones(3))
 def test_compiled_optimizers_have_heartbeats_and_are_compiled_unchanged(beats: BeatDir, tmp_path: Path) -> None:
     done = start(beats, tmp_path, COMPILED)
     assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout)
-    assert [seen for seen, *_ in shown.values()] == [[0, 1, 2, 3]] * 6
+    shown = reported(done)
+    assert [seen for seen, *_ in shown.values()] == [[0, 1, 2, 3]] * 7
     bare = start(beats, tmp_path, COMPILED, auto=False)
-    assert [what for _, *what in shown.values()] == [what for _, *what in json.loads(bare.stdout).values()]
+    assert [what for _, *what in shown.values()] == [what for _, *what in reported(bare).values()]
     errors, bare_errors = (re.sub(r"\d+", "0", text).splitlines() for text in (done.stderr, bare.stderr))
     assert errors == bare_errors
 

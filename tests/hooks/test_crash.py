@@ -13,6 +13,7 @@ import pytest
 from ftrun.core.rules import crash_stack
 from ftrun.host import tracebacks
 from support.runs import HOUSE
+from waitproof import handled
 
 AUTO = HOUSE / "hooks" / "ftrun_hooks" / "auto"
 DIES = "import ctypes\ndef step():\n    ctypes.string_at(0)\nstep()\n"
@@ -71,3 +72,28 @@ def test_the_program_finds_its_modules_as_without_it(tmp_path: Path) -> None:
 def test_malformed_stacks_are_none() -> None:
     for text in ("", "Fatal Python error: x", "Fatal Python error: x\n\nCurrent thread 0x1 (most recent):\n  torn"):
         assert crash_stack.parsed(text) is None
+
+
+def caught(text: str) -> int:
+    """The set of signals that are handled, as the kernel says."""
+    return int(text.split("SigCgt:")[1].split()[0], 16)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_handler_of_sigabrt_of_the_program_can_be_told_from_that_of_faulthandler(tmp_path: Path, own: bool) -> None:
+    handles = (
+        "import signal; before = signal.signal(signal.SIGABRT, lambda *_: None); assert before == signal.SIG_DFL\n"
+    )
+    ended, _ = run(tmp_path, (handles if own else "") + "print(open('/proc/self/status').read())")
+    assert not ended.returncode, ended.stderr
+    found = {number for number in (4, 6, 7, 8, 11) if caught(ended.stdout) >> (number - 1) & 1}
+    assert found == {4, 6, 7, 8, 11} - ({4} if own else set())
+    assert bool(handled.alarms(frozenset(found))) is own
+
+
+def test_a_handler_of_sigill_of_the_program_stays(tmp_path: Path) -> None:
+    code = (
+        "import os, signal\nfor n in (signal.SIGILL, signal.SIGABRT): signal.signal(n, lambda *_: print('handled'))\n"
+    )
+    ended, _ = run(tmp_path, code + "os.kill(os.getpid(), signal.SIGILL)")
+    assert (ended.returncode, ended.stdout) == (0, "handled\n")

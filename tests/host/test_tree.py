@@ -202,7 +202,10 @@ import sys
 sys.path[:0] = {paths!r}
 import ftrun.pid1.loop as loop
 given = loop.policy
-loop.policy = lambda *found: given(*found)._replace(kill_timeout=1.0)
+def short(*found):
+    policy = given(*found)
+    return policy._replace(limits=policy.limits._replace(kill_timeout=1.0))
+loop.policy = short
 from ftrun.cli.run import main
 main()
 """

@@ -51,7 +51,7 @@ node_rounds = st.builds(
     numbered, texts, numbered, seconds, seconds, st.lists(texts, max_size=2).map(tuple),
 )  # fmt: skip
 places = st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), max_size=5).map(tuple)
-starters = st.none() | st.builds(Starter, texts, texts, texts, hosts, ports, st.booleans(), st.booleans())
+starters = st.none() | st.builds(Starter, texts, texts, texts, hosts, ports, st.booleans(), st.booleans(), numbers)
 lives = st.lists(st.builds(Life, local, texts, texts, hosts, ports, st.booleans()), max_size=2).map(tuple)
 reports = st.builds(
     Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), failures, ends, counts,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -53,4 +54,5 @@ def test_each_incident_of_a_group_is_one_notification(hosts: Callable[[int], Hos
     assert [f"{one['event']} {one['node']}" for one in found] == hosts_of, [one["text"] for one in found]
     abouts = [(one["incident"]["cause"], one["incident"]["node"]) for one in found[:3]]
     assert abouts == [("loss", "host-2"), ("loss", "host-0"), ("failure", "host-1")]
-    assert all("it is waited for 5m, then the job ends with 195; look after host-" in one["text"] for one in found[:2])
+    waits = r"it is waited for (5m|4m \d+s), then the job ends with 195; look after host-"  # less on a busy machine
+    assert all(re.search(waits, one["text"]) for one in found[:2]), [one["text"] for one in found[:2]]

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from ftrun.config.group_config import Group
+from ftrun.core.group.messages import Report
 from ftrun.core.machine import events as ev
 from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import Line
@@ -120,10 +121,32 @@ def test_an_entry_names_a_program_and_a_client_with_a_protocol(entry: Entry) -> 
 def group_messenger() -> GroupMessenger:
     group = Group(2, 1, "127.0.0.1:29470", None, 600.0, "job", "options")
     helpers, work_dir = SimpleNamespace(add=lambda *arguments, **more: None), SimpleNamespace(path="/run-dir")
+    unset = SimpleNamespace(state_dir=None, log_dir=None)
     context: Any = SimpleNamespace(
-        policy=Policy(), group=group, helpers=helpers, work_dir=work_dir, beat_dir="/beats", records=[]
+        settings=unset, policy=Policy(), group=group, helpers=helpers, work_dir=work_dir, beat_dir="/beats", records=[]
     )
     return GroupMessenger(context)
+
+
+def test_a_coordinator_whose_lease_ends_stops_its_ranks_also_if_its_messenger_says_nothing() -> None:
+    client, began = group_messenger(), time.monotonic()
+    client.handle(messenger.Contact(0.0), began)
+    client.handle(messenger.Tenure(began + 20.0), began)
+    assert client.deadline is not None
+    assert client.deadline > began + 20.0  # nothing runs here
+    client._sent = Report(0, "life", 1, "node", "boot", 3, "running")
+    assert client.deadline == began + 20.0
+    assert client.settle(began + 19.0) == []
+    (event,) = client.settle(began + 20.5)
+    assert isinstance(event, ev.GroupOrderReceived)
+    assert (event.order.what, event.order.epoch) == ("stop", 3)
+    assert client.settle(began + 21.0) == []
+    client.handle(messenger.Tenure(None), began + 22.0)
+    assert client.settle(began + 50.0) == []
+    client.handle(messenger.Tenure(began + 60.0), began + 50.0)
+    assert client.settle(began + 100.0) == []  # it was suspended, and may renew its lease
+    client.handle(messenger.Tenure(0.0), began + 100.1)
+    assert client.settle(began + 100.1) != []
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -171,7 +194,7 @@ def test_devices_are_checked_after_an_attempt_that_ends_before_their_first_repor
     )
     context: Any = SimpleNamespace(
         settings=SimpleNamespace(min_devices=None, probe=None, fault_table=None),
-        policy=Policy(checks_devices=True, device_timeout=60.0),
+        policy=Policy(checks_devices=True, limits=Policy().limits._replace(device_timeout=60.0)),
         helpers=helpers,
         work_dir=SimpleNamespace(path="/run-dir"),
         idle_period=10.0,

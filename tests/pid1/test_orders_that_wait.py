@@ -56,13 +56,13 @@ def order(what: GroupOrder = STOP) -> ev.GroupOrderReceived:
 
 def test_an_order_waits_for_the_exit_after_an_exception(folder: str) -> None:
     waits = cause(folder)
-    assert not waits.keeps(order(), RUNNING, OWN)  # no process has raised an exception
+    assert not waits.defers(order(), RUNNING, OWN)  # no process has raised an exception
     _last.leave(folder, ValueError("the data are broken"))
-    assert not waits.keeps(order(), RUNNING, {})  # it is no process that ftrun started
-    assert not waits.keeps(order(), Stopping(Attempt(1), "term"), OWN)
+    assert not waits.defers(order(), RUNNING, {})  # it is no process that ftrun started
+    assert not waits.defers(order(), Stopping(Attempt(1), "term"), OWN)
     assert not waits.pending
     received = order()
-    assert waits.keeps(received, RUNNING, OWN)
+    assert waits.defers(received, RUNNING, OWN)
     assert waits.pending
     assert waits.deadline == received.now + EXITING
     assert waits.events(received.now + EXITING / 2, RUNNING) == []
@@ -74,7 +74,7 @@ def test_an_order_waits_for_the_exit_after_an_exception(folder: str) -> None:
 def test_the_end_of_the_command_comes_before_the_order(folder: str) -> None:
     waits = cause(folder)
     _last.leave(folder, ValueError("the data are broken"))
-    assert waits.keeps(order(), RUNNING, OWN)
+    assert waits.defers(order(), RUNNING, OWN)
     now = time.monotonic()
     waits.begin(ev.CommandExited(now, 1), os.getpid(), RankProcesses())
     assert waits.events(now, RUNNING) == []  # the last heartbeats are decided on first
@@ -92,7 +92,7 @@ def test_the_end_of_the_command_comes_before_the_order(folder: str) -> None:
 def test_a_broken_connection_is_a_symptom_and_lets_no_order_wait(folder: str) -> None:
     waits = cause(folder)
     _last.leave(folder, ConnectionResetError("Connection reset by peer"))
-    assert not waits.keeps(order(), RUNNING, OWN)
+    assert not waits.defers(order(), RUNNING, OWN)
     waits.begin(ev.CommandExited(time.monotonic(), 1), os.getpid(), RankProcesses())
     (exited,) = waits.events(time.monotonic(), RUNNING)
     assert isinstance(exited, ev.CommandExited)
@@ -106,8 +106,8 @@ def test_a_broken_connection_is_a_symptom_and_lets_no_order_wait(folder: str) ->
 def test_a_later_order_that_is_certain_takes_effect_at_once(later: GroupOrder, folder: str) -> None:
     waits = cause(folder)
     _last.leave(folder, ValueError("the data are broken"))
-    assert waits.keeps(order(), RUNNING, OWN)
-    assert not waits.keeps(order(later), RUNNING, OWN)
+    assert waits.defers(order(), RUNNING, OWN)
+    assert not waits.defers(order(later), RUNNING, OWN)
     assert not waits.pending
     assert waits.events(time.monotonic() + EXITING, RUNNING) == []
 

@@ -44,6 +44,7 @@ def test_nothing_is_to_be_done_where_nothing_is_wrong() -> None:
         (MOVING._replace(phase="stopping"), "nothing, ftrun acts by itself"),
         (MOVING._replace(phase="waiting", group="epoch 2"), "`ftctl status --all --run-dir /run/dir` names"),
         (MOVING._replace(wait="rank 0 waits for a connection"), "see to what it waits for"),
+        (MOVING._replace(wait="rank 0 is stopped by SIGSTOP"), "continue it with SIGCONT, unless somebody holds it"),
         (
             MOVING._replace(devices=(DeviceNow("GPU-1", health="GPU is lost"),), node="a"),
             "have the devices of a checked",

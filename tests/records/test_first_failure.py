@@ -1,11 +1,13 @@
 """On any member the last incident of the job is shown, on the member where it began."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from ftrun.messages.group_view import MemberRow
+from ftrun.host import procfs
+from ftrun.messages.group_view import FILE, GroupView, MemberRow, dump
 from ftrun.records import group
 from ftrun.records.advice import what_to_do
 from ftrun.records.group import GroupNow
@@ -55,10 +57,11 @@ def test_a_new_container_of_a_lost_member_knows_of_the_loss(tmp_path: Path) -> N
 
 
 def test_without_member_0_no_line_says_that_all_is_well(tmp_path: Path) -> None:
-    rows = (MemberRow(0, "a", "running", "", 1, 0.0), MemberRow(1, "b", "running", "", 1, 0.0))
-    view = GroupNow(2, 1, 2, "run", "", (), rows, {0: 90.0, 1: 0.0}, 90.0, silence=60.0, lease=660.0)
+    rows = tuple(MemberRow(rank, "abc"[rank], "running", "", 1, 0.0) for rank in range(3))
+    view = GroupNow(3, 1, 2, "run", "", (), rows, {0: 90.0, 1: 0.0, 2: 91.0}, 90.0, silence=60.0, lease=660.0)
     found = group.marked(LIVE._replace(next="The command works.", group="epoch 2, running"), view)
     text = " ".join(" ".join(lines(found)).split())
+    assert [group.state(view, row) for row in rows] == ["no contact", "running", "unknown"], "only rank 0 is silent"
     assert found.job is not None
     assert "member 0 (a) is missing" in found.job.text
     assert "do see to its host and the network" in text
@@ -66,12 +69,23 @@ def test_without_member_0_no_line_says_that_all_is_well(tmp_path: Path) -> None:
     assert "group epoch 2, running, when rank 0 was last heard of" in text
 
 
+def test_a_view_that_a_full_disk_has_kept_from_being_written_accuses_nobody(tmp_path: Path) -> None:
+    old = time.monotonic() - 900
+    rows = tuple(MemberRow(rank, "ab"[rank], "running", "", 1, old) for rank in (0, 1))
+    view = GroupView(1, 2, 1, old, 2, "run", rows=rows, boot=procfs.boot_id(), contact=old, silence=60.0, lease=660.0)
+    (tmp_path / FILE).write_bytes(dump(view))
+    shown = LIVE._replace(run_dir=str(tmp_path))
+    jobs = [group.marked(one, group.read(one)).job for one in (shown, shown._replace(full_disk=True))]
+    assert jobs[0] is not None
+    assert jobs[1] is None
+
+
 def test_a_limit_that_was_reached_without_a_hang_blames_no_hang(tmp_path: Path) -> None:
     end = STOP | {"what": "end", "cause": "peer", "verdict": "hang-limit", "exit_code": 195, "why": "it has left"}
     ended = LIVE._replace(alive=False, phase="done", exit_code=195, verdict="hang-limit", trouble=seen(tmp_path, end))
     text = " ".join(" ".join(lines(ended)).split())
     assert "do look after member 2 (c), and start the job again" in text
-    assert "should reschedule the job: a member of its group was missing for too long" in text
+    assert "should reschedule the job: a member of its group was missing" in text
     assert "loss in attempt 1" in text
 
 

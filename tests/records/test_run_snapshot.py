@@ -135,6 +135,8 @@ def test_what_a_job_waits_for_is_shown(run: MadeRun) -> None:
     found = seen(run)
     assert found.wait == "rank 0 waits for a reply from 10.0.0.7:443"
     assert f"wait        {found.wait}" in lines(found)
+    run.status["phase"], run.limits = "running", run.limits._replace(start=None, section=None, idle=1800.0)
+    assert str(seen(run).next).startswith("It would be suspected after 30m"), "and no line says that it works"
 
 
 def test_a_given_start_timeout_is_active_from_the_spawn(run: MadeRun) -> None:
@@ -521,6 +523,7 @@ def test_a_missing_beat_folder_is_a_problem(run: MadeRun) -> None:
     found = read_snapshot(str(run.folder), run.now)
     assert found.alive
     assert "heartbeats cannot be read" in found.problems[0]
+    assert headline(found).endswith("its heartbeats cannot be read from here"), "there have been some"
 
 
 def test_a_truncated_beat_file_is_a_problem(run: MadeRun) -> None:

@@ -69,7 +69,7 @@ def test_the_headline_begins_with_a_pause() -> None:
         ({"stalest": QUIET._replace(age=1.0)}, "healthy, making progress"),
         ({"stalest": QUIET._replace(rule="section", section="eval")}, "healthy, in section eval"),
         ({"phase": "suspect"}, "it may hang, evidence is being collected"),
-        ({"ranks": (), "stalest": None}, "no heartbeat yet"),
+        ({"phase": "starting", "ranks": (), "stalest": None, "first_beat": None}, "no heartbeat yet"),
         (
             {"phase": "starting", "ranks": (), "stalest": None, "first_beat": 5.5},
             "no heartbeat since this start; in an earlier start the first one came after 5.5s",

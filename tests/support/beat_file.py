@@ -77,8 +77,10 @@ class BeatDir:
 
 
 def slot(rank: int = 0, folder: Path | None = None) -> Slot:
-    """The first words of the slot, by name; without a folder, of the beat dir of this process."""
-    return dict(zip(NAMES, struct.unpack_from(f"={len(NAMES)}Q", _bytes(rank, folder)), strict=True))
+    """The first words of the slot, by name; without a folder, of the beat dir of this process.  `source`: which
+    framework gave its heartbeats, in the same word as the flags."""
+    found = dict(zip(NAMES, struct.unpack_from(f"={len(NAMES)}Q", _bytes(rank, folder)), strict=True))
+    return {**found, "flags": found["flags"] & 0xFF, "source": found["flags"] >> 8}
 
 
 def sections(rank: int = 0, folder: Path | None = None) -> list[Section]:

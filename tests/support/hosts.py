@@ -278,6 +278,7 @@ class Hosts:
         except BaseException:
             self.close()
             raise
+        self.name_of_rank_0 = ""  # in place of its address
         self.names = folder / "etc-hosts"
         lines = [f"{host.address} {host.name}" for host in self.hosts]
         self.names.write_text("\n".join(["127.0.0.1 localhost", "::1 localhost", *lines, ""]))
@@ -288,7 +289,7 @@ class Hosts:
 
     @property
     def endpoint(self) -> str:
-        return f"{self.hosts[0].address}:{PORT}"
+        return f"{self.name_of_rank_0 or self.hosts[0].address}:{PORT}"
 
     def proxy(self, port: int = PORT, target: str = "") -> Proxy:
         """For rank 0's endpoint, or another target; the others use its `address`."""

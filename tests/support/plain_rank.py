@@ -57,7 +57,7 @@ def look(number: int) -> None:
     """Leave the round if PID 1 asks for it."""
     while os.path.exists(ADDRESS) and select.select([CONTROL], [], [], 0)[0]:
         message = json.loads(CONTROL.recv(4096))
-        if message["type"] == "fence" and message["round"] == number:
+        if message["type"] == "fence_rank" and message["round"] == number:
             raise Fenced
 
 
@@ -89,7 +89,7 @@ def main() -> None:
     waits = number > 1
     while True:
         if waits:
-            while (message := json.loads(CONTROL.recv(4096)))["type"] != "go":
+            while (message := json.loads(CONTROL.recv(4096)))["type"] != "begin_round":
                 pass
             number = int(message["round"])
             step = (message["restore"] or {"step": 0})["step"]

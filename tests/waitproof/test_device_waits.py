@@ -65,6 +65,22 @@ def test_a_rank_that_waits_for_its_device_looks_the_same_at_each_look(job: Job, 
         assert spin.follow(first, later) is first
 
 
+@pytest.mark.parametrize("name", ["libtorch_npu.so", "libtorch_other.so"])
+def test_a_synchronizing_call_of_torch_npu_waits_for_its_queue(job: Job, tmp_path: Path, name: str) -> None:
+    """With the device that the queue waits for.  An eventfd of another library may come from anywhere."""
+    library = tmp_path / name
+    subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", "-o", library, SOURCE], check=True)
+    driver = tmp_path / "libascendcl.so"
+    shutil.copy(library, driver)
+    job.start(f"{HEAD}ctypes.CDLL(sys.argv[2]); ready(); item('reading')", str(library), str(driver))
+    if name == "libtorch_npu.so":
+        seen = wait_for(lambda: see(job, WAITING), "a look that sees it")
+        assert seen.why.startswith("rank 0 waits for its device at <string>:4 item")
+    else:
+        for _ in range(3):
+            assert not (other := see(job, WAITING)) or not other.on_device
+
+
 @pytest.mark.parametrize(
     "devices",
     [

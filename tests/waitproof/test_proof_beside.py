@@ -125,3 +125,47 @@ def test_a_handler_of_any_other_signal_may_give_it(job: Job, name: str) -> None:
 def test_the_handlers_of_faulthandler_give_nothing(job: Job) -> None:
     job.start(f"{HEAD}import faulthandler; faulthandler.enable(); ready(); stuck()", "0")
     assert "waits for a lock" in closed(job, job.pid).mechanism
+
+
+# Threads of the standard library that end no wait of a rank that has stepped.
+STANDARD = {
+    "a thread that waits for SIGTERM": """signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+thread(lambda: signal.sigwait({signal.SIGTERM, signal.SIGINT}))""",
+    "a thread that waits for information about SIGHUP": """signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+thread(lambda: signal.sigwaitinfo({signal.SIGHUP}))""",
+    "faulthandler's timer": "import faulthandler; faulthandler.dump_traceback_later(7200, repeat=True)",
+    "faulthandler's timer that ends the process": (
+        "import faulthandler; faulthandler.dump_traceback_later(7200, exit=True)"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", STANDARD.values(), ids=STANDARD.keys())
+def test_what_only_ends_a_job_gives_nothing_to_a_rank_that_has_stepped(job: Job, code: str) -> None:
+    job.start(f"{HEAD}{code}\nready(); stuck()", "0")
+    assert "waits for a lock" in closed(job, job.pid, step=7).mechanism
+    assert see(job, job.pid).open_reason, "no step has ended"
+
+
+SIMILAR = {
+    "a signal of the program's own": """signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+thread(lambda: signal.sigwait({signal.SIGTERM, signal.SIGUSR1}))""",
+    "a wait for SIGTERM that ends by itself": """signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+thread(lambda: signal.sigtimedwait({signal.SIGTERM}, 10**5))""",
+    "a server of the program's own": """import http.server
+thread(http.server.HTTPServer(('127.0.0.1', 0), http.server.BaseHTTPRequestHandler).serve_forever)""",
+}
+
+
+@pytest.mark.parametrize("code", SIMILAR.values(), ids=SIMILAR.keys())
+def test_what_looks_like_that_may_give_it(job: Job, code: str) -> None:
+    job.start(f"{HEAD}{code}\nready(); stuck()", "0")
+    for _ in range(3):
+        assert see(job, job.pid, step=7).open_reason
+
+
+def test_a_main_thread_that_waits_for_sigterm_does_so_on_purpose(job: Job) -> None:
+    code = "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); ready(); signal.sigwait({signal.SIGTERM})"
+    job.start(f"{HEAD}{code}", "0")
+    for _ in range(3):
+        assert see(job, job.pid, step=7).open_reason

@@ -279,3 +279,25 @@ def test_a_connection_that_is_not_accepted_leads_to_who_listens_at_its_address(
     world.sockets.update({f"socket:[{n}]": Socket("tcp", at, state="LISTEN") for n, at in enumerate(listening)})
     world.sockets["not accepted:9"] = Socket("tcp", own.remote, own.local, "ESTABLISHED")
     assert Connections(world).other_end(own) == (None if found is None else f"socket:[{found}]")
+
+
+@needs_spy
+def test_an_epoll_that_a_process_outside_has_open_may_get_a_member_there(job: Job, tmp_path: Path) -> None:
+    path = str(tmp_path / "taker")
+    code = (
+        f"import socket, time; s = socket.socket(1); s.bind({path!r}); s.listen(); print(flush=True)\n"
+        "c = s.accept()[0]; socket.recv_fds(c, 1, 1); c.send(b'y'); c.close(); time.sleep(900)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as taker:
+        assert taker.stdout is not None
+        taker.stdout.readline()
+        try:
+            job.start(
+                f"{SMALL}e = select.epoll(); s = socket.socket(1); s.connect(sys.argv[1])\n"
+                "socket.send_fds(s, [b'x'], [e.fileno()]); s.recv(1); s.close(); ready(); e.poll()",
+                path,
+            )
+            wait_for(lambda: state_of(job.pid) == "S", "the wait")
+            wait_for(lambda: "outside the job has open" in (see(job, job.pid).open_reason or ""), "the reason", 20)
+        finally:
+            taker.kill()

@@ -14,6 +14,7 @@ from support.proving import HEAD, closed, see
 from support.pythons import NEW, version
 from support.runs import state_of, wait_for
 from waitproof import recognized, stacks
+from waitproof.libraries import Libraries
 from waitproof.stacks import Frame
 
 pytestmark = needs_spy
@@ -167,3 +168,14 @@ def test_a_deadlock_in_a_step_is_proved_although_the_library_handles_sigterm(job
         assert "signal 15, which its process handles" in (see(between, between.pid).open_reason or "")
     finally:
         between.end()
+
+
+def test_the_compiler_of_mindspore_gives_nothing_to_other_waits() -> None:
+    """Its schedule looks every three seconds whether an analysis may go on; only what waits in the compiler gets it."""
+    common, own = {"/lib/libc.so.6", "/lib/libstdc++.so.6"}, {"/mindspore/lib/libmindspore_frontend.so"}
+    schedule, other = Libraries(frozenset(own), frozenset(own | common)), frozenset({"/mindspore/lib/libcore.so"})
+    assert recognized.given((), False, schedule, ()) == {recognized.Gives.COMPILER}
+    assert recognized.given((), False, Libraries(other, frozenset(own | other)), ()) == frozenset(recognized.Gives)
+    assert recognized.given((), False, None, ()) == frozenset(recognized.Gives)
+    assert recognized.needed((), schedule) == recognized.Gives.COMPILER
+    assert recognized.needed((), Libraries(other, other)) == recognized.Gives.ANYTHING

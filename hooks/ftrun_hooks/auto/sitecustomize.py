@@ -9,9 +9,19 @@ import sys
 
 
 class FtrunFinder(object):
-    """Finds `ftrun_hooks`, whether or not it is installed, and passes modules of torch and safetensors to `_auto`."""
+    """Finds `ftrun_hooks`, whether or not it is installed, and passes modules of these packages to `_auto`."""
 
-    watched = ("torch.", "safetensors.torch")
+    watched = (
+        "torch.",
+        "torch_npu.",
+        "safetensors.torch",
+        "mindspore.",
+        "paddle.",
+        "keras.",
+        "orbax.",
+        "jax.",
+        "tensorflow.",
+    )  # type: tuple[str, ...]
     kept = None  # in a standby that was started: what its imports have printed (`_kept_lines.py`)
 
     def __init__(self, crash_recorder):  # type: (CrashRecorder) -> None
@@ -37,7 +47,7 @@ class FtrunFinder(object):
             if name in ("multiprocessing.popen_fork", "multiprocessing.spawn"):
                 self.crash_recorder.watch_children()
         except Exception:
-            self.watched = ("\0", "\0")  # matches no module: a second try would fail too
+            self.watched = ("\0",)  # matches no module: a second try would fail too
         return None
 
 

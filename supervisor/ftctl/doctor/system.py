@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any, Final
 
+from ftctl.common import GIB, size
 from ftctl.doctor.finding import Finding, warn_if
 from ftrun import __version__
 from ftrun.host import beats, installation, mounts, oom, procfs, spawn
@@ -21,8 +22,6 @@ MANY: Final = 4096  # file descriptors, processes and threads
 SLEEPER: Final = "import sys; sys.stdout.write('.'); sys.stdout.flush(); sys.stdin.read()"
 SPY: Final = 5.0  # s
 THREADS: Final = "each thread of each rank counts; at the limit fork fails"
-GIB: Final = 1 << 30
-MIB: Final = 1 << 20
 WORKERS: Final = GIB  # bytes of /dev/shm: data workers pass batches in it
 UNLIMITED: Final = 1 << 60  # bytes; version 1 reports a number of that order if there is no limit
 # The verbs or options that need it, and the extra of ftrun with which it is installed; empty: always.
@@ -166,14 +165,14 @@ def shared() -> Iterator[Finding]:
         yield Finding(where, "warning", note, means, remedy)
         return
     found = os.statvfs(folder)
-    size, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+    whole, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
     means = f"the beat file needs {FILE_BYTES // 1024} KiB; the rest is for PyTorch's data workers"
     if folder != "/dev/shm":
         means = "the beat file fits; PyTorch's data workers use /dev/shm, which is not a memory file system here"
     elif free < WORKERS:
         means = "the beat file fits; PyTorch's data workers need far more, and die of SIGBUS without it"
     few = folder != "/dev/shm" or free < WORKERS
-    yield warn_if(few, folder, f"{_size(size)}, {_size(free)} free", means, remedy)
+    yield warn_if(few, folder, f"{size(whole)}, {size(free)} free", means, remedy)
 
 
 def groups() -> Iterator[Finding]:
@@ -187,8 +186,8 @@ def groups() -> Iterator[Finding]:
     most = _number(folder, "memory.max" if version == 2 else "memory.limit_in_bytes")
     used = _number(folder, "memory.current" if version == 2 else "memory.usage_in_bytes")
     kills = oom.oom_kills()
-    limit = "no memory limit" if most is None or most > UNLIMITED else f"memory limit {_size(most)}"
-    now = "" if used is None else f", {_size(used)} used"
+    limit = "no memory limit" if most is None or most > UNLIMITED else f"memory limit {size(most)}"
+    now = "" if used is None else f", {size(used)} used"
     killed = f", {kills} OOM kills so far" if kills else ""
     means = "ftrun distinguishes an OOM kill of a rank from other failures"
     remedy = "raise the memory limit, or use less memory: fewer data workers, a smaller cache"
@@ -226,10 +225,6 @@ def _number(folder: str, name: str) -> int | None:
     """None for `max`, and if there is no such file."""
     text = (procfs.read(f"{folder}/{name}", 64) or b"").strip()
     return int(text) if text.isdigit() else None
-
-
-def _size(count: int) -> str:
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.0f} MiB"
 
 
 def versions(running: str) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ export function draw(now) {
   group(now);
   devices(now.devices);
   limits(now.limits);
-  incident(now.trouble, now.members);
+  incident(now.trouble, now.members, now.phase === "done" ? now.why : null);
   rows(at("problems"), now.problems, "li", (item, text) => set(item, text));
   at("problems").hidden = !now.problems.length;
 }
@@ -133,12 +133,14 @@ function limits(found) {
   ]));
 }
 
-function incident(found, group) {
+function incident(found, group, said) {
   at("incident").hidden = !found;
   if (!found) return;
   const again = found.again ? `${found.again}, ` : "";
-  set(at("incident-text"), `${found.cause} in attempt ${found.attempt}, ${again}${stamp(found.time)} UTC: ${found.why}`);
-  const other = found.member === null ? null : group?.members.find((one) => one.rank === found.member);
+  const when = found.attempt ? `in attempt ${found.attempt}` : "before this start";
+  const why = found.why === said ? "" : `: ${found.why}`;
+  set(at("incident-text"), `${found.cause} ${when}, ${again}${stamp(found.time)} UTC${why}`);
+  const other = found.member === null || found.cause === "loss" ? null : group?.members.find((one) => one.rank === found.member);
   const place = other?.report ? `member/${found.member}/report/${other.report}` : `report/${found.attempt}`;
   at("incident-report").hidden = found.member === null ? !found.report : !other?.report;
   const link = at("incident-link");

@@ -26,7 +26,7 @@ from ftrun.records.run_snapshot import read_snapshot
 from ftrun.records.rundir import NoRunDir
 from ftrun.records.snapshot import RankNow, Snapshot
 from ftrun.records.steps import paces
-from ftrun.records.summary import document, headline, plain
+from ftrun.records.summary import document, headline, meaning, plain
 
 PERIOD: Final = 1.0  # s
 SHOWN: Final = 64  # ranks, unless all are requested
@@ -154,7 +154,7 @@ def payload(shown: Snapshot, paces: list[tuple[float, float]], members: GroupNow
         "headline": headline(shown),
         "state": headline(shown, ages=False),
         "standstill": no_step(shown),
-        "meaning": verdict.meaning if verdict else None,
+        "meaning": meaning(shown, verdict) if verdict else None,
         "outer": verdict.outer if verdict else None,
         "states": dict(Counter(rank.state for rank in shown.ranks)),
         "paces": paces,

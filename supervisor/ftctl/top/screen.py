@@ -7,6 +7,7 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from ftctl.common import size
 from ftctl.top.keys import HELP, Chosen, used
 from ftrun.core.machine.values import TOUCH
 from ftrun.core.named_tuple import NamedTuple
@@ -294,7 +295,7 @@ def _rank(page: _Page, rank: RankNow) -> Text:
         pace = "" if rank.step_time is None else f"{step_duration(rank.step_time):>6}"
     if rank.memory is not None and page.width >= WIDEST:
         cpu = "" if rank.cpu is None else f"{rank.cpu:.0f}%"
-        measured = f"{'':{29 - cell_len(bar + limit + pace)}}{cpu:>8}{_size(rank.memory):>11}"
+        measured = f"{'':{29 - cell_len(bar + limit + pace)}}{cpu:>8}{size(rank.memory):>11}"
     return page.line(
         (f"{name:>4} {rank.pid:>7} " if wide else f"{name:>4} ", ""),
         (set_cell_size(page.plain(state), 11), "dim" if rank.state in ENDED else "yellow" * stands_out),
@@ -302,10 +303,6 @@ def _rank(page: _Page, rank: RankNow) -> Text:
         *(((f"{moved:>8}  ", ""), (bar, _heat(rank))) if wide else ()),
         (limit + (pace if wide else "") + measured, ""),
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def _devices(page: _Page, devices: Sequence[DeviceNow], room: int) -> list[Text]:

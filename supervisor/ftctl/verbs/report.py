@@ -77,7 +77,7 @@ def _elsewhere(path: str) -> Incident | None:
 def _show_cause(path: str, cause: Incident, as_json: bool) -> bool:
     """Show the report of the member where it happened; False if there is one here, and that one cannot be had."""
     assert cause.member is not None
-    where = f"{cause.cause} on member {cause.member} ({cause.node}): {cause.why}"
+    where = f"{cause.again or cause.cause} on member {cause.member} ({cause.node}): {cause.why}"
     try:
         if cause.cause == "loss":
             raise UserError("nobody was left to write one")

@@ -1,9 +1,11 @@
 """`ftctl stacks`."""
 
 import time
+from typing import Any
 
 import click
 
+from ftctl import processes
 from ftctl.common import AS_JSON, RUN_DIR, UserError, show, show_json
 from ftctl.members import MEMBER, read_file
 from ftrun.core.text.sentences import printable
@@ -18,7 +20,9 @@ from ftrun.records import rundir
 @RUN_DIR
 @AS_JSON
 @MEMBER
-@click.option("--rank", type=int, metavar="R", help="Only this rank and its descendants, with all threads.")
+@click.option(
+    "--rank", type=int, metavar="R", help="Only this rank and its descendants: all threads, and what they use."
+)
 @click.option(
     "--last-report", is_flag=True, help="With --member: the stacks that its last report has, not the present ones."
 )
@@ -43,6 +47,14 @@ def command(run_dir: str | None, as_json: bool, rank: int | None, member: int | 
         raise UserError(str(why)) from None
     if as_json:
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        show_json({"schema": present.SCHEMA, "time": at, "processes": [present.document(one) for one in found]})
+        show_json({"schema": present.SCHEMA, "time": at, "processes": [_document(one) for one in found]})
         return
     show(map(printable, present.lines(found, rank is not None)))
+    if rank is not None:
+        usage = [(one.pid, processes.used(one.pid)) for one in found]
+        show(["", *(f"process {pid}: {used.text}" for pid, used in usage if used is not None)])
+
+
+def _document(one: present.Process) -> dict[str, Any]:
+    used = processes.used(one.pid)
+    return present.document(one) | {"used": None if used is None else used._asdict()}

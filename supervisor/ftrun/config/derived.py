@@ -11,7 +11,7 @@ from ftrun.core.machine.notices import idle_condition
 from ftrun.core.ranks.shared import OPERATOR
 from ftrun.core.rules.idle import Thresholds
 from ftrun.core.rules.liveness import Limits
-from ftrun.core.rules.policy import Policy
+from ftrun.core.rules.policy import Membership, Policy
 from ftrun.core.text import durations
 from ftrun.platforms.modelarts import HANG_MINUTES
 from ftrun.platforms.table import NODES
@@ -44,43 +44,47 @@ def policy(settings: Settings, phase: str = "") -> Policy:
     hang, start = _given(settings.hang_timeout), _given(settings.start_timeout)
     section = _given(settings.section_timeout)
     link, library = link_timeout(settings)
-    return Policy(
-        restart_on=settings.restart_on,
-        max_restarts=settings.max_restarts,
-        stable_after=settings.stable_after,
-        backoff=settings.backoff or 0.0,
-        files=bool(settings.progress),
-        checks_devices=settings.check_devices and settings.probe != "off",
-        device_timeout=None if settings.probe == "off" else settings.device_timeout,
-        work=Thresholds(cpu=settings.idle_cpu, io=settings.idle_io),
-        limits=Limits(
-            hang=hang,
-            start=start,
-            section=section,
-            auto=settings.hang_timeout == "auto",
-            automatic=hang if settings.section_timeout == "auto" else section,
-            idle=idle_timeout(settings),
-            idle_given=settings.idle_timeout not in ("auto", None),
-        ),
+    limits = Limits(
+        hang=hang,
+        start=start,
+        section=section,
+        auto=settings.hang_timeout == "auto",
+        automatic=hang if settings.section_timeout == "auto" else section,
+        idle=idle_timeout(settings),
+        idle_given=settings.idle_timeout not in ("auto", None),
         grace=settings.grace or 0.0,
         stop_grace=settings.stop_grace,
+        device_timeout=None if settings.probe == "off" else settings.device_timeout,
         heal_timeout=settings.heal_timeout,
-        min_devices=settings.min_devices,
-        scale_out=settings.min_devices is not None and settings.scale_out == "checkpoint",
-        limit_fails=settings.after_limit == "fail",
-        only_report_hangs=settings.annotated.only_report_hangs and settings["restart-on"].source == "annotations",
-        unconditional=settings.unconditional_retry,
-        asks_platform=reset_file(settings) is not None,
+        recover_timeout=settings.recover_timeout,
+        link_timeout=link,
+        link_library=library,
+    )
+    membership = Membership(
         node=node_name(settings),
         phase=phase,
         job=job_name(settings),
         shared=state_dir(settings) is not None,
         recalls=state_dir(settings) is not None,
         peer_timeout=settings.peer_timeout,
+    )
+    return Policy(
+        restart_on=settings.restart_on,
+        max_restarts=settings.max_restarts,
+        stable_after=settings.stable_after,
+        backoff=settings.backoff or 0.0,
+        files=bool(settings.progress),
+        work=Thresholds(cpu=settings.idle_cpu, io=settings.idle_io),
+        limits=limits,
+        membership=membership,
+        min_devices=settings.min_devices,
+        scale_out=settings.min_devices is not None and settings.scale_out == "checkpoint",
+        limit_fails=settings.after_limit == "fail",
+        only_report_hangs=settings.annotated.only_report_hangs and settings["restart-on"].source == "annotations",
+        unconditional=settings.unconditional_retry,
+        asks_platform=reset_file(settings) is not None,
+        checks_devices=settings.check_devices and settings.probe != "off",
         recover=settings.recover - {OPERATOR},
-        recover_timeout=settings.recover_timeout,
-        link_timeout=link,
-        link_library=library,
     )
 
 
@@ -130,7 +134,7 @@ def meanings(settings: Settings, found: Policy, ranks: int | None, members: int 
     `found`: the policy that follows from them; `ranks`: how many ftrun starts on this node; `members`: of the group."""
     limits, text = found.limits, durations.seconds
     idle = "off" if limits.idle is None else f"{text(limits.idle)}, {idle_condition(limits)}"
-    link = "off" if found.link_timeout is None else f"{text(found.link_timeout)} ({found.link_library})"
+    link = "off" if limits.link_timeout is None else f"{text(limits.link_timeout)} ({limits.link_library})"
     automatic = {
         "hang-timeout": "no time; what is proved to hang ends",
         "start-timeout": "no time, as for --hang-timeout auto",
@@ -145,7 +149,7 @@ def meanings(settings: Settings, found: Policy, ranks: int | None, members: int 
     known = {name: meaning for name, meaning in automatic.items() if settings[name].text == "auto"}
     if isinstance(settings.nproc_per_node, str):
         known["nproc-per-node"] = f"{ranks}"
-    names = {"node-name": found.node, "state-dir": state_dir(settings), "reset-file": reset_file(settings)}
+    names = {"node-name": found.membership.node, "state-dir": state_dir(settings), "reset-file": reset_file(settings)}
     return known | {name: value for name, value in names.items() if value and not settings[name].text}
 
 

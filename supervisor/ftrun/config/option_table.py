@@ -253,7 +253,7 @@ class Settings:
     )
     notify_on = Option(
         "EVENTS",
-        "hang,stalled,restart,recovering,fault,lost,waiting,straggler,ended",
+        "hang,stalled,restart,recovering,fault,lost,waiting,frozen,straggler,disk,ended",
         notices,
         "Which records --on-event and --webhook report.",
     )

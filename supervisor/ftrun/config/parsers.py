@@ -176,8 +176,8 @@ def textfile(text: str) -> str:
 
 
 NOTICES: Final = (
-    *("hang", "stalled", "restart", "recovering", "fault", "lost", "waiting", "straggler", "escalated", "ended"),
-    *("paused", "resumed", "problem"),
+    *("hang", "stalled", "restart", "recovering", "fault", "lost", "waiting", "frozen", "straggler", "escalated"),
+    *("ended", "paused", "resumed", "problem", "disk"),
 )
 notices: Final = some_of(*NOTICES)
 

@@ -84,6 +84,10 @@ class BeatFile:
             self._write(word + 1, until)
         self._periods = periods
 
+    def header(self) -> Sequence[int]:
+        size = at.HEADER_WORDS * at.WORD
+        return memoryview(os.pread(self.fd, size, 0).ljust(size, b"\0")).cast("Q")
+
     @property
     def is_damaged(self) -> bool:
         """Whether the file is shorter than it was made, or was so and has lost its header."""

@@ -41,7 +41,17 @@ def rank(row: Sequence[int], credit: int, open_now: tuple[Section, ...], text: C
         resumed=_files(saved_files, "L") if saved_files else (),
         ranked=not row[at.UNRANKED],
         parents=tuple(filter(None, row[at.PARENTS : at.PARENTS + at.PARENTS_KEPT])),
+        source=_source(flags >> at.SOURCE_SHIFT & 0xFF),
     )
+
+
+def frameworks(header: Sequence[int]) -> tuple[str, ...]:
+    """The libraries for training that processes of the command have imported."""
+    return tuple(name for number, name in enumerate(at.FRAMEWORKS) if header[at.H_FRAMEWORKS + number])
+
+
+def _source(number: int) -> str:
+    return at.FRAMEWORKS[number - 1] if 0 < number <= len(at.FRAMEWORKS) else ""
 
 
 def sections(row: Sequence[int]) -> tuple[Section, ...]:

@@ -168,6 +168,11 @@ class Beats:
         self._touch_key = self._touched()
         self._touch: Rank | None = None
 
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """The libraries for training that processes of the command have imported, in this attempt or an earlier one."""
+        return beat_slots.frameworks(self._beats.header())
+
     def drain_bell(self) -> None:
         """Empty the bell."""
         try:

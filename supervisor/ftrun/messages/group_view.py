@@ -93,7 +93,9 @@ class GroupView(NamedTuple):
     """What the coordinator knows at `now`, its CLOCK_MONOTONIC.  `what`, `why`: its order; `waits_for`: the members
     that it waits for; `loss`: until when it waits for those that are lost, None: for none.  `rows`: some or all.
     In `group.json`: `rank` is that of the reader, and `now` its time of the last view of rank 0; `contact`: of the last
-    reply of rank 0, which counts as lost after `silence` seconds, and after which the command may go on for `lease`."""
+    reply of rank 0, which counts as lost after `silence` seconds, and after which the command may go on for `lease`.
+    `holder`: the member that has the coordinator; `takeover`: when its lease in a shared folder ends, and another one
+    takes its place; 0: there is none."""
 
     schema: int
     size: int
@@ -109,6 +111,8 @@ class GroupView(NamedTuple):
     contact: float = 0.0
     silence: float = 0.0
     lease: float = 0.0
+    holder: int = 0
+    takeover: float = 0.0
 
 
 class FileRequest(NamedTuple):

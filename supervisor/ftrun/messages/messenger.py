@@ -57,10 +57,19 @@ class Contact(NamedTuple):
     age: float = 0.0
 
 
+class Tenure(NamedTuple):
+    """At the coordinator: until when its lease in the shared folder allows the ranks here to run, by time.monotonic();
+    None: without an end; 0: another member has it."""
+
+    until: float | None
+
+
 class RankZeroSilent(NamedTuple):
-    """Rank 0 has not answered for too long; sent once until the next `Contact`."""
+    """Rank 0 has not answered for too long; sent once until the next `Contact`.  `takeover`: the seconds until another
+    member takes its place; None: none does."""
 
     why: str
+    takeover: float | None = None
 
 
 class Refused(NamedTuple):
@@ -118,6 +127,7 @@ Event = (
     OperatorRequest
     | Ordered
     | Contact
+    | Tenure
     | RankZeroSilent
     | Refused
     | GroupNote
@@ -130,6 +140,6 @@ Event = (
 REQUESTS: Final[Protocol[Request]] = Protocol("ask", Attempt, Answer, Report, SeekImports)
 EVENTS: Final[Protocol[Event]] = Protocol(
     "event",
-    *(OperatorRequest, Ordered, Contact, RankZeroSilent, Refused, GroupNote, MemberLost, Straggler),
+    *(OperatorRequest, Ordered, Contact, Tenure, RankZeroSilent, Refused, GroupNote, MemberLost, Straggler),
     *(FoundImports, LeaveConfirmed, Problem),
 )

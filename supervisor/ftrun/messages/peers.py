@@ -2,14 +2,16 @@
 
 A member always sends four frames: its `Hello`, its `Report`, its `Pulse` or nothing, and its time.  Rank 0 answers each
 message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the reason, FINAL,
-OVER or nothing]: it can never join, or the group has ended without it.  A messenger whose PID 1 has died sends BYE
-after its `Hello`.  One that is about to reconnect, because no answer comes, sends RENEW, so that the end of the old
-connection does not count as the end of the member.
+OVER or nothing]: it can never join, or the group has ended without it.  A coordinator that has a lease in a shared
+folder adds a frame to an order, its stamp, and a member that shares it adds a `LeaseView` to each message.  A messenger
+whose PID 1 has died sends BYE after its `Hello`.  One that is about to reconnect, because no answer comes, sends RENEW,
+so that the end of the old connection does not count as the end of the member.
 """
 
 import json
 from typing import Any, Final
 
+from ftrun.core.group.lease import Place
 from ftrun.core.group.messages import (
     MOST_LIVES,
     SILENCE,
@@ -43,6 +45,7 @@ HEARTBEATS_PER_SECOND: Final = 200  # that rank 0 receives at most
 MOST_RANKS: Final = 1024  # on one node: the slots of a beat file
 MOST_MEMBERS: Final = 1 << 20
 MOST_REPLACED: Final = 2048  # ranks that a round names
+MOST_WITNESSES: Final = 64  # members that may take over
 ADDRESS: Final = 255  # characters
 
 
@@ -54,7 +57,8 @@ class MemberAddress(NamedTuple):
     """The position of this ftrun in its group; the third argument of the messenger.  `secret`: the path of a file.
     `silence`: seconds without a message after which a member counts as lost.  `least`, `spares`, `replaces`,
     `scale_out`: as in `membership.Shape`.  `port`: as long as this ftrun lives, it accepts connections there; 0: there
-    is none.  `contained`: if it dies, the kernel ends all of its processes."""
+    is none.  `contained`: if it dies, the kernel ends all of its processes.  `folder`: where the group may have a
+    lease; empty: nowhere."""
 
     size: int
     rank: int
@@ -74,6 +78,19 @@ class MemberAddress(NamedTuple):
     scale_out: bool = False
     port: int = 0
     contained: bool = False
+    folder: str = ""
+
+
+class LeaseView(NamedTuple):
+    """A fifth frame of a member's message, where its group has a lease (core/group/lease.py): which place it has seen,
+    so that it shares that folder; `life`: of its holder; `quiet`: for how long that place has not changed, nor its
+    holder answered.  `heard`: the stamp of the newest answer that had one."""
+
+    number: int
+    life: str
+    quiet: float
+    binding: bool
+    heard: str = ""
 
 
 class Hello(NamedTuple):
@@ -146,6 +163,18 @@ def load_order(content: bytes) -> GroupOrder:
     return order
 
 
+def load_place(content: bytes) -> Place:
+    place = _load(Place, content)
+    _check_places(place.places)
+    if len(place.witnesses) > MOST_WITNESSES or len(place.endpoint) > ADDRESS + 8:
+        raise Malformed("not a place of a lease")
+    return place
+
+
+def load_lease_view(content: bytes) -> LeaseView:
+    return _load(LeaseView, content)
+
+
 def dump_pulse(pulse: Pulse | None) -> bytes:
     return b"" if pulse is None else dump(pulse)
 
@@ -162,6 +191,16 @@ def load_ack(content: bytes) -> int:
 
 def dump_time(at: float) -> bytes:
     return b"%d" % (at * 1e6)
+
+
+def dump_stamp(life: str, at: float) -> bytes:
+    """Of a coordinator that has the lease: its life, and its time."""
+    return f"{life} ".encode() + dump_time(at)
+
+
+def load_stamp(content: bytes) -> tuple[str, float]:
+    life, _, at = content[:LIMIT].decode("ascii", "replace").partition(" ")
+    return life, load_time(at.encode())
 
 
 def load_time(content: bytes) -> float:

@@ -275,14 +275,11 @@ def with_group(policy: Policy, settings: Settings, group: "Group | None") -> Pol
     asked = settings.nproc_per_node
     ranks = None if asked is None else local_ranks(asked)
     by_device = asked in ("auto", "gpu") and devices.count() > 0
-    policy = policy._replace(
-        group=True,
-        limits=policy.limits._replace(idle_together=True),
-        member=group.rank,
-        ranks=ranks,
-        rank_per_device=by_device,
+    membership = policy.membership._replace(
+        group=True, member=group.rank, elastic=group.is_elastic, ends_alone=group.replaces or group.is_elastic
     )
-    return policy._replace(elastic=group.is_elastic, ends_alone=group.replaces or group.is_elastic)
+    limits = policy.limits._replace(idle_together=True)
+    return policy._replace(membership=membership, limits=limits, ranks=ranks, rank_per_device=by_device)
 
 
 def local_ranks(asked: int | str, devices_left: int | None = None) -> int:

@@ -22,9 +22,9 @@ def give_up(problem: BaseException, setup: Setup, policy: Policy, attempt: int) 
     journal.record("problem", attempt, (("traceback", text),), True)
     why = f"ftrun itself failed ({problem!r})"
     setup.console.print(f"{why}; ending the command; traceback: {journal.path}/run.log", severity="error")
-    deadline = time.monotonic() + policy.grace
+    deadline = time.monotonic() + policy.limits.grace
     tree.terminate()
-    while time.monotonic() < deadline + policy.kill_timeout:
+    while time.monotonic() < deadline + policy.limits.kill_timeout:
         reaper.reap()
         members = tree.members()
         if (not members and tree.is_empty()) or (members and tree.beyond_reach(members)):

@@ -45,7 +45,7 @@ class ExitCause:
         self._exited, self._pid, self._ranks, self._postponed = exited, pid, ranks, 0.0
         self._clients.on_failed()
 
-    def keeps(self, event: object, phase: Phase, command: Container[int]) -> bool:
+    def defers(self, event: object, phase: Phase, command: Container[int]) -> bool:
         """Whether this order to stop has to wait, because the command is about to end by itself: a process of `command`
         has raised an exception, and what broke on other nodes is its consequence.  A later order takes its place."""
         if not isinstance(event, GroupOrderReceived):
@@ -102,7 +102,7 @@ class ExitCause:
 
     def _due(self, now: float, phase: Phase) -> CommandExited | None:
         """The exit event with its cause, once every helper that may know it has reported or its time is over.  If the
-        command is being stopped meanwhile, nothing depends on the cause, and its end comes before that of its tree."""
+        command is being stopped meanwhile, nothing depends on the cause, and its end comes before the tree's."""
         exited, is_stopping = self._exited, isinstance(phase, Stopping)
         if exited is None or (not is_stopping and now < (self.deadline or 0.0)):
             return None

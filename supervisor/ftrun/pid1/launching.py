@@ -87,7 +87,7 @@ class Launcher:
         Raises OSError."""
         return ({},)
 
-    def hold(self, ledger: Ledger, place: RankPlace | None, node: NodePlace) -> None:
+    def hold_standbys(self, ledger: Ledger, place: RankPlace | None, node: NodePlace) -> None:
         """This member waits as a spare: have standbys ready for a start at a place like this."""
         if (standbys := self.standby_request.for_a_spare()) is not None:
             self._node = self._reachable(node)
@@ -96,7 +96,7 @@ class Launcher:
                 self._environment(ledger),
             )
             variables = self._of_processes(ledger, place, environment, held=True)
-            standbys.hold(self._all_starts(command, environment, variables, None), command)
+            standbys.prepare_spare(self._all_starts(command, environment, variables, None), command)
 
     def _reachable(self, node: NodePlace | None) -> NodePlace | None:
         """This member's place with the address of the first one, where the number of members may change."""

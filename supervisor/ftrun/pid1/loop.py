@@ -43,7 +43,8 @@ from ftrun.pid1.state_file import StateFile
 if TYPE_CHECKING:
     from ftrun.pid1.rank_recovery import RankRecovery
 
-FREEZE = 0.1  # s; a later wake-up means that ftrun was frozen
+FREEZE = 0.1  # s after a deadline of the job; a later wake-up means that ftrun was frozen
+LONG_FREEZE = 5.0  # s after any other deadline
 SUPERVISED = (Starting, Running, Suspect)
 
 
@@ -171,11 +172,15 @@ class Supervisor:
         if ends_tree:
             others.append(self._tree_killer.recheck_at)
         until = min((time for time in (deadline, *others) if time is not None), default=None)
-        timeout = None if until is None else max(0.0, until - time.monotonic()) * 1000
+        before = time.monotonic()
+        timeout = None if until is None else max(0.0, until - before) * 1000
         ready = {fd for fd, _ in self._poll.poll(None if timeout is None else int(timeout + 0.999))}
         now = time.monotonic()
+        due = now if until is None else max(until, before)
         if deadline is not None and now - deadline > FREEZE:
-            self._queue.append(ev.WokeLate(now, deadline))
+            self._queue.append(ev.WokeLate(now, min(deadline, due)))
+        elif now - due > LONG_FREEZE and isinstance(phase, Starting | Running | Suspect):
+            self._queue.append(ev.WokeLate(now, due))
         if (reports := ready & self._launcher.descriptors) or self._launcher.is_late(now):
             ready -= reports  # closed below, and the next descriptor may get such a number
             self._launched(now)
@@ -201,7 +206,7 @@ class Supervisor:
     def _handle_helpers(self, ready: set[int], now: float) -> None:
         """Handle the messages of the helpers, and start the helpers that are due."""
         for event in self._clients.receive(ready, now):
-            if self._exit_cause.keeps(event, self._job.phase, self._tree.processes):
+            if self._exit_cause.defers(event, self._job.phase, self._tree.processes):
                 continue
             if isinstance(event, ev.TreeSampled | ev.Looked):
                 self._read_beats(now)  # what was seen must not be compared with outdated heartbeats
@@ -226,7 +231,8 @@ class Supervisor:
 
     def _read_beats(self, now: float, ended: bool = False) -> None:
         ranks = self._beats.read(now, ended)
-        self._queue.append(ev.BeatsRead(now, ranks, self._beats.access.problem is not None))
+        cannot_beat = self._beats.access.problem is not None
+        self._queue.append(ev.BeatsRead(now, ranks, cannot_beat, self._beats.frameworks))
         while self._beats.problems:
             what = self._beats.problems.pop()
             self._records.problem(what, printed=what == self._beats.access.problem)
@@ -237,7 +243,7 @@ class Supervisor:
             return
         self._queue.append(outcome)
         if isinstance(outcome, ev.SpawnFailed):
-            self._tree.kill()  # ranks that were executed although another one could not be
+            self._tree.kill()  # the ranks that were executed before a rank failed to start
         if isinstance(outcome, ev.CommandSpawned):
             self._ranks.spawned(outcome.processes, outcome.port)
             self._exit_cause.spawned()
@@ -276,8 +282,8 @@ class Supervisor:
         if change.ended:
             self._command_ended(change, now)
         elif change.how == os.CLD_CONTINUED:
-            if self._ranks.continued(change.pid):
-                self._queue.append(ev.CommandContinued(now))
+            self._ranks.continued(change.pid)
+            self._queue.append(ev.CommandContinued(now))
         elif change.status in signals.JOB_CONTROL:
             group = self._tree.group or change.pid
             if self._control.resumes(group, change.status) or not self._ranks.stopped(change.pid, self._tree.processes):
@@ -331,7 +337,7 @@ class Supervisor:
                 self._spawn(effect)
             case do.HoldStandbys(place, node):
                 self._launcher.listed_devices = len(self._job.devices)
-                self._launcher.hold(self._job.ledger, place, node)
+                self._launcher.hold_standbys(self._job.ledger, place, node)
             case _ if isinstance(effect, do.RankEffect) and self._recovery is not None:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
             case do.Forward(number):

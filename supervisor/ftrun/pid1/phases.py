@@ -148,5 +148,5 @@ def _folder(settings: Settings) -> str:
 
 
 def _name(run_dir: object) -> str:
-    """The name, if it is that of a run dir in the folder; else empty."""
+    """The name, if a run dir in the folder has it; else empty."""
     return run_dir if isinstance(run_dir, str) and re.fullmatch(r"\d{8}_\d{6}_restartable", run_dir, re.ASCII) else ""

@@ -82,7 +82,7 @@ class RankChannel:
                 return Finished(local_rank, number)
 
     def _said_hello(self, fd: int, message: ranks.Hello) -> Report:
-        """The first message of a process.  A later connection of a rank takes the place of the one before."""
+        """The first message of a process.  A later connection of a rank replaces the earlier one."""
         if not self._tree.is_below(self._peers[fd].pid, message.local_rank):
             raise Malformed(f"process {self._peers[fd].pid} is not one of local rank {message.local_rank}")
         for other in [known for known, rank in self._ranks.items() if rank == message.local_rank and known != fd]:

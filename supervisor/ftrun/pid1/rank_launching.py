@@ -100,7 +100,7 @@ class RankLauncher(Launcher):
         return child.pid
 
     def begin_round(self, own_port: bool) -> None:
-        """Reserve a port for the next round: what the one before left on its port must not meet it."""
+        """Reserve a port for the next round: what the previous round left on its port must not meet it."""
         self._close_unread()
         if own_port:
             self._reserve_port()
@@ -137,7 +137,7 @@ class RankLauncher(Launcher):
             self._restart_rank(local_rank, standby.pid, start)
 
     def _restart_rank(self, local_rank: int, standby: int, start: Start) -> None:
-        """Where this is not possible, the end of the standby is that of the rank."""
+        """Where this is not possible, the end of the standby counts as the end of the rank."""
         try:
             pid = self._execute_rank(start)
         except (OSError, ValueError) as error:

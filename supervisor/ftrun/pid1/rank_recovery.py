@@ -4,10 +4,11 @@ again."""
 import select
 import time
 from collections.abc import Callable
+from typing import Final
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine import ranks as _handlers  # noqa: F401 - a fault is no time to read a disk
+from ftrun.core.machine import ranks
 from ftrun.core.machine.values import Ledger
 from ftrun.core.rules.policy import Policy
 from ftrun.host.rank_killer import Ended, RankKiller
@@ -18,6 +19,8 @@ from ftrun.pid1.rank_channel import RankChannel
 from ftrun.pid1.rank_launching import RankLauncher
 from ftrun.pid1.ranks import RankProcesses
 from ftrun_hooks import layout
+
+LOADED_EARLY: Final = ranks  # the decisions about ranks: when one has failed is no time to read a disk
 
 
 class RankRecovery:
@@ -34,7 +37,7 @@ class RankRecovery:
         problem: Callable[[str], None],
     ) -> None:
         assert isinstance(launcher, RankLauncher), "ftrun starts the ranks"
-        self._recovers, self._shared = bool(policy.recover), policy.group
+        self._recovers, self._shared = bool(policy.recover), policy.membership.group
         self._setup, self._poll, self._launcher, self._processes = setup, poll, launcher, processes
         self._cause, self._problem, self._killer = cause, problem, RankKiller(setup.tree)
         self._channel: RankChannel | None = None

@@ -33,7 +33,7 @@ class RankProcesses:
         self.living.discard(gone)
 
     def started(self, local_rank: int, pid: int) -> None:
-        """This process takes the place of the one before."""
+        """This process takes the place of the rank's earlier process."""
         self.living -= {process.pid for process in self.processes if process.local_rank == local_rank}
         self.processes = tuple(
             process._replace(pid=pid) if process.local_rank == local_rank else process for process in self.processes
@@ -45,10 +45,9 @@ class RankProcesses:
         self._stopped.add(pid)
         return self._stopped.issuperset(living)
 
-    def continued(self, pid: int) -> bool:
-        """A process was continued.  Returns whether the whole command had been stopped, as far as is known."""
+    def continued(self, pid: int) -> None:
+        """A process was continued by job control."""
         self._stopped.discard(pid)
-        return True
 
     def exited(self, pid: int, exited: CommandExited, waits_for_all: bool) -> CommandExited | None:
         """A rank has ended.  Returns the end of the command, once: at the first failure, or when all have ended

@@ -27,7 +27,7 @@ class SpareStandbys:
         self.due: float | None = 0.0
         self.alone = self.wanting = False
 
-    def told(self, imports: Imports) -> None:
+    def receive_imports(self, imports: Imports) -> None:
         """A member at work has imported this."""
         if self._known is None:
             self._known, self.due, self.wanting = imports, 0.0, False

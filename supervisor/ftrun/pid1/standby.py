@@ -111,7 +111,7 @@ class Standbys(WarmStarts):
             self._cold_start = found.seconds
         return found
 
-    def hold(self, starts: Sequence[Startable], command: Sequence[str]) -> None:
+    def prepare_spare(self, starts: Sequence[Startable], command: Sequence[str]) -> None:
         """This member waits as a spare: have standbys ready for a start like these."""
         if self._pool.waiting or self._pool.is_importing:
             return
@@ -120,11 +120,11 @@ class Standbys(WarmStarts):
         self._starts, self._refused, self._announced = starts, None, False
         self._spare = SpareStandbys(self._setup, self._pool, starts, command, self.kept or self._earlier(command))
 
-    def told(self, content: str) -> None:
+    def receive_imports(self, content: str) -> None:
         """What a member at work has imported, for a spare."""
         if self._spare is not None and (imports := preload.read(content, None)) is not None:
             self._cold_start = imports.seconds
-            self._spare.told(imports)
+            self._spare.receive_imports(imports)
 
     @property
     def wants_imports(self) -> bool:

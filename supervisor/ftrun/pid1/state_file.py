@@ -134,8 +134,8 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Gro
         "began": clock.timestamp(),
         "mono": time.monotonic(),
         "command": redaction.redact_command(command),
-        "part": policy.phase,
-        "node": policy.node,
+        "part": policy.membership.phase,
+        "node": policy.membership.node,
         "limits": policy.limits._asdict(),
         "sources": {name: settings[name].source for name in TIMEOUTS},
         "options": {  # those that do not have their default; `ftctl explain` adds the others
@@ -149,8 +149,8 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Gro
         },
         "max_restarts": policy.max_restarts,
         "restart_on": sorted(policy.restart_on),
-        "grace": policy.grace,
-        "stop_grace": policy.stop_grace,
+        "grace": policy.limits.grace,
+        "stop_grace": policy.limits.stop_grace,
         "log_dir": bool(settings.log_dir),
         "state_dir": os.path.abspath(kept) if (kept := state_dir(settings)) else None,
     }

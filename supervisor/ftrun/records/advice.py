@@ -9,6 +9,7 @@ from ftrun.core.text.durations import seconds
 from ftrun.records.snapshot import Incident, RankNow, Snapshot
 
 QUIET: Final = 15.0  # s: from then on a job that stands still is looked at
+BY_SIGSTOP: Final = "is stopped by SIGSTOP"  # what a look says of a process
 QUIET_STEPS: Final = 10  # step times
 # After a verdict; `{report}` is the command that prints the report of the last incident.
 AFTER: Final = {
@@ -92,6 +93,8 @@ def _about_its_state(shown: Snapshot) -> str:
         return f"see to its host and the network; `{ftctl('status --all', shown)}` shows the group"
     if shown.phase not in states.LIVE:
         return "nothing, ftrun acts by itself" if shown.phase in ("stopping", "healing", "waiting") else ""
+    if shown.wait is not None and shown.wait.endswith(BY_SIGSTOP):
+        return f"continue it with SIGCONT, unless somebody holds it on purpose; `{ftctl('stacks', shown)}` shows it"
     if shown.wait is not None:
         return f"see to what it waits for; `{ftctl('stacks', shown)}` shows where each rank is"
     stalest = shown.stalest
@@ -122,4 +125,6 @@ def _about_its_past(shown: Snapshot) -> str:
     report = f"`{ftctl('report', shown)}`"
     if shown.trouble.again:
         return f"mend what {report} shows: it comes again at the same place"
+    if shown.trouble.cause == "hang" and shown.trouble.report is None and shown.trouble.member is None:
+        return "nothing now, it was restarted; no report could be written"
     return f"nothing now, it was restarted; {report} shows what happened"

@@ -16,11 +16,13 @@ TRIES: Final = 4
 
 
 class BeatFileContent(NamedTuple):
-    """`saved_at`: when the newest checkpoint was reported.  `problem`: why ranks may be missing."""
+    """`saved_at`: when the newest checkpoint was reported.  `problem`: why ranks may be missing.
+    `frameworks`: the libraries for training that the command has imported."""
 
     ranks: tuple[Rank, ...] = ()
     saved_at: float | None = None
     problem: str | None = None
+    frameworks: tuple[str, ...] = ()
 
 
 def read(folder: str, now: float, spawned_at: float, here: bool) -> BeatFileContent:
@@ -62,7 +64,7 @@ def _read(fd: int, folder: str, now: float, spawned_at: float, here: bool) -> Be
             times.append(row[at.CHECKPOINT_AT])
     ranks = one_each(found) + _touch_file(folder, now, spawned_at)
     problem = f"{unknown} beat slots have another layout version and are not read" if unknown else None
-    return BeatFileContent(ranks, max(times) / NS or None, problem)
+    return BeatFileContent(ranks, max(times) / NS or None, problem, beat_slots.frameworks(slots))
 
 
 def _settled(fd: int, start: int) -> list[int]:

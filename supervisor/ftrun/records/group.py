@@ -33,7 +33,8 @@ class GroupNow(NamedTuple):
     or never had contact.  `silence`, `lease`: seconds without contact after which rank 0 counts as lost, and the job
     ends here.  `ages`: seconds since each row was made, by rank; None: of another boot, so unknown.  `loss`: until when
     lost members are waited for; None: for none, or not known.  `cause`: the last incident of the job, if it was on
-    another member."""
+    another member.  `holder`: the member that has the coordinator; `takeover`: seconds until its lease in a shared
+    folder ends, and another one takes its place; None: there is none."""
 
     size: int
     seen_from: int
@@ -48,6 +49,8 @@ class GroupNow(NamedTuple):
     silence: float = OLD
     lease: float = 0.0
     cause: Incident | None = None
+    holder: int = 0
+    takeover: float | None = None
 
     @property
     def is_cut_off(self) -> bool:
@@ -65,6 +68,8 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
     if view.schema != group_view.SCHEMA:
         return None
     now = time.monotonic() if now is None else now
+    if shown.full_disk:  # it could not be written: what it says is as of then, and the silence since then says nothing
+        now = min(now, max(view.now, view.contact, *(row.at for row in view.rows)))
     same_clock = view.boot == procfs.boot_id()
     rows = {row.rank: row for row in view.rows}
     own = member_row.row(shown, view.rank, shown.node, now)
@@ -81,7 +86,9 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
     cause = incident_elsewhere(shown.run_dir, view.rank)
     if cause is not None and not cause.node and cause.member in rows:
         cause = cause._replace(node=rows[cause.member].node)
-    return GroupNow(view.size, view.rank, *order, ordered, ages, contact, loss, view.silence or OLD, view.lease, cause)
+    found = GroupNow(view.size, view.rank, *order, ordered, ages, contact, loss, view.silence or OLD, view.lease, cause)
+    takeover = max(0.0, view.takeover - now) if view.takeover and same_clock else None
+    return found._replace(holder=view.holder, takeover=takeover)
 
 
 def is_gone(found: GroupNow, row: MemberRow) -> bool:
@@ -99,12 +106,14 @@ def lost(found: GroupNow) -> list[int]:
     others only what was so before."""
     gone = [row.rank for row in found.rows if (not row.present if found.is_cut_off else is_gone(found, row))]
     known = () if found.loss is None else found.loss.members
-    return sorted({*gone, *known, *((0,) if found.is_cut_off else ())} - {found.seen_from})
+    return sorted({*gone, *known, *((found.holder,) if found.is_cut_off else ())} - {found.seen_from})
 
 
 def state(found: GroupNow, row: MemberRow) -> str:
     """Of a member in one word or two."""
-    return states.NO_CONTACT if is_gone(found, row) else row.phase
+    if not is_gone(found, row):
+        return row.phase
+    return states.UNKNOWN if found.is_cut_off and row.rank and row.present else states.NO_CONTACT
 
 
 def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
@@ -122,7 +131,8 @@ def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
         shown = shown._replace(deadline=found.loss.left, next=f"{what[0].upper()}{what[1:]}.")
     elif found is not None and found.is_cut_off and shown.job is not None and shown.phase in ("waiting", "spare"):
         text = shown.job.text
-        shown = shown._replace(deadline=_lease_left(found), next=f"{text[0].upper()}{text[1:]}.")
+        left = _lease_left(found) if found.takeover is None else found.takeover
+        shown = shown._replace(deadline=left, next=f"{text[0].upper()}{text[1:]}.")
     elif found is not None and found.is_cut_off and shown.alive and shown.phase in states.LIVE:
         left, who = _lease_left(found), _named(found, 0)
         ends = f"the job ends with {exit_codes.HANG_LIMIT.code} in {seconds(left)} unless {who} is back"
@@ -151,7 +161,12 @@ def _job(shown: Snapshot, found: GroupNow) -> JobNow | None:
     """What is wrong with the job beside this member, the worst first."""
     if found.is_cut_off:
         left, ends = _lease_left(found), f"then the job ends with {exit_codes.HANG_LIMIT.code}"
-        who = f"{_named(found, 0)} is missing"
+        who = f"{_named(found, found.holder)} is missing"
+        if found.takeover is not None:
+            since = f"no contact for {seconds(found.contact or 0.0)}"
+            waits = f"its lease in the shared folder ends at {_clock(found.takeover)}, {seconds(found.takeover)} more"
+            follows = "then its command has ended, and another member takes its place"
+            return JobNow(f"{who}: {since}; {waits}, {follows}", f"{who}; {follows}", True)
         since = f"no contact for {seconds(found.contact or 0.0)}"
         waits = f"it is waited for until {_clock(left)}, {seconds(left)} more, {ends}"
         return JobNow(f"{who}: {since}; {waits}", f"{who}; it is waited for, {ends}", True)
@@ -219,9 +234,11 @@ def headline(found: GroupNow) -> str:
     waits += f"; {loss_sentence(found.loss, found.size)}" if found.loss is not None else ""
     missing = ""
     if found.contact is not None and found.is_cut_off:
-        missing = f"; no contact with member 0 for {seconds(found.contact)}, so the other rows are as of then"
+        missing = (
+            f"; no contact with member {found.holder} for {seconds(found.contact)}, so the other rows are as of then"
+        )
     elif found.seen_from and found.contact is None:
-        missing = "; no contact with member 0"
+        missing = f"; no contact with member {found.holder}"
     what = states.group(found.what)
     return (
         f"group of {found.size}, epoch {found.epoch}, {what}{why}{waits}{missing} (seen from member {found.seen_from})"

@@ -29,7 +29,7 @@ class LiveVerdict(NamedTuple):
 
     def first_of_each(self) -> Iterator[Finding | None]:
         """The same for each rank alone; None for those that are not waited for."""
-        attempt = self.attempt._replace(idle=Idle(active_at=self.attempt.idle.active_at), barred=True)
+        attempt = self.attempt._replace(idle=Idle(active_at=self.attempt.idle.active_at), cannot_beat=True)
         awaited = {(rank.rank, rank.pid): rank for rank in awaited_ranks(self.attempt)}
         for rank in self.attempt.ranks:
             waits = awaited.get((rank.rank, rank.pid))
@@ -130,12 +130,12 @@ def limits(live: LiveVerdict, sources: dict[str, str]) -> tuple[Limit, ...]:
 
 
 def _idle_condition(live: LiveVerdict) -> str:
-    everywhere = "; for all members of the group together" if live.limits.idle_together else ""
+    scope = "; for all members of the group together" if live.limits.idle_together else ""
     if live.attempt.idle.accelerator:
-        return f"since the job uses an accelerator{everywhere}"
+        return f"since the job uses an accelerator{scope}"
     if live.limits.auto and (live.attempt.moved or live.attempt.first_beat is not None):
-        return f"since the job has given heartbeats{everywhere}"
-    return idle_condition(live.limits) + everywhere
+        return f"since the job has given heartbeats{scope}"
+    return idle_condition(live.limits) + scope
 
 
 def _hang(live: LiveVerdict, source: str) -> Iterator[Limit]:

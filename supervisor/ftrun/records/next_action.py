@@ -59,13 +59,14 @@ def _next_action(
         return None, "the command is stopped by job control: no timeout runs until it continues"
     if phase == "suspect":
         return _within(_proof(status.get("finding") or {}), left, " at the latest; evidence is being collected")
-    return _suspicion(live, limits)
+    return _suspicion(live, limits, bool((status.get("attempt") or {}).get("wait")))
 
 
-def _suspicion(live: LiveVerdict, limits: tuple[Limit, ...]) -> NextAction:
+def _suspicion(live: LiveVerdict, limits: tuple[Limit, ...], waits: bool) -> NextAction:
+    """`waits`: a look has shown that the job stands still, and for what it waits."""
     first = live.first()
     if first is None:
-        return None, _no_active_timeout(live)
+        return None, _no_active_timeout(live, waits)
     left = max(0.0, first.limit - first.age)
     sources = {limit.name: limit.source for limit in limits}
     source = sources.get(first.rule if first.rule in spin.LIMITS else RULES[first.rule].timeout, "default")
@@ -105,7 +106,7 @@ def _origin(source: str, timeout: str) -> str:
     return source
 
 
-def _no_active_timeout(live: LiveVerdict) -> str:
+def _no_active_timeout(live: LiveVerdict, waits: bool) -> str:
     """Why no timeout runs now."""
     attempt, idle = live.attempt, live.limits.idle
     beats = live.limits.auto and (attempt.moved or attempt.first_beat is not None)
@@ -113,7 +114,8 @@ def _no_active_timeout(live: LiveVerdict) -> str:
         timeout = durations.seconds(idle)
         where = " on any member" if live.limits.idle_together and not live.limits.idle_given else ""
         after = f"after {timeout} without any work{where}"
-        return f"the command works; it would be suspected {after} (--idle-timeout){_sooner(live, idle)}"
+        works = "" if waits else "the command works; "
+        return f"{works}it would be suspected {after} (--idle-timeout){_sooner(live, idle)}"
     if any(rank.present and not rank.done for rank in attempt.ranks):
         return NO_TIME if live.limits.auto else UNSTARTED
     if attempt.ranks:

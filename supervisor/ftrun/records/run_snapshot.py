@@ -3,7 +3,6 @@ torn or missing.
 """
 
 import json
-import os
 import time
 from datetime import datetime
 from itertools import repeat
@@ -13,16 +12,26 @@ from ftrun.core.accounting.totals import figures
 from ftrun.core.machine.values import CAUSES, TOUCH, Attempt, Ledger, Rank
 from ftrun.core.rules.liveness import Limits, time_awake
 from ftrun.core.rules.standby import NextStart
-from ftrun.core.text import durations, sentences, states
+from ftrun.core.text import durations, heartbeats, sentences, states
 from ftrun.core.text.sentences import several
 from ftrun.host import procfs
 from ftrun.messages import records
-from ftrun.records import beatfile, live_verdict, liveness, own_ranks, paces, recent_events, record_files, state, steps
+from ftrun.records import (
+    beatfile,
+    live_verdict,
+    liveness,
+    own_ranks,
+    paces,
+    recent_events,
+    record_files,
+    rundir,
+    state,
+    steps,
+)
 from ftrun.records.beatfile import BeatFileContent
 from ftrun.records.live_verdict import LiveVerdict
 from ftrun.records.next_action import next_action
 from ftrun.records.record_files import Record
-from ftrun.records.rundir import check
 from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot, Stall
 from ftrun.records.state import State
 
@@ -31,24 +40,15 @@ RECORD_DELAY = 2.0  # s; what ftrun has seen is on disk by then
 
 def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
     """`now`: CLOCK_MONOTONIC.  NoRunDir is the only error.  It takes a few milliseconds, and the reads are bounded."""
-    check(run_dir)
+    rundir.check(run_dir)
     now = time.monotonic() if now is None else now
     recent, found = record_files.last_condensed(f"{run_dir}/events.jsonl"), state.load(run_dir)
-    problems, full = [] if found.problem is None else [found.problem], _is_full(run_dir)
+    problems, full = [] if found.problem is None else [found.problem], rundir.is_full(run_dir)
     try:
         return _snapshot(run_dir, now, recent, found, problems)._replace(full_disk=full)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         problems.append(f"{run_dir}/state.json is malformed: {error!r}")
         return _snapshot(run_dir, now, recent, State(found.ledger), problems)._replace(full_disk=full)
-
-
-def _is_full(run_dir: str) -> bool:
-    """Whether nothing can be written to its disk, so that the files there may be out of date."""
-    try:
-        disk = os.statvfs(run_dir)
-    except OSError:
-        return False
-    return bool(disk.f_blocks) and not (disk.f_bfree if os.getuid() == 0 else disk.f_bavail)
 
 
 def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, problems: list[str]) -> Snapshot:
@@ -146,6 +146,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         if not shown.alive:
             beats = BeatFileContent(_until(beats.ranks, now, problems))
     attempt, samples = live_verdict.attempt(status["attempt"], beats.ranks), steps.samples(shown.run_dir, shown.attempt)
+    attempt = attempt._replace(frameworks=beats.frameworks)
     stops = [float(at) for at in ((status.get("paused") or {}).get("since"), attempt.stopped_at) if at is not None]
     verdict = LiveVerdict(attempt, Limits(**run["limits"]), min([now, *stops])) if "limits" in run else None
     live = verdict if shown.phase in states.LIVE else None
@@ -184,6 +185,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         next=what,
         stalled=stall,
         wait=status["attempt"].get("wait") or None,
+        heartbeats=heartbeats.seen_in(attempt, live.limits.auto) if live is not None else None,
         **_paused(status, now),
     )
 

@@ -179,6 +179,7 @@ class Snapshot(NamedTuple):
     recovered: dict[str, int] = {}  # noqa: RUF012 - so often in this run dir, by rung
     next_start: NextStart | None = None  # whether it would be warm; None: no standbys
     stalled: Stall | None = None
+    heartbeats: str | None = None  # where they come from, or what would add them
     wait: str | None = None  # what a job that stands still waits for, according to the last look at it
     devices: tuple[DeviceNow, ...] = ()
     trouble: Incident | None = None

@@ -105,9 +105,13 @@ def malformed(found: object, kind: Kind, name: str = "") -> str | None:
     return None if fits else name
 
 
-LIMITS: Final = {name: Optional(number) for name in ("hang", "start", "section", "idle", "automatic")} | dict.fromkeys(
-    ("auto", "idle_given", "idle_together"), boolean
-)
+LIMITS: Final = {
+    **{name: Optional(number) for name in ("hang", "start", "section", "idle", "automatic")},
+    **dict.fromkeys(("auto", "idle_given", "idle_together"), boolean),
+    **dict.fromkeys(("grace", "kill_timeout", "heal_timeout", "evidence_timeout", "recover_timeout"), number),
+    **{name: Optional(number) for name in ("stop_grace", "device_timeout", "link_timeout")},
+    "link_library": string,
+}
 ATTEMPT: Final = {
     **dict.fromkeys(("number", "pid"), integer),
     **dict.fromkeys(("spawned_at", "idle_raised", "active_at"), number),

@@ -106,6 +106,8 @@ def _health(shown: Snapshot, ages: bool) -> str:
         return (
             f"no heartbeat since this start; in an earlier start the first one came after {seconds(shown.first_beat)}"
         )
+    if shown.phase == "running" and not shown.ranks:  # it has moved, so there are heartbeats
+        return "its heartbeats cannot be read from here"
     if not shown.ranks or (stalest is None and any(rank.state == "starting" for rank in shown.ranks)):
         return "no heartbeat yet"
     if stalest is None:
@@ -154,6 +156,8 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         yield "next start", _next_start(shown.next_start)
     if shown.group is not None:
         yield "group", f"{shown.group}; its members: ftctl status --all"
+    if shown.heartbeats is not None and shown.alive:
+        yield "heartbeats", shown.heartbeats
     yield from _progress(shown)
     if shown.ranks:
         yield from _ranks(shown)
@@ -183,10 +187,14 @@ def _end(shown: Snapshot) -> Iterator[Line]:
     if shown.why:
         yield "why", shown.why
     known = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
-    action = "act as it would without ftrun" if known is None else f"{known.outer}: {known.meaning}"
-    if known is exit_codes.HANG_LIMIT and hung_nowhere(shown):
-        action = f"{known.outer}: a member of its group was missing for too long"
+    action = "act as it would without ftrun" if known is None else f"{known.outer}: {meaning(shown, known)}"
     yield "scheduler", f"should {action}"
+
+
+def meaning(shown: Snapshot, verdict: exit_codes.Verdict) -> str:
+    """Of the verdict with which this run has ended."""
+    missing = verdict is exit_codes.HANG_LIMIT and hung_nowhere(shown)
+    return "a member of its group was missing" if missing else verdict.meaning
 
 
 def _restarts(shown: Snapshot) -> str:

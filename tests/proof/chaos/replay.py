@@ -149,7 +149,7 @@ class _Replay:
         match record["event"]:
             case "started":
                 # A first start with a state dir waits for what earlier schedules reached; here there are none.
-                return [ev.Started(now), *([ev.HistoryLoaded(now, (), ())] if self.policy.recalls else [])]
+                return [ev.Started(now), *([ev.HistoryLoaded(now, (), ())] if self.policy.membership.recalls else [])]
             case "spawned":
                 return [*self._early(now, rest), ev.CommandSpawned(self._executed(now, rest), record["pid"])]
             case "first_beat":

@@ -17,8 +17,7 @@ OPTIONS = {"restart-on": "hang,failure", "max-restarts": "1", "hang-timeout": "2
 POLICY = Policy(
     restart_on=frozenset({"hang", "failure"}),
     max_restarts=1,
-    limits=Limits(2.0, 8.0, 3600.0),
-    grace=1.0,
+    limits=Limits(2.0, 8.0, 3600.0, grace=1.0),
 )
 TRAINING = Training(60, 0.02, 5, 0, "default", True, (), ())
 SAVED = "/c/000005.json"

@@ -27,7 +27,7 @@ OPTIONS = (("restart-on", "hang,fault,failure"), ("recover", "retry,rank"))
 BASE = RankJob(1, 1, 4, 4, 0.01, 1, 2, True, False, False, OPTIONS, 3, (), (), 2)
 ELASTIC = GroupJob(BASE, Shape(2, 1), False, ())
 SAVED = "/shared/checkpoint-000002-0"
-POLICY = Policy(restart_on=frozenset({"failure"}), max_restarts=1, grace=1.0)
+POLICY = Policy(restart_on=frozenset({"failure"}), max_restarts=1, limits=Policy().limits._replace(grace=1.0))
 EVENTS: tuple[ev.Event, ...] = (ev.Started(1.0), ev.CommandSpawned(1.1, 7), ev.CommandExited(5.0, 0), ev.TreeEnded(5.1))
 
 

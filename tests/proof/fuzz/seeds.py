@@ -176,6 +176,7 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
             messenger.Ordered(GroupOrder(3, "run", "go", world=World("a", 4000, ((2, 8),)))),
             messenger.Ordered(GroupOrder(3, "end", "over", end=GroupEnd(195, "hang-limit", "w"))),
             messenger.Contact(1.0),
+            messenger.Tenure(1.0),
             messenger.RankZeroSilent("w"),
             messenger.Refused("w", True),
             messenger.GroupNote("w"),

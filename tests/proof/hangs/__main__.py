@@ -41,7 +41,9 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=30, metavar="N", help="runs at the same time [%(default)s]")
     parser.add_argument("--cores", type=float, default=2.5, metavar="N", help="that they may use [%(default)s]")
     parser.add_argument("--pause", type=float, default=2.0, metavar="S", help="between two starts [%(default)s]")
-    parser.add_argument("--rows", nargs="*", default=[], metavar="TEXT", help="only rows whose names contain one")
+    parser.add_argument(
+        "--rows", nargs="*", default=[], metavar="TEXT", help="only rows whose group and name contain one"
+    )
     parser.add_argument("--kinds", nargs="*", choices=HANGS, default=HANGS, metavar="KIND", help="only these hangs")
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), metavar="TEXT", help="only these columns")
     parser.add_argument("--moments", nargs="*", default=list(MOMENTS), metavar="TEXT", help="only these beginnings")
@@ -78,7 +80,8 @@ def main() -> int:
                 for _, cell in itertools.product(range(given.hang_repeats), cells):
                     yield Job(cell.cores, measured("hang", partial(find, cell, given.patience, options)))
             if "healthy" in given.what or not given.what:
-                rows = [r for name, r in ROWS.items() if not given.rows or any(text in name for text in given.rows)]
+                names = {r: f"{r.group}: {name}" for name, r in ROWS.items()}
+                rows = [r for r, name in names.items() if not given.rows or any(text in name for text in given.rows)]
                 rows = [r for r in rows if not r.lacks() or print(f"{r.name}: there is no {r.lacks()} here")]
                 for number, row in itertools.product(range(given.repeats), rows):
                     moment = row.moments[number % len(row.moments)]

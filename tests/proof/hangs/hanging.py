@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 from ftrun.workload.kinds import FAILURES, KINDS
-from support.runs import FTHANG, Run, Runs
+from support.runs import FTHANG, HOUSE, Run, Runs
 
 MOMENTS = {
     "before the first step": ("--after", "0", "--steps", "20"),
@@ -18,15 +19,18 @@ MOMENTS = {
 SINGLE, BESIDE = "a single process", "beside DataLoader workers"
 WORKER, RANKS = "in a DataLoader worker", "in a rank of torchrun"
 STARTED = "in a rank that ftrun started"
+BESIDE_ALL = "beside CUDA's threads, trackers and a SIGTERM handler"
 PLAIN = "a single process without PyTorch"  # not in the matrix; its heartbeats are calls of the program
 WORKERS = ("--workers", "2")
-SHAPES = {SINGLE: (), BESIDE: WORKERS, WORKER: (*WORKERS, "--in-worker"), RANKS: (), STARTED: ()}
+SHAPES = {SINGLE: (), BESIDE: WORKERS, WORKER: (*WORKERS, "--in-worker"), RANKS: (), STARTED: (), BESIDE_ALL: ()}
+COMPANIONS, NATIVE = Path(__file__).with_name("companions.py"), HOUSE / "tests/support/native_threads.c"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 HANGS = tuple(kind.name for kind in FAILURES if kind.line.startswith("hanging"))
 # What computes without end, in cores.
 BUSY = {"spin": 1.0, "busy": 1.0, "flag": 1.0, "forkstorm": 1.0, "nobeat": 0.1}
 # Kinds that bring their own processes, or that are what the column says.
-ONLY = {"collective": (SINGLE,), "mismatch": (SINGLE, RANKS, STARTED), "dataloader": (SINGLE,), "nobeat": (SINGLE,)}
+ALONE = (SINGLE, BESIDE_ALL)
+ONLY = {"collective": ALONE, "mismatch": (*ALONE, RANKS, STARTED), "dataloader": ALONE, "nobeat": (SINGLE,)}
 UNBEGUN = "it did not begin"
 SOON = 60.0  # s in which a closed wait has to be found
 
@@ -43,12 +47,16 @@ class Cell(NamedTuple):
     def cores(self) -> float:
         return BUSY.get(self.kind, 0.15 if self.shape in (RANKS, STARTED) else 0.1)
 
-    def command(self) -> list[str]:
-        """The words that follow ftrun."""
+    def command(self, folder: Path) -> list[str]:
+        """The words that follow ftrun; `folder` is for a library that is compiled."""
         words = [*FTHANG, self.kind, *MOMENTS[self.moment]]
         words += ["--torch", *SHAPES[self.shape]] if self.shape != PLAIN else []
         if self.shape == STARTED:
             return ["--nproc-per-node", "2", *words]
+        if self.shape == BESIDE_ALL:
+            library = folder / "libcuda.so.1"
+            subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", "-o", library, NATIVE], check=True)
+            return [words[0], str(COMPANIONS), str(library), *words[1:]]
         return [*TORCHRUN, *words[1:]] if self.shape == RANKS else words
 
 
@@ -83,7 +91,7 @@ def find(cell: Cell, patience: float, options: tuple[str, ...], folder: Path) ->
     folder.mkdir(parents=True)
     runs = Runs(folder)
     try:
-        run = runs.start(*options, *cell.command())
+        run = runs.start(*options, *cell.command(folder))
         begun = _begun(run, cell)
         if begun is None:
             return Found(*cell, 0.0, wrong=f"{UNBEGUN}: {run.log()}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proof.hangs.actors import Stage, nobody
-from proof.hangs.healthy import Row
+from proof.hangs.rows import Row
 from support.runs import FTRUN, Run, Runs
 
 WAITED = 0.9  # of the wait that was asked for: some programs count it in steps of ten seconds
@@ -77,7 +77,8 @@ def _act(stage: Stage, run: Run, actor: Any, seconds: float) -> None:
         end = time.monotonic() + seconds
         until(lambda: time.monotonic() > end)
         # Also if the run has ended: what it holds is set free.
-        next(actor, None)
+        with contextlib.suppress(ProcessLookupError):  # the process that a signal is for has ended with the run
+            next(actor, None)
 
 
 def _met(row: Row, moment: str, seconds: float, took: float, run: Run, ended: bool) -> Met:

@@ -8,11 +8,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from proof.hangs.hanging import BESIDE, HANGS, MOMENTS, ONLY, RANKS, SHAPES, SINGLE, SOON, STARTED, UNBEGUN, WORKER
-from proof.hangs.healthy import MOMENTS as HEALTHY_MOMENTS
+from proof.hangs.hanging import (
+    BESIDE,
+    BESIDE_ALL,
+    HANGS,
+    MOMENTS,
+    ONLY,
+    RANKS,
+    SHAPES,
+    SINGLE,
+    SOON,
+    STARTED,
+    UNBEGUN,
+    WORKER,
+)
 from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import UNENDED
 from proof.hangs.others import section
+from proof.hangs.rows import MOMENTS as HEALTHY_MOMENTS
 from support.measured import RESULTS, Measured, save
 
 Run = dict[str, Any]
@@ -26,6 +39,8 @@ INTRODUCTION = {
     RANKS: "`torchrun` has started two ranks, which average their gradients (gloo). The hang happens in rank 1, and "
     "rank 0 waits for it in a collective.",
     STARTED: "The same two ranks, started by `ftrun --nproc-per-node 2`.",
+    BESIDE_ALL: "The program is one process beside what most jobs have: native threads with timers, in a library that "
+    "is mapped as `libcuda.so.1`; the server of prometheus_client; a thread of a package `wandb`; a SIGTERM handler.",
 }
 # What a report says that differs from run to run.
 CHANGING = (
@@ -34,6 +49,7 @@ CHANGING = (
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
     (re.compile(r"/tmp/[^\s:,]*/"), "…/"),
 )
+LEAST = re.compile(r"stands still for at least ([\d.]+) s")
 MOMENT_COUNTS = re.compile(
     r"30 s, in (?P<learned>\d+) runs; before the first step in (?P<before>\d+); after five steps in (?P<early>\d+); "
     r"and in (?P<silent>\d+) "
@@ -140,13 +156,16 @@ def _healthy(runs: Sequence[Run], earlier: dict[str, Any]) -> Measured:
         why = "<br>".join(dict.fromkeys([*filter(None, reasons.split("<br>")), *_reasons(own)]))[:300]
         rows.append((row.name, str(counted + len(own)), str(wrong), str(suspected) if suspected else "", why))
     waits = [run["waited"] for run in runs]
+    found = LEAST.search("".join(earlier.get("before", ())))
+    least = min([*waits, *([float(found[1])] if found else [])])
+    long = f" {waits.count(max(waits))} of these runs stood still for {max(waits):g} s." if max(waits) > 600 else ""
     total, wrong = (sum(int(row[column]) for row in rows if row[1]) for column in (1, 2))
     loads = sorted(run["load"] for run in runs)
     seen = {moment: sum(run["moment"] == moment for run in runs) for moment in HEALTHY_MOMENTS}
     for moment, number in zip(HEALTHY_MOMENTS, _moments(earlier), strict=True):
         seen[moment] += number
     text = (
-        f"Each job stands still for at least {min(waits):g} s and then trains on. A run is wrong if ftrun reports a "
+        f"Each job stands still for at least {least:g} s and then trains on. A run is wrong if ftrun reports a "
         "hang, restarts the job, or ends with another exit code than 0. The job stands still after 120 steps, from "
         f"which ftrun has learned its limit of 30 s, in {seen['learned']} runs; before the first step in "
         f"{seen['before']}; after five steps in {seen['early']}; and in {seen['silent']} it never gives a heartbeat. A "
@@ -155,7 +174,7 @@ def _healthy(runs: Sequence[Run], earlier: dict[str, Any]) -> Measured:
     when = f"In {len(runs):,} of them, the others being of {earlier['day']} or before," if before else "In them,"
     after = (
         f"In {total:,} runs, {wrong} healthy jobs were taken for a hang. {when} the load of the machine was "
-        f"{loads[len(loads) // 2]:g} in the median and {loads[-1]:g} at most, on two cores.",
+        f"{loads[len(loads) // 2]:g} in the median and {loads[-1]:g} at most, on two cores.{long}",
     )
     head = ("the job", "runs", "wrong", "suspicions, all cleared", "why they were cleared")
     return Measured(HEALTHY, "Healthy jobs that stand still", COMMAND, text, head, tuple(rows), after)

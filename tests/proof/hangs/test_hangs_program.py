@@ -9,9 +9,10 @@ from typing import Any
 
 from proof.hangs import meeting, sections
 from proof.hangs.hanging import CELLS, HANGS, MOMENTS, RANKS, SINGLE, STARTED, TORCHRUN, Cell, Found
-from proof.hangs.healthy import ROWS, Row
+from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import UNENDED, Met, meet
 from proof.hangs.others import KIND_NAMES
+from proof.hangs.rows import Row
 from proof.hangs.schedule import Job, run_all
 from support.measured import save
 
@@ -57,9 +58,9 @@ def test_each_cell_is_another_one_and_each_kind_has_one() -> None:
     assert len(ROWS) > 80
 
 
-def test_the_ranks_of_a_cell_are_started_by_ftrun_or_by_torchrun() -> None:
+def test_the_ranks_of_a_cell_are_started_by_ftrun_or_by_torchrun(tmp_path: Path) -> None:
     alone, started, ranks = (
-        Cell("deadlock", next(iter(MOMENTS)), shape).command() for shape in (SINGLE, STARTED, RANKS)
+        Cell("deadlock", next(iter(MOMENTS)), shape).command(tmp_path) for shape in (SINGLE, STARTED, RANKS)
     )
     assert started == ["--nproc-per-node", "2", *alone]
     assert ranks == [*TORCHRUN, *alone[1:]]

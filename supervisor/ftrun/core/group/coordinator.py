@@ -53,6 +53,8 @@ from ftrun.core.group.membership import (
     Gathering,
     GroupRestart,
     JoiningHindered,
+    LeaseForeign,
+    LeaseTaken,
     LifeEnded,
     NodeLost,
     NodeNote,
@@ -71,6 +73,7 @@ from ftrun.core.group.messages import GroupEnd, GroupOrder, Pulse, Report
 from ftrun.core.group.places import next_members, pairs
 from ftrun.core.group.reports import put_member, take_report, with_places
 from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first, root_cause
+from ftrun.core.group.takeover import take_lease
 from ftrun.core.group.world import agree
 from ftrun.core.machine.values import CAUSES
 from ftrun.core.rules import exit_codes
@@ -85,6 +88,10 @@ def decide(group: Coordinator, event: Event) -> Outcome:
         after, effects = _note_loss(group, event)
     elif isinstance(event, StarterDied):
         after = end_of_starter(group, event)
+    elif isinstance(event, LeaseTaken):
+        after = take_lease(group, event)
+    elif isinstance(event, LeaseForeign):
+        return _without_lease(group, event)
     elif isinstance(event, LifeEnded):
         after = end_of_life(group, event)
     elif isinstance(event, JoiningHindered):
@@ -131,6 +138,16 @@ def _take_report(group: Coordinator, now: float, report: Report) -> Outcome:
     if report.seq == before.report.seq and before.gone is None:
         return group, ()  # a repeated report, as almost every message is
     return take_report(group, now, report, before), _return_note(group, report) if before.gone else ()
+
+
+def _without_lease(group: Coordinator, event: LeaseForeign) -> Outcome:
+    """Another coordinator may begin the next epoch, so the one that runs ends: who is in contact with this one must
+    not work on meanwhile."""
+    after = group._replace(lease_state="foreign", lease_until=event.until, lease_holder=event.holder)
+    if group.lease_state == "foreign" or not group.epoch or not isinstance(group.phase, Gathering | Steady):
+        return after, ()
+    after, effects = _begin_draining(after, event.now, {}, "the lease in the shared folder is not renewed")
+    return after, (*effects, SendOrder(after.order))
 
 
 def _note_loss(group: Coordinator, event: MemberLost) -> Outcome:
@@ -191,7 +208,7 @@ def _assess(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outc
 
 
 def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
-    n = group.kinds.get
+    n, foreign = group.kinds.get, group.lease_state == "foreign"
     here = not group.unseen and not n("gone")
     at_work = n("running", 0) + n("done", 0)
     bad = n("fallen", 0) + n("ending", 0)
@@ -206,12 +223,15 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
             return _resume(group, now, pulses)
     elif bad:
         return _begin_draining(group, now, pulses)
-    elif n("ready") == group.size:
+    elif n("ready") == group.size and not foreign:
         return _start_epoch(group, GroupRestart("first", ""), now)
     waited = now >= group.started + group.wait
-    if not group.epoch and n("ready", 0) >= (group.shape.fewest if waited else group.shape.most):
+    enough = n("ready", 0) >= (group.shape.fewest if waited else group.shape.most)
+    if not group.epoch and enough and not (foreign and group.lease_until is None):
         # An epoch of which none of these knows may run at those that are missing, until their leases are over.
         until = max((over_at(group, rank) for rank in absent_ranks(group)), default=now)
+        if foreign:
+            until = max(until, (group.lease_until or now) + HINT)
         if until <= now:
             return _start_epoch(group, GroupRestart("first", ""), now)
         phase = phase._replace(deadline=until)
@@ -264,7 +284,7 @@ def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping
         group = group._replace(phase=Steady())
     elif phase.deadline is not None and now >= phase.deadline:
         slow = [m.report.rank for m in group.working if kind_of(m, group.epoch, False) == "behind"]
-        slow = [rank for rank in slow if rank] or slow  # member 0 starts last
+        slow = [rank for rank in slow if rank != group.chief] or slow  # that of this coordinator starts last
         return end_not_started(group, slow)
     group = _with_shared_state(group)
     if group.shape.scale_out:
@@ -342,10 +362,11 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
         why = restart.why + _starter_text(group, absent, now)
         order = order._replace(cause=restart.cause, why=why, node=node, rank=rank, step=step, member=member)
     patience = losses.until(group.wait)
-    waited = patience is not None and now >= patience
+    waited = (patience is not None and now >= patience) or (bool(absent) and group.ceded.issuperset(absent))
     over = max((over_at(group, rank) for rank in absent), default=now)
     over = max(over, starters_over_at(group, absent))
-    if restart is not None and over <= now and can_start(group, len(absent), waited) and may_decide(group):
+    startable = restart is not None and over <= now and can_start(group, len(absent), waited)
+    if startable and restart is not None and may_decide(group) and group.lease_state != "foreign":
         return _start_epoch(group, restart, now)
     until = max(phase.since, losses.newest if losses.newest is not None else phase.since) + drain_time(group)
     until = max((until, *group.fences.values(), over if group.starters else until))
@@ -353,6 +374,8 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
         enough = n("ready", 0) + n("spare", 0) >= group.shape.fewest
         stopping = n("ready", 0) + len(absent) < len(group.placed)
         until = max(patience, (max(over, until) if stopping else over) if enough else now)
+    if group.lease_state == "foreign" and group.lease_until is not None:
+        until = max(until, group.lease_until + HINT)
     due = over if now < over < until else until
     group = group._replace(
         phase=Draining(phase.since, due, phase.pulses or pulses, restart, losses, lost_member), order=order
@@ -380,16 +403,18 @@ def _ends_all(group: Coordinator, end: GroupEnd) -> bool:
 
 
 def _new_rank_zero(group: Coordinator) -> MemberState | None:
-    """Rank 0, if it is new since the epoch began: its loss is the cause of what the other members report."""
-    member = group.members.get(0) if 0 in group.placed else None
+    """The member of this coordinator, if it is new since the epoch began: its loss is the cause of what the other
+    members report."""
+    member = group.members.get(group.chief) if group.chief in group.placed else None
     return member if group.epoch_reported and member is not None and member.report.ran < group.epoch else None
 
 
 def _reason(group: Coordinator, who: MemberState | None) -> str:
     if who is None:
         at_work = ("running", "done")
-        # Member 0 starts last: where others have not started, it is not the one.
-        known = sorted(group.working, key=lambda m: (not m.report.rank and not group.others_run, m.report.rank))
+        # The member of this coordinator starts last: where others have not started, it is not the one.
+        last = -1 if group.others_run else group.chief
+        known = sorted(group.working, key=lambda m: (m.report.rank == last, m.report.rank))
         odd = next((m for m in known if kind_of(m, group.epoch, False) not in at_work), None)
         return f"{odd.name} does not run its command" if odd else "a member is missing"
     if who.report.failure is not None and who.at is not None and who.report.epoch == group.epoch:
@@ -448,6 +473,7 @@ def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outco
         starters={},
         lives={},
         dead=frozenset(),
+        ceded=frozenset(),
     )
     after = with_places(after, places)
     return after._replace(kinds=count_kinds(after)), (NodeNote(f"{_all(after)} start epoch {epoch}"),)

@@ -19,7 +19,7 @@ def immediate_end(group: Coordinator, report: Report) -> GroupEnd | None:
     member that leaves since it has lost contact with rank 0 counts as lost, and so does one that leaves with a verdict
     about itself where the others can go on.  What a spare ends with is no verdict about the job."""
     member = group.members[report.rank]
-    if report.rank not in group.placed and report.rank:
+    if report.rank not in group.placed and report.rank != group.chief:
         return None
     own = report.end if report.end is not None and not (report.end.asked or report.end.cut) else None
     if own is not None:
@@ -30,7 +30,7 @@ def immediate_end(group: Coordinator, report: Report) -> GroupEnd | None:
         return None
     if own is not None and own.code:
         return own
-    if report.rank != 0:
+    if report.rank != group.chief:
         return None
     if own is not None and not group.kinds.get("running") and not group.kinds.get("fallen"):
         return own
@@ -43,6 +43,8 @@ def end_not_ready(group: Coordinator, age: float) -> Outcome:
     kinds = ((m.report.rank, kind_of(m, group.epoch, m.report.rank in group.fences)) for m in group.working)
     late = [rank for rank, kind in kinds if kind != "ready"]
     why = f"{member_names(late, group)} {'was' if len(late) == 1 else 'were'} not ready within {durations.seconds(age)}"
+    if not late:
+        why = f"the lease in the shared folder was another coordinator's for {durations.seconds(age)}"
     return end_group(group, _hang_limit(why, _only_node(group, late)))
 
 

@@ -64,10 +64,10 @@ def note_starter(group: Coordinator, now: float, report: Report, before: MemberS
     if named is None or own is None or isinstance(group.phase, Ended):
         return group
     if named.life == own.life:
-        is_own = report.rank == 0 and report.epoch == group.epoch
-        return _without_starters(group, [*group.starters]) if is_own and group.starters else group
+        is_own = report.rank == group.chief and report.epoch == group.epoch
+        return end_of_starters(group, [*group.starters]) if is_own and group.starters else group
     if named.left:
-        return _without_starters(group, [named.life])
+        return end_of_starters(group, [named.life])
     if named.life in group.dead_starters or not group.epoch_reported:
         return group
     if named.life not in group.starters and len(group.starters) >= MAX_STARTERS:
@@ -76,7 +76,7 @@ def note_starter(group: Coordinator, now: float, report: Report, before: MemberS
     is_new = before is None or before.report.life != report.life or before.gone is not None
     named = named if named.port and named.host else known
     group = group._replace(starters={**group.starters, named.life: (named, now if is_new else since)})
-    return group if isinstance(group.phase, Gathering) or not is_new else fence(group, now, {0: now})
+    return group if isinstance(group.phase, Gathering) or not is_new else fence(group, now, {named.rank: now})
 
 
 def note_lives(group: Coordinator, report: Report) -> Coordinator:
@@ -85,7 +85,7 @@ def note_lives(group: Coordinator, report: Report) -> Coordinator:
     known = group.epoch_reported and report.epoch == report.ran == group.epoch and report.rank in group.placed
     if not known or not report.lives or isinstance(group.phase, Ended):
         return group
-    lives = {life.rank: life for life in report.lives if life.rank in group.placed and life.rank}
+    lives = {life.rank: life for life in report.lives if life.rank in group.placed and life.rank != group.chief}
     return group if lives == group.lives else group._replace(lives=lives)
 
 
@@ -101,7 +101,7 @@ def end_of_life(group: Coordinator, event: LifeEnded) -> Coordinator:
 
 def end_of_starter(group: Coordinator, event: StarterDied) -> Coordinator:
     """An earlier process of member 0 is certainly dead: nothing waits for its lease."""
-    return _without_starters(group, [event.life]) if event.life not in group.dead_starters else group
+    return end_of_starters(group, [event.life]) if event.life not in group.dead_starters else group
 
 
 def may_decide(group: Coordinator) -> bool:
@@ -111,8 +111,8 @@ def may_decide(group: Coordinator) -> bool:
     of them are enough with the process of member 0 itself.  Or so many of the last epoch, with its spares, are here
     that the others are not enough for one."""
     epoch, base = group.base
-    if group.shape.is_fixed or not epoch:
-        return True
+    if group.shape.is_fixed or not epoch or group.lease_state == "held":
+        return True  # whoever has the lease is the only one
     present = {rank: member.report for rank, member in group.members.items() if member.gone is None}
     here = {rank for rank in base if rank in present and present[rank].ran >= epoch}
     if 2 * len(here) > len(base) or (2 * len(here) == len(base) and 0 in here) or not base:
@@ -127,24 +127,26 @@ def without_dead(group: Coordinator, rank: int) -> Coordinator:
     return group._replace(base=(epoch, base - {rank})) if rank in base else group
 
 
-def _without_starters(group: Coordinator, lives: list[str]) -> Coordinator:
+def end_of_starters(group: Coordinator, lives: Collection[str]) -> Coordinator:
+    """These processes, which may have started the epoch, are certainly dead, or have stopped their commands."""
     if group.dead_starters.issuperset(lives):
         return group
     left = {life: one for life, one in group.starters.items() if life not in lives}
-    fences = group.fences if left else {rank: until for rank, until in group.fences.items() if rank}
+    ended = () if left else {one.rank for one, _ in group.starters.values()} or {group.chief}
+    fences = {rank: until for rank, until in group.fences.items() if rank not in ended}
     dead = frozenset([*group.dead_starters, *lives][-MAX_WAITING:])
-    if not left:
-        own = group.members.get(0)
-        group = group if own is not None and own.report.ran >= group.base[0] else without_dead(group, 0)
+    for rank in ended:
+        own = group.members.get(rank)
+        group = group if own is not None and own.report.ran >= group.base[0] else without_dead(group, rank)
     group = group._replace(starters=left, dead_starters=dead, fences=fences)
     return group._replace(kinds=count_kinds(group))
 
 
 def _may_have_predecessor(group: Coordinator, report: Report) -> bool:
-    """True where an earlier process of this rank may still run its command.  Not for rank 0, of which the members know
-    (`note_starter`); nor for a member that itself ran the newest epoch, since it was the only one of its rank when that
-    began; nor where that process is certainly dead."""
-    if report.rank == 0 or report.rank in group.dead:
+    """True where an earlier process of this rank may still run its command.  Not for this coordinator's, of which the
+    members know (`note_starter`); nor for a member that itself ran the newest epoch, since it was the only one of its
+    rank when that began; nor where that process is certainly dead."""
+    if report.rank == group.chief or report.rank in group.dead:
         return False
     return report.state == "ready" and report.failure is None and report.ran < max(group.epoch, 1)
 
@@ -155,7 +157,8 @@ def fence_unknown(group: Coordinator, now: float) -> Coordinator:
     found = (m.report for m in group.working if _may_have_predecessor(group, m.report))
     lost = {report.rank: group.started for report in found}
     if group.starters:
-        lost[0] = max(since for _, since in group.starters.values())
+        for starter, since in group.starters.values():
+            lost[starter.rank] = max(since, lost.get(starter.rank, since))
     return fence(group, now, lost)
 
 

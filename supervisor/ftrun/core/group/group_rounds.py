@@ -125,7 +125,8 @@ def _places(group: Coordinator) -> tuple[int, ...]:
 
 
 def _has_left(rounds: NodeRounds, order: GroupRound) -> bool:
-    """Whether the round cannot be that of all members: this one leaves it, or has begun another one of this number."""
+    """Whether this member leaves the round, or has begun a different round of the same number, so that not all share
+    it."""
     if rounds.number != order.number:
         return False
     differs = rounds.adopted is not None and (rounds.adopted.what, rounds.adopted.port) == ("work", order.port)

@@ -49,10 +49,12 @@ def loss_wait(group: Coordinator, now: float) -> LossWait | None:
 
 def _lease_wait(group: Coordinator, now: float) -> LossWait | None:
     """The wait for earlier processes of members that are back."""
+    if group.lease_state == "foreign":
+        return LossWait((group.lease_holder,), 1, max(0.0, (group.lease_until or now) - now), "start")
     over = starters_over_at(group, absent_ranks(group))
     until = {rank: at for rank, at in group.fences.items() if at > now and rank in group.placed}
-    if group.starters and over > now:
-        until[0] = max(over, until.get(0, over))
+    for starter, _ in group.starters.values() if over > now else ():
+        until[starter.rank] = max(over, until.get(starter.rank, over))
     if not until:
         return None
     return LossWait(tuple(sorted(until)[:NAMED]), len(until), max(until.values()) - now, "start")

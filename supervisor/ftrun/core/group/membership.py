@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Literal, get_args
 
+from ftrun.core.group.lease import Place
 from ftrun.core.group.losses import Losses, LossWait
 from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Life, Pulse, Report, Starter
 from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect
@@ -62,7 +63,24 @@ class JoiningHindered(NamedTuple):
     gave_up: bool = False
 
 
-Event = Reported | MemberLost | StarterDied | LifeEnded | JoiningHindered | DeadlineReached
+class LeaseTaken(NamedTuple):
+    """This coordinator has the lease in the shared folder (lease.py).  `before`: the place in it before, which may be
+    its own; None: it is the first."""
+
+    now: float
+    before: Place | None = None
+
+
+class LeaseForeign(NamedTuple):
+    """The lease in the shared folder may be another coordinator's, at member `holder`, which alone may start an epoch.
+    `until`: when this one may have it, as far as that is known."""
+
+    now: float
+    holder: int
+    until: float | None = None
+
+
+Event = LeaseTaken | LeaseForeign | Reported | MemberLost | StarterDied | LifeEnded | JoiningHindered | DeadlineReached
 
 
 class SendOrder(NamedTuple):
@@ -201,6 +219,11 @@ class Coordinator(NamedTuple):
     places: tuple[int, ...] = ()
     placed: frozenset[int] = frozenset()
     own: Starter | None = None  # the ftrun of this coordinator; None: epochs have no starter
+    # In the shared folder (lease.py); `none`: there is none, and nobody takes over.
+    lease_state: Literal["none", "held", "foreign"] = "none"
+    lease_until: float | None = None  # when a foreign one may end,
+    lease_holder: int = 0  # and which member has it
+    ceded: frozenset[int] = frozenset()  # former holders of the lease, for which nobody waits any longer
     obstacle: str = ""  # what may keep a member from joining before the first start, for a person
     # The last epoch that all of its members have run, and those of them that may live: see `fences.may_decide`.
     base: tuple[int, frozenset[int]] = (0, frozenset())
@@ -218,6 +241,11 @@ class Coordinator(NamedTuple):
     @property
     def size(self) -> int:
         return self.shape.size
+
+    @property
+    def chief(self) -> int:
+        """The member whose messenger has this coordinator."""
+        return 0 if self.own is None else self.own.rank
 
     @property
     def working(self) -> tuple[MemberState, ...]:
@@ -251,27 +279,29 @@ class Coordinator(NamedTuple):
 
     @property
     def own_order(self) -> GroupOrder | None:
-        """The order for member 0, which starts last: if this process has been replaced while it lives, the others are
-        with its successor, and nothing starts here.  None: not yet."""
-        own = self.members.get(0)
-        if self.order.what != "run" or own is None or own.report.epoch >= self.epoch or 0 not in self.placed:
+        """The order for the member of this coordinator, which starts last: if this process has been replaced while it
+        lives, the others are with its successor, and nothing starts here.  None: not yet."""
+        own = self.members.get(self.chief)
+        if self.order.what != "run" or own is None or own.report.epoch >= self.epoch or self.chief not in self.placed:
             return self.order
         return self.order if self.others_run else None
 
     @property
     def others_run(self) -> bool:
-        """Whether all members of the epoch but member 0 run its command, or have run it."""
-        started = sum(self.kinds.get(kind, 0) for kind in ("running", "done", "leaving", "fallen", "ending"))
-        own = self.members.get(0)
-        if own is not None and 0 in self.placed and own.report.epoch == self.epoch:
-            started -= kind_of(own, self.epoch, 0 in self.fences) in ("running", "done", "leaving", "fallen", "ending")
-        return started >= len(self.placed - {0})
+        """Whether all members of the epoch but that of this coordinator run its command, or have run it."""
+        at_work: tuple[Kind, ...] = ("running", "done", "leaving", "fallen", "ending")
+        started = sum(self.kinds.get(kind, 0) for kind in at_work)
+        own = self.members.get(self.chief)
+        if own is not None and self.chief in self.placed and own.report.epoch == self.epoch:
+            started -= kind_of(own, self.epoch, self.chief in self.fences) in at_work
+        return started >= len(self.placed - {self.chief})
 
     @property
     def staying(self) -> frozenset[int]:
-        """The members other than rank 0 that are not lost and have not left, also while one connects again."""
+        """The members other than this coordinator's that are not lost and have not left, also while one connects
+        again."""
         there = (rank for rank, m in self.members.items() if m.gone is None and m.report.state != "left")
-        return frozenset(there) - {0}
+        return frozenset(there) - {self.chief}
 
 
 Outcome = tuple[Coordinator, Effects]
@@ -344,7 +374,8 @@ def waited_for(group: Coordinator) -> list[int]:
     elif isinstance(group.phase, Draining):
         awaited = (*awaited, "running")
     elif isinstance(group.phase, Ended):
-        return sorted(r for r, m in group.members.items() if r and m.gone is None and m.report.state != "left")
+        others = ((r, m) for r, m in group.members.items() if r != group.chief)
+        return sorted(r for r, m in others if m.gone is None and m.report.state != "left")
     missing = (r for r in group.placed if r not in group.members)
     kinds = ((m.report.rank, kind_of(m, group.epoch, m.report.rank in group.fences)) for m in group.working)
     return sorted({*missing, *(r for r, kind in kinds if kind in awaited)})

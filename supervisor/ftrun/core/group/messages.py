@@ -64,10 +64,11 @@ class Ranks(NamedTuple):
 
 
 class Starter(NamedTuple):
-    """The ftrun of member 0 that started an epoch.  A later one learns of it from the members, and starts nothing while
-    it may still be at work.  `host`: where the member reached it that reports it; `port`: there it has accepted
-    connections, as long as it lives; 0: not known.  `contained`: if it dies, the kernel ends all of its processes.
-    `left`: it has ended, and nothing of it runs."""
+    """The ftrun that started an epoch: member 0's, or that of `rank` which has taken over (lease.py).  A later one
+    learns of it from the members, and starts nothing while it may still be at work.  `host`: where the member
+    reached it that reports it; `port`: there it has accepted connections, as long as it lives; 0: not known.
+    `contained`: if it dies, the kernel ends all of its processes.  `left`: it has ended, and nothing of it runs.
+    """
 
     life: str
     node: str
@@ -76,6 +77,7 @@ class Starter(NamedTuple):
     port: int = 0
     contained: bool = False
     left: bool = False
+    rank: int = 0
 
 
 class Life(NamedTuple):

@@ -56,7 +56,7 @@ def put_member(group: Coordinator, member: MemberState) -> Coordinator:
         return group._replace(members=everyone, kinds=kinds)
     if report.paused is not None and (before is None or before.report.paused != report.paused):
         order = order._replace(paused=report.paused)
-    if report.rank == 0 and report.state == "left" and group.own is not None:
+    if report.rank == group.chief and report.state == "left" and group.own is not None:
         order = order._replace(starter=group.own._replace(left=True))
     progressed = group.progressed or (report.progressed and report.epoch == group.epoch)
     return group._replace(members=everyone, kinds=kinds, order=order, progressed=progressed)

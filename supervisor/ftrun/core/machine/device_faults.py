@@ -71,7 +71,7 @@ def record_fault(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Po
     ledger, last = job.ledger, attempt.online
     same = last is not None and last.key == fault.key and last.retry != fault.retry  # the platform asks for more now
     if fault.code != NO_CODE and not same:  # faults without a code cannot be compared
-        one = Occurrence(policy.node, *fault.key, fault.severity, event.clock, ledger.job)
+        one = Occurrence(policy.membership.node, *fault.key, fault.severity, event.clock, ledger.job)
         # ModelArts counts only schedules without a clear fault of a node or chip; a user-induced one is not clear.
         clear = ledger.faulted or not fault.by_user
         ledger = ledger._replace(occurrences=merge(ledger.occurrences, (one,)), faulted=clear)
@@ -195,7 +195,7 @@ def downgrade_preexisting(event: ev.FaultReported) -> ev.FaultReported:
 def has_not_healed(job: Job, event: ev.FaultReported, policy: Policy) -> bool:
     """Whether the device reported this fault, or a critical one, on this node in an earlier schedule of the last day.
     Since it still reports a fault, it has not healed."""
-    device, code = (policy.node, event.fault.device), event.fault.code
+    device, code = (policy.membership.node, event.fault.device), event.fault.code
     recent = (o for o in job.ledger.occurrences if o.device_key == device and age(o.at, event.clock) <= DAY)
     return any(one.code == code or one.severity == "critical" for one in recent)
 
@@ -210,9 +210,9 @@ def has_to_wait(job: Job) -> bool:
 def begin_healing(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
     """The tree is dead: heal the next fault, then wait for the platform's permission."""
     fault = job.want.faults[0] if isinstance(job.want, Restart) and job.want.faults else None
-    job = job._replace(phase=Healing(fault, now + policy.heal_timeout, attempt))
+    job = job._replace(phase=Healing(fault, now + policy.limits.heal_timeout, attempt))
     if fault is None:
-        most = durations.seconds(policy.heal_timeout)
+        most = durations.seconds(policy.limits.heal_timeout)
         waits = f"the platform does not permit a start: {job.held}; waiting at most {most} for its permission"
         return job, (*written, do.Persist("healing", (("why", job.held),)), do.LogLine(waits), do.Heal(None))
     return job, (*written, do.Persist("healing", fault_fields(fault)), do.Heal(fault))
@@ -248,7 +248,9 @@ def may_return(job: Job, well: Collection[str], clock: Clock, policy: Policy) ->
 
 def _is_failing_repeatedly(job: Job, device: str, now: Clock, policy: Policy) -> bool:
     """Whether faults of this device on this node have ended attempts `TIMES` times within the last day."""
-    recent = [o for o in job.ledger.occurrences if o.device_key == (policy.node, device) and age(o.at, now) <= DAY]
+    recent = [
+        o for o in job.ledger.occurrences if o.device_key == (policy.membership.node, device) and age(o.at, now) <= DAY
+    ]
     faults = [Fault(one.device, one.code, one.severity) for one in recent]
     return sum(fault.acts and not fault.by_user for fault in faults) >= TIMES
 

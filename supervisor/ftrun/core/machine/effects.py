@@ -114,7 +114,7 @@ class Answer(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """End ftrun.  `node`: the node that the verdict is about, if it is another one; `device`: a device of that node."""
+    """End ftrun.  `node`: the node that the verdict is about; None: this node; `device`: a device of that node."""
 
     code: int
     verdict: str

@@ -49,11 +49,13 @@ class WokeLate(NamedTuple):
 
 
 class BeatsRead(NamedTuple):
-    """The heartbeats were read.  `barred`: processes of the command run as a user who cannot send any."""
+    """The heartbeats were read.  `cannot_beat`: processes of the command run as a user who cannot send any.
+    `frameworks`: the libraries for training that processes of the command have imported."""
 
     now: float
     ranks: tuple[Rank, ...]
-    barred: bool = False
+    cannot_beat: bool = False
+    frameworks: tuple[str, ...] = ()
 
 
 class CheckpointSaved(NamedTuple):
@@ -344,11 +346,13 @@ class GroupOrderReceived(NamedTuple):
 
 
 class CoordinatorSilent(NamedTuple):
-    """Rank 0 has been silent for `--peer-timeout`; `why` is a sentence.  ftrun waits for rank 0 until `until`."""
+    """Rank 0 has been silent for `--peer-timeout`; `why` is a sentence.  ftrun waits for rank 0 until `until`.
+    `takeover`: the seconds until another member takes its place; None: none does."""
 
     now: float
     why: str
     until: float
+    takeover: float | None = None
 
 
 class CoordinatorLost(NamedTuple):

@@ -100,7 +100,7 @@ def _starter(job: Job, order: GroupOrder, epoch: int) -> Starter | None:
 def _first_failure_line(job: Job, before: GroupOrder | None, order: GroupOrder, policy: Policy) -> Effects:
     """While the command was being stopped, it has become certain that the failure began elsewhere."""
     decided = before is not None and before.what == order.what == "stop" and before.cause is None is not order.cause
-    if not decided or before is None or before.why == order.why or order.node == policy.node:
+    if not decided or before is None or before.why == order.why or order.node == policy.membership.node:
         return ()
     if not isinstance(job.phase, Stopping | Pending | Healing):
         return ()
@@ -197,7 +197,7 @@ def _end_with_group(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy
 
 
 def _reason_with_node(end: GroupEnd, policy: Policy) -> str:
-    named = end.node is None or end.node == policy.node or f"({end.node})" in end.why
+    named = end.node is None or end.node == policy.membership.node or f"({end.node})" in end.why
     return end.why if named else f"{end.why} (on {end.node})"
 
 
@@ -211,7 +211,9 @@ def _apply_shared_state(
     if order.progressed:
         job = job._replace(ledger=job.ledger._replace(hang=0, fault=0, failure=0))
     if isinstance(phase, Starting | Running):
-        attempt = phase.attempt._replace(everywhere=order.devices_unchanged, all_wait=order.devices_waited)
+        attempt = phase.attempt._replace(
+            group_is_idle=order.devices_unchanged, group_awaits_devices=order.devices_waited
+        )
         if attempt != phase.attempt:
             job, written = check(job, attempt, event.now, policy, written)
     if order.round is not None and isinstance(job.phase, Watched):
@@ -237,11 +239,16 @@ def on_coordinator_silent(job: Job, phase: Phase, event: ev.CoordinatorSilent, p
     wait = event.until - event.now
     code = None if isinstance(job.want, Finish) else exit_codes.HANG_LIMIT.code
     fields: do.Fields = (("why", event.why), ("wait", wait), ("then", "end"), ("exit_code", code))
+    if event.takeover is not None:
+        fields = (("why", event.why), ("wait", event.takeover), ("then", "replace"))
     written: Effects = (
         do.Persist("group", (("what", "unheard"), ("epoch", job.ledger.epoch), ("why", event.why))),
         do.Persist("lost", (("member", 0), *fields)),
     )
     left = f"ftrun waits at most {durations.seconds(wait)} for rank 0"
+    if event.takeover is not None:
+        ends = durations.seconds(event.takeover)
+        left = f"its lease in the shared folder ends in {ends}, then another member takes its place"
     match phase:
         case Launching() | Starting() | Running() | Suspect():
             written += (do.LogLine(sentences.sentence(event.why, "the command keeps running", left)),)
@@ -259,7 +266,7 @@ def verdict_deadline(job: Job, now: float, policy: Policy) -> float | None:
     assert isinstance(job.want, Finish)
     if job.want.verdict == exit_codes.SUCCEEDED:
         return None
-    return now + DECISION + (policy.peer_timeout if _may_be_consequence(job.want) else 0.0)
+    return now + DECISION + (policy.membership.peer_timeout if _may_be_consequence(job.want) else 0.0)
 
 
 def on_coordinator_lost(job: Job, phase: Phase, event: ev.CoordinatorLost, policy: Policy) -> Outcome:
@@ -324,7 +331,9 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
         ranks=None if ranks is None else Ranks(ranks, me.address, me.port),
         places=job.places,
         starter=job.starter,
-        checkpoint=newest_checkpoint(attempt) if (policy.elastic or policy.scale_out) and attempt is not None else None,
+        checkpoint=newest_checkpoint(attempt)
+        if (policy.membership.elastic or policy.scale_out) and attempt is not None
+        else None,
         regains=tuple(attempt.regain.well) if attempt is not None and attempt.regain.armed else (),
         rounds=None if ranks is None else _node_rounds(job, policy),
     )
@@ -356,7 +365,9 @@ def _own_end(job: Job, policy: Policy) -> GroupEnd | None:
     want = job.want
     if not isinstance(want, Finish):
         return None
-    return GroupEnd(want.code, want.verdict, want.message, want.node or policy.node, want.device, want.asked, want.cut)
+    return GroupEnd(
+        want.code, want.verdict, want.message, want.node or policy.membership.node, want.device, want.asked, want.cut
+    )
 
 
 def _are_devices_unchanged(job: Job, now: float, policy: Policy) -> bool:
@@ -373,7 +384,7 @@ def _are_devices_unchanged(job: Job, now: float, policy: Policy) -> bool:
 
 def waits_for_verdict(job: Job, policy: Policy) -> bool:
     """Whether this verdict may be overruled, or has to wait for other members.  One that the group ordered does not."""
-    if not policy.group or not isinstance(job.want, Finish) or job.want.asked:
+    if not policy.membership.group or not isinstance(job.want, Finish) or job.want.asked:
         return False
     if ends_alone(job.want.verdict, policy):
         return False
@@ -382,12 +393,12 @@ def waits_for_verdict(job: Job, policy: Policy) -> bool:
 
 def ends_alone(verdict: str, policy: Policy) -> bool:
     """Whether a member that ends with this verdict ends alone: the others of its group go on without it."""
-    return policy.ends_alone and verdict in ALONE
+    return policy.membership.ends_alone and verdict in ALONE
 
 
 def heal_at_barrier(job: Job, phase: Phase, now: float, policy: Policy, written: Effects) -> Outcome:
     """While the member waits for the others, a device fault or a hold of the platform came: handle that first."""
-    if policy.group and isinstance(phase, Pending) and phase.deadline is None and has_to_wait(job):
+    if policy.membership.group and isinstance(phase, Pending) and phase.deadline is None and has_to_wait(job):
         return begin_healing(job, None, now, policy, written)
     return job, written
 

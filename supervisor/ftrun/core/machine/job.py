@@ -107,7 +107,7 @@ def _on_command_spawned(job: Job, phase: Launching, event: ev.CommandSpawned, po
         fields += (("pids", [process.pid for process in event.processes]),)
     written = do.Persist("spawned", fields)
     if isinstance(job.want, Finish):
-        asked = await_end(job, attempt, event.now, policy.stop_grace)
+        asked = await_end(job, attempt, event.now, policy.limits.stop_grace)
         return _handle_kept((asked, (written,)), phase, event.now, policy)
     return _handle_kept(watching.check(job, attempt, event.now, policy, (written,)), phase, event.now, policy)
 
@@ -144,7 +144,7 @@ def _on_signal_received(job: Job, phase: Launching | Watched, event: ev.SignalRe
     job = job._replace(want=stopped_by(event.signal))
     if isinstance(phase, Launching):
         return job._replace(phase=phase._replace(attempt=attempt)), forward
-    return await_end(job, attempt, event.now, policy.stop_grace), (_stop_record(event), *forward)
+    return await_end(job, attempt, event.now, policy.limits.stop_grace), (_stop_record(event), *forward)
 
 
 def _on_signal_received_stopping(job: Job, phase: Stopping, event: ev.SignalReceived, policy: Policy) -> Outcome:
@@ -170,7 +170,7 @@ def _on_signal_received_idle(job: Job, phase: Pending | Healing, event: ev.Signa
     if not event.stop:
         return job, ()
     job = job._replace(want=stopped_by(event.signal))
-    if policy.shared:
+    if policy.membership.shared:
         return restarting.ask_for_verdict(job, Attempt(job.ledger.start_cnt), event.now, ())
     return restarting.start_or_finish(job, None, event.now, policy)
 
@@ -274,7 +274,7 @@ def _on_tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Polic
         return job, ()  # a repeated report
     written: Effects = (do.Persist("killed", (("processes", event.killed),)),) if event.killed else ()
     if isinstance(job.want, Finish):
-        if policy.shared and job.want.asked:
+        if policy.membership.shared and job.want.asked:
             return restarting.ask_for_verdict(job, phase.attempt, event.now, written)
         if group_member.waits_for_verdict(job, policy):
             return await_verdict(job, phase.attempt, group_member.verdict_deadline(job, event.now, policy)), written

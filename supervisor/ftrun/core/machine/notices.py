@@ -10,6 +10,7 @@ from ftrun.core.machine.restarting import is_spare
 from ftrun.core.machine.states import Finish, Healing, Job, Pending, Running, Starting, Stopping
 from ftrun.core.machine.values import Attempt
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.rules import spin
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import durations, sentences
@@ -17,6 +18,7 @@ from ftrun.core.text import durations, sentences
 # Seconds after the exec without a heartbeat: loading a model takes minutes, and an earlier warning would be wrong too
 # often.
 UNWATCHED: Final = 300.0
+UNSEEN: Final = 60.0  # the same where it is known that no heartbeat will come by itself
 WAITING: Final = 300.0  # s without a command until a wait is recorded
 
 
@@ -60,9 +62,12 @@ def notices(job: Job, policy: Policy, given: GivenNotices, run_dir: str, now: fl
         given = given._replace(started=True)
     waits = job.paused is not None or attempt.stopped_at is not None
     if not given.unwatched and not waits and _is_unwatched(attempt, policy.limits):
-        due = attempt.spawned_at + UNWATCHED
+        from ftrun.core.text import heartbeats  # not before the command was started
+
+        due = attempt.spawned_at + (UNSEEN if heartbeats.needs_call(attempt.frameworks) else UNWATCHED)
         if now >= due:
-            lines.append(unwatched_line(now - attempt.spawned_at, policy.limits.auto))
+            remedy = heartbeats.remedy(attempt.frameworks)
+            lines.append(unwatched_line(now - attempt.spawned_at, policy.limits.auto, remedy))
             given, due = given._replace(unwatched=True), None
     return Notices(given, tuple(lines), due)
 
@@ -76,7 +81,7 @@ def _waits_for(job: Job, policy: Policy) -> str | None:
             return f"the platform does not permit a start: {job.held}"
         case Pending() if is_spare(job, policy):
             return None
-        case Pending(deadline=None) if policy.group:
+        case Pending(deadline=None) if policy.membership.group:
             return (job.order.why if job.order is not None else "") or "the other members of the group are not ready"
         case Pending() | Healing():
             return "the next start is not due yet"
@@ -97,6 +102,9 @@ def start_line(attempt: Attempt, policy: Policy, run_dir: str) -> str:
     """`attempt 1 started; run dir /tmp/ftrun-...; watched: heartbeats (timeout 60s)`."""
     limits = policy.limits
     watched = ["deadlocks (no timeout)"] if limits.auto else []
+    if limits.auto:  # the rows of docs/hangs.md that apply to a rank that has stepped
+        device, spinning = (durations.seconds(spin.LIMITS[rule]) for rule in ("device-wait", "spin"))
+        watched.append(f"waits for devices ({device}) and computations that show nothing ({spinning}) once ranks step")
     if limits.hang is not None:
         watched.append(f"heartbeats (timeout {durations.seconds(limits.hang)})")
     if limits.start is not None:
@@ -104,7 +112,7 @@ def start_line(attempt: Attempt, policy: Policy, run_dir: str) -> str:
     if limits.idle is not None:
         condition = "" if limits.idle_given else f", {idle_condition(limits)}"
         watched.append(f"idleness (timeout {durations.seconds(limits.idle)}{condition})")
-    return (f"phase {policy.phase} " if policy.phase else "") + sentences.sentence(
+    return (f"phase {policy.membership.phase} " if policy.membership.phase else "") + sentences.sentence(
         f"attempt {attempt.number} started",
         f"run dir {run_dir}",
         f"watched: {', '.join(watched) or 'nothing, all timeouts are off'}",
@@ -116,14 +124,12 @@ def idle_condition(limits: Limits) -> str:
     return "once there are heartbeats or an accelerator is used" if limits.auto else "once an accelerator is used"
 
 
-def unwatched_line(age: float, proves: bool) -> str:
-    """`proves`: a deadlock is found all the same."""
+def unwatched_line(age: float, proves: bool, remedy: str) -> str:
+    """`proves`: a deadlock is found all the same.  `remedy`: what adds heartbeats."""
     unless = "unless it is deadlocked, " if proves else ""
     return (
         f"no heartbeat in the first {durations.seconds(age)}: {unless}ftrun cannot tell whether this command works or "
-        "hangs. "
-        "PyTorch programs give heartbeats by themselves (optimizer steps); others by ftrun_hooks.beat(step) or by "
-        "touching $FTRUN_BEAT_DIR/touch; --start-timeout and --idle-timeout need none"
+        f"hangs. {remedy[0].upper()}{remedy[1:]}; --start-timeout and --idle-timeout need none"
     )
 
 
@@ -132,7 +138,7 @@ def _is_unwatched(attempt: Attempt, limits: Limits) -> bool:
     given that needs no heartbeats.  Where all timeouts are off that is the user's wish."""
     if limits.start is not None or limits.idle_given:
         return False
-    if attempt.ranks or attempt.first_beat is not None or attempt.barred:
+    if attempt.ranks or attempt.first_beat is not None or attempt.cannot_beat:
         return False
     if limits.idle is not None and attempt.idle.accelerator:
         return False

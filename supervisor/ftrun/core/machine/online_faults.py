@@ -47,7 +47,7 @@ def handle(job: Job, phase: Watched, event: ev.FaultReported, policy: Policy) ->
     job, attempt, written = record_fault(job, before, event, policy)
     if fault.mark in before.known or (fault.acts and why_not_healable(job, fault, policy) is not None):
         return Recovery(job, attempt, written, None if fault.mark in before.known else "")
-    attempt = attempt._replace(known=before.known)  # it may come again, and then it is another one
+    attempt = attempt._replace(known=before.known)  # the same fault may come again, and then counts as a new one
     if fault.retry == "network":
         return _leave_to_library(job, attempt, fault, now, policy, written)
     return _retry(job, attempt, fault, now, policy, written)
@@ -95,14 +95,14 @@ def local_rank_of(job: Job, attempt: Attempt, fault: Fault) -> int | None:
 def _leave_to_library(
     job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy, written: Effects
 ) -> Recovery:
-    if policy.link_timeout is None:
+    if policy.limits.link_timeout is None:
         return Recovery(job, attempt, written)
     if attempt.link is not None:  # the time of an earlier fault goes on
         return Recovery(job, attempt, written)
-    link = LinkFault(fault, now, policy.link_timeout)
+    link = LinkFault(fault, now, policy.limits.link_timeout)
     fields: do.Fields = (("device", fault.device), ("code", fault.code), ("limit", link.limit))
-    record = do.Persist("link_fault", (*fields, ("library", policy.link_library)))
-    by = policy.link_library or "the communication library"
+    record = do.Persist("link_fault", (*fields, ("library", policy.limits.link_library)))
+    by = policy.limits.link_library or "the communication library"
     what = f"device {fault.device} reports {fault.code}"
     line = do.LogLine(sentences.sentence(what, f"{by} has {durations.seconds(link.limit)} for retries of its own"))
     return Recovery(job, attempt._replace(link=link), (*written, record, line))
@@ -138,7 +138,7 @@ def wait(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects
         return Recovery(job, attempt, so_far)
     if not recovering.is_permitted(job, attempt):
         return Recovery(job, attempt._replace(link=None), so_far)
-    by = policy.link_library or "the communication library"
+    by = policy.limits.link_library or "the communication library"
     still = f"{by} has not cured it within {durations.seconds(link.limit)}"
     fault = link.fault._replace(why=f"{link.fault.why}; {still}" if link.fault.why else still)
     return _retry(job, attempt, fault, now, policy, so_far)

@@ -112,8 +112,8 @@ def _on_leftovers_found(job: Job, phase: Watched, event: ev.LeftoversFound, poli
     """What a rank has left ends as what the whole command leaves at its end does, while the other ranks go on."""
     if (done := _done(phase.attempt, event.local_rank)) is None:
         return job, ()
-    fields = (*_numbers(done), ("processes", list(event.processes)), ("grace", policy.grace))
-    return job, (do.Persist("rank_leftovers", fields), do.EndLeftovers(event.local_rank, policy.grace))
+    fields = (*_numbers(done), ("processes", list(event.processes)), ("grace", policy.limits.grace))
+    return job, (do.Persist("rank_leftovers", fields), do.EndLeftovers(event.local_rank, policy.limits.grace))
 
 
 def _done(attempt: Attempt, local_rank: int) -> LocalRank | None:

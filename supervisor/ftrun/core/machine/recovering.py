@@ -37,9 +37,9 @@ def first_round(processes: tuple[LocalRank, ...], job: Job, now: float, policy: 
         return CLOSED
     members = tuple(table.Member(process.local_rank, process.rank) for process in processes)
     order = job.order.round if job.order is not None else None
-    if order is not None and policy.member in order.joining:
+    if order is not None and policy.membership.member in order.joining:
         return together.joined(members, order, now, _rules(job, policy))
-    return Rounds(members, shared=policy.group)
+    return Rounds(members, shared=policy.membership.group)
 
 
 def node_rounds(job: Job, attempt: Attempt | None, policy: Policy) -> NodeRounds | None:
@@ -51,7 +51,7 @@ def node_rounds(job: Job, attempt: Attempt | None, policy: Policy) -> NodeRounds
 
 def _rules(job: Job, policy: Policy) -> table.Rules:
     progress = _progress(job.ledger, policy)
-    return table.Rules(policy.recover, policy.recover_timeout, policy.max_restarts, progress)
+    return table.Rules(policy.recover, policy.limits.recover_timeout, policy.max_restarts, progress)
 
 
 def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, policy: Policy) -> Recovery:

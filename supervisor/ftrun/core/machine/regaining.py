@@ -38,7 +38,7 @@ def on_devices_found(job: Job, phase: Phase, event: ev.DevicesFound, policy: Pol
 def regain_if_due(job: Job, now: float, policy: Policy, so_far: Effects) -> Outcome:
     """Restart the command to use its devices again, if a checkpoint has been saved since they are well."""
     phase = job.phase
-    if not isinstance(phase, Starting | Running) or not phase.attempt.regain.armed or policy.group:
+    if not isinstance(phase, Starting | Running) or not phase.attempt.regain.armed or policy.membership.group:
         return job, so_far
     attempt = phase.attempt
     busy = job.paused is not None or attempt.stopped_at is not None or attempt.rounds.is_under_way

@@ -159,7 +159,7 @@ def on_start_permission(job: Job, phase: Phase, event: ev.StartPermission, polic
         return keep_until_exec(job, phase, event, policy)
     if not isinstance(phase, Watched):
         return job, ()
-    grace = GRACE if policy.stop_grace is None else policy.stop_grace
+    grace = GRACE if policy.limits.stop_grace is None else policy.limits.stop_grace
     why = f"requested by the platform: {event.why}"
     return await_end(job._replace(want=Restart("peer")), phase.attempt, event.now, grace), (
         do.Persist("platform", (("what", "end"), ("why", event.why))),

@@ -37,7 +37,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
         want = finish_with(HANG_LIMIT, INPUT_SPENT) if own is None else Finish(own, FAILED, INPUT_SPENT)
         return conclude(job, want, cause=job.want.reason)
     epoch, place, node, number_of_round = job.ledger.epoch, None, None, 1
-    if policy.group:
+    if policy.membership.group:
         if job.order is None or not may_start(job, job.order, policy):
             order = job.order or GroupOrder(epoch, "wait", "no message from rank 0 yet")
             line = do.LogLine("ready; waiting for the other members of the group, since all start together")
@@ -45,9 +45,9 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
         from ftrun.core.group.places import count, place_of  # only in a group
 
         order = job.order
-        epoch, number = order.epoch, policy.member
+        epoch, number = order.epoch, policy.membership.member
         if order.places:
-            found = place_of(order.places, policy.member)
+            found = place_of(order.places, policy.membership.member)
             if found is None:
                 return _wait_as_spare(job, order, count(order.places), policy)
             number, node = found, NodePlace(found, count(order.places), order.master)
@@ -66,9 +66,9 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     fields: do.Fields = (("reason", ledger.reason), ("start_cnt", ledger.starts))
     if again:
         fields += (("consecutive", again.consecutive),)
-    if policy.group:
+    if policy.membership.group:
         fields += (("epoch", epoch),)
-    if node is not None and policy.elastic:
+    if node is not None and policy.membership.elastic:
         fields += (("node_rank", node.number), ("nodes", node.nodes))
     written = do.Persist(record, fields)  # the cause of a restart and its count are on disk already
     attempt = Attempt(
@@ -107,24 +107,24 @@ def is_spare(job: Job, policy: Policy) -> bool:
         return False
     from ftrun.core.group.places import place_of  # only in a group
 
-    return place_of(job.places, policy.member) is None
+    return place_of(job.places, policy.membership.member) is None
 
 
 def may_start(job: Job, order: GroupOrder, policy: Policy) -> bool:
     """Whether the order starts the command here.  An ftrun that is new in a group at work starts its ranks only between
-    two rounds, and once: it may know the epoch from the state of the one before.  A member without a place in the epoch
-    starts nothing then, and waits as a spare."""
+    two rounds, and once: it may know the epoch from the state of the ftrun before it.  A member without a place in the
+    epoch starts nothing then, and waits as a spare."""
     if order.what != "run":
         return False
     if order.round is None or not _has_place(order, policy):
         return order.epoch > job.ledger.epoch
-    return policy.member in order.round.joining and (order.epoch > job.ledger.epoch or order.epoch > job.ran)
+    return policy.membership.member in order.round.joining and (order.epoch > job.ledger.epoch or order.epoch > job.ran)
 
 
 def _has_place(order: GroupOrder, policy: Policy) -> bool:
     from ftrun.core.group.places import place_of  # only in a group
 
-    return not order.places or place_of(order.places, policy.member) is not None
+    return not order.places or place_of(order.places, policy.membership.member) is not None
 
 
 def _refuse_epoch(job: Job, epoch: int, ranks: int) -> Outcome:
@@ -142,10 +142,10 @@ def ask_for_verdict(job: Job, attempt: Attempt, now: float, written: Effects) ->
 
 def release_devices(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
     """No restart before the devices are free and the removed ones have been checked."""
-    looks = policy.device_timeout is not None or not set(job.ledger.removed) <= set(job.removed_devices)
+    looks = policy.limits.device_timeout is not None or not set(job.ledger.removed) <= set(job.removed_devices)
     if attempt is None or not looks:
         return start_or_finish(job, attempt, now, policy, written)
-    deadline = now + (policy.device_timeout or 0.0) + ANSWER
+    deadline = now + (policy.limits.device_timeout or 0.0) + ANSWER
     return await_devices(job, attempt, deadline), (*written, do.Release())
 
 
@@ -168,7 +168,7 @@ def on_healing_finished(
 ) -> Outcome:
     """A healed fault leads to the next start.  If it did not heal in time, continue without the device, or isolate the
     node."""
-    why: str | None = f"it was not healed within {durations.seconds(policy.heal_timeout)}"
+    why: str | None = f"it was not healed within {durations.seconds(policy.limits.heal_timeout)}"
     fault, attempt = phase.fault, phase.attempt
     if isinstance(event, ev.HealingFinished):
         if fault is None:

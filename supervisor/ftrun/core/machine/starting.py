@@ -29,7 +29,7 @@ def on_started(job: Job, phase: Pending, event: ev.Started, policy: Policy) -> O
     """Start at once, or after the platform, the probe and the state dir have answered or their time is over."""
     asked = (("platform", policy.asks_platform), ("devices", policy.checks_devices))
     awaits = frozenset(name for name, on in asked if on)
-    if (policy.checks_devices and policy.shared) or _recalls(job, policy):
+    if (policy.checks_devices and policy.membership.shared) or _recalls(job, policy):
         awaits |= {"history"}
     if awaits:
         return job._replace(phase=Pending(event.now + (CHECK if policy.checks_devices else ANSWER), awaits)), ()
@@ -38,7 +38,7 @@ def on_started(job: Job, phase: Pending, event: ev.Started, policy: Policy) -> O
 
 def _recalls(job: Job, policy: Policy) -> bool:
     """Whether the command is to see where an earlier schedule was, and this ftrun does not know it yet."""
-    return policy.recalls and job.ledger.last_step is None and job.ledger.last_checkpoint is None
+    return policy.membership.recalls and job.ledger.last_step is None and job.ledger.last_checkpoint is None
 
 
 def on_woke_late(job: Job, phase: Pending, event: ev.WokeLate, policy: Policy) -> Outcome:
@@ -86,12 +86,13 @@ def on_history_loaded(job: Job, phase: Phase, event: ev.HistoryLoaded, policy: P
     """The history of the state dir.  Progress that was made before it arrived counts only if it lies beyond all earlier
     progress.  Schedules and faults of another job are left out: ModelArts ("In-Place Recovery", degradation policies)
     counts faults within a single training."""
-    ledger = job.ledger
-    schedules = [s for s in event.schedules if not policy.job or s.job == policy.job]
-    past = schedules_before([s for s in schedules if s.phase == policy.phase], ledger.schedule_cnt)
+    ledger, own = job.ledger, policy.membership
+    schedules = [s for s in event.schedules if not own.job or s.job == own.job]
+    same_phase = [s for s in schedules if s.phase == own.phase]
+    past = schedules_before(same_phase, ledger.schedule_cnt)
     jobs = {ledger.job, *(s.job for s in earlier_schedules(schedules, ledger.schedule_cnt))}
     step, checkpoint = highest(s.best_step for s in past), highest(s.best_checkpoint for s in past)
-    reached = reached_before([s for s in schedules if s.phase == policy.phase], ledger.schedule_cnt, policy.member)
+    reached = reached_before(same_phase, ledger.schedule_cnt, own.member)
     progressed = ledger.best_step is not None or ledger.best_checkpoint is not None
     further = is_beyond(ledger.best_step, step) or is_beyond(ledger.best_checkpoint, checkpoint)
     ledger = ledger._replace(

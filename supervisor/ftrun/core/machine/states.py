@@ -98,7 +98,7 @@ class Restart(NamedTuple):
 
 class Finish(NamedTuple):
     """End with this verdict.  `own`: with the command's own status, if it still exits with one; otherwise with `code`.
-    `node`: the node that the verdict is about, if it is another one; `device`: a device of that node.  `asked`: the end
+    `node`: the node that the verdict is about; None: this node; `device`: a device of that node.  `asked`: the end
     was requested from outside.  `cut`: this member lost contact with rank 0, which is no verdict about the job.
     """
 

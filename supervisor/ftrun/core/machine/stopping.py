@@ -10,7 +10,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import TIMES, times_in_a_row, vain_schedules
 from ftrun.core.rules.policy import LIMIT, Policy, backoff, extent, has_ended_before, is_exhausted
-from ftrun.core.text import durations, recurrences, sentences
+from ftrun.core.text import durations, sentences
 
 ORDINARY = (exit_codes.SUCCEEDED, exit_codes.FAILED)  # the job ends as without ftrun; their record need not be durable
 INPUT_SPENT: Final = (
@@ -46,6 +46,8 @@ def restart_or_escalate(job: Job, attempt: Attempt, end: AttemptEnd, policy: Pol
     cause, fault, verdict = end.cause, end.fault, _verdict(job, attempt, end, policy)
     troubles, again = job.ledger.troubles, ""
     if cause != "fault":
+        from ftrun.core.text import recurrences  # most commands never hang or fail
+
         place = recurrences.place(str(end.evidence.get("why") or "") if cause == "hang" else end.why)
         troubles, again = recurrences.remembered(troubles, cause, place)
     job = job._replace(ledger=job.ledger._replace(troubles=troubles))
@@ -127,7 +129,7 @@ def _limit_verdict(cause: Cause, fault: Fault | None, policy: Policy) -> exit_co
 def is_third_in_a_day(ledger: Ledger, fault: Fault, policy: Policy) -> bool:
     """Whether the last occurrence of this fault on this node was the third in a row within a day
     (`fault_history.times_in_a_row`).  Faults without a code are not counted, since they need not be the same."""
-    same = [o for o in ledger.occurrences if o.key == (policy.node, *fault.key)]
+    same = [o for o in ledger.occurrences if o.key == (policy.membership.node, *fault.key)]
     return bool(same) and times_in_a_row(ledger.occurrences, same[-1]) >= TIMES
 
 
@@ -176,7 +178,7 @@ def _why_no_restart(job: Job, end: AttemptEnd, policy: Policy) -> str:
 def _healing_text(want: Restart, policy: Policy) -> str:
     if not want.faults:
         return ""
-    return f"healing {want.faults[0].device} first, for at most {durations.seconds(policy.heal_timeout)}"
+    return f"healing {want.faults[0].device} first, for at most {durations.seconds(policy.limits.heal_timeout)}"
 
 
 def _restart_text(want: Restart, most: int | None) -> str:
@@ -197,7 +199,7 @@ def stop(
 ) -> Outcome:
     """Stop the whole tree by decision of ftrun, with the log line `say`.  `in_turn`: see `do.Terminate`.  `grace`:
     seconds from SIGTERM to SIGKILL; None: those of the policy."""
-    log_lines, grace = () if say is None else (do.LogLine(say),), policy.grace if grace is None else grace
+    log_lines, grace = () if say is None else (do.LogLine(say),), policy.limits.grace if grace is None else grace
     if grace <= 0:
         job, effects = kill(job, attempt, now, policy)
         return job, (*so_far, effects[0], *log_lines, *effects[1:])
@@ -211,13 +213,13 @@ def stop_leftovers(job: Job, phase: Stopping, now: float, policy: Policy, so_far
     program that it has started, which only now learns of the request: it has what is left of `--stop-grace` then, and
     always `--grace`."""
     rest = 0.0 if handled or phase.deadline is None else phase.deadline - now
-    grace = rest if 0 < policy.grace < rest else policy.grace
+    grace = rest if 0 < policy.limits.grace < rest else policy.limits.grace
     return stop(job, phase.attempt, now, policy, so_far, in_turn=True, grace=grace)
 
 
 def kill(job: Job, attempt: Attempt, now: float, policy: Policy) -> Outcome:
     """Kill the whole tree with SIGKILL."""
-    killing = Stopping(attempt, "kill", now + policy.kill_timeout)
+    killing = Stopping(attempt, "kill", now + policy.limits.kill_timeout)
     return job._replace(phase=killing), (do.Persist("stopping", (("by", "SIGKILL"),)), do.Kill())
 
 

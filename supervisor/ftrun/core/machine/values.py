@@ -69,6 +69,7 @@ class Rank(NamedTuple):
     resumed: tuple[SavedFile, ...] = ()
     ranked: bool = True  # the rank comes from RANK or a similar variable; otherwise `rank` is 0
     parents: tuple[int, ...] = ()  # pids of the ancestors of a process without RANK, the nearest first
+    source: str = ""  # the framework whose calls gave the first heartbeat; empty: the program did it itself
 
 
 class Finding(NamedTuple):
@@ -121,29 +122,20 @@ class Spin(NamedTuple):
 
 
 class LookState(NamedTuple):
-    """What the looks at this attempt have shown since it last moved (core/rules/looks.py).
+    """What the looks at this attempt have shown since it last moved (core/rules/looks.py)."""
 
-    `still`: None before it is known, or if no rank is awaited.  `begun`: when the look that is under way began.  `age`:
-    how long the job had stood still at the last look, in seconds.  `again`: when a closed look is to be confirmed, or
-    one with which the group suspects a deadlock (`repeats`: how often it did); otherwise there is no other look before
-    `earliest`.  `closed`: the last look, if it was closed; `proved`: two looks in a row found the same.  `raised`: a
-    proof was refuted, so that there is no look before the job has stood still for so many seconds.  `wait`: what the
-    job waits for, according to the last look, as text; `recorded`: the same in the last record `look`.  `spin`: the
-    first of the looks in a row that found the same rank computing (core/rules/spin.py).
-    """
-
-    still: Standstill | None = None
-    begun: float | None = None
-    age: float = 0.0
-    again: float | None = None
-    earliest: float = 0.0
-    closed: ClosedLook | None = None
-    proved: bool = False
-    raised: float = 0.0
-    wait: str = ""
-    recorded: str = ""
-    repeats: int = 0
-    spin: Spin | None = None
+    still: Standstill | None = None  # None: not known yet, or no rank is awaited
+    begun: float | None = None  # when the look that is under way began
+    age: float = 0.0  # s for which the job had stood still at the last look
+    again: float | None = None  # when the last look has to be confirmed
+    earliest: float = 0.0  # no other look comes before that
+    closed: ClosedLook | None = None  # the last look, if it was closed
+    proved: bool = False  # two looks in a row have found the same deadlock
+    raised: float = 0.0  # a proof was refuted: no look before the job has stood still for so many seconds
+    wait: str = ""  # what the job waits for, according to the last look
+    recorded: str = ""  # the same in the last record `look`
+    repeats: int = 0  # looks that the group has asked for
+    spin: Spin | None = None  # the first of the looks in a row that found the same rank computing
 
 
 class EarlyEvidence(NamedTuple):
@@ -232,7 +224,7 @@ class VisibleDevices(NamedTuple):
 class LocalRank(NamedTuple):
     """A process that ftrun itself started as a rank (`--nproc-per-node`).  `rank`: its number in the whole job,
     `local_rank`: on this node.  `code` or `signal` is set once it has ended, at `exited_at`.  `started_at`: when its
-    process was started in place of another one; None: with the attempt.  `exception`: the last that one of its
+    process was started in place of an earlier process; None: with the attempt.  `exception`: the last that one of its
     processes left."""
 
     rank: int
@@ -261,7 +253,7 @@ class RankPlace(NamedTuple):
 
 class NodePlace(NamedTuple):
     """The place of one member of a group among the `nodes` that work in an epoch.  `master`: the address of the first
-    of them; empty: that of the endpoint."""
+    of them; empty: the address of the endpoint."""
 
     number: int
     nodes: int
@@ -280,8 +272,8 @@ class Attempt(NamedTuple):
     spawned_at: float = 0.0
     ranks: tuple[Rank, ...] = ()
     aways: tuple[tuple[float, float], ...] = ()  # periods (start, end) that do not count as silence
-    everywhere: bool = False  # all containers of the group do nothing, or their accelerators are unchanged
-    all_wait: bool = False  # the ranks of all containers of the group wait for devices, none of which works
+    group_is_idle: bool = False  # all containers of the group do nothing, or their accelerators are unchanged
+    group_awaits_devices: bool = False  # the ranks of all containers of the group wait for devices, none of which works
     stopped_at: float | None = None  # since when the user's job control has stopped the command
     forwarded: frozenset[int] = frozenset()
     progressed: bool = False
@@ -291,7 +283,7 @@ class Attempt(NamedTuple):
     known: tuple[tuple[str, ...], ...] = ()  # marks of the faults already counted; a repeated fault counts once
     fault: Fault | None = None  # a user-induced fault that was seen while training still moved
     fault_at: float = 0.0
-    barred: bool = False  # some processes run as a user who cannot send heartbeats, so missing ones do not count
+    cannot_beat: bool = False  # some processes run as a user who cannot send heartbeats, so missing ones do not count
     reported: bool = False  # a hang that ftrun only reports has been reported
     look: LookState = LookState()
     early: EarlyEvidence = EarlyEvidence()
@@ -305,6 +297,7 @@ class Attempt(NamedTuple):
     online_at: float = 0.0
     regain: Regain = Regain()
     launched_at: float = 0.0  # no process of the attempt before has lived since then
+    frameworks: tuple[str, ...] = ()  # libraries for training that the command has imported
 
     @property
     def moved(self) -> bool:

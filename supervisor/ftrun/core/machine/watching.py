@@ -36,13 +36,15 @@ from ftrun.core.rules.policy import Policy, is_beyond, latest_file, progress, wi
 from ftrun.core.text import durations, sentences
 
 AT_REST = 6.0  # s; a file that was written in place before a kill has been reported as at rest by then
+NOTED = 10.0  # s for which ftrun did not run; more is recorded
 
 
 def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = ()) -> Outcome:
     """Check the attempt as it was last seen.  A finding is a suspicion that evidence has to confirm."""
     if attempt.moved and isinstance(job.phase, Starting | Suspect) and not job.phase.attempt.moved:
         first = next(r for r in attempt.ranks if r.moved_at is not None)
-        so_far = (do.Persist("first_beat", (("rank", first.rank), ("step", first.step))), *so_far)
+        fields = (("rank", first.rank), ("step", first.step), *((("source", first.source),) if first.source else ()))
+        so_far = (do.Persist("first_beat", fields), *so_far)
         job = job._replace(ledger=_with_first_beat(job.ledger, attempt))
     if is_over(job, now):
         job, attempt, effects = lift(job, attempt, now)
@@ -82,7 +84,7 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
         job = job._replace(phase=_watched_phase(attempt, deadline))
         return regain_if_due(job, now, policy, (*so_far, *effects))
     attempt = attempt._replace(early=EarlyEvidence(earliest=attempt.early.earliest))  # it is in use now
-    suspect = Suspect(attempt, finding, now + policy.evidence_timeout)
+    suspect = Suspect(attempt, finding, now + policy.limits.evidence_timeout)
     return job._replace(phase=suspect), (
         *so_far,
         do.Persist("suspect", _finding_fields(finding)),
@@ -182,7 +184,7 @@ def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, polic
     step = step_of(event.path)
     if step is not None and not is_beyond(step, job.ledger.best_checkpoint):  # a job that starts from scratch each time
         job = job._replace(ledger=job.ledger._replace(last_checkpoint=event.path))
-        if attempt is None or event.at < attempt.spawned_at or not (policy.elastic or policy.scale_out):
+        if attempt is None or event.at < attempt.spawned_at or not (policy.membership.elastic or policy.scale_out):
             return job, ()
         assert not isinstance(phase, Pending | Healing | Done)
         job = job._replace(phase=phase._replace(attempt=attempt._replace(saves=attempt.saves + 1)))
@@ -201,7 +203,7 @@ def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, polic
     if (
         attempt is not None
         and event.at >= attempt.spawned_at
-        and (policy.elastic or policy.scale_out or not attempt.progressed)
+        and (policy.membership.elastic or policy.scale_out or not attempt.progressed)
     ):
         assert not isinstance(phase, Pending | Healing | Done)
         attempt = attempt._replace(progressed=True, saves=attempt.saves + 1)
@@ -235,7 +237,7 @@ def _with_beats(attempt: Attempt, event: ev.BeatsRead | ev.EvidenceCollected) ->
     moved, the new ones begin now."""
     seen = attempt._replace(ranks=event.ranks)
     if isinstance(event, ev.BeatsRead):
-        seen = seen._replace(barred=event.barred)
+        seen = seen._replace(cannot_beat=event.cannot_beat, frameworks=event.frameworks)
     seen = looks.follow(seen)
     return excuse(seen, attempt.spawned_at, event.now) if attempt.moved and not seen.moved else seen
 
@@ -245,7 +247,7 @@ def on_tree_sampled(job: Job, phase: Watched, event: ev.TreeSampled, policy: Pol
     attempt = phase.attempt._replace(idle=observe(phase.attempt.idle, event.sample, policy.work))
     if not isinstance(phase, Suspect):
         return check(job, attempt, event.now, policy)
-    unchanged = attempt.everywhere and unchanged_for(attempt.idle, event.now) > 0
+    unchanged = attempt.group_is_idle and unchanged_for(attempt.idle, event.now) > 0
     if hang_rules.RULES[phase.finding.rule].by_work and attempt.idle.idle_since is None and not unchanged:
         return _clear(job, attempt, event.now, "it works", policy, ())
     return job._replace(phase=phase._replace(attempt=attempt)), ()
@@ -258,8 +260,11 @@ def on_deadline_reached(job: Job, phase: Starting | Running, event: ev.DeadlineR
 def on_woke_late(job: Job, phase: Watched, event: ev.WokeLate, policy: Policy) -> Outcome:
     """Time in which ftrun was frozen does not count as silence.  A suspicion is dropped and the attempt is checked
     again."""
-    attempt = excuse(phase.attempt, event.since, event.now)
-    return check(job, attempt, event.now, policy, cleared_record(phase, "frozen in the meantime"))
+    attempt, away = excuse(phase.attempt, event.since, event.now), event.now - event.since
+    written = cleared_record(phase, "frozen in the meantime")
+    if away >= NOTED:
+        written += (do.Persist("frozen", (("seconds", away),)), do.LogLine(sentences.frozen(away)))
+    return check(job, attempt, event.now, policy, written)
 
 
 def cleared_record(phase: Watched, why: str) -> Effects:

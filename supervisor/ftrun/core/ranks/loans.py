@@ -24,7 +24,7 @@ def begin(
 
 
 def restored(rounds: Rounds, local_rank: int) -> tuple[Rounds, tuple[Act, ...]]:
-    """This rank needs no snapshot of another one any more."""
+    """This rank has loaded the snapshot of the rank that lends it."""
     if local_rank not in rounds.borrowers:
         return rounds, ()
     rounds = rounds._replace(borrowers=rounds.borrowers - {local_rank})

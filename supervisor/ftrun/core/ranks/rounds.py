@@ -2,8 +2,8 @@
 
 A round is one try of all ranks within an attempt.  It ends for all of them when one dies, asks for a retry, or is named
 by a verdict.  Each is asked to leave it; those that cannot are ended and started again.  The next round begins only
-when every rank has left the one before, or has a new process: so no two rounds are ever at work at once.  Messages that
-are late, lost, doubled or out of order change at most which rung is taken.
+when every rank has left the previous round, or has a new process: so no two rounds are ever at work at once.  Messages
+that are late, lost, doubled or out of order change at most which rung is taken.
 
 The finest rung comes first; a fault before the next round is proved takes the rung below.  `GiveUp` is the last act of
 an attempt: what follows is the restart of the tree, as without recovery.

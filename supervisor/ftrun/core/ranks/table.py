@@ -28,7 +28,7 @@ class Snapshot(NamedTuple):
 
 
 class Restore(NamedTuple):
-    """The snapshot with which a rank begins the next round: that of the local rank `source`."""
+    """The snapshot with which a rank begins the next round: the snapshot of the local rank `source`."""
 
     step: int
     source: int
@@ -60,8 +60,9 @@ class Rounds(NamedTuple):
     `first_cause`: the cause of the fault with which the recovery began that is under way, not proved yet, or failed.
     `began`: when the round at work began; `moved`: the local ranks that have moved in it since, as far as is known.
     `settles`: until when a death may still explain why a collective failed.  `restored`: the step that the round began
-    with; None: that of the checkpoint.  `slowest_hello`: how many seconds after its start the slowest rank reported.
-    `borrowers`: the local ranks that still load a snapshot of another one; `lenders`: those that have these snapshots.
+    with; None: the step of the checkpoint.  `slowest_hello`: how many seconds after its start the slowest rank
+    reported.  `borrowers`: the local ranks that still load a snapshot of a lender; `lenders`: the local ranks that have
+    these.
 
     `shared`: they recover together with the ranks of the other members of a group.  `adopted`: the last order that was
     followed; `proving`: the one that began the round at work.  `own`: the fault that ended the round was noticed here.
@@ -161,7 +162,7 @@ class AskedRetry(NamedTuple):
 
 
 class LeftRound(NamedTuple):
-    """A rank has left its round and waits.  `problem`: why its process cannot do another one."""
+    """A rank has left its round and waits.  `problem`: why its process cannot work in another round."""
 
     local_rank: int
     round: int

@@ -107,7 +107,7 @@ def _all_wait(rounds: Rounds) -> bool:
 
 
 def _restores(rounds: Rounds, order: GroupRound) -> dict[int, Restore]:
-    """For each local rank the snapshot of the round's step: its own, or that of another rank of this node."""
+    """For each local rank the snapshot of the round's step: its own snapshot, or one of another rank of this node."""
     if order.step is None:
         return {}
     plan = {one.local_rank: alone.source(one, rounds.members, order.step) for one in rounds.members}

@@ -33,6 +33,16 @@ class Limits(NamedTuple):
     idle_given: bool = False
     automatic: float | None = None
     idle_together: bool = False
+    # How long the rest may take.
+    grace: float = 10.0
+    stop_grace: float | None = None  # None: wait without a limit
+    kill_timeout: float = 60.0  # a process that SIGKILL has not ended by then cannot be killed
+    device_timeout: float | None = None  # for devices to be free after a kill; None: that is not checked
+    heal_timeout: float = 300.0
+    evidence_timeout: float = 30.0
+    recover_timeout: float = 60.0  # for a rank to come to the next round
+    link_timeout: float | None = None  # how long the library's own retries after a link fault take; None: not waited
+    link_library: str = ""  # the name of that library, where it is known
 
 
 class Assessment(NamedTuple):
@@ -59,8 +69,8 @@ def assess(attempt: Attempt, now: float, limits: Limits, suspected: Finding | No
     """The finding that is furthest over its limit, or the suspected one if it still holds, and when to check again.
 
     A rank whose process is gone is not waited for; those that reported `done` have to end (`awaited_ranks`).  While a
-    section is open, its deadline replaces that of the step, unless the section belongs to a thread that does not train.
-    An outer section that is overdue is a hang, however much time its inner sections have left.
+    section is open, its deadline replaces the deadline of the step, unless the section belongs to a thread that does
+    not train.  An outer section that is overdue is a hang, however much time its inner sections have left.
     """
     awaited = awaited_ranks(attempt)
     findings, spans = _spawn(attempt, now, limits) + _idle(attempt, now, limits) + _proved(attempt, now), list[float]()
@@ -151,7 +161,7 @@ def _spawn(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
     if attempt.rounds.number > 1 and attempt.moved:
         since = attempt.rounds.began
         ranks = tuple(r for r in ranks if r.present or (r.moved_at is not None and r.moved_at > since))
-    if limits.start is None or attempt.barred:
+    if limits.start is None or attempt.cannot_beat:
         return []
     if any(r.moved_at is not None or (r.sections and r.present) for r in ranks):
         return []
@@ -186,7 +196,7 @@ def _unproved(awaited: list[Rank], attempt: Attempt, now: float, limits: Limits)
     if found is None or seen is None or has_own_limit(found[1], limits):
         return []
     rule, rank, since = found
-    if rule == "device-wait" and limits.idle_together and not attempt.all_wait:
+    if rule == "device-wait" and limits.idle_together and not attempt.group_awaits_devices:
         return []
     age = time_awake(since, now, attempt.aways) - rank.credit
     return [Finding(rule, rank.rank, age, spin.LIMITS[rule], rank.step, None, rank.pid, seen.why)]
@@ -196,9 +206,9 @@ def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
     """The finding for a tree that does nothing.  A movement counts as work, also that of a rank that has ended since; a
     section with a limit of its own announces a silence."""
     idle, begun, raised = attempt.idle, attempt.idle.idle_since, attempt.idle.raised
-    if attempt.everywhere and unchanged_for(idle, now):
+    if attempt.group_is_idle and unchanged_for(idle, now):
         begun, raised = idle.unchanged_since, idle.unchanged_raised
-    elif not idle_for(idle, now) or (limits.idle_together and not limits.idle_given and not attempt.everywhere):
+    elif not idle_for(idle, now) or (limits.idle_together and not limits.idle_given and not attempt.group_is_idle):
         begun = None
     if limits.idle is None or begun is None:
         return []

@@ -16,28 +16,9 @@ MOST_SAVED: Final = 64  # files that are kept in the ledger
 _NUMBER: Final = re.compile(r"\d+")
 
 
-class Policy(NamedTuple):
-    """Durations are in seconds.  `max_restarts` None: no limit.  `stop_grace` None: wait without a limit."""
+class Membership(NamedTuple):
+    """Which part of which job this ftrun is."""
 
-    restart_on: frozenset[str] = frozenset({"hang", "fault"})
-    max_restarts: int | None = 3
-    stable_after: float | None = HOUR
-    backoff: float = 1.0
-    files: bool = False  # checkpoint files are watched, and progress is measured by them
-    work: Thresholds = Thresholds()
-    limits: Limits = Limits(hang=HOUR, start=None, section=None, automatic=HOUR)
-    grace: float = 10.0
-    stop_grace: float | None = None
-    kill_timeout: float = 60.0  # a process that SIGKILL has not ended by then cannot be killed
-    device_timeout: float | None = None  # for devices to be free after a kill; None: that is not checked
-    heal_timeout: float = 300.0
-    limit_fails: bool = False  # the hang limit ends the job as failed, instead of rescheduling it
-    only_report_hangs: bool = False  # a hang ends nothing: the platform does not restart upon suspension
-    min_devices: int | None = None  # so many must be left when a device that does not heal is removed
-    scale_out: bool = False  # a removed device that is well again is used again at the next checkpoint
-    unconditional: bool = False  # the failure limit passes the command's own code to the outer scheduler
-    asks_platform: bool = False  # the first start, too, needs the platform's permission
-    checks_devices: bool = False  # the first start waits for a check of the devices
     node: str = ""
     phase: str = ""  # one of several phases that run in sequence; each has a history of its own
     job: str = ""  # the name of this training job, from the platform or from --group-job
@@ -47,14 +28,30 @@ class Policy(NamedTuple):
     member: int = 0  # its number there
     elastic: bool = False  # the number of members that work may change, and so may the place of this one
     ends_alone: bool = False  # the others go on when this member ends with a verdict about itself alone
+    peer_timeout: float = SILENCE  # how long another member may be silent before it counts as lost
+
+
+class Policy(NamedTuple):
+    """What may be done about a job.  `max_restarts` None: no limit.  `stable_after`, `backoff`: in seconds."""
+
+    restart_on: frozenset[str] = frozenset({"hang", "fault"})
+    max_restarts: int | None = 3
+    stable_after: float | None = HOUR
+    backoff: float = 1.0
+    files: bool = False  # checkpoint files are watched, and progress is measured by them
+    work: Thresholds = Thresholds()
+    limits: Limits = Limits(hang=HOUR, start=None, section=None, automatic=HOUR)
+    membership: Membership = Membership()
+    limit_fails: bool = False  # the hang limit ends the job as failed, instead of rescheduling it
+    only_report_hangs: bool = False  # a hang ends nothing: the platform does not restart upon suspension
+    min_devices: int | None = None  # so many must be left when a device that does not heal is removed
+    scale_out: bool = False  # a removed device that is well again is used again at the next checkpoint
+    unconditional: bool = False  # the failure limit passes the command's own code to the outer scheduler
+    asks_platform: bool = False  # the first start, too, needs the platform's permission
+    checks_devices: bool = False  # the first start waits for a check of the devices
     ranks: int | None = None  # that ftrun starts on this node; None: the command is one process
     rank_per_device: bool = False  # one for each device that the command has
-    peer_timeout: float = SILENCE  # how long another member may be silent before it counts as lost
-    evidence_timeout: float = 30.0
     recover: frozenset[str] = frozenset()  # the rungs below the tree that may be used, where all ranks can recover
-    recover_timeout: float = 60.0  # for a rank to come to the next round
-    link_timeout: float | None = None  # how long the library's own retries after a link fault take; None: not waited
-    link_library: str = ""  # the name of that library, where it is known
 
 
 def local_ranks(ledger: Ledger, policy: Policy) -> int | None:

@@ -177,6 +177,12 @@ def slower(what: str, own: float, usual: float, others: str = "the others") -> s
     return f"{step_duration(own)} per step, {others} {step_duration(usual)}"
 
 
+def frozen(lasting: float) -> str:
+    """ftrun, and probably all of its container, did not run."""
+    since = f"ftrun was suspended for {seconds(lasting)}"
+    return f"{since}, perhaps with its whole container; that counts as no silence of the job"
+
+
 def sections(opened: tuple[Section, ...]) -> str:
     return " > ".join(s.name for s in opened)
 

@@ -20,6 +20,7 @@ LIVE: Final = ("starting", "running", "suspect")  # the command runs and is watc
 PAUSED: Final = "paused"  # shown in place of the phase while an operator has suspended the verdicts
 SUSPENDED: Final = "suspended"  # shown in place of the phase while job control has stopped the command
 NO_CONTACT: Final = "no contact"  # shown in place of the phase of another member of the group that is not heard of
+UNKNOWN: Final = "unknown"  # the same while it is rank 0, through which all is heard, that is not heard of
 STRAGGLER: Final = "straggler"  # shown beside the state of a rank that is slow against the median of the others
 STALLED: Final = "stalled"  # shown in place of the health of a job that stands still, and is not proved to hang
 QUIET: Final = "quiet"  # shown in place of `moving` for a rank that has not moved for half its timeout

@@ -32,7 +32,7 @@ ANSWER: Final = 4.0  # s for all that is asked
 SIZE: Final = 8 << 20  # bytes of an answer; about 12,000 ranks in JSON
 LINE: Final = 1024  # bytes of the answer to a command
 ADDRESSES: Final = 4  # that are asked in turn, until one answers
-THREADS: Final = 4096  # of a process whose names are read
+THREADS: Final = 4096  # whose names are read, in all
 NAMED: Final = 8  # ranks in a sentence,
 ELSEWHERE: Final = 2  # if one of them is at another node
 SENTENCES: Final = 4
@@ -313,7 +313,7 @@ def watch(pids: Iterable[int], ranks: Mapping[int, int], publish: Callable[[View
 def query(address: tuple[str, int], form: str, until: float) -> str | None:
     """The answer to `VERBOSE STATUS`; None if it is larger than SIZE.  OSError if it does not come by `until`, or if
     something else listens there."""
-    with socket.create_connection(address, max(0.001, min(1.0, until - time.monotonic()))) as connection:
+    with _connect(address, until) as connection:
         if not _command(connection, "CLIENT PROTOCOL 2", until).upper().startswith("SERVER PROTOCOL "):
             raise OSError("it is not RAS that answers")
         for command in (f"TIMEOUT {LEG}", f"SET FORMAT {form}"):
@@ -325,6 +325,19 @@ def query(address: tuple[str, int], form: str, until: float) -> str | None:
             if len(content) > SIZE:
                 return None
     return content.decode("utf-8", "replace")
+
+
+def _connect(address: tuple[str, int], until: float) -> socket.socket:
+    """Only to this machine, since that is where RAS listens, whatever the variable of a rank says."""
+    host, port = address
+    found = dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    problem = OSError("it is no address of this machine")
+    for number in filter(_is_here, found):
+        try:
+            return socket.create_connection((number, port), max(0.001, min(1.0, until - time.monotonic())))
+        except OSError as error:
+            problem = error
+    raise problem
 
 
 def _command(connection: socket.socket, command: str, until: float) -> str:
@@ -348,13 +361,16 @@ def _receive(connection: socket.socket, until: float) -> bytes:
 
 def _addresses(pids: Iterable[int]) -> list[tuple[str, int]]:
     """Where the services of these processes listen, each once."""
-    found = dict[tuple[str, int], None]()
+    found, left = list[tuple[str, int]](), THREADS
     for pid in pids:
-        if len(found) == ADDRESSES:
+        at = address(environment(pid).get("NCCL_RAS_ADDR"))
+        if at is None or at in found or not _shares_network(pid):
+            continue
+        runs, left = _runs(pid, left)
+        found += [at] if runs else []
+        if left <= 0 or len(found) == ADDRESSES:
             break
-        if _shares_network(pid) and _runs(pid) and (at := address(environment(pid).get("NCCL_RAS_ADDR"))) is not None:
-            found[at] = None
-    return list(found)
+    return found
 
 
 def address(given: str | None) -> tuple[str, int] | None:
@@ -369,13 +385,16 @@ def address(given: str | None) -> tuple[str, int] | None:
     return (any_of.get(host, host), port) if 0 < port < 65536 else None
 
 
-def _runs(pid: int) -> bool:
-    """Whether RAS runs in this process."""
+def _runs(pid: int, most: int) -> tuple[bool, int]:
+    """Whether RAS runs in this process, and how many of `most` threads were not looked at for that."""
     try:
-        tids = os.listdir(f"/proc/{pid}/task")[:THREADS]
+        tids = os.listdir(f"/proc/{pid}/task")[:most]
     except OSError:
-        return False
-    return any((procfs.read(f"/proc/{pid}/task/{tid}/comm") or b"").strip() == THREAD.encode() for tid in tids)
+        return False, most
+    for number, tid in enumerate(tids, 1):
+        if (procfs.read(f"/proc/{pid}/task/{tid}/comm", 32) or b"").strip() == THREAD.encode():
+            return True, most - number
+    return False, most - len(tids)
 
 
 def _shares_network(pid: int) -> bool:

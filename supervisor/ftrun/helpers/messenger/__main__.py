@@ -5,8 +5,8 @@ It creates in the run dir: `ftctl.sock`, the control channel (operator_channel.p
 records (record_publisher.py); `steps.jsonl`, the progress of training over time (steps.py); and `paces.json`, how fast
 each rank steps (paces.py).  stdin and stdout are one stream socket, whose messages are defined in
 messages/messenger.py.  With GROUP (a `messages.peers.MemberAddress` as JSON) it also communicates with the other nodes
-(coordinator_link.py at rank 0, member_link.py elsewhere).  It exits with 0 when stdin ends or PID 1 no longer reads,
-and with 1 after an unexpected exception.
+(group_link.py: coordinator_link.py at rank 0, member_link.py elsewhere).  It exits with 0 when stdin ends or PID 1 no
+longer reads, and with 1 after an unexpected exception.
 """
 
 import math
@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.messenger.imports import ImportsSeeker
@@ -26,8 +26,7 @@ from ftrun.messages import peers
 from ftrun.messages.messenger import EVENTS, REQUESTS, Answer, Attempt, Report, SeekImports
 
 if TYPE_CHECKING:
-    from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
-    from ftrun.helpers.messenger.member_link import MemberLink
+    from ftrun.helpers.messenger.group_link import GroupLink
 
 MEMORY: Final = 96 << 20  # bytes; it needs 10 MiB
 MEMORY_PER_MEMBER: Final = 160 << 10  # further bytes for each member at rank 0; it needs 66 KiB, and UNREAD messages
@@ -57,18 +56,25 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     context = zmq.Context(io_threads=1)
     channel, publisher, steps = OperatorChannel(context, lines), RecordPublisher(context, lines), Steps(beat_dir, lines)
     link = None if address is None else _link(address, beat_dir, lines)
-    channel.ask = None if link is None else link.view.ask
-    seeker = None if link is None else ImportsSeeker(lines, link.view)
+    channel.ask = None if link is None else link.ask
+    seeker = None if link is None else ImportsSeeker(lines, link)
     paces = Paces(lines if link is None else None)
     poller = zmq.Poller()
-    for source in (0, channel.socket, publisher.fd, *(() if link is None else link.sources)):
+    for source in (0, channel.socket, publisher.fd):
         if source is not None:
             poller.register(source, zmq.POLLIN)
+    of_link: tuple[Any, ...] = ()
     try:
         while not lines.ended:
             now = time.monotonic()
             due = min(channel.due, publisher.due, steps.due, paces.due, math.inf if link is None else link.due)
             due = min(due, math.inf if seeker is None else seeker.due)
+            if link is not None and of_link != link.sources:
+                for one in of_link:
+                    poller.unregister(one)
+                of_link = link.sources
+                for one in of_link:
+                    poller.register(one, zmq.POLLIN)
             ready = dict(poller.poll(int(max(0.0, due - now) * 1000) + 1))
             now = time.monotonic()
             for request in lines.requests(0.0) if 0 in ready else ():
@@ -100,12 +106,10 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
         context.destroy(linger=200)  # ms, for the last replies
 
 
-def _link(address: peers.MemberAddress, beat_dir: str, lines: Lines) -> "CoordinatorLink | MemberLink":
-    if address.rank:
-        from ftrun.helpers.messenger.member_link import MemberLink as Link
-    else:
-        from ftrun.helpers.messenger.coordinator_link import CoordinatorLink as Link  # type: ignore[assignment]
-    return Link(address, beat_dir, lines)
+def _link(address: peers.MemberAddress, beat_dir: str, lines: Lines) -> "GroupLink":
+    from ftrun.helpers.messenger.group_link import GroupLink
+
+    return GroupLink(address, beat_dir, lines)
 
 
 if __name__ == "__main__":

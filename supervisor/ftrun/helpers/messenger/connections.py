@@ -160,3 +160,15 @@ def describe(fd: int) -> Connection:
             connection.detach()
     except (OSError, IndexError):
         return Connection("", 0)
+
+
+def own_host(fd: int) -> str:
+    """The address of this end; empty if the connection was closed in the meantime."""
+    try:
+        connection = socket.socket(fileno=fd)
+        try:
+            return str(connection.getsockname()[0]).removeprefix("::ffff:")
+        finally:
+            connection.detach()
+    except (OSError, IndexError):
+        return ""

@@ -19,6 +19,7 @@ import zmq
 
 from ftrun import __version__
 from ftrun.core.group import coordinator, membership
+from ftrun.core.group.lease import Place
 from ftrun.core.group.messages import MOST_LIVES, Life, Pulse, Report, Starter
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.text.durations import seconds
@@ -85,7 +86,7 @@ class CoordinatorLink:
             now,
             membership.Shape(address.size, address.least, address.spares, address.replaces, address.scale_out),
             *(address.wait, address.drain, address.heal, address.silence),
-            Starter(address.life, address.node, address.boot, port=address.port, contained=address.contained),
+            Starter(address.life, address.node, address.boot, "", address.port, address.contained, rank=address.rank),
         )
         self._stopped = 0.0  # s for which this process was stopped: see `_note_stop`
         self._order, self._sent_order, self._delivered_order = peers.dump(self._coordinator.order), b"", b""
@@ -115,6 +116,10 @@ class CoordinatorLink:
     def set_report(self, report: Report, now: float) -> None:
         """Set the report of this node's own PID 1, which is a member like the others."""
         self._note_stop(now)
+        if self._address.rank:  # it has taken over, and the endpoint of the group is another machine's
+            host = self._address.endpoint.rpartition(":")[0].removeprefix("[").removesuffix("]")
+            ranks = report.ranks and report.ranks._replace(address=report.ranks.address or host)
+            report = report._replace(address=host, ranks=ranks)
         self._own_report = report
         if report.state == "left" and self._leaving == math.inf:
             self._leaving = now + LEAVING
@@ -131,7 +136,7 @@ class CoordinatorLink:
         self._check_strangers(now)
         if now >= self._next:
             self._next = now + (self._period if self._bind() else RETRY)
-            self._pulse_frames[0] = peers.dump_pulse(read_pulse(self._beat_dir, now)), now
+            self._pulse_frames[self._address.rank] = peers.dump_pulse(read_pulse(self._beat_dir, now)), now
             if self._delivered_order:
                 self._lines.send(messages.Contact())
         if self._coordinator.deadline is not None and self._running(now) >= self._coordinator.deadline:
@@ -169,6 +174,33 @@ class CoordinatorLink:
             self._leaving = math.inf
             self._lines.send(messages.LeaveConfirmed())
             self._own_report = None
+
+    # --- the lease in a shared folder (lease_keeper.py) --------------------------------------------------------------
+
+    @property
+    def group(self) -> membership.Coordinator:
+        return self._coordinator
+
+    @property
+    def lease_views(self) -> dict[tuple[int, str], tuple[peers.LeaseView, float]]:
+        """What the members that are connected know of it, and when they said so."""
+        there = (peer for peer in self._by_id.values() if not (peer.gone or peer.refused))
+        return {(p.hello.rank, p.hello.life): (p.lease, p.lease_at) for p in there if p.lease is not None}
+
+    @property
+    def certainly_dead(self) -> set[tuple[int, str]]:
+        members = self._coordinator.members.values()
+        ended = (m for m in members if m.report.state == "left" or (m.gone is not None and m.gone.certain))
+        return {(m.report.rank, m.report.life) for m in ended}
+
+    def lease_taken(self, before: Place | None, now: float) -> None:
+        self._decide(membership.LeaseTaken(self._running(now), before))
+
+    def lease_foreign(self, holder: int, until: float | None, now: float) -> None:
+        until = None if until is None or until == math.inf else self._running(until)
+        known = self._coordinator
+        if (known.lease_state, known.lease_holder, known.lease_until) != ("foreign", holder, until):
+            self._decide(membership.LeaseForeign(self._running(now), holder, until))
 
     def close(self, orphan: bool) -> None:
         """Close all connections, which is how the members detect the end of rank 0."""
@@ -228,7 +260,7 @@ class CoordinatorLink:
                 if len(content) == 3 and content[1] in group_view.KINDS:
                     self._receive_view(id, content, now)
                     continue
-                if len(content) != 4 or len(content[3]) > STAMP:
+                if len(content) not in (4, 5) or len(content[3]) > STAMP:
                     raise Malformed("it does not use the protocol of a member")
                 peer = self._by_id.get(id)
                 if peer is None or peer.hello_frame != content[0]:
@@ -281,8 +313,10 @@ class CoordinatorLink:
         if (hello.least, hello.spares) != (self._address.least, self._address.spares):
             theirs, ours = (peers.shape_text(one) for one in (hello, self._address))
             raise peers.Incompatible(f"it is in a group of {theirs}, and rank 0 in one of {ours}")
-        if not 0 < hello.rank < hello.size:
-            raise Malformed(f"member {hello.rank} is rank 0 itself, or does not belong to a group of {hello.size}")
+        if not 0 <= hello.rank < hello.size or hello.rank == self._address.rank:
+            raise Malformed(
+                f"member {hello.rank} is the coordinator's own, or does not belong to a group of {hello.size}"
+            )
         peers_of_rank = self._peers.setdefault(hello.rank, {})
         for life in [life for life, old in peers_of_rank.items() if old.gone and not old.id and life != hello.life]:
             del peers_of_rank[life]
@@ -309,8 +343,10 @@ class CoordinatorLink:
 
     def _receive_report(self, peer: Peer, frames: list[bytes], now: float) -> None:
         """Process the report, pulse and time of a member.  A heartbeat without changes costs nothing further."""
-        content, pulse, stamp = frames
+        content, pulse, stamp = frames[:3]
         peer.last_seen, peer.stamp = now, stamp
+        if len(frames) > 3:
+            peer.lease, peer.lease_at = peers.load_lease_view(frames[3]), now
         if content != peer.report or peer.gone or peer.refused:
             report = peers.load_report(content)
             if (report.rank, report.life) != (peer.hello.rank, peer.hello.life):
@@ -455,7 +491,7 @@ class CoordinatorLink:
             match effect:
                 case membership.SendOrder(order):
                     self._order, self._lives = peers.dump(order), ()
-                case membership.RefuseMember(0, _, why):
+                case membership.RefuseMember(self._address.rank, _, why):
                     self._lines.send(messages.Refused(why))
                 case membership.RefuseMember(rank, life, why):
                     peer = self._peers.get(rank, {}).get(life)
@@ -489,7 +525,10 @@ class CoordinatorLink:
         return peers.OVER if end is not None and not end.asked else b""
 
     def _send_order_to(self, peer: Peer) -> None:
-        self._send([peer.id, peers.ORDER, self._order, b"%d" % peer.seq, peer.stamp])
+        held = (
+            [peers.dump_stamp(self._address.life, time.monotonic())] if self._coordinator.lease_state == "held" else []
+        )
+        self._send([peer.id, peers.ORDER, self._order, b"%d" % peer.seq, peer.stamp, *held])
 
     def _send(self, frames: list[bytes]) -> bool:
         try:

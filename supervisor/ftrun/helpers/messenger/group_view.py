@@ -166,6 +166,7 @@ class MemberSide:
         self._view = GroupView(messages.SCHEMA, address.size, address.rank, 0.0)
         self._rows: dict[int, MemberRow] = {}
         self._contact = 0.0
+        self.holder, self.takeover = 0, 0.0  # as in `GroupView`
         self._asked: dict[str, tuple[Answer, str, float]] = {}
         self._waits = MemberWaits(address, lines, send)
         self._row_period = messages.row_period(address.size)
@@ -200,6 +201,7 @@ class MemberSide:
             self._rows[row.rank] = row._replace(slow=mine.slow if mine else (), paces=())
         silence = self._address.silence
         view = self._view._replace(contact=self._contact, silence=silence, lease=silence + self._address.wait)
+        view = view._replace(holder=self.holder, takeover=self.takeover)
         self._file.write(view._replace(rows=tuple(self._rows[rank] for rank in sorted(self._rows))))
 
     def heard(self, sent_at: float) -> None:
@@ -274,7 +276,7 @@ class CoordinatorSide:
     @property
     def at_work(self) -> list[int]:
         """The other members whose command runs, as far as that is known."""
-        return _at_work(self._rows, 0)
+        return _at_work(self._rows, self._address.rank)
 
     def close(self) -> None:
         self._own.stacks.close()
@@ -294,14 +296,16 @@ class CoordinatorSide:
         self.row_due = now + self._row_period
         own = self._own.row(now)
         if own is not None:
-            self._rows[0] = own
+            self._rows[self._address.rank] = own
         there = present()
-        here = {0} | there.keys() | known.staying
+        here = {self._address.rank} | there.keys() | known.staying
         for rank, row in self._rows.items():
             self._rows[rank] = row._replace(present=rank in here)
         order, awaited = known.order, tuple(membership.waited_for(known))
         self._compare(now)
-        header = GroupView(messages.SCHEMA, known.size, 0, now, order.epoch, order.what, order.why, awaited)
+        header = GroupView(
+            messages.SCHEMA, known.size, self._address.rank, now, order.epoch, order.what, order.why, awaited
+        )
         header = header._replace(loss=loss_wait(known, now - stopped))
         rows = tuple(self._rows[rank]._replace(paces=()) for rank in sorted(self._rows))
         self._file.write(header._replace(rows=rows))
@@ -368,7 +372,7 @@ class CoordinatorSide:
     def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
         """Answered through `answer`, in any case."""
         own_id, member = request.id, request.member
-        if member == 0:
+        if member == self._address.rank:
             self._own.answer(request, answer, now)
             return
         id = os.urandom(8).hex()

@@ -7,6 +7,7 @@ Every message carries the complete state: what a broken connection loses is sent
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import Final
 
 import zmq
@@ -15,7 +16,7 @@ from ftrun import __version__
 from ftrun.core.group.messages import GroupOrder, Life, Report
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import Lines
-from ftrun.helpers.messenger.connections import describe
+from ftrun.helpers.messenger.connections import describe, own_host
 from ftrun.helpers.messenger.death_watch import POLL, Question
 from ftrun.helpers.messenger.group_view import MemberSide
 from ftrun.helpers.messenger.handshakes import ENDED, FAILED, Handshakes
@@ -78,6 +79,11 @@ class MemberLink:
         self._order = b""
         self._ordered: GroupOrder | None = None  # the same
         self._host = ""  # of rank 0
+        self.own_host = ""  # of this member, as rank 0 reaches it
+        # What it tells of the lease in a shared folder; None: nothing.  Of the coordinator that has it: the stamp
+        # of its newest answer, its life, and when that came.
+        self.lease_view: Callable[[float], peers.LeaseView] | None = None
+        self._stamp, self.lease_heard = b"", ("", 0.0)
         self._question: tuple[str, Question] | None = None  # to the ftrun of that life, whether it accepts connections
         self._accepts = ""  # the life of the one that does
         self._lives: tuple[int, tuple[Life, ...]] = (0, ())  # an epoch, and the processes that run it
@@ -179,7 +185,7 @@ class MemberLink:
 
     def _connection_changed(self, event: int, value: int, now: float) -> None:
         if event == zmq.EVENT_CONNECTED:
-            self._host = describe(value).host
+            self._host, self.own_host = describe(value).host, own_host(value) or self.own_host
             return
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._next, self._up, self._unanswered = now, True, 0
@@ -232,7 +238,10 @@ class MemberLink:
             failure = report.failure and report.failure._replace(age=report.failure.age + now - self._reported_at)
             self._frame = peers.dump(report._replace(failure=failure, lives=self._known_lives(report)))
         pulse = peers.dump_pulse(read_pulse(self._beat_dir, now))
-        if self._try_send(self._frame, pulse, peers.dump_time(now)):
+        lease = (
+            [] if self.lease_view is None else [peers.dump(self.lease_view(now)._replace(heard=self._stamp.decode()))]
+        )
+        if self._try_send(self._frame, pulse, peers.dump_time(now), *lease):
             self._sent_at = now
             self._disclosed |= report.state in ("ready", "left")
             self._awaiting = min(self._awaiting, now)
@@ -281,8 +290,10 @@ class MemberLink:
         if frames[0] in group_view.KINDS and len(frames) == 2:
             self.view.receive(frames[0], frames[1], now)
             return
-        if frames[0] != peers.ORDER or len(frames) != 4:
+        if frames[0] != peers.ORDER or len(frames) not in (4, 5):
             raise Malformed("it is neither an order nor a refusal")
+        if len(frames) == 5:
+            self.lease_heard, self._stamp = (peers.load_stamp(frames[4])[0], now), frames[4]
         acknowledged, sent_at = peers.load_ack(frames[2]), peers.load_time(frames[3])
         self._confirmed, self._refusal = max(self._confirmed or sent_at, sent_at), ""
         self.view.heard(self._confirmed)
@@ -337,7 +348,8 @@ class MemberLink:
             self._renew_at = now + RENEW_DELAY
         if not self._cut and now >= self._silence_ends:
             self._cut = True
-            self._lines.send(messages.RankZeroSilent(self._cut_reason()))
+            takeover = max(0.0, self.view.takeover - now) if self.view.takeover else None
+            self._lines.send(messages.RankZeroSilent(self._cut_reason(), takeover))
 
     def _renew(self) -> None:
         self._renew_at = self._awaiting = math.inf

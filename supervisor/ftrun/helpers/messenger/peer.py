@@ -23,6 +23,8 @@ class Peer:
         self.gone = False  # the coordinator has counted it as lost or left
         self.renews = False  # it has announced that it renews its connection
         self.refused = ""
+        self.lease: peers.LeaseView | None = None  # what it knows of the lease, as it said at that time
+        self.lease_at = 0.0
 
     def located(self, report: Report) -> Report:
         """The report, with the address from which it came, where the other members can reach this one."""

@@ -27,12 +27,12 @@ from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.notifier import incidents
 from ftrun.helpers.notifier.incidents import Due, Incidents
-from ftrun.host import procfs
+from ftrun.host import clock, procfs
 from ftrun.messages import group_view
 from ftrun.messages.codec import EXACT, Malformed
 from ftrun.messages.exports import Destinations
 from ftrun.messages.helpers import PROBLEMS
-from ftrun.records import recent_events, state
+from ftrun.records import recent_events, rundir, state
 from ftrun.records.record_files import GrowingFile, Record, record
 
 PERIOD: Final = 0.5  # s between two reads of the records
@@ -61,6 +61,7 @@ class Notifier:
         self._records = GrowingFile(f"{run_dir}/events.jsonl")
         self._records.at = offset  # the beginning of a line: PID 1 writes whole ones
         self._incidents = Incidents(asked.names, asked.node, asked.member, self._rows, self._limit)
+        self._full = False  # the disk of the run dir
         self.lock = threading.Lock()
         self._senders: list[Sender] = [Command(command, self) for command in asked.commands]
         self._senders += [Webhook(url, asked.slack, self) for url in asked.urls]
@@ -94,9 +95,17 @@ class Notifier:
         found = [self._located(one) for line in self._records.lines() if (one := record(line)) is not None]
         now = time.monotonic()
         due = [due for one in found for due in self._incidents.take(one, now)]
-        for new in (*due, *self._incidents.overdue(now, ended)):
+        for new in (*due, *self._incidents.overdue(now, ended), *self._disk()):
             for sender in self._senders:
                 sender.put(notification(new, self._asked, self._run_dir, command))
+
+    def _disk(self) -> list[Due]:
+        """The notification that the disk of the run dir is full, once: what is not recorded is not reported either."""
+        before, self._full = self._full, rundir.is_full(self._run_dir)
+        if before or not self._full or "disk" not in self._asked.names:
+            return []
+        attempt = state.integer(state.load(self._run_dir).part("now").get("attempt", {}).get("number"))
+        return [Due("disk", {"event": "disk", "time": clock.timestamp(), "attempt": attempt, "run_dir": self._run_dir})]
 
     def _limit(self) -> int | None:
         return state.integer(state.load(self._run_dir).part("run").get("max_restarts"))
@@ -266,6 +275,11 @@ def sentence(found: Record) -> str:
             return _lost(found)
         case "waiting":
             return f"no command has run for {seconds(state.number(found.get('seconds')) or 0.0)}: {found.get('why')}"
+        case "disk":
+            lost = "the job goes on, but nothing that happens is recorded or reported until there is space on it"
+            return f"the disk of the run dir {found.get('run_dir')} is full: {lost}"
+        case "frozen":
+            return sentences.frozen(state.number(found.get("seconds")) or 0.0)
         case "recovering":
             return f"recovery by {found.get('rung')}: {found.get('why')}"
         case "hang" | "fault":

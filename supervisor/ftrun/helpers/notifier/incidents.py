@@ -91,6 +91,8 @@ class Incidents:
             return [*due, Due(event, found, self._about(found))]
         if event == "stalled" and self._stands_still_below():
             return due
+        if event == "frozen" and not self._reports:
+            return due  # a whole job is suspended and continued together
         return [*due, Due(event, found)]
 
     def overdue(self, now: float, ended: bool = False) -> list[Due]:
@@ -190,6 +192,8 @@ class Incidents:
             "left": left,
         }
         place = about["node"] or f"member {about['member']}"
+        if source is not None and cause == "loss" and source.get("member") is None:  # several, or none has ever come
+            place = "the members that are missing"
         return about | {"do": _do(found, cause, left, again, str(place))}
 
     def _left(self, found: Record) -> int | None:
@@ -247,7 +251,8 @@ def _do(found: Record, cause: str, left: int | None, again: str, node: str) -> s
         case "ended" if found.get("exit_code"):
             known = next((one for one in exit_codes.TABLE if one.name == found.get("verdict")), None)
             outer = "" if known is None else f"the scheduler should {known.outer}; "
-            return f"{outer}`ftctl report` and `ftctl history` have the details"
+            details = "`ftctl report` and `ftctl history` have the details"
+            return outer + (f"look after {node}" if cause == "loss" else details)
         case "lost":
             return f"look after {node}; `ftctl status --all` on any other member shows the group"
         case "waiting":

@@ -42,7 +42,7 @@ class Sampler(Client[messages.SamplerEvent]):
     def on_spawned(self) -> None:
         self.on_helpers_started()
 
-    def follow(self, job: Job, now: float, unexplained: bool) -> None:
+    def follow(self, job: Job, now: float, awaits_cause: bool) -> None:
         if not self._runs:
             attempt: Attempt | None = getattr(job.phase, "attempt", None)
             if self.context.devices or (attempt is not None and (attempt.moved or attempt.first_beat is not None)):

@@ -38,7 +38,7 @@ class Standbys(StructuralType):
     def pids(self) -> set[int]: ...
     @property
     def wants_imports(self) -> bool: ...
-    def told(self, content: str) -> None: ...
+    def receive_imports(self, content: str) -> None: ...
     def attach(self, context: "Context") -> None: ...
     def follow(self, job: Job, now: float) -> None: ...
     @property
@@ -91,7 +91,7 @@ class Context:
         self.powers: dict[str, float] = {}  # the highest that each device has drawn so far, in watts
         # All samples of the devices since the last call.
         self.uses: Callable[[float], tuple[DeviceUse, ...]] = lambda now: ()
-        self.barred: frozenset[str] = frozenset()  # devices on which the platform permits no start
+        self.blocked_devices: frozenset[str] = frozenset()  # devices on which the platform permits no start
         self.reported: frozenset[tuple[str, str]] = frozenset()  # faults reported by the platform: device and code
         # The same, with what the platform asks for, and whether its reset has failed.
         self.asked: frozenset[tuple[str, str, str, bool]] = frozenset()
@@ -135,8 +135,8 @@ class Client(Generic[Message]):
         """Called after all received messages are handled, and at `deadline`."""
         return []
 
-    def follow(self, job: Job, now: float, unexplained: bool) -> None:
-        """The job has changed.  `unexplained`: the command has ended, and the cause is not known yet."""
+    def follow(self, job: Job, now: float, awaits_cause: bool) -> None:
+        """The job has changed.  `awaits_cause`: the command has ended, and ftrun still looks for the cause."""
 
     def on_end(self, now: float) -> list[ev.Event]:
         """A helper that runs once has ended; its last message was handled before."""

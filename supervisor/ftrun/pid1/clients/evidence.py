@@ -84,7 +84,7 @@ class Evidence(Client[messages.Event]):
             devices=context.devices,
             output=_output(),
             between=early_evidence.between(finding.limit),
-            timeout=context.policy.evidence_timeout - MARGIN,
+            timeout=context.policy.limits.evidence_timeout - MARGIN,
             given=not self._needs_evidence(finding),
             group=self._membership,
             powers=tuple(context.powers.items()),
@@ -119,7 +119,7 @@ class Evidence(Client[messages.Event]):
                 return [ev.Looked(now, *message)]
         return []
 
-    def follow(self, job: Job, now: float, unexplained: bool) -> None:
+    def follow(self, job: Job, now: float, awaits_cause: bool) -> None:
         """A look whose answer is not awaited any more, since the job has moved or ends, is ended; so is evidence that
         was begun early."""
         self._epoch = job.ledger.epoch

@@ -45,7 +45,7 @@ class Heal(Client[messages.HealEvent]):
                 variables["FAULT_INDEX"] = str(index)
             # With the marker of the process tree, so that processes of a killed healer are recognised.
             environment = {f"FTRUN_{name}": text for name, text in variables.items()} | context.tree.marker_environment
-            timeout = max(policy.heal_timeout - SPARE, policy.heal_timeout / 2)
+            timeout = max(policy.limits.heal_timeout - SPARE, policy.limits.heal_timeout / 2)
             remedy = EXACT.dump(messages.Remedy(self._command, timeout, environment))
             context.helpers.add(self.name, remedy, once=True, lasting=True)  # it ends all processes that it has started
         else:
@@ -106,7 +106,7 @@ class Heal(Client[messages.HealEvent]):
     def _ask_probe(self, now: float) -> None:
         if self._fault is None or "probe" not in self._waits or "command" in self._waits:
             return
-        timeout = self.context.policy.heal_timeout
+        timeout = self.context.policy.limits.heal_timeout
         left = self._requested_at + timeout - min(SPARE, timeout / 4) - now
         request = probe.Clear(self._fault.device, self._fault.code, max(left, 1.0))
         self.context.helpers.send("probe", probe.REQUESTS.dump(request))

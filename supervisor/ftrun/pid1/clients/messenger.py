@@ -13,7 +13,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from ftrun.core.group.messages import MISSED_PULSES, Report
+from ftrun.config.derived import state_dir
+from ftrun.core.group.messages import MISSED_PULSES, GroupOrder, Report
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import GroupMember, report
@@ -76,13 +77,14 @@ class GroupMessenger(Messenger):
         self._silent = self._lost = False  # as last reported to the core
         self._resumed: float | None = None  # when this ftrun was resumed after the end of its lease
         self._refusal = ""
+        self._tenure: float | None = None  # until when the ranks here may run, as the coordinator
         self._life: LifeSign | None = None
         super().__init__(context)
 
     def start(self) -> None:
         context, policy, group = self.context, self.context.policy, self.context.group
         assert group is not None
-        self._me = GroupMember(group.rank, os.urandom(8).hex(), policy.node, procfs.boot_id())
+        self._me = GroupMember(group.rank, os.urandom(8).hex(), policy.membership.node, procfs.boot_id())
         self._ports: tuple[ReservedPort, ...] = ()  # of the attempt, and last of the next one
         self._offer_port()
         self._address = peers.MemberAddress(
@@ -91,19 +93,20 @@ class GroupMessenger(Messenger):
             endpoint=group.endpoint,
             secret=group.secret,
             wait=group.wait,
-            drain=policy.grace + KILLING,
-            heal=policy.heal_timeout,
-            job=f"{group.job}/{policy.phase}" if policy.phase else group.job,
+            drain=policy.limits.grace + KILLING,
+            heal=policy.limits.heal_timeout,
+            job=f"{group.job}/{policy.membership.phase}" if policy.membership.phase else group.job,
             life=self._me.life,
             node=self._me.node,
             boot=self._me.boot,
-            silence=max(policy.peer_timeout, MISSED_PULSES * peers.period(group.size)),
+            silence=max(policy.membership.peer_timeout, MISSED_PULSES * peers.period(group.size)),
             least=group.least,
             spares=group.spares,
             replaces=group.replaces,
             scale_out=group.scale_out,
             port=self._life_sign(),
             contained=os.getpid() == 1,
+            folder=self._lease_folder(),
         )
         arguments = (context.work_dir.path, context.beat_dir, EXACT.dump(self._address))
         context.helpers.add(self.name, *arguments, paired=True, prompt=True)  # the command waits for it
@@ -116,8 +119,10 @@ class GroupMessenger(Messenger):
                 self._contact(now - age, now)
                 if self._life is not None:
                     self._life.clear()
-            case messages.RankZeroSilent(why):
-                return [self._contact_lost(why, now)]
+            case messages.Tenure(until):
+                self._tenure = until
+            case messages.RankZeroSilent(why, takeover):
+                return [self._contact_lost(why, now, takeover)]
             case messages.Refused(why, final, over):
                 self._refusal = f"{self._rank_zero} does not take this node: {why}"
                 self.problem(self._refusal)
@@ -135,7 +140,7 @@ class GroupMessenger(Messenger):
                     fields += (("working", wait.working), ("exit_code", wait.code))
                 self.context.records.append(("lost", fields, None))
             case messages.FoundImports(content) if self.context.standbys is not None:
-                self.context.standbys.told(content)
+                self.context.standbys.receive_imports(content)
             case messages.LeaveConfirmed():
                 self.awaited.clear()
             case _:
@@ -144,6 +149,19 @@ class GroupMessenger(Messenger):
 
     @property
     def deadline(self) -> float | None:
+        tenure, contact = self._tenure_end, self._contact_deadline
+        return contact if tenure is None else tenure if contact is None else min(tenure, contact)
+
+    @property
+    def _tenure_end(self) -> float | None:
+        """When the ranks here stop, since another coordinator may begin an epoch."""
+        at_work = self._sent is not None and self._sent.state in ("running", "fallen")
+        if self._tenure is None or not at_work:
+            return None
+        return max(self._tenure, self._resumed_until) if self._tenure else 0.0
+
+    @property
+    def _contact_deadline(self) -> float | None:
         if self._lost:
             return None
         if self._last_contact is None:
@@ -168,6 +186,13 @@ class GroupMessenger(Messenger):
         return self.awaited if self.context.helpers.is_running(self.name) else set()
 
     def settle(self, now: float) -> list[ev.Event]:
+        tenure = math.inf if self._tenure_end is None else self._tenure_end
+        # After a suspension the messenger first has the time to renew the lease, unless it is another's already.
+        late = now >= tenure + STOPPED and self._resumed is None and tenure > 0.0
+        if now >= tenure and not late and self._sent is not None:
+            self._tenure = None
+            why = "the lease of this coordinator in the shared folder has ended, so another member may take over"
+            return [ev.GroupOrderReceived(now, GroupOrder(self._sent.epoch, "stop", why))]
         if self.deadline is None or now < self.deadline:
             return []
         if now >= self.deadline + STOPPED and self._resumed is None:
@@ -176,11 +201,11 @@ class GroupMessenger(Messenger):
         silence = durations.seconds(now - self._silent_since)
         return [self._contact_lost(f"there was no reply from {self._rank_zero} for {silence}", now)]
 
-    def follow(self, job: Job, now: float, unexplained: bool) -> None:
+    def follow(self, job: Job, now: float, awaits_cause: bool) -> None:
         """Report to rank 0 what has changed here.  The records that led to it are written by then."""
         if self._me.port and self._me.port == _port_of_round(job):
             self._offer_port()
-        new = report(job, self._me, self.context.policy, now, unexplained)
+        new = report(job, self._me, self.context.policy, now, awaits_cause)
         self._ran = max(self._ran, new.epoch) if new.state in ("running", "fallen") else self._ran
         new = new._replace(ran=self._ran)
         if self._sent is not None and _without_age(new) == _without_age(self._sent):
@@ -199,8 +224,13 @@ class GroupMessenger(Messenger):
             self.seek_imports()
 
     def seek_imports(self) -> None:
-        """For the standbys of a spare, which are told the answer."""
+        """For the standbys of a spare, which receive the answer."""
         self.send(messages.SeekImports())
+
+    def _lease_folder(self) -> str:
+        """Where the group has a lease, if its members share that folder: they find that out by themselves."""
+        path = state_dir(self.context.settings)
+        return os.path.abspath(path) if path is not None else ""
 
     def _life_sign(self) -> int:
         """The number of a port by which rank 0 finds out that this ftrun has died; 0: there is none."""
@@ -256,12 +286,12 @@ class GroupMessenger(Messenger):
         self._resumed = None
         self._refusal = ""
 
-    def _contact_lost(self, why: str, now: float) -> ev.Event:
+    def _contact_lost(self, why: str, now: float, takeover: float | None = None) -> ev.Event:
         if (self._last_contact is None and now >= self._resumed_until) or now >= self._lease_end:
             self._lost = True
             return ev.CoordinatorLost(now, self._refusal or why)
         self._silent = True
-        return ev.CoordinatorSilent(now, self._refusal or why, self._lease_end)
+        return ev.CoordinatorSilent(now, self._refusal or why, self._lease_end, takeover)
 
 
 def _port_of_round(job: Job) -> int:

@@ -88,7 +88,7 @@ class Probe(Client[messages.Event]):
         self._freeing, self._removed = True, frozenset(removed)
         pids = (context.command, *list(dead)[-PIDS:])
         used = {name: used for name, used in (self._used or {}).items() if name not in self._removed}
-        self.send(messages.Free(pids, used, context.policy.device_timeout or 0.0, tuple(removed)))
+        self.send(messages.Free(pids, used, context.policy.limits.device_timeout or 0.0, tuple(removed)))
         return []
 
     # --- its messages -----------------------------------------------------------------------------------------------
@@ -154,13 +154,13 @@ class Probe(Client[messages.Event]):
             tuple(_occupied(one) for one in which if one.device not in self._removed)
             for which in (message.held, message.silent)
         )
-        if self.context.policy.device_timeout is None:
+        if self.context.policy.limits.device_timeout is None:
             held, silent = (), ()  # --device-timeout off
         return ev.DevicesReleased(now, held, silent, self._permitted(message.well), clock())
 
     def _permitted(self, devices: Sequence[str]) -> tuple[str, ...]:
         """The healthy devices without those that the platform bars from a start."""
-        return tuple(device for device in devices if device not in self.context.barred)
+        return tuple(device for device in devices if device not in self.context.blocked_devices)
 
     def _uses(self, now: float) -> tuple[DeviceUse, ...]:
         """All samples of the devices since the last call, or the last one; none if the probe was silent for long."""

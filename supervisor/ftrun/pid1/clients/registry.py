@@ -180,10 +180,11 @@ class Clients:
             client.on_spawned()
         self._start(LATER)
 
-    def follow(self, job: Job, now: float, unexplained: bool) -> None:
-        """To be called with each new `job`.  `unexplained`: the command has ended without a known cause."""
+    def follow(self, job: Job, now: float, awaits_cause: bool) -> None:
+        """To be called with each new `job`.  `awaits_cause`: the command has ended, and ftrun still
+        looks for the cause."""
         for client in self._running.values():
-            client.follow(job, now, unexplained)
+            client.follow(job, now, awaits_cause)
         if self._standbys is not None:
             self._standbys.follow(job, now)
 

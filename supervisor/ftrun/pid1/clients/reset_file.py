@@ -26,7 +26,7 @@ class ResetFile(Client[messages.ResetEvent]):
     events = messages.RESET_EVENTS
 
     def start(self) -> None:
-        self._hold: str | None = None  # why the platform permits no start
+        self._refusal: str | None = None  # why the platform permits no start
         self._ends = False  # the platform asks for the end of a running command
         self._retries: int | None = None  # highest reported number of rescheduled pods of this job
         settings = self.context.settings
@@ -40,9 +40,9 @@ class ResetFile(Client[messages.ResetEvent]):
 
     def permitted(self, now: float) -> ev.StartPermission:
         """Whether the platform permits a start.  Faults of devices that the job runs without do not count."""
-        ledger, barred = self.context.ledger, self.context.barred
-        without = bool(barred) and barred <= set(ledger.removed if ledger is not None else ())
-        return ev.StartPermission(now, None if without else self._hold, self._ends)
+        ledger, blocked = self.context.ledger, self.context.blocked_devices
+        without = bool(blocked) and blocked <= set(ledger.removed if ledger is not None else ())
+        return ev.StartPermission(now, None if without else self._refusal, self._ends)
 
     def _changed(self, message: messages.Contents, now: float) -> list[ev.Event]:
         context = self.context
@@ -57,13 +57,13 @@ class ResetFile(Client[messages.ResetEvent]):
             found[device, one.code, retry, one.status == FAILED] = Fault(
                 device, one.code, severity, why, retry, one.rank, one.local
             )
-        self._hold = None if message.clear else "a rank of this container has status fault"
-        context.barred = frozenset(fault.device for fault in found.values())
+        self._refusal = None if message.clear else "a rank of this container has status fault"
+        context.blocked_devices = frozenset(fault.device for fault in found.values())
         if message.flushing:
-            self._hold, context.barred = "it flushes faults", frozenset()
-        self._ends = message.graceful and not context.policy.group
+            self._refusal, context.blocked_devices = "it flushes faults", frozenset()
+        self._ends = message.graceful and not context.policy.membership.group
         if self._ends:
-            self._hold, context.barred = "all processes of the job are to end (GracefulExit)", frozenset()
+            self._refusal, context.blocked_devices = "all processes of the job are to end (GracefulExit)", frozenset()
         events: list[ev.Event] = [self.permitted(now)]
         if not ids and (visible := os.environ.get(ASCEND.visible)):  # no probe has reported the devices
             devices = tuple(Device(f"npu{name}", ASCEND.visible, name) for name in visible.split(","))
@@ -80,6 +80,6 @@ class ResetFile(Client[messages.ResetEvent]):
         before = self._retries
         if retries is not None:
             self._retries = max(retries, before or 0)
-        if retries is None or before is None or retries <= before or self.context.policy.group:
+        if retries is None or before is None or retries <= before or self.context.policy.membership.group:
             return []
         return [ev.Rescheduled(now, f"the platform has scheduled a pod of this job again (RetryTime {retries})")]

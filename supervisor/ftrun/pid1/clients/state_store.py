@@ -63,18 +63,18 @@ class StateStore(Client[messages.Event]):
         schedule = messages.Schedule(
             key=self._key,
             count=ledger.schedule_cnt,
-            node=self.context.policy.node,
+            node=self.context.policy.membership.node,
             wall=self._since,
             best_step=ledger.best_step,
             best_checkpoint=ledger.best_checkpoint,
             progressed=reached,
             faulted=ledger.faulted,
             failed=_failed(final),
-            phase=self.context.policy.phase,
+            phase=self.context.policy.membership.phase,
             job=ledger.job,
             last_step=ledger.last_step,
             last_checkpoint=_path(ledger.last_checkpoint or ""),
-            member=self.context.policy.member,
+            member=self.context.policy.membership.member,
         )
         faults = tuple(map(_fault, ledger.occurrences[-SENT:]))
         self.send(messages.Keep(faults, schedule, ledger.start_cnt, final is not None))
@@ -92,7 +92,7 @@ class StateStore(Client[messages.Event]):
 
     def end(self, verdict: messages.Verdict | None, alone: bool) -> None:
         """Send the last requests; `verdict` is for the other ftruns.  `alone`: it is about this member of a group only;
-        the others go on, and must not take it for that of the job when they are stopped later."""
+        the others go on, and must not take it for the verdict on the job when they are stopped later."""
         self.awaited.add("history")
         if verdict is not None:
             self.awaited.add("verdict")
@@ -122,7 +122,7 @@ class StateStore(Client[messages.Event]):
 
     def _store_verdict(self) -> None:
         assert self._verdict is not None
-        member = self.context.policy.member if self._alone else None
+        member = self.context.policy.membership.member if self._alone else None
         self.send(messages.StoreVerdict(self._verdict, self._since - DRIFT, member))
 
 

@@ -1,0 +1,238 @@
+"""A member's part in its group: the link to the coordinator, or the coordinator itself, and which of the two it is.
+
+Member 0 has the coordinator, unless the members share a folder: then whoever has the lease in it (lease_keeper.py).  A
+member that takes the lease over becomes the coordinator, all others find its address in the folder, and the one before
+becomes a member like any other.
+"""
+
+import math
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+from ftrun.core.group import lease
+from ftrun.core.group.lease import Place
+from ftrun.core.group.messages import Report
+from ftrun.helpers.lines import Lines
+from ftrun.helpers.messenger.group_view import Answer
+from ftrun.helpers.messenger.lease_keeper import Change, LeaseKeeper
+from ftrun.helpers.messenger.transport import LATE
+from ftrun.messages import messenger as messages
+from ftrun.messages import peers
+from ftrun.messages.group_view import FileRequest
+
+if TYPE_CHECKING:
+    from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
+    from ftrun.helpers.messenger.member_link import MemberLink
+
+LOOK: Final = 0.25  # s between two looks at what the lease requires
+QUIET: Final = 7.0  # s; members report at least every 4.5 s
+STEP: Final = 0.2  # s by which the end of a lease changes at least, for PID 1 to be told
+
+
+class GroupLink:
+    """The owner polls `sources`, which may change, and calls `process` after that and at `due`."""
+
+    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines) -> None:
+        self._address, self._beat_dir, self._lines = address, beat_dir, lines
+        self._leading: CoordinatorLink | None = None
+        self._following: MemberLink | None = None
+        self._report: Report | None = None
+        self._endpoint = address.endpoint  # of the coordinator
+        self._keeper = LeaseKeeper(address, lines) if address.folder else None
+        self._ended = False  # the lease, so that the ranks here stop
+        self._tenure: float | None = None  # as PID 1 was told
+        self._mine = ""  # where it would be the coordinator
+        self._next = self._planned = 0.0
+        if address.rank:
+            self._follow(address.endpoint)
+        else:
+            self._lead(address.endpoint)
+
+    @property
+    def _link(self) -> "CoordinatorLink | MemberLink":
+        link = self._leading or self._following
+        assert link is not None
+        return link
+
+    @property
+    def sources(self) -> tuple[object, ...]:
+        clerk = () if self._keeper is None or self._keeper.source < 0 else (self._keeper.source,)
+        return (*self._link.sources, *clerk)
+
+    @property
+    def due(self) -> float:
+        return min(self._link.due, self._next) if self._keeper is not None else self._link.due
+
+    @property
+    def at_work(self) -> list[int]:
+        return self._link.view.at_work
+
+    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
+        self._link.view.ask(request, answer, now)
+
+    def set_report(self, report: Report, now: float) -> None:
+        self._report = report
+        self._link.set_report(report, now)
+
+    def process(self, now: float) -> None:
+        keeper = self._keeper
+        if keeper is not None:
+            if self._planned and now > self._planned + LATE:
+                keeper.resumed(now)
+            for change in keeper.changes(now):
+                self._changed(keeper, change, now)
+        self._link.process(now)
+        if keeper is not None and now >= self._next:
+            self._next = now + LOOK
+            self._step(keeper, now)
+        self._planned = max(now, self.due)
+
+    def close(self, orphan: bool) -> None:
+        self._link.close(orphan)
+        if self._keeper is not None:
+            self._keeper.close()
+
+    # --- the lease ----------------------------------------------------------------------------------------------------
+
+    def _step(self, keeper: LeaseKeeper, now: float) -> None:
+        if self._leading is not None:
+            self._while_leading(keeper, self._leading, now)
+        elif self._following is not None:
+            self._while_following(keeper, self._following, now)
+
+    def _while_leading(self, keeper: LeaseKeeper, link: "CoordinatorLink", now: float) -> None:
+        group, views = link.group, link.lease_views
+        witnesses = {who for who, (view, _) in views.items() if view.life == self._address.life}
+        places, place = group.order.places, keeper.place
+        if keeper.holds and not keeper.has_renewed:
+            keeper.take(self._endpoint, group.epoch, places, witnesses)
+            return
+        if keeper.holds or self._ended:
+            heard = {who: at for who, (view, _) in views.items() if (at := self._own_stamp(view)) is not None}
+            until = keeper.stops_at(heard, link.certainly_dead)
+            if now >= until and not self._ended:
+                self._ended = True
+                link.lease_foreign(self._address.rank, None, now)
+            if not self._ended:
+                self._tell_tenure(until)
+            # Where it hears nobody it is the one that is cut off.
+            hears = any(now - at < QUIET for _, at in views.values())
+            if (hears or keeper.is_fresh) and now >= keeper.renews_at():
+                keeper.take(self._endpoint, group.epoch, places, witnesses, group.order.what == "end")
+            return
+        lost = {who: at - view.quiet for who, (view, at) in views.items() if place and view.number >= place.number}
+        everyone = not group.epoch and group.kinds.get("ready") == group.size
+        certain = place is not None and place.life in group.dead_starters
+        takes_at = keeper.takes_at(lost)
+        if now >= takes_at or everyone or certain:
+            keeper.take(self._endpoint, group.epoch, places, witnesses)
+        if place is not None and lease.is_binding(place):
+            link.lease_foreign(place.rank, takes_at, now)
+        elif any(view.binding and view.life != self._address.life for view, _ in views.values()):
+            link.lease_foreign(0, None, now)  # the folder cannot be read here
+
+    def _own_stamp(self, view: peers.LeaseView) -> float | None:
+        """When the member knew for certain that this coordinator lives."""
+        life, at = peers.load_stamp(view.heard.encode()) if view.heard else ("", 0.0)
+        return at if life == self._address.life else None
+
+    def _while_following(self, keeper: LeaseKeeper, link: "MemberLink", now: float) -> None:
+        keeper.heard(*link.lease_heard)
+        place = keeper.place
+        takes_at = keeper.takes_at({})
+        if place is not None:
+            binding = lease.is_binding(place) and keeper.elastic
+            link.view.holder = place.rank
+            link.view.takeover = keeper.watch.since + keeper.length if binding else 0.0
+            if keeper.proved and link.lease_view is None:
+                link.lease_view = self._lease_view
+        host = link.own_host
+        if now >= takes_at and host and place is not None:
+            self._mine = self._reachable(host)
+            keeper.take(self._mine, place.epoch, place.places, set())
+
+    def _lease_view(self, now: float) -> peers.LeaseView:
+        keeper = self._keeper
+        assert keeper is not None
+        assert keeper.place is not None
+        place = keeper.place
+        return peers.LeaseView(place.number, place.life, now - keeper.watch.since, lease.is_binding(place))
+
+    def _changed(self, keeper: LeaseKeeper, change: Change, now: float) -> None:
+        place = keeper.place
+        assert place is not None
+        if change.taken:
+            if self._leading is None:
+                self._note(f"member {self._address.rank} is the coordinator now: {_ended(change.before)}")
+                self._lead(self._mine)
+            assert self._leading is not None
+            if self._ended or self._leading.group.lease_state != "held":
+                self._leading.lease_taken(change.before, now)
+            self._ended = False
+            return
+        before = change.before
+        assert before is not None
+        if self._leading is None:
+            if place.endpoint != self._endpoint or place.life != before.life:
+                self._note(f"member {place.rank} ({place.node}) has the coordinator")
+                self._follow(place.endpoint)
+        elif keeper.bound or (before.life != self._address.life and place.rank != self._address.rank):
+            self._note(f"member {place.rank} ({place.node}) has taken over, and this member follows it")
+            if keeper.bound:
+                self._lines.send(messages.Tenure(0.0))
+                self._tenure = 0.0
+            keeper.bound, self._ended = set(), False
+            self._follow(place.endpoint)
+
+    def _tell_tenure(self, until: float) -> None:
+        found = None if until == math.inf else until
+        before = self._tenure
+        if found != before and (found is None or before is None or abs(found - before) >= STEP):
+            self._tenure = found
+            self._lines.send(messages.Tenure(found))
+
+    def _note(self, what: str) -> None:
+        self._lines.send(messages.GroupNote(what))
+
+    # --- the links ----------------------------------------------------------------------------------------------------
+
+    def _lead(self, endpoint: str) -> None:
+        from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
+
+        self._close_link()
+        self._endpoint = endpoint
+        self._leading = CoordinatorLink(self._address._replace(endpoint=endpoint), self._beat_dir, self._lines)
+        if self._report is not None:
+            self._leading.set_report(self._report, time.monotonic())
+
+    def _follow(self, endpoint: str) -> None:
+        from ftrun.helpers.messenger.member_link import MemberLink
+
+        self._close_link()
+        self._endpoint = endpoint
+        self._following = MemberLink(self._address._replace(endpoint=endpoint), self._beat_dir, self._lines)
+        if self._report is not None:
+            self._following.set_report(self._report, time.monotonic())
+
+    def _close_link(self) -> None:
+        if self._leading is not None or self._following is not None:
+            self._link.close(False)
+        self._leading = self._following = None
+
+    def _reachable(self, host: str) -> str:
+        """Where this member listens as the coordinator: at the port of the group, if that is free here."""
+        port = int(self._address.endpoint.rpartition(":")[2])
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind((host, port))
+            except OSError:
+                one.bind((host, 0))
+                port = one.getsockname()[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _ended(before: Place | None) -> str:
+    return "" if before is None else f"the lease of member {before.rank} ({before.node}) has ended"

@@ -1,0 +1,141 @@
+"""The program that reads and takes the places of a lease in a shared folder (core/group/lease.py), for the messenger,
+which must not touch a disk that may hang: `FOLDER RANK SECONDS`, the last between two looks.  It may block there for as
+long as the disk does.
+
+stdin: a place to take, as JSON, one a line.  stdout: `{"seen": PLACE}`, a newer one; `{"taken": NUMBER}`;
+`{"failed": WHY}`; and once `{"proved": true}`, when it has written a file of its own.
+
+A place is a file that is linked to its number when it is complete.  Only the storage decides whether that succeeds, and
+the number of names of the file tells whether it did, also where the reply was lost.  Old places are removed in their
+order, so that whoever takes one for the newest, since a cache shows what is old, finds that out: the place before it is
+gone.
+"""
+
+import json
+import os
+import select
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+KEPT: Final = 64  # places
+LIMIT: Final = 32768  # bytes of a place
+FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class Clerk:
+    def __init__(self, folder: str, rank: str) -> None:
+        self._folder, self._mark = folder, f"member-{rank}"
+        self._newest, self._proved = 0, False
+
+    def look(self) -> dict[str, Any] | None:
+        """The newest place, if it is newer than the last one that was seen."""
+        os.makedirs(self._folder, 0o700, exist_ok=True)
+        if not self._proved:
+            self._write(self._mark, b"")
+            self._proved = True
+            say({"proved": True})
+        number = max(self._numbers(), default=0)
+        if number <= self._newest or (found := self._read(number)) is None:
+            return None
+        self._newest = number
+        return found
+
+    def take(self, place: dict[str, Any]) -> dict[str, Any]:
+        number = int(place["number"])
+        fresh = f"{self._mark}.new"
+        self._write(fresh, json.dumps(place).encode())
+        why, won = "", True
+        try:
+            os.link(self._path(fresh), self._path(str(number)))
+        except OSError as error:
+            why, won = str(error.strerror), os.stat(self._path(fresh)).st_nlink > 1
+        os.unlink(self._path(fresh))
+        if not won:
+            found = self._read(number)
+            if found is None:
+                return {"failed": why}
+            if found.get("life") == place["life"]:
+                return {"taken": number}  # by an earlier attempt, whose reply was lost
+            self._newest = max(self._newest, number)
+            return {"seen": found}
+        # Where there is none beyond either, somebody has emptied the folder.
+        if number > 1 and not self._exists(number - 1, fresh) and max(self._numbers()) > number:
+            os.unlink(self._path(str(number)))
+            return {"failed": "a newer place is taken"}
+        self._newest = max(self._newest, number)
+        for old in sorted(self._numbers()):
+            if old > number - KEPT:
+                break
+            os.unlink(self._path(str(old)))
+        return {"taken": number}
+
+    def _numbers(self) -> list[int]:
+        return [int(name) for name in os.listdir(self._folder) if name.isascii() and name.isdigit()]
+
+    def _exists(self, number: int, fresh: str) -> bool:
+        """Asked from the storage, not from a cache."""
+        try:
+            os.link(self._path(str(number)), self._path(fresh))
+        except FileNotFoundError:
+            return False
+        os.unlink(self._path(fresh))
+        return True
+
+    def _read(self, number: int) -> dict[str, Any] | None:
+        try:
+            fd = os.open(self._path(str(number)), os.O_RDONLY | FLAGS)
+        except FileNotFoundError:
+            return None
+        try:
+            found = json.loads(os.read(fd, LIMIT))
+        except ValueError:
+            return None
+        finally:
+            os.close(fd)
+        return found if isinstance(found, dict) and found.get("number") == number else None
+
+    def _write(self, name: str, content: bytes) -> None:
+        if os.path.lexists(self._path(name)):
+            os.unlink(self._path(name))
+        fd = os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | FLAGS, 0o600)
+        try:
+            os.write(fd, content)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+
+def say(what: dict[str, Any]) -> None:
+    os.write(1, json.dumps(what).encode() + b"\n")
+
+
+def main(argv: Sequence[str]) -> int:
+    clerk, left, why = Clerk(*argv[:2]), b"", ""
+    while True:
+        try:
+            if (found := clerk.look()) is not None:
+                say({"seen": found})
+            why = ""
+        except OSError as error:
+            if error.strerror != why:
+                why = str(error.strerror)
+                say({"failed": why})
+        if not select.select([0], [], [], float(argv[2]))[0]:
+            continue
+        content = os.read(0, 65536)
+        if not content:
+            return 0
+        *lines, left = (left + content).split(b"\n")
+        for line in lines[-1:]:
+            try:
+                say(clerk.take(json.loads(line)))
+            except (OSError, ValueError) as error:
+                say({"failed": str(error)})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,185 @@
+"""This member's part in the lease of the group (core/group/lease.py): what its messenger knows of the shared folder,
+and asks its clerk (lease_clerk.py) to do there.  Nothing here blocks.
+"""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Final
+
+from ftrun.core.group import lease
+from ftrun.core.group.lease import Place, Watch, Witness
+from ftrun.core.group.membership import Shape
+from ftrun.core.group.messages import Places
+from ftrun.core.named_tuple import NamedTuple
+from ftrun.helpers.lines import Lines
+from ftrun.host import spawn
+from ftrun.messages import peers
+from ftrun.messages.codec import Malformed
+
+try:
+    from _blake2 import blake2b  # the same as below, without the 4 MiB of OpenSSL
+except ImportError:
+    from hashlib import blake2b
+
+LOOK: Final = 0.5  # s between two looks of a member at the folder; more in a group in which all together would make
+LOOKS_PER_SECOND: Final = 200
+LONGEST: Final = 5.0  # s
+MOST: Final = 32  # witnesses, and pairs of places; a place has to fit into a pipe
+AGAIN: Final = 1.0  # s until a failed attempt is repeated
+CODE: Final = """import sys
+sys.path[:0] = sys.argv[1].split("\\n")
+from ftrun.helpers.messenger.lease_clerk import main
+sys.exit(main(sys.argv[2:]))"""
+
+
+class Change(NamedTuple):
+    """`taken`: this member has taken the newest place; otherwise another one has.  `before`: the place before it."""
+
+    taken: bool
+    before: Place | None
+
+
+class LeaseKeeper:
+    """`source`: the owner polls it, then calls `changes`."""
+
+    def __init__(self, address: peers.MemberAddress, lines: Lines) -> None:
+        self._address, self._lines = address, lines
+        self.me: Witness = address.rank, address.life
+        shape = Shape(address.size, address.least, address.spares)
+        self.elastic = not shape.is_fixed
+        self.length, self.patience = lease.length(address.silence, address.drain), address.silence + address.wait
+        self.watch = Watch(None, time.monotonic())
+        self.proved = False  # this member can write there
+        self.bound: set[Witness] = set()  # of the newest own place, and of those that it may have taken
+        self._tried: tuple[Place, Place | None, float] | None = None  # under way: what, before which, since when
+        self._renewed, self._began = -math.inf, -math.inf
+        self._next = 0.0  # when the next attempt may be made
+        self._left = b""
+        name = blake2b(f"{address.job}\0{self._address.endpoint}\0{address.size}".encode(), digest_size=8).hexdigest()
+        self._folder = f"{address.folder}/lease-{name}"
+        look = min(max(LOOK, address.size / LOOKS_PER_SECOND), LONGEST)
+        words = [sys.executable, "-I", "-c", CODE, "\n".join(sys.path[:2]), self._folder, str(address.rank), str(look)]
+        self._clerk = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: spawn.prctl(spawn.PR_SET_PDEATHSIG, signal.SIGKILL),
+        )
+        assert self._clerk.stdin is not None
+        assert self._clerk.stdout is not None
+        self._to, self.source = self._clerk.stdin.fileno(), self._clerk.stdout.fileno()
+        os.set_blocking(self._to, False)
+        os.set_blocking(self.source, False)
+
+    def close(self) -> None:
+        """The clerk may be blocked, so that nobody waits for it."""
+        self._clerk.kill()
+
+    @property
+    def place(self) -> Place | None:
+        return self.watch.place
+
+    @property
+    def holds(self) -> bool:
+        return self.place is not None and self.place.life == self._address.life
+
+    @property
+    def is_fresh(self) -> bool:
+        """It has just taken the lease over, so that the witnesses before may not have come yet."""
+        return time.monotonic() < self._began + self.length
+
+    def resumed(self, now: float) -> None:
+        self.watch = lease.resumed(self.watch, now)
+
+    def heard(self, life: str, now: float) -> None:
+        """A coordinator that has the lease has answered."""
+        self.watch = lease.heard(self.watch, life, now)
+
+    def takes_at(self, lost: dict[Witness, float]) -> float:
+        if self.place is None:
+            return -math.inf if self._address.rank == 0 else math.inf
+        return lease.takes_at(self.watch, self.me, self.length, self.patience, self.elastic, lost)
+
+    def stops_at(self, heard: dict[Witness, float], dead: set[Witness]) -> float:
+        drain = self._address.drain
+        return lease.stops_at(self._renewed, self.bound - dead, heard, self.length, self.patience, drain)
+
+    def renews_at(self) -> float:
+        return max(self._next, self._renewed + lease.RENEWAL)
+
+    @property
+    def has_renewed(self) -> bool:
+        """Not yet in a messenger that was started again: what PID 1 knows of the lease still holds."""
+        return self._renewed > -math.inf
+
+    def take(self, endpoint: str, epoch: int, places: Places, found: set[Witness], over: bool = False) -> None:
+        """Try to take the next place; a change tells whether it succeeded.  One attempt at a time."""
+        now, before, address = time.monotonic(), self.place, self._address
+        if self._tried is not None or now < self._next or not self.proved:
+            return
+        if before is not None and lease.is_binding(before) and (before.life != address.life or self.is_fresh):
+            found = found | {*before.witnesses}
+        witnesses = tuple(sorted(found - {self.me})[:MOST])
+        kept = places if len(places) <= MOST else ()
+        who = (address.rank, address.life, address.node, address.boot, endpoint)
+        mine = Place(0, *who, epoch, kept, witnesses, over=over, written=time.time())
+        new = lease.next_place(before, mine, before is not None and epoch > before.epoch)
+        try:
+            os.write(self._to, peers.dump(new) + b"\n")  # less than a pipe takes at once
+        except OSError:
+            return  # its pipe is full, or it has ended
+        self._tried = new, before, now
+        self.bound |= {*new.witnesses}
+
+    def changes(self, now: float) -> list[Change]:
+        """What the clerk has said since the last call, as far as it is news."""
+        try:
+            content = os.read(self.source, 65536)
+        except OSError:
+            return []
+        if not content:  # it has ended: without it there is no lease that could be renewed
+            self._lines.problem("the helper of the lease in the shared folder has ended")
+            self.source = -1
+            return []
+        *found, self._left = (self._left + content).split(b"\n")
+        return [change for line in found if (change := self._told(line, now)) is not None]
+
+    def _told(self, line: bytes, now: float) -> Change | None:
+        said = json.loads(line)
+        if "proved" in said:
+            self.proved = True
+        elif "failed" in said:
+            self._failed(str(said["failed"]), now)
+        elif "taken" in said and self._tried is not None:
+            (new, before, began), self._tried = self._tried, None
+            first = before is not None and before.life != new.life
+            self._began = now if first else self._began
+            self.watch, self._renewed, self.bound = Watch(new, now), began, {*new.witnesses}
+            return Change(True, before)
+        elif "seen" in said:
+            return self._seen(said["seen"], now)
+        return None
+
+    def _failed(self, why: str, now: float) -> None:
+        self._lines.problem(f"the lease in {self._folder}: {why}")
+        self._tried, self._next = None, now + AGAIN
+
+    def _seen(self, content: object, now: float) -> Change | None:
+        try:
+            place = peers.load_place(json.dumps(content).encode())
+        except Malformed as error:
+            self._failed(f"a place in it is malformed: {error}", now)
+            return None
+        before = self.place
+        if self._tried is not None and place.number >= self._tried[0].number and place.life != self._address.life:
+            self._tried = None
+        self.watch = lease.seen(self.watch, place, now)
+        if self.place is before or before is None or place.life == self._address.life or place.over:
+            return None
+        return Change(False, before)

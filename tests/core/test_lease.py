@@ -1,0 +1,138 @@
+"""The lease in a folder that the members share: its rules, and an adversary that plays against it (`lease_world`)."""
+
+import math
+import os
+
+import pytest
+
+from core.coordinator_world import PATIENT, SILENCE, Body
+from core.lease_world import LeaseWorld
+from core.test_coordinator_properties import shape_of
+from ftrun.core.group import lease
+from ftrun.core.group.lease import Place, Watch
+from ftrun.core.group.membership import Shape
+
+SEEDS = 8 if os.environ.get("FTRUN_HYPOTHESIS") == "fast" else 15
+LONG = 300
+KINDS = {
+    "lost": "AAAfs",
+    "stalls": "SSAArc",
+    "stale": "OOAAz",
+    "suspended": "UUUSA",
+    "partitions": "ppAASO",
+    "replaced": "rrSSOA",
+    "everything": "ffhdmcxzlnbprSSOOUUAA",
+}
+
+
+def play(seed: int, kinds: str, shape: Shape | None = None) -> LeaseWorld:
+    shape = shape or shape_of(seed)
+    world = LeaseWorld(seed, shape.size, [0.0, 0.1, 0.5][seed % 3], shape)
+    at = 12.0
+    for _ in range(world.dice.randrange(1, 12)):
+        at += world.dice.choice([0.0, 0.1, 1.0, 5.0, 20.0, 60.0])
+        world.run(at)
+        world.strike(kinds)
+    world.run(at + world.dice.choice([0.0, 1.0, 30.0]))
+    world.heal()
+    world.run(world.now + 3 * (2 * world.wait + world.drain + PATIENT + SILENCE))
+    wrong = world.settled()
+    assert wrong is None, wrong
+    return world
+
+
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+def test_no_two_epochs_at_work_and_nobody_waits_for_ever(kinds: str) -> None:
+    for seed in range(SEEDS):
+        play(seed, kinds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+def test_the_same_for_long(kinds: str) -> None:
+    for seed in range(SEEDS, LONG):
+        play(seed, kinds)
+
+
+def test_the_world_is_bad_enough() -> None:
+    assert sum(play(seed, KINDS["lost"]).taken_over for seed in range(8)) > 2
+
+
+@pytest.mark.parametrize("shape", [Shape(4, 0, 1), Shape(4, 2)], ids=["spare", "fewer"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_others_work_again_within_one_lease_after_the_loss_of_member_0(shape: Shape, seed: int) -> None:
+    world = LeaseWorld(seed, 4, 0.0, shape)
+    world.run(60.0)
+    zero = world.current()[0]
+    assert zero.leads
+    zero.die()
+    zero.side.end()
+    world.run(60.0 + lease.RENEWAL + world.length + world.drain + 4.0)  # each attempt takes up to two
+    others = world.current()[1:]
+    assert {(body.state, body.epoch) for body in others} == {("running", 2)}
+    assert sum(body.leads for body in others) == 1
+
+
+def test_a_folder_that_stalls_disturbs_nobody_who_hears_the_others() -> None:
+    world = LeaseWorld(1, 4, 0.0, Shape(4, 2))
+    world.run(60.0)
+    for hand in world.hands.values():
+        hand.stalled = 60.0 + world.patience
+    world.run(200.0)
+    assert {(body.state, body.epoch) for body in world.current()} == {("running", 1)}
+
+
+def test_without_a_folder_nobody_takes_over() -> None:
+    world = LeaseWorld(1, 4, 0.0, Shape(4, 2))
+    world.born = lambda rank, born=world.born: _blind(world, born(rank))  # type: ignore[method-assign,misc]
+    world.run(60.0)
+    world.current()[0].die()
+    world.current()[0].side.end()
+    world.run(60.0 + 3 * world.length)
+    assert not world.taken_over
+    assert {body.epoch for body in world.current()[1:]} == {1}
+
+
+def _blind(world: LeaseWorld, body: Body) -> Body:
+    world.hands[body.life].stalled = math.inf
+    return body
+
+
+MINE = Place(7, 0, "zero", "node-0", "boot", "10.0.0.1:29470", 3, ((0, 3),), ((1, "one"), (2, "two")))
+
+
+def test_what_is_old_and_what_it_says_of_times_changes_nothing() -> None:
+    watch = lease.seen(Watch(), MINE._replace(written=0.0), 100.0)
+    assert watch == Watch(MINE, 100.0)
+    assert lease.seen(watch, MINE._replace(number=6), 150.0) == watch
+    assert lease.seen(watch, MINE, 150.0) == watch
+    assert lease.seen(watch, MINE._replace(number=8), 150.0).since == 150.0
+
+
+def test_only_a_witness_takes_over_and_the_lowest_first() -> None:
+    watch = Watch(MINE, 100.0)
+
+    def at(me: lease.Witness, elastic: bool = True) -> float:
+        return lease.takes_at(watch, me, 60.0, 660.0, elastic, {})
+
+    assert at((1, "one")) == 160.0 < at((2, "two")) < 162.0
+    assert at((1, "another")) == at((3, "three")) == at((1, "one"), elastic=False) == math.inf
+    assert at((0, "new")) == 100.0 + 660.0 + 60.0
+    heard = {(2, "two"): 130.0, (3, "three"): 0.0}
+    assert lease.takes_at(watch, (0, "new"), 60.0, 660.0, False, heard) == 190.0
+
+
+def test_a_lease_lasts_at_least_twice_as_long_as_a_stop() -> None:
+    assert lease.length(60.0, 15.0) == 60.0
+    assert lease.length(5.0, 6.0) == 22.0
+    assert lease.stops_at(100.0, [(1, "one")], {}, 60.0, 660.0, 15.0) == 140.0
+    assert lease.stops_at(100.0, [(1, "one")], {(1, "one"): 130.0}, 60.0, 660.0, 15.0) == 170.0
+    assert lease.stops_at(100.0, [(1, "one")], {(1, "one"): 9000.0}, 60.0, 660.0, 15.0) == 800.0
+    assert lease.stops_at(100.0, [], {}, 60.0, 660.0, 15.0) == math.inf
+
+
+def test_a_place_names_the_holders_since_the_epoch_began() -> None:
+    new, old = MINE._replace(rank=1, life="one", former=()), (3, "old")
+    assert lease.next_place(None, new, False).number == 1
+    assert lease.next_place(MINE._replace(former=(old,)), new, False).former == (old, (0, "zero"))
+    assert lease.next_place(MINE._replace(former=(old,)), new, True).former == ()
