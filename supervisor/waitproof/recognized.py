@@ -139,6 +139,9 @@ _NATIVE_LIBRARIES: Final = re.compile(
 # MindSpore's compiler has a thread that asks every few seconds which part of an analysis may go on (AnalysisSchedule in
 # its sources).  Outside of a compilation, in whose code a thread would wait, there is no such part.
 _COMPILER: Final = re.compile(r"/libmindspore_frontend\.so$")
+_COMPUTING: Final = re.compile(
+    r"/(libcuda|libcudart|libcudadebugger|libgomp|libiomp5|libomp|lib(scipy_)?openblas\w*)(-[0-9a-f]+)?\.so[.\d]*$"
+)
 # What such a thread may be in beside them: the C and C++ libraries and the loader.
 _COMMON: Final = re.compile(
     r"/(libc|libc-[\d.]+|libpthread[-.\d]*|ld-linux[\w.-]*|libstdc\+\+|libgcc_s|libm)([-.]\S*)?$|^\[vdso\]$"
@@ -147,6 +150,7 @@ _COMMON: Final = re.compile(
 _CALLING_BACK: Final = re.compile(r"/(cupy\w*|numba|pycuda)/")
 _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/_(queue|asyncio|datetime)\.[^/]*$")
 _TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
+_WITHOUT_DEVICE: Final = re.compile(r"/torch/lib/libtorch_(cpu|python)\.so")
 # Libraries that report what training does, by the folder of their package.  A thread of theirs gives nothing that
 # training waits for: it reads, sends and writes what was put into its own queues.
 _TELEMETRY: Final = re.compile(
@@ -216,6 +220,20 @@ def carries(libraries: Libraries | None, mapped: Iterable[str]) -> bool:
     return not any(_CALLING_BACK.search(path) for path in mapped)
 
 
+def computes(libraries: Libraries | None) -> bool:
+    """Whether a thread is one of a library that computes and sends nothing: it reads and writes its own descriptors."""
+    own = {path for path in libraries.whole or () if not _COMMON.search(path)} if libraries is not None else set()
+    return bool(own) and all(_COMPUTING.search(path) for path in own)
+
+
+def is_in_torch(libraries: Libraries | None) -> bool:
+    """Whether a thread waits in code of torch and of no other library: for gloo, whose collectives threads of torch
+    carry out.  In a wait for a device, or for NCCL, one of their libraries is on the stack."""
+    own = {path for path in libraries.near if not _COMMON.search(path)} if libraries is not None else set()
+    torch = {path for path in own if _WITHOUT_DEVICE.search(path)}
+    return bool(torch) and all(_INTERPRETER.search(path) for path in own - torch)
+
+
 def is_in_compiler(libraries: Libraries | None) -> bool:
     """Whether a thread without Python is in nothing but the compiler of MindSpore."""
     if libraries is None or libraries.whole is None:
@@ -268,13 +286,17 @@ class Gives(enum.Enum):
     ANYTHING = enum.auto()  # any thread
     CODE = enum.auto()  # threads that may run Python
     GROUP = enum.auto()  # a collective or a backward pass: those of the library, and what torch.distributed runs
+    DATA = enum.auto()  # what Python code waits for, of which other processes may give: a pipe, a connection
+    TORCH = enum.auto()  # the same, where torch itself waits: not the threads of native libraries
     COMPILER = enum.auto()  # a part of an analysis of MindSpore's compiler
     LOADER = enum.auto()  # a batch of a DataLoader: the main thread, and what torch runs for it
 
 
 def needed(frames: Sequence[Frame], libraries: Libraries | None) -> Gives:
     """What the wait of this thread is for."""
-    if collective(frames) is not None or (frames and is_in(frames[0], *BACKWARD)):
+    if collective(frames) is not None:
+        return Gives.TORCH if is_in_torch(libraries) else Gives.GROUP
+    if frames and is_in(frames[0], *BACKWARD):
         return Gives.GROUP
     if any(is_in(frame, *_LOADER) for frame in frames):
         return Gives.LOADER
@@ -290,12 +312,21 @@ def given(
     if not frames and is_in_compiler(libraries):
         return frozenset({Gives.COMPILER})
     if not frames:
-        return frozenset({Gives.ANYTHING, Gives.GROUP}) if carries(libraries, mapped) else frozenset(Gives)
+        if not carries(libraries, mapped):
+            return frozenset(Gives)
+        return frozenset({Gives.ANYTHING, Gives.GROUP} | (set() if computes(libraries) else {Gives.DATA}))
     if is_main or not is_in(frames[-1], *_BOOTSTRAP):
         return frozenset(Gives)
     if reports(frames):
         return frozenset()
-    found = {Gives.ANYTHING, Gives.CODE, Gives.COMPILER, Gives.GROUP}  # it may enter a collective later
+    found = {
+        Gives.ANYTHING,
+        Gives.CODE,
+        Gives.COMPILER,
+        Gives.DATA,
+        Gives.GROUP,
+        Gives.TORCH,
+    }  # it may enter a collective later
     fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
     if any(_LOADING.search(frame.file) for frame in frames) and not fed:
         found.add(Gives.LOADER)

@@ -123,15 +123,17 @@ class Reader:
 
     def _gives(self, pid: int, thread: WaitingThread) -> tuple[Gives, Gives]:
         frames = self.frames(pid, thread.tid)
+        code = self._code.threads.get((pid, thread.tid))
         serves = recognized.serves_ranks(frames, thread.name)
-        others = Gives.GROUP if serves else Gives.CODE
+        group = Gives.TORCH if recognized.is_in_torch(code) else Gives.GROUP
+        others = group if serves else Gives.CODE
         if thread.is_stopped or thread.state != "S":
             return Gives.ANYTHING, others
-        own = recognized.needed(frames, self._code.threads.get((pid, thread.tid)))
+        own = recognized.needed(frames, code)
         private = thread.call is not None and thread.call.kind == "futex" and not thread.shared
         if own is Gives.CODE and not private:
-            return Gives.ANYTHING, others
-        return Gives.GROUP if serves else own, others
+            return Gives.DATA, others
+        return group if serves else own, others
 
     def gives(self, pid: int, thread: WaitingThread) -> frozenset[Gives]:
         """Which waits this thread can end, in its own process or in others, if it can run."""

@@ -11,6 +11,9 @@ from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import HEAD, closed, see
 from support.runs import wait_for
+from waitproof import recognized
+from waitproof.libraries import Libraries
+from waitproof.stacks import Frame
 
 pytestmark = [needs_spy, pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")]
 
@@ -46,6 +49,20 @@ def test_an_event_of_a_side_thread_is_given_by_no_thread_of_a_driver(job: Job, t
     waiting = "e = threading.Event(); thread(stuck); ready(); e.wait()"
     job.start(f"{HEAD}{LOAD}{waiting}", "0", library(tmp_path, "libcuda.so.1"))
     assert "waits for a condition" in closed(job, job.pid).mechanism
+
+
+PIPE = "a, b = os.pipe(); ready(); os.read(a, 1)"
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libgomp.so.1"])
+def test_a_pipe_of_the_program_is_written_by_no_thread_that_computes(job: Job, tmp_path: Path, name: str) -> None:
+    job.start(f"{HEAD}{LOAD}{PIPE}", "0", library(tmp_path, name))
+    assert "waits for data from a pipe" in closed(job, job.pid).mechanism
+
+
+def test_a_pipe_may_be_written_by_a_thread_that_sends(job: Job, tmp_path: Path) -> None:
+    job.start(f"{HEAD}{LOAD}{PIPE}", "0", library(tmp_path, "libucs.so.0"))
+    assert see(job, job.pid).open_reason
 
 
 @pytest.mark.parametrize("name", ["libmine.so.1", "libcudaextra.so.1"])
@@ -169,3 +186,25 @@ def test_a_main_thread_that_waits_for_sigterm_does_so_on_purpose(job: Job) -> No
     job.start(f"{HEAD}{code}", "0")
     for _ in range(3):
         assert see(job, job.pid, step=7).open_reason
+
+
+C, TORCH, CUDA = "/usr/lib/libc.so.6", "/site-packages/torch/lib/libtorch_cpu.so", "/usr/lib/libcuda.so.1"
+INTERPRETER = "/usr/lib/libpython3.11.so.1.0"
+
+
+def test_a_thread_of_a_driver_carries_out_no_collective_that_torch_itself_waits_in() -> None:
+    def at(*paths: str) -> Libraries:
+        return Libraries(frozenset(paths), frozenset(paths))
+
+    frames = (Frame("all_reduce", "/site-packages/torch/distributed/distributed_c10d.py", 1),)
+    gives = recognized.given((), False, at(C, CUDA), ())
+    assert recognized.needed(frames, at(C, INTERPRETER, TORCH)) not in gives
+    for paths in (
+        (C, TORCH, CUDA),
+        (C, INTERPRETER),
+        (C, TORCH.replace("cpu", "cuda")),
+        (C, TORCH, "/lib/libnccl.so.2"),
+    ):
+        assert recognized.needed(frames, at(*paths)) in gives, paths
+    assert recognized.needed(frames, None) in gives
+    assert recognized.needed(frames, at(C, TORCH)) in recognized.given((), False, at(C, TORCH), ()), "gloo's threads"
