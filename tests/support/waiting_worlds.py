@@ -283,7 +283,7 @@ def made(chance: random.Random) -> State:
             holders = chance.sample(range(number), chance.randint(1, number))
             ends |= {(process, (kind, which, mode)) for process in holders}
             outer |= {(kind, which, mode)} if chance.random() < 0.08 else set()
-    passing = chance.random() < 0.35
+    passing = chance.random() < 0.27
     if passing and number > 1:  # what one gives away and waits for, another one may be given
         ends = {one for one in ends if one[1][:2] != ("pipe", 0)} | {(0, ("pipe", 0, mode)) for mode in "rw"}
     ends |= {(process, ("event", 0, "rw")) for process in range(number) if chance.random() < 0.7}

@@ -93,7 +93,7 @@ def test_what_is_proved_never_moves_in_any_schedule_and_much_of_what_is_stuck_is
     proved, stuck = sum(one.proved for one in found), sum(one.stuck for one in found)
     record_property("proved", f"{proved} of {stuck} in {len(found)} worlds")
     assert all(one.stuck for one in found if one.proved)
-    assert proved >= 0.45 * stuck > 0.05 * len(found), f"{proved} of {stuck} are proved, in {len(found)} worlds"
+    assert proved >= 0.4 * stuck > 0.05 * len(found), f"{proved} of {stuck} are proved, in {len(found)} worlds"
 
 
 def without(*_: Any) -> set[int]:
