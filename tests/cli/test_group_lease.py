@@ -1,5 +1,6 @@
 """Ftruns of one group on loopback that share a state dir: what the lease of their coordinator in it must not do."""
 
+import json
 import os
 import signal
 import time
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from cli.test_group_orders import Pair
-from support.runs import Run, Runs, wait_for
+from support.runs import Run, Runs, alive, wait_for
 from support.runs import runs as runs
 
 
@@ -38,7 +39,7 @@ class Sharing(Pair):
         return sorted(found, key=lambda one: int(one.name))
 
 
-@pytest.mark.parametrize("shape", ["2"])
+@pytest.mark.parametrize("shape", ["2", "1:2"])
 def test_the_next_schedule_starts_at_once_and_goes_on(runs: Runs, shape: str) -> None:
     pair = Sharing(runs, shape)
     for _ in range(2):
@@ -49,3 +50,26 @@ def test_the_next_schedule_starts_at_once_and_goes_on(runs: Runs, shape: str) ->
         assert {first.wait(), second.wait()} <= {143, 195}
         assert len(first.named("spawned")) == len(second.named("spawned")) == 1
     assert bool(pair.places) == (shape != "2")
+
+
+def test_a_clean_end_ends_the_lease_too(runs: Runs) -> None:
+    pair = Sharing(runs, "1:2")
+    first, second = pair.schedule()
+    wait_for(lambda: len(pair.places) > 1, "a lease that is renewed")
+    os.kill(first.pid, signal.SIGTERM)
+    assert {first.wait(), second.wait()} <= {143, 195}
+    assert json.loads(pair.places[-1].read_text())["over"]
+
+
+def test_the_lease_of_a_killed_schedule_does_not_stop_the_next_one(runs: Runs) -> None:
+    pair = Sharing(runs, "1:2")
+    killed = pair.schedule()
+    wait_for(lambda: pair.places and json.loads(pair.places[-1].read_text())["witnesses"], "a lease with a witness")
+    for run in killed:
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+    newest = len(pair.places)
+    first, second = pair.schedule()
+    wait_for(lambda: len(pair.places) > newest + 1, "a lease that is renewed")
+    assert len(first.named("spawned")) == len(second.named("spawned")) == 1
+    assert alive(first.pid)

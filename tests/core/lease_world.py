@@ -122,9 +122,8 @@ class Hand:
         group = side.coordinator
         if group is None:
             return
-        everyone = group.kinds.get("ready") == world.size and not group.epoch
         certain = self.place is not None and self.place.life in group.dead_starters
-        if not self.asking and (world.now >= self.takes_at or everyone or certain):
+        if not self.asking and (world.now >= self.takes_at or group.all_new or certain):
             self.ask()
         elif lease.is_binding(self.place) and self.place is not None:
             world.tell(side, LeaseForeign(world.now, self.place.rank, self.takes_at))
@@ -136,7 +135,8 @@ class Hand:
         epoch, places = (body.epoch, body.places) if group is None else (group.epoch, group.order.places)
         before = self.place
         witnesses = self.proved if body.leads else set()
-        if lease.is_binding(before) and before is not None and (before.life != body.life or self.fresh):
+        inherits = group is None or not group.all_new
+        if lease.is_binding(before) and before is not None and inherits and (before.life != body.life or self.fresh):
             witnesses = witnesses | {*before.witnesses} - {self.me}
         mine = Place(0, body.rank, body.life, f"node-{body.boot}", body.boot, body.life, epoch, places,
                      tuple(sorted(witnesses)), written=world.now * 2 * world.dice.random())  # fmt: skip
