@@ -142,7 +142,9 @@ def _take_report(group: Coordinator, now: float, report: Report) -> Outcome:
 
 def _without_lease(group: Coordinator, event: LeaseForeign) -> Outcome:
     """Another coordinator may begin the next epoch, so the one that runs ends: who is in contact with this one must
-    not work on meanwhile."""
+    not work on meanwhile.  Where all members were new, the lease is that of a schedule before."""
+    if group.all_new and group.lease_state == "none":
+        return group, ()
     after = group._replace(lease_state="foreign", lease_until=event.until, lease_holder=event.holder)
     if group.lease_state == "foreign" or not group.epoch or not isinstance(group.phase, Gathering | Steady):
         return after, ()
@@ -223,7 +225,8 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
             return _resume(group, now, pulses)
     elif bad:
         return _begin_draining(group, now, pulses)
-    elif n("ready") == group.size and not foreign:
+    elif n("ready") == group.size:  # a lease of before says nothing about these
+        group = group._replace(all_new=True, lease_state="none" if foreign else group.lease_state)
         return _start_epoch(group, GroupRestart("first", ""), now)
     waited = now >= group.started + group.wait
     enough = n("ready", 0) >= (group.shape.fewest if waited else group.shape.most)

@@ -223,6 +223,7 @@ class Coordinator(NamedTuple):
     lease_state: Literal["none", "held", "foreign"] = "none"
     lease_until: float | None = None  # when a foreign one may end,
     lease_holder: int = 0  # and which member has it
+    all_new: bool = False  # this coordinator has started epoch 1, with every member
     ceded: frozenset[int] = frozenset()  # former holders of the lease, for which nobody waits any longer
     obstacle: str = ""  # what may keep a member from joining before the first start, for a person
     # The last epoch that all of its members have run, and those of them that may live: see `fences.may_decide`.

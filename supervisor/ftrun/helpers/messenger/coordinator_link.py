@@ -42,6 +42,7 @@ RESTARTING: Final = 30.0  # s for that while its PID 1 lives: on a crowded machi
 GIVEN_UP: Final = 3.0  # s beyond a heartbeat period; a connection that closes after such a silence was given up
 CONNECTING: Final = 0.25  # s by which RECONNECT is extended while its host connects, at most to HANDSHAKE, or it lives
 LEAVING: Final = 4.0  # s that rank 0 waits for the members to leave
+MARKING: Final = 2.0  # s that it stays until the shared folder says that the group has ended
 FLUSH: Final = 0.3  # s in which the last orders are sent; a member that has its own closes the connection earlier
 SCAN: Final = 1.0  # s between two checks for silent members
 PULSES_VALID: Final = 0.1  # s for which the collected pulses are reused
@@ -77,6 +78,7 @@ class CoordinatorLink:
         self._pulses: dict[int, Pulse] = {}
         self._pulses_at = -math.inf
         self._own_report: Report | None = None
+        self._left_at, self.marking = 0.0, False  # the shared folder does not say yet that the group has ended
         self._leaving = math.inf
         self._known_starters: Mapping[str, tuple[Starter, float]] = {}
         self._ended_lives: DeathWatch[tuple[int, str]] = DeathWatch()  # of other members, from before this process
@@ -122,7 +124,7 @@ class CoordinatorLink:
             report = report._replace(address=host, ranks=ranks)
         self._own_report = report
         if report.state == "left" and self._leaving == math.inf:
-            self._leaving = now + LEAVING
+            self._left_at, self._leaving = now, now + LEAVING
         self._decide(membership.Reported(self._running(now), report, self._pulses_if_failed(report, now)))
 
     def process(self, now: float) -> None:
@@ -170,7 +172,9 @@ class CoordinatorLink:
         if self._coordinator.order.what != "end" or not (self._coordinator.staying or may_come):
             # Nobody needs the order, or they wait for another rank 0.
             self._leaving = min(self._leaving, now + FLUSH) if self._by_fd else now
-        if now >= self._leaving:
+        if now >= self._leaving and self.marking and now < self._left_at + MARKING:
+            self._leaving = now + FLUSH / 4
+        elif now >= self._leaving:
             self._leaving = math.inf
             self._lines.send(messages.LeaveConfirmed())
             self._own_report = None

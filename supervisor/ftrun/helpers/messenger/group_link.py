@@ -84,8 +84,12 @@ class GroupLink:
                 keeper.resumed(now)
             for change in keeper.changes(now):
                 self._changed(keeper, change, now)
+            if self._leading is not None:
+                self._leading.marking = keeper.holds and not keeper.is_over and not self._ended
         self._link.process(now)
-        if keeper is not None and now >= self._next:
+        if keeper is not None and self._leading is not None and self._leading.group.order.what == "end":
+            self._mark_end(keeper, self._leading, now)
+        elif keeper is not None and now >= self._next:
             self._next = now + LOOK
             self._step(keeper, now)
         self._planned = max(now, self.due)
@@ -121,18 +125,24 @@ class GroupLink:
             # Where it hears nobody it is the one that is cut off.
             hears = any(now - at < QUIET for _, at in views.values())
             if (hears or keeper.is_fresh) and now >= keeper.renews_at():
-                keeper.take(self._endpoint, group.epoch, places, witnesses, group.order.what == "end")
+                keeper.take(self._endpoint, group.epoch, places, witnesses, group.all_new)
             return
         lost = {who: at - view.quiet for who, (view, at) in views.items() if place and view.number >= place.number}
-        everyone = not group.epoch and group.kinds.get("ready") == group.size
         certain = place is not None and place.life in group.dead_starters
         takes_at = keeper.takes_at(lost)
-        if now >= takes_at or everyone or certain:
-            keeper.take(self._endpoint, group.epoch, places, witnesses)
+        if now >= takes_at or group.all_new or certain:
+            keeper.take(self._endpoint, group.epoch, places, witnesses, group.all_new)
         if place is not None and lease.is_binding(place):
             link.lease_foreign(place.rank, takes_at, now)
         elif any(view.binding and view.life != self._address.life for view, _ in views.values()):
             link.lease_foreign(0, None, now)  # the folder cannot be read here
+
+    def _mark_end(self, keeper: LeaseKeeper, link: "CoordinatorLink", now: float) -> None:
+        """The group has ended, and the lease with it: the next schedule need not wait for that.  This process stays
+        for a moment until the folder says so."""
+        self._next = now + LOOK
+        if link.marking:
+            keeper.take(self._endpoint, link.group.epoch, link.group.order.places, set(), all_new=True, over=True)
 
     def _own_stamp(self, view: peers.LeaseView) -> float | None:
         """When the member knew for certain that this coordinator lives."""
@@ -150,7 +160,7 @@ class GroupLink:
             if keeper.proved and link.lease_view is None:
                 link.lease_view = self._lease_view
         host = link.own_host
-        if now >= takes_at and host and place is not None:
+        if now >= takes_at and host and place is not None and not place.over:
             self._mine = self._reachable(host)
             keeper.take(self._mine, place.epoch, place.places, set())
 

@@ -94,6 +94,11 @@ class LeaseKeeper:
     def resumed(self, now: float) -> None:
         self.watch = lease.resumed(self.watch, now)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the folder says that this lease has ended with its group."""
+        return self.holds and self.place is not None and self.place.over
+
     def heard(self, life: str, now: float) -> None:
         """A coordinator that has the lease has answered."""
         self.watch = lease.heard(self.watch, life, now)
@@ -115,12 +120,22 @@ class LeaseKeeper:
         """Not yet in a messenger that was started again: what PID 1 knows of the lease still holds."""
         return self._renewed > -math.inf
 
-    def take(self, endpoint: str, epoch: int, places: Places, found: set[Witness], over: bool = False) -> None:
-        """Try to take the next place; a change tells whether it succeeded.  One attempt at a time."""
+    def take(
+        self,
+        endpoint: str,
+        epoch: int,
+        places: Places,
+        found: set[Witness],
+        all_new: bool = False,
+        over: bool = False,
+    ) -> None:
+        """Try to take the next place; a change tells whether it succeeded.  One attempt at a time.  `all_new`: no
+        witness of before is in this group."""
         now, before, address = time.monotonic(), self.place, self._address
         if self._tried is not None or now < self._next or not self.proved:
             return
-        if before is not None and lease.is_binding(before) and (before.life != address.life or self.is_fresh):
+        inherits = before is not None and (before.life != address.life or self.is_fresh) and not all_new
+        if before is not None and inherits and lease.is_binding(before):
             found = found | {*before.witnesses}
         witnesses = tuple(sorted(found - {self.me})[:MOST])
         kept = places if len(places) <= MOST else ()
