@@ -26,12 +26,15 @@ class Sharing(Pair):
         sharing = ("--group-size", self.shape, "--peer-timeout", "5s", "--state-dir", str(self.state))
         return super().start(rank, *sharing, *options, **more)
 
-    def schedule(self) -> tuple[Run, Run]:
+    def schedule(self, *options: str, size: int = 2) -> list[Run]:
         """New containers."""
         self.folder = self.runs.folder / f"schedule-{time.monotonic_ns()}"
         self.folder.mkdir()
         (self.folder / "secret").write_text("x" * 32)
-        return self.both()
+        found = [self.start(rank, *options) for rank in range(size)]
+        for run in found:
+            run.until("first_beat")
+        return found
 
     @property
     def places(self) -> list[Path]:
@@ -73,3 +76,14 @@ def test_the_lease_of_a_killed_schedule_does_not_stop_the_next_one(runs: Runs) -
     wait_for(lambda: len(pair.places) > newest + 1, "a lease that is renewed")
     assert len(first.named("spawned")) == len(second.named("spawned")) == 1
     assert alive(first.pid)
+
+
+def test_members_do_not_give_up_before_the_takeover(runs: Runs) -> None:
+    """A wait that is shorter than the lease."""
+    pair = Sharing(runs, "2:3")
+    started = pair.schedule("--wait-peer", "1s", size=3)
+    wait_for(lambda: len(json.loads(pair.places[-1].read_text())["witnesses"]) == 2, "a lease with two witnesses")
+    os.kill(started[0].pid, signal.SIGKILL)
+    for run in started[1:]:
+        run.until("spawned", 2)
+        assert "contact with rank 0" not in run.stderr

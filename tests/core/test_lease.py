@@ -11,6 +11,7 @@ from core.test_coordinator_properties import shape_of
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place, Watch
 from ftrun.core.group.membership import Shape
+from ftrun.messages.peers import MemberAddress
 
 SEEDS = 8 if os.environ.get("FTRUN_HYPOTHESIS") == "fast" else 15
 LONG = 300
@@ -139,6 +140,16 @@ def test_a_lease_lasts_at_least_twice_as_long_as_a_stop() -> None:
     assert lease.stops_at(100.0, [(1, "one")], {(1, "one"): 130.0}, 60.0, 660.0, 15.0) == 170.0
     assert lease.stops_at(100.0, [(1, "one")], {(1, "one"): 9000.0}, 60.0, 660.0, 15.0) == 800.0
     assert lease.stops_at(100.0, [], {}, 60.0, 660.0, 15.0) == math.inf
+
+
+def test_a_member_does_not_give_up_before_another_one_can_take_over() -> None:
+    silence, wait, drain = 5.0, 15.0, 15.0
+    assert lease.alone(silence, wait, drain, False) == 20.0
+    left = lease.alone(silence, wait, drain, True)
+    assert left >= lease.length(silence, drain) + 7.0 + lease.RENEWAL + lease.TURN * 3
+    assert lease.alone(60.0, 600.0, drain, True) == 660.0
+    address = MemberAddress(3, 1, "h:1", None, wait, drain, 1.0, "", "life", "node", "boot", silence)
+    assert (address.lease, address._replace(folder="/state").lease) == (20.0, left)
 
 
 def test_a_place_names_the_holders_since_the_epoch_began() -> None:

@@ -32,7 +32,7 @@ def test_rank_0_without_its_network_ends_no_command(hosts: Make) -> None:
     group.until_step(group.book.step + 10)
     here.hosts[0].restore()
     for one in others:
-        prints(one, "contact with rank 0 is restored after")
+        prints(one, "contact with the coordinator is restored after")
     assert not zero.named("lost")
     group.finish()
     group.must_end(0, epochs=[1])

@@ -66,10 +66,11 @@ class Tenure(NamedTuple):
 
 class RankZeroSilent(NamedTuple):
     """Rank 0 has not answered for too long; sent once until the next `Contact`.  `takeover`: the seconds until another
-    member takes its place; None: none does."""
+    member takes its place; None: none does.  `holder`: the member that coordinates."""
 
     why: str
     takeover: float | None = None
+    holder: int = 0
 
 
 class Refused(NamedTuple):

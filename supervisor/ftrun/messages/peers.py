@@ -11,7 +11,7 @@ so that the end of the old connection does not count as the end of the member.
 import json
 from typing import Any, Final
 
-from ftrun.core.group.lease import Place
+from ftrun.core.group.lease import Place, alone
 from ftrun.core.group.messages import (
     MOST_LIVES,
     SILENCE,
@@ -58,7 +58,7 @@ class MemberAddress(NamedTuple):
     `silence`: seconds without a message after which a member counts as lost.  `least`, `spares`, `replaces`,
     `scale_out`: as in `membership.Shape`.  `port`: as long as this ftrun lives, it accepts connections there; 0: there
     is none.  `contained`: if it dies, the kernel ends all of its processes.  `folder`: where the group may have a
-    lease; empty: nowhere."""
+    lease; empty: nowhere, as in a group of a fixed size, which has no lease."""
 
     size: int
     rank: int
@@ -79,6 +79,11 @@ class MemberAddress(NamedTuple):
     port: int = 0
     contained: bool = False
     folder: str = ""
+
+    @property
+    def lease(self) -> float:
+        """How long a member goes on without its coordinator."""
+        return alone(self.silence, self.wait, self.drain, bool(self.folder))
 
 
 class LeaseView(NamedTuple):

@@ -134,8 +134,11 @@ def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
         left = _lease_left(found) if found.takeover is None else found.takeover
         shown = shown._replace(deadline=left, next=f"{text[0].upper()}{text[1:]}.")
     elif found is not None and found.is_cut_off and shown.alive and shown.phase in states.LIVE:
-        left, who = _lease_left(found), _named(found, 0)
+        left, who = _lease_left(found), _named(found, found.holder)
         ends = f"the job ends with {exit_codes.HANG_LIMIT.code} in {seconds(left)} unless {who} is back"
+        if found.takeover is not None:
+            left = found.takeover
+            ends = f"another member takes the place of {who} in {seconds(left)}, unless it is back"
         shown = shown._replace(deadline=left, next=f"The command keeps running; {ends}.")
     if found is not None and found.is_cut_off and shown.alive and shown.group:
         shown = shown._replace(group=f"{shown.group}, when rank 0 was last heard of")

@@ -27,6 +27,7 @@ from ftrun.core.named_tuple import NamedTuple
 RENEWAL: Final = 2.0  # s between two renewals
 LATE: Final = 5.0  # s for an order that is on its way, and for clocks that do not run alike
 TURN: Final = 0.5  # s between the attempts of two witnesses, so that the lowest that is left takes over
+HANDOVER: Final = 20.0  # s, at most, from the end of a lease until the others hear the new coordinator
 MOST_FORMER: Final = 16
 Witness = tuple[int, str]  # a member, and the life of its ftrun
 
@@ -61,6 +62,12 @@ def length(silence: float, drain: float) -> float:
     """How long a lease lasts: as long as the silence after which any member counts as lost, and at least twice what its
     holder needs to stop."""
     return max(silence, 2 * (drain + LATE))
+
+
+def alone(silence: float, wait: float, drain: float, shared: bool) -> float:
+    """How long a member goes on without its coordinator, from its last contact.  Where another one may take over, as
+    in a `shared` folder, it must not end before that: the lease counts in place of a shorter wait."""
+    return max(silence + wait, length(silence, drain) + HANDOVER) if shared else silence + wait
 
 
 def seen(watch: Watch, place: Place, now: float) -> Watch:

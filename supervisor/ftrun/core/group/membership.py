@@ -223,6 +223,7 @@ class Coordinator(NamedTuple):
     lease_state: Literal["none", "held", "foreign"] = "none"
     lease_until: float | None = None  # when a foreign one may end,
     lease_holder: int = 0  # and which member has it
+    lease: float = 0.0  # how long a member's command may continue after its last contact (clients/messenger)
     all_new: bool = False  # this coordinator has started epoch 1, with every member
     ceded: frozenset[int] = frozenset()  # former holders of the lease, for which nobody waits any longer
     obstacle: str = ""  # what may keep a member from joining before the first start, for a person
@@ -262,11 +263,6 @@ class Coordinator(NamedTuple):
     def epoch(self) -> int:
         """The highest epoch that was reported or ordered."""
         return self.order.epoch
-
-    @property
-    def lease(self) -> float:
-        """How long a member's command may continue after the last message from rank 0 (clients/messenger)."""
-        return self.silence + self.wait
 
     @property
     def deadline(self) -> float | None:
@@ -319,7 +315,9 @@ def new_coordinator(
 ) -> Coordinator:
     """A new coordinator, without any knowledge."""
     phase, everyone = Gathering(now + wait, now + HINT), frozenset(range(shape.size))
-    return Coordinator(shape, wait, drain, heal, now, phase, silence=silence, placed=everyone, own=own)
+    return Coordinator(
+        shape, wait, drain, heal, now, phase, silence=silence, placed=everyone, own=own, lease=silence + wait
+    )
 
 
 def kind_of(member: MemberState, epoch: int, fenced: bool) -> Kind:

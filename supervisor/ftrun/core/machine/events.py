@@ -347,12 +347,13 @@ class GroupOrderReceived(NamedTuple):
 
 class CoordinatorSilent(NamedTuple):
     """Rank 0 has been silent for `--peer-timeout`; `why` is a sentence.  ftrun waits for rank 0 until `until`.
-    `takeover`: the seconds until another member takes its place; None: none does."""
+    `takeover`: the seconds until another member takes its place; None: none does.  `holder`: the member that is it."""
 
     now: float
     why: str
     until: float
     takeover: float | None = None
+    holder: int = 0
 
 
 class CoordinatorLost(NamedTuple):

@@ -243,7 +243,7 @@ def on_coordinator_silent(job: Job, phase: Phase, event: ev.CoordinatorSilent, p
         fields = (("why", event.why), ("wait", event.takeover), ("then", "replace"))
     written: Effects = (
         do.Persist("group", (("what", "unheard"), ("epoch", job.ledger.epoch), ("why", event.why))),
-        do.Persist("lost", (("member", 0), *fields)),
+        do.Persist("lost", (("member", event.holder), *fields)),
     )
     left = f"ftrun waits at most {durations.seconds(wait)} for rank 0"
     if event.takeover is not None:

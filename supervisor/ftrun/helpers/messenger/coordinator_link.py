@@ -89,7 +89,7 @@ class CoordinatorLink:
             membership.Shape(address.size, address.least, address.spares, address.replaces, address.scale_out),
             *(address.wait, address.drain, address.heal, address.silence),
             Starter(address.life, address.node, address.boot, "", address.port, address.contained, rank=address.rank),
-        )
+        )._replace(lease=address.lease)
         self._stopped = 0.0  # s for which this process was stopped: see `_note_stop`
         self._order, self._sent_order, self._delivered_order = peers.dump(self._coordinator.order), b"", b""
         self._next = self._scan = self._planned = self._lenient_until = now

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place
-from ftrun.core.group.membership import Shape
 from ftrun.core.group.messages import Report
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.group_view import Answer
@@ -40,8 +39,7 @@ class GroupLink:
         self._following: MemberLink | None = None
         self._report: Report | None = None
         self._endpoint = address.endpoint  # of the coordinator
-        fixed = Shape(address.size, address.least, address.spares).is_fixed
-        self._keeper = LeaseKeeper(address, lines) if address.folder and not fixed else None
+        self._keeper = LeaseKeeper(address, lines) if address.folder else None
         self._ended = False  # the lease, so that the ranks here stop
         self._tenure: float | None = None  # as PID 1 was told
         self._mine = ""  # where it would be the coordinator

@@ -349,7 +349,7 @@ class MemberLink:
         if not self._cut and now >= self._silence_ends:
             self._cut = True
             takeover = max(0.0, self.view.takeover - now) if self.view.takeover else None
-            self._lines.send(messages.RankZeroSilent(self._cut_reason(), takeover))
+            self._lines.send(messages.RankZeroSilent(self._cut_reason(), takeover, self.view.holder))
 
     def _renew(self) -> None:
         self._renew_at = self._awaiting = math.inf
@@ -365,7 +365,8 @@ class MemberLink:
         self._socket.connect(self._url)
 
     def _cut_reason(self) -> str:
-        where = f"rank 0 ({self._address.endpoint})"
+        who = f"member {self.view.holder}" if self.view.holder else "rank 0"
+        where = f"{who} ({self._address.endpoint})"
         if self._refusal:
             return f"{where} does not accept this node: {self._refusal}"
         if self._confirmed is None:

@@ -22,7 +22,7 @@ STILL: Final = 120.0  # s without a heartbeat, far less than a stall
 BEGINS: Final = ("hang", "fault")
 DECIDES: Final = ("restart", "recovering", "ended")
 ASKED: Final = ("manual", "returned")  # restarts that are no incident
-RESTORED: Final = "contact with rank 0 is restored"
+RESTORED: Final = "contact with the coordinator is restored"
 
 
 class Due(NamedTuple):

@@ -4,8 +4,9 @@ In a group it sends reports to rank 0, and turns the messages of rank 0 into eve
 invalid messages for long is treated as a silent rank 0.
 
 A member without contact to rank 0 continues its command for its lease: `--peer-timeout`, after which rank 0 may count
-it as lost, plus `--wait-peer`, for which rank 0 then waits.  After that, its place in the group may be taken by another
-process (`core.group.membership.fence`), so the command has to end.
+it as lost, plus `--wait-peer`, for which rank 0 then waits, and at least until another one can have taken over
+(`lease.alone`).  After that, its place in the group may be taken by another process (`core.group.fences`), so the
+command has to end.
 """
 
 import math
@@ -121,8 +122,8 @@ class GroupMessenger(Messenger):
                     self._life.clear()
             case messages.Tenure(until):
                 self._tenure = until
-            case messages.RankZeroSilent(why, takeover):
-                return [self._contact_lost(why, now, takeover)]
+            case messages.RankZeroSilent(why, takeover, holder):
+                return [self._contact_lost(why, now, takeover, holder)]
             case messages.Refused(why, final, over):
                 self._refusal = f"{self._rank_zero} does not take this node: {why}"
                 self.problem(self._refusal)
@@ -173,7 +174,7 @@ class GroupMessenger(Messenger):
 
     @property
     def _lease_end(self) -> float:
-        return max(self._silent_since + self._address.silence + self._address.wait, self._resumed_until)
+        return max(self._silent_since + self._address.lease, self._resumed_until)
 
     @property
     def _resumed_until(self) -> float:
@@ -228,9 +229,10 @@ class GroupMessenger(Messenger):
         self.send(messages.SeekImports())
 
     def _lease_folder(self) -> str:
-        """Where the group has a lease, if its members share that folder: they find that out by themselves."""
-        path = state_dir(self.context.settings)
-        return os.path.abspath(path) if path is not None else ""
+        """Where the group has a lease, if its members share that folder: they find that out by themselves.  One of a
+        fixed size has none, since it cannot go on without member 0."""
+        path, group = state_dir(self.context.settings), self.context.group
+        return os.path.abspath(path) if path is not None and group is not None and group.is_elastic else ""
 
     def _life_sign(self) -> int:
         """The number of a port by which rank 0 finds out that this ftrun has died; 0: there is none."""
@@ -279,19 +281,19 @@ class GroupMessenger(Messenger):
 
     def _contact(self, sent_at: float, now: float) -> None:
         if self._silent:
-            what = f"contact with rank 0 is restored after {durations.seconds(now - self._silent_since)}"
+            what = f"contact with the coordinator is restored after {durations.seconds(now - self._silent_since)}"
             self._note(what, what)
         self._last_contact = max(self._silent_since, sent_at)
         self._silent = self._lost = False
         self._resumed = None
         self._refusal = ""
 
-    def _contact_lost(self, why: str, now: float, takeover: float | None = None) -> ev.Event:
+    def _contact_lost(self, why: str, now: float, takeover: float | None = None, holder: int = 0) -> ev.Event:
         if (self._last_contact is None and now >= self._resumed_until) or now >= self._lease_end:
             self._lost = True
             return ev.CoordinatorLost(now, self._refusal or why)
         self._silent = True
-        return ev.CoordinatorSilent(now, self._refusal or why, self._lease_end, takeover)
+        return ev.CoordinatorSilent(now, self._refusal or why, self._lease_end, takeover, holder)
 
 
 def _port_of_round(job: Job) -> int:
