@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cli.test_group_orders import Pair
-from support.runs import Run, Runs, alive, wait_for
+from ftrun.core.group import lease
+from support.runs import Run, Runs, alive, descendants, wait_for
 from support.runs import runs as runs
 
 
@@ -87,3 +88,19 @@ def test_members_do_not_give_up_before_the_takeover(runs: Runs) -> None:
     for run in started[1:]:
         run.until("spawned", 2)
         assert "contact with rank 0" not in run.stderr
+
+
+@pytest.mark.slow
+def test_a_job_that_is_suspended_as_a_whole_and_resumed_goes_on(runs: Runs) -> None:
+    pair = Sharing(runs, "1:2")
+    started = pair.schedule()
+    wait_for(lambda: len(json.loads(pair.places[-1].read_text())["witnesses"]) == 1, "a lease with a witness")
+    stopped = [pid for run in started for pid in (run.pid, *descendants(run.pid))]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(lease.length(5.0, 6.0) + 8.0)  # nothing happens meanwhile that could be waited for
+    newest = len(pair.places)
+    for pid in reversed(stopped):
+        os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: len(pair.places) > newest + 5, "a lease that is renewed")
+    assert [len(run.named("spawned")) for run in started] == [1, 1]

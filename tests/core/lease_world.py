@@ -13,6 +13,7 @@ from ftrun.core.group.membership import Effects, Event, LeaseForeign, LeaseTaken
 from ftrun.core.group.messages import Report
 
 RESUMED: Final = 8.0  # s that PID 1 has after it was suspended (pid1/clients/messenger.py)
+DOUBT: Final = 6.0  # as in helpers/messenger/group_link.py
 FOREVER: Final = 1e9
 
 
@@ -111,7 +112,9 @@ class Hand:
     def lead(self) -> None:
         world, body, side = self.world, self.body, self.body.side
         if self.holds or self.ended:
-            if not self.ended and world.now >= self.stops:
+            if not self.ended and self.stops <= world.now < self.thawed + DOUBT:
+                world.tell(side, LeaseForeign(world.now, body.rank, doubted=True))
+            elif not self.ended and world.now >= self.stops:
                 self.ended = True
                 self.stop_ranks()
                 world.tell(side, LeaseForeign(world.now, body.rank))

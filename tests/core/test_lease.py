@@ -93,6 +93,27 @@ def test_a_group_of_a_fixed_size_has_no_lease_that_could_end_it() -> None:
     assert {(body.state, body.epoch) for body in world.current()} == {("running", 1)}
 
 
+def test_a_job_that_is_suspended_as_a_whole_goes_on() -> None:
+    world = LeaseWorld(1, 4, 0.0, Shape(4, 2))
+    world.run(60.0)
+    for hand in world.hands.values():
+        hand.frozen = 60.0 + world.length - world.drain - lease.LATE + 2.0
+    world.run(200.0)
+    assert {(body.state, body.epoch) for body in world.current()} == {("running", 1)}
+
+
+def test_a_holder_that_alone_was_suspended_stops_at_once() -> None:
+    world = LeaseWorld(1, 4, 0.0, Shape(4, 2))
+    world.run(60.0)
+    zero = world.current()[0]
+    world.hands[zero.life].frozen = resumed = 60.0 + 3 * world.length
+    world.run(resumed - 1.0)
+    assert {(body.state, body.epoch) for body in world.current()[1:]} == {("running", 2)}
+    world.run(resumed + 3.0)
+    assert not zero.leads
+    assert zero.state != "running"
+
+
 def test_without_a_folder_nobody_takes_over() -> None:
     world = LeaseWorld(1, 4, 0.0, Shape(4, 2))
     world.born = lambda rank, born=world.born: _blind(world, born(rank))  # type: ignore[method-assign,misc]

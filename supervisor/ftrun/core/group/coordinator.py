@@ -145,6 +145,8 @@ def _without_lease(group: Coordinator, event: LeaseForeign) -> Outcome:
     not work on meanwhile.  Where all members were new, the lease is that of a schedule before."""
     if group.all_new and group.lease_state == "none":
         return group, ()
+    if event.doubted:
+        return (group._replace(lease_state="doubted") if group.lease_state == "held" else group), ()
     after = group._replace(lease_state="foreign", lease_until=event.until, lease_holder=event.holder)
     if group.lease_state == "foreign" or not group.epoch or not isinstance(group.phase, Gathering | Steady):
         return after, ()
@@ -210,7 +212,7 @@ def _assess(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outc
 
 
 def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
-    n, foreign = group.kinds.get, group.lease_state == "foreign"
+    n, foreign = group.kinds.get, group.has_no_lease
     here = not group.unseen and not n("gone")
     at_work = n("running", 0) + n("done", 0)
     bad = n("fallen", 0) + n("ending", 0)
@@ -369,7 +371,7 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
     over = max((over_at(group, rank) for rank in absent), default=now)
     over = max(over, starters_over_at(group, absent))
     startable = restart is not None and over <= now and can_start(group, len(absent), waited)
-    if startable and restart is not None and may_decide(group) and group.lease_state != "foreign":
+    if startable and restart is not None and may_decide(group) and not group.has_no_lease:
         return _start_epoch(group, restart, now)
     until = max(phase.since, losses.newest if losses.newest is not None else phase.since) + drain_time(group)
     until = max((until, *group.fences.values(), over if group.starters else until))

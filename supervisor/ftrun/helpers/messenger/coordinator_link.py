@@ -200,6 +200,10 @@ class CoordinatorLink:
     def lease_taken(self, before: Place | None, now: float) -> None:
         self._decide(membership.LeaseTaken(self._running(now), before))
 
+    def lease_doubted(self, now: float) -> None:
+        if self._coordinator.lease_state == "held":
+            self._decide(membership.LeaseForeign(self._running(now), self._address.rank, doubted=True))
+
     def lease_foreign(self, holder: int, until: float | None, now: float) -> None:
         until = None if until is None or until == math.inf else self._running(until)
         known = self._coordinator

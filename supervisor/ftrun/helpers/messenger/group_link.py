@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LOOK: Final = 0.25  # s between two looks at what the lease requires
 QUIET: Final = 7.0  # s; members report at least every 4.5 s
+DOUBT: Final = 6.0  # s after a suspension, until the folder has told whether another one has taken the lease
 STEP: Final = 0.2  # s by which the end of a lease changes at least, for PID 1 to be told
 
 
@@ -43,7 +44,7 @@ class GroupLink:
         self._ended = False  # the lease, so that the ranks here stop
         self._tenure: float | None = None  # as PID 1 was told
         self._mine = ""  # where it would be the coordinator
-        self._next = self._planned = 0.0
+        self._next = self._planned = self._doubted_until = 0.0
         if address.rank:
             self._follow(address.endpoint)
         else:
@@ -80,6 +81,7 @@ class GroupLink:
         if keeper is not None:
             if self._planned and now > self._planned + LATE:
                 keeper.resumed(now)
+                self._doubted_until = now + DOUBT
             for change in keeper.changes(now):
                 self._changed(keeper, change, now)
             if self._leading is not None:
@@ -115,7 +117,9 @@ class GroupLink:
         if keeper.holds or self._ended:
             heard = {who: at for who, (view, _) in views.items() if (at := self._own_stamp(view)) is not None}
             until = keeper.stops_at(heard, link.certainly_dead)
-            if now >= until and not self._ended:
+            if until <= now < self._doubted_until:
+                link.lease_doubted(now)
+            elif now >= until and not self._ended:
                 self._ended = True
                 link.lease_foreign(self._address.rank, None, now)
             if not self._ended:
