@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from cli.test_group_orders import Pair
 from ftrun.core.group import lease
-from support.runs import Run, Runs, alive, descendants, wait_for
+from support.runs import Run, Runs, alive, descendants, wait_for, words
 from support.runs import runs as runs
 
 
@@ -104,3 +105,17 @@ def test_a_job_that_is_suspended_as_a_whole_and_resumed_goes_on(runs: Runs) -> N
         os.kill(pid, signal.SIGCONT)
     wait_for(lambda: len(pair.places) > newest + 5, "a lease that is renewed")
     assert [len(run.named("spawned")) for run in started] == [1, 1]
+
+
+def test_a_helper_of_the_lease_that_dies_is_started_again(runs: Runs) -> None:
+    pair = Sharing(runs, "1:2")
+    first, _ = pair.schedule()
+    wait_for(lambda: len(pair.places) > 1, "a lease that is renewed")
+    (clerk,) = [pid for pid in descendants(first.pid) if "lease_clerk" in words(pid)]
+    os.kill(clerk, signal.SIGKILL)
+    wait_for(lambda: not alive(clerk), "the end of the helper")
+    newest = len(pair.places)
+    wait_for(lambda: len(pair.places) > newest + 2, "a lease that is renewed by the next one")
+    shutil.rmtree(pair.places[-1].parent)
+    wait_for(lambda: len(pair.places) > 2, "a lease that goes on in a new folder")
+    assert len(first.named("spawned")) == 1

@@ -60,9 +60,15 @@ class LeaseKeeper:
         name = blake2b(f"{address.job}\0{self._address.endpoint}\0{address.size}".encode(), digest_size=8).hexdigest()
         self._folder = f"{address.folder}/lease-{name}"
         look = min(max(LOOK, address.size / LOOKS_PER_SECOND), LONGEST)
-        words = [sys.executable, "-I", "-c", CODE, "\n".join(sys.path[:2]), self._folder, str(address.rank), str(look)]
+        args = "\n".join(sys.path[:2]), self._folder, str(address.rank), str(look)
+        self._words = [sys.executable, "-I", "-c", CODE, *args]
+        self._unsure = 0, math.inf  # a place that may be taken, since its clerk died meanwhile, and since when
+        self._start_at = math.inf  # when a clerk that has died is started again
+        self._start()
+
+    def _start(self) -> None:
         self._clerk = subprocess.Popen(
-            words,
+            self._words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -151,16 +157,33 @@ class LeaseKeeper:
 
     def changes(self, now: float) -> list[Change]:
         """What the clerk has said since the last call, as far as it is news."""
+        if now >= self._start_at:
+            self._start_at = math.inf
+            self._start()
         try:
-            content = os.read(self.source, 65536)
+            content = os.read(self.source, 65536) if self.source >= 0 else None
         except OSError:
             return []
-        if not content:  # it has ended: without it there is no lease that could be renewed
-            self._lines.problem("the helper of the lease in the shared folder has ended")
-            self.source = -1
+        if content is None:
+            return []
+        if not content:
+            self._ended(now)
             return []
         *found, self._left = (self._left + content).split(b"\n")
         return [change for line in found if (change := self._told(line, now)) is not None]
+
+    def _ended(self, now: float) -> None:
+        """The clerk has died: without one no lease can be renewed.  What it was about to take may be taken."""
+        self._lines.problem("the helper of the lease in the shared folder has died, and is started again")
+        for pipe in (self._clerk.stdin, self._clerk.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._to = self.source = -1
+        self._clerk.poll()
+        if self._tried is not None:
+            (new, _, began), self._tried = self._tried, None
+            self._unsure = new.number, min(began, self._unsure[1]) if self._unsure[0] == new.number else began
+        self._left, self._start_at = b"", now + AGAIN
 
     def _told(self, line: bytes, now: float) -> Change | None:
         said = json.loads(line)
@@ -172,7 +195,9 @@ class LeaseKeeper:
             (new, before, began), self._tried = self._tried, None
             first = before is not None and before.life != new.life
             self._began = now if first else self._began
-            self.watch, self._renewed, self.bound = Watch(new, now), began, {*new.witnesses}
+            number, earlier = self._unsure
+            self.bound = self.bound if number == new.number else {*new.witnesses}
+            self.watch, self._renewed = Watch(new, now), earlier if number == new.number else began
             return Change(True, before)
         elif "seen" in said:
             return self._seen(said["seen"], now)
