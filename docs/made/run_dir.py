@@ -41,6 +41,7 @@ STATE: Final = (
     File("reports/*/attempt-*.md", "copies of the reports of each ftrun, its last 16, with at most 256 KiB each"),
     File("verdict.json", "why ftrun ended, with the node"),
     File("verdict-member-*.json", "the same of a member of a group that ended alone, while the others go on"),
+    File("lease-*/", "who coordinates the group, where its members share this folder and their number may change"),
     File("phases.json", "which of several phases are done; `phases-N.json` for task N of several"),
 )
 

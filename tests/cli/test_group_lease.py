@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import time
@@ -119,3 +120,18 @@ def test_a_helper_of_the_lease_that_dies_is_started_again(runs: Runs) -> None:
     shutil.rmtree(pair.places[-1].parent)
     wait_for(lambda: len(pair.places) > 2, "a lease that goes on in a new folder")
     assert len(first.named("spawned")) == 1
+
+
+@pytest.mark.slow
+def test_a_disk_on_which_nothing_can_be_written_disturbs_nobody(runs: Runs) -> None:
+    pair = Sharing(runs, "1:2")
+    started = pair.schedule("--wait-peer", "1s")
+    wait_for(lambda: len(json.loads(pair.places[-1].read_text())["witnesses"]) == 1, "a lease with a witness")
+    for run in started:
+        (clerk,) = [pid for pid in descendants(run.pid) if "lease_clerk" in words(pid)]
+        resource.prlimit(clerk, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    time.sleep(2 * lease.length(5.0, 6.0))  # what must not happen meanwhile
+    newest = len(pair.places)
+    assert [len(run.named("spawned")) for run in started] == [1, 1]
+    assert all(run.process.poll() is None for run in started)
+    assert len(pair.places) == newest

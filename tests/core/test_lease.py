@@ -160,6 +160,8 @@ def test_a_lease_lasts_at_least_twice_as_long_as_a_stop() -> None:
     assert lease.stops_at(100.0, [(1, "one")], {}, 60.0, 660.0, 15.0) == 140.0
     assert lease.stops_at(100.0, [(1, "one")], {(1, "one"): 130.0}, 60.0, 660.0, 15.0) == 170.0
     assert lease.stops_at(100.0, [(1, "one")], {(1, "one"): 9000.0}, 60.0, 660.0, 15.0) == 800.0
+    assert lease.stops_at(100.0, [(1, "one")], {(1, "one"): 9000.0}, 60.0, 660.0, 15.0, 8990.0) == 9040.0  # a full disk
+    assert lease.stops_at(100.0, [(1, "one")], {}, 60.0, 660.0, 15.0, 8990.0) == 140.0
     assert lease.stops_at(100.0, [], {}, 60.0, 660.0, 15.0) == math.inf
 
 

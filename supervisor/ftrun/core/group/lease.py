@@ -11,8 +11,9 @@ Times in a place are for people.  Each side measures by its own monotonic clock:
 
 `witnesses` of a place are the processes that have proved that they see this folder, and write to it.  Only these may
 take over, or testify to a new process of the holder's member that they have lost contact with the holder.  So a holder
-that still hears all of them keeps its lease although the folder stalls, but no longer than `patience` beyond: a
-healthy job must not end for a disk that is slow.  Without witnesses nothing follows from a lease at all.
+that still hears all of them keeps its lease although the folder stalls, but no longer than `patience` beyond, and
+although nothing can be written there, for as long as it sees that nobody else could: a healthy job must not end for a
+disk that is slow or full.  Without witnesses nothing follows from a lease at all.
 
 A group of a fixed size cannot go on without its member 0, so that it has nobody to make room for, and no lease.
 """
@@ -123,14 +124,16 @@ def stops_at(
     length: float,
     patience: float,
     drain: float,
+    looked: float = -math.inf,
 ) -> float:
     """Until when the holder's own ranks may run, and its coordinator may decide.  `renewed`: when it began to take its
     newest place; `witnesses`: of that and of one that it may have taken, but for those that are certainly dead;
-    `heard`: for each a time when it knew for certain that the holder lives, by the holder's clock."""
+    `heard`: for each a time when it knew for certain that the holder lives, by the holder's clock; `looked`: when the
+    folder was seen to have no newer place."""
     if not witnesses:
         return math.inf
     contact = min(heard.get(witness, -math.inf) for witness in witnesses)
-    latest = max(renewed, min(contact, renewed + patience))
+    latest = max(renewed, min(contact, max(renewed, looked) + patience))
     return latest + length - drain - LATE
 
 

@@ -2,8 +2,9 @@
 which must not touch a disk that may hang: `FOLDER RANK SECONDS`, the last between two looks.  It may block there for as
 long as the disk does.
 
-stdin: a place to take, as JSON, one a line.  stdout: `{"seen": PLACE}`, a newer one; `{"taken": NUMBER}`;
-`{"failed": WHY}`; and once `{"proved": true}`, when it has written a file of its own.
+stdin: a place to take, as JSON, one a line.  stdout: `{"seen": PLACE}`, a newer one; `{"looked": true}`, after an
+attempt that failed: the newest still is; `{"taken": NUMBER}`; `{"failed": WHY}`; and once `{"proved": true}`, when it
+has written a file of its own.
 
 A place is a file that is linked to its number when it is complete.  Only the storage decides whether that succeeds, and
 the number of names of the file tells whether it did, also where the reply was lost.  Old places are removed in their
@@ -11,6 +12,7 @@ order, so that whoever takes one for the newest, since a cache shows what is old
 gone.
 """
 
+import errno
 import json
 import os
 import select
@@ -27,6 +29,7 @@ class Clerk:
     def __init__(self, folder: str, rank: str) -> None:
         self._folder, self._mark = folder, f"member-{rank}"
         self._newest, self._proved = 0, False
+        self.sees_newest = False  # the place that was the newest before still is
 
     def look(self) -> dict[str, Any] | None:
         """The newest place, if it is newer than the last one that was seen."""
@@ -36,6 +39,7 @@ class Clerk:
             self._proved = True
             say({"proved": True})
         number = max(self._numbers(), default=0)
+        self.sees_newest = 0 < number == self._newest
         if number <= self._newest or (found := self._read(number)) is None:
             return None
         self._newest = number
@@ -100,7 +104,8 @@ class Clerk:
             os.unlink(self._path(name))
         fd = os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | FLAGS, 0o600)
         try:
-            os.write(fd, content)
+            if os.write(fd, content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -114,12 +119,14 @@ def say(what: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    clerk, left, why = Clerk(*argv[:2]), b"", ""
+    clerk, left, why, failed = Clerk(*argv[:2]), b"", "", False
     while True:
         try:
             if (found := clerk.look()) is not None:
                 say({"seen": found})
-            why = ""
+            elif failed and clerk.sees_newest:
+                say({"looked": True})
+            why, failed = "", False
         except OSError as error:
             if error.strerror != why:
                 why = str(error.strerror)
@@ -134,6 +141,7 @@ def main(argv: Sequence[str]) -> int:
             try:
                 say(clerk.take(json.loads(line)))
             except (OSError, ValueError) as error:
+                failed = True
                 say({"failed": str(error)})
 
 

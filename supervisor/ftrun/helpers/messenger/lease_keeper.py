@@ -29,6 +29,7 @@ LOOK: Final = 0.5  # s between two looks of a member at the folder; more in a gr
 LOOKS_PER_SECOND: Final = 200
 LONGEST: Final = 5.0  # s
 MOST: Final = 32  # witnesses, and pairs of places; a place has to fit into a pipe
+SINCE: Final = 5.0  # s that an answer of the clerk may have been under way
 AGAIN: Final = 1.0  # s until a failed attempt is repeated
 CODE: Final = """import sys
 sys.path[:0] = sys.argv[1].split("\\n")
@@ -55,6 +56,7 @@ class LeaseKeeper:
         self.bound: set[Witness] = set()  # of the newest own place, and of those that it may have taken
         self._tried: tuple[Place, Place | None, float] | None = None  # under way: what, before which, since when
         self._renewed, self._began = -math.inf, -math.inf
+        self._looked = -math.inf  # when the folder was seen to have no newer place
         self._next = 0.0  # when the next attempt may be made
         self._left = b""
         name = blake2b(f"{address.job}\0{self._address.endpoint}\0{address.size}".encode(), digest_size=8).hexdigest()
@@ -116,7 +118,8 @@ class LeaseKeeper:
 
     def stops_at(self, heard: dict[Witness, float], dead: set[Witness]) -> float:
         drain = self._address.drain
-        return lease.stops_at(self._renewed, self.bound - dead, heard, self.length, self.patience, drain)
+        bound = self.bound - dead
+        return lease.stops_at(self._renewed, bound, heard, self.length, self.patience, drain, self._looked)
 
     def renews_at(self) -> float:
         return max(self._next, self._renewed + lease.RENEWAL)
@@ -187,7 +190,9 @@ class LeaseKeeper:
 
     def _told(self, line: bytes, now: float) -> Change | None:
         said = json.loads(line)
-        if "proved" in said:
+        if "looked" in said:
+            self._looked = now - SINCE
+        elif "proved" in said:
             self.proved = True
         elif "failed" in said:
             self._failed(str(said["failed"]), now)
