@@ -43,8 +43,8 @@ NOTHING: Final = Code()
 
 
 def of(world: World, stacks: Mapping[int, Stack]) -> Code:
-    """Of the threads of these Pythons: those that run no Python, and those that wait for a lock, or with a timeout
-    for a descriptor, of which only the innermost frames are of interest."""
+    """Of the threads of these Pythons: those that run no Python, and those that wait for a lock or a descriptor, of
+    which only the innermost frames are of interest."""
     python = {(pid, thread.tid) for pid, stack in stacks.items() for thread in stack.threads if thread.frames}
     threads = [
         (pid, thread) for pid in stacks.keys() & world.processes.keys() for thread in world.processes[pid].threads
@@ -56,7 +56,7 @@ def of(world: World, stacks: Mapping[int, Stack]) -> Code:
 def _may_be_native(thread: WaitingThread) -> bool:
     """Whether what a thread of Python waits for depends on the library that it waits in."""
     call = thread.call
-    return call is not None and (call.kind == "futex" or (call.kind == "poll" and thread.timed))
+    return call is not None and (call.kind in ("futex", "in", "out") or (call.kind == "poll" and thread.timed))
 
 
 def read(threads: Iterable[tuple[int, WaitingThread]], short: Container[Node] = ()) -> Code:
@@ -81,7 +81,7 @@ class _Program:
     def __init__(self, pid: int, mappings: Sequence[Mapped], opened: contextlib.ExitStack) -> None:
         self.paths = {mapping.start: mapping.path for mapping in mappings if "x" in mapping.permissions}
         self._mappings, self._starts = mappings, [mapping.start for mapping in mappings]
-        self._pages = dict[int, str]()  # the file of the code in a page, or empty
+        self._pages = dict[int, str | None]()  # the file of the code in a page, empty for nameless memory; None: no code
         self._memory: BinaryIO | None = None
         with contextlib.suppress(OSError):
             self._memory = opened.enter_context(open(f"/proc/{pid}/mem", "rb", buffering=0))
@@ -99,13 +99,13 @@ class _Program:
         return Libraries(near, None if short or size > MOST else near | self._files(addresses))
 
     def _files(self, addresses: Iterable[int]) -> frozenset[str]:
-        known, found = self._pages, set[str]()
+        known, found = self._pages, set[str | None]()
         for page in {address >> PAGE for address in addresses}:
             if page not in known:
                 mapping = self._at(page << PAGE)
-                known[page] = "" if mapping is None else self.paths.get(mapping.start, "")
+                known[page] = None if mapping is None else self.paths.get(mapping.start)
             found.add(known[page])
-        return frozenset(found - {""})
+        return frozenset(path for path in found if path is not None)
 
     def _at(self, address: int) -> Mapped | None:
         place = bisect.bisect_right(self._starts, address) - 1
