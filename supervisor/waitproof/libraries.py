@@ -81,7 +81,8 @@ class _Program:
     def __init__(self, pid: int, mappings: Sequence[Mapped], opened: contextlib.ExitStack) -> None:
         self.paths = {mapping.start: mapping.path for mapping in mappings if "x" in mapping.permissions}
         self._mappings, self._starts = mappings, [mapping.start for mapping in mappings]
-        self._pages = dict[int, str | None]()  # the file of the code in a page, empty for nameless memory; None: no code
+        # The pages that were met, and of those with code the file, which is empty for nameless memory.
+        self._met, self._pages = set[int](), dict[int, str]()
         self._memory: BinaryIO | None = None
         with contextlib.suppress(OSError):
             self._memory = opened.enter_context(open(f"/proc/{pid}/mem", "rb", buffering=0))
@@ -99,13 +100,12 @@ class _Program:
         return Libraries(near, None if short or size > MOST else near | self._files(addresses))
 
     def _files(self, addresses: Iterable[int]) -> frozenset[str]:
-        known, found = self._pages, set[str | None]()
-        for page in {address >> PAGE for address in addresses}:
-            if page not in known:
-                mapping = self._at(page << PAGE)
-                known[page] = None if mapping is None else self.paths.get(mapping.start)
-            found.add(known[page])
-        return frozenset(path for path in found if path is not None)
+        pages = {address >> PAGE for address in addresses}
+        for page in pages - self._met:
+            if (mapping := self._at(page << PAGE)) is not None and mapping.start in self.paths:
+                self._pages[page] = self.paths[mapping.start]
+        self._met |= pages
+        return frozenset(map(self._pages.__getitem__, pages & self._pages.keys()))
 
     def _at(self, address: int) -> Mapped | None:
         place = bisect.bisect_right(self._starts, address) - 1

@@ -46,15 +46,15 @@ class Facts(NamedTuple):
 class Proof(NamedTuple):
     """`open_reason`: why the wait may still end, or None: it never does.  `mechanism`: a sentence that says what
     waits for what.  Closed: `fingerprint` is equal for two proofs of the same deadlock, between which no thread has
-    run; `rank`, `pid`: where the deadlock is.  `followed`: the processes whose waits were.  `in_group`: only another member
-    of the group may end the wait; `group` is what it has to know for that, if it is wanted."""
+    run; `rank`, `pid`: where the deadlock is.  `followed`: all threads whose waits were.  `in_group`: only another
+    member of the group may end the wait; `group` is what it has to know for that, if it is wanted."""
 
     open_reason: str | None
     mechanism: str = ""
     fingerprint: str = ""
     rank: int | None = None
     pid: int = 0
-    followed: tuple[int, ...] = ()
+    followed: tuple[Node, ...] = ()
     group: GroupWaits | None = None
     in_group: bool = False
 
@@ -118,7 +118,7 @@ class Walk:
         for pids in suspects:
             living = next((pid for pid in pids if (pid, pid) in self.reasons or (pid, pid) not in wakers), None)
             group = _closure(pids if living is None else (living,), wakers, self._followed)
-            followed = tuple(dict.fromkeys(pid for pid, _ in group))
+            followed = tuple(group)
             if living is not None or changed or not pids:
                 who = living if living is not None else (*pids, job.root)[0]
                 sentence = describe.what_it_waits_for(who, self.reasons)
@@ -353,7 +353,11 @@ def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers], gives: Mapping[
             of.setdefault((node[0], kind), []).append(node)
     found = dict.fromkeys((pid, pid) for pid in pids if (pid, pid) in wakers)
     waiting, seen = list(found), set[tuple[int, Gives]]()
+    followed = set[tuple[int, int]]()  # by process and its wakers: alike threads share these
     for node in waiting:
+        if (alike := (node[0], id(wakers[node]))) in followed:
+            continue
+        followed.add(alike)
         own, others = wakers[node].own, wakers[node].others
         for place in sorted({(pid, own if pid == node[0] else others) for pid in wakers[node].pids} - seen, key=str):
             seen.add(place)

@@ -10,7 +10,8 @@ A timer, a device, a file, a terminal, a listening socket, and whatever leads ou
 time.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+import operator
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from waitproof import calls, handlers, recognized
@@ -50,8 +51,13 @@ class Wakers(NamedTuple):
     own: Gives = Gives.ANYTHING
     others: Gives = Gives.CODE
 
-    def also(self, pids: Iterable[int]) -> "Wakers":
-        return self._replace(pids=self.pids.union(pids))
+    def also(self, pids: Collection[int]) -> "Wakers":
+        return self._replace(pids=self.pids.union(pids)) if pids else self
+
+
+# What of a thread decides who can end its wait: all but these, and its name, which only known threads have.
+_OF_ONE: Final = frozenset({"tid", "name", "cpu", "io", "start", "runs", "line", "at"})
+_alike: Final = operator.itemgetter(*(n for n, name in enumerate(WaitingThread._fields) if name not in _OF_ONE))
 
 
 class _Open(Exception):
@@ -87,6 +93,7 @@ class Reader:
         known = [(pid, t.tid or 0, t) for pid, stack in stacks.items() for t in stack.threads]
         mains = {(pid, tid) for pid, tid, thread in known if thread.name == "MainThread"}
         keeping = {(pid, tid) for pid, tid, thread in known if thread.gil}
+        self._single, self._known = mains | keeping, dict[object, Wakers]()
         self._handlers = Handlers(world, self.frames, mains, keeping, self._python, obeying, optimistic, stepped)
         self._connections = Connections(world)
         self._unknown = frozenset(pid for pid, process in world.processes.items() if process.problem)
@@ -104,6 +111,17 @@ class Reader:
         return self._frames.get((pid, tid), ())
 
     def of(self, pid: int, thread: WaitingThread) -> Wakers:
+        """The wakers of this thread; of thousands of threads most wait alike."""
+        node = pid, thread.tid
+        if thread.tid == pid or node in self._single:
+            return self._of(pid, thread)
+        name = thread.name if thread.name in recognized.POLLING else ""
+        alike = pid, name, self._frames.get(node, ()), self._code.threads.get(node), _alike(thread)
+        if (found := self._known.get(alike)) is None:
+            found = self._known[alike] = self._of(pid, thread)
+        return found
+
+    def _of(self, pid: int, thread: WaitingThread) -> Wakers:
         process = self._world.processes[pid]
         presumed = self._presumed(pid, thread)
         self._links, self._listens = set(), False
@@ -118,8 +136,8 @@ class Reader:
         frames = self.frames(pid, thread.tid)
         if recognized.works_for_loader(self.frames(pid, pid)) and (awaited <= {pid} or recognized.awaits_task(frames)):
             others = Gives.LOADER  # of its rank; whatever else runs there neither ends nor feeds it
-        found = Wakers(None, pids, polls, frozenset(self._links), self._listens)
-        return found._replace(awaited=frozenset(awaited), handler=handler, own=own, others=others)
+        links = frozenset(self._links)
+        return Wakers(None, pids, polls, links, self._listens, frozenset(awaited), handler, own, others)
 
     def _gives(self, pid: int, thread: WaitingThread) -> tuple[Gives, Gives]:
         frames = self.frames(pid, thread.tid)
