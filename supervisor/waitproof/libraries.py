@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from waitproof.mappings import Mapping as Mapped
 from waitproof.mappings import Mappings
@@ -45,7 +45,7 @@ NOTHING: Final = Code()
 def of(world: World, stacks: Mapping[int, Stack]) -> Code:
     """Of the threads of these Pythons: those that run no Python, and those that wait for a lock or a descriptor, of
     which only the innermost frames are of interest."""
-    python = {(pid, thread.tid) for pid, stack in stacks.items() for thread in stack.threads if thread.frames}
+    python = {(pid, thread.tid or 0) for pid, stack in stacks.items() for thread in stack.threads if thread.frames}
     threads = [
         (pid, thread) for pid in stacks.keys() & world.processes.keys() for thread in world.processes[pid].threads
     ]
@@ -83,18 +83,17 @@ class _Program:
         self._mappings, self._starts = mappings, [mapping.start for mapping in mappings]
         # The pages that were met, and of those with code the file, which is empty for nameless memory.
         self._met, self._pages = set[int](), dict[int, str]()
-        self._memory: BinaryIO | None = None
+        self._memory = -1
         with contextlib.suppress(OSError):
-            self._memory = opened.enter_context(open(f"/proc/{pid}/mem", "rb", buffering=0))
+            self._memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, self._memory)
 
     def libraries(self, stack: int, instruction: int, short: bool) -> Libraries:
         """`stack`, `instruction`: the stack pointer of a thread and the address of its next instruction.  OSError if it
         cannot be read."""
-        if self._memory is None:
-            raise OSError
         mapping = self._at(stack)
         size = 0 if mapping is None else mapping.end - stack
-        content = os.pread(self._memory.fileno(), min(size, NEAR if short else MOST) // 8 * 8, stack)
+        content = os.pread(self._memory, min(size, NEAR if short else MOST) // 8 * 8, stack)
         addresses = array.array("Q", content[: len(content) // 8 * 8])
         near = self._files([instruction, *addresses[: NEAR // 8]])
         return Libraries(near, None if short or size > MOST else near | self._files(addresses))

@@ -1,6 +1,5 @@
 """What a look at many threads costs: counted, since processor time differs between machines."""
 
-import builtins
 import os
 import subprocess
 import sys
@@ -50,7 +49,7 @@ def test_threads_that_wait_alike_are_examined_once_and_the_memory_of_a_process_i
     job: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, examined = Counter[str](), Counter[int]()
-    really, of = builtins.open, wakers.Reader._of
+    really, of = os.open, wakers.Reader._of
 
     def counted(path: Any, *rest: Any, **named: Any) -> Any:
         opened[str(path)] += 1
@@ -60,7 +59,7 @@ def test_threads_that_wait_alike_are_examined_once_and_the_memory_of_a_process_i
         examined[id(self)] += 1
         return of(self, pid, thread)
 
-    monkeypatch.setattr(builtins, "open", counted)
+    monkeypatch.setattr(os, "open", counted)
     monkeypatch.setattr(wakers.Reader, "_of", counted_of)
     found = module.look(Look(job, 0.0, between=0.0))
     assert found.open_reason is None, found.open_reason
