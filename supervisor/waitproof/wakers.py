@@ -215,7 +215,7 @@ class Reader:
         return enders | (self._living_children(pid) if CHILD in process.interrupts.caught else set())
 
     def _call(self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
-        rule = _BY_CALL.get(kind_of(thread), Reader._outside)
+        rule = BY_CALL.get(kind_of(thread), Reader._outside)
         return rule(self, pid, thread, presumed)
 
     def _own_threads(self, pid: int, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
@@ -305,7 +305,7 @@ class Reader:
         if "descriptor" in world.doubts:
             raise _Open(f"waits for {end.key}, and {world.doubts['descriptor']}")
         others = {*self._unknown, *world.receiving, *self._rings}
-        return _BY_OBJECT.get(end.kind, Reader._anybody)(self, pid, end, mode, presumed, others)
+        return BY_OBJECT.get(end.kind, Reader._anybody)(self, pid, end, mode, presumed, others)
 
     def _anybody(self, pid: int, end: Descriptor, mode: str, presumed: Presumed | None, others: set[int]) -> set[int]:
         raise _Open(f"waits for {end.key}")
@@ -480,8 +480,8 @@ KINDS: Final = (
         dict.fromkeys(("file", "terminal", "device", "timerfd", "signalfd", "io_uring", "other"), Reader._anybody),
     ),
 )
-_BY_CALL: Final = {call: rule for kind in KINDS for call, rule in kind.calls.items()}
-_BY_OBJECT: Final = {name: rule for kind in KINDS for name, rule in kind.objects.items()}
+BY_CALL: Final = {call: rule for kind in KINDS for call, rule in kind.calls.items()}
+BY_OBJECT: Final = {name: rule for kind in KINDS for name, rule in kind.objects.items()}
 
 
 def kind_of(thread: WaitingThread) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from ftrun.helpers.evidence import look as module
 from ftrun.messages.evidence import Look
+from support.runs import wait_for
 from waitproof import wakers
 
 THREADS = 40
@@ -30,19 +31,18 @@ def job() -> Iterator[int]:
         assert process.stdout is not None
         try:
             assert process.stdout.read(1) == b"1"
-            while any("running" in call for call in calls(process.pid)) or len({*calls(process.pid)}) <= THREADS:
-                pass  # until each thread waits
+            wait_for(lambda: all_wait(process.pid), "each thread waits")
             yield process.pid
         finally:
             process.kill()
 
 
-def calls(pid: int) -> list[str]:
-    found = []
+def all_wait(pid: int) -> bool:
+    calls = set()
     for tid in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{tid}/syscall", encoding="ascii") as file:
-            found.append(file.read())
-    return found
+            calls.add(file.read())
+    return len(calls) == THREADS + 1 and not any("running" in call for call in calls)
 
 
 def test_threads_that_wait_alike_are_examined_once_and_the_memory_of_a_process_is_opened_once(
