@@ -9,7 +9,7 @@ from waitproof import recognized, text
 from waitproof.calls import Call
 from waitproof.connections import Connections
 from waitproof.handlers import held_by_child
-from waitproof.stacks import Frame, Stack, outermost
+from waitproof.stacks import Frame, Stack, outermost, own_frame
 from waitproof.wakers import Wakers
 from waitproof.world import Descriptor, Socket, WaitingThread, World
 
@@ -368,9 +368,8 @@ class Describer:
 
 @functools.lru_cache(maxsize=1024)  # of thousands of threads most have the same frames
 def _own(frames: tuple[Frame, ...]) -> Frame | None:
-    own = next((frame for frame in frames if not frame.library), None)
     below = [frame for frame in frames if not recognized.is_in(frame, "threading.py", _BEGINS)]
-    return own or (outermost(below) if below else None)
+    return own_frame(frames) or (outermost(below) if below else None)
 
 
 @functools.lru_cache(maxsize=1024)
