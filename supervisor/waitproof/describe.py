@@ -222,7 +222,9 @@ class Describer:
             if reason.startswith(("waits ", "is ")):
                 return f"{self.who(pid)} {self._at(reason, pid, pid)}"
             return f"{self.who(pid)} {self.waits(pid, pid)}, and {reason}"
-        return f"{self.who(pid)} {self.waits(pid, pid)}; {self.may_wait_for(node, reasons)}"
+        text = f"{self.who(pid)} {self.waits(pid, pid)}"
+        # A thread that only another member of the group can wake is in none of the `reasons`.
+        return f"{text}; {self.may_wait_for(node, reasons)}" if node in reasons else text
 
     def may_wait_for(self, node: Node, reasons: Mapping[Node, Node | None]) -> str:
         """`it may wait for` the thread that may wake this one, and why that may run."""
