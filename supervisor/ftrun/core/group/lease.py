@@ -24,6 +24,7 @@ from ftrun.core.named_tuple import NamedTuple
 
 RENEWAL: Final = 2.0  # s between two renewals
 LATE: Final = 5.0  # s for an order that is on its way, and for clocks that do not run alike
+TAKEOVER: Final = 5.0  # s from the end of a lease until all members have heard of the next holder
 TURN: Final = 0.5  # s between the attempts of two witnesses, so that the lowest that is left takes over
 MOST_FORMER: Final = 16
 Witness = tuple[int, str]  # a member, and the life of its ftrun
@@ -59,6 +60,12 @@ def length(silence: float, drain: float) -> float:
     """How long a lease lasts: as long as the silence after which any member counts as lost, and at least twice what its
     holder needs to stop."""
     return max(silence, 2 * (drain + LATE))
+
+
+def wait(asked: float, silence: float, drain: float) -> float:
+    """How long a lost member is waited for: not less than until its lease is over and another one has taken that, since
+    nobody would be left to take it."""
+    return max(asked, length(silence, drain) + TAKEOVER - silence)
 
 
 def seen(watch: Watch, place: Place, now: float) -> Watch:
