@@ -173,6 +173,8 @@ class Hand:
         self.began_at = self.began_at if mine else world.now
         self.watch, self.renewed = Watch(new, world.now), began
         self.bound = tried
+        if world.now >= self.stops:
+            return  # the answer came too late
         if body.leads and body.side.coordinator is not None:
             if not mine or body.side.coordinator.lease_state != "held":
                 world.tell(body.side, LeaseTaken(world.now, before))

@@ -43,9 +43,21 @@ def job(seed: int, index: int) -> GroupJob:
     if chance.random() < 0.4:
         outer.append(_beside(chance, shape))
     base = RankJob(
-        *(seed, index, LOCAL * shape.places, chance.randint(100, 200), 0.1, chance.choice((1, 2))),
-        *(chance.choice((4, 7)), bool(shape.least) or chance.random() < 0.5, False, False),
-        *(_options(chance, shape, shares), 4, (), (), shape.size),
+        seed,
+        index,
+        LOCAL * shape.places,
+        chance.randint(100, 200),
+        0.1,
+        chance.choice((1, 2)),
+        chance.choice((4, 7)),
+        bool(shape.least) or chance.random() < 0.5,
+        False,
+        False,
+        _options(chance, shape, shares),
+        4,
+        (),
+        (),
+        shape.size,
     )
     return GroupJob(base, shape, False, tuple(outer), shares, True)
 

@@ -121,7 +121,7 @@ class Container(World):
         if kind == FOLDER_STALLS:
             for server in servers:
                 server.send_signal(signal.SIGSTOP)
-            return lambda: [server.send_signal(signal.SIGCONT) for server in servers]
+            return lambda: [os.kill(server.pid, signal.SIGCONT) for server in servers]
         for server in servers:
             server.kill()
             server.wait()
