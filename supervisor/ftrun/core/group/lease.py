@@ -106,7 +106,7 @@ def takes_at(
     if place.over:
         return math.inf
     if not place.witnesses:
-        return watch.since + length if may_replace else math.inf
+        return watch.since + length + (patience if place.rank else 0.0) if may_replace else math.inf
     if me in place.witnesses:
         if not elastic:
             return math.inf
@@ -125,12 +125,13 @@ def stops_at(
     length: float,
     patience: float,
     drain: float,
+    rank: int = 0,
 ) -> float:
     """Until when the holder's own ranks may run, and its coordinator may decide.  `renewed`: when it began to take its
     newest place; `witnesses`: of that and of one that it may have taken, but for those that are certainly dead;
     `heard`: for each a time when it knew for certain that the holder lives, by the holder's clock."""
-    if not witnesses:
-        return math.inf
+    if not witnesses:  # one of another `rank` than 0 has taken over and works alone: a new member 0 may come
+        return renewed + patience + length - drain - LATE if rank else math.inf
     contact = min(heard.get(witness, -math.inf) for witness in witnesses)
     latest = max(renewed, min(contact, renewed + patience))
     return latest + length - drain - LATE

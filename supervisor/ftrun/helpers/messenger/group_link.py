@@ -143,9 +143,9 @@ class GroupLink:
                 link.lease_foreign(self._address.rank, None, now)
             if not self._ended:
                 self._tell_tenure(until)
-            # Where it hears nobody it is the one that is cut off.
+            # Where it hears nobody it is the one that is cut off, unless there is nobody.
             hears = any(now - at < QUIET for _, at in views.values())
-            if (hears or keeper.is_fresh) and now >= keeper.renews_at():
+            if (hears or keeper.is_fresh or keeper.is_alone) and now >= keeper.renews_at():
                 keeper.take(self._endpoint, group.epoch, places, witnesses, group.order.what == "end")
             return
         lost = {who: at - view.quiet for who, (view, at) in views.items() if place and view.number >= place.number}
