@@ -37,7 +37,7 @@ from proof.chaos.group_plan import (
 )
 from proof.chaos.plan import Record
 from proof.chaos.play import Stopped, Tail, _json, _keep, _lines, _status
-from proof.chaos.world import Undo, World
+from proof.chaos.world import Undo, World, _each, _signal
 from support.device.nvml import RECOVERY
 from support.runs import HOUSE, alive, children, status, words
 
@@ -121,7 +121,7 @@ class Container(World):
         if kind == FOLDER_STALLS:
             for server in servers:
                 server.send_signal(signal.SIGSTOP)
-            return lambda: [os.kill(server.pid, signal.SIGCONT) for server in servers]
+            return lambda: _each(_signal, [server.pid for server in servers], signal.SIGCONT)
         for server in servers:
             server.kill()
             server.wait()
