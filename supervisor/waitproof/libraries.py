@@ -42,8 +42,8 @@ NOTHING: Final = Code()
 
 
 def of(world: World, stacks: Mapping[int, Stack]) -> Code:
-    """Of the threads of these Pythons: those that run no Python, and those that wait for a lock, or with a timeout
-    for a descriptor."""
+    """Of the threads of these Pythons: those that run no Python, and those that wait for a lock, or for a
+    descriptor."""
     python = {(pid, thread.tid) for pid, stack in stacks.items() for thread in stack.threads if thread.frames}
     threads = [
         (pid, thread) for pid in stacks.keys() & world.processes.keys() for thread in world.processes[pid].threads
@@ -54,7 +54,7 @@ def of(world: World, stacks: Mapping[int, Stack]) -> Code:
 def _may_be_native(thread: WaitingThread) -> bool:
     """Whether what a thread of Python waits for depends on the library that it waits in."""
     call = thread.call
-    return call is not None and (call.kind == "futex" or (call.kind == "poll" and thread.timed))
+    return call is not None and (call.kind in ("futex", "in", "out") or (call.kind == "poll" and thread.timed))
 
 
 def read(threads: Iterable[tuple[int, WaitingThread]]) -> Code:
