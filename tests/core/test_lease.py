@@ -54,6 +54,12 @@ def test_the_same_for_long(kinds: str) -> None:
         play(seed, kinds)
 
 
+@pytest.mark.parametrize("seed", [70, 105])
+def test_a_new_member_0_finds_one_that_works_alone(seed: int) -> None:
+    """It has taken over, and has no witness: nobody else would tell the new one of it."""
+    play(seed, KINDS["lost"])
+
+
 def test_the_world_is_bad_enough() -> None:
     assert sum(play(seed, KINDS["lost"]).taken_over for seed in range(8)) > 2
 

@@ -108,7 +108,12 @@ class LeaseKeeper:
 
     def stops_at(self, heard: dict[Witness, float], dead: set[Witness]) -> float:
         drain = self._address.drain
-        return lease.stops_at(self._renewed, self.bound - dead, heard, self.length, self.patience, drain)
+        return lease.stops_at(self._renewed, self.bound - dead, heard, self.length, self.patience, drain, self.me[0])
+
+    @property
+    def is_alone(self) -> bool:
+        """It has taken the lease over, and there is no witness who could take it."""
+        return self.me[0] != 0 and not self.bound
 
     def renews_at(self) -> float:
         return max(self._next, self._renewed + lease.RENEWAL)
