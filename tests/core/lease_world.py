@@ -64,7 +64,7 @@ class Hand:
     def step(self) -> None:
         """Once a second, and at no time while it is suspended."""
         body, world = self.body, self.world
-        if not body.alive or body.state == "left" or world.now < self.frozen:
+        if not body.alive or body.state == "left" or world.now < self.frozen or self.world.shape.is_fixed:
             return
         if self.thawed < self.frozen:
             self.thawed, self.watch = world.now, lease.resumed(self.watch, world.now)
@@ -107,7 +107,7 @@ class Hand:
         world = self.world
         if self.body.leads and self.place is None:
             return -math.inf
-        return lease.takes_at(self.watch, self.me, world.length, world.patience, world.elastic, self.lost)
+        return lease.takes_at(self.watch, self.me, world.length, world.patience, self.lost)
 
     def lead(self) -> None:
         world, body, side = self.world, self.body, self.body.side
@@ -200,7 +200,6 @@ class LeaseWorld(World):
         self.taken_over = 0
         super().__init__(seed, size, bad=bad, shape=shape)
         self.length, self.patience = lease.length(SILENCE, self.drain), SILENCE + self.wait
-        self.elastic = not self.shape.is_fixed
         self.nowhere = Side(None)
 
     def read(self, stale: float) -> Place | None:

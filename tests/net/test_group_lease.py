@@ -237,30 +237,6 @@ def test_members_that_wait_for_a_lost_one_less_than_its_lease_lasts_wait_for_its
     group.must_end(0, epochs=[1, 2])
 
 
-@pytest.mark.slow
-def test_a_new_member_0_costs_one_lease_while_the_old_one_lives(hosts: Make) -> None:
-    """A platform creates the pod of a node that it cannot reach again.  Without a folder all wait for 10 minutes."""
-    here = hosts(4)
-    here.name_of_rank_0 = here.hosts[0].name
-    group = Group(here, *QUICK, size=3, wait="600s", options=sharing(here))
-    group.begin()
-    group.until_started(1)
-    until_witnesses(group, 2)
-    old, began = group.rank(0), time.monotonic()
-    here.hosts[0].cut(silent=True)
-    names = here.names.read_text()
-    here.names.write_text(names.replace(f"{here.hosts[0].address} ", f"{here.hosts[3].address} "))
-    here.hosts[0] = here.hosts[3]
-    group.start(0)
-    group.until_started(2, timeout=LENGTH + 60)
-    print(f"a new member 0 beside the old one: {time.monotonic() - began:.1f} s with a lease of {LENGTH:.0f} s")
-    assert time.monotonic() - began < LENGTH + QUIET + 10.0
-    assert old.named("exited")[0]["mono"] < group.rank(0).named("spawned")[0]["mono"]
-    old.kill()
-    group.finish()
-    group.must_end(0, epochs=[1, 2])
-
-
 def children_of(pid: int) -> list[int]:
     found = children(pid)
     return [*found, *(one for child in found for one in children_of(child))]

@@ -13,6 +13,8 @@ Times in a place are for people.  Each side measures by its own monotonic clock:
 take over, or testify to a new process of the holder's member that they have lost contact with the holder.  So a holder
 that still hears all of them keeps its lease although the folder stalls, but no longer than `patience` beyond: a
 healthy job must not end for a disk that is slow.  Without witnesses nothing follows from a lease at all.
+
+A group of a fixed size cannot go on without its member 0, so that it has nobody to make room for, and no lease.
 """
 
 import math
@@ -91,12 +93,10 @@ def is_binding(place: Place | None) -> bool:
     return place is not None and bool(place.witnesses) and not place.over
 
 
-def takes_at(
-    watch: Watch, me: Witness, length: float, patience: float, elastic: bool, lost: Mapping[Witness, float]
-) -> float:
+def takes_at(watch: Watch, me: Witness, length: float, patience: float, lost: Mapping[Witness, float]) -> float:
     """When this process may try to take the next place; inf: never.  `lost`: since when witnesses that are here have
-    had no contact with the holder.  A fixed group cannot go on without the holder's member, so that only a new process
-    of that one takes over there, and anywhere one of member 0, whose address all know."""
+    had no contact with the holder.  A process that is no witness takes over only if it is new at the holder's member,
+    or at member 0, whose address all know."""
     place, (rank, life) = watch.place, me
     if place is None:
         return math.inf
@@ -108,8 +108,6 @@ def takes_at(
     if not place.witnesses:
         return watch.since + length + (patience if place.rank else 0.0) if may_replace else math.inf
     if me in place.witnesses:
-        if not elastic:
-            return math.inf
         return watch.since + length + TURN * place.witnesses.index(me)
     if not may_replace:
         return math.inf

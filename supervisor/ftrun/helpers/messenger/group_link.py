@@ -1,8 +1,8 @@
 """A member's part in its group: the link to the coordinator, or the coordinator itself, and which of the two it is.
 
-Member 0 has the coordinator, unless the members share a folder: then whoever has the lease in it (lease_keeper.py).  A
-member that takes the lease over becomes the coordinator, all others find its address in the folder, and the one before
-becomes a member like any other.
+Member 0 has the coordinator, unless the members share a folder, and may go on without some of them: then whoever has
+the lease in that folder (lease_keeper.py).  A member that takes the lease over becomes the coordinator, all others find
+its address in the folder, and the one before becomes a member like any other.
 """
 
 import math
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place
+from ftrun.core.group.membership import Shape
 from ftrun.core.group.messages import Report
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.group_view import Answer
@@ -39,7 +40,8 @@ class GroupLink:
         self._following: MemberLink | None = None
         self._report: Report | None = None
         self._endpoint = address.endpoint  # of the coordinator
-        self._keeper = LeaseKeeper(address, lines) if address.folder else None
+        fixed = Shape(address.size, address.least, address.spares).is_fixed
+        self._keeper = LeaseKeeper(address, lines) if address.folder and not fixed else None
         self._ended = False  # the lease, so that the ranks here stop
         self._before: Place | None = None  # that of another one, until the coordinator here knows that it is over
         self._tenure: float | None = None  # as PID 1 was told
@@ -173,7 +175,7 @@ class GroupLink:
         place = keeper.place
         takes_at = keeper.takes_at({})
         if place is not None:
-            binding = lease.is_binding(place) and keeper.elastic
+            binding = lease.is_binding(place)
             link.view.holder = place.rank
             link.view.takeover = keeper.watch.since + keeper.length if binding else 0.0
             if keeper.proved and link.lease_view is None:
