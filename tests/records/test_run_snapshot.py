@@ -13,6 +13,10 @@ import pytest
 from ftctl.verbs.status import condition
 from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
 from ftrun.core.text import sentences
+from ftrun.messages.group_view import MemberRow
+from ftrun.records import group
+from ftrun.records.group import GroupNow
+from ftrun.records.member_row import row
 from ftrun.records.run_snapshot import read_snapshot
 from ftrun.records.rundir import NoRunDir
 from ftrun.records.snapshot import Snapshot
@@ -270,6 +274,20 @@ def test_a_spare_is_not_said_to_wait_for_a_start(run: MadeRun) -> None:
     found = seen(run)
     assert found.phase == "spare"
     assert found.next == "The place of a lost member, or a further one, at the next restart of all."
+
+
+def test_a_member_that_has_finished_first_is_no_trouble(run: MadeRun) -> None:
+    want = {"want": "finish", "code": 0, "verdict": "succeeded", "why": ""}
+    run.status |= {"phase": "stopping", "stage": "verdict", "want": want}
+    found = seen(run)
+    assert (found.phase, condition(found)) == ("finished", 0)
+    assert found.next == "The end, once the commands of the other members have ended."
+    rows = (MemberRow(0, "a", "running", "", 1, run.now), row(found, 1, "b", run.now))
+    other = found._replace(phase="running")
+    assert group.marked(other, GroupNow(2, 0, 1, "run", "", (), rows, {0: 0.0, 1: 0.0})).job is None
+    run.status["want"] = want | {"code": 7}
+    found = seen(run)
+    assert (found.phase, found.next) == ("stopping", "The verdict of the group, which is awaited.")
 
 
 def test_checkpoints_have_an_age(run: MadeRun) -> None:

@@ -64,6 +64,8 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, prob
         phase = "cut off" if ended is None else "done"
     elif phase == "waiting" and status.get("spare") is True:
         phase = "spare"
+    elif phase == "stopping" and status.get("stage") == "verdict" and (status.get("want") or {}).get("code") == 0:
+        phase = "finished"
     shown = Snapshot(
         run_dir=run_dir,
         alive=alive,
