@@ -73,7 +73,7 @@ def waiting(threads: int, number: int) -> Iterator[int]:
         ready = b""
         while len(ready) < number:
             ready += job.stdout.read(1)
-        time.sleep(0.5)  # the threads that were started last need a moment until they wait, which nothing tells
+        time.sleep(3.0)  # the threads that were started last need a moment until they wait, which nothing tells
         yield job.pid
     finally:
         for pid in job_processes.members(job.pid, frozenset()):
