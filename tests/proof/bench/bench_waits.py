@@ -45,8 +45,9 @@ lock.acquire()
 
 
 def main() -> None:
-    if os.getuid() == 0 and os.getpid() != 1:
-        os.execvp("unshare", ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, *sys.argv])
+    if os.getuid() == 0 and os.getppid() != 1:  # below a shell, since orphans of PID 1 are taken for the job's
+        below = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, *sys.argv]
+        os.execvp("unshare", ["unshare", "--pid", "--fork", "--mount-proc", *below])
     gc.disable()  # as the helper does
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     for threads, number in ROWS:
