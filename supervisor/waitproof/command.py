@@ -1,7 +1,7 @@
 """`waitproof PID`: what every thread of a process tree waits for, and whether that can ever end.
 
 Nothing is stopped, traced or changed.  The exit code is 0 if the wait may end, 3 if nothing can end it, and 2 if that
-cannot be told: a wrong argument, no such process, no permission, no py-spy.
+cannot be told: a wrong argument, no such process, no permission, no py-spy, or no room for the answer.
 """
 
 import argparse
@@ -69,8 +69,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             json.dumps(document(walk, proof), indent=1) if options.json else "\n".join(lines(walk, proof)), flush=True
         )
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter does not complain at its end
+        _discard()
+    except OSError as error:
+        _discard()
+        print(f"waitproof: cannot write: {error.strerror}", file=sys.stderr)
+        return WRONG
     return NEVER_ENDS if proof.open_reason is None else MAY_END
+
+
+def _discard() -> None:
+    """Write the rest nowhere, so that the interpreter does not complain at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -75,7 +75,7 @@ def tried(seed: int) -> Outcome | None:
     stuck = any(not moved & set(group) for group in asked)
     if found.open_reason is not None:
         return Outcome(False, stuck)
-    wrong = [n for wait in found.waits if (n := threads.get((wait.pid, wait.tid))) in moved]
+    wrong = [n for node in found.followed if (n := threads.get(node)) in moved]
     return Outcome(
         True, stuck, tuple(f"seed {seed}: {state.op(n)} of {tid_of(state.plan, n)}" for n in wrong if n is not None)
     )

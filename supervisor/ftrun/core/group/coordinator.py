@@ -175,7 +175,7 @@ def _loss_text(member: MemberState) -> str:
     if member.gone is not None:
         return f"{member.name} is lost: {member.gone.why}"
     own = member.report.end
-    why = sentences.short(own.why, sentences.REASON) if own is not None and (own.code or own.asked) else ""
+    why = sentences.reason(own.why) if own is not None and (own.code or own.asked) else ""
     return f"{member.name} has left" + (f": {why}" if why else "")
 
 
@@ -418,7 +418,7 @@ def _reason(group: Coordinator, who: MemberState | None) -> str:
         odd = next((m for m in known if kind_of(m, group.epoch, False) not in at_work), None)
         return f"{odd.name} does not run its command" if odd else "a member is missing"
     if who.report.failure is not None and who.at is not None and who.report.epoch == group.epoch:
-        return f"{who.name}: {sentences.short(who.report.failure.why, sentences.REASON)}"
+        return f"{who.name}: {sentences.reason(who.report.failure.why)}"
     if who.gone is not None:
         return _loss_text(who)
     if who is _new_rank_zero(group):
@@ -426,7 +426,7 @@ def _reason(group: Coordinator, who: MemberState | None) -> str:
     if who.report.state == "left":
         return _loss_text(who)
     if who.report.end is not None:
-        return f"{who.name}: {sentences.short(who.report.end.why, sentences.REASON)}"
+        return f"{who.name}: {sentences.reason(who.report.end.why)}"
     asked = next((m.name for m in group.working if kind_of(m, group.epoch, False) == "leaving"), None)
     return f"{who.name}: the command ended" + (f", after {asked} was asked from outside to stop" if asked else "")
 
