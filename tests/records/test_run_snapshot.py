@@ -13,6 +13,7 @@ import pytest
 from ftctl.verbs.status import condition
 from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
 from ftrun.core.text import sentences
+from ftrun.messages import records
 from ftrun.messages.group_view import MemberRow
 from ftrun.records import group
 from ftrun.records.group import GroupNow
@@ -267,6 +268,17 @@ def test_between_two_attempts_there_is_no_attempt(run: MadeRun) -> None:
     run.status |= {"phase": "pending", "want": {"want": "again"}, "deadline": run.now + 8, "attempt": None}
     found = seen(run)
     assert (found.phase, found.ranks, found.step) == ("waiting", (), 7)
+
+
+def test_an_ftrun_that_waits_in_the_run_dir_of_one_that_has_ended_is_shown_as_waiting(run: MadeRun) -> None:
+    run.record("ended", ago=40, verdict="succeeded", exit_code=0)
+    run.run["began"] = records.timestamp(time.time_ns(), time.gmtime())
+    run.status |= {"phase": "pending", "deadline": None, "attempt": None, "group": {"what": "wait", "why": ""}}
+    found = seen(run)
+    assert (found.alive, found.phase, found.exit_code, found.ended) == (True, "waiting", None, None)
+    assert headline(found).startswith("waiting")
+    run.gone()
+    assert seen(run).phase == "cut off", "the one that waited was killed"
 
 
 def test_a_spare_is_not_said_to_wait_for_a_start(run: MadeRun) -> None:
