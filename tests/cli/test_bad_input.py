@@ -303,3 +303,20 @@ def test_help_that_cannot_be_written_is_one_line() -> None:
             timeout=60,
         )
     assert (found.returncode, found.stderr) == (2, "ftrun: stdout: No space left on device\n")
+
+
+def test_a_file_for_the_verdict_that_cannot_be_written_is_one_line(runs: Runs) -> None:
+    run = runs.run("--termination-log", str(runs.folder), "true")
+    assert run.wait() == 0
+    said = f"--termination-log {runs.folder} cannot be written (Is a directory)"
+    assert run.stderr.count(said) == 1
+
+
+@pytest.mark.parametrize("path", ["/proc/ftrun", "a file"])
+def test_a_state_dir_that_cannot_be_written_is_one_line(runs: Runs, path: str) -> None:
+    (runs.folder / "a file").touch()
+    path = str(runs.folder / path)
+    run = runs.run("--state-dir", path, "true")
+    assert run.wait() == 0
+    (line,) = (line for line in run.stderr.splitlines() if path in line)
+    assert "does not outlive this pod; the command is not affected" in line
