@@ -111,7 +111,7 @@ class World:
 
     def mount_folder(self, what: Path, where: Path) -> None:
         """As a FUSE file system, whose server is the newest of `fuse`."""
-        words = [*World._enter(self), "bindfs", "-f", str(what), str(where)]
+        words = [*World._enter(self), "bindfs", "-f", "-o", "nonempty", str(what), str(where)]
         self.fuse.append(subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL))
         until = time.monotonic() + 20
         while not any(f" {where} " in line and " - fuse" in line for line in self._mounted()):
