@@ -265,6 +265,11 @@ class World:
         state.write_text("FROZEN")
         return lambda: state.write_text("THAWED")
 
+    @property
+    def is_frozen(self) -> bool:
+        """Nothing in there can be killed meanwhile."""
+        return (self._cgroups[1] / "freezer.state").read_text() != "THAWED\n"
+
     def stop_all(self) -> Undo:
         """Send SIGSTOP to all running processes; processes that were stopped before remain stopped."""
         pids = [process.pid for process in self.processes() if state_of(process.pid) != "T"]
