@@ -28,7 +28,8 @@ class Sent:
 
 
 @pytest.fixture
-def link(tmp_path: Path) -> Iterator[GroupLink]:
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupLink]:
+    monkeypatch.chdir(tmp_path)  # the run dir, for a messenger
     address = peers.MemberAddress(
         *(3, 0, "127.0.0.1:0", None, 10.0, 1.0, 1.0, "", "mine", "node", "boot", LENGTH, 1), folder=str(tmp_path)
     )
