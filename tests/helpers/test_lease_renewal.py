@@ -28,11 +28,12 @@ class Sent:
 
 
 @pytest.fixture
-def link(tmp_path: Path) -> Iterator[GroupLink]:
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupLink]:
+    monkeypatch.chdir(tmp_path)  # the run dir, for a messenger
     address = peers.MemberAddress(
         *(3, 0, "127.0.0.1:0", None, 10.0, 1.0, 1.0, "", "mine", "node", "boot", LENGTH, 1), folder=str(tmp_path)
     )
-    made = GroupLink(address, "", cast("Lines", Sent()))
+    made = GroupLink(address, str(tmp_path), cast("Lines", Sent()))
     wait_for(lambda: processed(made) == "held", "the first lease")
     yield made
     made.close(False)

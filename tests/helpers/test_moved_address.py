@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -26,9 +27,10 @@ class Sent:
 
 
 @pytest.fixture
-def link() -> Iterator[CoordinatorLink]:
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CoordinatorLink]:
+    monkeypatch.chdir(tmp_path)  # the run dir, for a messenger
     address = peers.MemberAddress(2, 0, "127.0.0.1:0", None, 10.0, 1.0, 1.0, "", "new", "node", "boot")
-    made = CoordinatorLink(address, "", cast("Lines", Sent()))
+    made = CoordinatorLink(address, str(tmp_path), cast("Lines", Sent()))
     yield made
     made.close(False)
 

@@ -344,7 +344,7 @@ class Player:
     def _inject(self, one: GroupFault) -> bool:
         """False: its target does not exist."""
         target = self._of(one.member)
-        if target.ended or len(target.tail.records) <= target.first:
+        if target.ended or target.is_frozen or len(target.tail.records) <= target.first:
             return False
         kinds = {"standby killed": self._kill_standby, "device asks for a reset": self._ask_for_reset}
         kinds |= dict.fromkeys(NETWORK, self._disturb)

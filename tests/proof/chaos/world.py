@@ -111,7 +111,7 @@ class World:
 
     def mount_folder(self, what: Path, where: Path) -> None:
         """As a FUSE file system, whose server is the newest of `fuse`."""
-        words = [*World._enter(self), "bindfs", "-f", str(what), str(where)]
+        words = [*World._enter(self), "bindfs", "-f", "-o", "nonempty", str(what), str(where)]
         self.fuse.append(subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL))
         until = time.monotonic() + 20
         while not any(f" {where} " in line and " - fuse" in line for line in self._mounted()):
@@ -264,6 +264,11 @@ class World:
         state = self._cgroups[1] / "freezer.state"
         state.write_text("FROZEN")
         return lambda: state.write_text("THAWED")
+
+    @property
+    def is_frozen(self) -> bool:
+        """Nothing in there can be killed meanwhile."""
+        return (self._cgroups[1] / "freezer.state").read_text() != "THAWED\n"
 
     def stop_all(self) -> Undo:
         """Send SIGSTOP to all running processes; processes that were stopped before remain stopped."""
