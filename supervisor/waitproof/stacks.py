@@ -4,6 +4,7 @@ It always runs with --nonblocking: without it py-spy stops the process first, an
 the kernel.  With it the stack of a running thread may be inconsistent; that of a waiting thread is not.
 """
 
+import functools
 import json
 import os
 import re
@@ -232,7 +233,10 @@ def permission() -> str:
     return f"the process belongs to another user or is not dumpable, and the capability SYS_PTRACE is missing{yama}"
 
 
+_frame: Final = functools.lru_cache(maxsize=1024)(Frame)  # of thousands of threads most have the same frames
+
+
 def _thread(found: dict[str, Any]) -> Thread:
-    frames = tuple(Frame(str(f["name"]), str(f["filename"]), int(f["line"] or 0)) for f in found["frames"])
+    frames = tuple(_frame(str(f["name"]), str(f["filename"]), int(f["line"] or 0)) for f in found["frames"])
     tid = found.get("os_thread_id")
     return Thread(tid, str(found.get("thread_name") or ""), bool(found["active"]), bool(found["owns_gil"]), frames)

@@ -58,12 +58,13 @@ class Hand:
         if not self.holds and not self.bound:
             return math.inf
         dead = {(b.rank, b.life) for b in world.bodies if b.provable and (not b.alive or b.state == "left")}
-        return lease.stops_at(self.renewed, self.bound - dead, self.heard, world.length, world.patience, world.drain)
+        return lease.stops_at(self.renewed, self.bound - dead, self.heard, world.length, world.patience, world.drain,
+                              self.body.rank)  # fmt: skip
 
     def step(self) -> None:
         """Once a second, and at no time while it is suspended."""
         body, world = self.body, self.world
-        if not body.alive or body.state == "left" or world.now < self.frozen:
+        if not body.alive or body.state == "left" or world.now < self.frozen or self.world.shape.is_fixed:
             return
         if self.thawed < self.frozen:
             self.thawed, self.watch = world.now, lease.resumed(self.watch, world.now)
@@ -106,7 +107,7 @@ class Hand:
         world = self.world
         if self.body.leads and self.place is None:
             return -math.inf
-        return lease.takes_at(self.watch, self.me, world.length, world.patience, world.elastic, self.lost)
+        return lease.takes_at(self.watch, self.me, world.length, world.patience, self.lost)
 
     def lead(self) -> None:
         world, body, side = self.world, self.body, self.body.side
@@ -115,8 +116,9 @@ class Hand:
                 self.ended = True
                 self.stop_ranks()
                 world.tell(side, LeaseForeign(world.now, body.rank))
+            alone = body.rank and not self.bound
             # Where it hears nobody it is the one that is cut off.
-            if not self.asking and (side.present.keys() - {body.rank} or self.fresh):
+            if not self.asking and (side.present.keys() - {body.rank} or self.fresh or alone):
                 self.ask()
             return
         group = side.coordinator
@@ -173,6 +175,8 @@ class Hand:
         self.began_at = self.began_at if mine else world.now
         self.watch, self.renewed = Watch(new, world.now), began
         self.bound = tried
+        if world.now >= self.stops:
+            return  # the answer came too late
         if body.leads and body.side.coordinator is not None:
             if not mine or body.side.coordinator.lease_state != "held":
                 world.tell(body.side, LeaseTaken(world.now, before))
@@ -196,7 +200,6 @@ class LeaseWorld(World):
         self.taken_over = 0
         super().__init__(seed, size, bad=bad, shape=shape)
         self.length, self.patience = lease.length(SILENCE, self.drain), SILENCE + self.wait
-        self.elastic = not self.shape.is_fixed
         self.nowhere = Side(None)
 
     def read(self, stale: float) -> Place | None:

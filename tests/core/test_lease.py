@@ -54,6 +54,12 @@ def test_the_same_for_long(kinds: str) -> None:
         play(seed, kinds)
 
 
+@pytest.mark.parametrize("seed", [70, 105])
+def test_a_new_member_0_finds_one_that_works_alone(seed: int) -> None:
+    """It has taken over, and has no witness: nobody else would tell the new one of it."""
+    play(seed, KINDS["lost"])
+
+
 def test_the_world_is_bad_enough() -> None:
     assert sum(play(seed, KINDS["lost"]).taken_over for seed in range(8)) > 2
 
@@ -79,6 +85,16 @@ def test_a_folder_that_stalls_disturbs_nobody_who_hears_the_others() -> None:
     for hand in world.hands.values():
         hand.stalled = 60.0 + world.patience
     world.run(200.0)
+    assert {(body.state, body.epoch) for body in world.current()} == {("running", 1)}
+
+
+def test_a_group_of_a_fixed_size_has_no_lease_that_could_end_it() -> None:
+    world = LeaseWorld(1, 3, 0.0, Shape(3))
+    world.run(60.0)
+    for hand in world.hands.values():
+        hand.stalled = math.inf
+    world.run(60.0 + 2 * world.patience)
+    assert not world.folder
     assert {(body.state, body.epoch) for body in world.current()} == {("running", 1)}
 
 
@@ -112,14 +128,14 @@ def test_what_is_old_and_what_it_says_of_times_changes_nothing() -> None:
 def test_only_a_witness_takes_over_and_the_lowest_first() -> None:
     watch = Watch(MINE, 100.0)
 
-    def at(me: lease.Witness, elastic: bool = True) -> float:
-        return lease.takes_at(watch, me, 60.0, 660.0, elastic, {})
+    def at(me: lease.Witness) -> float:
+        return lease.takes_at(watch, me, 60.0, 660.0, {})
 
     assert at((1, "one")) == 160.0 < at((2, "two")) < 162.0
-    assert at((1, "another")) == at((3, "three")) == at((1, "one"), elastic=False) == math.inf
+    assert at((1, "another")) == at((3, "three")) == math.inf
     assert at((0, "new")) == 100.0 + 660.0 + 60.0
     heard = {(2, "two"): 130.0, (3, "three"): 0.0}
-    assert lease.takes_at(watch, (0, "new"), 60.0, 660.0, False, heard) == 190.0
+    assert lease.takes_at(watch, (0, "new"), 60.0, 660.0, heard) == 190.0
 
 
 def test_a_lease_lasts_at_least_twice_as_long_as_a_stop() -> None:

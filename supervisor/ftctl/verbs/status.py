@@ -59,7 +59,7 @@ def condition(shown: Snapshot) -> int:
         return CUT_OFF
     if shown.phase == "done":
         return 0 if shown.exit_code == 0 else ENDED_BADLY
-    healthy = shown.phase in ("launching", "starting", "running", "spare") and shown.paused is None
+    healthy = shown.phase in ("launching", "starting", "running", "spare", "finished") and shown.paused is None
     healthy = healthy and shown.job is None and shown.suspended is None
     return 0 if healthy else UNSETTLED
 

@@ -13,6 +13,8 @@ Times in a place are for people.  Each side measures by its own monotonic clock:
 take over, or testify to a new process of the holder's member that they have lost contact with the holder.  So a holder
 that still hears all of them keeps its lease although the folder stalls, but no longer than `patience` beyond: a
 healthy job must not end for a disk that is slow.  Without witnesses nothing follows from a lease at all.
+
+A group of a fixed size cannot go on without its member 0, so that it has nobody to make room for, and no lease.
 """
 
 import math
@@ -24,6 +26,7 @@ from ftrun.core.named_tuple import NamedTuple
 
 RENEWAL: Final = 2.0  # s between two renewals
 LATE: Final = 5.0  # s for an order that is on its way, and for clocks that do not run alike
+TAKEOVER: Final = 5.0  # s from the end of a lease until all members have heard of the next holder
 TURN: Final = 0.5  # s between the attempts of two witnesses, so that the lowest that is left takes over
 MOST_FORMER: Final = 16
 Witness = tuple[int, str]  # a member, and the life of its ftrun
@@ -61,6 +64,12 @@ def length(silence: float, drain: float) -> float:
     return max(silence, 2 * (drain + LATE))
 
 
+def wait(asked: float, silence: float, drain: float) -> float:
+    """How long a lost member is waited for: not less than until its lease is over and another one has taken that, since
+    nobody would be left to take it."""
+    return max(asked, length(silence, drain) + TAKEOVER - silence)
+
+
 def seen(watch: Watch, place: Place, now: float) -> Watch:
     """A newer place starts the measurement again; an older one, from a cache, changes nothing."""
     newer = watch.place is None or place.number > watch.place.number
@@ -84,12 +93,10 @@ def is_binding(place: Place | None) -> bool:
     return place is not None and bool(place.witnesses) and not place.over
 
 
-def takes_at(
-    watch: Watch, me: Witness, length: float, patience: float, elastic: bool, lost: Mapping[Witness, float]
-) -> float:
+def takes_at(watch: Watch, me: Witness, length: float, patience: float, lost: Mapping[Witness, float]) -> float:
     """When this process may try to take the next place; inf: never.  `lost`: since when witnesses that are here have
-    had no contact with the holder.  A fixed group cannot go on without the holder's member, so that only a new process
-    of that one takes over there, and anywhere one of member 0, whose address all know."""
+    had no contact with the holder.  A process that is no witness takes over only if it is new at the holder's member,
+    or at member 0, whose address all know."""
     place, (rank, life) = watch.place, me
     if place is None:
         return math.inf
@@ -99,10 +106,8 @@ def takes_at(
     if place.over:
         return math.inf
     if not place.witnesses:
-        return watch.since + length if may_replace else math.inf
+        return watch.since + length + (patience if place.rank else 0.0) if may_replace else math.inf
     if me in place.witnesses:
-        if not elastic:
-            return math.inf
         return watch.since + length + TURN * place.witnesses.index(me)
     if not may_replace:
         return math.inf
@@ -118,12 +123,13 @@ def stops_at(
     length: float,
     patience: float,
     drain: float,
+    rank: int = 0,
 ) -> float:
     """Until when the holder's own ranks may run, and its coordinator may decide.  `renewed`: when it began to take its
     newest place; `witnesses`: of that and of one that it may have taken, but for those that are certainly dead;
     `heard`: for each a time when it knew for certain that the holder lives, by the holder's clock."""
-    if not witnesses:
-        return math.inf
+    if not witnesses:  # one of another `rank` than 0 has taken over and works alone: a new member 0 may come
+        return renewed + patience + length - drain - LATE if rank else math.inf
     contact = min(heard.get(witness, -math.inf) for witness in witnesses)
     latest = max(renewed, min(contact, renewed + patience))
     return latest + length - drain - LATE

@@ -13,7 +13,6 @@ from typing import Final
 
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place, Watch, Witness
-from ftrun.core.group.membership import Shape
 from ftrun.core.group.messages import Places
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import Lines
@@ -50,8 +49,6 @@ class LeaseKeeper:
     def __init__(self, address: peers.MemberAddress, lines: Lines) -> None:
         self._address, self._lines = address, lines
         self.me: Witness = address.rank, address.life
-        shape = Shape(address.size, address.least, address.spares)
-        self.elastic = not shape.is_fixed
         self.length, self.patience = lease.length(address.silence, address.drain), address.silence + address.wait
         self.watch = Watch(None, time.monotonic())
         self.proved = False  # this member can write there
@@ -104,11 +101,16 @@ class LeaseKeeper:
     def takes_at(self, lost: dict[Witness, float]) -> float:
         if self.place is None:
             return -math.inf if self._address.rank == 0 else math.inf
-        return lease.takes_at(self.watch, self.me, self.length, self.patience, self.elastic, lost)
+        return lease.takes_at(self.watch, self.me, self.length, self.patience, lost)
 
     def stops_at(self, heard: dict[Witness, float], dead: set[Witness]) -> float:
         drain = self._address.drain
-        return lease.stops_at(self._renewed, self.bound - dead, heard, self.length, self.patience, drain)
+        return lease.stops_at(self._renewed, self.bound - dead, heard, self.length, self.patience, drain, self.me[0])
+
+    @property
+    def is_alone(self) -> bool:
+        """It has taken the lease over, and there is no witness who could take it."""
+        return self.me[0] != 0 and not self.bound
 
     def renews_at(self) -> float:
         return max(self._next, self._renewed + lease.RENEWAL)
