@@ -82,13 +82,17 @@ def _discard() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
+def parser() -> argparse.ArgumentParser:
+    found = _Parser("waitproof", description=HELP, epilog=CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("pid", metavar="PID", type=int, help="the process; its descendants are examined, too")
+    found.add_argument("--json", action="store_true", help="print one JSON object")
+    found.add_argument("--seconds", type=float, default=1.0, help="between the two observations (default: 1)")
+    found.add_argument("--version", action="version", version=f"waitproof {__version__}")
+    return found
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser("waitproof", description=HELP, epilog=CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pid", metavar="PID", type=int, help="the process; its descendants are examined, too")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--seconds", type=float, default=1.0, help="between the two observations (default: 1)")
-    parser.add_argument("--version", action="version", version=f"waitproof {__version__}")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     if not 0 < options.seconds <= 3600:
         raise Wrong(f"argument --seconds: not between 0 and 3600: {options.seconds:g}")
     return options

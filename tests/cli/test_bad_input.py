@@ -56,6 +56,7 @@ def refused(folder: Path, *words: str, prefix: Sequence[str] = (), environment: 
         (["--start-timeout", "soon"], "--start-timeout: 'soon' is not a duration"),
         (["--grace", "auto"], "--grace: 'auto' is not a duration"),
         (["--stable-after", ""], "--stable-after: '' is not a duration"),
+        (["--group-size", "3:2"], "'3:2' is not MIN:MAX, because 3 is greater than 2; write 2:3, or off"),
         (["--max-restarts", "-1"], "--max-restarts: '-1' is not a whole number"),
         (["--max-restarts", "2.5"], "is not a whole number"),
         (["--max-restarts", ""], "is not a whole number"),

@@ -12,7 +12,7 @@ from ftrun.core.text.durations import seconds, step_duration
 SHORT: Final = 150  # characters of text from elsewhere in one log line
 SHORTER: Final = 100  # the same, where one line holds several such texts
 REASON: Final = 240  # characters of a reason
-LINE: Final = 300  # characters of the last line, without the path of the records
+LINE: Final = 300  # characters of the last line, without the path of the records, if `SHORT` of its reason fit
 STACK: Final = "; stack: "
 HANGS_UNDETECTED: Final = (
     "a hang would not be detected: the command has sent no heartbeat, and no timeout that works without heartbeats "
@@ -62,13 +62,13 @@ def begun(text: str, most: int) -> str:
     return f"{(words if 2 * len(words) >= most else kept).rstrip(' ,;:')}..."
 
 
-def reason(text: str, most: int = REASON) -> str:
-    """A reason in at most `most` characters: a longer one is first without its stack, which is in the report."""
-    if len(text) > most:
+def reason(text: str) -> str:
+    """A reason in at most `REASON` characters: a longer one is first without its stack, which is in the report."""
+    if len(text) > REASON:
         before, _, stack = text.partition(STACK)
         _, more, after = stack.partition("; ")
         text = before + more + after
-    return short(text, most)
+    return short(text, REASON)
 
 
 def _brackets(text: str) -> list[tuple[int, int]]:
@@ -254,6 +254,7 @@ def last_lines(
     outer = f"the scheduler should {verdict.outer}" if verdict is not None else ""
     rest = sentence(starts + reached, lost, outer)
     if end.verdict != exit_codes.SUCCEEDED and end.message:
-        room = max(SHORTER, LINE - len(how) - len("; ") - len(rest))
-        rest = sentence(reason(end.message.partition(STACK)[0], room), rest)
+        room = max(SHORT, LINE - len(how) - len("; ") - len(rest))
+        cut = short if end.verdict == exit_codes.FAILED else begun  # a failure has no line before that has its end
+        rest = sentence(cut(end.message.partition(STACK)[0], room), rest)
     return sentence(how + rest, f"records: {run_dir}")
