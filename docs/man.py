@@ -18,6 +18,7 @@ from ftrun.cli import hang  # noqa: E402
 from ftrun.config import option_table  # noqa: E402
 from ftrun.core.rules import exit_codes  # noqa: E402
 from ftrun.workload import kinds  # noqa: E402
+from waitproof import command as waitproof  # noqa: E402
 
 DATE = "2026-11-21"  # when what is not made from the code was last gone over
 LOG = """\
@@ -49,7 +50,7 @@ METAVARS = {"integer": "N", "integer range": "N", "directory": "DIR", "float": "
 
 def pages() -> dict[str, str]:
     """By file name."""
-    return {"ftrun.1": _ftrun(), "ftctl.1": _ftctl(), "fthang.1": _fthang()}
+    return {"ftrun.1": _ftrun(), "ftctl.1": _ftctl(), "fthang.1": _fthang(), "waitproof.1": _waitproof()}
 
 
 def _ftrun() -> str:
@@ -151,6 +152,29 @@ def _fthang() -> str:
             *_list(_options(hang.command)),
             ".SH EXIT STATUS",
             *_list([(_bold(code), _text(meaning)) for code, meaning in ends]),
+            *_also("ftrun", "ftctl"),
+        ]
+    )
+
+
+def _waitproof() -> str:
+    title, _, description = waitproof.HELP.partition("\n\n")
+    ends = [line.split(None, 1) for line in waitproof.CODES.splitlines()[1:]]
+    options = []
+    for one in waitproof.parser()._actions:
+        metavar = "" if one.nargs == 0 else str(one.metavar or one.dest.upper())
+        named = _names(one.option_strings, metavar) if one.option_strings else _italic(metavar)
+        options.append((named, _text(_sentence(one.help or ""))))
+    return "\n".join(
+        [
+            *_head("waitproof", title),
+            ".SH SYNOPSIS",
+            f"{_bold('waitproof')} [{_italic('OPTIONS')}] {_italic('PID')}",
+            *_section("DESCRIPTION", [" ".join(description.split())]),
+            ".SH OPTIONS",
+            *_list(options),
+            ".SH EXIT STATUS",
+            *_list([(_bold(code), _text(_sentence(meaning))) for code, meaning in ends]),
             *_also("ftrun", "ftctl"),
         ]
     )

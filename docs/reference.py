@@ -8,7 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "supervisor"), str(HERE.parent / "hooks")]
 
-from made import measured, records, run_dir, states, timeline, torchrun, verbs  # noqa: E402
+from made import measured, records, run_dir, states, timeline, torchrun, verbs, wait_kinds  # noqa: E402
 
 from ftrun.accelerators.table import VENDORS  # noqa: E402
 from ftrun.config import option_table  # noqa: E402
@@ -211,6 +211,7 @@ PAGES = {
     "reference/torchrun.md": torchrun.page,
     "reliability.md": partial(measured.page, "reliability"),
     "scale.md": partial(measured.page, "scale"),
+    "waitproof.md": wait_kinds.page,
 }
 
 

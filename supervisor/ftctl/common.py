@@ -55,8 +55,8 @@ def width() -> int:
         return WHOLE
 
 
-def show(lines: Iterable[str]) -> None:
-    """Characters that the terminal cannot show are escaped.  If the reader closes the pipe, exit with 0."""
+def show(lines: Iterable[str], code: int = 0) -> None:
+    """Characters that the terminal cannot show are escaped.  If the reader closes the pipe, exit with `code`."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -65,7 +65,7 @@ def show(lines: Iterable[str]) -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # click would exit with 1
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the unwritten rest is discarded at exit
-        sys.exit(0)
+        sys.exit(code)
 
 
 def size(count: int) -> str:
@@ -73,8 +73,8 @@ def size(count: int) -> str:
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / (1 << 20):.0f} MiB"
 
 
-def show_json(value: Any) -> None:
-    show([json.dumps(value)])
+def show_json(value: Any, code: int = 0) -> None:
+    show([json.dumps(value)], code)
 
 
 def bold(text: str) -> str:

@@ -1,7 +1,7 @@
 """`waitproof PID`: what every thread of a process tree waits for, and whether that can ever end.
 
 Nothing is stopped, traced or changed.  The exit code is 0 if the wait may end, 3 if nothing can end it, and 2 if that
-cannot be told: a wrong argument, no such process, no permission, no py-spy.
+cannot be told: a wrong argument, no such process, no permission, no py-spy, or no room for the answer.
 """
 
 import argparse
@@ -69,17 +69,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             json.dumps(document(walk, proof), indent=1) if options.json else "\n".join(lines(walk, proof)), flush=True
         )
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter does not complain at its end
+        _discard()
+    except OSError as error:
+        _discard()
+        print(f"waitproof: cannot write: {error.strerror}", file=sys.stderr)
+        return WRONG
     return NEVER_ENDS if proof.open_reason is None else MAY_END
 
 
+def _discard() -> None:
+    """Write the rest nowhere, so that the interpreter does not complain at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def parser() -> argparse.ArgumentParser:
+    found = _Parser("waitproof", description=HELP, epilog=CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("pid", metavar="PID", type=int, help="the process; its descendants are examined, too")
+    found.add_argument("--json", action="store_true", help="print one JSON object")
+    found.add_argument("--seconds", type=float, default=1.0, help="between the two observations (default: 1)")
+    found.add_argument("--version", action="version", version=f"waitproof {__version__}")
+    return found
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser("waitproof", description=HELP, epilog=CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pid", metavar="PID", type=int, help="the process; its descendants are examined, too")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--seconds", type=float, default=1.0, help="between the two observations (default: 1)")
-    parser.add_argument("--version", action="version", version=f"waitproof {__version__}")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     if not 0 < options.seconds <= 3600:
         raise Wrong(f"argument --seconds: not between 0 and 3600: {options.seconds:g}")
     return options

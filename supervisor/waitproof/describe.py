@@ -9,7 +9,7 @@ from waitproof import recognized, text
 from waitproof.calls import Call
 from waitproof.connections import Connections
 from waitproof.handlers import held_by_child
-from waitproof.stacks import Frame, Stack, outermost
+from waitproof.stacks import Frame, Stack, outermost, own_frame
 from waitproof.wakers import Wakers
 from waitproof.world import Descriptor, Socket, WaitingThread, World
 
@@ -108,10 +108,7 @@ class Describer:
         return thread.state in STOPPED or (thread.state == "D" and not held_by_child(thread))
 
     def _own(self, pid: int, tid: int) -> Frame | None:
-        frames = self._frames(pid, tid)
-        own = next((frame for frame in frames if not frame.library), None)
-        below = [frame for frame in frames if not recognized.is_in(frame, "threading.py", _BEGINS)]
-        return own or (outermost(below) if below else None)
+        return _own(self._frames(pid, tid))
 
     def _frames(self, pid: int, tid: int) -> tuple[Frame, ...]:
         thread = self._python.get((pid, tid))
@@ -225,7 +222,9 @@ class Describer:
             if reason.startswith(("waits ", "is ")):
                 return f"{self.who(pid)} {self._at(reason, pid, pid)}"
             return f"{self.who(pid)} {self.waits(pid, pid)}, and {reason}"
-        return f"{self.who(pid)} {self.waits(pid, pid)}; {self.may_wait_for(node, reasons)}"
+        text = f"{self.who(pid)} {self.waits(pid, pid)}"
+        # A thread that only another member of the group can wake is in none of the `reasons`.
+        return f"{text}; {self.may_wait_for(node, reasons)}" if node in reasons else text
 
     def may_wait_for(self, node: Node, reasons: Mapping[Node, Node | None]) -> str:
         """`it may wait for` the thread that may wake this one, and why that may run."""
@@ -370,6 +369,12 @@ class Describer:
 
 
 @functools.lru_cache(maxsize=1024)  # of thousands of threads most have the same frames
+def _own(frames: tuple[Frame, ...]) -> Frame | None:
+    below = [frame for frame in frames if not recognized.is_in(frame, "threading.py", _BEGINS)]
+    return own_frame(frames) or (outermost(below) if below else None)
+
+
+@functools.lru_cache(maxsize=1024)
 def _object(frames: tuple[Frame, ...]) -> str:
     """The object for which a thread waits in functions of libraries; empty if they are not in the table."""
     found = list[int]()

@@ -9,7 +9,7 @@ import bisect
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from waitproof.mappings import Mapping as Mapped
@@ -19,13 +19,14 @@ from waitproof.world import WaitingThread, World
 
 NEAR: Final = 1024  # bytes of the innermost frames
 MOST: Final = 256 << 10  # bytes of a stack
+PAGE: Final = 12  # bits: a mapping consists of such pages, or of larger ones
 _C_LIBRARY: Final = re.compile(r"/(libc|libc-[\d.]+|libpthread[-.\d]*|ld-[\w.-]*)([-.]\S*)?$|^\[vdso\]$")
 Node = tuple[int, int]  # pid and tid
 
 
 class Libraries(NamedTuple):
     """`near`: the files whose code the innermost frames of a thread are in, by their paths.  `whole`: the same for its
-    whole stack; None if that is too long to be read."""
+    whole stack; None if that is too long to be read, or of no interest."""
 
     near: frozenset[str]
     whole: frozenset[str] | None
@@ -42,13 +43,14 @@ NOTHING: Final = Code()
 
 
 def of(world: World, stacks: Mapping[int, Stack]) -> Code:
-    """Of the threads of these Pythons: those that run no Python, and those that wait for a lock, or for a
-    descriptor."""
-    python = {(pid, thread.tid) for pid, stack in stacks.items() for thread in stack.threads if thread.frames}
+    """Of the threads of these Pythons: those that run no Python, and those that wait for a lock or a descriptor, of
+    which only the innermost frames are of interest."""
+    python = {(pid, thread.tid or 0) for pid, stack in stacks.items() for thread in stack.threads if thread.frames}
     threads = [
         (pid, thread) for pid in stacks.keys() & world.processes.keys() for thread in world.processes[pid].threads
     ]
-    return read(node for node in threads if (node[0], node[1].tid) not in python or _may_be_native(node[1]))
+    wanted = (node for node in threads if (node[0], node[1].tid) not in python or _may_be_native(node[1]))
+    return read(wanted, python)
 
 
 def _may_be_native(thread: WaitingThread) -> bool:
@@ -57,29 +59,56 @@ def _may_be_native(thread: WaitingThread) -> bool:
     return call is not None and (call.kind in ("futex", "in", "out") or (call.kind == "poll" and thread.timed))
 
 
-def read(threads: Iterable[tuple[int, WaitingThread]]) -> Code:
-    """Of these threads, each with its process first, those that are blocked and may be read."""
-    tables, found = Mappings(), dict[Node, Libraries]()
-    codes = dict[int, list[Mapped]]()
-    for pid, thread in threads:
-        where = _position(thread)
-        if where is None:
-            continue
-        if pid not in codes:
-            codes[pid] = [mapping for mapping in tables.all(pid) if "x" in mapping.permissions]
-        with contextlib.suppress(OSError, ValueError):
-            found[pid, thread.tid] = _libraries(pid, *where, codes[pid], tables)
-    return Code(found, {pid: frozenset(mapping.path for mapping in code) for pid, code in codes.items()})
+def read(threads: Iterable[tuple[int, WaitingThread]], short: Container[Node] = ()) -> Code:
+    """Of these threads, each with its process first, those that are blocked and may be read.  `short`: those of which
+    the innermost frames are enough."""
+    tables, found, programs = Mappings(), dict[Node, Libraries](), dict[int, _Program]()
+    with contextlib.ExitStack() as opened:
+        for pid, thread in threads:
+            where = _position(thread)
+            if where is None:
+                continue
+            if pid not in programs:
+                programs[pid] = _Program(pid, tables.all(pid), opened)
+            with contextlib.suppress(OSError, ValueError):
+                found[pid, thread.tid] = programs[pid].libraries(*where, (pid, thread.tid) in short)
+    return Code(found, {pid: frozenset(program.paths.values()) for pid, program in programs.items()})
 
 
-def _libraries(pid: int, stack: int, program: int, codes: list[Mapped], tables: Mappings) -> Libraries:
-    """`stack`, `program`: its stack pointer and the address of its next instruction."""
-    end = next((m.end for m in tables.all(pid) if m.start <= stack < m.end), stack)
-    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        content = os.pread(memory.fileno(), min(end - stack, MOST) // 8 * 8, stack)
-    addresses = array.array("Q", content[: len(content) // 8 * 8])
-    near = _files([program, *addresses[: NEAR // 8]], codes)
-    return Libraries(near, None if end - stack > MOST else near | _files(addresses, codes))
+class _Program:
+    """The memory of one process, which is opened and searched once for all of its threads."""
+
+    def __init__(self, pid: int, mappings: Sequence[Mapped], opened: contextlib.ExitStack) -> None:
+        self.paths = {mapping.start: mapping.path for mapping in mappings if "x" in mapping.permissions}
+        self._mappings, self._starts = mappings, [mapping.start for mapping in mappings]
+        # The pages that were met, and of those with code the file, which is empty for nameless memory.
+        self._met, self._pages = set[int](), dict[int, str]()
+        self._memory = -1
+        with contextlib.suppress(OSError):
+            self._memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, self._memory)
+
+    def libraries(self, stack: int, instruction: int, short: bool) -> Libraries:
+        """`stack`, `instruction`: the stack pointer of a thread and the address of its next instruction.  OSError if it
+        cannot be read."""
+        mapping = self._at(stack)
+        size = 0 if mapping is None else mapping.end - stack
+        content = os.pread(self._memory, min(size, NEAR if short else MOST) // 8 * 8, stack)
+        addresses = array.array("Q", content[: len(content) // 8 * 8])
+        near = self._files([instruction, *addresses[: NEAR // 8]])
+        return Libraries(near, None if short or size > MOST else near | self._files(addresses))
+
+    def _files(self, addresses: Iterable[int]) -> frozenset[str]:
+        pages = {address >> PAGE for address in addresses}
+        for page in pages - self._met:
+            if (mapping := self._at(page << PAGE)) is not None and mapping.start in self.paths:
+                self._pages[page] = self.paths[mapping.start]
+        self._met |= pages
+        return frozenset(map(self._pages.__getitem__, pages & self._pages.keys()))
+
+    def _at(self, address: int) -> Mapped | None:
+        place = bisect.bisect_right(self._starts, address) - 1
+        return self._mappings[place] if place >= 0 and address < self._mappings[place].end else None
 
 
 def innermost(pid: int, thread: WaitingThread) -> str | None:
@@ -105,16 +134,3 @@ def _position(thread: WaitingThread) -> tuple[int, int] | None:
     if len(fields) < 3 or fields[0] == "-1" or not fields[0].isdecimal():
         return None
     return int(fields[-2], 16), int(fields[-1], 16)
-
-
-def _files(addresses: Iterable[int], codes: list[Mapped]) -> frozenset[str]:
-    if not codes:
-        return frozenset()
-    starts, least, most = [m.start for m in codes], codes[0].start, codes[-1].end
-    found = set[str]()
-    for address in addresses:
-        if least <= address < most:
-            mapping = codes[bisect.bisect_right(starts, address) - 1]
-            if address < mapping.end:
-                found.add(mapping.path)
-    return frozenset(found)

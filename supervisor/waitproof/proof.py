@@ -43,33 +43,18 @@ class Facts(NamedTuple):
     ended: frozenset[int] = frozenset()
 
 
-class Wait(NamedTuple):
-    """What one thread waits for.  `who`: its rank or process; `thread`: its name; `place`: its line of code, or empty.
-    `wakers`: the threads that may end the wait; thread 0 stands for all threads of that process.  `why`: why the wait
-    may end by something else, or empty."""
-
-    pid: int
-    tid: int
-    who: str
-    thread: str
-    place: str
-    what: str
-    wakers: tuple[tuple[int, int], ...]
-    why: str
-
-
 class Proof(NamedTuple):
     """`open_reason`: why the wait may still end, or None: it never does.  `mechanism`: a sentence that says what
     waits for what.  Closed: `fingerprint` is equal for two proofs of the same deadlock, between which no thread has
-    run; `rank`, `pid`: where the deadlock is.  `waits`: all waits that were followed.  `in_group`: only another member
-    of the group may end the wait; `group` is what it has to know for that, if it is wanted."""
+    run; `rank`, `pid`: where the deadlock is.  `followed`: all threads whose waits were.  `in_group`: only another
+    member of the group may end the wait; `group` is what it has to know for that, if it is wanted."""
 
     open_reason: str | None
     mechanism: str = ""
     fingerprint: str = ""
     rank: int | None = None
     pid: int = 0
-    waits: tuple[Wait, ...] = ()
+    followed: tuple[Node, ...] = ()
     group: GroupWaits | None = None
     in_group: bool = False
 
@@ -133,24 +118,24 @@ class Walk:
         for pids in suspects:
             living = next((pid for pid in pids if (pid, pid) in self.reasons or (pid, pid) not in wakers), None)
             group = _closure(pids if living is None else (living,), wakers, self._followed)
-            waits = tuple(_wait(describe, wakers, node) for node in group)
+            followed = tuple(group)
             if living is not None or changed or not pids:
                 who = living if living is not None else (*pids, job.root)[0]
                 sentence = describe.what_it_waits_for(who, self.reasons)
-                first = first or Proof(changed or sentence, sentence, waits=waits)
+                first = first or Proof(changed or sentence, sentence, followed=followed)
                 continue
             root, text = describe.deadlock(pids[0], group)
             if stopped:
-                first = first or Proof(stopped, text, waits=waits)
+                first = first or Proof(stopped, text, followed=followed)
                 continue
             if any(wakers[node].links or wakers[node].listens for node in group):
                 if first is None or not first.in_group:
                     sentence = describe.what_it_waits_for(pids[0], self.reasons)
                     reason = f"{sentence}, for other members of the group"
-                    first = Proof(reason, sentence, waits=waits, in_group=True)
+                    first = Proof(reason, sentence, followed=followed, in_group=True)
                 continue
             fingerprint = _fingerprint(after, group, wakers)
-            return Proof(None, text, fingerprint, job.ranks.get(root), root, waits)
+            return Proof(None, text, fingerprint, job.ranks.get(root), root, followed)
         first = first or Proof("no rank of the job is known to this process tree")
         if self._in_group:
             seen = _for_the_group(after, job, wakers, self._running, describe, changed or stopped)
@@ -368,7 +353,11 @@ def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers], gives: Mapping[
             of.setdefault((node[0], kind), []).append(node)
     found = dict.fromkeys((pid, pid) for pid in pids if (pid, pid) in wakers)
     waiting, seen = list(found), set[tuple[int, Gives]]()
+    followed = set[tuple[int, int]]()  # by process and its wakers: alike threads share these
     for node in waiting:
+        if (alike := (node[0], id(wakers[node]))) in followed:
+            continue
+        followed.add(alike)
         own, others = wakers[node].own, wakers[node].others
         for place in sorted({(pid, own if pid == node[0] else others) for pid in wakers[node].pids} - seen, key=str):
             seen.add(place)
@@ -387,10 +376,3 @@ def _fingerprint(world: World, group: Sequence[Node], wakers: Mapping[Node, Wake
         exact = (call,) if wakers[node].polls else (thread.line, thread.runs, thread.state)
         lines.append(repr((node, start, thread.start, *exact)))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
-
-
-def _wait(describe: Describer, wakers: Mapping[Node, Wakers], node: Node) -> Wait:
-    found, (pid, tid) = wakers[node], node
-    others = tuple((other, 0) for other in sorted(found.pids))
-    name, place = describe.thread(pid, tid), describe.place(pid, tid)
-    return Wait(pid, tid, describe.who(pid), name, place, describe.does(pid, tid), others, found.open_reason or "")

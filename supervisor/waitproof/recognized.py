@@ -283,6 +283,8 @@ def awaits_interpreter(libraries: Libraries | None) -> bool:
 class Gives(enum.Enum):
     """A wait, by what can end it within its own process."""
 
+    __hash__ = object.__hash__  # that of Enum is written in Python, and slow
+
     ANYTHING = enum.auto()  # any thread
     CODE = enum.auto()  # threads that may run Python
     GROUP = enum.auto()  # a collective or a backward pass: those of the library, and what torch.distributed runs
@@ -292,7 +294,8 @@ class Gives(enum.Enum):
     LOADER = enum.auto()  # a batch of a DataLoader: the main thread, and what torch runs for it
 
 
-def needed(frames: Sequence[Frame], libraries: Libraries | None) -> Gives:
+@functools.lru_cache(maxsize=1024)
+def needed(frames: tuple[Frame, ...], libraries: Libraries | None) -> Gives:
     """What the wait of this thread is for."""
     if collective(frames) is not None:
         return Gives.TORCH if is_in_torch(libraries) else Gives.GROUP
@@ -305,8 +308,9 @@ def needed(frames: Sequence[Frame], libraries: Libraries | None) -> Gives:
     return Gives.CODE if frames and awaits_interpreter(libraries) else Gives.ANYTHING
 
 
+@functools.lru_cache(maxsize=1024)
 def given(
-    frames: Sequence[Frame], is_main: bool, libraries: Libraries | None, mapped: Iterable[str]
+    frames: tuple[Frame, ...], is_main: bool, libraries: Libraries | None, mapped: frozenset[str]
 ) -> frozenset[Gives]:
     """Which waits a thread of this process can end."""
     if not frames and is_in_compiler(libraries):

@@ -4,6 +4,7 @@ It always runs with --nonblocking: without it py-spy stops the process first, an
 the kernel.  With it the stack of a running thread may be inconsistent; that of a waiting thread is not.
 """
 
+import functools
 import json
 import os
 import re
@@ -78,19 +79,18 @@ class Thread(NamedTuple):
         """Where it is: the innermost line of the program's own code, and the library call in which that is."""
         if not self.frames:
             return "no Python frame"
-        own = self._own
+        own = own_frame(self.frames) or outermost(self.frames)
         return str(own) if own == self.frames[0] else f"{own}, in {self.frames[0]}"
 
-    @property
-    def _own(self) -> Frame:
-        """The innermost frame of the program itself.  That of an installed program, which a console script or
-        `python -m` runs, is in the package that it enters first."""
-        own = next((frame for frame in self.frames if not frame.library), None)
-        if own is not None and not (own is self.frames[-1] and own.console_script):
-            return own
-        entered = next((found for frame in self.frames[::-1] if (found := _PACKAGE.match(frame.file))), None)
-        inside = (frame for frame in self.frames if entered is not None and frame.file.startswith(entered[0]))
-        return next(inside, outermost(self.frames))
+
+def own_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of the program itself.  That of an installed program, which a console script or `python -m`
+    runs, is in the package that it enters first."""
+    own = next((frame for frame in frames if not frame.library), None)
+    if own is not None and not (own is frames[-1] and own.console_script):
+        return own
+    entered = next((found for frame in frames[::-1] if (found := _PACKAGE.match(frame.file))), None)
+    return next((frame for frame in frames if entered is not None and frame.file.startswith(entered[0])), None)
 
 
 def outermost(frames: Sequence[Frame]) -> Frame:
@@ -233,7 +233,10 @@ def permission() -> str:
     return f"the process belongs to another user or is not dumpable, and the capability SYS_PTRACE is missing{yama}"
 
 
+_frame: Final = functools.lru_cache(maxsize=1024)(Frame)  # of thousands of threads most have the same frames
+
+
 def _thread(found: dict[str, Any]) -> Thread:
-    frames = tuple(Frame(str(f["name"]), str(f["filename"]), int(f["line"] or 0)) for f in found["frames"])
+    frames = tuple(_frame(str(f["name"]), str(f["filename"]), int(f["line"] or 0)) for f in found["frames"])
     tid = found.get("os_thread_id")
     return Thread(tid, str(found.get("thread_name") or ""), bool(found["active"]), bool(found["owns_gil"]), frames)

@@ -24,7 +24,7 @@ POLLED: Final = 1024  # descriptors of one call that are read
 INTERPRETER: Final = 0.1  # s: a wait for the interpreter's own lock has a timeout of 5 ms
 DIGITS: Final = 20  # of a number of the kernel, at most
 _CALLS: Final = calls.table(os.uname().machine)
-_FUTEX: Final = next((b"%d" % number for number, call in _CALLS.items() if call.kind == "futex"), b"")
+_FUTEX: Final = next((str(number) for number, call in _CALLS.items() if call.kind == "futex"), "")
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 # The signals up to 31 without SIGKILL and SIGSTOP, and the real-time signals without the two that the C library uses.
 _BLOCKABLE: Final = sum(1 << number - 1 for number in range(1, 65) if number not in (9, 19, 32, 33, 34))
@@ -90,22 +90,19 @@ def thread(pid: int, tid: int, mappings: Mappings) -> WaitingThread:
 
 
 def _call(pid: int, found: WaitingThread, task: str, mappings: Mappings) -> WaitingThread:
-    line = procfs.read(f"{task}/syscall", 512, at_once=True) or b""
-    found, fields = found._replace(line=line.decode("ascii", "replace").strip()), line.split()
-    if (
-        found.tid == pid or found.state == "D" or fields[:1] not in ([], [b"running"], [_FUTEX])
-    ):  # idle threads of pools
+    line = (procfs.read(f"{task}/syscall", 512, at_once=True) or b"").decode("ascii", "replace").strip()
+    fields, wchan = line.split(), ""
+    if found.tid == pid or found.state == "D" or fields[:1] not in ([], ["running"], [_FUTEX]):  # idle threads of pools
         wchan = (procfs.read(f"{task}/wchan", 128, at_once=True) or b"").decode("ascii", "replace")
-        found = found._replace(wchan=wchan)
     if not fields:
-        return found._replace(problem="its system call is not visible")
-    if fields[0] == b"running":
-        return found._replace(running=True)
-    if fields[0] == b"-1":  # blocked outside any call: a page of its memory is being read
-        return found._replace(call=Call("a page fault", "other"))
+        return found._replace(line=line, wchan=wchan, problem="its system call is not visible")
+    if fields[0] == "running":
+        return found._replace(line=line, wchan=wchan, running=True)
+    if fields[0] == "-1":  # blocked outside any call: a page of its memory is being read
+        return found._replace(line=line, wchan=wchan, call=Call("a page fault", "other"))
     number, arguments = int(fields[0]), [int(field, 16) for field in fields[1:7]]
-    call = _CALLS.get(number, Call(f"system call {number}", "other"))
-    found = found._replace(call=call)
+    call = _CALLS.get(number) or Call(f"system call {number}", "other")
+    found = found._replace(line=line, wchan=wchan, call=call)
     try:
         return _interpret(pid, found, call, arguments, mappings)
     except (OSError, struct.error, ValueError, IndexError):

@@ -1,16 +1,10 @@
 """What may end the wait of a thread: the threads of certain processes, or something that cannot be known.  Pure.
 
-Doubt means that the wait may end.  Which process may end which wait:
-* any wait: the other threads of the own process;
-* a lock in shared memory: the processes that map it;
-* a pipe or an eventfd: the processes that have the other end open; a connection: those that have its other end open;
-* the end of a child: that child; a file lock: the processes that hold it;
-* a stop by a signal: the processes above it.
-A timer, a device, a file, a terminal, a listening socket, and whatever leads outside the job may end a wait at any
-time.
+Doubt means that the wait may end.  `KINDS`, at the end of this file, is the table of what can end which kind of wait.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from waitproof import calls, handlers, recognized
@@ -50,8 +44,13 @@ class Wakers(NamedTuple):
     own: Gives = Gives.ANYTHING
     others: Gives = Gives.CODE
 
-    def also(self, pids: Iterable[int]) -> "Wakers":
-        return self._replace(pids=self.pids.union(pids))
+    def also(self, pids: Collection[int]) -> "Wakers":
+        return self._replace(pids=self.pids.union(pids)) if pids else self
+
+
+# What of a thread decides who can end its wait: all but these, and its name, which only known threads have.
+_OF_ONE: Final = frozenset({"tid", "name", "cpu", "io", "start", "runs", "line", "at"})
+_alike: Final = operator.itemgetter(*(n for n, name in enumerate(WaitingThread._fields) if name not in _OF_ONE))
 
 
 class _Open(Exception):
@@ -87,6 +86,7 @@ class Reader:
         known = [(pid, t.tid or 0, t) for pid, stack in stacks.items() for t in stack.threads]
         mains = {(pid, tid) for pid, tid, thread in known if thread.name == "MainThread"}
         keeping = {(pid, tid) for pid, tid, thread in known if thread.gil}
+        self._single, self._known = mains | keeping, dict[object, Wakers]()
         self._handlers = Handlers(world, self.frames, mains, keeping, self._python, obeying, optimistic, stepped)
         self._connections = Connections(world)
         self._unknown = frozenset(pid for pid, process in world.processes.items() if process.problem)
@@ -104,6 +104,17 @@ class Reader:
         return self._frames.get((pid, tid), ())
 
     def of(self, pid: int, thread: WaitingThread) -> Wakers:
+        """The wakers of this thread; of thousands of threads most wait alike."""
+        node = pid, thread.tid
+        if thread.tid == pid or node in self._single:
+            return self._of(pid, thread)
+        name = thread.name if thread.name in recognized.POLLING else ""
+        alike = pid, name, self._frames.get(node, ()), self._code.threads.get(node), _alike(thread)
+        if (found := self._known.get(alike)) is None:
+            found = self._known[alike] = self._of(pid, thread)
+        return found
+
+    def _of(self, pid: int, thread: WaitingThread) -> Wakers:
         process = self._world.processes[pid]
         presumed = self._presumed(pid, thread)
         self._links, self._listens = set(), False
@@ -118,8 +129,8 @@ class Reader:
         frames = self.frames(pid, thread.tid)
         if recognized.works_for_loader(self.frames(pid, pid)) and (awaited <= {pid} or recognized.awaits_task(frames)):
             others = Gives.LOADER  # of its rank; whatever else runs there neither ends nor feeds it
-        found = Wakers(None, pids, polls, frozenset(self._links), self._listens)
-        return found._replace(awaited=frozenset(awaited), handler=handler, own=own, others=others)
+        links = frozenset(self._links)
+        return Wakers(None, pids, polls, links, self._listens, frozenset(awaited), handler, own, others)
 
     def _gives(self, pid: int, thread: WaitingThread) -> tuple[Gives, Gives]:
         frames = self.frames(pid, thread.tid)
@@ -204,38 +215,30 @@ class Reader:
         return enders | (self._living_children(pid) if CHILD in process.interrupts.caught else set())
 
     def _call(self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
+        rule = BY_CALL.get(kind_of(thread), Reader._outside)
+        return rule(self, pid, thread, presumed)
+
+    def _own_threads(self, pid: int, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
+        return set()
+
+    def _timer(self, pid: int, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
         call = thread.call
-        assert call is not None
-        match call.kind:
-            case "futex":
-                return self._futex(thread)
-            case "sleep" if presumed is not None:
-                return set()
-            case "restart":
-                raise _Open(f"waits for a timer ({call.name})")
-            case "signal":
-                return set()
-            case "child":
-                return self._child(pid, thread)
-            case "lock":
-                return self._file_lock(pid, thread)
-            case "in" | "out" | "accept" | "poll" | "select" | "epoll" if call.name != "sendfile":
-                if thread.unseen:
-                    raise _Open(f"waits in {call.name}, perhaps with a timeout")
-                return self._descriptors(pid, thread, presumed)
-        raise _Open(f"waits in {call.name}, which something outside the job may end")
+        if presumed is None or call is None or call.kind != "sleep":
+            raise _Open(f"waits for a timer ({call.name if call else 'unknown'})")
+        return set()
+
+    def _outside(self, pid: int, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
+        raise _Open(f"waits in {thread.call.name if thread.call else '?'}, which something outside the job may end")
 
     # --- locks and children -------------------------------------------------------------------------------------------
 
-    def _futex(self, thread: WaitingThread) -> set[int]:
-        if not thread.shared:
-            return set()
+    def _shared_lock(self, pid: int, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
         world = self._world
         if thread.shared in world.outside or thread.shared in world.named:
             raise _Open("waits for a lock in memory that processes outside the job can open")
         return {*world.holders.get(thread.shared, {}), *self._unknown}
 
-    def _child(self, pid: int, thread: WaitingThread) -> set[int]:
+    def _child(self, pid: int, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
         if thread.child:
             if thread.child not in self._living_children(pid):
                 raise _Open(f"waits for process {thread.child}, which is gone")
@@ -258,9 +261,10 @@ class Reader:
         while (pid := self._world.processes[pid].parent) in self._world.processes:
             yield pid
 
-    def _file_lock(self, pid: int, thread: WaitingThread) -> set[int]:
-        if thread.call is not None and thread.call.name in calls.HANDED_OVER:
-            raise _Open("waits for a lock of an open file, which may have been handed to a process outside the job")
+    def _handed_lock(self, pid: int, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
+        raise _Open("waits for a lock of an open file, which may have been handed to a process outside the job")
+
+    def _file_lock(self, pid: int, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
         blockers = self._world.blockers.get((pid, thread.lock), set())
         if not blockers or not blockers <= self._world.processes.keys():
             raise _Open("waits for a file lock that a process outside the job may hold")
@@ -269,6 +273,8 @@ class Reader:
     # --- descriptors --------------------------------------------------------------------------------------------------
 
     def _descriptors(self, pid: int, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
+        if thread.unseen:
+            raise _Open(f"waits in {thread.call.name if thread.call else '?'}, perhaps with a timeout")
         awaited, sharing = self._awaited(pid, thread)
         return sharing.union(*[self._descriptor(pid, end, mode, presumed) for end, mode in awaited])
 
@@ -299,27 +305,24 @@ class Reader:
         if "descriptor" in world.doubts:
             raise _Open(f"waits for {end.key}, and {world.doubts['descriptor']}")
         others = {*self._unknown, *world.receiving, *self._rings}
-        match end.kind:
-            case "pipe":
-                return self._pipe(end, others)
-            case "eventfd":
-                return self._eventfd(end, presumed, others)
-            case "socket":
-                return self._socket(pid, end, mode, presumed, others)
-            case "pidfd":
-                if end.pid not in world.processes:
-                    raise _Open("waits for the end of a process that is gone, or outside the job")
-                return {end.pid}
+        return BY_OBJECT.get(end.kind, Reader._anybody)(self, pid, end, mode, presumed, others)
+
+    def _anybody(self, pid: int, end: Descriptor, mode: str, presumed: Presumed | None, others: set[int]) -> set[int]:
         raise _Open(f"waits for {end.key}")
 
-    def _pipe(self, end: Descriptor, others: set[int]) -> set[int]:
+    def _pidfd(self, pid: int, end: Descriptor, mode: str, presumed: Presumed | None, others: set[int]) -> set[int]:
+        if end.pid not in self._world.processes:
+            raise _Open("waits for the end of a process that is gone, or outside the job")
+        return {end.pid}
+
+    def _pipe(self, pid: int, end: Descriptor, mode: str, presumed: Presumed | None, others: set[int]) -> set[int]:
         needed = ("w" if "r" in end.mode else "") + ("r" if "w" in end.mode else "")
         holders = {pid for pid, mode in self._world.holders.get(end.key, {}).items() if set(mode) & set(needed)}
         if not holders or set(self._world.outside.get(end.key, "")) & set(needed):
             raise _Open(f"waits for {end.key}, whose other end is outside the job")
         return holders | others
 
-    def _eventfd(self, end: Descriptor, presumed: Presumed | None, others: set[int]) -> set[int]:
+    def _eventfd(self, pid: int, end: Descriptor, mode: str, presumed: Presumed | None, others: set[int]) -> set[int]:
         holders = self._world.holders.get(end.key, {})
         opened = (e for pid in holders for e in self._world.processes[pid].fds.values())
         devices = [e.key for e in opened if e.kind == "device" and not e.key.startswith(_PLAIN)]
@@ -378,3 +381,114 @@ class Reader:
         if peers is None or recognized.joins(self.frames(pid, pid)):
             return False
         return any(recognized.collective(self.frames(peer, peer)) is not None for peer in (pid, *peers))
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+CallRule = Callable[[Reader, int, WaitingThread, Presumed | None], set[int]]
+ObjectRule = Callable[[Reader, int, Descriptor, str, Presumed | None, set[int]], set[int]]
+
+
+class Kind(NamedTuple):
+    """One kind of wait.  `ends`: who can end it; `why`: who cannot, or the reason.  docs/waitproof.md has these texts.
+
+    `calls`: the rule by the kind of the system call (`kind_of`), `objects`: by the kind of what a descriptor stands
+    for.  `own`: which threads of the own process can end it, where that is not by the call (recognized.py)."""
+
+    waits: str
+    ends: str
+    why: str
+    calls: Mapping[str, CallRule] = {}
+    objects: Mapping[str, ObjectRule] = {}
+    own: tuple[Gives, ...] = ()
+
+
+_DESCRIPTORS: Final = dict.fromkeys(("in", "out", "accept", "poll", "select", "epoll"), Reader._descriptors)
+KINDS: Final = (
+    Kind(
+        "a lock, a condition or an event of its own process",
+        "the other threads of the process; a lock of Python only those that may run Python",
+        "private memory has no other reader (futex(2)); threads of native libraries never take a lock of Python",
+        {"futex": Reader._own_threads},
+        own=(Gives.CODE, Gives.ANYTHING, Gives.COMPILER),
+    ),
+    Kind(
+        "a lock in shared memory",
+        "the processes that map it; anybody, if the memory has a name or a descriptor that can be handed on "
+        "(memfd, `/dev/shm`, a file)",
+        "that of multiprocessing and torch is sent to processes of the job alone",
+        {"shared futex": Reader._shared_lock},
+    ),
+    Kind(
+        "a pipe, a connection",
+        "the processes that have the other end open; anybody, if one of them is outside the job",
+        "only an end that is open can be written to or closed (pipe(7), unix(7), tcp(7))",
+        _DESCRIPTORS,
+        {"pipe": Reader._pipe, "socket": Reader._socket, "epoll": Reader._anybody},
+        (Gives.DATA,),
+    ),
+    Kind(
+        "an eventfd",
+        "anybody: it may have been handed on. Not those of the store of torch",
+        "no table of the kernel shows who was handed one and has sent it on (eventfd(2))",
+        objects={"eventfd": Reader._eventfd},
+    ),
+    Kind(
+        "the end of a child",
+        "that child, and who may end it",
+        "only its end wakes the one that waits (wait(2), pidfd_open(2))",
+        {"child": Reader._child},
+        {"pidfd": Reader._pidfd},
+    ),
+    Kind(
+        "a file lock of `fcntl`",
+        "the processes that hold it or have the file open",
+        "it belongs to a process, and any close of the file releases it (fcntl(2))",
+        {"lock": Reader._file_lock},
+    ),
+    Kind(
+        "a lock of an open file (`flock`, `F_OFD_SETLKW`)",
+        "anybody: the open file may have been handed on",
+        "it belongs to the open file, not to a process (flock(2))",
+        {"handed lock": Reader._handed_lock},
+    ),
+    Kind("SIGCONT", "the processes above it", "nobody else in a job continues what was stopped"),
+    Kind(
+        "a signal",
+        "anybody: who waits for one does so on purpose. A handled signal, as below",
+        "any process may send one (kill(2)); handlers.py decides before this table",
+        {"signal": Reader._own_threads},
+    ),
+    Kind(
+        "a collective, a backward pass",
+        "the other ranks, and the threads of torch and of the libraries of collectives; its timeout, if that ends "
+        "within 20 minutes, since you gave it and may catch it (torchft)",
+        "the default timeout of a process group only raises an error (distributed_c10d.py)",
+        own=(Gives.GROUP, Gives.TORCH),
+    ),
+    Kind(
+        "a batch of a DataLoader",
+        "its workers, and the threads that torch runs for it",
+        "its timeout of 5 s only checks that the workers live (dataloader.py)",
+        own=(Gives.LOADER,),
+    ),
+    Kind(
+        "a timer, a device, a file, a terminal, a socket that listens, anything outside the job",
+        "anybody",
+        "nothing that the kernel shows of the job tells when",
+        {"sleep": Reader._timer, "restart": Reader._timer, "device": Reader._outside, "other": Reader._outside},
+        dict.fromkeys(("file", "terminal", "device", "timerfd", "signalfd", "io_uring", "other"), Reader._anybody),
+    ),
+)
+BY_CALL: Final = {call: rule for kind in KINDS for call, rule in kind.calls.items()}
+BY_OBJECT: Final = {name: rule for kind in KINDS for name, rule in kind.objects.items()}
+
+
+def kind_of(thread: WaitingThread) -> str:
+    """The key of its call in the table."""
+    call = thread.call
+    if call is None or call.name == "sendfile":  # from a file, which may be a device
+        return "other"
+    if call.kind == "futex":
+        return "shared futex" if thread.shared else "futex"
+    return "handed lock" if call.kind == "lock" and call.name in calls.HANDED_OVER else call.kind

@@ -11,10 +11,17 @@ LATE: Final = "the answer did not arrive in time"
 ACCELERATORS: Final = ("/dev/nvidia", "/dev/dxg", "/dev/davinci", "/dev/kfd", "/dev/accel", "/dev/dri/render")
 
 
+# The kinds of `Descriptor`.
+OBJECTS: Final = frozenset(
+    {"pipe", "socket", "file", "terminal", "device", "eventfd", "timerfd", "pidfd", "signalfd", "epoll", "io_uring"}
+    | {"other"}
+)
+
+
 class Descriptor(NamedTuple):
     """The object behind a descriptor.  `key` identifies it across processes; `mode` contains `r`, `w` or both."""
 
-    kind: str  # pipe, socket, file, terminal, device, eventfd, timerfd, pidfd, signalfd, epoll, io_uring, or other
+    kind: str  # one of OBJECTS
     key: str
     mode: str = "rw"
     pid: int = 0  # the target of a pidfd

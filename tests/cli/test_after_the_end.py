@@ -124,4 +124,4 @@ def test_a_rank_that_waits_in_the_store_for_one_that_has_left_is_proved(runs: Ru
     assert run.wait(180) == 0, run.log()
     (hang,) = run.named("hang")
     assert (hang["rule"], hang["rank"]) == ("deadlock", 0)
-    assert "waits for a reply on tcp" in str(hang["mechanism"])
+    assert "waits for a reply from 127.0.0.1:" in str(hang["mechanism"])

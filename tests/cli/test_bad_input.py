@@ -56,6 +56,7 @@ def refused(folder: Path, *words: str, prefix: Sequence[str] = (), environment: 
         (["--start-timeout", "soon"], "--start-timeout: 'soon' is not a duration"),
         (["--grace", "auto"], "--grace: 'auto' is not a duration"),
         (["--stable-after", ""], "--stable-after: '' is not a duration"),
+        (["--group-size", "3:2"], "'3:2' is not MIN:MAX, because 3 is greater than 2; write 2:3, or off"),
         (["--max-restarts", "-1"], "--max-restarts: '-1' is not a whole number"),
         (["--max-restarts", "2.5"], "is not a whole number"),
         (["--max-restarts", ""], "is not a whole number"),
@@ -303,3 +304,20 @@ def test_help_that_cannot_be_written_is_one_line() -> None:
             timeout=60,
         )
     assert (found.returncode, found.stderr) == (2, "ftrun: stdout: No space left on device\n")
+
+
+def test_a_file_for_the_verdict_that_cannot_be_written_is_one_line(runs: Runs) -> None:
+    run = runs.run("--termination-log", str(runs.folder), "true")
+    assert run.wait() == 0
+    said = f"--termination-log {runs.folder} cannot be written (Is a directory)"
+    assert run.stderr.count(said) == 1
+
+
+@pytest.mark.parametrize("path", ["/proc/ftrun", "a file"])
+def test_a_state_dir_that_cannot_be_written_is_one_line(runs: Runs, path: str) -> None:
+    (runs.folder / "a file").touch()
+    path = str(runs.folder / path)
+    run = runs.run("--state-dir", path, "true")
+    assert run.wait() == 0
+    (line,) = (line for line in run.stderr.splitlines() if path in line)
+    assert "does not outlive this pod; the command is not affected" in line

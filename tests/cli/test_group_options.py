@@ -396,6 +396,14 @@ def test_a_secret_without_a_group_is_noted(secret: str) -> None:
     assert group_and_note({"group-secret-file": secret}) == (None, note)
 
 
+@pytest.mark.parametrize(
+    ("size", "environment"), [("auto", {}), ("auto", {"MA_NUM_HOSTS": "1"}), ("1", {}), ("off", {})]
+)
+def test_spares_without_a_group_are_noted(size: str, environment: Texts) -> None:
+    note = "--spares has no effect: there is no group of several members (--group-size)"
+    assert group_and_note({"group-size": size, "spares": "4"}, environment) == (None, note)
+
+
 def test_whitespace_around_a_secret_is_ignored_and_its_path_is_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "man"
-NAMES = ("ftctl.1", "fthang.1", "ftrun.1")
+NAMES = ("ftctl.1", "fthang.1", "ftrun.1", "waitproof.1")
 
 
 def test_pages_are_up_to_date() -> None:

@@ -13,7 +13,6 @@ from ftrun.core.group.membership import Effects, Event, LeaseForeign, LeaseTaken
 from ftrun.core.group.messages import Report
 
 RESUMED: Final = 8.0  # s that PID 1 has after it was suspended (pid1/clients/messenger.py)
-DOUBT: Final = 6.0  # as in helpers/messenger/group_link.py
 FOREVER: Final = 1e9
 
 
@@ -59,7 +58,8 @@ class Hand:
         if not self.holds and not self.bound:
             return math.inf
         dead = {(b.rank, b.life) for b in world.bodies if b.provable and (not b.alive or b.state == "left")}
-        return lease.stops_at(self.renewed, self.bound - dead, self.heard, world.length, world.patience, world.drain)
+        return lease.stops_at(self.renewed, self.bound - dead, self.heard, world.length, world.patience, world.drain,
+                              self.body.rank)  # fmt: skip
 
     def step(self) -> None:
         """Once a second, and at no time while it is suspended."""
@@ -112,14 +112,13 @@ class Hand:
     def lead(self) -> None:
         world, body, side = self.world, self.body, self.body.side
         if self.holds or self.ended:
-            if not self.ended and self.stops <= world.now < self.thawed + DOUBT:
-                world.tell(side, LeaseForeign(world.now, body.rank, doubted=True))
-            elif not self.ended and world.now >= self.stops:
+            if not self.ended and world.now >= self.stops:
                 self.ended = True
                 self.stop_ranks()
                 world.tell(side, LeaseForeign(world.now, body.rank))
+            alone = body.rank and not self.bound
             # Where it hears nobody it is the one that is cut off.
-            if not self.asking and (side.present.keys() - {body.rank} or self.fresh):
+            if not self.asking and (side.present.keys() - {body.rank} or self.fresh or alone):
                 self.ask()
             return
         group = side.coordinator
@@ -176,6 +175,8 @@ class Hand:
         self.began_at = self.began_at if mine else world.now
         self.watch, self.renewed = Watch(new, world.now), began
         self.bound = tried
+        if world.now >= self.stops:
+            return  # the answer came too late
         if body.leads and body.side.coordinator is not None:
             if not mine or body.side.coordinator.lease_state != "held":
                 world.tell(body.side, LeaseTaken(world.now, before))

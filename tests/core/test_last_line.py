@@ -20,6 +20,19 @@ def test_the_last_line_says_the_whole_reason() -> None:
     assert f"after 88s: {why}; 3 starts" in line
 
 
+def test_a_reason_too_long_for_the_last_line_is_cut_at_its_end() -> None:
+    why = (
+        "rank 0 was proved to be deadlocked after 28s without movement: rank 0 (process 24434, main thread) waits for "
+    )
+    why += "a lock at failures.py:79, which only its own threads can end: thread 'Thread-1 (take)' waits for a lock"
+    lost = "goodput 1% of 28s; lost 28s: 28s hang, 0.3s startup"
+    line = sentences.last_lines(Exit(195, "hang-limit", why), Ledger(start_cnt=1), "/run", 28.0, {}, lost)
+    assert line is not None
+    assert "waits for a lock at failures.py:79, which" in line
+    assert "...; 1 start; goodput" in line, "at its end"
+    assert len(line.partition("; records")[0]) <= 300
+
+
 def test_the_record_of_a_crash_names_its_rank_as_the_log_does() -> None:
     ending = CommandFailure(None, 11, True, None, (), None, 40, 1.0)
     phase = Starting(Attempt(1, spawned_at=0.5))

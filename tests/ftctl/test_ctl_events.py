@@ -2,12 +2,14 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from support.runs import FTCTL, Runs, python, wait_for
+from ftctl.verbs.events import EVENTS
+from support.runs import FTCTL, HOUSE, Runs, python, wait_for
 
 
 def events(run_dir: Path, *words: str) -> list[str]:
@@ -63,6 +65,15 @@ def test_records_of_a_finished_run_are_printed(runs: Runs) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(command.split(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (1, "ftctl: cannot write: No space left on device\n")
+
+
+def test_a_name_that_no_record_has_is_refused(tmp_path: Path) -> None:
+    command = [*FTCTL, "events", "--run-dir", str(tmp_path), "--event", "ended,spawnd"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no record is named 'spawnd' (did you mean 'spawned'?)" in done.stderr
+    meanings = runpy.run_path(str(HOUSE / "docs" / "made" / "record_meanings.py"))["MEANING"]
+    assert sorted(EVENTS) == sorted(meanings)
 
 
 def test_following_ends_with_the_run(runs: Runs) -> None:

@@ -73,7 +73,7 @@ def test_stacks_of_all_ranks_of_one_rank_and_as_json(runs: Runs) -> None:
     assert sorted(uses) == ["1", "2"], "the rank and its child"
     done = look(run, "--rank", "9")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"ftctl: {run.run_dir}: no rank 9 runs; there are 0-3\n"
+    assert done.stderr == f"ftctl: {run.run_dir}: no rank 9 runs; these do: 0-3\n"
     found = json.loads(look(run, "--json").stdout)
     assert found["schema"] == 1
     json.dumps(found, ensure_ascii=False).encode()  # fails for half a character, which some JSON readers refuse

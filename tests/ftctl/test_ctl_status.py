@@ -62,6 +62,17 @@ def test_status_of_a_running_and_of_a_stopped_run(runs: Runs) -> None:
     assert after["trouble"] is None
 
 
+def test_the_exit_code_is_the_same_if_nobody_reads_the_text(runs: Runs) -> None:
+    run = runs.run("sh", "-c", "exit 3")
+    for words in ((), ("--json",), ("--all",), ("--all", "--json")):
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [*FTCTL, "status", "--exit-code", *words, "--run-dir", str(run.run_dir)]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (4, "")
+
+
 def test_status_after_a_verdict_names_the_action_of_the_scheduler(runs: Runs) -> None:
     run = runs.run(*HANG, *python("import time; ft.beat(1); time.sleep(3600)"))
     assert run.wait() == 195

@@ -108,3 +108,14 @@ def test_run_without_a_state_dir_has_a_history_and_every_run_is_listed(runs: Run
     assert (shown[str(ended.run_dir)]["verdict"], shown[str(ended.run_dir)]["step"]) == ("succeeded", 17)
     assert str(ended.run_dir) not in json.dumps(json.loads(ftctl(runs, "list", "--living", "--json", "in")))
     assert str(living.run_dir) in ftctl(runs, "list", "in")
+
+
+def test_a_state_dir_and_a_run_dir_are_not_both_given(runs: Runs) -> None:
+    words = ["history", "--state-dir", "/nonexistent", "--run-dir", str(runs.folder)]
+    done = subprocess.run([*FTCTL, *words], env=runs.environment, capture_output=True, text=True, timeout=90)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "ftctl: --state-dir cannot be given with --run-dir: each names what is read\n"
+    run = schedule(runs, 1, "ft.beat(1)")
+    assert run.wait() == 0
+    runs.environment["FTRUN_STATE_DIR"] = "/nonexistent"
+    assert len(lives(runs, "--run-dir", str(run.run_dir))) == 1

@@ -28,7 +28,7 @@ DRAWN = (ROOT / "supervisor/ftctl/page/draw.js").read_text()
 
 def test_the_phases_of_the_core_are_those_of_the_table() -> None:
     names = {phase.__name__.lower() for phase in PHASES}
-    assert set(states.RUN) - {"cut off"} == names - {"pending"} | {"waiting", "spare"}
+    assert set(states.RUN) - {"cut off"} == names - {"pending"} | {"waiting", "spare", "finished"}
 
 
 def test_the_readers_of_records_use_no_other_word() -> None:

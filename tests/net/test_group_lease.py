@@ -198,6 +198,45 @@ def test_a_holder_that_was_suspended_comes_back_as_a_member(hosts: Make) -> None
     assert group.book.epochs == [1, 2]
 
 
+@pytest.mark.slow
+def test_a_job_that_was_suspended_as_a_whole_goes_on(hosts: Make) -> None:
+    """For longer than the lease, of which nobody has taken the next place meanwhile."""
+    here = hosts(3)
+    group = Group(here, *QUICK, wait="600s", shape="2:3", options=sharing(here))
+    group.begin()
+    group.until_started(1)
+    until_witnesses(group, 2)
+    stopped = [pid for rank in range(3) for pid in (group.rank(rank).pid, *children_of(group.rank(rank).pid))]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    wait_for(lambda: time.monotonic() > began + LENGTH + 5, "the end of the lease", LENGTH + 60)
+    for pid in reversed(stopped):
+        os.kill(pid, signal.SIGCONT)
+    resumed, step = time.monotonic(), group.book.step
+    wait_for(lambda: time.monotonic() > resumed + LENGTH + 5, "the end of a lease after that", LENGTH + 60)
+    assert group.book.epochs == [1]
+    assert group.book.step > step
+    group.finish()
+    group.must_end(0, epochs=[1])
+
+
+@pytest.mark.slow
+def test_members_that_wait_for_a_lost_one_less_than_its_lease_lasts_wait_for_its_end(hosts: Make) -> None:
+    """Else all would have ended with 195 before one of them could take over."""
+    here = hosts(3)
+    group = Group(here, *QUICK, wait="8s", shape="1:3", options=sharing(here))
+    group.begin()
+    group.until_started(1)
+    until_witnesses(group, 2)
+    here.hosts[0].cut(silent=True)
+    group.rank(0).kill()
+    group.gone.add(0)
+    group.until_started(2, nodes=2, timeout=LENGTH + 60)
+    group.finish()
+    group.must_end(0, epochs=[1, 2])
+
+
 def children_of(pid: int) -> list[int]:
     found = children(pid)
     return [*found, *(one for child in found for one in children_of(child))]

@@ -82,6 +82,20 @@ def test_a_view_that_a_full_disk_has_kept_from_being_written_accuses_nobody(tmp_
     assert jobs[1] is None
 
 
+def test_after_the_end_of_a_member_its_view_of_the_group_does_not_go_on(tmp_path: Path) -> None:
+    old = time.monotonic() - 900
+    rows = MemberRow(0, "a", "running", "", 1, old - 1.0, beat=2.0), MemberRow(1, "b", "running", "", 1, old)
+    why = "rank 1 has failed"
+    view = GroupView(1, 2, 1, old, 2, "stop", why, (0, 1), rows, procfs.boot_id(), contact=old, silence=60.0)
+    (tmp_path / FILE).write_bytes(dump(view))
+    found = group.read(LIVE._replace(run_dir=str(tmp_path), alive=False, phase="done", exit_code=137))
+    assert found is not None
+    assert group.headline(found) == "group of 2, epoch 2, as member 1, which has ended, saw it last"
+    assert [group.state(found, row) for row in found.rows] == ["running", "done"]
+    assert " 3s ago" in "".join(line for line, _ in group.table(found))
+    assert not list(group.details(found))
+
+
 def test_a_limit_that_was_reached_without_a_hang_blames_no_hang(tmp_path: Path) -> None:
     end = STOP | {"what": "end", "cause": "peer", "verdict": "hang-limit", "exit_code": 195, "why": "it has left"}
     ended = LIVE._replace(alive=False, phase="done", exit_code=195, verdict="hang-limit", trouble=seen(tmp_path, end))

@@ -58,5 +58,7 @@ def test_a_killed_container_does_not_run_beside_the_one_that_has_taken_its_place
         "no end was recorded, and another ftrun has taken its place",
         "running when last seen",
     ]
+    spare = "\n".join(schedules.lines([LIFE._replace(attempts=(), verdict=None)]))
+    assert spare.endswith("waiting for a start when last seen"), "nothing shows that it was killed"
     rows = schedules.table([killed, alive], "", "/run")
     assert [(row["open"], bool(row["ending"])) for row in rows] == [(False, True), (True, False)]

@@ -13,6 +13,11 @@ import pytest
 from ftctl.verbs.status import condition
 from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
 from ftrun.core.text import sentences
+from ftrun.messages import records
+from ftrun.messages.group_view import MemberRow
+from ftrun.records import group
+from ftrun.records.group import GroupNow
+from ftrun.records.member_row import row
 from ftrun.records.run_snapshot import read_snapshot
 from ftrun.records.rundir import NoRunDir
 from ftrun.records.snapshot import Snapshot
@@ -265,11 +270,36 @@ def test_between_two_attempts_there_is_no_attempt(run: MadeRun) -> None:
     assert (found.phase, found.ranks, found.step) == ("waiting", (), 7)
 
 
+def test_an_ftrun_that_waits_in_the_run_dir_of_one_that_has_ended_is_shown_as_waiting(run: MadeRun) -> None:
+    run.record("ended", ago=40, verdict="succeeded", exit_code=0)
+    run.run["began"] = records.timestamp(time.time_ns(), time.gmtime())
+    run.status |= {"phase": "pending", "deadline": None, "attempt": None, "group": {"what": "wait", "why": ""}}
+    found = seen(run)
+    assert (found.alive, found.phase, found.exit_code, found.ended) == (True, "waiting", None, None)
+    assert headline(found).startswith("waiting")
+    run.gone()
+    assert seen(run).phase == "cut off", "the one that waited was killed"
+
+
 def test_a_spare_is_not_said_to_wait_for_a_start(run: MadeRun) -> None:
     run.status |= {"phase": "pending", "deadline": None, "attempt": None, "spare": True}
     found = seen(run)
     assert found.phase == "spare"
     assert found.next == "The place of a lost member, or a further one, at the next restart of all."
+
+
+def test_a_member_that_has_finished_first_is_no_trouble(run: MadeRun) -> None:
+    want = {"want": "finish", "code": 0, "verdict": "succeeded", "why": ""}
+    run.status |= {"phase": "stopping", "stage": "verdict", "want": want}
+    found = seen(run)
+    assert (found.phase, condition(found)) == ("finished", 0)
+    assert found.next == "The end, once the commands of the other members have ended."
+    rows = (MemberRow(0, "a", "running", "", 1, run.now), row(found, 1, "b", run.now))
+    other = found._replace(phase="running")
+    assert group.marked(other, GroupNow(2, 0, 1, "run", "", (), rows, {0: 0.0, 1: 0.0})).job is None
+    run.status["want"] = want | {"code": 7}
+    found = seen(run)
+    assert (found.phase, found.next) == ("stopping", "The verdict of the group, which is awaited.")
 
 
 def test_checkpoints_have_an_age(run: MadeRun) -> None:

@@ -12,6 +12,7 @@ from support.snapshots import snapshot
 
 RUNNING = snapshot()
 QUIET = RUNNING.ranks[3]
+UNPACED = QUIET._replace(rule=None, limit=None, step_time=None, age=124.0)  # no timeout, no second step
 
 
 def text(shown: Snapshot, width: int = 80) -> str:
@@ -56,6 +57,10 @@ def test_the_status_fits_a_screen(count: int) -> None:
     assert max(map(len, text(snapshot(count), 60).split("\n"))) <= 60
 
 
+def test_a_rank_without_a_known_pace_is_quiet_after_a_while() -> None:
+    assert "ranks       1: 1 quiet" in lines(RUNNING._replace(ranks=(UNPACED,)))
+
+
 def test_the_headline_begins_with_a_pause() -> None:
     found = headline(RUNNING._replace(paused=720.0, resumes=1080.0))
     assert found.startswith("PAUSED for 12m: HANGS ARE NOT DETECTED; until ")
@@ -78,6 +83,9 @@ def test_the_headline_begins_with_a_pause() -> None:
         ({"stalest": QUIET._replace(age=16.0, limit=300.0)}, "quiet, rank 3 has not moved for 16s"),
         ({"stalest": QUIET._replace(age=16.0, limit=300.0, step_time=2.0)}, "healthy, making progress"),
         ({"stalest": QUIET._replace(age=14.0, limit=300.0)}, "healthy, making progress"),
+        ({"stalest": UNPACED}, "quiet, rank 3 has not moved for 2m 4s"),
+        ({"stalest": UNPACED._replace(age=50.0)}, "healthy, making progress"),
+        ({"stalest": UNPACED._replace(age=50.0), "wait": "rank 3 is stopped by SIGSTOP"}, "quiet, rank 3 has not"),
         ({"stalest": None}, "no rank is active"),
         ({"phase": "waiting"}, "the next start is due later"),
         ({"phase": "cut off", "alive": False}, "ftrun is gone and left no verdict"),

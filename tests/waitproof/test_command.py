@@ -119,6 +119,16 @@ def test_bad_input_is_one_line(job: Job) -> None:
 
 
 @needs_spy
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_an_answer_that_cannot_be_written_is_one_line(job: Job, words: tuple[str, ...]) -> None:
+    job.start(HEAD + "ready(); time.sleep(900)", "0")
+    program = [sys.executable, str(HOUSE / "bin" / "waitproof"), str(job.pid), "--seconds", "0.1", *words]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (2, "waitproof: cannot write: No space left on device\n")
+
+
+@needs_spy
 def test_a_thread_is_told_from_its_process(job: Job) -> None:
     job.start(HEAD + "thread(stuck); ready(); stuck()", "0")
     (thread,) = {int(name) for name in os.listdir(f"/proc/{job.pid}/task")} - {job.pid}

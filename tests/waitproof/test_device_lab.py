@@ -1,7 +1,7 @@
 """A lab of eight ranks on eight devices: hangs of the device, and healthy waits that look like them.
 
 The ranks are real processes with a library in the place of the driver's, and wait in it; what their devices show is
-given.  The 45 s over which looks have to agree are three looks here; tests/cli/test_device_lab.py has
+given.  The 45 s over which looks have to agree are three looks here; tests/cli/test_device_hangs.py has
 the same with ftrun and in full length.
 """
 

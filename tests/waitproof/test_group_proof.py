@@ -61,6 +61,14 @@ def test_a_process_that_only_has_the_environment_of_a_rank_is_told_as_none() -> 
     assert found.size == 4
 
 
+def test_a_wait_that_only_another_member_ends_is_said_without_a_waker() -> None:
+    seen = world((ROOT, waiting(ROOT, 1)), (20, waiting(20, rank=0, size=2)))
+    found = proof.prove(seen, seen, {}, Facts(ROOT, {20: 0}, (20,)), in_group=True)
+    assert found.in_group
+    assert found.mechanism == "rank 0 waits for a reply from b:1, which is outside the job"
+    assert found.open_reason == f"{found.mechanism}, for other members of the group"
+
+
 @pytest.mark.parametrize("ranks", [{}, {20: 2}], ids=["without heartbeats", "one without"])
 def test_ranks_without_heartbeats_are_told_by_their_environment(ranks: dict[int, int]) -> None:
     processes = [(pid, waiting(pid, rank=pid - 18, size=4)) for pid in (20, 21)]

@@ -14,6 +14,7 @@ const PHASES = {
   healing: ["✚", "warn"],
   waiting: ["◷", "warn"],
   spare: ["○", "good"],
+  finished: ["✔", "good"],
   "cut off": ["✖", "bad"],
 };
 

@@ -174,7 +174,7 @@ def mood(shown: Snapshot) -> str:
     if shown.phase == "suspect":
         return "bold red"
     stale = shown.stalled is not None or (shown.stalest is not None and used(shown.stalest) > 0.5)
-    return "bold yellow" if stale or shown.phase not in ("running", "starting", "spare") else "bold green"
+    return "bold yellow" if stale or shown.phase not in ("running", "starting", "spare", "finished") else "bold green"
 
 
 def _deadline(page: _Page, shown: Snapshot) -> list[Text]:

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from ftctl.common import AS_JSON, RUN_DIR, show
-from ftrun.config.parsers import duration
+from ftrun.config.parsers import duration, near
 from ftrun.config.whole_number import WholeNumber
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
@@ -53,13 +53,25 @@ def _time(text: object) -> datetime | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
+EVENTS: Final = (  # a test compares them with the page of the records
+    *("started", "spawned", "rank_exited", "link_fault", "link_recovered", "rank_leftovers", "rank_killed"),
+    *("rank_spawned", "recovering", "recovered", "unexpected", "first_beat", "progress", "learned"),
+    *("look", "suspect", "cleared", "hang", "fault", "healing", "removed"),
+    *("platform", "regaining", "returned", "stopping", "exited", "killed", "restart"),
+    *("escalated", "paused", "resumed", "frozen", "standby", "order", "group"),
+    *("lost", "waiting", "problem", "stalled", "straggler", "listening", "ended"),
+)
 PAUSE: Final = 0.2  # s between two reads of a growing file
 ALL: Final = Filter()
 _COMMON: Final = ("schema", "time", "mono", "event", "attempt")  # fields of every record
 
 
 def _names(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for text in given for name in text.split(",") if name)
+    names = tuple(name for text in given for name in text.split(",") if name)
+    for name in names:
+        if name not in EVENTS:
+            raise click.BadParameter(f"no record is named {name!r}{near(name, EVENTS)}")
+    return names
 
 
 def _since(ctx: click.Context, param: click.Parameter, given: str | None) -> datetime | None:

@@ -29,6 +29,9 @@ SCHEMA = 1
 @click.option("-n", "last", type=WholeNumber(1), metavar="N", help="Only the last N schedules.")
 @AS_JSON
 def command(run_dir: str | None, state_dir: str | None, last: int | None, as_json: bool) -> None:
+    given = click.get_current_context().get_parameter_source("state_dir")
+    if run_dir is not None and given is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("--state-dir cannot be given with --run-dir: each names what is read")
     lives, source = _lives(run_dir, state_dir)
     if last is not None:
         counts = list(dict.fromkeys(life.schedule for life in lives))[-last:]

@@ -40,17 +40,17 @@ def command(run_dir: str | None, as_json: bool, exit_code: bool, whole: bool) ->
     shown = read_snapshot(rundir.find(run_dir))
     members = group.read(shown)
     shown, found = group.marked(shown, members), members if whole else None
-    columns = width()
+    columns, code = width(), condition(shown) if exit_code else 0
     if as_json and whole:
-        show_json({"schema": SCHEMA, "group": found and summary.plain(group.document(found))})
+        show_json({"schema": SCHEMA, "group": found and summary.plain(group.document(found))}, code)
     elif as_json:
-        show_json(summary.document(shown))
+        show_json(summary.document(shown), code)
     elif found is not None:
-        show(_group(found, columns))
+        show(_group(found, columns), code)
     else:
         alone = ["this run is not a member of a group, or has just begun; it alone is shown"] if whole else []
-        show([*alone, *map(bold, summary.title(shown, columns)), *summary.lines(shown, columns)])
-    return condition(shown) if exit_code else 0
+        show([*alone, *map(bold, summary.title(shown, columns)), *summary.lines(shown, columns)], code)
+    return code
 
 
 def condition(shown: Snapshot) -> int:
@@ -59,7 +59,7 @@ def condition(shown: Snapshot) -> int:
         return CUT_OFF
     if shown.phase == "done":
         return 0 if shown.exit_code == 0 else ENDED_BADLY
-    healthy = shown.phase in ("launching", "starting", "running", "spare") and shown.paused is None
+    healthy = shown.phase in ("launching", "starting", "running", "spare", "finished") and shown.paused is None
     healthy = healthy and shown.job is None and shown.suspended is None
     return 0 if healthy else UNSETTLED
 

@@ -66,15 +66,16 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
     least, asked, spares = 0, settings.group_size, settings.spares
     if isinstance(asked, tuple):
         least, asked = asked
+    alone = "--spares has no effect: there is no group of several members (--group-size)" if spares else ""
     if asked in (None, 1):
-        return None, ""
+        return None, alone
     # Under an outer ftrun the environment describes the outer one.
     found = None if "FTRUN_BEAT_DIR" in environment else discover(Surroundings(environment, host, hosts, asked))
     found = found or Membership("nothing")
     size = found.size if asked == "auto" else asked
     requested = size == asked or settings.group_rank is not None or not (settings.group_endpoint or ":").startswith(":")
     if size is not None and size <= 1:
-        return None, ""
+        return None, alone
     if size is not None and spares + max(least, 1) > size:
         needed = f"at least {least} of them work" if least else "at least one of them works"
         raise ConfigError(f"--spares: {spares} of {size} members are too many, because {needed} (--group-size)")
@@ -85,7 +86,7 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
         if requested:
             raise ConfigError("--group-size: the number of members is not known; give --group-size N")
         note = "no group: there is a secret, but the number of members is not known; give --group-size N"
-        return None, note if secret else ""
+        return None, note if secret else alone
     endpoint = _endpoint(settings.group_endpoint, found.host)
     if not (requested or secret or (endpoint and is_loopback(endpoint))):
         return None, f"no group: {found.source} reports {size} members, but there is no --group-secret-file"

@@ -124,7 +124,7 @@ def members(text: str) -> int | tuple[int, int]:
         return above_zero(text)
     low, high = above_zero(least), above_zero(most)
     if low > high:
-        raise ValueError(f"{text!r}: MIN is greater than MAX")
+        raise ValueError(f"{text!r} is not MIN:MAX, because {low} is greater than {high}; write {high}:{low}")
     return high if low == high else (low, high)
 
 

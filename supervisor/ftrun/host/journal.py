@@ -144,12 +144,14 @@ class Journal:
             self.problem = f"{what} in {self.path} cannot be written ({error.strerror}); the job continues without it"
 
 
-def write_message(path: str, content: bytes) -> None:
-    """Write the termination message in place and never by rename: the file is bind-mounted (Kubernetes)."""
+def write_message(path: str, content: bytes) -> str | None:
+    """Write the termination message in place and never by rename: the file is bind-mounted (Kubernetes).  Returns why
+    it could not be written."""
     try:
         fd = safe_files.open_trusting_own_links(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
         with writing():
             os.write(fd, content)
         os.close(fd)
-    except OSError:
-        pass  # the records contain the verdict as well
+    except OSError as error:
+        return error.strerror
+    return None

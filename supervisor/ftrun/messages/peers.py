@@ -11,7 +11,7 @@ so that the end of the old connection does not count as the end of the member.
 import json
 from typing import Any, Final
 
-from ftrun.core.group.lease import Place, alone
+from ftrun.core.group.lease import Place
 from ftrun.core.group.messages import (
     MOST_LIVES,
     SILENCE,
@@ -79,11 +79,6 @@ class MemberAddress(NamedTuple):
     port: int = 0
     contained: bool = False
     folder: str = ""
-
-    @property
-    def lease(self) -> float:
-        """How long a member goes on without its coordinator."""
-        return alone(self.silence, self.wait, self.drain, bool(self.folder))
 
 
 class LeaseView(NamedTuple):

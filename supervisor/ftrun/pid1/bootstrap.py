@@ -208,7 +208,9 @@ class Setup(NamedTuple):
             "run_dir": self.run_dir.given,
             "message": end.message,
         }
-        write_message(self.termination_log, records.message(fields))
+        why = write_message(self.termination_log, records.message(fields))
+        if why is not None and self.settings.termination_log:  # the records contain the verdict as well
+            self.console.print(f"--termination-log {self.termination_log} cannot be written ({why})")
 
     def print_summary(self, end: do.Exit, ledger: Ledger, phase: str, logged: bool) -> None:
         """Log and print the last line of a run, if there is anything to report."""

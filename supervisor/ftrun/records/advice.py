@@ -11,6 +11,7 @@ from ftrun.records.snapshot import Incident, RankNow, Snapshot
 QUIET: Final = 15.0  # s: from then on a job that stands still is looked at
 BY_SIGSTOP: Final = "is stopped by SIGSTOP"  # what a look says of a process
 QUIET_STEPS: Final = 10  # step times
+QUIET_PACE: Final = 60.0  # s; the same for a rank that has no timeout, and whose step time is not known
 # After a verdict; `{report}` is the command that prints the report of the last incident.
 AFTER: Final = {
     exit_codes.HANG_LIMIT.name: "mend what {report} shows: each start has hung, so another one is likely to hang, too",
@@ -42,10 +43,12 @@ def ftctl(verb: str, shown: Snapshot) -> str:
 
 
 def quiet(rank: RankNow) -> bool:
-    """Whether it has not moved for longer than half its limit, or than many of its own step times."""
+    """Whether it has not moved for longer than half its limit, or than many of its own step times, or for long."""
     age = (rank.moved or 0.0) if rank.age is None else rank.age
     if rank.limit is not None and age > rank.limit / 2:
         return True
+    if rank.limit is None and rank.step_time is None:
+        return rank.state == "moving" and age > QUIET_PACE
     by_steps = rank.rule in (None, "step") and rank.step_time is not None
     return by_steps and age > max(QUIET, QUIET_STEPS * (rank.step_time or 0.0))
 

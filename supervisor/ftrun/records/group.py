@@ -34,7 +34,8 @@ class GroupNow(NamedTuple):
     ends here.  `ages`: seconds since each row was made, by rank; None: of another boot, so unknown.  `loss`: until when
     lost members are waited for; None: for none, or not known.  `cause`: the last incident of the job, if it was on
     another member.  `holder`: the member that has the coordinator; `takeover`: seconds until its lease in a shared
-    folder ends, and another one takes its place; None: there is none."""
+    folder ends, and another one takes its place; None: there is none.  `over`: this member has
+    ended, and all is as it saw it last."""
 
     size: int
     seen_from: int
@@ -51,6 +52,7 @@ class GroupNow(NamedTuple):
     cause: Incident | None = None
     holder: int = 0
     takeover: float | None = None
+    over: bool = False
 
     @property
     def is_cut_off(self) -> bool:
@@ -68,7 +70,7 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
     if view.schema != group_view.SCHEMA:
         return None
     now = time.monotonic() if now is None else now
-    if shown.full_disk:  # it could not be written: what it says is as of then, and the silence since then says nothing
+    if shown.full_disk or not shown.alive:  # it is not written any more: the silence since then says nothing
         now = min(now, max(view.now, view.contact, *(row.at for row in view.rows)))
     same_clock = view.boot == procfs.boot_id()
     rows = {row.rank: row for row in view.rows}
@@ -88,7 +90,7 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
         cause = cause._replace(node=rows[cause.member].node)
     found = GroupNow(view.size, view.rank, *order, ordered, ages, contact, loss, view.silence or OLD, view.lease, cause)
     takeover = max(0.0, view.takeover - now) if view.takeover and same_clock else None
-    return found._replace(holder=view.holder, takeover=takeover)
+    return found._replace(holder=view.holder, takeover=takeover, over=not shown.alive)
 
 
 def is_gone(found: GroupNow, row: MemberRow) -> bool:
@@ -97,6 +99,7 @@ def is_gone(found: GroupNow, row: MemberRow) -> bool:
     return (
         row.rank != found.seen_from
         and row.phase not in ENDED
+        and not (found.over and row.present)
         and (not row.present or age is None or age > max(OLD, 3 * group_view.period(found.size)))
     )
 
@@ -231,6 +234,8 @@ def document(found: GroupNow) -> dict[str, Any]:
 
 def headline(found: GroupNow) -> str:
     """The group, the coordinator's view of it, and who is waited for."""
+    if found.over:  # its last order may be from long before the end, and nobody waits for anybody
+        return f"group of {found.size}, epoch {found.epoch}, as member {found.seen_from}, which has ended, saw it last"
     why = f": {found.why}" if found.why and found.what != "run" else ""
     others = tuple(rank for rank in found.waits_for if found.loss is None or rank not in found.loss.members)
     waits = f"; waits for {_members(others)}" if others else ""

@@ -40,6 +40,8 @@ def _next_action(
         return None, None
     if phase == "spare":
         return None, "the place of a lost member, or a further one, at the next restart of all"
+    if phase == "finished":
+        return left, "the end, once the commands of the other members have ended"
     if phase == "waiting":
         return _waiting(status, left)
     if phase == "stopping":
@@ -136,6 +138,8 @@ def _stopping(status: dict[str, Any], left: float | None) -> NextAction:
     stage = status.get("stage")
     if stage == "asked" and left is None:
         return None, "a signal from outside asked the command to exit; its exit is awaited"
+    if stage == "verdict" and left is None:
+        return None, "the verdict of the group, which is awaited"
     what, more = {
         "kill": ("the node is declared unusable", f" ({NODE_FAULT.code}) if processes survive SIGKILL"),
         "inspect": ("the processes that survived SIGKILL are recorded", ""),

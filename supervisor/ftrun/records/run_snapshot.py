@@ -54,6 +54,8 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
 def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, problems: list[str]) -> Snapshot:
     ledger, run, status = found.ledger or Ledger(), found.part("run"), found.part("now")
     began, ended = recent_events.last(recent, "started"), recent_events.ended(recent)
+    if ended is not None and (run.get("began") or "") > (state.string(ended.get("time")) or ""):
+        ended = None  # of an earlier ftrun: the present one has no record before its first start
     alive = ended is None and liveness.is_running(run_dir, run)
     phase = str(status.get("phase") or recent_events.phase(recent)).replace("pending", "waiting")
     newest: Record = recent[-1] if recent else {}
@@ -64,6 +66,8 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, prob
         phase = "cut off" if ended is None else "done"
     elif phase == "waiting" and status.get("spare") is True:
         phase = "spare"
+    elif phase == "stopping" and status.get("stage") == "verdict" and (status.get("want") or {}).get("code") == 0:
+        phase = "finished"
     shown = Snapshot(
         run_dir=run_dir,
         alive=alive,

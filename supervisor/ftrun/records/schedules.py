@@ -53,7 +53,7 @@ class AttemptLine(NamedTuple):
 
 class Life(NamedTuple):
     """One ftrun of the job.  `schedule`: the outer scheduler's count; `member`: its rank in the group.  `verdict` is
-    None where no end was recorded: it runs, or its node died."""
+    None where no end was recorded: it runs or waits, or its node died."""
 
     schema: int
     key: str
@@ -283,7 +283,8 @@ def _ending(life: Life, replaced: bool) -> str:
     if life.verdict is None and replaced:
         return "no end was recorded, and another ftrun has taken its place"
     if life.verdict is None:
-        return "no end was recorded" if not any(one.open for one in life.attempts[-1:]) else "running when last seen"
+        is_at_work = any(one.open for one in life.attempts[-1:])
+        return "running when last seen" if is_at_work else "waiting for a start when last seen"
     lasted = "" if life.ended is None else f" after {seconds(max(0.0, life.ended - life.began))}"
     why = "" if life.verdict == "succeeded" or not life.why else f": {life.why}"
     return f"ended with {life.exit_code} ({life.verdict}){lasted}{why}"

@@ -126,7 +126,7 @@ class Stall(NamedTuple):
 
 class Snapshot(NamedTuple):
     """`alive`: an ftrun is running in this run dir.  `phase`: launching, starting, running, suspect, stopping, healing,
-    waiting, spare, done; or `cut off` where ftrun died without a verdict.
+    waiting, spare, finished, done; or `cut off` where ftrun died without a verdict.
 
     `counts`: consecutive restarts without progress, by cause; `left`: how many more are permitted (None: no limit).
     Both are empty after the end, when a new run would begin with a full budget.  `restarts`: all in this run dir, by

@@ -117,7 +117,7 @@ def _health(shown: Snapshot, ages: bool) -> str:
     if shown.stalled is not None:
         since = f" for {seconds(shown.stalled.age)}" if ages else ""
         return f"{states.STALLED}, {sentences.rank(shown.stalled.rank)} has not moved{since}"
-    if quiet(stalest):
+    if quiet(stalest) or shown.wait is not None:  # a look has shown that it stands still
         since = f" for {seconds(stalest.age or 0.0)}" if ages else ""
         return f"{states.QUIET}, {sentences.rank(stalest.rank)} has not moved{since}"
     return "healthy, no step yet" if shown.phase == "starting" else f"healthy, {states.RUN['running']}"

@@ -1,11 +1,13 @@
 """What a look at a job costs that stands still, by its number of threads: `python tests/proof/bench/bench_waits.py`.
 
 Each row is a job of several processes whose threads all wait for locks that nobody can release.  CPU time is that of
-the helper and of py-spy, without the start of the interpreter.
+the helper and of py-spy, without the start of the interpreter.  As root it runs in a PID namespace of its own, as in a
+container, so that the other processes of the machine are not searched for what they have open.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import statistics
@@ -43,16 +45,22 @@ lock.acquire()
 
 
 def main() -> None:
+    if os.getuid() == 0 and os.getppid() != 1:  # below a shell, since orphans of PID 1 are taken for the job's
+        below = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, *sys.argv]
+        os.execvp("unshare", ["unshare", "--pid", "--fork", "--mount-proc", *below])
+    gc.disable()  # as the helper does
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     for threads, number in ROWS:
         with waiting(threads, number) as pid:
             observed = [spent(observe, pid) for _ in range(rounds)]
             looks = [spent(asked, pid) for _ in range(rounds)]
         for what, found in (("one observation", observed), ("a whole closed look", looks)):
-            low, middle, high = min(found), statistics.median(found), max(found)
+            whole = sorted(own + children for own, children in found)
+            own, children = (statistics.median(part) * 1e3 for part in zip(*found, strict=True))
             print(
-                f"{threads:6} threads in {number} processes, {what:19}: {middle * 1e3:8.1f} ms of CPU"
-                f" ({low * 1e3:.1f} to {high * 1e3:.1f}), load {os.getloadavg()[0]:.1f}",
+                f"{threads:6} threads in {number} processes, {what:19}: {statistics.median(whole) * 1e3:8.1f} ms of CPU"
+                f" ({whole[0] * 1e3:.1f} to {whole[-1] * 1e3:.1f}; {own:.1f} of its own, {children:.1f} of py-spy),"
+                f" load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
 
@@ -66,7 +74,7 @@ def waiting(threads: int, number: int) -> Iterator[int]:
         ready = b""
         while len(ready) < number:
             ready += job.stdout.read(1)
-        time.sleep(0.5)  # the threads that were started last need a moment until they wait, which nothing tells
+        time.sleep(3.0)  # the threads that were started last need a moment until they wait, which nothing tells
         yield job.pid
     finally:
         for pid in job_processes.members(job.pid, frozenset()):
@@ -75,16 +83,19 @@ def waiting(threads: int, number: int) -> Iterator[int]:
         job.stdout.close()
 
 
-def spent(work: Callable[[int], None], pid: int) -> float:
+def spent(work: Callable[[int], None], pid: int) -> tuple[float, float]:
+    """CPU seconds of this process, and of its children that have ended."""
     before = cpu_time()
     work(pid)
-    return cpu_time() - before
+    after = cpu_time()
+    gc.collect()
+    return after[0] - before[0], after[1] - before[1]
 
 
-def cpu_time() -> float:
-    """Of this process and of its children that have ended; finer than `os.times`."""
+def cpu_time() -> tuple[float, float]:
+    """Finer than `os.times`."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return used[0].ru_utime + used[0].ru_stime, used[1].ru_utime + used[1].ru_stime
 
 
 def observe(pid: int) -> None:

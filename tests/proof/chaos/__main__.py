@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from proof.chaos import group_chaos, group_faults, rank_chaos, rank_plan
+from proof.chaos import coordinator_chaos, group_chaos, group_faults, rank_chaos, rank_plan
 from proof.chaos.check import check
 from proof.chaos.described import last
 from proof.chaos.plan import Job, Outcome, job
@@ -195,10 +195,11 @@ def main() -> int:
     parser.add_argument("--ranks", action="store_true", help="jobs of two to four ranks that can recover")
     parser.add_argument("--members", type=int, default=1, metavar="N", help="with --ranks: ftruns of a group [1]")
     parser.add_argument("--groups", action="store_true", help="jobs of groups of ftruns, with faults of everything")
+    parser.add_argument("--coordinator", action="store_true", help="with --groups: faults of member 0 and its lease")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="with --groups: keep the outcomes, as pickles")
     given = parser.parse_args()
     if given.groups:
-        return groups(given.seed, given.lasting, given.jobs, given.job, given.keep)
+        return groups(given.seed, given.lasting, given.jobs, given.job, given.keep, given.coordinator)
     if given.ranks:
         return ranks(given.seed, given.lasting, given.jobs, given.job, given.members)
     if why := refusal():
@@ -259,7 +260,7 @@ def ranks(seed: int, lasting: float, beside: int, again: str | None, members: in
     return _close(folder, results)
 
 
-def groups(seed: int, lasting: float, beside: int, again: str | None, outcomes: Path | None) -> int:
+def groups(seed: int, lasting: float, beside: int, again: str | None, outcomes: Path | None, coordinator: bool) -> int:
     """`--groups`: 0 if every job went as it has to."""
     if why := refusal() or hosts.refusal() or group_faults.refusal():
         print(f"bin/prove chaos: {why}", file=sys.stderr)
@@ -267,7 +268,7 @@ def groups(seed: int, lasting: float, beside: int, again: str | None, outcomes: 
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
 
     def play_one(index: int, stop: threading.Event) -> group_chaos.GroupResult | None:
-        result = group_chaos.one(seed, index, folder, stop, outcomes)
+        result = group_chaos.one(seed, index, folder, stop, outcomes, coordinator)
         if result is not None and (result.wrong or again):
             print(group_chaos.report(result, folder), flush=True)
         return result
@@ -288,7 +289,11 @@ def groups(seed: int, lasting: float, beside: int, again: str | None, outcomes: 
     print(f"{len(results)} jobs, {happened.total()} faults, {lost.total()} mishandled, {took:.0f} s, seed {seed}")
     if failed := [result.job.name for result in results if result.wrong]:
         print("failed:", *failed)
-    if happened.total() < group_chaos.ENOUGH:
+    if coordinator and len(results) >= coordinator_chaos.ENOUGH:
+        measured.save("reliability", coordinator_chaos.page(results, str(seed), took))
+    elif coordinator:
+        print(f"not published: fewer than {coordinator_chaos.ENOUGH:,} jobs")
+    elif happened.total() < group_chaos.ENOUGH:
         print(f"not published: fewer than {group_chaos.ENOUGH:,} faults")
     else:
         measured.save("reliability", group_chaos.page(results, seed, took))

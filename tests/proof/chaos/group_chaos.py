@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from proof.chaos import coordinator_plan
 from proof.chaos.described import last
 from proof.chaos.group_check import check
 from proof.chaos.group_plan import CONGESTED, DISKS, FOR_EVER, LINK_CUT, GroupJob, GroupOutcome, job
@@ -35,10 +36,18 @@ class GroupResult(NamedTuple):
     wrong: list[str]
 
 
-def one(seed: int, index: int, folder: Path, stop: threading.Event, outcomes: Path | None = None) -> GroupResult | None:
-    """One job; None if it was stopped.  The folder of a failed one is kept, and in `outcomes` what is known of each, so
-    that it can be checked again."""
-    made, mine = job(seed, index), folder / f"groups-{seed}-{index}"
+def one(
+    seed: int,
+    index: int,
+    folder: Path,
+    stop: threading.Event,
+    outcomes: Path | None = None,
+    coordinator: bool = False,
+) -> GroupResult | None:
+    """One job; None if it was stopped.  `coordinator`: of coordinator_plan.py.  The folder of a failed one is kept, and
+    in `outcomes` what is known of each, so that it can be checked again."""
+    made = coordinator_plan.job(seed, index) if coordinator else job(seed, index)
+    mine = folder / f"groups-{seed}-{index}"
     try:
         outcome = play(made, mine, stop)
         if outcomes is not None:
@@ -68,7 +77,8 @@ def report(result: GroupResult, folder: Path) -> str:
             lines.append(f"  ftrun {run.member}-{run.container}: code {run.code}{killed}, from {run.began:.3f}")
             lines += last(run.records, TAIL)
             lines += [f"    | {line}" for line in run.stderr.splitlines()[-8:]]
-    lines.append(f"  folder: {folder}; again: bin/prove chaos --groups --job {made.name}")
+    how = "--groups --coordinator" if made.moves else "--groups"
+    lines.append(f"  folder: {folder}; again: bin/prove chaos {how} --job {made.name}")
     return "\n".join(lines)
 
 

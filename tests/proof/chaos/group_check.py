@@ -8,14 +8,18 @@ from typing import NamedTuple
 from ftrun.core.rules.exit_codes import INTERNAL
 from proof.chaos import rank_check
 from proof.chaos.group_plan import (
+    ALL_SUSPENDED,
     BLOCKED,
     DISKS,
+    FOLDER,
     FOR_EVER,
     NETWORK,
     NEW_PROCESS,
     OTHER_POD,
     PLATFORM,
+    REPLACED,
     RESET_FILE,
+    SUSPENSIONS,
     TORN,
     GroupOutcome,
     GroupRun,
@@ -29,7 +33,7 @@ from proof.chaos.rank_plan import RankOutcome
 # What no rank has to notice.
 HARMLESS = (
     *("helper killed", "helper stopped", "standby killed", "/dev/shm full", "driver blocked"),
-    *(*DISKS, TORN, OTHER_POD),
+    *(*DISKS, *FOLDER, TORN, OTHER_POD, ALL_SUSPENDED),
 )
 DEVICES = ("device fault", "device asks for a reset", "driver blocked", *PLATFORM)
 SHORT = 10.0  # s; --peer-timeout is 15 s
@@ -37,6 +41,7 @@ LONG = 5.0  # s that a member may have been silent when it is lost for a while
 MOMENT = 0.05  # s
 SILENCE = re.compile(r"no message arrived from it for ([\d.]+)s")
 STOPPED = "stopped"
+RESUMED = 8.0  # s that the ranks of a holder run on that is resumed after the end of its lease
 ENOUGH = 1.5  # s that a fault stays in reset.json, which is read twice a second
 SOON = 60.0  # s until all members know of a stop and have ended, on a crowded machine
 Place = tuple[int, int, int]  # number of the group's life, epoch, round
@@ -72,9 +77,13 @@ def _is_spoiled(outcome: GroupOutcome, run: GroupRun) -> bool:
     return any((one["member"], one["container"], one["what"]) == where and one["mono"] <= run.over for one in disks)
 
 
-def _is_harmless(one: Record) -> bool:
-    """Whether no rank has to notice it: also a silence of the ftruns themselves that is shorter than permitted."""
-    return one["kind"] in HARMLESS or (one["kind"] == BLOCKED and one["lasting"] < SHORT)
+def _is_harmless(outcome: GroupOutcome, one: Record) -> bool:
+    """Whether no rank has to notice it: also a silence of the ftruns themselves that is shorter than permitted, but not
+    what happens to the lease of a shared folder that fails while the holder cannot know that all witnesses are there:
+    their messengers are new, or were suspended."""
+    short = one["kind"] == BLOCKED and one["lasting"] < SHORT
+    unsure = _kinds(outcome) & {ALL_SUSPENDED, "helper killed", "helper stopped"} and _kinds(outcome) & {*FOLDER}
+    return (one["kind"] in HARMLESS and not (unsure and one["kind"] in FOLDER)) or short
 
 
 def _kinds(outcome: GroupOutcome, member: int | None = None) -> set[str]:
@@ -126,24 +135,51 @@ def _lives(outcome: GroupOutcome) -> list[float]:
 
 
 def _ended(outcome: GroupOutcome, run: GroupRun) -> float:
-    kills = [one["mono"] for one in outcome.struck if (one["kind"], one.get("member")) == ("ftrun killed", run.member)]
+    kills = [
+        one["mono"]
+        for one in outcome.struck
+        if (one["kind"], one.get("member")) == ("ftrun killed", run.member)
+        and one.get("container", run.container) == run.container
+    ]
     after = [at for at in kills if at >= run.began] if run.killed else []
     return float(min(after, default=run.records[-1]["mono"] if run.records else run.began))
 
 
 def _one_at_a_time(outcome: GroupOutcome) -> Iterator[str]:
-    """No step is done after a step of a later round or epoch, anywhere in the group."""
-    last, place = (0, 0, 0), _places(outcome)
+    """No step is done after a step of a later round or epoch, anywhere in the group; but a rank that was suspended in
+    one may finish that once it is resumed."""
+    last, place, finished = (0, 0, 0), _places(outcome), set[tuple[str, int]]()
     for one in sorted(outcome.steps, key=lambda one: one["mono"]):
         this = place(one)
         if this < last:
-            after = f"epoch {last[1]}, round {last[2]}"
-            yield f"rank {one['rank']} of {one['node']} did step {one['step']} of {_when(one)} after a step of {after}"
+            who = one["node"], one["pid"]
+            if who in finished or not _was_suspended(outcome, one):
+                after = f"epoch {last[1]}, round {last[2]}"
+                yield f"rank {one['rank']} of {who[0]} did step {one['step']} of {_when(one)} after a step of {after}"
+            finished.add(who)
         last = max(this, last)
 
 
+def _was_suspended(outcome: GroupOutcome, step: Record) -> bool:
+    """Whether the container of a rank has just been resumed."""
+    return any(
+        until < step["mono"] < until + RESUMED + outcome.late
+        for run in outcome.runs
+        for _, until in _suspensions(outcome, run)
+        if f"member-{run.member}-{run.container}" == step["node"]
+    )
+
+
+def _suspensions(outcome: GroupOutcome, run: GroupRun) -> Iterator[tuple[float, float]]:
+    for one in outcome.struck:
+        mine = one["kind"] == ALL_SUSPENDED or (one.get("member"), one.get("container")) == (run.member, run.container)
+        if one["kind"] in SUSPENSIONS and mine and one["lasting"] >= LONG:
+            yield one["mono"], one["mono"] + one["lasting"]
+
+
 class Work(NamedTuple):
-    """The ranks of one epoch in one container, from the record of their start to that of their end."""
+    """The ranks of one epoch in one container, from the record of their start to that of their end, or to the time when
+    they were suspended, if they ended at once when that was over."""
 
     who: str
     life: int
@@ -158,15 +194,16 @@ def _never_two_epochs(outcome: GroupOutcome) -> Iterator[str]:
     for run in outcome.runs:
         if _is_spoiled(outcome, run):
             continue
-        epoch, since = 0, None
+        ordered, epoch, since = 0, 0, None
         for record in (*run.records, {"event": "exited", "mono": _ended(outcome, run)}):
             if (record["event"], record.get("what")) == ("group", "run"):
-                epoch = record["epoch"]
+                ordered = record["epoch"]
             elif record["event"] == "spawned":
-                since = record["mono"]
+                epoch, since = ordered, record["mono"]
             elif record["event"] == "exited" and since is not None:
                 life = sum(began <= since for began in begins)
-                works.append(Work(f"{run.member}-{run.container}", life, epoch, since, record["mono"]))
+                until = _until(outcome, run, since, record["mono"])
+                works.append(Work(f"{run.member}-{run.container}", life, epoch, since, until))
                 since = None
     for one, other in combinations(sorted(works, key=lambda work: work[1:3]), 2):
         if one.life == other.life and one.epoch < other.epoch and other.since < one.until - MOMENT:
@@ -174,6 +211,14 @@ def _never_two_epochs(outcome: GroupOutcome) -> Iterator[str]:
                 f"epoch {other.epoch} began in {other.who} at {other.since}, "
                 f"that of {one.epoch} ended in {one.who} at {one.until}"
             )
+
+
+def _until(outcome: GroupOutcome, run: GroupRun, since: float, end: float) -> float:
+    """When ranks that were suspended could do nothing any more (ADR 45): who is resumed stops them within seconds."""
+    for suspended, resumed in _suspensions(outcome, run):
+        if since < suspended < end < resumed + RESUMED + outcome.late:
+            return suspended
+    return end
 
 
 def _processes(outcome: GroupOutcome) -> Iterator[str]:
@@ -262,7 +307,7 @@ def _order(run: GroupRun) -> Iterator[str]:
 
 def _rungs(outcome: GroupOutcome, run: GroupRun) -> Iterator[str]:
     """What recovered is permitted, comes from the finest rung down, and follows a fault."""
-    struck = tuple(one for one in outcome.struck if not _is_harmless(one))
+    struck = tuple(one for one in outcome.struck if not _is_harmless(outcome, one))
     records = run.records
     if any(run.member == other.member and other.began < run.began for other in outcome.runs):
         # It joins a round that the other members have on record as begun.
@@ -372,13 +417,14 @@ def _explained(outcome: GroupOutcome, run: GroupRun) -> bool:
         return True
     if run.code in (143, 137) and any(one.get("what") == "stop" for one in outcome.struck):
         return True
-    silent = any(one["kind"] in NETWORK and one["lasting"] >= LONG for one in outcome.struck)
+    silent = any(one["kind"] in (*NETWORK, *SUSPENSIONS) and one["lasting"] >= LONG for one in outcome.struck)
+    silent = silent or REPLACED in kinds
     if run.code == LOST and ("ftrun killed" in kinds or silent):
         return True
     # The verdict about one member is that of all if they cannot go on without it.
     if run.code in ISOLATING or (run.code == LOST and kinds & set(DEVICES)):
         return bool(kinds & set(DEVICES))
-    hurt = [one for one in outcome.struck if not _is_harmless(one)]
+    hurt = [one for one in outcome.struck if not _is_harmless(outcome, one)]
     return bool(hurt) and ("failure" not in dict(base.options)["restart-on"] or len(hurt) > base.max_restarts)
 
 

@@ -41,33 +41,51 @@ def refusal() -> str:
 
 
 class GroupNetwork:
-    """A host for each member, with a link of its own to one bridge."""
+    """A host for each member, with a link of its own to one bridge, and a free one.  `places`: the host of each."""
 
-    def __init__(self, members: int) -> None:
+    def __init__(self, members: int, names: Path | None = None) -> None:
+        """`names`: a file that gives member 0 a name, as /etc/hosts does; else its address is known."""
         self._networks: list[Network] = []
+        self._names, self._places = names, list(range(members))
         self._disturbed: set[tuple[str, int]] = set()
         try:
             switch = self._network()
             switch.join()
-            self.hosts = [Host(number, self._network(), switch) for number in range(members)]
+            self.hosts = [Host(number, self._network(), switch) for number in range(members + (names is not None))]
         except BaseException:
             self.close()
             raise
+
+        self._name()
 
     def _network(self) -> Network:
         self._networks.append(Network({}))
         return self._networks[-1]
 
+    def _name(self) -> None:
+        if self._names is not None:
+            self._names.write_text(f"127.0.0.1 localhost\n{self.host(0).address} member-0\n")
+
+    def host(self, member: int) -> Host:
+        return self.hosts[self._places[member]]
+
     @property
     def endpoint(self) -> str:
-        return f"{self.hosts[0].address}:{PORT}"
+        return f"{self.hosts[0].address if self._names is None else 'member-0'}:{PORT}"
+
+    def move(self) -> None:
+        """Member 0 to the free host; Missed, if it is there already."""
+        if self._places[0] == len(self.hosts) - 1:
+            raise Missed
+        self._places[0] = len(self.hosts) - 1
+        self._name()
 
     def disturb(self, kind: str, what: str, member: int) -> Undo:
         """Missed, if this link is disturbed in this way already."""
         if (kind, member) in self._disturbed:
             raise Missed
         self._disturbed.add((kind, member))
-        host = self.hosts[member]
+        host = self.host(member)
         undo: Callable[[], None]
         if kind == LINK_CUT:
             host.cut(what == "silent")

@@ -53,12 +53,15 @@ class GroupFault(NamedTuple):
 
 class GroupJob(NamedTuple):
     """`base`: its training, the options of all members, and the faults that the training does to itself.  `devices`:
-    the ranks are one for each device, and ftrun goes on without a device that does not heal."""
+    the ranks are one for each device, and ftrun goes on without a device that does not heal.  `shares`: the members
+    share the state dir.  `moves`: member 0 has a name, so that a new one can start on another host."""
 
     base: RankJob
     shape: Shape
     devices: bool
     outer: tuple[GroupFault, ...]
+    shares: bool = False
+    moves: bool = False
 
     @property
     def name(self) -> str:
@@ -120,8 +123,9 @@ class GroupOutcome(NamedTuple):
 
     @property
     def last(self) -> tuple[GroupRun, ...]:
-        """The last ftrun of each member."""
-        return tuple({run.member: run for run in self.runs}.values())
+        """The last ftrun of each member, which need not be the one that ended last."""
+        newest = {run.member: run for run in sorted(self.runs, key=lambda run: run.began)}
+        return tuple(run for run in self.runs if newest[run.member] is run)
 
 
 OF_DEVICES: Sequence[tuple[int, Maker]] = (
@@ -132,6 +136,11 @@ LINK_CUT, CONGESTED, BLOCKED = "link cut", "link congested", "ftrun's traffic bl
 NETWORK = (LINK_CUT, CONGESTED, BLOCKED)
 DISK_FULL, READ_ONLY = "disk full", "disk read-only"
 DISKS = (DISK_FULL, READ_ONLY)
+REPLACED, MACHINE_LOST = "member 0 replaced while it lives", "machine lost"
+TWO_LOST, ALL_SUSPENDED = "two members lost together", "all suspended"
+SUSPENSIONS = (ALL_SUSPENDED, "container stopped")
+FOLDER_STALLS, FOLDER_AWAY = "shared folder stalls", "shared folder goes away"
+FOLDER = (FOLDER_STALLS, FOLDER_AWAY)
 RESET, TORN, OTHER_POD = "platform resets a chip", "reset.json torn", "platform schedules another pod"
 NEW_PROCESS = "platform asks for a new process"
 FAULTY_PROCESS = "platform reports a faulty process"

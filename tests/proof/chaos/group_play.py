@@ -1,6 +1,7 @@
 """Run one job of a group with the faults of its plan, in their order, and return its outcome."""
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -16,13 +17,19 @@ from typing import NamedTuple
 from proof.chaos.faults import Missed, Scene, inject, wait_requests
 from proof.chaos.group_faults import GroupNetwork, ResetFile, leftovers, spoil_disk
 from proof.chaos.group_plan import (
+    ALL_SUSPENDED,
     DISK_FULL,
     DISKS,
+    FOLDER,
+    FOLDER_STALLS,
     FOR_EVER,
     LOCAL,
+    MACHINE_LOST,
     NETWORK,
     READ_ONLY,
+    REPLACED,
     RESET_FILE,
+    TWO_LOST,
     GroupFault,
     GroupJob,
     GroupOutcome,
@@ -30,7 +37,7 @@ from proof.chaos.group_plan import (
 )
 from proof.chaos.plan import Record
 from proof.chaos.play import Stopped, Tail, _json, _keep, _lines, _status
-from proof.chaos.world import Undo, World
+from proof.chaos.world import Undo, World, _each, _signal
 from support.device.nvml import RECOVERY
 from support.runs import HOUSE, alive, children, status, words
 
@@ -38,6 +45,8 @@ LOOK = 0.01  # s
 PATIENCE = 4.0  # s that a fault waits for its record, after which it is injected anyway; and for its target
 SETTLING = 60.0  # s that the training waits until each member works, or is a spare
 DEADLINE = 300.0  # s for a job; most take fifteen
+REACHED = 12.0  # s that a member 0 which was replaced is there again
+NAMES = "names"  # in place of /etc/hosts
 CHAOS = HOUSE / "tests" / "proof" / "chaos"
 WORK = str(CHAOS / "rank_work.py")
 RESET = 1  # what the driver asks for
@@ -51,7 +60,7 @@ class Container(World):
 
     def __init__(self, job: GroupJob, shared: Path, network: GroupNetwork, member: int, number: int) -> None:
         self.group, self.shared, self._network = job, shared, network
-        self.member, self.number = member, number
+        self.member, self.number, self.host = member, number, network.host(member)
         folder = shared / f"{self.node}"
         folder.mkdir()
         super().__init__(job.container(), folder)
@@ -79,7 +88,7 @@ class Container(World):
     def environment(self) -> dict[str, str]:
         mine = {"CHAOS_NODE": self.node, "CHAOS_DECISIONS": str(self.folder / f"decisions-{len(self.started) + 1}")}
         mine |= {"FTRUN_GROUP_SIZE": self.group.shape.option, "FTRUN_GROUP_RANK": str(self.member)}
-        mine |= {"FTRUN_GROUP_ENDPOINT": self._network.endpoint, "FTRUN_NODE_NAME": f"node-{self.member}"}
+        mine |= {"FTRUN_GROUP_ENDPOINT": self._network.endpoint, "FTRUN_NODE_NAME": f"node-{self.host.number}"}
         mine |= {"FTRUN_GROUP_SECRET_FILE": str(self.shared / "secret")}
         if self.group.has(None, RESET_FILE):
             mine |= {"FTRUN_RESET_FILE": str(self.shared / "reset.json")}
@@ -87,14 +96,41 @@ class Container(World):
         return super().environment() | mine | {"MA_SCHEDULE_CNT": str(self.number + 1)}
 
     def _enter(self) -> list[str]:
-        return [*super()._enter(), f"--net=/proc/{self._network.hosts[self.member].network.holder.pid}/ns/net"]
+        return [*super()._enter(), f"--net=/proc/{self.host.network.holder.pid}/ns/net"]
 
     def _mounts(self) -> list[str]:
         """Disks that can be full, where this is planned.  Others are not in memory, where a file that is open can be
         written also if it is read-only."""
         own = ("run", "state") if self.group.has(self.member, (DISK_FULL,)) else ()
         made = [f"mount -t tmpfs -o size=4m,mode=700 chaos {self.folder / name}" for name in own]
+        made += [f"mount --bind {self.shared / NAMES} /etc/hosts"] if self.group.moves else []
+        if self.group.shares:  # what is mounted there later is seen by an ftrun, which has a mount namespace of its own
+            where = self.shared / "state"
+            made += [f"mount --bind {where} {where}", f"mount --make-shared {where}"]
         return [*super()._mounts(), *made]
+
+    def _mount_disks(self) -> None:
+        """The shared folder, through a file system of its own, which can stall or go away."""
+        if self.group.shares:
+            self.mount_folder(self.shared / "disk", self.shared / "state")
+
+    def spoil_folder(self, kind: str) -> Undo:
+        servers = [server for server in self.fuse if server.poll() is None]
+        if not servers:
+            raise Missed
+        if kind == FOLDER_STALLS:
+            for server in servers:
+                server.send_signal(signal.SIGSTOP)
+            return lambda: _each(_signal, [server.pid for server in servers], signal.SIGCONT)
+        for server in servers:
+            server.kill()
+            server.wait()
+
+        def mount_again() -> None:
+            subprocess.run([*World._enter(self), "umount", "-l", str(self.shared / "state")], check=True)
+            self._mount_disks()
+
+        return mount_again
 
     def remains(self) -> list[str]:
         """Files of ftrun that should not outlive it."""
@@ -139,7 +175,7 @@ class Later(NamedTuple):
 class Player:
     def __init__(self, job: GroupJob, folder: Path, stop: threading.Event) -> None:
         self.job, self.folder, self._stop = job, folder, stop
-        self._network = GroupNetwork(job.shape.size)
+        self._network = GroupNetwork(job.shape.size, folder / NAMES if job.moves else None)
         self._reset_file = ResetFile(folder)
         self.containers: list[Container] = []
         self.runs: list[GroupRun] = []
@@ -308,12 +344,15 @@ class Player:
     def _inject(self, one: GroupFault) -> bool:
         """False: its target does not exist."""
         target = self._of(one.member)
-        if target.ended or len(target.tail.records) <= target.first:
+        if target.ended or target.is_frozen or len(target.tail.records) <= target.first:
             return False
         kinds = {"standby killed": self._kill_standby, "device asks for a reset": self._ask_for_reset}
         kinds |= dict.fromkeys(NETWORK, self._disturb)
         kinds |= dict.fromkeys(DISKS, self._spoil)
         kinds |= dict.fromkeys(RESET_FILE, self._report)
+        kinds |= dict.fromkeys(FOLDER, self._spoil_folder)
+        kinds |= {REPLACED: self._replace, MACHINE_LOST: self._lose_machine}
+        kinds |= {TWO_LOST: self._lose_two, ALL_SUSPENDED: self._suspend_all}
         began = time.monotonic()
         try:
             if one.fault.kind in kinds:
@@ -335,6 +374,70 @@ class Player:
         if one.fault.kind == "ftrun killed":
             self._after_kill(target, one)
         return True
+
+    def _kill(self, target: Container, what: str) -> None:
+        """On record as a fault of its own."""
+        if target.ended:
+            return
+        self._killed.add(target.process.pid)
+        fault = {"mono": time.monotonic(), "kind": "ftrun killed", "what": what, "member": target.member, "rank": 0}
+        self.struck.append(fault | {"container": target.number, "lasting": 0.0, "pid": 0})
+        if (pid := target.ftrun()) is not None:
+            os.kill(pid, signal.SIGKILL)
+        target.process.wait()
+
+    def _spoil_folder(self, target: Container, one: GroupFault) -> tuple[int, Undo | None]:
+        spoiled = [target] if one.fault.what == "of member 0" else [each for each in self._current if not each.ended]
+        undo = [each.spoil_folder(one.fault.kind) for each in spoiled]
+        return 0, lambda: [each() for each in undo]
+
+    def _replace(self, target: Container, one: GroupFault) -> tuple[int, Undo | None]:
+        """A platform does not reach the host of member 0 any more, and creates its container elsewhere.  In the end
+        the old one is killed, or can be reached again and is killed later."""
+        old = target.host
+        self._network.move()
+        old.cut(silent=True)
+        self._coming[0] = time.monotonic()
+
+        def begin() -> None:
+            self._coming.pop(0)
+            self._new(0)
+
+        def end() -> None:
+            self._kill(target, "the one that was replaced")
+
+        def undo() -> None:
+            if one.fault.what == "killed":
+                end()
+            else:
+                self._later.append(Later(time.monotonic() + REACHED, end))
+            old.restore()
+
+        self._later.append(Later(time.monotonic() + one.away, begin))
+        return 0, undo
+
+    def _lose_machine(self, target: Container, one: GroupFault) -> tuple[int, Undo | None]:
+        """It answers nothing any more."""
+        target.host.cut(silent=True)
+        self._kill(target, "for ever")
+        self._lost.add(target.member)
+        return 0, None
+
+    def _lose_two(self, target: Container, one: GroupFault) -> tuple[int, Undo | None]:
+        """Member 0 and `rank`, whose containers come back."""
+        if any(self._of(member).ended for member in (0, one.rank)):
+            raise Missed
+        for member in (0, one.rank):
+            self._kill(self._of(member), one.back)
+            back = one._replace(member=member)
+            self._coming[member] = time.monotonic()
+            self._later.append(Later(time.monotonic() + one.away, functools.partial(self._come_back, back)))
+        return 0, None
+
+    def _suspend_all(self, target: Container, one: GroupFault) -> tuple[int, Undo | None]:
+        alive = [each for each in self.containers if not each.ended]
+        undo = [each.freeze() if one.fault.what == "freezer" else each.stop_all() for each in alive]
+        return 0, lambda: [each() for each in undo]
 
     def _after_kill(self, target: Container, one: GroupFault) -> None:
         self._killed.add(target.process.pid)
@@ -387,6 +490,8 @@ def play(job: GroupJob, folder: Path, stop: threading.Event) -> GroupOutcome:
     """Run it; raises Stopped if `stop` was set meanwhile.  Nothing of it runs afterwards."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    for name in ("disk", "state"):
+        (folder / name).mkdir()
     (folder / "secret").touch(mode=0o600)
     (folder / "secret").write_text("a secret of this job")
     player = Player(job, folder, stop)

@@ -106,16 +106,21 @@ class World:
 
     def _mount_disks(self) -> None:
         """A FUSE file system over the folder that is going to be slow."""
-        name = SLOW.get(self.job.place)
-        if name is None:
-            return
-        words = ["bindfs", "-f", str(self.folder / "below"), str(self.folder / name)]
-        self.fuse.append(subprocess.Popen([*self._enter(), *words], start_new_session=True, stderr=subprocess.DEVNULL))
+        if (name := SLOW.get(self.job.place)) is not None:
+            self.mount_folder(self.folder / "below", self.folder / name)
+
+    def mount_folder(self, what: Path, where: Path) -> None:
+        """As a FUSE file system, whose server is the newest of `fuse`."""
+        words = [*World._enter(self), "bindfs", "-f", "-o", "nonempty", str(what), str(where)]
+        self.fuse.append(subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL))
         until = time.monotonic() + 20
-        while f" {self.folder / name} " not in Path(f"/proc/{self._holder.pid}/mountinfo").read_text():
-            if time.monotonic() > until or self.fuse[0].poll() is not None:
+        while not any(f" {where} " in line and " - fuse" in line for line in self._mounted()):
+            if time.monotonic() > until or self.fuse[-1].poll() is not None:
                 raise RuntimeError("bindfs does not mount")
             time.sleep(0.01)
+
+    def _mounted(self) -> list[str]:
+        return Path(f"/proc/{self._holder.pid}/mountinfo").read_text().splitlines()
 
     def _enter(self) -> list[str]:
         return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", f"--wd={self.folder}"]
@@ -129,7 +134,7 @@ class World:
         if uptime:
             words += ["unshare", "--time", f"--monotonic={uptime}", f"--boottime={uptime}", "--fork"]
         if self.job.mode == "pid1":
-            words += ["unshare", "--pid", "--fork", "--mount-proc"]
+            words += ["unshare", "--pid", "--fork", "--mount-proc", "--propagation", "slave"]
         words += [*self.program, "--termination-log", str(self.folder / "verdict")]
         words += [] if self._logs else ["--run-dir", str(self.folder / "run")]
         for name, text in self.job.options:
@@ -259,6 +264,11 @@ class World:
         state = self._cgroups[1] / "freezer.state"
         state.write_text("FROZEN")
         return lambda: state.write_text("THAWED")
+
+    @property
+    def is_frozen(self) -> bool:
+        """Nothing in there can be killed meanwhile."""
+        return (self._cgroups[1] / "freezer.state").read_text() != "THAWED\n"
 
     def stop_all(self) -> Undo:
         """Send SIGSTOP to all running processes; processes that were stopped before remain stopped."""

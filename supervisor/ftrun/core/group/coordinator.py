@@ -145,8 +145,6 @@ def _without_lease(group: Coordinator, event: LeaseForeign) -> Outcome:
     not work on meanwhile.  Where all members were new, the lease is that of a schedule before."""
     if group.all_new and group.lease_state == "none":
         return group, ()
-    if event.doubted:
-        return (group._replace(lease_state="doubted") if group.lease_state == "held" else group), ()
     after = group._replace(lease_state="foreign", lease_until=event.until, lease_holder=event.holder)
     if group.lease_state == "foreign" or not group.epoch or not isinstance(group.phase, Gathering | Steady):
         return after, ()
@@ -179,7 +177,7 @@ def _loss_text(member: MemberState) -> str:
     if member.gone is not None:
         return f"{member.name} is lost: {member.gone.why}"
     own = member.report.end
-    why = sentences.short(own.why, sentences.REASON) if own is not None and (own.code or own.asked) else ""
+    why = sentences.reason(own.why) if own is not None and (own.code or own.asked) else ""
     return f"{member.name} has left" + (f": {why}" if why else "")
 
 
@@ -212,7 +210,7 @@ def _assess(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outc
 
 
 def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
-    n, foreign = group.kinds.get, group.has_no_lease
+    n, foreign = group.kinds.get, group.lease_state == "foreign"
     here = not group.unseen and not n("gone")
     at_work = n("running", 0) + n("done", 0)
     bad = n("fallen", 0) + n("ending", 0)
@@ -371,7 +369,7 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
     over = max((over_at(group, rank) for rank in absent), default=now)
     over = max(over, starters_over_at(group, absent))
     startable = restart is not None and over <= now and can_start(group, len(absent), waited)
-    if startable and restart is not None and may_decide(group) and not group.has_no_lease:
+    if startable and restart is not None and may_decide(group) and group.lease_state != "foreign":
         return _start_epoch(group, restart, now)
     until = max(phase.since, losses.newest if losses.newest is not None else phase.since) + drain_time(group)
     until = max((until, *group.fences.values(), over if group.starters else until))
@@ -423,7 +421,7 @@ def _reason(group: Coordinator, who: MemberState | None) -> str:
         odd = next((m for m in known if kind_of(m, group.epoch, False) not in at_work), None)
         return f"{odd.name} does not run its command" if odd else "a member is missing"
     if who.report.failure is not None and who.at is not None and who.report.epoch == group.epoch:
-        return f"{who.name}: {sentences.short(who.report.failure.why, sentences.REASON)}"
+        return f"{who.name}: {sentences.reason(who.report.failure.why)}"
     if who.gone is not None:
         return _loss_text(who)
     if who is _new_rank_zero(group):
@@ -431,7 +429,7 @@ def _reason(group: Coordinator, who: MemberState | None) -> str:
     if who.report.state == "left":
         return _loss_text(who)
     if who.report.end is not None:
-        return f"{who.name}: {sentences.short(who.report.end.why, sentences.REASON)}"
+        return f"{who.name}: {sentences.reason(who.report.end.why)}"
     asked = next((m.name for m in group.working if kind_of(m, group.epoch, False) == "leaving"), None)
     return f"{who.name}: the command ended" + (f", after {asked} was asked from outside to stop" if asked else "")
 

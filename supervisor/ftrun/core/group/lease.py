@@ -27,8 +27,8 @@ from ftrun.core.named_tuple import NamedTuple
 
 RENEWAL: Final = 2.0  # s between two renewals
 LATE: Final = 5.0  # s for an order that is on its way, and for clocks that do not run alike
+TAKEOVER: Final = 20.0  # s, at most, from the end of a lease until all members have heard of the next holder
 TURN: Final = 0.5  # s between the attempts of two witnesses, so that the lowest that is left takes over
-HANDOVER: Final = 20.0  # s, at most, from the end of a lease until the others hear the new coordinator
 MOST_FORMER: Final = 16
 Witness = tuple[int, str]  # a member, and the life of its ftrun
 
@@ -65,10 +65,10 @@ def length(silence: float, drain: float) -> float:
     return max(silence, 2 * (drain + LATE))
 
 
-def alone(silence: float, wait: float, drain: float, shared: bool) -> float:
-    """How long a member goes on without its coordinator, from its last contact.  Where another one may take over, as
-    in a `shared` folder, it must not end before that: the lease counts in place of a shorter wait."""
-    return max(silence + wait, length(silence, drain) + HANDOVER) if shared else silence + wait
+def wait(asked: float, silence: float, drain: float) -> float:
+    """How long a lost member is waited for: not less than until its lease is over and another one has taken that, since
+    nobody would be left to take it."""
+    return max(asked, length(silence, drain) + TAKEOVER - silence)
 
 
 def seen(watch: Watch, place: Place, now: float) -> Watch:
@@ -107,7 +107,7 @@ def takes_at(watch: Watch, me: Witness, length: float, patience: float, lost: Ma
     if place.over:
         return math.inf
     if not place.witnesses:
-        return watch.since + length if may_replace else math.inf
+        return watch.since + length + (patience if place.rank else 0.0) if may_replace else math.inf
     if me in place.witnesses:
         return watch.since + length + TURN * place.witnesses.index(me)
     if not may_replace:
@@ -124,14 +124,15 @@ def stops_at(
     length: float,
     patience: float,
     drain: float,
+    rank: int = 0,
     looked: float = -math.inf,
 ) -> float:
     """Until when the holder's own ranks may run, and its coordinator may decide.  `renewed`: when it began to take its
     newest place; `witnesses`: of that and of one that it may have taken, but for those that are certainly dead;
     `heard`: for each a time when it knew for certain that the holder lives, by the holder's clock; `looked`: when the
     folder was seen to have no newer place."""
-    if not witnesses:
-        return math.inf
+    if not witnesses:  # one of another `rank` than 0 has taken over and works alone: a new member 0 may come
+        return renewed + patience + length - drain - LATE if rank else math.inf
     contact = min(heard.get(witness, -math.inf) for witness in witnesses)
     latest = max(renewed, min(contact, max(renewed, looked) + patience))
     return latest + length - drain - LATE

@@ -73,13 +73,11 @@ class LeaseTaken(NamedTuple):
 
 class LeaseForeign(NamedTuple):
     """The lease in the shared folder may be another coordinator's, at member `holder`, which alone may start an epoch.
-    `until`: when this one may have it, as far as that is known.  `doubted`: this coordinator had it, and was suspended
-    for longer than it lasts; within seconds the folder tells whether another one has taken it."""
+    `until`: when this one may have it, as far as that is known."""
 
     now: float
     holder: int
     until: float | None = None
-    doubted: bool = False
 
 
 Event = LeaseTaken | LeaseForeign | Reported | MemberLost | StarterDied | LifeEnded | JoiningHindered | DeadlineReached
@@ -222,7 +220,7 @@ class Coordinator(NamedTuple):
     placed: frozenset[int] = frozenset()
     own: Starter | None = None  # the ftrun of this coordinator; None: epochs have no starter
     # In the shared folder (lease.py); `none`: there is none, and nobody takes over.
-    lease_state: Literal["none", "held", "doubted", "foreign"] = "none"
+    lease_state: Literal["none", "held", "foreign"] = "none"
     lease_until: float | None = None  # when a foreign one may end,
     lease_holder: int = 0  # and which member has it
     lease: float = 0.0  # how long a member's command may continue after its last contact (clients/messenger)
@@ -265,11 +263,6 @@ class Coordinator(NamedTuple):
     def epoch(self) -> int:
         """The highest epoch that was reported or ordered."""
         return self.order.epoch
-
-    @property
-    def has_no_lease(self) -> bool:
-        """Another coordinator may start an epoch."""
-        return self.lease_state in ("doubted", "foreign")
 
     @property
     def deadline(self) -> float | None:

@@ -66,7 +66,7 @@ def _named(outcome: Outcome, event: ev.CommandExited, why: str, place: int, poli
     silent = not any(isinstance(effect, do.LogLine) for effect in effects)
     if event.rank is None or policy.membership.group or not silent or not isinstance(job.want, Finish):
         return outcome
-    line = do.LogLine(sentences.sentence(sentences.short(why, sentences.REASON), exit_text(job.want)))
+    line = do.LogLine(sentences.sentence(sentences.reason(why), exit_text(job.want)))
     return job, (*effects[:place], line, *effects[place:])
 
 

@@ -104,7 +104,7 @@ def _first_failure_line(job: Job, before: GroupOrder | None, order: GroupOrder, 
         return ()
     if not isinstance(job.phase, Stopping | Pending | Healing):
         return ()
-    return (do.LogLine(f"the first failure: {sentences.short(order.why, sentences.REASON)}"),)
+    return (do.LogLine(f"the first failure: {sentences.reason(order.why)}"),)
 
 
 def _order_record(order: GroupOrder) -> do.Persist:
@@ -164,7 +164,7 @@ def _may_be_consequence(want: Finish) -> bool:
 def _stop_reason(order: GroupOrder) -> str:
     why = f"the group is at epoch {order.epoch}"
     if order.what == "stop":
-        why = sentences.short(order.why, sentences.REASON)
+        why = sentences.reason(order.why)
     where = f" (on {order.node})" if order.node and order.node not in order.why else ""
     follows = "all members restart together" if order.cause is not None else ""  # without a cause it is still open
     return sentences.sentence(f"{why}{where}", "ftrun stops the command here, too", follows)
@@ -189,7 +189,7 @@ def _end_with_group(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy
         return keep_until_exec(job, phase, event, policy)
     job = job._replace(want=want)
     if isinstance(phase, Watched):
-        line = sentences.sentence(sentences.short(want.message, sentences.REASON), exit_text(want))
+        line = sentences.sentence(sentences.reason(want.message), exit_text(want))
         return stop(job, phase.attempt, event.now, policy, written, line)
     if isinstance(phase, Stopping) and phase.stage != "verdict":
         return job, written

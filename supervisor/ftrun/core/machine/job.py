@@ -259,7 +259,7 @@ def _end_beside(job: Job, event: ev.ProcessesSurvived) -> tuple[Job, Effects]:
     if isinstance(job.want, Finish):
         text = f"{cannot}; the exit code stays {job.want.code}"
         return job, (do.Persist("problem", (("what", text),)), do.LogLine(text))
-    why = sentences.short(f"no restart while processes are left over: {cannot}", sentences.REASON)
+    why = sentences.reason(f"no restart while processes are left over: {cannot}")
     restart = job.want if isinstance(job.want, Restart) else Restart("hang")
     if restart.own is not None:  # as without ftrun
         want = Finish(restart.own, exit_codes.FAILED, why)

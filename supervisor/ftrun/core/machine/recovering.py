@@ -120,7 +120,7 @@ def _progress(ledger: Ledger, policy: Policy) -> object:
 def _begin(rung: str, number: int, ranks: tuple[int, ...], why: str) -> Effects:
     fields: do.Fields = (("rung", rung), ("round", number), ("ranks", list(ranks)), ("why", why))
     what = f"replacing {_names(ranks)} alone" if ranks else "all ranks retry the step"
-    return do.Persist("recovering", fields, durable=True), do.LogLine(sentences.sentence(_short(why), what))
+    return do.Persist("recovering", fields, durable=True), do.LogLine(sentences.sentence(sentences.reason(why), what))
 
 
 def _prove(proved: table.Prove, attempt: Attempt, ledger: Ledger, now: float) -> Effects:
@@ -138,16 +138,12 @@ def _prove(proved: table.Prove, attempt: Attempt, ledger: Ledger, now: float) ->
 
 def _give_up(before: Rounds, why: str) -> Effects:
     fields: do.Fields = (("rung", "tree"), ("round", before.number + 1), ("ranks", []), ("why", why))
-    line = sentences.sentence("no recovery below a restart of all ranks", _short(why))
+    line = sentences.sentence("no recovery below a restart of all ranks", sentences.reason(why))
     return do.Persist("recovering", fields), do.LogLine(line)
 
 
 def _names(ranks: tuple[int, ...]) -> str:
     return ", ".join(map(sentences.rank, ranks))
-
-
-def _short(why: str) -> str:
-    return sentences.short(why, sentences.REASON)
 
 
 def is_permitted(job: Job, attempt: Attempt) -> bool:

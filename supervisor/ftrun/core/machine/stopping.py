@@ -57,7 +57,7 @@ def restart_or_escalate(job: Job, attempt: Attempt, end: AttemptEnd, policy: Pol
         job = job._replace(want=verdict)
         if verdict.verdict == exit_codes.FAILED and not end.may_restart(policy):
             return stop(job, attempt, end.at, policy, so_far, grace=end.grace)  # as without ftrun: no log line
-        why = sentences.short(verdict.message, sentences.REASON)
+        why = sentences.reason(verdict.message)
         message = sentences.sentence(
             why, again, killing, _why_no_restart(job, end, policy), exit_text(verdict), sentences.report(end.evidence)
         )
@@ -72,7 +72,7 @@ def restart_or_escalate(job: Job, attempt: Attempt, end: AttemptEnd, policy: Pol
     want = Restart(cause, ledger.count(cause), backoff(ledger, cause, policy), heal, end.status)
     job = job._replace(ledger=ledger, want=want)
     message = sentences.sentence(
-        sentences.short(end.why, sentences.REASON),
+        sentences.reason(end.why),
         again,
         killing,
         _healing_text(want, policy),

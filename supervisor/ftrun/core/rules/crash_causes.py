@@ -291,7 +291,7 @@ RULES: Final = (
     Rule(
         "machine",
         True,
-        "a disk failed, or a limit of the machine was reached",
+        "a disk or a device failed, or a limit of the machine was reached",
         kinds=("ImportError", "SyntaxError", "OSError", *COMPILERS),
         text=r"(?i)stale file handle|input/output error|no space left|too many open files|endpoint is not connected"
         r"|resource temporarily unavailable|disk quota exceeded|cannot allocate memory(?! in static)",
@@ -299,14 +299,14 @@ RULES: Final = (
     Rule(
         "machine",
         True,
-        "a disk failed, or a limit of the machine was reached",
+        "a disk or a device failed, or a limit of the machine was reached",
         kinds=("RuntimeError", "subprocess.CalledProcessError"),
         text=rf"(?=.*(?:Error building extension|{BUILD})).*(?i:{PASSING})",
     ),
     Rule(
         "machine",
         True,
-        "a disk failed, or a limit of the machine was reached",
+        "a disk or a device failed, or a limit of the machine was reached",
         codes=(1, 2, 255),
         output=r"(?i)killed signal terminated program|no space left on device",
     ),

@@ -10,7 +10,7 @@ from typing import Final
 from ftrun.core.machine.values import TOUCH, Finding, Rule
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.durations import seconds
-from ftrun.core.text.sentences import REASON, rank, short
+from ftrun.core.text.sentences import REASON, begun, rank
 
 
 class Silent(NamedTuple):
@@ -52,7 +52,7 @@ def needs_evidence(found: Finding, idle_given: bool) -> bool:
 
 def mechanism(text: str) -> str:
     """The mechanism of a deadlock, to follow a sentence that has called it one."""
-    return short(text.removeprefix("deadlock: "), REASON)
+    return text.removeprefix("deadlock: ")
 
 
 def _silent(found: Finding) -> str:
@@ -78,19 +78,19 @@ def _idle(found: Finding) -> str:
 
 def _deadlocked(found: Finding) -> str:
     proved = f"{rank(found.rank)} was proved to be deadlocked after {seconds(found.age)} without movement"
-    return f"{proved}: {mechanism(found.mechanism)}" if found.mechanism else proved
+    return begun(f"{proved}: {mechanism(found.mechanism)}", REASON) if found.mechanism else proved
 
 
 def _spins(found: Finding) -> str:
-    return (
-        f"{rank(found.rank)} has computed without movement for {seconds(found.age)} (limit {seconds(found.limit)}): "
-        + short(found.mechanism, REASON)
+    age, limit = seconds(found.age), seconds(found.limit)
+    return begun(
+        f"{rank(found.rank)} has computed without movement for {age} (limit {limit}): {found.mechanism}", REASON
     )
 
 
 def _waits_for_device(found: Finding) -> str:
     age, limit = seconds(found.age), seconds(found.limit)
-    return f"all ranks have waited for {age} (limit {limit}): {short(found.mechanism, REASON)}"
+    return begun(f"all ranks have waited for {age} (limit {limit}): {found.mechanism}", REASON)
 
 
 def _who(silent: Silent) -> str:

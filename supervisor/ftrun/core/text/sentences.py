@@ -12,6 +12,7 @@ from ftrun.core.text.durations import seconds, step_duration
 SHORT: Final = 150  # characters of text from elsewhere in one log line
 SHORTER: Final = 100  # the same, where one line holds several such texts
 REASON: Final = 240  # characters of a reason
+LINE: Final = 300  # characters of the last line, without the path of the records, if `SHORT` of its reason fit
 STACK: Final = "; stack: "
 HANGS_UNDETECTED: Final = (
     "a hang would not be detected: the command has sent no heartbeat, and no timeout that works without heartbeats "
@@ -49,6 +50,25 @@ def short(text: str, most: int = SHORT) -> str:
     room = max(0, most - 3 - (len(text) - start))
     opened = next((opened for opened, closed in _brackets(text) if opened < room <= closed), room)
     return f"{text[: opened if 2 * opened >= room else room].rstrip()}...{text[start:].lstrip()}"
+
+
+def begun(text: str, most: int) -> str:
+    """The text in at most `most` characters; of a longer one the beginning, up to the end of a word if one ends in its
+    second half."""
+    if len(text) <= most:
+        return text
+    kept = text[: most - 3]
+    words = kept if text[most - 3] == " " else kept.rpartition(" ")[0]
+    return f"{(words if 2 * len(words) >= most else kept).rstrip(' ,;:')}..."
+
+
+def reason(text: str) -> str:
+    """A reason in at most `REASON` characters: a longer one is first without its stack, which is in the report."""
+    if len(text) > REASON:
+        before, _, stack = text.partition(STACK)
+        _, more, after = stack.partition("; ")
+        text = before + more + after
+    return short(text, REASON)
 
 
 def _brackets(text: str) -> list[tuple[int, int]]:
@@ -131,7 +151,7 @@ def mechanism(seen: Mapping[str, object]) -> str:
     if seen.get("evidence"):
         return f"evidence: {seen['evidence']}"
     if seen.get("mechanism"):
-        return short(str(seen["mechanism"]))
+        return begun(str(seen["mechanism"]), SHORT)
     return f"{STACK[2:]}{short(str(seen['why']))}" if seen.get("why") else ""
 
 
@@ -226,15 +246,15 @@ def last_lines(
     reported = done or step is not None or ledger.last_checkpoint is not None
     if verdict is None and not reported and (not printed or end.verdict in UNREPORTED):
         return None
-    why = "" if end.verdict == exit_codes.SUCCEEDED else short(end.message.partition(STACK)[0], REASON)
     starts = several(ledger.start_cnt, "start") + (f" ({restarted(done)})" if done else "")
     reached = "" if step is None else f", step {step}"
     if ledger.last_checkpoint is not None:
         reached += f", checkpoint {short(ledger.last_checkpoint.rstrip('/').rpartition('/')[2], SHORTER)}"
-    return (f"phase {phase} " if phase else "") + sentence(
-        f"ended with {end.code} ({end.verdict}) after {seconds(lasted)}: {why or starts + reached}",
-        f"{starts}{reached}" if why else "",
-        lost,
-        f"the scheduler should {verdict.outer}" if verdict is not None else "",
-        f"records: {run_dir}",
-    )
+    how = (f"phase {phase} " if phase else "") + f"ended with {end.code} ({end.verdict}) after {seconds(lasted)}: "
+    outer = f"the scheduler should {verdict.outer}" if verdict is not None else ""
+    rest = sentence(starts + reached, lost, outer)
+    if end.verdict != exit_codes.SUCCEEDED and end.message:
+        room = max(SHORT, LINE - len(how) - len("; ") - len(rest))
+        cut = short if end.verdict == exit_codes.FAILED else begun  # a failure has no line before that has its end
+        rest = sentence(cut(end.message.partition(STACK)[0], room), rest)
+    return sentence(how + rest, f"records: {run_dir}")

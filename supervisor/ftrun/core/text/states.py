@@ -13,6 +13,7 @@ RUN: Final = {
     "healing": "a device is healed, or the platform permits no start yet",
     "waiting": "the next start is due later",
     "spare": "held ready to take the place of a lost member",
+    "finished": "its command has succeeded, and the other members still work",
     "done": "ended with a verdict",
     "cut off": "ftrun is gone and left no verdict",
 }

@@ -9,6 +9,7 @@ request.  A `Request` with `due` is answered after the line `Overdue` on stdin; 
 may block on whatever the job blocks on, which is why it is a separate process.
 """
 
+import gc
 import os
 import select
 import signal
@@ -37,6 +38,7 @@ class Work(NamedTuple):
 
 
 def main(argv: Sequence[str]) -> int:
+    gc.disable()  # a large job is hundreds of thousands of values, and this process ends with its answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; this helper ends with PID 1
     try:
         request = REQUESTS.load(argv[0].encode())

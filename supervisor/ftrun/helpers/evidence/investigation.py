@@ -252,7 +252,7 @@ class Investigation:
         finding, proved, others = self._request.finding, walk.proof(), self._others
         proved = proved if others is None else others.apply(proved, walk.job)
         # Any process of a circle may be named as its end.
-        same = proved.pid == finding.pid or finding.pid in {wait.pid for wait in proved.waits}
+        same = proved.pid == finding.pid or finding.pid in {pid for pid, _ in proved.followed}
         elsewhere = None if same else f"the deadlock that was proved is not found again, but this: {proved.mechanism}"
         return (elsewhere if proved.open_reason is None else proved.open_reason), proved.mechanism
 

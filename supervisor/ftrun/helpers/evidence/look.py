@@ -78,7 +78,7 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
     if first.open_reason is not None and not first.in_group:
         return first
     waits.observe_outside(before, excluded, in_group)
-    spied = list(dict.fromkeys(wait.pid for wait in first.waits))[:SPIED]
+    spied = list(dict.fromkeys(pid for pid, _ in first.followed))[:SPIED]
     found = stacks.collect(stacks.program(), spied, STACKS).found
     code = libraries.of(before, found)
     first = proof.prove(before, before, found, job, False, in_group, code=code)

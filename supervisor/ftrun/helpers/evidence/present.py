@@ -52,7 +52,7 @@ def observe(path: str, rank: int | None) -> list[Process]:
     """The processes of the run in this run dir, of one rank if given; NoStacks."""
     ranks = {one.pid: one.rank for one in read_snapshot(path).ranks if one.state not in ENDED}
     if rank is not None and rank not in ranks.values():
-        raise NoStacks(f"{path}: no rank {rank} runs" + (f"; there are {_every(ranks.values())}" if ranks else ""))
+        raise NoStacks(f"{path}: no rank {rank} runs" + (f"; these do: {_every(ranks.values())}" if ranks else ""))
     return _processes(_root(path), ranks, rank)
 
 

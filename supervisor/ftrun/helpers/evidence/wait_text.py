@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from ftrun.core.text.markdown import code, plain
 from ftrun.core.text.redaction import redact
-from ftrun.core.text.sentences import printable, several, short
+from ftrun.core.text.sentences import begun, printable, several, short
 from waitproof.wait_graph import RUNS, Node, WaitGraph
 
 LINES: Final = 60  # in report.md
@@ -14,7 +14,7 @@ TEXT: Final = 160  # characters of each text of a node
 
 
 def headline(sentence: str) -> str:
-    return short(printable(redact(sentence)), HEADLINE)
+    return begun(printable(redact(sentence)), HEADLINE)
 
 
 def clean(text: str) -> str:

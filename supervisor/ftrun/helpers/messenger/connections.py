@@ -162,6 +162,17 @@ def describe(fd: int) -> Connection:
         return Connection("", 0)
 
 
+def is_own(host: str) -> bool:
+    """Whether this is an address of this machine, or container, by which others reach it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as tried:
+            tried.bind((host, 0))
+    except (OSError, ValueError):
+        return False
+    return not host.startswith("127.") and host != "::1"
+
+
 def own_host(fd: int) -> str:
     """The address of this end; empty if the connection was closed in the meantime."""
     try:

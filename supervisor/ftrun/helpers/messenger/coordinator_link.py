@@ -24,7 +24,7 @@ from ftrun.core.group.messages import MOST_LIVES, Life, Pulse, Report, Starter
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, Lines
-from ftrun.helpers.messenger.connections import HANDSHAKE, Connections
+from ftrun.helpers.messenger.connections import HANDSHAKE, Connections, is_own
 from ftrun.helpers.messenger.death_watch import DeathWatch
 from ftrun.helpers.messenger.group_view import CoordinatorSide
 from ftrun.helpers.messenger.peer import Peer, job_text, sender
@@ -89,7 +89,7 @@ class CoordinatorLink:
             membership.Shape(address.size, address.least, address.spares, address.replaces, address.scale_out),
             *(address.wait, address.drain, address.heal, address.silence),
             Starter(address.life, address.node, address.boot, "", address.port, address.contained, rank=address.rank),
-        )._replace(lease=address.lease)
+        )
         self._stopped = 0.0  # s for which this process was stopped: see `_note_stop`
         self._order, self._sent_order, self._delivered_order = peers.dump(self._coordinator.order), b"", b""
         self._next = self._scan = self._planned = self._lenient_until = now
@@ -199,10 +199,6 @@ class CoordinatorLink:
 
     def lease_taken(self, before: Place | None, now: float) -> None:
         self._decide(membership.LeaseTaken(self._running(now), before))
-
-    def lease_doubted(self, now: float) -> None:
-        if self._coordinator.lease_state == "held":
-            self._decide(membership.LeaseForeign(self._running(now), self._address.rank, doubted=True))
 
     def lease_foreign(self, holder: int, until: float | None, now: float) -> None:
         until = None if until is None or until == math.inf else self._running(until)
@@ -417,10 +413,14 @@ class CoordinatorLink:
     def _check_starters(self, now: float) -> None:
         """Ask the machines of earlier processes of member 0 whether these are dead.  The command of one that was not
         PID 1 of its container may live on elsewhere; on this machine the same holds as for other members (fences.py).
+        One on another machine, whose address is ours now, may live there: what is refused then is refused by us.
         """
+        own = self._address
         known = self._coordinator.starters
         for starter, _ in known.values() if known is not self._known_starters else ():
-            if starter.host and starter.port and (starter.contained or starter.boot == self._address.boot):
+            if not (starter.host and starter.port) or not (starter.contained or starter.boot == own.boot):
+                continue
+            if starter.node == own.node or starter.boot == own.boot or not is_own(starter.host):
                 self._starters.suspect(starter.life, starter.host, starter.port, now)
         self._known_starters = known
         for life in self._starters.process(now):

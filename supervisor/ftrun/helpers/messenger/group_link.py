@@ -16,7 +16,7 @@ from ftrun.core.group.messages import Report
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.group_view import Answer
 from ftrun.helpers.messenger.lease_keeper import Change, LeaseKeeper
-from ftrun.helpers.messenger.transport import LATE
+from ftrun.helpers.messenger.transport import LATE, RESUMED
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
 from ftrun.messages.group_view import FileRequest
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 LOOK: Final = 0.25  # s between two looks at what the lease requires
 QUIET: Final = 7.0  # s; members report at least every 4.5 s
-DOUBT: Final = 6.0  # s after a suspension, until the folder has told whether another one has taken the lease
 STEP: Final = 0.2  # s by which the end of a lease changes at least, for PID 1 to be told
 
 
@@ -42,9 +41,12 @@ class GroupLink:
         self._endpoint = address.endpoint  # of the coordinator
         self._keeper = LeaseKeeper(address, lines) if address.folder else None
         self._ended = False  # the lease, so that the ranks here stop
+        self._before: Place | None = None  # that of another one, until the coordinator here knows that it is over
         self._tenure: float | None = None  # as PID 1 was told
         self._mine = ""  # where it would be the coordinator
-        self._next = self._planned = self._doubted_until = 0.0
+        self._next = self._planned = 0.0
+        self._resumed = -math.inf  # when this process ran again after it was suspended
+        self._renewing = False  # a lease that seems to be over since
         if address.rank:
             self._follow(address.endpoint)
         else:
@@ -59,11 +61,13 @@ class GroupLink:
     @property
     def sources(self) -> tuple[object, ...]:
         clerk = () if self._keeper is None or self._keeper.source < 0 else (self._keeper.source,)
-        return (*self._link.sources, *clerk)
+        return clerk if self._renewing else (*self._link.sources, *clerk)
 
     @property
     def due(self) -> float:
-        return min(self._link.due, self._next) if self._keeper is not None else self._link.due
+        if self._keeper is None:
+            return self._link.due
+        return self._next if self._renewing else min(self._link.due, self._next)
 
     @property
     def at_work(self) -> list[int]:
@@ -74,25 +78,44 @@ class GroupLink:
 
     def set_report(self, report: Report, now: float) -> None:
         self._report = report
-        self._link.set_report(report, now)
+        if not self._must_renew(now):
+            self._link.set_report(report, now)
 
     def process(self, now: float) -> None:
-        keeper = self._keeper
+        keeper, renewed = self._keeper, self._renewing
         if keeper is not None:
-            if self._planned and now > self._planned + LATE:
-                keeper.resumed(now)
-                self._doubted_until = now + DOUBT
+            self._note_stop(keeper, now)
             for change in keeper.changes(now):
                 self._changed(keeper, change, now)
             if self._leading is not None:
                 self._leading.marking = keeper.holds and not keeper.is_over and not self._ended
-        self._link.process(now)
+        if not self._must_renew(now):
+            if renewed and self._report is not None:
+                self._link.set_report(self._report, now)
+            self._link.process(now)
         if keeper is not None and self._leading is not None and self._leading.group.order.what == "end":
             self._mark_end(keeper, self._leading, now)
         elif keeper is not None and now >= self._next:
             self._next = now + LOOK
             self._step(keeper, now)
         self._planned = max(now, self.due)
+
+    def _note_stop(self, keeper: LeaseKeeper, now: float) -> None:
+        if self._planned and now > self._planned + LATE:
+            self._resumed = self._planned = now
+            keeper.resumed(now)
+
+    def _must_renew(self, now: float) -> bool:
+        """Whether this holder of a lease was suspended until after the end of that, perhaps with all others, so that it
+        still has the lease if a renewal succeeds.  It decides nothing until that is known, for a few seconds."""
+        keeper, leading = self._keeper, self._leading
+        if keeper is not None:
+            self._note_stop(keeper, now)
+        recent = now < self._resumed + RESUMED and not self._ended
+        self._renewing = False
+        if recent and keeper is not None and leading is not None and keeper.holds and keeper.has_renewed:
+            self._renewing = now >= self._held_until(keeper, leading)
+        return self._renewing
 
     def close(self, orphan: bool) -> None:
         self._link.close(orphan)
@@ -114,19 +137,19 @@ class GroupLink:
         if keeper.holds and not keeper.has_renewed:
             keeper.take(self._endpoint, group.epoch, places, witnesses)
             return
+        if self._renewing:
+            keeper.take(self._endpoint, group.epoch, places, witnesses)
+            return
         if keeper.holds or self._ended:
-            heard = {who: at for who, (view, _) in views.items() if (at := self._own_stamp(view)) is not None}
-            until = keeper.stops_at(heard, link.certainly_dead)
-            if until <= now < self._doubted_until:
-                link.lease_doubted(now)
-            elif now >= until and not self._ended:
+            until = self._held_until(keeper, link)
+            if now >= until and not self._ended:
                 self._ended = True
                 link.lease_foreign(self._address.rank, None, now)
             if not self._ended:
                 self._tell_tenure(until)
-            # Where it hears nobody it is the one that is cut off.
+            # Where it hears nobody it is the one that is cut off, unless there is nobody.
             hears = any(now - at < QUIET for _, at in views.values())
-            if (hears or keeper.is_fresh) and now >= keeper.renews_at():
+            if (hears or keeper.is_fresh or keeper.is_alone) and now >= keeper.renews_at():
                 keeper.take(self._endpoint, group.epoch, places, witnesses, group.all_new)
             return
         lost = {who: at - view.quiet for who, (view, at) in views.items() if place and view.number >= place.number}
@@ -145,6 +168,10 @@ class GroupLink:
         self._next = now + LOOK
         if link.marking:
             keeper.take(self._endpoint, link.group.epoch, link.group.order.places, set(), all_new=True, over=True)
+
+    def _held_until(self, keeper: LeaseKeeper, link: "CoordinatorLink") -> float:
+        stamps = {who: self._own_stamp(view) for who, (view, _) in link.lease_views.items()}
+        return keeper.stops_at({who: at for who, at in stamps.items() if at is not None}, link.certainly_dead)
 
     def _own_stamp(self, view: peers.LeaseView) -> float | None:
         """When the member knew for certain that this coordinator lives."""
@@ -181,9 +208,13 @@ class GroupLink:
                 self._note(f"member {self._address.rank} is the coordinator now: {_ended(change.before)}")
                 self._lead(self._mine)
             assert self._leading is not None
+            if change.before is not None and change.before.life != self._address.life:
+                self._before = change.before
+            if now >= self._held_until(keeper, self._leading):
+                return  # it was taken long ago, and the answer came too late: it has to be renewed first
             if self._ended or self._leading.group.lease_state != "held":
-                self._leading.lease_taken(change.before, now)
-            self._ended = False
+                self._leading.lease_taken(self._before or change.before, now)
+            self._ended, self._before = False, None
             return
         before = change.before
         assert before is not None
@@ -196,7 +227,7 @@ class GroupLink:
             if keeper.bound:
                 self._lines.send(messages.Tenure(0.0))
                 self._tenure = 0.0
-            keeper.bound, self._ended = set(), False
+            keeper.bound, self._ended, self._before = set(), False, None
             self._follow(place.endpoint)
 
     def _tell_tenure(self, until: float) -> None:

@@ -200,7 +200,7 @@ class MemberSide:
             mine = self._rows.get(row.rank)
             self._rows[row.rank] = row._replace(slow=mine.slow if mine else (), paces=())
         silence = self._address.silence
-        view = self._view._replace(contact=self._contact, silence=silence, lease=self._address.lease)
+        view = self._view._replace(contact=self._contact, silence=silence, lease=silence + self._address.wait)
         view = view._replace(holder=self.holder, takeover=self.takeover)
         self._file.write(view._replace(rows=tuple(self._rows[rank] for rank in sorted(self._rows))))
 

@@ -118,8 +118,13 @@ class LeaseKeeper:
 
     def stops_at(self, heard: dict[Witness, float], dead: set[Witness]) -> float:
         drain = self._address.drain
-        bound = self.bound - dead
-        return lease.stops_at(self._renewed, bound, heard, self.length, self.patience, drain, self._looked)
+        bound, me = self.bound - dead, self.me[0]
+        return lease.stops_at(self._renewed, bound, heard, self.length, self.patience, drain, me, self._looked)
+
+    @property
+    def is_alone(self) -> bool:
+        """It has taken the lease over, and there is no witness who could take it."""
+        return self.me[0] != 0 and not self.bound
 
     def renews_at(self) -> float:
         return max(self._next, self._renewed + lease.RENEWAL)

@@ -189,8 +189,7 @@ class StateStore:
             return None
 
     def _write_failed(self, name: str, error: OSError) -> None:
-        what = f"{self._folder.path}/{name} cannot be written ({error.strerror}); its data does not outlive this pod"
-        self._lines.problem(what)
+        self._lines.problem(f"{self._folder.path}/{name} cannot be written ({error.strerror}); {messages.NOT_KEPT}")
 
 
 if __name__ == "__main__":

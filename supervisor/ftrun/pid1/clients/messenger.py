@@ -4,9 +4,8 @@ In a group it sends reports to rank 0, and turns the messages of rank 0 into eve
 invalid messages for long is treated as a silent rank 0.
 
 A member without contact to rank 0 continues its command for its lease: `--peer-timeout`, after which rank 0 may count
-it as lost, plus `--wait-peer`, for which rank 0 then waits, and at least until another one can have taken over
-(`lease.alone`).  After that, its place in the group may be taken by another process (`core.group.fences`), so the
-command has to end.
+it as lost, plus `--wait-peer` (or more: `lease.wait`), for which rank 0 then waits.  After that, its place in the group
+may be taken by another process (`core.group.membership.fence`), so the command has to end.
 """
 
 import math
@@ -15,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ftrun.config.derived import state_dir
+from ftrun.core.group import lease
 from ftrun.core.group.messages import MISSED_PULSES, GroupOrder, Report
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
@@ -88,26 +88,28 @@ class GroupMessenger(Messenger):
         self._me = GroupMember(group.rank, os.urandom(8).hex(), policy.membership.node, procfs.boot_id())
         self._ports: tuple[ReservedPort, ...] = ()  # of the attempt, and last of the next one
         self._offer_port()
+        silence = max(policy.membership.peer_timeout, MISSED_PULSES * peers.period(group.size))
+        drain, folder = policy.limits.grace + KILLING, self._lease_folder()
         self._address = peers.MemberAddress(
             size=group.size,
             rank=group.rank,
             endpoint=group.endpoint,
             secret=group.secret,
-            wait=group.wait,
-            drain=policy.limits.grace + KILLING,
+            wait=lease.wait(group.wait, silence, drain) if folder and group.is_elastic else group.wait,
+            drain=drain,
             heal=policy.limits.heal_timeout,
             job=f"{group.job}/{policy.membership.phase}" if policy.membership.phase else group.job,
             life=self._me.life,
             node=self._me.node,
             boot=self._me.boot,
-            silence=max(policy.membership.peer_timeout, MISSED_PULSES * peers.period(group.size)),
+            silence=silence,
             least=group.least,
             spares=group.spares,
             replaces=group.replaces,
             scale_out=group.scale_out,
             port=self._life_sign(),
             contained=os.getpid() == 1,
-            folder=self._lease_folder(),
+            folder=folder,
         )
         arguments = (context.work_dir.path, context.beat_dir, EXACT.dump(self._address))
         context.helpers.add(self.name, *arguments, paired=True, prompt=True)  # the command waits for it
@@ -174,7 +176,7 @@ class GroupMessenger(Messenger):
 
     @property
     def _lease_end(self) -> float:
-        return max(self._silent_since + self._address.lease, self._resumed_until)
+        return max(self._silent_since + self._address.silence + self._address.wait, self._resumed_until)
 
     @property
     def _resumed_until(self) -> float:

@@ -35,6 +35,7 @@ class StateStore(Client[messages.Event]):
             None  # until the helper confirms it, because the helper may be restarted
         )
         self._alone = False
+        self._told = False  # that nothing outlives the pod
         work_dir = self.context.work_dir
         self.context.helpers.add(self.name, str(state_dir(self.context.settings)), work_dir.path, work_dir.given)
 
@@ -50,6 +51,12 @@ class StateStore(Client[messages.Event]):
                 self._verdict = None
                 self.awaited.discard("verdict")
         return []
+
+    def problem(self, what: str, printed: bool = False) -> None:
+        """The first that says that nothing outlives the pod is printed, because that is what the folder is for."""
+        lost = what.endswith(messages.NOT_KEPT) and not self._told
+        self._told = self._told or lost
+        super().problem(what, printed or lost)
 
     def keep(self, ledger: Ledger, final: str | None = None) -> None:
         """Send the parts of this ledger that outlive the pod.  `final`: the verdict, at the end."""

@@ -32,7 +32,7 @@ def measure(short: bool) -> Measured:
         with bench_waits.waiting(threads, number) as pid:
             for name, work in ways.items():
                 samples = [bench_waits.spent(work, pid) for _ in range(1 if short else ROUNDS)]
-                cells[name].append(spread([1e3 * sample for sample in samples]))
+                cells[name].append(spread([1e3 * sum(sample) for sample in samples]))
     counts = (f"{threads:,} threads in {number} process{'es' * (number > 1)}" for threads, number in sizes)
     return Measured(
         NAME,

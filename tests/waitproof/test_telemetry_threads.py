@@ -3,7 +3,7 @@
 Large ones are tried where they are installed, or where FTRUN_TRACKERS names a folder with them:
 
     pip install --target /tmp/trackers/site-packages tensorboard tensorboardX wandb mlflow-skinny sentry-sdk
-    FTRUN_TRACKERS=/tmp/trackers/site-packages python -m pytest tests/waitproof/test_telemetry.py
+    FTRUN_TRACKERS=/tmp/trackers/site-packages python -m pytest tests/waitproof/test_telemetry_threads.py
 """
 
 import importlib.util

@@ -1,0 +1,93 @@
+"""The holder of a lease decides nothing while that may be over."""
+
+import select
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ftrun.helpers.lines import Lines
+from ftrun.helpers.messenger.group_link import GroupLink
+from ftrun.helpers.messenger.lease_keeper import LeaseKeeper
+from ftrun.helpers.messenger.transport import RESUMED
+from ftrun.messages import peers
+from support.runs import wait_for
+
+WITNESS = (1, "another")
+LENGTH = 30.0  # s of the lease
+
+
+class Sent:
+    """What a messenger sends to its PID 1."""
+
+    def send(self, message: object) -> None: ...
+
+    def problem(self, what: str) -> None: ...
+
+
+@pytest.fixture
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupLink]:
+    monkeypatch.chdir(tmp_path)  # the run dir, for a messenger
+    address = peers.MemberAddress(
+        *(3, 0, "127.0.0.1:0", None, 10.0, 1.0, 1.0, "", "mine", "node", "boot", LENGTH, 1), folder=str(tmp_path)
+    )
+    made = GroupLink(address, str(tmp_path), cast("Lines", Sent()))
+    wait_for(lambda: processed(made) == "held", "the first lease")
+    yield made
+    made.close(False)
+
+
+def processed(link: GroupLink, later: float = 0.0) -> str:
+    """The state of the lease, once a messenger that runs so much later has processed what there is."""
+    link.process(time.monotonic() + later)
+    return state(link)
+
+
+def state(link: GroupLink) -> str:
+    assert link._leading is not None
+    return link._leading.group.lease_state
+
+
+def taken(link: GroupLink) -> LeaseKeeper:
+    """Until a renewal has been answered, with a witness, which binds it from then on."""
+    keeper = link._keeper
+    assert keeper is not None
+    keeper.take("127.0.0.1:1", 0, (), {WITNESS})
+    wait_for(lambda: select.select([keeper.source], [], [], 0)[0], "the answer of the clerk")
+    return keeper
+
+
+def test_a_lease_whose_renewal_was_answered_after_its_end_starts_nothing(
+    link: GroupLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may have taken it over before that answer came."""
+    keeper = taken(link)
+    assert processed(link) == "held"
+    later = [LENGTH + 0.5 * step for step in range(2 * int(RESUMED) + 2)]  # perhaps suspended, it may renew at first
+    with monkeypatch.context() as patched:
+        patched.setattr(keeper, "take", lambda *what: None)  # the folder stalls
+        assert [processed(link, one) for one in later][-1] == "foreign"
+    taken(link)
+    decided = list[str]()
+    assert link._leading is not None
+    monkeypatch.setattr(link._leading, "process", lambda now: decided.append(state(link)))
+    processed(link, later[-1] + 0.5)
+    assert decided == ["foreign"]
+
+
+def test_a_holder_that_was_suspended_renews_its_lease_before_it_decides_anything(
+    link: GroupLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper, decided = taken(link), list[Any]()
+    assert processed(link) == "held"
+    assert link._leading is not None
+    monkeypatch.setattr(link._leading, "process", decided.append)
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + LENGTH)
+    link.process(time.monotonic())
+    assert (state(link), decided) == ("held", [])
+    wait_for(lambda: processed(link) == "held" and decided, "a decision after the renewal")
+    assert keeper.holds
+    assert time.monotonic() < keeper.stops_at({}, set())

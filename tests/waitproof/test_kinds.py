@@ -1,0 +1,32 @@
+"""The table of the kinds of waits is complete, and each kind is in one row."""
+
+from collections import Counter
+
+from waitproof import calls, wakers
+from waitproof.recognized import Gives
+from waitproof.wakers import KINDS
+from waitproof.world import OBJECTS, WaitingThread
+
+OF_FUTEX = ("futex", "shared futex")
+OF_LOCK = ("lock", "handed lock")
+
+
+def test_each_system_call_in_which_a_thread_can_wait_is_in_one_row() -> None:
+    found = Counter(name for kind in KINDS for name in kind.calls)
+    wanted = {call.kind for machine in ("x86_64", "aarch64") for call in calls.table(machine).values()}
+    assert found == Counter({*wanted, *OF_FUTEX, *OF_LOCK})
+    for call in calls.table("x86_64").values():
+        for shared in ("", "map:1"):
+            assert wakers.kind_of(WaitingThread(1, call, shared=shared)) in found
+
+
+def test_each_object_that_a_descriptor_stands_for_is_in_one_row() -> None:
+    assert Counter(name for kind in KINDS for name in kind.objects) == Counter(OBJECTS)
+
+
+def test_each_set_of_threads_of_the_own_process_is_in_one_row() -> None:
+    assert Counter(gives for kind in KINDS for gives in kind.own) == Counter(Gives)
+
+
+def test_each_row_says_who_can_end_the_wait_and_why() -> None:
+    assert all(kind.waits and kind.ends and kind.why for kind in KINDS)
