@@ -24,7 +24,7 @@ _VFORK: Final = frozenset({"kernel_clone", "_do_fork", "do_fork", "wait_for_vfor
 class Handlers:
     """`frames`: the Python frames of a thread.  `mains`: the main threads of Python, which in a program that embeds it
     may be others than those of their processes.  `keeping`: the threads that keep the lock of their interpreter.
-    `python`: the processes whose stacks were read.  `obeying`: those that obey ftrun.  `optimistic`: as in
+    `python`: the processes whose stacks were read.  `obeying`: those that obey ftrun.  `presumes_closed`: as in
     wakers.py.  `stepped`: the ranks of which a step has ended: SIGTERM, SIGINT and SIGHUP end their job."""
 
     def __init__(
@@ -35,10 +35,10 @@ class Handlers:
         keeping: Container[Node],
         python: Container[int],
         obeying: Container[int],
-        optimistic: bool,
+        presumes_closed: bool,
         stepped: Container[int],
     ) -> None:
-        self._world, self._frames, self._mains, self._optimistic = world, frames, mains, optimistic
+        self._world, self._frames, self._mains, self._presumes_closed = world, frames, mains, presumes_closed
         self._keeping, self._python, self._obeying = keeping, python, obeying
         blocked = [pid for pid, process in world.processes.items() if any(held_by_child(t) for t in process.threads)]
         self._trained = {pid for pid in world.processes if any(above in stepped for above in world.line(pid))}
@@ -51,7 +51,7 @@ class Handlers:
         caught, call = process.interrupts.caught, thread.call
         if process.interrupts.timers:
             return "may be woken by a timer of its process"
-        if alarms := handled.alarms(caught, self._optimistic or pid in self._obeying):
+        if alarms := handled.alarms(caught, self._presumes_closed or pid in self._obeying):
             return woken(alarms[0])
         python = pid in self._python
         if self._awaits_end(pid, thread):
@@ -79,7 +79,7 @@ class Handlers:
         """Whether it waits for a signal on purpose, as nobody does by mistake: `sleep infinity` keeps a container for
         its user.  Not a thread that keeps the lock of its interpreter, nor a process that has not executed its program
         yet, whose parent cannot go on."""
-        return not self._optimistic and (pid, thread.tid) not in self._keeping and pid not in self._unborn
+        return not self._presumes_closed and (pid, thread.tid) not in self._keeping and pid not in self._unborn
 
     def asking(self, pid: int, process: WaitingProcess) -> tuple[list[int], set[int]]:
         """The signals that ask this process to end, that it handles, and that may come from outside the job; and who
@@ -93,7 +93,7 @@ class Handlers:
         asked = handled.asking(process.interrupts.caught, pid in self._python)
         if pid in self._trained:
             asked -= handled.LAST
-        if self._optimistic:
+        if self._presumes_closed:
             return sorted(asked - {TERMINATE}), set()
         frames = self._frames(pid, pid)
         if TERMINATE in asked and (recognized.serves_loader(frames) or recognized.trains(frames)):

@@ -1,4 +1,8 @@
-"""Reads /proc: every read is bounded, and a process that vanishes meanwhile is no error."""
+"""Reads /proc: every read is bounded, and a process that vanishes meanwhile is no error.
+
+`read`, `stat` and `Stat` are as in ftrun/host/procfs.py, which this package may not import, and which may not import
+it: there the functions are also what PID 1 has when no file descriptor is left.
+"""
 
 import os
 from collections.abc import Iterable

@@ -62,7 +62,7 @@ class Proof(NamedTuple):
 class Walk:
     """One walk over the waits of two observations: which threads may run, and which never do again.
 
-    `stacks`: read between the two observations.  `optimistic`: what only a stack can show is taken for closed, and
+    `stacks`: read between the two observations.  `presumes_closed`: what only a stack can show is taken for closed, and
     nothing outside the job was looked at: then only an open result holds.  `in_group`: other members of the group are
     expected to say what their ends of connections do.  `code`: whose code the threads of the processes with a stack
     run.
@@ -78,13 +78,13 @@ class Walk:
         after: World,
         stacks: Mapping[int, Stack],
         job: Facts,
-        optimistic: bool = False,
+        presumes_closed: bool = False,
         in_group: bool = False,
         code: Code = NOTHING,
     ) -> None:
         self.world = after = after._replace(holders=_holders(before, after))
         self.job, self._in_group = job, in_group
-        reader = Reader(after, stacks, optimistic, in_group, code, job.stepped, job.ended)
+        reader = Reader(after, stacks, presumes_closed, in_group, code, job.stepped, job.ended)
         self.changed = _changes(before, after)
         earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
         seconds, enders = after.at - before.at, families.enders(after, job.root, {*job.ranks, *job.still})
@@ -105,7 +105,7 @@ class Walk:
         self.wakers, self._gives = wakers, gives
         self.reasons, self._running = _may_run(after, wakers, gives)
         # Without stacks a side thread may turn out to give nothing; what it waits for is to be read, though.
-        self._followed = dict.fromkeys(gives, frozenset(Gives)) if optimistic else gives
+        self._followed = dict.fromkeys(gives, frozenset(Gives)) if presumes_closed else gives
         self.describe = Describer(after, stacks, job.ranks, wakers)
 
     def proof(self) -> Proof:
@@ -167,12 +167,12 @@ def prove(
     after: World,
     stacks: Mapping[int, Stack],
     job: Facts,
-    optimistic: bool = False,
+    presumes_closed: bool = False,
     in_group: bool = False,
     code: Code = NOTHING,
 ) -> Proof:
     """The proof of one walk."""
-    return Walk(before, after, stacks, job, optimistic, in_group, code).proof()
+    return Walk(before, after, stacks, job, presumes_closed, in_group, code).proof()
 
 
 def _for_the_group(

@@ -59,8 +59,8 @@ class _Open(Exception):
 
 class Reader:
     """The wakers of the threads in one observation.  `stacks`: the Python stacks of the processes that were read.
-    `optimistic`: stacks that were not read would show what closes a wait.  `in_group`: a connection that leaves the
-    process tree may lead to another member of the group, so the wait for it is not open, but has it in `links`.
+    `presumes_closed`: stacks that were not read would show what closes a wait.  `in_group`: a connection that leaves
+    the process tree may lead to another member of the group, so the wait for it is not open, but has it in `links`.
     `code`: whose code the threads of these processes run.  `stepped`: the ranks of which a step has ended.  `ended`:
     those that have ended on purpose."""
 
@@ -68,26 +68,26 @@ class Reader:
         self,
         world: World,
         stacks: Mapping[int, Stack],
-        optimistic: bool = False,
+        presumes_closed: bool = False,
         in_group: bool = False,
         code: Code = NOTHING,
         stepped: Container[int] = (),
         ended: frozenset[int] = frozenset(),
     ) -> None:
         self._code = code
-        self._world, self._optimistic, self._in_group = world, optimistic, in_group
+        self._world, self._presumes_closed, self._in_group = world, presumes_closed, in_group
         self._links, self._listens = set[str](), False  # of the thread that is being followed
         self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
         self._interpreters = {
             pid for pid, stack in stacks.items() if any(thread.gil for thread in stack.threads)
         }  # of which a thread holds the interpreter's lock
-        self._python = world.processes.keys() if optimistic else stacks.keys()
+        self._python = world.processes.keys() if presumes_closed else stacks.keys()
         obeying = {pid for (pid, _), frames in self._frames.items() if recognized.obeys_ftrun(frames)}
         known = [(pid, t.tid or 0, t) for pid, stack in stacks.items() for t in stack.threads]
         mains = {(pid, tid) for pid, tid, thread in known if thread.name == "MainThread"}
         keeping = {(pid, tid) for pid, tid, thread in known if thread.gil}
         self._single, self._known = mains | keeping, dict[object, Wakers]()
-        self._handlers = Handlers(world, self.frames, mains, keeping, self._python, obeying, optimistic, stepped)
+        self._handlers = Handlers(world, self.frames, mains, keeping, self._python, obeying, presumes_closed, stepped)
         self._connections = Connections(world)
         self._unknown = frozenset(pid for pid, process in world.processes.items() if process.problem)
         self._ranks = world.ranks_of_whole_job(ended)
@@ -148,8 +148,8 @@ class Reader:
 
     def gives(self, pid: int, thread: WaitingThread) -> frozenset[Gives]:
         """Which waits this thread can end, in its own process or in others, if it can run."""
-        if pid not in self._python or self._optimistic:
-            return frozenset() if self._optimistic and thread.tid != pid else frozenset(Gives)
+        if pid not in self._python or self._presumes_closed:
+            return frozenset() if self._presumes_closed and thread.tid != pid else frozenset(Gives)
         node, mapped = (pid, thread.tid), self._code.mapped.get(pid, frozenset())
         main, code = thread.tid == pid, self._code.threads.get(node)
         if thread.deaf and self._handlers.has_trained(pid) and recognized.dumps_traces(self.frames(*node), code):
@@ -193,7 +193,7 @@ class Reader:
 
     def _presumed(self, pid: int, thread: WaitingThread) -> Presumed | None:
         """What is known about a thread that runs now and then."""
-        if self._optimistic:
+        if self._presumes_closed:
             return Presumed(listens=True, serves_job=True, serves_ftrun=True)
         if pid not in self._python or thread.call is None:
             return None

@@ -178,3 +178,8 @@ def test_a_damaged_file_is_a_problem_and_nothing_else(two: Pair) -> None:
     assert len(two.lines.problems) == 1
     assert two.to_zero == []
     assert OtherMembers(Membership(str(two.folders[1]), 1, 2, 3)).apply(seen(1), Facts(1)).open_reason is not None
+
+
+def test_the_values_of_the_proof_are_those_that_are_sent() -> None:
+    """They are converted by the names of their fields."""
+    assert (seen_here.Blocked._fields, seen_here.Link._fields) == (Blocked._fields, Link._fields)

@@ -88,6 +88,16 @@ def until_witnesses(group: Group, number: int) -> None:
     wait_for(lambda: witnesses() == number, "the witnesses of the lease")
 
 
+def at_work(hosts: Make, wait: str = "600s", shape: str = "2:3") -> Group:
+    """A group of three at work, whose other two members have shown that they share the folder."""
+    here = hosts(3)
+    group = Group(here, *QUICK, wait=wait, shape=shape, options=sharing(here))
+    group.begin()
+    group.until_started(1)
+    until_witnesses(group, 2)
+    return group
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", ["dead", "cut off"])
 @pytest.mark.parametrize("shape", ["spare", "fewer"])
@@ -155,17 +165,13 @@ def test_a_folder_that_stalls_disturbs_nobody_and_nobody_takes_over_in_it(frozen
 
 @pytest.mark.slow
 def test_a_folder_that_goes_away_disturbs_nobody(hosts: Make) -> None:
-    here = hosts(3)
-    group = Group(here, *QUICK, wait="600s", shape="2:3", options=sharing(here))
-    group.begin()
-    group.until_started(1)
-    until_witnesses(group, 2)
-    (here.folder / "state").rename(here.folder / "away")
-    (here.folder / "state").mkdir()
+    group = at_work(hosts)
+    (group.hosts.folder / "state").rename(group.hosts.folder / "away")
+    (group.hosts.folder / "state").mkdir()
     until_witnesses(group, 2)  # the lease goes on in the new one
     assert group.book.epochs == [1]
-    shutil.rmtree(here.folder / "state")
-    (here.folder / "state").write_text("no folder")
+    shutil.rmtree(group.hosts.folder / "state")
+    (group.hosts.folder / "state").write_text("no folder")
     began, step = time.monotonic(), group.book.step
     wait_for(lambda: time.monotonic() > began + LENGTH + 5, "the end of a lease that is not renewed", LENGTH + 60)
     assert group.book.epochs == [1]
@@ -176,11 +182,7 @@ def test_a_folder_that_goes_away_disturbs_nobody(hosts: Make) -> None:
 
 @pytest.mark.slow
 def test_a_holder_that_was_suspended_comes_back_as_a_member(hosts: Make) -> None:
-    here = hosts(3)
-    group = Group(here, *QUICK, wait="600s", shape="2:3", options=sharing(here))
-    group.begin()
-    group.until_started(1)
-    until_witnesses(group, 2)
+    group = at_work(hosts)
     stopped = [group.rank(0).pid, *children_of(group.rank(0).pid)]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
@@ -201,11 +203,7 @@ def test_a_holder_that_was_suspended_comes_back_as_a_member(hosts: Make) -> None
 @pytest.mark.slow
 def test_a_job_that_was_suspended_as_a_whole_goes_on(hosts: Make) -> None:
     """For longer than the lease, of which nobody has taken the next place meanwhile."""
-    here = hosts(3)
-    group = Group(here, *QUICK, wait="600s", shape="2:3", options=sharing(here))
-    group.begin()
-    group.until_started(1)
-    until_witnesses(group, 2)
+    group = at_work(hosts)
     stopped = [pid for rank in range(3) for pid in (group.rank(rank).pid, *children_of(group.rank(rank).pid))]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
@@ -224,12 +222,8 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on(hosts: Make) -> None:
 @pytest.mark.slow
 def test_members_that_wait_for_a_lost_one_less_than_its_lease_lasts_wait_for_its_end(hosts: Make) -> None:
     """Else all would have ended with 195 before one of them could take over."""
-    here = hosts(3)
-    group = Group(here, *QUICK, wait="8s", shape="1:3", options=sharing(here))
-    group.begin()
-    group.until_started(1)
-    until_witnesses(group, 2)
-    here.hosts[0].cut(silent=True)
+    group = at_work(hosts, wait="8s", shape="1:3")
+    group.hosts.hosts[0].cut(silent=True)
     group.rank(0).kill()
     group.gone.add(0)
     group.until_started(2, nodes=2, timeout=LENGTH + 60)

@@ -3,17 +3,16 @@
 import os
 import re
 import signal
-import socketserver
 import sys
 import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 
 from support.evidence_job import NO_PTRACE, READY, Answer, Job, ask, need_no_ptrace, needs_spy, rank
 from support.evidence_job import job as job
+from support.proving import silent_server
 from support.runs import children, state_of, wait_for
 from waitproof import threads, waits
 from waitproof.world import LATE, WaitingProcess
@@ -191,24 +190,6 @@ QUICK = {
 
 def some(names: Collection[str]) -> list[Any]:
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
-
-
-@contextmanager
-def silent_server() -> Iterator[int]:
-    """A server outside the job that accepts connections and sends nothing: its port."""
-    end = threading.Event()
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            end.wait()
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        try:
-            yield server.server_address[1]
-        finally:
-            end.set()
-            server.shutdown()
 
 
 def test_a_process_that_blocks_the_reader_hides_no_open_files(monkeypatch: pytest.MonkeyPatch) -> None:

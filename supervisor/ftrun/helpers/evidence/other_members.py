@@ -25,7 +25,8 @@ PAUSE: Final = 0.25  # s between two checks for it
 
 def as_message(seen: GroupWaits, member: int, epoch: int = 0, wave: str = "") -> Waits:
     """What was seen here, as it is sent to rank 0."""
-    processes, links = tuple(Blocked(*one) for one in seen.processes), tuple(Link(*one) for one in seen.links)
+    processes = tuple(Blocked(**one._asdict()) for one in seen.processes)
+    links = tuple(Link(**one._asdict()) for one in seen.links)
     return Waits(member, epoch, wave, seen.fingerprint, processes, links, seen.size, seen.why)
 
 
