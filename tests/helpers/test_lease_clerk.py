@@ -70,7 +70,7 @@ def test_who_takes_an_old_place_for_the_newest_gets_nothing(tmp_path: Path, cler
     for number in range(1, KEPT + 10):
         assert zero.take(place(number, "zero")) == {"taken": number}
     assert late.take(place(KEPT, "late")) == {"seen": place(KEPT, "zero")}
-    assert late.take(place(4, "late")) == {"failed": "a newer place is taken"}
+    assert late.take(place(4, "late")) == {"failed": "a newer place is taken, or this is not the folder of the group"}
     assert not (tmp_path / "lease" / "4").exists()
     assert late.look() == place(KEPT + 9, "zero")
 
@@ -80,6 +80,30 @@ def test_a_folder_that_was_emptied_is_used_again(tmp_path: Path, clerk: Callable
     assert zero.take(place(1, "zero")) == {"taken": 1}
     for one in (tmp_path / "lease").iterdir():
         one.unlink()
+    assert zero.take(place(2, "zero")) == {"taken": 2}
+
+
+def test_no_place_is_taken_in_a_folder_that_is_not_the_shared_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a mount is lost, its empty mount point is there: who renews a lease in that is alone with it."""
+    monkeypatch.setattr(lease_clerk, "say", lambda what: None)
+    state, away = tmp_path / "state", tmp_path / "away"
+    zero = Clerk(str(state / "lease"), "0")
+    zero.look()
+    assert zero.take(place(1, "zero")) == {"taken": 1}
+    state.rename(away)
+    state.mkdir()
+    for attempt in (zero.look, lambda: zero.take(place(2, "zero"))):
+        with pytest.raises(OSError, match="another folder"):
+            attempt()
+    assert not list(state.iterdir())
+    fresh = Clerk(str(state / "lease"), "0")  # of a clerk that was started again
+    fresh.look()
+    assert "failed" in fresh.take(place(2, "zero"))
+    assert not [one for one in (state / "lease").iterdir() if one.name.isdigit()]
+    state.rename(tmp_path / "shadow")
+    away.rename(state)
     assert zero.take(place(2, "zero")) == {"taken": 2}
 
 

@@ -10,6 +10,9 @@ A place is a file that is linked to its number when it is complete.  Only the st
 the number of names of the file tells whether it did, also where the reply was lost.  Old places are removed in their
 order, so that whoever takes one for the newest, since a cache shows what is old, finds that out: the place before it is
 gone.
+
+Where a mount is lost, its mount point is an empty folder of this host.  A place in it is worth nothing, since no other
+member sees it: so a folder counts only while the state dir around it is the same, or the newest place is in it.
 """
 
 import errno
@@ -29,11 +32,13 @@ class Clerk:
     def __init__(self, folder: str, rank: str) -> None:
         self._folder, self._mark = folder, f"member-{rank}"
         self._newest, self._proved = 0, False
+        self._state_dir: tuple[int, int] | None = None  # which one it is: device and inode
         self.sees_newest = False  # the place that was the newest before still is
 
     def look(self) -> dict[str, Any] | None:
-        """The newest place, if it is newer than the last one that was seen."""
-        os.makedirs(self._folder, 0o700, exist_ok=True)
+        """The newest place, if it is newer than the last one that was seen.  OSError where another folder is in the
+        place of the shared one."""
+        self._enter()
         if not self._proved:
             self._write(self._mark, b"")
             self._proved = True
@@ -45,7 +50,21 @@ class Clerk:
         self._newest = number
         return found
 
+    def _enter(self) -> None:
+        if self._state_dir is None:
+            os.makedirs(self._folder, 0o700, exist_ok=True)
+        now = self._identity()
+        if self._state_dir not in (None, now) and not os.path.lexists(self._path(str(self._newest))):
+            raise OSError(errno.ESTALE, "another folder is in the place of the shared one")
+        self._state_dir = now
+        os.makedirs(self._folder, 0o700, exist_ok=True)  # somebody may have removed it
+
+    def _identity(self) -> tuple[int, int]:
+        found = os.stat(os.path.dirname(self._folder))
+        return found.st_dev, found.st_ino
+
     def take(self, place: dict[str, Any]) -> dict[str, Any]:
+        self._enter()
         number = int(place["number"])
         fresh = f"{self._mark}.new"
         self._write(fresh, json.dumps(place).encode())
@@ -63,16 +82,20 @@ class Clerk:
                 return {"taken": number}  # by an earlier attempt, whose reply was lost
             self._newest = max(self._newest, number)
             return {"seen": found}
-        # Where there is none beyond either, somebody has emptied the folder.
-        if number > 1 and not self._exists(number - 1, fresh) and max(self._numbers()) > number:
+        if number > 1 and not self._exists(number - 1, fresh) and not self._was_emptied(number):
             os.unlink(self._path(str(number)))
-            return {"failed": "a newer place is taken"}
+            return {"failed": "a newer place is taken, or this is not the folder of the group"}
         self._newest = max(self._newest, number)
         for old in sorted(self._numbers()):
             if old > number - KEPT:
                 break
             os.unlink(self._path(str(old)))
         return {"taken": number}
+
+    def _was_emptied(self, number: int) -> bool:
+        """Whether the place before this one, which was seen here, is gone since somebody has emptied the folder."""
+        beyond = max(self._numbers()) > number
+        return not beyond and self._newest >= number - 1 and self._identity() == self._state_dir
 
     def _numbers(self) -> list[int]:
         return [int(name) for name in os.listdir(self._folder) if name.isascii() and name.isdigit()]
