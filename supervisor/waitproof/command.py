@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
-from waitproof import __version__, files, libraries, procfs, stacks, waits
-from waitproof.proof import Facts, Node, Proof, Walk, ranks_by_environment
+from waitproof import __version__, files, libraries, procfs, stacks, text, waits
+from waitproof.proof import Facts, Proof, Walk, ranks_by_environment
 from waitproof.text import printable
 
 MAY_END, WRONG, NEVER_ENDS, INTERRUPTED = 0, 2, 3, 130
@@ -150,28 +150,12 @@ def _members(root: int) -> list[int]:
 
 def rows(walk: Walk) -> list[Row]:
     """The threads, in the order in which they were read."""
-    found = []
-    for node in walk.wakers:
-        pid, tid = node
-        wakers = walk.wakers[node]
-        own = walk.describe.thread(pid, tid)
-        found.append(
-            Row(
-                pid,
-                tid,
-                own,
-                walk.describe.place(pid, tid),
-                _waits(walk, node),
-                walk.why_open(node),
-                (*sorted(wakers.pids),),
-            )
-        )
+    describe, found = walk.describe, []
+    for node, wakers in walk.wakers.items():
+        waits = describe.waits(*node) if wakers.open_reason is None else ""  # else the reason says so itself
+        own = describe.thread(*node), describe.place(*node), waits, walk.why_open(node)
+        found.append(Row(*node, *own, (*sorted(wakers.pids),)))
     return found
-
-
-def _waits(walk: Walk, node: Node) -> str:
-    """What it waits for; empty if what it does says so itself."""
-    return walk.describe.waits(*node) if walk.wakers[node].open_reason is None else ""
 
 
 # --- as text ----------------------------------------------------------------------------------------------------------
@@ -189,24 +173,16 @@ def lines(walk: Walk, proof: Proof) -> Iterable[str]:
         alike: dict[str, list[str]] = {}
         for row in found:
             place = f" at {row.place}" if row.place else ""
-            text = f"{row.waits}; {row.open}" if row.waits and row.open else row.waits or f"{row.open}{place}"
-            alike.setdefault(f"{text}; nothing can end that" if not row.open else text, []).append(row.thread)
-        for text, threads in alike.items():
-            yield printable(f"  {_names(threads)}: {text}")
+            waits = f"{row.waits}; {row.open}" if row.waits and row.open else row.waits or f"{row.open}{place}"
+            alike.setdefault(waits if row.open else f"{waits}; nothing can end that", []).append(row.thread)
+        for waits, threads in alike.items():
+            yield printable(f"  {text.threads(threads, NAMED)}: {waits}")
     yield ""
     if proof.open_reason is None:
         yield printable(proof.mechanism)
         yield "Nothing can end this wait."
     else:
         yield printable(f"This wait may end: {proof.open_reason}.")
-
-
-def _names(threads: Sequence[str]) -> str:
-    if len(threads) == 1:
-        return threads[0]
-    names = list(dict.fromkeys(threads))
-    more = ", ..." if len(names) > NAMED else ""
-    return f"{len(threads)} threads ({', '.join(name.removeprefix('thread ') for name in names[:NAMED])}{more})"
 
 
 # --- as JSON ----------------------------------------------------------------------------------------------------------

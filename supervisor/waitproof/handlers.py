@@ -106,7 +106,8 @@ class Handlers:
         if not is_main or presumed is not None or pid not in self._python:
             return 0
         asked, _ = self.asking(pid, process)
-        return asked[0] if asked and not recognized.runs_no_handler(self._frames(pid, thread.tid)) else 0
+        # In a collective and in a backward pass none runs before the wait has ended.
+        return asked[0] if asked and not recognized.common_call(self._frames(pid, thread.tid)) else 0
 
 
 def held_by_child(thread: WaitingThread) -> bool:

@@ -53,15 +53,19 @@ def read(path: str, limit: int = 65536, at_once: bool = False) -> bytes | None:
         os.close(fd)
 
 
+def fields(path: str) -> tuple[str, list[bytes]]:
+    """Of the stat file of a process or a thread its name, and the fields from the state on (proc_pid_stat(5), field 3);
+    none if it is gone."""
+    content = read(path, 4096, at_once=True) or b""
+    opened, closed = content.find(b"("), content.rfind(b")")  # the name may hold spaces and brackets
+    return content[opened + 1 : closed].decode("utf-8", "replace"), content[closed + 1 :].split()
+
+
 def stat(pid: int) -> Stat | None:
-    text = read(f"/proc/{pid}/stat", 4096, at_once=True)
-    if not text:
+    name, found = fields(f"/proc/{pid}/stat")
+    if not found:
         return None
-    # The name may hold spaces and brackets: it ends at the last one.
-    opened, closed = text.index(b"("), text.rindex(b")")
-    rest = text[closed + 2 :].split(None, 20)
-    name, numbers = text[opened + 1 : closed].decode("utf-8", "replace"), (rest[index] for index in (1, 2, 3, 17, 19))
-    return Stat(pid, name, rest[0].decode(), *map(int, numbers))
+    return Stat(pid, name, found[0].decode(), *(int(found[index]) for index in (1, 2, 3, 17, 19)))
 
 
 def all_processes() -> list[Stat]:

@@ -32,13 +32,12 @@ Node = tuple[int, int]  # pid and tid
 
 class Facts(NamedTuple):
     """`root`: the pid of the command.  `ranks`: the ranks of the job by pid, without those that have ended on purpose.
-    `still`: the pids of those that do not move, the longest first.  `still_devices`: no accelerator does anything.
+    `still`: the pids of those that do not move, the longest first.
     `stepped`: the pids of those of which a step has ended.  `ended`: the ranks that have ended on purpose."""
 
     root: int
     ranks: Mapping[int, int] = {}
     still: tuple[int, ...] = ()
-    still_devices: bool = False
     stepped: frozenset[int] = frozenset()
     ended: frozenset[int] = frozenset()
 

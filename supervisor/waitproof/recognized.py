@@ -212,37 +212,38 @@ def _collective(inner: tuple[Frame, ...]) -> Frame | None:
     return next((f for f in inner if any(is_in(f, file, names) for file, names in COLLECTIVES)), None)
 
 
+def _own(paths: Iterable[str]) -> set[str]:
+    return {path for path in paths if not _COMMON.search(path)}
+
+
+def _is_all_in(libraries: Libraries | None, pattern: re.Pattern[str]) -> bool:
+    """Whether a thread, whose whole stack is known, is in files like this and in no other ones."""
+    own = _own(libraries.whole or ()) if libraries is not None else set()
+    return bool(own) and all(pattern.search(path) for path in own)
+
+
 def carries(libraries: Libraries | None, mapped: Iterable[str]) -> bool:
     """Whether a thread without Python is one of a library whose threads never run Python.  `mapped`: the files that its
     process has mapped."""
-    if libraries is None or libraries.whole is None:
-        return False
-    own = {path for path in libraries.whole if not _COMMON.search(path)}
-    if not own or not all(_NATIVE_LIBRARIES.search(path) for path in own):
-        return False
-    return not any(_CALLING_BACK.search(path) for path in mapped)
+    return _is_all_in(libraries, _NATIVE_LIBRARIES) and not any(_CALLING_BACK.search(path) for path in mapped)
 
 
 def computes(libraries: Libraries | None) -> bool:
     """Whether a thread is one of a library that computes and sends nothing: it reads and writes its own descriptors."""
-    own = {path for path in libraries.whole or () if not _COMMON.search(path)} if libraries is not None else set()
-    return bool(own) and all(_COMPUTING.search(path) for path in own)
+    return _is_all_in(libraries, _COMPUTING)
 
 
 def is_in_torch(libraries: Libraries | None) -> bool:
     """Whether a thread waits in code of torch and of no other library: for gloo, whose collectives threads of torch
     carry out.  In a wait for a device, or for NCCL, one of their libraries is on the stack."""
-    own = {path for path in libraries.near if not _COMMON.search(path)} if libraries is not None else set()
+    own = _own(libraries.near) if libraries is not None else set()
     torch = {path for path in own if _WITHOUT_DEVICE.search(path)}
     return bool(torch) and all(_INTERPRETER.search(path) for path in own - torch)
 
 
 def is_in_compiler(libraries: Libraries | None) -> bool:
     """Whether a thread without Python is in nothing but the compiler of MindSpore."""
-    if libraries is None or libraries.whole is None:
-        return False
-    own = {path for path in libraries.whole if not _COMMON.search(path)}
-    return bool(own) and all(_COMPILER.search(path) for path in own)
+    return _is_all_in(libraries, _COMPILER)
 
 
 def asks_store(libraries: Libraries | None, left: float | None) -> bool:
@@ -268,19 +269,14 @@ def dumps_traces(frames: Sequence[Frame], libraries: Libraries | None) -> bool:
     `faulthandler.dump_traceback_later` (faulthandler_thread in Modules/faulthandler.c): it runs no Python, and there is
     nothing but the interpreter and the C library on its stack.  It writes the stacks of all threads, and ends the
     process if it was told to, as a signal does that ends a job."""
-    if frames or libraries is None or libraries.whole is None:
-        return False
-    own = {path for path in libraries.whole if not _COMMON.search(path)}
-    return bool(own) and all(_INTERPRETER.search(path) for path in own)
+    return not frames and _is_all_in(libraries, _INTERPRETER)
 
 
 def awaits_interpreter(libraries: Libraries | None) -> bool:
     """Whether a thread with Python is in a wait of the interpreter or of its library, such as one for a lock: only code
     that the interpreter runs can end it.  An extension that it were in would be on its stack, and so would a library
     that was called by ctypes; a function of the C library waits for what Python has handed to it."""
-    if libraries is None:
-        return False
-    own = {path for path in libraries.near if not _COMMON.search(path)}
+    own = _own(libraries.near) if libraries is not None else set()
     return bool(own) and all(_INTERPRETER.search(path) for path in own)
 
 
@@ -376,8 +372,8 @@ def joins(frames: Sequence[Frame]) -> bool:
 def serves_loader(frames: Sequence[Frame]) -> bool:
     """Whether this is the main thread of a DataLoader's worker, and waits for no signal that its program may have given
     a handler of its own."""
-    inner = not waits_for_event(frames) and not any("asyncio" in frame.file for frame in frames)
-    return inner and works_for_loader(frames)
+    in_event = any(len(frames) > 1 and is_in(frames[0], *row) and is_in(frames[1], *row) for row in _EVENTS)
+    return not in_event and works_for_loader(frames) and not any("asyncio" in frame.file for frame in frames)
 
 
 def works_for_loader(frames: Sequence[Frame]) -> bool:
@@ -400,17 +396,6 @@ def trains(frames: Sequence[Frame]) -> bool:
 def awaits_work(frames: Sequence[Frame]) -> bool:
     """Whether this is a worker of a DataLoader that has nothing to do."""
     return any(loop.name in _WORKER[1] for loop in _loops(tuple(frames)))
-
-
-def waits_for_event(frames: Sequence[Frame]) -> bool:
-    """Whether the innermost call is `wait` of an event of threads or of processes, which a signal handler may end."""
-    event = frames[:2]
-    return len(event) == 2 and any(all(is_in(frame, *row) for frame in event) for row in _EVENTS)
-
-
-def runs_no_handler(frames: Sequence[Frame]) -> bool:
-    """Whether the thread waits in code that runs no handler of a signal before the wait has ended."""
-    return bool(common_call(frames))
 
 
 def is_in(frame: Frame, file: str, names: frozenset[str]) -> bool:

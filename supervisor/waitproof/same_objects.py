@@ -70,8 +70,8 @@ def is_member(pid: int, epoll: int, number: int) -> bool | None:
 
 def _stack(pid: int) -> bytes:
     """The address at which its stack begins, which differs between programs, not within one and what it forks."""
-    fields = (procfs.read(f"/proc/{pid}/stat", 4096, at_once=True) or b"").rpartition(b")")[2].split()
-    return fields[25] if len(fields) > 25 else b""
+    _, fields = procfs.fields(f"/proc/{pid}/stat")
+    return fields[25] if fields else b""
 
 
 def _groups(items: Sequence[T], compare: Callable[[T, T], int]) -> list[list[T]]:

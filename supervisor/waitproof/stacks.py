@@ -19,8 +19,6 @@ from waitproof import children, procfs
 PROGRAM: Final = "py-spy"
 AT_ONCE: Final = 4
 EACH: Final = 2.0  # s for one process, which usually takes 20 ms
-SAMPLED: Final = 8  # processes that are sampled repeatedly
-PAUSE: Final = 0.1  # s between samples
 NO_PYTHON: Final = "it does not run Python, or a version that py-spy does not support"
 NO_TIME: Final = "there was no time left to read it"
 REFUSED: Final = "not permitted"
@@ -170,27 +168,6 @@ def _with_servers(stack: Stack, content: list[dict[str, Any]]) -> Stack:
     return Stack(
         threads, next((thread for thread in threads if stack.main and thread.tid == stack.main.tid), stack.main)
     )
-
-
-def find_moving(spy: str | None, before: Stacks, pids: Sequence[int], until: float) -> set[int]:
-    """Sample `pids` until `until`: those whose main thread is seen in another line than in `before`.
-
-    Two observations alone may find a loop that spends nearly all its time in one call, like training that waits for its
-    device in each step, twice in the same line.
-    """
-    left = [pid for pid in pids if pid in before.found][:SAMPLED]
-    moved: set[int] = set()
-    while left and (seconds := until - time.monotonic()) > 0:
-        found = collect(spy, left, seconds).found
-        moved |= {pid for pid, stack in found.items() if differ(stack, before.found[pid])}
-        left = [pid for pid in left if pid in found and pid not in moved]
-        time.sleep(max(0.0, min(PAUSE, until - time.monotonic())))
-    return moved
-
-
-def differ(one: Stack, other: Stack) -> bool | None:
-    """Whether the main threads are in different lines; None if one was not read."""
-    return one.main.frames != other.main.frames if one.main and other.main else None
 
 
 def parse(pid: int, content: bytes) -> Stack:

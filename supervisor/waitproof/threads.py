@@ -111,12 +111,9 @@ def _call(pid: int, found: WaitingThread, task: str, mappings: Mappings) -> Wait
 
 def _state(task: str, tid: int) -> WaitingThread:
     """What its `stat` and `schedstat` say (proc_pid_stat(5), Documentation/scheduler/sched-stats.rst of Linux)."""
-    content = procfs.read(f"{task}/stat", 4096, at_once=True) or b""
-    opened, closed = content.find(b"("), content.rfind(b")")
-    fields = content[closed + 1 :].split()
-    if len(fields) < 20:
+    name, fields = procfs.fields(f"{task}/stat")
+    if not fields:
         return WaitingThread(tid, None)
-    name = content[opened + 1 : closed].decode("utf-8", "replace")
     cpu = sum(int(field[:DIGITS]) for field in fields[11:13]) / TICKS
     scheduled = (procfs.read(f"{task}/schedstat", 128, at_once=True) or b"").split()
     runs = int(scheduled[2]) if len(scheduled) > 2 else 0

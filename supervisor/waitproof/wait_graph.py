@@ -6,6 +6,7 @@ The graph has the main thread of each process, and its other threads that wait a
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from waitproof import text
 from waitproof.describe import COMPUTES
 from waitproof.proof import Node as Thread
 from waitproof.proof import Walk
@@ -92,18 +93,10 @@ def _nodes(walk: Walk, pid: int, threads: Sequence[Thread]) -> Iterable[tuple[No
         alike.setdefault(Node(pid, who, "", place, does, ends, fails=fails, main=main), []).append(node)
     by_interest = sorted(alike.items(), key=lambda pair: (not pair[0].main, not pair[0].place))
     for one, members in by_interest[: 1 + SIDE]:
-        yield one._replace(thread=_names(walk, one, members), size=len(members)), tuple(members)
+        names = text.threads([describe.thread(*node) for node in members], NAMED)
+        yield one._replace(thread=names, size=len(members)), tuple(members)
     if rest := [node for _, members in by_interest[1 + SIDE :] for node in members]:
         yield Node(pid, who, f"{len(rest)} threads", "", "wait for different things", size=len(rest)), tuple(rest)
-
-
-def _names(walk: Walk, one: Node, members: Sequence[Thread]) -> str:
-    if one.main:
-        return "main thread"
-    names = list(dict.fromkeys(walk.describe.thread(*node).removeprefix("thread ") for node in members))
-    if len(members) == 1:
-        return f"thread {names[0]}"
-    return f"{len(members)} threads ({', '.join(names[:NAMED])}{', ...' if len(members) > NAMED else ''})"
 
 
 def _wakers(

@@ -2,7 +2,7 @@
 sockets.py), from which proof.py proves what can never end.  Pure.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from waitproof.calls import Call
 
@@ -176,23 +176,11 @@ class World(NamedTuple):
 
     def copy(self) -> "World":
         """A copy of what has arrived so far, which `observe` in another thread does not change any more."""
-        return World(
-            self.at,
-            self.processes.copy(),
-            self.sockets.copy(),
-            {key: holders.copy() for key, holders in self.holders.copy().items()},
-            self.outside.copy(),
-            self.locks.copy(),
-            self.group,
-            self.blockers.copy(),
-            self.lock_files.copy(),
-            self.named.copy(),
-            self.reaping.copy(),
-            self.receiving.copy(),
-            self.doubts.copy(),
-            self.memory.copy(),
-            self.rings.copy(),
-        )
+        copied: dict[str, Any] = {
+            n: value.copy() for n, value in self._asdict().items() if isinstance(value, dict | set)
+        }
+        copied["holders"] = {key: holders.copy() for key, holders in copied["holders"].items()}
+        return self._replace(**copied)
 
     @property
     def uses_accelerator(self) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.helpers.evidence.processes import find_moving
 from support.evidence_job import READY, EvidenceHelper, Job, ask, needs_spy, rank, request
 from support.evidence_job import job as job
 from support.runs import state_of, wait_for
@@ -162,7 +163,7 @@ def test_samples_between_the_observations_find_a_moving_process(job: Job) -> Non
     wait_for(lambda: state_of(pids[1]) == "S", "sleep")
     before = stacks.collect(spy, pids, 30)
     # A busy machine may leave time for one sample only, in which no process can be seen to move.
-    assert wait_for(lambda: stacks.find_moving(spy, before, pids, time.monotonic() + 1), "a move") == {pids[0]}
+    assert wait_for(lambda: find_moving(spy, before, pids, time.monotonic() + 1), "a move") == {pids[0]}
 
 
 def test_cpu_use_in_one_line_counts_as_work_unless_it_may_be_a_wait_for_the_device(job: Job) -> None:

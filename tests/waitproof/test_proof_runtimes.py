@@ -122,10 +122,10 @@ def test_no_handler_runs_in_the_code_of_a_collective_or_of_a_backward_pass_but_i
     reduce = Frame("all_reduce", "/x/torch/distributed/distributed_c10d.py", 9)
     backward = Frame("_engine_run_backward", "/x/torch/autograd/graph.py", 9)
     own = Frame("hook", "/home/me/train.py", 9)
-    assert recognized.runs_no_handler([reduce, own])
-    assert recognized.runs_no_handler([backward, own])
-    assert not recognized.runs_no_handler([own, backward])
-    assert not recognized.runs_no_handler([])
+    assert recognized.common_call([reduce, own])
+    assert recognized.common_call([backward, own])
+    assert not recognized.common_call([own, backward])
+    assert not recognized.common_call([])
 
 
 def test_the_main_thread_has_the_number_of_its_process_where_python_does_not_know_it() -> None:

@@ -2,9 +2,9 @@
 can be seen outside, and ranks that wait for their devices or for each other while no device works.
 
 A look reads where the main thread is, and what it has read, written and started, without stopping it
-(waitproof/spinning.py).  The sampler adds what the whole tree reads and writes.  A computation that ends looks
+(helpers/evidence/spinning.py).  The sampler adds what the whole tree reads and writes.  A computation that ends looks
 the same as one that does not: ADR 39 says why an hour was chosen, and what is not found.  Where all ranks wait
-(waitproof/device_waits.py) and all devices spin or do nothing, nobody is left who could end the wait.
+(helpers/evidence/device_waits.py) and all devices spin or do nothing, nobody is left who could end the wait.
 """
 
 from collections.abc import Iterable, Mapping

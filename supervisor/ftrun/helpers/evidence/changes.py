@@ -4,10 +4,10 @@ from collections.abc import Container, Sequence
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.evidence.processes import Io, Observation, ProcessState
+from ftrun.helpers.evidence.processes import Io, Observation, ProcessState, differ
 from waitproof import recognized
 from waitproof.procfs import below
-from waitproof.stacks import Stack, Stacks, Thread, differ
+from waitproof.stacks import Stack, Stacks, Thread
 
 BUSY_CPU: Final = 0.1  # of one core
 

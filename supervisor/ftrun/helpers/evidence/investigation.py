@@ -33,17 +33,17 @@ from ftrun.helpers.evidence.classification import (
     classify,
     other_silent_ranks,
 )
+from ftrun.helpers.evidence.deliberate import deliberate
 from ftrun.helpers.evidence.folder import Folder
 from ftrun.helpers.evidence.nccl_ras import View
 from ftrun.helpers.evidence.other_members import OtherMembers
-from ftrun.helpers.evidence.processes import Observation
+from ftrun.helpers.evidence.processes import Observation, find_moving
 from ftrun.helpers.evidence.report import Facts
 from ftrun.messages.evidence import ON_TIME, Event, Reply, Request
 from ftrun.messages.helpers import Problem
 from ftrun.records import state
 from waitproof import libraries, procfs, stacks, wait_graph, waits
 from waitproof.connections import traffic
-from waitproof.deliberate import deliberate
 from waitproof.proof import Walk
 from waitproof.stacks import Stacks
 from waitproof.world import LATE, World
@@ -86,7 +86,7 @@ class Investigation:
         background = BackgroundWork(request, order)
         if request.due is not None:  # the second observation takes as long as the first
             resume = max(resume, request.due - AGAIN * (time.monotonic() - started) - CONCLUSION)
-        moving = stacks.find_moving(spy, before, order, resume)
+        moving = find_moving(spy, before, order, resume)
         spinning = self._computing()
         time.sleep(max(0.0, resume - time.monotonic()))
 

@@ -11,15 +11,15 @@ from typing import Final
 
 from ftrun.core.machine.values import Spin
 from ftrun.core.text import sentences
-from ftrun.helpers.evidence import job_processes, nccl_ras
+from ftrun.helpers.evidence import device_waits, job_processes, nccl_ras, spinning
 from ftrun.helpers.evidence.blocking_calls import Task
 from ftrun.helpers.evidence.nccl_ras import View
 from ftrun.helpers.evidence.other_members import OtherMembers
+from ftrun.helpers.evidence.spinning import Computing
 from ftrun.messages.evidence import Look, Looked, Request
-from waitproof import device_waits, libraries, proof, spinning, stacks, threads, waits
+from waitproof import libraries, proof, stacks, threads, waits
 from waitproof.mappings import Mappings
 from waitproof.proof import Facts, Proof
-from waitproof.spinning import Computing
 
 STILL: Final = 10.0  # s for which a rank must not have moved
 STACKS: Final = 5.0  # s for reading all stacks
@@ -56,11 +56,10 @@ def facts(request: Look | Request) -> Facts:
     ranks = [rank for rank in request.ranks if rank.pid and rank.present]
     still = [r for r in ranks if r.moved_at is None or request.now - r.moved_at >= STILL]
     still.sort(key=lambda rank: rank.moved_at or 0.0)
-    devices = all(device.answers and device.util == 0 for device in request.devices) and bool(request.devices)
     stepped = frozenset(rank.pid for rank in ranks if rank.step is not None)
     numbers = {rank.pid: rank.rank for rank in ranks}
     ended = frozenset(rank.rank for rank in request.ranks if rank.done and not rank.present)
-    return Facts(request.root, numbers, tuple(rank.pid for rank in still), devices, stepped, ended)
+    return Facts(request.root, numbers, tuple(rank.pid for rank in still), stepped, ended)
 
 
 def prove(request: Look, pause: Callable[[float], None]) -> Proof:
@@ -110,7 +109,8 @@ def unproved(request: Look | Request, view: View | None) -> Spin | None:
     if not 0 < len(busy) <= spinning.MOST:
         return None
     found = stacks.collect(stacks.program(), busy, STACKS).found
-    computing = spinning.spin(busy, job.ranks, found, job.still_devices)
+    still_devices = bool(request.devices) and all(device.answers and device.util == 0 for device in request.devices)
+    computing = spinning.spin(busy, job.ranks, found, still_devices)
     return None if computing is None else _spin(computing, job, at)
 
 

@@ -6,14 +6,17 @@ for a lock that a process stuck in the kernel may hold (waits.py reads those).
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
-from waitproof import procfs
+from waitproof import procfs, stacks
 from waitproof.procfs import TICKS, Stat
+from waitproof.stacks import Stack, Stacks
 
 THREADS: Final = 4096  # threads of one process that are read
+SAMPLED: Final = 8  # processes that are sampled repeatedly
+PAUSE: Final = 0.1  # s between samples
 Process = tuple[int, int]  # pid and start time
 
 
@@ -108,3 +111,24 @@ def _io(pid: int) -> Io | None:
         for number, line in enumerate(lines):
             counts[number] += int(line.rpartition(b":")[2])
     return Io(counts[0] + counts[1], counts[2] + counts[3]) if permitted else None
+
+
+def find_moving(spy: str | None, before: Stacks, pids: Sequence[int], until: float) -> set[int]:
+    """Sample `pids` until `until`: those whose main thread is seen in another line than in `before`.
+
+    Two observations alone may find a loop that spends nearly all its time in one call, like training that waits for its
+    device in each step, twice in the same line.
+    """
+    left = [pid for pid in pids if pid in before.found][:SAMPLED]
+    moved: set[int] = set()
+    while left and (seconds := until - time.monotonic()) > 0:
+        found = stacks.collect(spy, left, seconds).found
+        moved |= {pid for pid, stack in found.items() if differ(stack, before.found[pid])}
+        left = [pid for pid in left if pid in found and pid not in moved]
+        time.sleep(max(0.0, min(PAUSE, until - time.monotonic())))
+    return moved
+
+
+def differ(one: Stack, other: Stack) -> bool | None:
+    """Whether the main threads are in different lines; None if one was not read."""
+    return one.main.frames != other.main.frames if one.main and other.main else None

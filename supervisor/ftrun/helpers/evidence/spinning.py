@@ -9,7 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from waitproof import files, procfs, text, threads
+from ftrun.core.text import sentences
+from waitproof import files, procfs, threads
 from waitproof.mappings import Mappings
 from waitproof.procfs import TICKS, below
 from waitproof.stacks import Stack
@@ -72,7 +73,7 @@ def spin(
         first = first or stack.main.location
     seen = repr([one.fingerprint for one in states])
     others = round(sum(one.others for one in states), 2)
-    return Computing(pids[0], f"{text.rank(ranks.get(pids[0]))} computes at {first}", seen, others)
+    return Computing(pids[0], f"{sentences.rank(ranks.get(pids[0]))} computes at {first}", seen, others)
 
 
 def computing(pids: Sequence[int]) -> list[int]:
@@ -112,16 +113,11 @@ def _transferred(pid: int) -> str:
 
 def _reaped(pid: int) -> bytes:
     """Page faults of the children that it has waited for, which show that there were any."""
-    fields = _fields(f"/proc/{pid}/stat")
+    _, fields = procfs.fields(f"/proc/{pid}/stat")
     return b" ".join(fields[8:11:2])
 
 
 def _cpu(pid: int, tid: int | None = None) -> float:
     """CPU seconds of a process, or of one of its threads."""
-    fields = _fields(f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat")
+    _, fields = procfs.fields(f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat")
     return sum(map(int, fields[11:13])) / TICKS
-
-
-def _fields(path: str) -> list[bytes]:
-    """The fields of a stat file from the state on (proc_pid_stat(5), field 3)."""
-    return (procfs.read(path, 4096) or b"").rpartition(b")")[2].split()

@@ -12,10 +12,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from waitproof import files, libraries, recognized, spinning, text, threads
+from ftrun.core.text import sentences
+from ftrun.helpers.evidence import spinning
+from ftrun.helpers.evidence.spinning import Computing
+from waitproof import files, libraries, recognized, threads
 from waitproof.mappings import Mappings
 from waitproof.proof import Facts
-from waitproof.spinning import Computing
 from waitproof.stacks import Stack
 from waitproof.world import WaitingThread
 
@@ -90,7 +92,7 @@ def wait(job: Facts, devices: Sequence[Device], stacks: Mapping[int, Stack]) -> 
     first = waiting[0]
     main = stacks[first].main
     where = "" if main is None else f" at {main.location}"
-    why = f"{text.rank(job.ranks[first])} waits for its device{where}, and each device waits or does nothing"
+    why = f"{sentences.rank(job.ranks[first])} waits for its device{where}, and each device waits or does nothing"
     still, others = job.still[0], round(sum(state.others for state in states), 2)
     return Computing(still, why, repr([state.fingerprint for state in states]), others, True)
 
