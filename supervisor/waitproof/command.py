@@ -110,7 +110,7 @@ def examine(root: int, seconds: float = 1.0) -> tuple[Walk, Proof]:
     code = libraries.of(before, found.found)
     time.sleep(max(0.0, started + seconds - time.monotonic()))
     after = waits.empty(frozenset())
-    waits.observe(after, _members(root))
+    waits.observe(after, _members(root), before=before)
     if root not in after.processes:
         raise Wrong(f"process {root} has ended in the meantime")
     ranks = ranks_by_environment(after, Facts(root))

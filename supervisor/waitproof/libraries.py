@@ -43,10 +43,12 @@ NOTHING: Final = Code()
 
 
 def of(world: World, stacks: Mapping[int, Stack]) -> Code:
-    """Of the threads of these Pythons; of those that run Python only the innermost frames are of interest."""
+    """Of the threads of these Pythons.  Of one that runs Python only the innermost frames are of interest, and only if
+    it has a timeout, or if its process has threads that run none: all that run Python can end the same waits."""
     python = {(pid, thread.tid or 0) for pid, stack in stacks.items() for thread in stack.threads if thread.frames}
-    shown = stacks.keys() & world.processes.keys()
-    return read(((pid, thread) for pid in shown for thread in world.processes[pid].threads), python)
+    found = {pid: world.processes[pid].threads for pid in stacks.keys() & world.processes.keys()}
+    mixed = {pid for pid, threads in found.items() if any((pid, thread.tid) not in python for thread in threads)}
+    return read(((pid, t) for pid, threads in found.items() for t in threads if t.timed or pid in mixed), python)
 
 
 def read(threads: Iterable[tuple[int, WaitingThread]], short: Container[Node] = ()) -> Code:

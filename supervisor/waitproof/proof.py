@@ -83,14 +83,13 @@ class Walk:
     ) -> None:
         self.world = after = after._replace(holders=_holders(before, after))
         self.job, self._in_group = job, in_group
-        reader = Reader(after, stacks, presumes_closed, in_group, code, job.stepped, job.ended)
+        enders = families.enders(after, job.root, {*job.ranks, *job.still})
+        reader = Reader(after, stacks, enders, presumes_closed, in_group, code, job.stepped, job.ended)
         self.changed = _changes(before, after)
         earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
-        seconds, enders = after.at - before.at, families.enders(after, job.root, {*job.ranks, *job.still})
+        seconds = after.at - before.at
         wakers = {
-            (pid, thread.tid): _checked(
-                reader.of(pid, thread).also(enders.get(pid, ())), earlier.get((pid, thread.tid)), thread, seconds
-            )
+            (pid, thread.tid): _checked(reader.of(pid, thread), earlier.get((pid, thread.tid)), thread, seconds)
             for pid, process in after.processes.items()
             for thread in process.threads
         }
@@ -346,10 +345,9 @@ def _opened_by_handlers(wakers: Mapping[Node, Wakers]) -> dict[Node, Wakers]:
 def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers], gives: Mapping[Node, frozenset[Gives]]) -> list[Node]:
     """All threads on which the main threads of these processes depend, these first."""
     nodes = sorted(wakers, key=lambda node: (node[1] != node[0], node))
-    of: dict[tuple[int, Gives], list[Node]] = {}
+    of: dict[int, dict[frozenset[Gives], list[Node]]] = {}
     for node in nodes:
-        for kind in gives[node]:
-            of.setdefault((node[0], kind), []).append(node)
+        of.setdefault(node[0], {}).setdefault(gives[node], []).append(node)
     found = dict.fromkeys((pid, pid) for pid in pids if (pid, pid) in wakers)
     waiting, seen = list(found), set[tuple[int, Gives]]()
     followed = set[tuple[int, int]]()  # by process and its wakers: alike threads share these
@@ -360,7 +358,8 @@ def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers], gives: Mapping[
         own, others = wakers[node].own, wakers[node].others
         for place in sorted({(pid, own if pid == node[0] else others) for pid in wakers[node].pids} - seen, key=str):
             seen.add(place)
-            fresh = [one for one in of.get(place, ()) if one not in found]
+            giving = (nodes for given, nodes in of.get(place[0], {}).items() if place[1] in given)
+            fresh = [one for nodes in giving for one in nodes if one not in found]
             found.update(dict.fromkeys(fresh))
             waiting += fresh
     return list(found)

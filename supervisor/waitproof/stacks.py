@@ -122,6 +122,7 @@ def collect(spy: str | None, pids: Sequence[int], seconds: float) -> Stacks:
     if spy is None:
         return Stacks({}, dict.fromkeys(pids, f"{PROGRAM} is not installed"))
     found, missing, until = {}, dict.fromkeys(pids, NO_TIME), time.monotonic() + seconds
+    serving = []  # those with a thread of a server of the standard library, whose frames do not say what it serves
     commands = [[spy, "dump", "--nonblocking", "--json", "--pid", str(pid)] for pid in pids]
     at_once = min(AT_ONCE, len(os.sched_getaffinity(0)))
     for number, result in children.run(commands, at_once, EACH, until):
@@ -129,9 +130,9 @@ def collect(spy: str | None, pids: Sequence[int], seconds: float) -> Stacks:
         try:
             found[pid] = parse(pid, result.output)
             del missing[pid]
+            serving += [pid] if _SERVING.encode() in result.output else []
         except (ValueError, KeyError, TypeError, RecursionError):
             missing[pid] = f"{PROGRAM} did not answer in time" if result.killed else reason(result.errors)
-    serving = [pid for pid, stack in found.items() if any(_serves(thread.frames) for thread in stack.threads)]
     commands = [[spy, "dump", "--nonblocking", "--json", "--locals", "--pid", str(pid)] for pid in serving]
     for number, result in children.run(commands, at_once, EACH, until):
         pid = serving[number]
@@ -140,11 +141,6 @@ def collect(spy: str | None, pids: Sequence[int], seconds: float) -> Stacks:
         except (ValueError, KeyError, TypeError, RecursionError):
             continue  # whose servers they are remains unknown
     return Stacks(found, missing)
-
-
-def _serves(frames: Sequence[Frame]) -> bool:
-    """Whether this is the thread of a server of the standard library, whose frames do not say what it serves."""
-    return any(frame.name == _SERVING and frame.file.endswith("/socketserver.py") for frame in frames)
 
 
 def _with_servers(stack: Stack, content: list[dict[str, Any]]) -> Stack:

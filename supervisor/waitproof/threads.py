@@ -18,7 +18,8 @@ from waitproof.procfs import TICKS
 from waitproof.world import Descriptor, WaitingProcess, WaitingThread
 
 THREADS: Final = 16384  # of one process
-AGAIN: Final = 20  # times that a thread which should wait is read,
+AGAIN: Final = 20  # times that a thread which should wait is read again,
+SPARE: Final = 40  # times that the threads of one observation are, of which that is not known,
 PAUSE: Final = 0.005  # s apart
 POLLED: Final = 1024  # descriptors of one call that are read
 INTERPRETER: Final = 0.1  # s: a wait for the interpreter's own lock has a timeout of 5 ms
@@ -31,34 +32,54 @@ _BLOCKABLE: Final = sum(1 << number - 1 for number in range(1, 65) if number not
 _LATE: Final = "TORCH_GLOO_LAZY_INIT"
 
 
-def process(pid: int, fds: dict[int, Descriptor], mappings: Mappings) -> WaitingProcess:
-    """The process with all its threads; `fds`: its open files."""
-    variables = procfs.environment(pid)
-    (rank, size, local_size), late = map(partial(_number, variables), _VARIABLES), variables.get(_LATE, "0") != "0"
-    found = WaitingProcess(fds, rank=rank, size=size, local_size=local_size, connects_late=late)
-    stat = procfs.stat(pid)
-    try:
-        tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda tid: tid != pid)
-    except OSError:
-        tids = []
-    if stat is not None:
-        found = found._replace(name=stat.name, start=stat.start, parent=stat.parent)
-    read = [_at_rest(pid, tid, mappings) for tid in tids[:THREADS]]
-    read = [_with_socket_timeout(pid, found, fds) for found in read]
-    found = found._replace(interrupts=interrupts.read(pid), threads=tuple(read))
-    return found if len(tids) <= THREADS else found._replace(problem="it has too many threads")
+class Reader:
+    """Reads the processes of one observation.  `before`: what an earlier one has found, by pid."""
+
+    def __init__(self, before: Mapping[int, WaitingProcess]) -> None:
+        self.mappings = Mappings()
+        self._before, self._spare = before, iter(range(SPARE))
+
+    def process(self, pid: int, fds: dict[int, Descriptor]) -> WaitingProcess:
+        """The process with all its threads; `fds`: its open files."""
+        variables = procfs.environment(pid)
+        (rank, size, local_size), late = map(partial(_number, variables), _VARIABLES), variables.get(_LATE, "0") != "0"
+        found = WaitingProcess(fds, rank=rank, size=size, local_size=local_size, connects_late=late)
+        stat, earlier = procfs.stat(pid), dict[int, WaitingThread]()
+        try:
+            tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda tid: tid != pid)
+        except OSError:
+            tids = []
+        if stat is not None:
+            found = found._replace(name=stat.name, start=stat.start, parent=stat.parent)
+            if (before := self._before.get(pid)) is not None and before.start == stat.start:
+                earlier = {thread.tid: thread for thread in before.threads}
+        read = [_unchanged(pid, earlier[tid]) if tid in earlier else None for tid in tids[:THREADS]]
+        threads = [one or self._at_rest(pid, tid, fds) for one, tid in zip(read, tids[:THREADS], strict=True)]
+        found = found._replace(interrupts=interrupts.read(pid), threads=tuple(threads))
+        return found if len(tids) <= THREADS else found._replace(problem="it has too many threads")
+
+    def _at_rest(self, pid: int, tid: int, fds: Mapping[int, Descriptor]) -> WaitingThread:
+        """The thread; one that runs is read again, a few times: on a crowded machine a thread that waits again and
+        again is often on its way back to its wait, like those that wait for the lock of their interpreter."""
+        found = thread(pid, tid, self.mappings)
+        again = iter(range(AGAIN)) if found.name in recognized.POLLING else self._spare
+        while (found.running or found.state == "R") and next(again, None) is not None:
+            time.sleep(PAUSE)
+            found = thread(pid, tid, self.mappings)
+        return _with_socket_timeout(pid, found, fds)
 
 
-def _at_rest(pid: int, tid: int, mappings: Mappings) -> WaitingThread:
-    """The thread; one that is known to wait again and again is read until it waits, a few times: on a crowded machine
-    it is often on its way back to its wait."""
-    found = thread(pid, tid, mappings)
-    for _ in range(AGAIN if found.name in recognized.POLLING else 0):
-        if not (found.running or found.state == "R"):
-            break
-        time.sleep(PAUSE)
-        found = thread(pid, tid, mappings)
-    return found
+def _unchanged(pid: int, before: WaitingThread) -> WaitingThread | None:
+    """The thread as it was in an earlier observation, if it has not been on a processor since, and is in the same call:
+    everything that the kernel says of it is as it was.  None: it has to be read.
+
+    A new thread with the number of one that has ended has another time on processors, which is counted in nanoseconds.
+    """
+    if before.running or before.call is None or before.runs is None:
+        return None
+    task = f"/proc/{pid}/task/{before.tid}"
+    same = _line(task) == before.line and _scheduled(task) == (before.cpu, before.runs)
+    return before if same else None
 
 
 def _with_socket_timeout(pid: int, found: WaitingThread, fds: Mapping[int, Descriptor]) -> WaitingThread:
@@ -90,7 +111,7 @@ def thread(pid: int, tid: int, mappings: Mappings) -> WaitingThread:
 
 
 def _call(pid: int, found: WaitingThread, task: str, mappings: Mappings) -> WaitingThread:
-    line = (procfs.read(f"{task}/syscall", 512, at_once=True) or b"").decode("ascii", "replace").strip()
+    line = _line(task)
     fields, wchan = line.split(), ""
     if found.tid == pid or found.state == "D" or fields[:1] not in ([], ["running"], [_FUTEX]):  # idle threads of pools
         wchan = (procfs.read(f"{task}/wchan", 128, at_once=True) or b"").decode("ascii", "replace")
@@ -109,19 +130,28 @@ def _call(pid: int, found: WaitingThread, task: str, mappings: Mappings) -> Wait
         return found._replace(problem=f"the arguments of its {call.name} cannot be read")
 
 
+def _line(task: str) -> str:
+    """Its call with the arguments; `running` also if its wait is over and it has no processor yet."""
+    return (procfs.read(f"{task}/syscall", 512, at_once=True) or b"").decode("ascii", "replace").strip()
+
+
+def _scheduled(task: str) -> tuple[float, int]:
+    """The CPU seconds of a thread, and how often it was put on a processor; zero for a kernel without
+    CONFIG_SCHED_INFO (Documentation/scheduler/sched-stats.rst of Linux)."""
+    fields = (procfs.read(f"{task}/schedstat", 128, at_once=True) or b"").split()
+    return (int(fields[0][:DIGITS]) / 1e9, int(fields[2])) if len(fields) > 2 else (0.0, 0)
+
+
 def _state(task: str, tid: int) -> WaitingThread:
-    """What its `stat` and `schedstat` say (proc_pid_stat(5), Documentation/scheduler/sched-stats.rst of Linux)."""
+    """What its `stat` and `schedstat` say (proc_pid_stat(5))."""
     name, fields = procfs.fields(f"{task}/stat")
     if not fields:
         return WaitingThread(tid, None)
-    cpu = sum(int(field[:DIGITS]) for field in fields[11:13]) / TICKS
-    scheduled = (procfs.read(f"{task}/schedstat", 128, at_once=True) or b"").split()
-    runs = int(scheduled[2]) if len(scheduled) > 2 else 0
-    if runs:
-        cpu = int(scheduled[0][:DIGITS]) / 1e9
-    return WaitingThread(
-        tid, None, cpu=cpu, name=name, state=fields[0].decode(), start=int(fields[19]), runs=runs or _switches(task)
-    )
+    cpu, runs = _scheduled(task)
+    known = runs or _switches(task)
+    if not runs:
+        cpu = sum(int(field[:DIGITS]) for field in fields[11:13]) / TICKS
+    return WaitingThread(tid, None, cpu=cpu, name=name, state=fields[0].decode(), start=int(fields[19]), runs=known)
 
 
 def _switches(task: str) -> int | None:

@@ -25,13 +25,20 @@ def empty(group: frozenset[str]) -> World:
     return World(time.monotonic(), {}, {}, {}, {}, {}, group, {}, {}, set(), set(), set(), {}, {}, {})
 
 
-def observe(world: World, pids: Sequence[int], excluded: Iterable[int] = (), in_group: bool = False) -> None:
-    """Fill `world` in the order of `pids`.  It may be copied before this returns, and is incomplete then."""
-    observe_job(world, pids)
+def observe(
+    world: World,
+    pids: Sequence[int],
+    excluded: Iterable[int] = (),
+    in_group: bool = False,
+    before: World | None = None,
+) -> None:
+    """Fill `world` in the order of `pids`.  It may be copied before this returns, and is incomplete then.  `before`: an
+    earlier observation; of the threads that have not run since, less is read."""
+    observe_job(world, pids, before)
     observe_outside(world, excluded, in_group)
 
 
-def observe_job(world: World, pids: Sequence[int]) -> None:
+def observe_job(world: World, pids: Sequence[int], before: World | None = None) -> None:
     """Read the job's own processes, the first part of `observe`."""
     world.sockets.update(sockets.list_all(pids[0] if pids else os.getpid()))
     permitted = []
@@ -53,9 +60,10 @@ def observe_job(world: World, pids: Sequence[int]) -> None:
     held, blockers = locks.table()
     world.locks.update(held)
     world.blockers.update(blockers)
-    tables = Mappings()
+    reader = threads.Reader({} if before is None else before.processes)
+    tables = reader.mappings
     for pid in permitted:
-        world.processes[pid] = threads.process(pid, world.processes[pid].fds, tables)
+        world.processes[pid] = reader.process(pid, world.processes[pid].fds)
     shared = {thread.shared for process in world.processes.values() for thread in process.threads if thread.shared}
     for pid in permitted if shared else ():
         for key in shared & tables.shared(pid):

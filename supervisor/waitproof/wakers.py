@@ -59,22 +59,23 @@ class _Open(Exception):
 
 class Reader:
     """The wakers of the threads in one observation.  `stacks`: the Python stacks of the processes that were read.
-    `presumes_closed`: stacks that were not read would show what closes a wait.  `in_group`: a connection that leaves
-    the process tree may lead to another member of the group, so the wait for it is not open, but has it in `links`.
-    `code`: whose code the threads of these processes run.  `stepped`: the ranks of which a step has ended.  `ended`:
-    those that have ended on purpose."""
+    `enders`: by process, those that may end it (families.py).  `presumes_closed`: stacks that were not read would show
+    what closes a wait.  `in_group`: a connection that leaves the process tree may lead to another member of the group,
+    so the wait for it is not open, but has it in `links`.  `code`: whose code the threads of these processes run.
+    `stepped`: the ranks of which a step has ended.  `ended`: those that have ended on purpose."""
 
     def __init__(
         self,
         world: World,
         stacks: Mapping[int, Stack],
+        enders: Mapping[int, Collection[int]],
         presumes_closed: bool = False,
         in_group: bool = False,
         code: Code = NOTHING,
         stepped: Container[int] = (),
         ended: frozenset[int] = frozenset(),
     ) -> None:
-        self._code = code
+        self._code, self._enders = code, enders
         self._world, self._presumes_closed, self._in_group = world, presumes_closed, in_group
         self._links, self._listens = set[str](), False  # of the thread that is being followed
         self._frames = {(pid, thread.tid): thread.frames for pid, stack in stacks.items() for thread in stack.threads}
@@ -123,7 +124,8 @@ class Reader:
         except _Open as reason:
             return Wakers(str(reason))
         polls = presumed is not None and (thread.timed or not self.frames(pid, thread.tid))
-        pids = frozenset({pid, *self._world.memory.get(pid, ()), *awaited, *beside})
+        ending = self._enders.get(pid, ())
+        pids = frozenset({pid, *self._world.memory.get(pid, ()), *awaited, *beside, *ending})
         handler = 0 if thread.is_stopped else self._handlers.runs(pid, process, thread, presumed)
         own, others = self._gives(pid, thread)
         frames = self.frames(pid, thread.tid)

@@ -12,7 +12,7 @@ import pytest
 from ftrun.helpers.evidence import look as module
 from ftrun.messages.evidence import Look
 from support.runs import wait_for
-from waitproof import wakers
+from waitproof import libraries, waits, wakers
 
 THREADS = 40
 JOB = f"""import os, threading
@@ -45,7 +45,7 @@ def all_wait(pid: int) -> bool:
     return len(calls) == THREADS + 1 and not any("running" in call for call in calls)
 
 
-def test_threads_that_wait_alike_are_examined_once_and_the_memory_of_a_process_is_opened_once(
+def test_threads_that_wait_alike_are_examined_once_and_those_that_have_not_run_are_read_once(
     job: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, examined = Counter[str](), Counter[int]()
@@ -63,5 +63,12 @@ def test_threads_that_wait_alike_are_examined_once_and_the_memory_of_a_process_i
     monkeypatch.setattr(wakers.Reader, "_of", counted_of)
     found = module.look(Look(job, 0.0, between=0.0))
     assert found.open_reason is None, found.open_reason
-    assert opened[f"/proc/{job}/mem"] == 1
+    assert not opened[f"/proc/{job}/mem"], "all of them run Python, so what else is on their stacks decides nothing"
+    assert {opened[f"/proc/{job}/task/{tid}/stat"] for tid in os.listdir(f"/proc/{job}/task")} == {1}
     assert sum(examined.values()) <= 3 * 3, "in each of three walks the main thread, and the others once"
+    world = waits.empty(frozenset())
+    waits.observe_job(world, [job])
+    opened.clear()
+    code = libraries.read((job, thread) for thread in world.processes[job].threads)
+    assert len(code.threads) == THREADS + 1
+    assert opened[f"/proc/{job}/mem"] == 1

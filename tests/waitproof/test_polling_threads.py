@@ -1,10 +1,15 @@
-"""A thread that polls is seen in its wait, however crowded the machine is."""
+"""A thread that polls is seen in its wait, however crowded the machine is; and what has not run is not read again."""
+
+import os
+import threading
+from typing import Any
 
 import pytest
 
-from waitproof import threads
+from support.runs import DEADLINE, wait_for
+from waitproof import procfs, threads
 from waitproof.mappings import Mappings
-from waitproof.world import WaitingThread
+from waitproof.world import WaitingProcess, WaitingThread
 
 
 @pytest.mark.parametrize(
@@ -13,10 +18,11 @@ from waitproof.world import WaitingThread
         pytest.param("gloo_tcp_loop", 3, 4, id="a poller is read until it waits"),
         pytest.param("gloo_tcp_loop", 99, 1 + threads.AGAIN, id="a few times only"),
         pytest.param("pt_elastic", 1, 2, id="torchrun"),
-        pytest.param("python", 99, 1, id="what may compute is read once"),
+        pytest.param("python", 3, 4, id="what may wait for the interpreter's lock is, too"),
+        pytest.param("python", 99, 1 + threads.SPARE, id="a few times in a whole observation"),
     ],
 )
-def test_a_thread_that_is_known_to_poll_is_read_until_it_waits(
+def test_a_thread_that_runs_is_read_until_it_waits(
     name: str, busy: int, reads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = list[WaitingThread]()
@@ -28,5 +34,55 @@ def test_a_thread_that_is_known_to_poll_is_read_until_it_waits(
 
     monkeypatch.setattr(threads, "thread", read)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    found = threads._at_rest(7, 8, Mappings())
+    reader = threads.Reader({})
+    found = reader._at_rest(7, 8, {})
     assert (len(seen), found) == (reads, seen[-1])
+    if reads > threads.SPARE:
+        reader._at_rest(7, 9, {})
+        assert len(seen) == reads + 1, "the next one of the same observation is read once"
+
+
+def test_a_thread_that_has_not_run_is_taken_from_the_earlier_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+    pid, locks, reached = os.getpid(), (threading.Lock(), threading.Lock()), threading.Event()
+    for lock in locks:
+        lock.acquire()
+
+    def run() -> None:
+        locks[0].acquire()
+        reached.set()
+        locks[1].acquire()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    tid = thread.native_id
+    assert tid is not None
+    read, really = list[str](), procfs.read
+
+    def counted(path: str, *rest: Any, **named: Any) -> bytes | None:
+        read.append(path)
+        return really(path, *rest, **named)
+
+    def waits() -> bool:
+        return threads.thread(pid, tid, Mappings()).state == "S"
+
+    def observed(before: dict[int, WaitingProcess]) -> WaitingThread:
+        read.clear()
+        return next(one for one in threads.Reader(before).process(pid, {}).threads if one.tid == tid)
+
+    try:
+        wait_for(waits, "its first wait")
+        first = threads.Reader({}).process(pid, {})
+        one = next(found for found in first.threads if found.tid == tid)
+        monkeypatch.setattr(procfs, "read", counted)
+        assert observed({pid: first}) is one
+        assert f"/proc/{pid}/task/{tid}/stat" not in read
+        assert observed({pid: first._replace(start=1)}) is not one, "another process with this number"
+        locks[0].release()
+        assert reached.wait(DEADLINE)
+        wait_for(waits, "its next wait")
+        assert observed({pid: first}) is not one, "it has run"
+    finally:
+        for lock in locks:
+            if lock.locked():
+                lock.release()
+        thread.join()

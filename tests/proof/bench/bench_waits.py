@@ -1,8 +1,8 @@
 """What a look at a job costs that stands still, by its number of threads: `python tests/proof/bench/bench_waits.py`.
 
 Each row is a job of several processes whose threads all wait for locks that nobody can release.  CPU time is that of
-the helper and of py-spy, without the start of the interpreter.  As root it runs in a PID namespace of its own, as in a
-container, so that the other processes of the machine are not searched for what they have open.
+the helper and of py-spy, without the start of the interpreter.  As root it runs in a PID and a network namespace of its
+own, as in a container, so that the other processes of the machine and their sockets are not searched.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ lock.acquire()
 def main() -> None:
     if os.getuid() == 0 and os.getppid() != 1:  # below a shell, since orphans of PID 1 are taken for the job's
         below = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, *sys.argv]
-        os.execvp("unshare", ["unshare", "--pid", "--fork", "--mount-proc", *below])
+        os.execvp("unshare", ["unshare", "--pid", "--net", "--fork", "--mount-proc", *below])
     gc.disable()  # as the helper does
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     for threads, number in ROWS:

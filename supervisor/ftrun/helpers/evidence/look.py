@@ -85,7 +85,7 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
         return first
     pause(max(0.0, started + request.between - time.monotonic()))
     after, excluded = waits.empty(frozenset()), _excluded(request)
-    waits.observe(after, job_processes.members(request.root, excluded), excluded, in_group)
+    waits.observe(after, job_processes.members(request.root, excluded), excluded, in_group, before)
     return proof.prove(before, after, found, job, False, in_group, code=code)
 
 
