@@ -30,6 +30,7 @@ CODES: Final = """exit codes:
   2  that cannot be told: a wrong argument, no such process, no permission, py-spy is missing"""
 
 
+OF_KERNEL: Final = 0x00200000  # PF_KTHREAD (include/linux/sched.h), in the field `flags` of proc_pid_stat(5)
 DENIED: Final = "permission denied; run waitproof as the same user, or as root with the capability SYS_PTRACE"
 
 
@@ -128,6 +129,9 @@ def _check(pid: int) -> None:
         raise Wrong(
             f"process {pid} ({found.name}) has ended, and its parent, process {found.parent}, has not awaited it"
         )
+    _, fields = procfs.fields(f"/proc/{pid}/stat")
+    if fields and int(fields[6]) & OF_KERNEL:
+        raise Wrong(f"process {pid} ({found.name}) is a thread of the kernel: it runs no program")
     status = (procfs.read(f"/proc/{pid}/status") or b"").decode("utf-8", "replace")
     leader = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("Tgid:")), pid)
     if leader != pid:

@@ -37,7 +37,7 @@ def started(**facts: object) -> Job:
 def test_start_line_names_the_run_dir_and_the_checks() -> None:
     assert due(started(), 100.0) == (
         "attempt 1 started; run dir /run/dir; watched: deadlocks (no timeout), "
-        "waits for devices (45s) and computations that show nothing (60m) once ranks step, "
+        "waits for devices (within 90s) and computations that show nothing (after 60m) once ranks step, "
         "idleness (timeout 30m, once there are heartbeats or an accelerator is used)",
     )
     given = AUTO._replace(hang=60.0, auto=False, start=300.0, idle=900.0, idle_given=True)
@@ -113,7 +113,7 @@ def start_line(run: Run) -> str:
     """Of a run without options about timeouts."""
     return (
         f"attempt 1 started; run dir {run.run_dir}; watched: deadlocks (no timeout), "
-        "waits for devices (45s) and computations that show nothing (60m) once ranks step, "
+        "waits for devices (within 90s) and computations that show nothing (after 60m) once ranks step, "
         "idleness (timeout 30m, once there are heartbeats or an accelerator is used)"
     )
 

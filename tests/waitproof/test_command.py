@@ -14,7 +14,7 @@ from support.evidence_job import NO_PTRACE, READY, Job, need_no_ptrace, needs_sp
 from support.evidence_job import job as job
 from support.proving import HEAD, silent_server
 from support.runs import HOUSE, children, state_of, wait_for
-from waitproof import command, stacks
+from waitproof import command, procfs, stacks
 
 LOCKS = (
     "a, b = threading.Lock(), threading.Lock(); both = threading.Barrier(2)\n"
@@ -136,6 +136,14 @@ def test_a_thread_is_told_from_its_process(job: Job) -> None:
 
 
 @needs_spy
+def test_a_thread_of_the_kernel_is_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in /proc/2/stat; in a container there is none."""
+    content = b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 4 0 0 20 0 1 0 3 0 0" + b" 0" * 28
+    monkeypatch.setattr(procfs, "read", lambda path, *rest, **named: content if path == "/proc/2/stat" else None)
+    assert command.main(["2"]) == 2
+    assert capsys.readouterr().err == "waitproof: process 2 (kthreadd) is a thread of the kernel: it runs no program\n"
+
+
 def test_a_process_that_may_not_be_read_is_one_line(job: Job) -> None:
     need_no_ptrace()
     job.start(f"import ctypes, time\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n{READY}time.sleep(900)", prefix=NO_PTRACE)

@@ -103,8 +103,9 @@ def start_line(attempt: Attempt, policy: Policy, run_dir: str) -> str:
     limits = policy.limits
     watched = ["deadlocks (no timeout)"] if limits.auto else []
     if limits.auto:  # the rows of docs/hangs.md that apply to a rank that has stepped
-        device, spinning = (durations.seconds(spin.LIMITS[rule]) for rule in ("device-wait", "spin"))
-        watched.append(f"waits for devices ({device}) and computations that show nothing ({spinning}) once ranks step")
+        found = f"waits for devices (within {durations.seconds(spin.WITHIN)})"
+        hour = durations.seconds(spin.LIMITS["spin"])
+        watched.append(f"{found} and computations that show nothing (after {hour}) once ranks step")
     if limits.hang is not None:
         watched.append(f"heartbeats (timeout {durations.seconds(limits.hang)})")
     if limits.start is not None:

@@ -13,6 +13,9 @@ from typing import Final
 from ftrun.core.machine.values import TOUCH, Attempt, Rank, Rule, Spin
 
 LIMITS: Final[Mapping[Rule, float]] = {"spin": 3600.0, "device-wait": 45.0}  # s
+WITHIN: Final = (
+    90.0  # s from the last step in which a wait for devices is found: the first look and its repetition, too
+)
 OTHERS: Final = 0.05  # cores that the other threads and the descendants of the process may use: watchdogs, keep-alives
 
 
