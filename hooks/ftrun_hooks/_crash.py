@@ -43,20 +43,38 @@ def enable(folder: str) -> str:
 
 def _show_own_abort() -> None:
     """Let it be seen from outside whether the program handles SIGABRT itself: a handler of that may end a wait, and
-    the kernel does not say whose a handler is.  Then SIGILL, of the same set, is left to the kernel
-    (supervisor/waitproof/handled.py)."""
+    the kernel does not say whose a handler is.  Then another signal of the same set is left to the kernel
+    (supervisor/waitproof/handled.py), one that faulthandler still handles: a handler of the program, or of a library in
+    C, stays."""
     import _signal  # type: ignore[import-not-found,unused-ignore]
 
     original = _signal.signal
 
     def signal(signalnum, handler, /):  # type: ignore[no-untyped-def]
+        if signalnum != _signal.SIGABRT or not callable(handler):
+            return original(signalnum, handler)
+        shared = _function(_signal.SIGABRT)
         before = original(signalnum, handler)
-        if signalnum == _signal.SIGABRT and callable(handler) and not callable(_signal.getsignal(_signal.SIGILL)):
-            original(_signal.SIGILL, _signal.SIG_DFL)
+        for number in (_signal.SIGILL, _signal.SIGFPE, _signal.SIGBUS):
+            if shared and _function(number) == shared:
+                original(number, _signal.SIG_DFL)
+                break
         return before
 
-    signal.__doc__, signal.__module__ = original.__doc__, original.__module__
+    signal.__doc__, signal.__module__, signal.__qualname__ = original.__doc__, original.__module__, "signal"
     _signal.signal = signal  # which signal.signal calls
+
+
+def _function(number: int) -> int:
+    """The address of the function in C that handles a signal; 0 if there is none, or it cannot be read."""
+    try:
+        import ctypes  # only where a program handles SIGABRT
+
+        action = ctypes.create_string_buffer(256)  # struct sigaction (sigaction(2)) begins with the handler
+        failed = ctypes.CDLL(None).sigaction(int(number), None, action)
+        return 0 if failed else ctypes.c_void_p.from_buffer(action).value or 0
+    except Exception:
+        return 0
 
 
 def _raised(fd: int) -> int:

@@ -94,6 +94,47 @@ def test_a_handler_of_sigabrt_of_the_program_can_be_told_from_that_of_faulthandl
 def test_a_handler_of_sigill_of_the_program_stays(tmp_path: Path) -> None:
     code = (
         "import os, signal\nfor n in (signal.SIGILL, signal.SIGABRT): signal.signal(n, lambda *_: print('handled'))\n"
+        "print(open('/proc/self/status').read()); "
     )
     ended, _ = run(tmp_path, code + "os.kill(os.getpid(), signal.SIGILL)")
-    assert (ended.returncode, ended.stdout) == (0, "handled\n")
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "handled")
+    found = frozenset(number for number in (4, 6, 7, 8, 11) if caught(ended.stdout) >> (number - 1) & 1)
+    assert handled.alarms(found) == [6], "the handler of SIGABRT can be seen all the same"
+
+
+def test_a_handler_of_sigill_of_a_library_in_c_stays(tmp_path: Path) -> None:
+    code = """import ctypes, os, signal
+libc = ctypes.CDLL(None)
+libc.signal.restype = ctypes.c_void_p
+handles = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: os._exit(number))
+libc.signal(int(signal.SIGILL), handles)
+signal.signal(signal.SIGABRT, lambda *_: None)
+os.kill(os.getpid(), signal.SIGILL)
+"""
+    ended, _ = run(tmp_path, code)
+    assert (ended.returncode, ended.stderr) == (signal.SIGILL, "")
+
+
+# What a program sees of `signal.signal`: the same with and without the hooks.
+SEEN = """import inspect, pickle, signal, sys, threading
+print(inspect.signature(signal.signal), signal.signal.__name__, signal.signal.__module__, signal.signal.__doc__)
+assert pickle.loads(pickle.dumps(signal.signal)) is signal.signal
+assert pickle.loads(pickle.dumps(signal.default_int_handler)) is signal.default_int_handler
+def handle(*_): pass
+print(signal.signal(signal.SIGUSR1, handle), signal.signal(signal.SIGUSR1, signal.SIG_IGN) is handle)
+print(signal.signal(signal.SIGABRT, handle), signal.getsignal(signal.SIGABRT) is handle)
+print(signal.signal(signal.SIGABRT, signal.SIG_DFL) is handle, signal.signal(signal.SIGABRT, signal.SIG_IGN))
+for arguments in ((), (1,), (1, 2, 3), ('x', handle), (signal.SIGABRT, 'x'), (999, handle), (signal.SIGKILL, handle)):
+    try: signal.signal(*arguments)
+    except Exception as error: print(type(error), error)
+def elsewhere():
+    try: signal.signal(signal.SIGABRT, handle)
+    except Exception as error: print(type(error), error)
+thread = threading.Thread(target=elsewhere); thread.start(); thread.join()
+"""
+
+
+def test_a_program_sees_the_same_signal_signal(tmp_path: Path) -> None:
+    ended, _ = run(tmp_path, SEEN)
+    plain = subprocess.run([sys.executable, "-c", SEEN], text=True, capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, plain.stdout, "")
