@@ -1,7 +1,8 @@
 """Whose code a thread runs: the mapped files that the return addresses on its stack lead to.  Nothing is stopped.
 
 A blocked thread's stack pointer is known (`syscall` in proc(5)).  Functions that have returned since may have left
-addresses on the stack, so more files may be named than the thread is in, never fewer.
+addresses on the stack, so more files may be named than the thread is in, never fewer.  An address to which a function
+returns follows an instruction that calls one: that tells it from a number that happens to lie in a large library.
 """
 
 import array
@@ -19,6 +20,8 @@ from waitproof.world import WaitingThread, World
 
 NEAR: Final = 1024  # bytes of the innermost frames
 MOST: Final = 256 << 10  # bytes of a stack
+KERNEL: Final = 1 << 63
+CALLS: Final = 8  # bytes that the longest instruction has that calls a function
 PAGE: Final = 12  # bits: a mapping consists of such pages, or of larger ones
 _C_LIBRARY: Final = re.compile(r"/(libc|libc-[\d.]+|libpthread[-.\d]*|ld-[\w.-]*)([-.]\S*)?$|^\[vdso\]$")
 Node = tuple[int, int]  # pid and tid
@@ -75,6 +78,7 @@ class _Program:
         self._mappings, self._starts = mappings, [mapping.start for mapping in mappings]
         # The pages that were met, and of those with code the file, which is empty for nameless memory.
         self._met, self._pages = set[int](), dict[int, str]()
+        self._returns = dict[int, bool]()  # of addresses in these, whether a call may return there
         self._memory = -1
         with contextlib.suppress(OSError):
             self._memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
@@ -87,20 +91,41 @@ class _Program:
         size = 0 if mapping is None else mapping.end - stack
         content = os.pread(self._memory, min(size, NEAR if short else MOST) // 8 * 8, stack)
         addresses = array.array("Q", content[: len(content) // 8 * 8])
-        near = self._files([instruction, *addresses[: NEAR // 8]])
+        here = self._at(instruction)
+        near = self._files(addresses[: NEAR // 8]) | ({here.path} if here is not None else set())
         return Libraries(near, None if short or size > MOST else near | self._files(addresses))
 
-    def _files(self, addresses: Iterable[int]) -> frozenset[str]:
+    def _files(self, addresses: Sequence[int]) -> frozenset[str]:
+        """The files with code to which functions return at these addresses."""
         pages = {address >> PAGE for address in addresses}
         for page in pages - self._met:
             if (mapping := self._at(page << PAGE)) is not None and mapping.start in self.paths:
                 self._pages[page] = self.paths[mapping.start]
         self._met |= pages
-        return frozenset(map(self._pages.__getitem__, pages & self._pages.keys()))
+        code = pages & self._pages.keys()
+        return frozenset(self._pages[a >> PAGE] for a in addresses if a >> PAGE in code and self._may_return(a))
+
+    def _may_return(self, address: int) -> bool:
+        """Whether that cannot be excluded.  The kernel runs what is in its own half of the addresses, `[vsyscall]`."""
+        if address not in self._returns:
+            before = b""
+            with contextlib.suppress(OSError):
+                before = os.pread(self._memory, CALLS, address - CALLS) if address < KERNEL else bytes(CALLS)
+            self._returns[address] = len(before) < CALLS or calls(before)
+        return self._returns[address]
 
     def _at(self, address: int) -> Mapped | None:
         place = bisect.bisect_right(self._starts, address) - 1
         return self._mappings[place] if place >= 0 and address < self._mappings[place].end else None
+
+
+def calls(before: bytes, machine: str = os.uname().machine) -> bool:
+    """Whether the instruction that these bytes end with may call a function: on x86-64 one with the opcodes E8, or FF
+    with 2 in bits 3 to 5 of the next byte; on ARM64 BL and BLR."""
+    if machine == "x86_64":
+        return before[-5] == 0xE8 or any(before[-n] == 0xFF and before[1 - n] >> 3 & 7 == 2 for n in (2, 3, 4, 6, 7))
+    instruction = int.from_bytes(before[-4:], "little")
+    return machine != "aarch64" or instruction >> 26 == 0b100101 or instruction & 0xFEFFF000 == 0xD63F0000
 
 
 def innermost(pid: int, thread: WaitingThread) -> str | None:

@@ -19,8 +19,8 @@ from waitproof.world import Descriptor, WaitingProcess, WaitingThread
 
 THREADS: Final = 16384  # of one process
 AGAIN: Final = 20  # times that a thread which should wait is read again,
-SPARE: Final = 40  # times that the threads of one observation are, of which that is not known,
 PAUSE: Final = 0.005  # s apart
+SPARE: Final = 0.3  # s of one observation for reading again threads of which that is not known
 POLLED: Final = 1024  # descriptors of one call that are read
 INTERPRETER: Final = 0.1  # s: a wait for the interpreter's own lock has a timeout of 5 ms
 DIGITS: Final = 20  # of a number of the kernel, at most
@@ -37,7 +37,7 @@ class Reader:
 
     def __init__(self, before: Mapping[int, WaitingProcess]) -> None:
         self.mappings = Mappings()
-        self._before, self._spare = before, iter(range(SPARE))
+        self._before, self._spare = before, SPARE
 
     def process(self, pid: int, fds: dict[int, Descriptor]) -> WaitingProcess:
         """The process with all its threads; `fds`: its open files."""
@@ -62,10 +62,12 @@ class Reader:
         """The thread; one that runs is read again, a few times: on a crowded machine a thread that waits again and
         again is often on its way back to its wait, like those that wait for the lock of their interpreter."""
         found = thread(pid, tid, self.mappings)
-        again = iter(range(AGAIN)) if found.name in recognized.POLLING else self._spare
-        while (found.running or found.state == "R") and next(again, None) is not None:
+        polls, times = found.name in recognized.POLLING, 0
+        while (found.running or found.state == "R") and (times < AGAIN if polls else self._spare > 0):
+            begun = time.monotonic()
             time.sleep(PAUSE)
-            found = thread(pid, tid, self.mappings)
+            found, times = thread(pid, tid, self.mappings), times + 1
+            self._spare -= 0.0 if polls else time.monotonic() - begun
         return _with_socket_timeout(pid, found, fds)
 
 
@@ -200,16 +202,16 @@ def _interpret(
             thread = thread._replace(at=arguments[0], deaf=thread.timed and _blocks_all(pid, thread.tid))
             if not arguments[1] & calls.FUTEX_PRIVATE:
                 return thread._replace(shared=mappings.futex(pid, arguments[0]))
-            if thread.until is not None and thread.until - time.monotonic() < INTERPRETER:
+            if thread.left is not None and thread.left < INTERPRETER:
                 return thread._replace(static=mappings.is_interpreters(pid, arguments[0]))
     return thread
 
 
 def _timed(pid: int, thread: WaitingThread, call: Call, arguments: Sequence[int]) -> WaitingThread:
-    now, timeout = time.monotonic(), arguments[call.time]
+    timeout = arguments[call.time]
     if call.unit == "ms":
         milliseconds = struct.unpack("=i", struct.pack("=I", timeout & 0xFFFFFFFF))[0]
-        return thread if milliseconds < 0 else thread._replace(timed=True, until=now + milliseconds / 1000)
+        return thread if milliseconds < 0 else thread._replace(timed=True, left=milliseconds / 1000)
     if timeout == 0:
         return thread
     seconds, part = struct.unpack("=qq", _memory(pid, timeout, 16))
@@ -222,7 +224,7 @@ def _timed(pid: int, thread: WaitingThread, call: Call, arguments: Sequence[int]
         absolute = bool(arguments[1] & calls.TIMER_ABSTIME)
         clock = arguments[0] if arguments[0] < 16 else clock
     left = length - time.clock_gettime(clock) if absolute else length
-    return thread._replace(timed=True, until=now + left)
+    return thread._replace(timed=True, left=left)
 
 
 def _blocks_all(pid: int, tid: int) -> bool:

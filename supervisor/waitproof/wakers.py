@@ -201,10 +201,9 @@ class Reader:
         frames = self.frames(pid, thread.tid)
         if thread.timed and thread.static and pid in self._interpreters:
             return Presumed()  # it waits for the interpreter's lock, which another thread holds, 5 ms at a time
-        left = None if thread.until is None else thread.until - self._world.at
-        if thread.call.kind == "poll" and recognized.asks_store(self._code.threads.get((pid, thread.tid)), left):
+        if thread.call.kind == "poll" and recognized.asks_store(self._code.threads.get((pid, thread.tid)), thread.left):
             return Presumed()
-        return recognized.presumed(frames, thread.name, left, thread.call.kind == "sleep")
+        return recognized.presumed(frames, thread.name, thread.left, thread.call.kind == "sleep")
 
     def _signals(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> set[int]:
         """The children, if their end may end the wait, and who may send a signal.  _Open if one from elsewhere may end

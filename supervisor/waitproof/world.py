@@ -71,8 +71,9 @@ class Socket(NamedTuple):
 class WaitingThread(NamedTuple):
     """One thread.  `call` is None where it is unknown; `running`: the thread is in no call.
 
-    `fds`: the descriptors that it waits for, each with `r`, `w` or both.  `timed`: the call has a timeout; `until`:
-    when that ends, in CLOCK_MONOTONIC seconds, if known.  `shared`: the mapping that holds the futex, if it is shared.
+    `fds`: the descriptors that it waits for, each with `r`, `w` or both.  `timed`: the call has a timeout; `left`:
+    the seconds until that ends, when the thread was read, if known.  `shared`: the mapping that holds the futex, if it
+    is shared.
     `lock`: the inode that it waits to lock.  `child`: the pid that it waits for; 0: any child.
 
     `start`: in clock ticks since boot; together with `tid` it identifies a thread.  `runs`: how often it was put on a
@@ -89,7 +90,7 @@ class WaitingThread(NamedTuple):
     running: bool = False
     fds: tuple[tuple[int, str], ...] = ()
     timed: bool = False
-    until: float | None = None
+    left: float | None = None
     shared: str = ""
     lock: str = ""
     child: int = 0

@@ -494,11 +494,11 @@ def _thread(state: State, number: int, runs: int, fds: dict[int, Descriptor]) ->
         case "shared":
             return found._replace(shared=f"map:{op[1]}", at=1)
         case "timed" | "sleep":
-            return found._replace(timed=True, until=5.0)
+            return found._replace(timed=True, left=5.0)
         case "read":
             return found._replace(fds=((10 + 2 * op[1], "r"),))
         case "served":
-            return found._replace(fds=((10 + 2 * op[1], "r"),), timed=True, until=None)
+            return found._replace(fds=((10 + 2 * op[1], "r"),), timed=True, left=None)
         case "write":
             return found._replace(fds=((11 + 2 * op[1], "w"),))
         case "receive" | "send":

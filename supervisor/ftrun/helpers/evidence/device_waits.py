@@ -119,9 +119,8 @@ def _code_may_run(pid: int, stack: Stack) -> bool:
         seen = threads.thread(pid, thread.tid, Mappings())
         if not (seen.running or seen.timed or seen.state == "R"):
             continue
-        left = None if seen.until is None else seen.until - time.monotonic()
         sleeps = seen.call is not None and seen.call.kind == "sleep"
-        known = recognized.presumed(thread.frames, seen.name, left, sleeps) is not None
+        known = recognized.presumed(thread.frames, seen.name, seen.left, sleeps) is not None
         if not known and not recognized.reports(thread.frames):
             return True
     return False
@@ -160,5 +159,5 @@ def _waits_for_ranks(pid: int, stack: Stack) -> bool:
     """Whether its main thread waits in a collective, and for no timeout that a person gave."""
     assert stack.main is not None
     thread = threads.thread(pid, pid, Mappings())
-    given = thread.timed and thread.until is not None and thread.until - time.monotonic() < recognized.GIVEN
+    given = thread.timed and thread.left is not None and thread.left < recognized.GIVEN
     return recognized.collective(stack.main.frames) is not None and not given and not thread.is_stopped
