@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun_hooks import layout as at
-from ftrun_hooks._silences import Silences, awake
+from ftrun_hooks._slot import Silences, awake
 from support.beat_file import BeatDir
 
 MS = 1_000_000

@@ -71,7 +71,7 @@ class Tree:
         return self.group if self.group and any(_group(pid) == self.group for pid in self.processes) else 0
 
     def is_below(self, pid: int, local_rank: int) -> bool:
-        """Return whether a process is that of this rank, or descends from it."""
+        """Return whether a process is the process of this rank, or descends from it."""
         for _ in range(ANCESTORS):
             if pid in self.processes:
                 return self.processes[pid] == local_rank
@@ -257,7 +257,7 @@ class Tree:
         return members
 
     def _spare_readers(self, orphans: list[Stat], members: list[Stat], until: float) -> None:
-        """Spare the orphans that read what another one or its descendants write, like `tee` behind training: SIGTERM
+        """Spare the orphans that read what another orphan or its descendants write, like `tee` behind training: SIGTERM
         would only kill them, and the writer with them (SIGPIPE), while they end by themselves at the end of the file.
         One that handles SIGTERM gets it, and so do all if they wait for each other.  Only standard descriptors are
         read, so that it stays cheap."""
@@ -371,7 +371,7 @@ def kill(
 
     `list_members` gets a number of listings, as in `procfs.all_processes`.  A complete one of a tree that forks all the
     time may take so long on a busy machine that the tree fills the node meanwhile: it comes only after a single listing
-    has shown no new process.  Processes that live for milliseconds, each the successor of another one, are gone before
+    has shown no new process.  Processes that live for milliseconds, each the successor of another, are gone before
     even a single listing has been read to its end.  So each process that `walk_members` yields, which is `walk` for
     these members, is stopped before the next one is read.
 
