@@ -5,12 +5,10 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import procfs
-from ftrun.host.tree import Tree
+from ftrun.host.tree import MAX_NAMED, RECHECK, Tree
 
-RECHECK: Final = 0.02  # s; ftrun gets no signal when a process that is not its child ends
 RARELY: Final = 1.0  # s; the longest pause while a grace lasts
 SETTLED: Final = 1.0  # s after its end in which what a rank started may end by itself
-MAX_NAMED: Final = 20  # at most so many processes are named
 
 
 class RankTreeGone(NamedTuple):

@@ -7,7 +7,8 @@ from ftrun.core.machine import effects as do
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import sentences
-from ftrun.host import reaper, tree_killer
+from ftrun.host import reaper
+from ftrun.host.tree import RECHECK
 from ftrun.pid1.bootstrap import Setup
 from ftrun.pid1.clients.registry import Clients
 
@@ -77,7 +78,7 @@ def give_up(problem: BaseException, setup: Setup, policy: Policy, attempt: int) 
             break
         if time.monotonic() >= deadline:
             tree.kill()
-        time.sleep(tree_killer.RECHECK)
+        time.sleep(RECHECK)
     end = do.Exit(exit_codes.INTERNAL.code, exit_codes.INTERNAL.name, f"ftrun itself failed: {problem!r}")
     fields = (("verdict", end.verdict), ("exit_code", end.code), ("why", end.message))
     journal.record("ended", attempt, fields, True)

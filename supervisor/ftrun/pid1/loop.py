@@ -28,7 +28,7 @@ from ftrun.host.helpers import Helpers
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.standard_input import StandardInput
 from ftrun.host.terminal import JobControl
-from ftrun.host.tree_killer import TreeKiller
+from ftrun.host.tree import TreeKiller
 from ftrun.pid1.at_end import LastRequests, give_up, job_exit
 from ftrun.pid1.bootstrap import PhaseContext, Setup, SetupError, prepare, with_group
 from ftrun.pid1.clients.base import SETTLED, Context
