@@ -4,8 +4,8 @@ Member 0's messenger is the real one.  Each other member is a TCP connection wit
 drive them: they connect, report, send heartbeats, and answer each order with a report.  The heartbeats of a member
 begin after the first reply to it, as a real member waits for the connection before it sends anything.
 
-In a tree (ADR 35) member 0 has as many connections as children, so that the figures of a small group are those of each
-messenger in it.
+In a tree (docs/scale.md) member 0 has as many connections as children, so that the figures of a small group are those
+of each messenger in it.
 """
 
 import argparse

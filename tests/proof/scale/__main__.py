@@ -1,7 +1,8 @@
 """Simulate groups of up to 100,000 members, with messengers in a star and in a tree: `bin/prove scale`.
 
-Rank 0 runs the real coordinator (`core/group`); what is between it and the members is `relay.py`, a plan (ADR 35); the
-network and the processors are a model (`model.py`).  Every run has a seed and is the same on every machine."""
+Rank 0 runs the real coordinator (`core/group`); what is between it and the members is `relay.py`, a plan
+(docs/scale.md); the network and the processors are a model (`model.py`).  Every run has a
+seed and is the same on every machine."""
 
 import argparse
 import resource

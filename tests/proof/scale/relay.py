@@ -1,4 +1,4 @@
-"""How a messenger between the members and rank 0 would merge reports: a plan (ADR 35), which the simulation tries.
+"""How a messenger between the members and rank 0 would merge reports: a plan (docs/scale.md), which is simulated.
 
 A *relay* is the messenger of a member that other members report to.  It keeps the last report of each of its children
 and passes on one report that stands for all of them, so that the cost of a messenger follows the number of its

@@ -171,15 +171,6 @@ BY_NAME: Final = {metric.name: metric for metric in METRICS}
 COUNTERS: Final = frozenset(metric.name for metric in METRICS if metric.kind == "counter")
 
 
-def table() -> list[str]:
-    """As rows of Markdown."""
-    rows = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
-    for metric in METRICS:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
-    return rows
-
-
 class Reading(NamedTuple):
     """`labels`: the label values, in the order of the catalogue."""
 
