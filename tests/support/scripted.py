@@ -76,10 +76,10 @@ def long_run(starts: int, lasting: float, seed: int = 1) -> Script:
         step = kept
         samples = max(1, 8000 // starts)
         pace = chance.uniform(0.5, 1.5) * lasting / starts / samples
-        for _ in range(samples):
+        for count in range(samples):
             step += 7
             script.after(pace).stepped(max(kept, step - 3), step)
-            if sample % 40 == 39:
+            if count % 40 == 39:
                 script.saves(step)
                 kept = step
         if number == starts - 1:

@@ -63,7 +63,6 @@ EVENTS: Final = (  # a test compares them with the page of the records
 )
 PAUSE: Final = 0.2  # s between two reads of a growing file
 ALL: Final = Filter()
-_COMMON: Final = ("schema", "time", "mono", "event", "attempt")  # fields of every record
 
 
 def _names(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -154,6 +153,5 @@ class RecordStream:
 
 
 def _text(record: Record) -> str:
-    fields = ((name, value) for name, value in record.items() if name not in _COMMON)
-    text = sentences.record(f"{record['event']:<10}", fields)
+    text = sentences.record(f"{record['event']:<10}", record_files.own_fields(record))
     return sentences.printable(f"{record.get('time')} {record.get('attempt')!s:>3} {text}")
