@@ -19,8 +19,6 @@ OURS = (
     "10-first-instruction",
     "20-footprint",
     "30-heartbeat",
-    "42-wait-graph",
-    "45-unconfigured",
     "70-teardown",
     "80-coordinator",
 )
