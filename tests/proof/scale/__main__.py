@@ -29,7 +29,7 @@ from ftrun.core.group.messages import Report, State  # noqa: E402
 from ftrun.helpers.messenger.member_link import REPLY_TIMEOUT  # noqa: E402
 from ftrun.helpers.messenger.transport import secure  # noqa: E402
 from ftrun.messages import group_view, peers  # noqa: E402
-from proof.bench.bench_group import Own, used  # noqa: E402
+from ftrun.messages.codec import EXACT  # noqa: E402
 from proof.scale.failures import failures  # noqa: E402
 from support.helper_process import HelperProcess  # noqa: E402
 from support.measured import Measured, save  # noqa: E402
@@ -39,6 +39,7 @@ EACH: Final = 2_500  # members of a process
 AT_ONCE: Final = 64  # of them, that connect at the same time: the two ends share the cores of one machine
 WAIT: Final = 3_600.0  # s that member 0 waits for the others; reached only if something is broken
 REST: Final = 10.0  # s
+TICK: Final = os.sysconf("SC_CLK_TCK")
 BESIDE: Final = 256  # descriptors of a driver beside its connections
 BEFORE: Final = (
     "The messenger of member 0, and members of which each is a TCP connection of its own with authentication and "
@@ -215,6 +216,23 @@ class Drivers:
             messenger.read(0.0)
             found.append(json.loads(line))
         return max(one["at"] for one in found), max(one["latest"] for one in found)
+
+
+class Own:
+    """Member 0's own reports, as its PID 1 gives them to its messenger."""
+
+    def __init__(self, messenger: HelperProcess) -> None:
+        self._messenger, self._seq = messenger, 0
+
+    def say(self, state: State, epoch: int) -> None:
+        self._seq += 1
+        self._messenger.ask(ask="report", report=EXACT.plain(Report(0, "l0", self._seq, "n0", "b", epoch, state)))
+        self._messenger.read(0.0)
+
+
+def used(messenger: HelperProcess) -> float:
+    fields = Path(f"/proc/{messenger.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
 
 
 def measure(size: int) -> tuple[str, ...]:
