@@ -125,7 +125,7 @@ def exchange(
     try:
         path = f"/proc/self/fd/{folder}/{operator.SOCKET}"  # the path of a socket may have at most 107 bytes
         _await(run_dir, path)
-        request = operator.Request(
+        request = operator.ControlRequest(
             "1", verb, f"{_user()}, process {os.getpid()}", lasting, time.monotonic() + VALID * patience, read
         )
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:

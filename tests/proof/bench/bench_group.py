@@ -141,7 +141,9 @@ class Own:
 
     def say(self, state: State, epoch: int) -> None:
         self._seq += 1
-        self._messenger.ask(ask="report", report=EXACT.plain(Report(0, "l0", self._seq, "n0", "b", epoch, state)))
+        self._messenger.ask(
+            ask="changed_report", report=EXACT.plain(Report(0, "l0", self._seq, "n0", "b", epoch, state))
+        )
         self._messenger.read(0.0)
 
 

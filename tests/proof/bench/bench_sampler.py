@@ -15,7 +15,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "supervisor")]
 
 from ftrun.helpers.sampler.__main__ import processes  # noqa: E402
 from ftrun.helpers.sampler.counters import Count, Process, activity, counts  # noqa: E402
-from ftrun.messages.activity import Tree  # noqa: E402
+from ftrun.messages.activity import SampledTree  # noqa: E402
 from ftrun.pid1.clients.base import LONGEST_PERIOD  # noqa: E402
 
 THREADS = 50
@@ -29,7 +29,7 @@ def main(number: int = 300, looks: int = 30) -> None:
         costs = []
         for _ in range(looks):
             began = time.process_time()
-            after = counts(processes(Tree(root, ()), before))
+            after = counts(processes(SampledTree(root, ()), before))
             activity(before, after)
             costs.append(1e3 * (time.process_time() - began))
             before = after

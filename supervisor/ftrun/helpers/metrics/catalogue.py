@@ -175,7 +175,7 @@ def table() -> list[str]:
     return rows
 
 
-class Reading(NamedTuple):
+class MetricReading(NamedTuple):
     """`labels`: the label values, in the order of the catalogue."""
 
     name: str
@@ -183,10 +183,10 @@ class Reading(NamedTuple):
     value: float
 
 
-def readings(found: Snapshot) -> list[Reading]:
+def readings(found: Snapshot) -> list[MetricReading]:
     """All readings.  An unknown value has none."""
     return [
-        Reading(name, labels, float(value))
+        MetricReading(name, labels, float(value))
         for name, labels, value in (*_job(found), *_ranks(found), *_devices(found))
         if value is not None and math.isfinite(value)
     ]
