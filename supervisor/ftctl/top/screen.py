@@ -143,7 +143,7 @@ def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
         found.append(page.line(("saved    ", "dim"), (f"{step}{summary.saved(shown)}", "")))
     if budget := _budget(shown):
         found.append(page.line(("restarts ", "dim"), (budget, "")))
-    if shown.goodput is not None:
+    if shown.wall:
         found.append(page.line(("goodput  ", "dim"), (summary.goodput(shown), "")))
     if shown.trouble is not None and shown.trouble.why != (shown.why or "").partition(" (report: ")[0]:
         at = shown.trouble.time[11:19]

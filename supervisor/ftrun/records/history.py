@@ -88,9 +88,11 @@ class History(NamedTuple):
 
     @property
     def goodput(self) -> float | None:
-        """The share of time that is not lost: 0 to 1; None: not yet known."""
+        """The share of time that is not lost: 0 to 1; None: not known, as where no step and no checkpoint was seen."""
         if self.figures is not None:
             return self.figures.goodput
+        if not self.samples and not self.saved:
+            return None
         return max(0.0, 1 - sum(self.totals.values()) / self.wall) if self.wall > 0 else None
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from ftrun.core.accounting.totals import NO_GOODPUT
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.stalls import ADVICE
 from ftrun.core.rules.standby import NextStart
@@ -182,7 +183,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
     for number, limit in enumerate(shown.limits):
         value = "auto" if limit.proved else "off" if limit.seconds is None else seconds(limit.seconds)
         yield "" if number else "timeouts", f"{limit.name:<{longest}} {value:<7} {limit.source}"
-    if shown.goodput is not None or shown.lost:
+    if shown.wall:
         yield "goodput", goodput(shown)
     yield "job", _command(shown)
     schedule = "" if shown.schedule_cnt is None else f", schedule {shown.schedule_cnt}"
@@ -320,16 +321,16 @@ def _named(device: DeviceNow) -> str:
 
 
 def goodput(shown: Snapshot) -> str:
-    """`93% of 2h 3m; lost 8m: 5m hang, 2m redone, 1m startup`."""
+    """`93% of 2h 3m; lost 8m: 5m hang, 2m redone, 1m startup`, or why it is unknown."""
     wall = shown.wall or 0.0
-    share = "" if shown.goodput is None else f"{100 * shown.goodput:.0f}% of {seconds(wall)}"
+    share = f"- ({NO_GOODPUT})" if shown.goodput is None else f"{100 * shown.goodput:.0f}% of {seconds(wall)}"
     worth = max(LEAST, SHARE * wall)
     lost = sorted(((why, value) for why, value in shown.lost.items() if value >= worth), key=lambda o: -o[1])
     if not lost:
-        return share or "nothing lost"
+        return share
     total = seconds(sum(shown.lost.values()))
     parts = f"lost {total}: " + ", ".join(f"{seconds(value)} {why}" for why, value in lost)
-    return f"{share}; {parts}" if share else parts
+    return f"{share}; {parts}"
 
 
 def _command(shown: Snapshot) -> str:
