@@ -31,7 +31,7 @@ class Mark(NamedTuple):
     text: str
 
 
-class Checkpoint(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     at: float
     attempt: int
     step: int | None
