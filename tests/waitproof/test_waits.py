@@ -5,8 +5,6 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Collection
-from typing import Any
 
 import pytest
 
@@ -14,6 +12,7 @@ from support.evidence_job import NO_PTRACE, READY, Answer, Job, ask, need_no_ptr
 from support.evidence_job import job as job
 from support.proving import silent_server
 from support.runs import children, state_of, wait_for
+from support.short import quick
 from waitproof import threads, waits
 from waitproof.world import LATE, WaitingProcess
 
@@ -179,17 +178,9 @@ CLOSED = {
 
 # One of each kind: the others are slow tests.  tests/waitproof/test_proof.py has most of these waits, too.
 QUICK = {
-    *("a sleep after HTTP 429", "an upload in pieces", "http.client", "asyncio and a server", "an upload by a child"),
-    *("a child simulator that asks a server", "an upload by a thread pool", "a pool of processes"),
-    *("a connection that is expected", "a queue of messages of another job"),
-    *("a lock", "a timer that never fires in time", "a full pipe of its own", "a server of its own"),
-    *("a child that waits for a lock", "a semaphore that is shared", "a lock, beside a keep-alive"),
-    *("a lock, beside a store", "a loop that asks again and again"),
+    *("an upload in pieces", "asyncio and a server", "a child simulator that asks a server"),
+    *("a lock", "a child that waits for a lock", "a lock, beside a store"),
 }
-
-
-def some(names: Collection[str]) -> list[Any]:
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
 
 
 def test_a_process_that_blocks_the_reader_hides_no_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +198,7 @@ def test_a_process_that_blocks_the_reader_hides_no_open_files(monkeypatch: pytes
         reader.join()
 
 
-@pytest.mark.parametrize("name", some(OPEN | CLOSED))
+@pytest.mark.parametrize("name", quick(OPEN | CLOSED, QUICK))
 def test_the_report_says_what_a_wait_is_for(job: Job, name: str) -> None:
     code, text = (OPEN | CLOSED)[name]
     with silent_server() as port:
@@ -226,12 +217,15 @@ IDLE = {"rule": "idle", "rank": None, "age": 1800.0, "limit": 1800.0}
     [
         pytest.param(f"import signal\n{READY}signal.pause()", "waits for a signal", id="a signal"),
         pytest.param(
-            f"import select\n{READY}select.select([], [], [])", "waits for a signal", id="a select of nothing"
+            f"import select\n{READY}select.select([], [], [])",
+            "waits for a signal",
+            id="a select of nothing",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             f"import os, pty\na, b = pty.openpty()\n{READY}os.read(b, 1)", "waits for a terminal", id="a terminal"
         ),
-        pytest.param(f"import time\n{READY}time.sleep(5000)", None, id="a timer"),
+        pytest.param(f"import time\n{READY}time.sleep(5000)", None, id="a timer", marks=pytest.mark.slow),
         pytest.param(f"import threading\n{READY}threading.Event().wait()", None, id="an event"),
     ],
 )
@@ -298,7 +292,7 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("name", quick(ELSEWHERE, 3))
 def test_a_rank_waits_for_ranks_on_other_nodes(job: Job, name: str) -> None:
     environment, connected, text = ELSEWHERE[name]
     with silent_server() as port:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# All answers are replaced by one rename, so a tool that runs meanwhile prints the old or the new state, not both.  It is
-# started hundreds of times, and so it forks only for an exit status.
+# All answers are replaced by one rename, so a tool that runs meanwhile prints the old or the new state, not both.
+# It is started hundreds of times, and so it forks only for an exit status.
 SCRIPT: Final = """#!/bin/sh
 echo "$*" >>{here}/calls
 cd -P {here}/now || exit
