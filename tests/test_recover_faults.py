@@ -1,6 +1,6 @@
 """Four ranks with DDP and gloo, and each kind of fault in the middle of 100 steps: the losses of every step and the
 final weights are those of a run without a fault, and only who failed has a new process.
-tests/rank_faults.md has the list.
+tests/rank_faults.tsv has the list.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""docs/schedulers/local.py: every recovery policy in tests/requirements.md, by its name there, with real containers."""
+"""docs/schedulers/local.py: the recovery policies of tests/requirements.tsv, by their names there, in containers."""
 
 import json
 import os
