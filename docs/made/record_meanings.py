@@ -237,7 +237,8 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {"stood": "seconds of the pause in which no rank has moved, up to now; `null`: not known"},
     ),
     "frozen": (
-        "ftrun did not run for 10 s or more: it was suspended, perhaps with its whole container or machine",
+        "ftrun did not run for 10 s or more: it was suspended, perhaps with its whole container or machine; while "
+        "the command ran, that time is lost (`paused`)",
         {"seconds": "for how long"},
     ),
     "standby": (
