@@ -8,6 +8,8 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 from support.evidence_job import needs_spy
 from support.runs import FTCTL, Run, Runs, patched, python, state_of, wait_for
 
@@ -102,7 +104,8 @@ def test_frozen_time_is_not_learned_and_is_notified(runs: Runs) -> None:
     wait_for(lambda: run.state["learned"]["steps"] >= learned + 100, "steps after the freeze")
     assert run.state["learned"]["longest"] < frozen, run.log()
     assert not run.named("hang")
-    assert len(run.named("frozen")) == 1
+    (suspended,) = run.named("frozen")
+    assert run.state["account"]["lost"]["paused"] == pytest.approx(suspended["seconds"], abs=0.1), "no useful time"
     wait_for(said.exists, "the notification")
     run.process.send_signal(signal.SIGTERM)
     run.wait()

@@ -285,8 +285,8 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 @pytest.mark.parametrize(
     ("code", "words", "step", "error", "rank"),
     [
-        # Here the ranks need not import PyTorch again; tests/cli/test_failing.py has ranks under torchrun in the gate.
-        pytest.param(FORKED, (), 3, "ProcessRaisedException", "", id="forked"),
+        # tests/cli/test_failing.py has ranks under torchrun in the gate.
+        pytest.param(FORKED, (), 3, "ProcessRaisedException", "", id="forked", marks=pytest.mark.slow),
         pytest.param(LAUNCHED, TORCHRUN, 6, "ChildFailedError", "rank 1: ", id="launched", marks=pytest.mark.slow),
         pytest.param(SPAWNED, (), 3, "ProcessRaisedException", "", id="spawned", marks=pytest.mark.slow),
     ],

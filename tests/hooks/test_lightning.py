@@ -23,6 +23,7 @@ from support.beat_file import HOUSE, BeatDir
 PACKAGES = ("lightning", "pytorch_lightning")
 FOUND = [name for name in PACKAGES if importlib.util.find_spec(name) is not None]
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.torch,
     pytest.mark.skipif(not FOUND, reason="Lightning is not installed: pip install 'ftrun[lightning]'"),
 ]

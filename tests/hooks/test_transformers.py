@@ -21,6 +21,7 @@ from support.beat_file import BeatDir
 NEEDED = ("torch", "transformers", "accelerate")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.torch,
     pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} not installed: pip install 'ftrun[transformers]'"),
 ]

@@ -114,8 +114,9 @@ def _exception(fields: dict[str, str], prefix: str) -> ExceptionRecord | None:
     kinds = tuple(fields.get(f"{prefix}kinds", "").split())
     message, more, where, own = (fields.get(prefix + key, "") for key in ("message", "more", "where", "own"))
     frames = tuple(filter(None, fields.get(prefix + "frames", "").split("|")))
+    stack = tuple(reversed([place for place in fields.get(prefix + "stack", "").split("|") if place]))
     source = fields.get(prefix + "source", "")
-    return ExceptionRecord(kinds, message, more, where, own, frames, source) if kinds else None
+    return ExceptionRecord(kinds, message, more, where, own, frames, source, stack) if kinds else None
 
 
 def _plain(text: str) -> str:

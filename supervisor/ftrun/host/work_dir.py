@@ -269,7 +269,7 @@ def _replace_with_fetched(journal: Journal) -> Journal:
 
 def _ask(
     request: Sequence[str], log: int | None, caught: Signals | None, patience: float
-) -> "tuple[output.Done | None, str]":
+) -> "tuple[output.MirrorDone | None, str]":
     """Run the mirror helper; return its result with its last problem or an empty text; or None and the reason: it did
     not answer in time, could not start, died, or `caught` received a signal to stop.  Raises RunDirError if it
     refuses."""
@@ -297,9 +297,9 @@ def _ask(
                     problem = str(error)
                     continue
                 match message:
-                    case output.Refused(why):
+                    case output.MirrorRefused(why):
                         raise RunDirError(why)
-                    case output.Done():
+                    case output.MirrorDone():
                         return message, problem
                     case Problem(what):
                         problem = what

@@ -3,7 +3,7 @@
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.device_faults import fault_that_ended, regain_if_due
-from ftrun.core.machine.pause import excuse, is_over, lift
+from ftrun.core.machine.pause import NOTED, excuse, is_over, lift
 from ftrun.core.machine.states import (
     Done,
     Healing,
@@ -35,7 +35,6 @@ from ftrun.core.rules.policy import Policy, is_beyond, latest_file, progress, wi
 from ftrun.core.text import durations, sentences
 
 AT_REST = 6.0  # s; a file that was written in place before a kill has been reported as at rest by then
-NOTED = 10.0  # s for which ftrun did not run; more is recorded
 
 
 def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects = ()) -> Outcome:

@@ -23,7 +23,8 @@ LONGEST: Final = 300
 class ExceptionRecord(NamedTuple):
     """An exception.  `kinds`: its class and the base classes, by full name; `message`: the first line of the message,
     and `more` of it; `where` it was raised; `own`: the last line of the program's own code in the traceback; `frames`:
-    the innermost ones as `file.py:function`, that of the raise last; `source`: the line of code that raised it."""
+    the innermost ones as `file.py:function`, that of the raise last; `source`: the line of code that raised it;
+    `stack`: where each frame was, that of the raise first, as `file.py:88 in function`."""
 
     kinds: tuple[str, ...]
     message: str = ""
@@ -32,6 +33,7 @@ class ExceptionRecord(NamedTuple):
     own: str = ""
     frames: tuple[str, ...] = ()
     source: str = ""
+    stack: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -190,6 +192,13 @@ class CommandFailure(NamedTuple):
     also: str = ""
     crash: CrashStack | None = None
     output: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def stack(self) -> tuple[str, ...]:
+        """The calls in which it ended, the innermost first; empty where they are not known."""
+        if self.crash is not None:
+            return self.crash.frames
+        return self.cause.chain[-1].stack if self.cause is not None and self.death is None else ()
 
     @property
     def explained(self) -> bool:

@@ -24,7 +24,7 @@ PIDS: Final = 4096  # of dead processes in one request: a pipe holds 64 KiB
 FILE: Final = "devices.json"  # in the run dir: the last report of the probe
 
 
-class Probe(Client[messages.Event]):
+class ProbeClient(Client[messages.Event]):
     """`checks`: the first start of the command waits for the first check of the devices."""
 
     name = "probe"

@@ -21,7 +21,7 @@ FAULTY: Final = "fault"  # the status that ClusterD gives to such ranks
 FAILED: Final = "failed"  # the status of a chip that the platform has reset in vain: it does not heal (ModelArts)
 
 
-class ResetFile(Client[messages.ResetEvent]):
+class ResetFileClient(Client[messages.ResetEvent]):
     name = "reset_file"
     events = messages.RESET_EVENTS
 
