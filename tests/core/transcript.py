@@ -360,7 +360,7 @@ def _effect(effect: do.Effect) -> str:
             return f"heal {fault.device} {fault.code} {fault.severity}" if fault else "ask for permission to start"
         case do.AskForVerdict():
             return "ask for the verdict of another ftrun"
-        case do.Answer(id, ok, why):
+        case do.AnswerOperator(id, ok, why):
             return f"answer request {id}: {'' if ok else 'no, '}{why}"
         case do.Exit(code, verdict, message):
             return f"exit {code} {verdict}: {message}"

@@ -356,7 +356,7 @@ class Supervisor:
                 self._queue.extend(self._clients.release(sorted(self._tree_killer.dead), time.monotonic()))
             case do.Heal(fault):
                 self._queue.extend(self._clients.heal(fault, time.monotonic()))
-            case do.Answer():
+            case do.AnswerOperator():
                 self._clients.answer(effect)
             case do.AskForVerdict():
                 self._queue.extend(self._clients.consult(self._job.ledger, time.monotonic()))

@@ -105,7 +105,7 @@ class AskForVerdict(NamedTuple):
     """Ask whether another ftrun of this job has reached a verdict; the answer is `VerdictShared`."""
 
 
-class Answer(NamedTuple):
+class AnswerOperator(NamedTuple):
     """Reply to the operator's request `id`."""
 
     id: str
@@ -139,7 +139,7 @@ Effect = (
     | Release
     | Heal
     | AskForVerdict
-    | Answer
+    | AnswerOperator
     | Exit
 )
 
