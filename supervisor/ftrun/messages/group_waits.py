@@ -1,9 +1,9 @@
 """What the members of a group wait for: between their messengers, and in two files of each run dir through which a
 messenger and the helper `evidence` of its node exchange it.
 
-A member that stands still sends its `Waits` to rank 0, which merges them (core/group/waits.py) and sends a `WaitsAnswer`
-to each.  Neither has a command line, an environment or a path: only process and rank numbers, the ends of connections,
-and for each process one sentence with a line of code.
+A member that stands still sends its `Waits` to rank 0, which merges them (core/group/waits.py) and sends a
+`WaitsAnswer` to each.  Neither has a command line, an environment or a path: only process and rank numbers, the ends of
+connections, and for each process one sentence with a line of code.
 """
 
 import json
