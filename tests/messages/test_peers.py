@@ -19,7 +19,7 @@ from ftrun.core.group.messages import (
     State,
     World,
 )
-from ftrun.core.group.world import MOST_RUNS
+from ftrun.core.group.places import MOST_RUNS
 from ftrun.core.machine.values import Reason
 from ftrun.core.ranks.shared import RUNGS, GroupRound, NodeRounds, Progress
 from ftrun.messages import peers

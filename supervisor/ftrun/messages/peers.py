@@ -24,8 +24,7 @@ from ftrun.core.group.messages import (
     Starter,
     World,
 )
-from ftrun.core.group.places import MOST_PAIRS
-from ftrun.core.group.world import MOST_RUNS
+from ftrun.core.group.places import MOST_PAIRS, MOST_RUNS
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
 from ftrun.messages.codec import Codec, Malformed, Value, parse_object

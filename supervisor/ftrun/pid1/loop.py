@@ -33,9 +33,8 @@ from ftrun.pid1.at_end import LastRequests, give_up, job_exit
 from ftrun.pid1.bootstrap import PhaseContext, Setup, SetupError, prepare, with_group
 from ftrun.pid1.clients.base import SETTLED, Context
 from ftrun.pid1.clients.registry import Clients
-from ftrun.pid1.exit_cause import ExitCause
+from ftrun.pid1.exit_cause import ExitCause, RankProcesses
 from ftrun.pid1.launching import Launcher, tidy
-from ftrun.pid1.ranks import RankProcesses
 from ftrun.pid1.record_writer import RecordWriter
 from ftrun.pid1.state_file import StateFile
 

@@ -54,7 +54,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
         job = job._replace(places=order.places, starter=order.starter or job.starter)
         number_of_round = order.round.number + 1 if order.round is not None else 1
         if (ranks := local_ranks(job.ledger, policy)) is not None:
-            from ftrun.core.group.world import place as place_in  # only where ftrun starts the ranks
+            from ftrun.core.group.places import rank_place as place_in  # only where ftrun starts the ranks
 
             place = place_in(order.world, number)
             if place is None or place.number != ranks:
@@ -86,7 +86,7 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
 def _wait_as_spare(job: Job, order: GroupOrder, working: int, policy: Policy) -> Outcome:
     """The epoch starts without this member.  It is ready after it, so that it can have a place in the next one, for
     which it prepares as if that were the last one."""
-    from ftrun.core.group.world import place as place_in  # only in a group
+    from ftrun.core.group.places import rank_place as place_in  # only in a group
 
     why = f"{sentences.several(working, 'member')} work in epoch {order.epoch}, and this one waits as a spare"
     written = do.Persist("group", (("what", "spare"), ("epoch", order.epoch), ("why", why)))
