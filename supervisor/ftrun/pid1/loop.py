@@ -97,7 +97,7 @@ class Supervisor:
         self._clients = Clients(context, self._launcher.standby_request)
         self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
         self._tree_killer, self._ranks = TreeKiller(self._tree), RankProcesses()
-        self._held = list[reaper.ChildChange]()  # of ranks before all have executed
+        self._early_changes = list[reaper.ChildChange]()  # of ranks before all have executed
         self._exit: do.Exit | None = None
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
         self._exit_cause = ExitCause(self._beats.path, self._clients)
@@ -254,8 +254,8 @@ class Supervisor:
                 self._poll.register(faults, select.POLLIN)
             if self._beats.is_touched:  # before it was watched
                 self._read_beats(now)
-        held, self._held = self._held, []
-        for change in held:
+        early, self._early_changes = self._early_changes, []
+        for change in early:
             self._command_changed(change, now)
 
     def _reap(self, now: float) -> None:
@@ -269,7 +269,7 @@ class Supervisor:
                 self._launched(now)  # the report of an exec comes before what the process does
             if change.pid in self._tree.processes:
                 if self._launcher.report is not None:
-                    self._held.append(change)
+                    self._early_changes.append(change)
                 else:
                     self._command_changed(change, now)
         if more:
@@ -333,9 +333,9 @@ class Supervisor:
                 self._records.log(text)
             case do.Spawn():
                 self._spawn(effect)
-            case do.HoldStandbys(place, node):
+            case do.PrepareStandbys(place, node):
                 self._launcher.listed_devices = len(self._job.devices)
-                self._launcher.hold_standbys(self._job.ledger, place, node)
+                self._launcher.prepare_standbys(self._job.ledger, place, node)
             case _ if isinstance(effect, do.RankEffect) and self._recovery is not None:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
             case do.Forward(number):

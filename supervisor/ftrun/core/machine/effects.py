@@ -36,7 +36,7 @@ class Spawn(NamedTuple):
     round: int = 1
 
 
-class HoldStandbys(NamedTuple):
+class PrepareStandbys(NamedTuple):
     """This member waits as a spare: have standbys ready for a start at a place that may be like this (`Spawn`)."""
 
     place: RankPlace | None
@@ -128,7 +128,7 @@ Effect = (
     Persist
     | LogLine
     | Spawn
-    | HoldStandbys
+    | PrepareStandbys
     | RankEffect
     | Forward
     | Investigate
