@@ -16,7 +16,7 @@ from ftrun.core.text import sentences
 from ftrun.messages import records
 from ftrun.messages.group_view import MemberRow
 from ftrun.records import group
-from ftrun.records.group import GroupNow
+from ftrun.records.group import GroupNow, own_row
 from ftrun.records.run_snapshot import read_snapshot
 from ftrun.records.rundir import NoRunDir
 from ftrun.records.snapshot import Snapshot

@@ -28,7 +28,7 @@ from ftrun.core.group.places import MOST_PAIRS
 from ftrun.core.group.world import MOST_RUNS
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
-from ftrun.messages.codec import Codec, Malformed, Value, parse_object
+from ftrun.messages.codec import Codec, Malformed, Value, one_line, parse_object
 
 SCHEMA: Final = 8
 ORDER: Final = b"order"
@@ -218,8 +218,7 @@ def bounded(report: Report) -> Report:
 
 def line(value: str) -> str:
     """One printable line for a terminal."""
-    value = value[:TEXT]
-    return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
+    return one_line(value[:TEXT])
 
 
 def _check_ranks(ranks: Ranks) -> None:
