@@ -213,8 +213,6 @@ def read_report(run_dir: str, member: int, attempt: int) -> str:
 def read_file(run_dir: str, member: int, what: What, attempt: int, rank: int | None = None) -> bytes:
     """A file of that member, from any member that runs; UserError if it cannot be had.  `attempt` 0: the last one with
     a report.  `rank`: only that rank of its present stacks."""
-    from ftctl.orders import PATIENCE, exchange
-
     content = b""
     while True:
         patience = COLLECTED if what == "present stacks" and not content else PATIENCE
