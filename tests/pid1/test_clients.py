@@ -16,7 +16,7 @@ from ftrun.core.group.messages import Report
 from ftrun.core.machine import events as ev
 from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import Line
-from ftrun.host.reaper import Change
+from ftrun.host.reaper import ChildChange
 from ftrun.messages import messenger
 from ftrun.messages import probe as probe_messages
 from ftrun.messages.codec import Protocol
@@ -80,7 +80,7 @@ def test_of_a_helper_that_has_ended_nothing_is_kept(clients: Clients) -> None:
         assert helper.pid not in [process.pid for process in tree.members()]
         helper.kill()
         helper.wait()
-        clients.clients.child_changed(Change(helper.pid, os.CLD_KILLED, signal.SIGKILL), kit.NOW)
+        clients.clients.child_changed(ChildChange(helper.pid, os.CLD_KILLED, signal.SIGKILL), kit.NOW)
         sizes.add(len(tree._excluded))
     assert len(sizes) == 1
 

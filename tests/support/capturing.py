@@ -65,7 +65,7 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
 
     for attempt in range(int(attempts)):
         helpers.send(HELPER, messages.OUTPUT_REQUESTS.dump(messages.AttemptBegins(attempt + 1, time.monotonic())))
-        child = spawn.spawn(command, dict(os.environ), caught.inherited, streams=captured.streams())
+        child = spawn.spawn(spawn.Start(command, dict(os.environ), captured.streams()), caught.inherited)
         running = child.pid
         while running:
             turn()

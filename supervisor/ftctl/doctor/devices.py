@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from ftctl.doctor.finding import Outcome
-from ftrun.accelerators.ascend import ASCEND
-from ftrun.accelerators.nvidia import NVIDIA
+from ftrun.accelerators.table import ASCEND, NVIDIA
 from ftrun.core.text.sentences import several, short
 from ftrun.helpers.probe.ascend import find_tool
 from waitproof import children

@@ -33,9 +33,7 @@ from ftrun.host.console import Console, create
 from ftrun.host.journal import Journal, RunDirError, write_message
 from ftrun.host.output_pipes import RankOutput
 from ftrun.messages import records
-from ftrun.platforms.base import number
-from ftrun.platforms.modelarts import END_GRACE
-from ftrun.platforms.table import SCHEDULES
+from ftrun.platforms import END_GRACE, SCHEDULES, number
 from ftrun_hooks import layout
 
 if TYPE_CHECKING:

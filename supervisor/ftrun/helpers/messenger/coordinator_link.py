@@ -40,7 +40,7 @@ NAME: Final = 100  # characters
 class MemberProcess:
     """One ftrun process of a member."""
 
-    def __init__(self, hello: peers.Hello, hello_frame: bytes = b"") -> None:
+    def __init__(self, hello: peers.MemberHello, hello_frame: bytes = b"") -> None:
         self.hello, self.hello_frame = hello, hello_frame
         self.id, self.fd = b"", -1  # of its connection, if there is one
         self.report, self.seq, self.state = b"", 0, ""

@@ -17,7 +17,7 @@ from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Attempt, Fault, Ledger
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import devices
-from ftrun.host.reaper import Change
+from ftrun.host.reaper import ChildChange
 from ftrun.pid1.clients.base import Client, Context, Record, StandbyRequest, Standbys
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Clients:
             if entry.runs is None:
                 entry.load()
 
-    def child_changed(self, change: Change, now: float) -> None:
+    def child_changed(self, change: ChildChange, now: float) -> None:
         if self._standbys is not None:
             self._standbys.child_changed(change, now)
         if change.ended:
