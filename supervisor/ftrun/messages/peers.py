@@ -1,11 +1,11 @@
 """Messages between the messengers of a group, and to their PID 1: values of `core.group` to JSON, and back.
 
-A member always sends four frames: its `MemberHello`, its `Report`, its `Pulse` or nothing, and its time.  Rank 0 answers each
-message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the reason, FINAL,
-OVER or nothing]: it can never join, or the group has ended without it.  A coordinator that has a lease in a shared
-folder adds a frame to an order, its stamp, and a member that shares it adds a `LeaseView` to each message.  A messenger
-whose PID 1 has died sends BYE after its `MemberHello`.  One that is about to reconnect, because no answer comes, sends RENEW,
-so that the end of the old connection does not count as the end of the member.
+A member always sends four frames: its `MemberHello`, its `Report`, its `Pulse` or nothing, and its time.  Rank 0
+answers each message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the
+reason, FINAL, OVER or nothing]: it can never join, or the group has ended without it.  A coordinator that has a lease
+in a shared folder adds a frame to an order, its stamp, and a member that shares it adds a `LeaseView` to each
+message.  A messenger whose PID 1 has died sends BYE after its `MemberHello`.  One that is about to reconnect, because
+no answer comes, sends RENEW, so that the end of the old connection does not count as the end of the member.
 """
 
 import json
