@@ -11,7 +11,7 @@ from typing import Final
 
 from ftrun.core.group.waits import Waits, WaitsAnswer
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.messages.codec import Codec, Malformed, Value, parse_object
+from ftrun.messages.codec import Codec, Malformed, Value, one_line, parse_object
 
 OWN_FILE: Final = "waits.json"  # the `Waits` of this member, written by the helper `evidence`
 ANSWER_FILE: Final = "group_waits.json"  # the last `WaitsAnswer` of rank 0, written by the messenger
@@ -75,9 +75,4 @@ def _load(kind: type[Value], content: bytes, limit: int) -> Value:
     return _CODEC.value(kind, parse_object(content, limit))
 
 
-def _text(value: str) -> str:
-    value = value[:TEXT]
-    return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
-
-
-_CODEC: Final = Codec(_text)
+_CODEC: Final = Codec(lambda text: one_line(text[:TEXT]))
