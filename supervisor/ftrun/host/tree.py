@@ -159,14 +159,25 @@ class Tree:
         environment = procfs.environment(process.pid)
         return self._marker in environment and f"LOCAL_RANK={local_rank}".encode() in environment
 
-    def is_empty(self) -> bool:
-        """Return whether no process is left, by the kernel's list of ftrun's children: a listing of /proc could miss a
-        concurrent fork.
+    def has_ended(self, listed: bool = False) -> bool:
+        """Return whether no process of the command is left, reaped or not, without a listing of /proc, which takes long
+        where there are many processes.  `listed`: such a listing has found none; where the kernel has no list of
+        children, that is needed."""
+        pids = procfs.children(self._pid)
+        if self.processes or not (pids or listed) or not self.is_empty(pids):
+            return False
+        self._asked.clear()
+        self._spared.clear()
+        return True
+
+    def is_empty(self, pids: Sequence[int] | None = None) -> bool:
+        """Return whether no process is left, by the kernel's list of ftrun's children (`pids`): a listing of /proc
+        could miss a concurrent fork.
 
         Each member is a descendant of a child of ftrun, new children are put at the end of that list, and only reaping
         by ftrun removes one.  A zombie may have been alive when it was listed: it has to be reaped first.
         """
-        children = [procfs.stat(pid) for pid in procfs.children(self._pid)]
+        children = map(procfs.stat, procfs.children(self._pid) if pids is None else pids)
         return all(s and not s.ended and (self._is_excluded(s) or self._foreign(s)) for s in children)
 
     def _foreign(self, process: Stat) -> bool:

@@ -14,8 +14,9 @@ RECHECK_EACH = 0.0001  # s; added for each member, so that listing stays cheaper
 
 
 class TreeKiller:
-    """`awaited`: members that the last listing showed and that were not reaped since.  The next listing is due when
-    none are left, or at `recheck_at`.  `dead`: the pids that got SIGKILL in the attempt that has ended."""
+    """`awaited`: members that the last listing showed and that were not reaped since.  The next look is due at
+    `recheck_at`: at once when the last of them was reaped.  `dead`: the pids that got SIGKILL in the attempt that has
+    ended."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -37,6 +38,8 @@ class TreeKiller:
 
     def terminate(self, in_turn: bool = False) -> list[ev.Event]:
         self._in_turn = in_turn
+        if self._tree.has_ended():
+            return self._ended()
         return self._evaluate(self._tree.terminate_orphans() if in_turn else self._tree.terminate())
 
     def kill(self) -> list[ev.Event]:
@@ -48,7 +51,16 @@ class TreeKiller:
         return events
 
     def check(self) -> list[ev.Event]:
+        if self._tree.has_ended():
+            return self._ended()
         return self._evaluate(self._tree.terminate_orphans() if self._in_turn else self._tree.members())
+
+    def reaped(self, pid: int) -> None:
+        """A process was reaped.  After the last one that is awaited, nothing has to be waited for any more."""
+        if pid in self.awaited:
+            self.awaited.remove(pid)
+            if not self.awaited:
+                self.recheck_at = 0.0
 
     def inspect(self) -> list[ev.Event]:
         """Name the processes that survived SIGKILL; TreeEnded if none is left after all."""
@@ -70,7 +82,9 @@ class TreeKiller:
         self.recheck_at = time.monotonic() + RECHECK + len(members) * RECHECK_EACH
         if members and self._tree.beyond_reach(members):
             return [self._survived(members)]
-        if members or self._tree.processes or not self._tree.is_empty():
-            return []
+        return [] if members or not self._tree.has_ended(listed=True) else self._ended()
+
+    def _ended(self) -> list[ev.Event]:
+        self.awaited = set()
         self.dead, self._killed, self._in_turn = self._killed, set(), False
         return [ev.TreeEnded(time.monotonic(), len(self.dead))]

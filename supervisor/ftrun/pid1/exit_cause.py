@@ -20,6 +20,14 @@ LOOK: Final = 0.05  # s between two looks whether it has left an exception meanw
 EXITING: Final = 10.0  # s for a process to exit after its exception, while the group waits
 
 
+def load_rest() -> None:
+    """Load what is needed after a failure, once the command has started.  At the failure the disk may be gone, or no
+    file descriptor free to read a module with; and loading it takes longer than ending eight ranks."""
+    from ftrun.core.rules import crash_causes, first_death, taken_port  # noqa: F401
+    from ftrun.core.text import recurrences  # noqa: F401
+    from ftrun.host import output_files, tracebacks  # noqa: F401
+
+
 class ExitCause:
     """The cause for the attempt that was spawned last; one at a time."""
 
