@@ -49,10 +49,10 @@ tree.reaped(command)
 print("orphan", names(killer.check()))
 end(inner)
 listings.clear()
-print("none", names(killer.check()), names(killer.terminate()), listings)
+print("none", *(names(step()) for step in (killer.check, killer.terminate, killer.kill)), listings)
 end(helper)
 """
-    assert shown(code) == "unreaped []\norphan []\nnone ['TreeEnded'] ['TreeEnded'] []\n"
+    assert shown(code) == "unreaped []\norphan []\nnone ['TreeEnded'] ['TreeEnded'] ['TreeEnded'] []\n"
 
 
 def test_where_the_kernel_has_no_list_of_children_a_listing_decides() -> None:

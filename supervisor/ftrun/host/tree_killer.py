@@ -43,6 +43,8 @@ class TreeKiller:
         return self._evaluate(self._tree.terminate_orphans() if in_turn else self._tree.terminate())
 
     def kill(self) -> list[ev.Event]:
+        if self._tree.has_ended():
+            return self._ended()
         killed = self._tree.kill()
         self._killed |= {member.pid for member in killed.members if not self._tree.is_not_permitted(member)}
         events = self._evaluate(killed.members)
