@@ -5,9 +5,9 @@ import sys
 
 PRELUDE = """
 import os, signal
+from ftrun.core.machine import effects as do
 from ftrun.host import procfs, spawn
-from ftrun.host.tree import Tree
-from ftrun.host.tree_killer import TreeKiller
+from ftrun.host.tree import Tree, TreeKiller
 spawn.become_subreaper()
 tree = Tree(b"A=B")
 killer = TreeKiller(tree)
@@ -26,6 +26,8 @@ def waiting(inner=False):
 def end(pid):
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
+def terminate():
+    return killer.perform(do.Terminate())
 def names(events):
     return [type(one).__name__ for one in events]
 helper, _ = waiting()
@@ -49,7 +51,7 @@ tree.reaped(command)
 print("orphan", names(killer.check()))
 end(inner)
 listings.clear()
-print("none", *(names(step()) for step in (killer.check, killer.terminate, killer.kill)), listings)
+print("none", *(names(step()) for step in (killer.check, killer.kill, terminate)), listings)
 end(helper)
 """
     assert shown(code) == "unreaped []\norphan []\nnone ['TreeEnded'] ['TreeEnded'] ['TreeEnded'] []\n"
