@@ -14,12 +14,19 @@ from ftrun.pid1.clients.registry import Clients
 
 if TYPE_CHECKING:
     from ftrun.core.rules.crash_causes import Traceback
-if TYPE_CHECKING:
     from ftrun.core.rules.first_death import Death
 
 OTHER_RANKS: Final = 1.0  # s for the rank that caused the failure of the first one to end as well
 LOOK: Final = 0.05  # s between two looks whether it has left an exception meanwhile, and all are known
 EXITING: Final = 10.0  # s for a process to exit after its exception, while the group waits
+
+
+def load_rest() -> None:
+    """Load what is needed after a failure, once the command has started.  At the failure the disk may be gone, or no
+    file descriptor free to read a module with; and loading it takes longer than ending eight ranks."""
+    from ftrun.core.rules import crash_causes, first_death  # noqa: F401
+    from ftrun.core.text import recurrences  # noqa: F401
+    from ftrun.host import output_pipes, tracebacks  # noqa: F401
 
 
 class RankProcesses:

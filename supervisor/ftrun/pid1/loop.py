@@ -29,11 +29,11 @@ from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.standard_input import StandardInput
 from ftrun.host.terminal import JobControl
 from ftrun.host.tree import TreeKiller
+from ftrun.pid1 import exit_cause
 from ftrun.pid1.at_end import LastRequests, give_up, job_exit
 from ftrun.pid1.bootstrap import PhaseContext, Setup, SetupError, prepare, with_group
 from ftrun.pid1.clients.base import SETTLED, Context
 from ftrun.pid1.clients.registry import Clients
-from ftrun.pid1.exit_cause import ExitCause, RankProcesses
 from ftrun.pid1.launching import Launcher, tidy
 from ftrun.pid1.record_writer import RecordWriter
 from ftrun.pid1.state_file import StateFile
@@ -96,11 +96,12 @@ class Supervisor:
         self._launcher = launcher(command, setup, self._control, self._poll, self._output_pipes, group)
         self._clients = Clients(context, self._launcher.standby_request)
         self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
-        self._tree_killer, self._ranks = TreeKiller(self._tree), RankProcesses()
+        self._tree_killer, self._ranks = TreeKiller(self._tree), exit_cause.RankProcesses()
         self._early_changes = list[reaper.ChildChange]()  # of ranks before all have executed
+        self._has_read_last = False  # heartbeats of the processes that were reaped together
         self._exit: do.Exit | None = None
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
-        self._exit_cause = ExitCause(self._beats.path, self._clients)
+        self._exit_cause = exit_cause.ExitCause(self._beats.path, self._clients)
         self._state_file = StateFile(setup, self._policy, command, self._launcher.standby_request, group)
         sources = self._clients, self._state_file, lambda: self._job, self._policy
         self._records = RecordWriter(setup, command, phase.name, *sources)
@@ -215,6 +216,7 @@ class Supervisor:
             if self._settled_at is not None and now >= self._settled_at:
                 self._settled_at = None
                 self._clients.load_rest()
+                exit_cause.load_rest()
                 tidy(self._beats.path)
             self._clients.supervise(now)
         self._records.write_those_of_helpers()
@@ -261,10 +263,11 @@ class Supervisor:
     def _reap(self, now: float) -> None:
         """Reap every child that changed, including adopted orphans; only the end of the command itself is an event."""
         changes, more = reaper.reap()
+        self._has_read_last = False
         for change in changes:
             self._clients.child_changed(change, now)
             if change.ended:
-                self._tree_killer.awaited.discard(change.pid)
+                self._tree_killer.reaped(change.pid)
             if change.pid in self._tree.processes and self._launcher.awaits(change.pid):
                 self._launched(now)  # the report of an exec comes before what the process does
             if change.pid in self._tree.processes:
@@ -297,7 +300,9 @@ class Supervisor:
         local_rank = self._tree.reaped(change.pid)
         if not self._tree.processes:
             self._control.take_back()
-        self._read_beats(now, ended=True)  # its last heartbeats count
+        if not self._has_read_last:  # its last heartbeats count
+            self._has_read_last = True
+            self._read_beats(now, ended=True)
         watched = isinstance(self._job.phase, Launching | Starting | Running | Suspect)
         status = (change.status, None) if change.how == os.CLD_EXITED else (None, change.status)
         end = ev.CommandExited(now, *status)
