@@ -208,7 +208,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "rule": "the rule of `core/rules/crash_causes.py` that gave the cause",
             "rank": "with `--nproc-per-node`: the rank whose end this is",
             "oom_kills": "the number of processes that the kernel killed for lack of memory",
-            "stack": "of a Python process that a signal ended, the innermost call first",
+            "stack": "of a Python process that an exception or a signal ended, the innermost call first",
             "output": "the files into which its output goes, where they are not in the run dir, and their sizes then",
         },
     ),
@@ -235,7 +235,8 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {"stood": "seconds of the pause in which no rank has moved, up to now; `null`: not known"},
     ),
     "frozen": (
-        "ftrun did not run for 10 s or more: it was suspended, perhaps with its whole container or machine",
+        "ftrun did not run for 10 s or more: it was suspended, perhaps with its whole container or machine; while "
+        "the command ran, that time is lost (`paused`)",
         {"seconds": "for how long"},
     ),
     "standby": (

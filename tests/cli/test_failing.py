@@ -183,6 +183,13 @@ def test_crash_keeps_its_stack(runs: Runs) -> None:
     assert "Stack of the crash, the innermost call first:" in shown.stdout
 
 
+def test_an_exception_keeps_its_stack_without_any_output(runs: Runs) -> None:
+    run = runs.run(*program(runs, "def step(): raise ValueError('a|b')\ndef main():\n    step()\nmain()"))
+    assert run.wait() == 1, run.log()
+    (exited,) = run.named("exited")
+    assert exited["stack"] == ["train.py:2 in step", "train.py:4 in main", "train.py:5 in <module>"]
+
+
 def test_report_has_the_end_of_output_that_goes_into_a_file(runs: Runs) -> None:
     words = program(
         runs, "print('loading', flush=True); print('bad batch 7', file=sys.stderr, flush=True); sys.exit(3)"

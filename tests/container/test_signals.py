@@ -60,6 +60,19 @@ def test_the_processes_of_the_command_get_no_signal(start: Starter, mode: Mode, 
     assert recorder.got(1, of_child=True) in ([signal.SIGTERM], [signal.SIGTERM, signal.SIGCONT])
 
 
+def test_a_signal_to_the_process_group_of_ftrun_reaches_the_command_once(
+    start: Starter, mode: Mode, recorder: Recorder
+) -> None:
+    run = start(*recorder.alone, mode=mode)
+    recorder.ready()
+    group = os.getpgid(run.pid)
+    assert group != os.getpgrp(), "not that of this test"
+    os.killpg(group, signal.SIGWINCH)  # which leaves the `unshare` around it alone
+    run.kill(signal.SIGTERM)
+    assert recorder.got(2) == [signal.SIGWINCH, signal.SIGTERM]
+    assert run.wait() == 0
+
+
 # On SIGTERM it needs ten more answers of its worker, which has no handler of its own, before it saves.
 SAVER = """
 import multiprocessing, os, signal, sys

@@ -105,7 +105,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 class Numbers(Dataset):
     def __len__(self): return 4
     def __getitem__(self, i):
-        own_slot = sys.modules['ftrun_hooks._slot'].own_slot
+        own_slot = sys.modules['ftrun_hooks._beat'].own_slot
         in_worker = os.environ['MAIN'] != str(os.getpid())
         return i + 100 * in_worker + 1000 * (own_slot.words is None and not own_slot.settled)
 class Stream(IterableDataset):

@@ -36,7 +36,7 @@ def program(folder: Path, package: str) -> dict[str, Any]:
     plugins = importlib.import_module(f"{pl.__name__}.plugins.io")
     tuner = importlib.import_module(f"{pl.__name__}.tuner")
     from ftrun_hooks import lightning as hooks
-    from ftrun_hooks._slot import own_slot
+    from ftrun_hooks._beat import own_slot
 
     beat_dir = Path(os.environ.pop("FTRUN_BEAT_DIR"))
     notes: list[str] = []

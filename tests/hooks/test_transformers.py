@@ -43,7 +43,7 @@ def program(folder: Path) -> dict[str, Any]:
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    from ftrun_hooks._slot import own_slot
+    from ftrun_hooks._beat import own_slot
     from ftrun_hooks.transformers import FtrunCallback
 
     beat_dir = Path(os.environ.pop("FTRUN_BEAT_DIR"))
