@@ -25,19 +25,24 @@ class Sharing(Pair):
         self.state, self.shape = self.folder / "state", shape
         self.state.mkdir()
 
-    def start(self, rank: int, *options: str, **more: Any) -> Run:
-        sharing = ("--group-size", self.shape, "--peer-timeout", "5s", "--state-dir", str(self.state))
+    def start(self, rank: int, *options: str, state: Path | None = None, **more: Any) -> Run:
+        """`state`: another folder than the shared one."""
+        sharing = ("--group-size", self.shape, "--peer-timeout", "5s", "--state-dir", str(state or self.state))
         return super().start(rank, *sharing, *options, **more)
 
     def schedule(self, *options: str, size: int = 2) -> list[Run]:
         """New containers."""
-        self.folder = self.runs.folder / f"schedule-{time.monotonic_ns()}"
-        self.folder.mkdir()
-        (self.folder / "secret").write_text("x" * 32)
+        self.anew()
         found = [self.start(rank, *options) for rank in range(size)]
         for run in found:
             run.until("first_beat")
         return found
+
+    def anew(self) -> None:
+        """The next containers have disks of their own."""
+        self.folder = self.runs.folder / f"schedule-{time.monotonic_ns()}"
+        self.folder.mkdir()
+        (self.folder / "secret").write_text("x" * 32)
 
     @property
     def places(self) -> list[Path]:
@@ -90,6 +95,25 @@ def test_members_do_not_give_up_before_the_takeover(runs: Runs) -> None:
     for run in started[1:]:
         run.until("spawned", 2)
         assert "contact with rank 0" not in run.stderr
+
+
+@pytest.mark.slow
+def test_a_new_member_0_does_not_start_alone_in_an_empty_mount_point(runs: Runs) -> None:
+    """The folder is not mounted there, and another member has the lease in it."""
+    pair = Sharing(runs, "1:2")
+    first, second = pair.schedule("--wait-peer", "1s")
+    wait_for(lambda: json.loads(pair.places[-1].read_text())["witnesses"], "a lease with a witness")
+    os.kill(first.pid, signal.SIGKILL)
+    second.until("spawned", 2)
+    pair.anew()
+    point = pair.folder / "point"
+    point.mkdir()
+    new = pair.start(0, "--wait-peer", "1s", state=point)
+    assert new.wait() == 195
+    assert "nothing shows that the state dir here is the one that they share" in new.stderr, new.stderr
+    assert not new.named("spawned")
+    assert second.process.poll() is None
+    assert len(second.named("spawned")) == 2
 
 
 @pytest.mark.slow

@@ -144,6 +144,11 @@ class GroupLink:
         group, views = link.group, link.lease_views
         witnesses = {who for who, (view, _) in views.items() if view.life == self._address.life}
         places, place = group.order.places, keeper.place
+        elsewhere = any(view.binding and view.life != self._address.life for view, _ in views.values())
+        if keeper.shared:
+            link.folder_proved(now)
+        elif elsewhere and keeper.holds:
+            link.lease_foreign(0, None, now)  # the folder here is not that of the others
         if keeper.holds and not keeper.has_renewed:
             keeper.take(self._endpoint, group.epoch, places, witnesses)
             return
@@ -169,7 +174,7 @@ class GroupLink:
             keeper.take(self._endpoint, group.epoch, places, witnesses, group.all_new)
         if place is not None and lease.is_binding(place):
             link.lease_foreign(place.rank, takes_at, now)
-        elif any(view.binding and view.life != self._address.life for view, _ in views.values()):
+        elif elsewhere:
             link.lease_foreign(0, None, now)  # the folder cannot be read here
 
     def _mark_end(self, keeper: LeaseKeeper, link: "CoordinatorLink", now: float) -> None:
@@ -222,9 +227,8 @@ class GroupLink:
                 self._before = change.before
             if now >= self._held_until(keeper, self._leading):
                 return  # it was taken long ago, and the answer came too late: it has to be renewed first
-            if self._ended or self._leading.group.lease_state != "held":
-                self._leading.lease_taken(self._before or change.before, now)
-            self._ended, self._before = False, None
+            self._before = self._before or change.before
+            self._count_lease(keeper, self._leading, now)
             return
         before = change.before
         assert before is not None
@@ -239,6 +243,14 @@ class GroupLink:
                 self._tenure = 0.0
             keeper.bound, self._ended, self._before = set(), False, None
             self._follow(place.endpoint)
+
+    def _count_lease(self, keeper: LeaseKeeper, link: "CoordinatorLink", now: float) -> None:
+        """The lease has been taken, which counts once it is known that the folder is shared."""
+        if not keeper.shared:
+            return
+        if self._ended or link.group.lease_state != "held":
+            link.lease_taken(self._before, now)
+        self._ended, self._before = False, None
 
     def _tell_tenure(self, until: float) -> None:
         found = None if until == math.inf else until
