@@ -8,6 +8,7 @@ its address in the folder, and the one before becomes a member like any other.
 import math
 import socket
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group import lease
@@ -20,7 +21,7 @@ from ftrun.helpers.messenger.lease_keeper import Change, LeaseKeeper
 from ftrun.helpers.messenger.transport import LATE, RESUMED
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
-from ftrun.messages.group_view import FileRequest
+from ftrun.messages.group_view import FileRequest, MemberRow
 
 if TYPE_CHECKING:
     from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
@@ -42,6 +43,7 @@ class GroupLink:
         self._endpoint = address.endpoint  # of the coordinator
         is_fixed = (address.least or address.size - address.spares) == address.size
         self._lives = KnownLives(joined=is_fixed)
+        self._rows: Mapping[int, MemberRow] = {}  # of all members, as the link before knew them
         self._keeper = LeaseKeeper(address, lines) if address.folder else None
         self._ended = False  # the lease, so that the ranks here stop
         self._before: Place | None = None  # that of another one, until the coordinator here knows that it is over
@@ -270,6 +272,7 @@ class GroupLink:
         self._close_link()
         self._endpoint = endpoint
         self._leading = CoordinatorLink(self._address._replace(endpoint=endpoint), self._beat_dir, self._lines)
+        self._leading.view.adopt(self._rows)
         if self._report is not None:
             self._tell(self._report, time.monotonic())
 
@@ -281,11 +284,13 @@ class GroupLink:
         self._following = MemberLink(
             self._address._replace(endpoint=endpoint), self._beat_dir, self._lines, self._lives
         )
+        self._following.view.adopt(self._rows)
         if self._report is not None:
             self._tell(self._report, time.monotonic())
 
     def _close_link(self) -> None:
         if self._leading is not None or self._following is not None:
+            self._rows = self._link.view.rows
             self._link.close(False)
             self._lives.connected()
         self._leading = self._following = None
