@@ -5,7 +5,9 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,10 @@ class Sharing(Pair):
         sharing = ("--group-size", self.shape, "--peer-timeout", "5s", "--state-dir", str(state or self.state))
         return super().start(rank, *sharing, *options, **more)
 
-    def schedule(self, *options: str, size: int = 2) -> list[Run]:
+    def schedule(self, *options: str, size: int = 2, prefix: Sequence[str] = ()) -> list[Run]:
         """New containers."""
         self.anew()
-        found = [self.start(rank, *options) for rank in range(size)]
+        found = [self.start(rank, *options, prefix=prefix) for rank in range(size)]
         for run in found:
             run.until("first_beat")
         return found
@@ -50,7 +52,7 @@ class Sharing(Pair):
         return sorted(found, key=lambda one: int(one.name))
 
 
-@pytest.mark.parametrize("shape", ["2", "1:2"])
+@pytest.mark.parametrize("shape", [pytest.param("2", marks=pytest.mark.slow), "1:2"])
 def test_the_next_schedule_starts_at_once_and_goes_on(runs: Runs, shape: str) -> None:
     pair = Sharing(runs, shape)
     for _ in range(2):
@@ -60,16 +62,9 @@ def test_the_next_schedule_starts_at_once_and_goes_on(runs: Runs, shape: str) ->
         os.kill(first.pid, signal.SIGTERM)
         assert {first.wait(), second.wait()} <= {143, 195}
         assert len(first.named("spawned")) == len(second.named("spawned")) == 1
+        if shape != "2":
+            assert json.loads(pair.places[-1].read_text())["over"], "a clean end ends the lease too"
     assert bool(pair.places) == (shape != "2")
-
-
-def test_a_clean_end_ends_the_lease_too(runs: Runs) -> None:
-    pair = Sharing(runs, "1:2")
-    first, second = pair.schedule()
-    wait_for(lambda: len(pair.places) > 1, "a lease that is renewed")
-    os.kill(first.pid, signal.SIGTERM)
-    assert {first.wait(), second.wait()} <= {143, 195}
-    assert json.loads(pair.places[-1].read_text())["over"]
 
 
 def test_the_lease_of_a_killed_schedule_does_not_stop_the_next_one(runs: Runs) -> None:
@@ -86,6 +81,7 @@ def test_the_lease_of_a_killed_schedule_does_not_stop_the_next_one(runs: Runs) -
     assert alive(first.pid)
 
 
+@pytest.mark.slow
 def test_members_do_not_give_up_before_the_takeover(runs: Runs) -> None:
     """A wait that is shorter than the lease."""
     pair = Sharing(runs, "2:3")
@@ -144,6 +140,32 @@ def test_a_helper_of_the_lease_that_dies_is_started_again(runs: Runs) -> None:
     shutil.rmtree(pair.places[-1].parent)
     wait_for(lambda: len(pair.places) > 2, "a lease that goes on in a new folder")
     assert len(first.named("spawned")) == 1
+
+
+@pytest.mark.slow
+def test_a_folder_that_becomes_read_only_and_lies_about_times_disturbs_nobody(runs: Runs) -> None:
+    pair = Sharing(runs, "1:2")
+    if subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+        pytest.skip("no mount namespaces here")
+    own = ("unshare", "-m", "sh", "-ec", 'mount --bind "$0" "$0"; exec "$@"', str(pair.state))
+    started = pair.schedule("--wait-peer", "1s", prefix=own)
+
+    def remount(how: str) -> None:
+        for run in started:
+            where = ["nsenter", "-m", "-t", str(run.pid), "mount", "-o", f"remount,bind,{how}", str(pair.state)]
+            subprocess.run(where, check=True)
+
+    wait_for(lambda: len(json.loads(pair.places[-1].read_text())["witnesses"]) == 1, "a lease with a witness")
+    remount("ro")
+    newest = len(pair.places)
+    for place in pair.places:
+        os.utime(place, (4e9, 4e9) if int(place.name) % 2 else (0, 0))
+    time.sleep(2 * lease.length(5.0, 6.0))  # what must not happen meanwhile
+    assert len(pair.places) == newest
+    remount("rw")
+    wait_for(lambda: len(pair.places) > newest + 2, "a lease that is renewed")
+    assert [len(run.named("spawned")) for run in started] == [1, 1]
+    assert all(run.process.poll() is None for run in started)
 
 
 @pytest.mark.slow
