@@ -19,6 +19,13 @@ from support.runs import Run, Runs, alive, descendants, wait_for, words
 from support.runs import runs as runs
 
 
+def mounting(what: str, folder: Path) -> tuple[str, ...]:
+    """The words before a program that sees this folder through a mount of its own."""
+    if subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip("no mount namespaces here")
+    return "unshare", "-m", "sh", "-ec", f'mount {what}; exec "$@"', str(folder)
+
+
 class Sharing(Pair):
     """Members that share a state dir.  `shape`: as for --group-size."""
 
@@ -27,9 +34,8 @@ class Sharing(Pair):
         self.state, self.shape = self.folder / "state", shape
         self.state.mkdir()
 
-    def start(self, rank: int, *options: str, state: Path | None = None, **more: Any) -> Run:
-        """`state`: another folder than the shared one."""
-        sharing = ("--group-size", self.shape, "--peer-timeout", "5s", "--state-dir", str(state or self.state))
+    def start(self, rank: int, *options: str, **more: Any) -> Run:
+        sharing = ("--group-size", self.shape, "--peer-timeout", "5s", "--state-dir", str(self.state))
         return super().start(rank, *sharing, *options, **more)
 
     def schedule(self, *options: str, size: int = 2, prefix: Sequence[str] = ()) -> list[Run]:
@@ -102,9 +108,7 @@ def test_a_new_member_0_does_not_start_alone_in_an_empty_mount_point(runs: Runs)
     os.kill(first.pid, signal.SIGKILL)
     second.until("spawned", 2)
     pair.anew()
-    point = pair.folder / "point"
-    point.mkdir()
-    new = pair.start(0, "--wait-peer", "1s", state=point)
+    new = pair.start(0, "--wait-peer", "1s", prefix=mounting('-t tmpfs none "$0"', pair.state))
     assert new.wait() == 195
     assert "nothing shows that the state dir here is the one that they share" in new.stderr, new.stderr
     assert not new.named("spawned")
@@ -145,10 +149,7 @@ def test_a_helper_of_the_lease_that_dies_is_started_again(runs: Runs) -> None:
 @pytest.mark.slow
 def test_a_folder_that_becomes_read_only_and_lies_about_times_disturbs_nobody(runs: Runs) -> None:
     pair = Sharing(runs, "1:2")
-    if subprocess.run(["unshare", "-m", "true"], check=False).returncode:
-        pytest.skip("no mount namespaces here")
-    own = ("unshare", "-m", "sh", "-ec", 'mount --bind "$0" "$0"; exec "$@"', str(pair.state))
-    started = pair.schedule("--wait-peer", "1s", prefix=own)
+    started = pair.schedule("--wait-peer", "1s", prefix=mounting('--bind "$0" "$0"', pair.state))
 
     def remount(how: str) -> None:
         for run in started:
