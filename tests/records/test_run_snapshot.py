@@ -12,10 +12,11 @@ import pytest
 
 from ftctl.verbs.status import condition
 from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
+from ftrun.core.rules.liveness import Limits
 from ftrun.core.text import sentences
 from ftrun.messages import records
 from ftrun.messages.group_view import MemberRow
-from ftrun.records import group
+from ftrun.records import group, state
 from ftrun.records.group import GroupNow
 from ftrun.records.member_row import row
 from ftrun.records.run_snapshot import read_snapshot
@@ -129,6 +130,20 @@ def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
     found = seen(run)
     assert found.ranks == ()
     assert found.next == f"{sentences.HANGS_UNDETECTED[0].upper()}{sentences.HANGS_UNDETECTED[1:]}."
+
+
+def test_without_heartbeats_only_the_rules_that_apply_are_named(run: MadeRun) -> None:
+    run.status["phase"] = "starting"
+    auto = run.limits._replace(hang=None, auto=True, idle=1800.0)
+    for found, limits, accelerator in (
+        ("only deadlocks can be found", auto, False),
+        ("only deadlocks and idleness can be found", auto, True),
+        ("only deadlocks and idleness can be found", auto._replace(idle_given=True), False),
+        ("only a first heartbeat that does not come can be found", auto._replace(auto=False, start=60.0), False),
+        ("no hang can be found", auto._replace(auto=False), False),
+    ):
+        run.limits, run.attempt["accelerator"] = limits, accelerator
+        assert str(seen(run).heartbeats).startswith(f"none so far: {found}; PyTorch, MindSpore")
 
 
 def test_what_a_job_waits_for_is_shown(run: MadeRun) -> None:
@@ -614,3 +629,7 @@ def test_a_full_disk_is_a_problem(run: MadeRun, monkeypatch: pytest.MonkeyPatch)
     shown = read_snapshot(path)
     assert headline(shown).startswith("THE DISK OF THE RUN DIR IS FULL, what follows may be out of date: running")
     assert lines(shown)[0].startswith("do          free space on the disk of")
+
+
+def test_every_limit_is_checked() -> None:
+    assert state.LIMITS.keys() == set(Limits._fields)
