@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core.rules import spin
+from ftrun.core.rules import liveness
 from support.device.nvml import BUSY, SPINNING, FakeNvml
 from support.evidence_job import needs_spy
 from support.runs import Runs, python
@@ -39,4 +39,4 @@ def test_a_rank_that_waits_for_its_device_is_found_within_two_minutes_without_an
     (hang,) = run.named("hang")
     assert (hang["rule"], hang["rank"]) == ("device-wait", 0)
     assert "waits for its device at" in str(hang["mechanism"])
-    assert hang["age"] < spin.WITHIN
+    assert hang["age"] < liveness.DEVICE_WAIT_WITHIN

@@ -15,6 +15,7 @@ from ftrun.core.group.membership import (
     Effects,
     Ended,
     Event,
+    FolderProved,
     Gathering,
     JoiningHindered,
     LifeEnded,
@@ -165,9 +166,11 @@ def test_it_starts_at_once_where_the_earlier_one_has_left() -> None:
 OF_1 = Life(1, "life1", "boot1", "10.0.0.1", 4001, True)
 
 
-def lost_together(lives: tuple[Life, ...] = (OF_1,), state: str = "ready", ran: int = 1) -> Group:
+def lost_together(
+    lives: tuple[Life, ...] = (OF_1,), state: str = "ready", ran: int = 1, shape: Shape | None = None
+) -> Group:
     """Members 0 and 1 are new, and member 2 alone knows the epoch."""
-    group = Group(3)
+    group = Group(3, shape=shape)
     group.coordinator = group.coordinator._replace(own=LATER)
     group.reports(0, "ready", 0, life="new")
     group.reports(2, state, 1, starter=EARLIER, lives=lives, ran=ran)
@@ -202,6 +205,21 @@ def test_one_that_is_not_known_is_waited_for(more: Any) -> None:
     assert group.did[:2] == ("run", 2)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_where_fewer_may_go_on_it_has_to_be_certain_and_the_end_says_what_was_not(known: bool) -> None:
+    group = lost_together((OF_1,) if known else (), shape=Shape(3, 2))
+    group.event(StarterDied(group.now, "zero"))
+    group.event(LifeEnded(group.now, 1, "life1"))
+    if known:
+        assert group.did[:2] == ("run", 2)
+        return
+    group.due()
+    group.due()  # the end of the fence, and then of the time to be ready
+    assert group.end is not None
+    assert group.end[0] == 195
+    assert "it was not certain that the processes of members 1, 2 that ran epoch 1 do not go on" in group.end[1]
+
+
 def test_its_messenger_alone_may_be_new() -> None:
     group = Group()
     group.coordinator = group.coordinator._replace(own=EARLIER)
@@ -228,6 +246,27 @@ def test_with_fewer_members_a_new_member_0_needs_more_than_half(here: tuple[int,
         group.gone(rank, closed=False, last_message=0.0)
     group.at(2 * FENCE)
     assert (group.order.what == "run") == starts
+
+
+@pytest.mark.parametrize(("shape", "here", "proved"), [
+    (Shape(2, 1), 1, False), (Shape(4, 2), 2, False), (Shape(2, 1), 1, True), (Shape(3, 2), 2, False),
+])  # fmt: skip
+def test_a_coordinator_whose_folder_may_not_be_that_of_the_others_begins_nothing_that_they_may_have_begun(
+    shape: Shape, here: int, proved: bool
+) -> None:
+    group = Group(shape.size, shape=shape)
+    group.coordinator = new_coordinator(0.0, shape, WAIT, DRAIN, unproved=True)
+    group.ready(*range(here))
+    if proved:
+        group.event(FolderProved(group.now))
+    group.at(WAIT)
+    if not proved and shape.size - here >= shape.least:
+        assert group.end is not None
+        assert group.end[0] == 195
+        assert "nothing shows that the state dir here is the one that they share" in group.end[1]
+        return
+    group.at(2 * FENCE)  # nobody of an epoch that is not known here has worked for so long without a member 0
+    assert group.did[:2] == ("run", 1)
 
 
 # --- the start ------------------------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from ftctl.timeline.timeline import draw, verdict
 from ftrun.core.accounting.totals import Account
 from ftrun.records import history
 from ftrun.records.attempts import SAMPLES_MOST
-from ftrun.records.history import History, KnownState, fold, read
+from ftrun.records.history import History, KnownState, read
 from ftrun.records.rundir import NoRunDir
 from support.made_run import MadeRun
-from support.scripted import BEGAN, Script, long_run
+from support.scripted import BEGAN, Script, fold, long_run
 
 NOW = BEGAN + 1e6
 
@@ -80,6 +80,11 @@ LOST = {
         Script().starts(startup=1).after(4).record("paused").after(20).record("resumed", stood=15.0).after(5)
         .record("paused").after(10).record("resumed", stood=None).record("paused").after(10).ends(),
         [(0, 1, "startup"), (10, 25, "paused")],
+    ),
+    "a suspension, and one in a pause": (
+        Script().starts(startup=1).after(30).record("frozen", seconds=20.0).after(5).record("paused").after(20)
+        .record("frozen", seconds=12.0).record("resumed", stood=15.0).after(5).ends(),
+        [(0, 1, "startup"), (11, 31, "paused"), (41, 56, "paused")],
     ),
     "a pause in other lost time": (
         Script().starts(startup=1).after(4).saves(4).after(1).record("paused").after(9).record("resumed", stood=9.0)

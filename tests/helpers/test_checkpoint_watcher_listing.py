@@ -36,7 +36,7 @@ class Listing:
         self.failing = "nothing"  # paths that begin with that cannot be read
         stat, look = disk.stat, disk.look
 
-        def stat_there(path: str, *more: Any, **most: Any) -> disk.Stat:
+        def stat_there(path: str, *more: Any, **most: Any) -> disk.FileStat:
             if path.startswith(self.failing):
                 raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
             return stat(path, *more, **most)
@@ -114,6 +114,15 @@ def test_one_new_file_among_many_costs_two_listings_and_two_looks(listing: Listi
     assert listing.go_on(10) == []
     assert len(listing.listed) == 2, "once more, for changes within one tick of the clock of the disk"
     assert listing.examined == [str(tmp_path / "new.pt")] * 2
+
+
+def test_of_several_new_files_the_last_one_that_was_written_comes_last(listing: Listing, tmp_path: Path) -> None:
+    listing.start(f"{tmp_path}/*.pt")
+    written = [f"{number * 7919 % 97}.pt" for number in range(1, 40)]  # in no order that a folder may have
+    for age, name in zip(range(len(written), 0, -1), written, strict=True):
+        then = time.time_ns() - age * 10_000_000
+        os.utime(put(tmp_path / name), ns=(then, then))
+    assert listing.go_on(5) == written
 
 
 def test_listing_takes_at_most_a_twentieth_of_the_time(listing: Listing, tmp_path: Path) -> None:

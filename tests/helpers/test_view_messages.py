@@ -14,6 +14,7 @@ import pytest
 
 from core.test_coordinator import running
 from ftrun.core.group import membership
+from ftrun.helpers.messenger.group_link import GroupLink
 from ftrun.helpers.messenger.group_view import CoordinatorSide, MemberSide, OwnMember
 from ftrun.helpers.messenger.imports import ImportsSeeker
 from ftrun.messages import group_view as messages
@@ -139,6 +140,20 @@ def test_a_member_keeps_the_last_view_with_its_own_times(run_dir: Path) -> None:
     assert [one.why for one in answers] == ["there is no connection to rank 0"]
 
 
+def test_who_takes_the_place_of_member_0_has_seen_it(run_dir: Path) -> None:
+    """Its row is shown on, as that of one that is lost."""
+    link = GroupLink(address(1), str(run_dir), Lines())  # type: ignore[arg-type]
+    try:
+        assert isinstance(link._link.view, MemberSide)
+        view = GroupView(1, 3, 0, 1000.0, 4, "run", "", (), (row(0, at=998.0), row(1, at=1000.0)))
+        link._link.view.receive(messages.VIEW, messages.dump(view), time.monotonic())
+        for lead in (link._lead, link._follow):
+            lead("127.0.0.1:9")
+            assert link._link.view.rows[0].node == "node-0"
+    finally:
+        link.close(False)
+
+
 def test_view_of_a_large_group_goes_in_frames_of_bounded_size(run_dir: Path) -> None:
     sent: list[bytes] = []
 
@@ -181,7 +196,7 @@ def test_a_rank_that_is_slow_against_the_ranks_of_all_members_is_marked(run_dir:
 
     def marked(now: float, *times: float) -> list[tuple[int, int, float, float]]:
         for member, seconds in enumerate(times, 1):
-            paces = (messages.Pace(7, seconds, "d"), messages.Pace(8, 1.0))
+            paces = (messages.RankPace(7, seconds, "d"), messages.RankPace(8, 1.0))
             side.receive(member, messages.ROW, messages.dump(row(member, paces=paces)), now)
         side.process(now + 2, known, lambda: {1: Connection(), 2: Connection()})
         view = messages.load(GroupView, (run_dir / messages.FILE).read_bytes())
@@ -238,7 +253,10 @@ def test_ranks_in_lockstep_are_compared_over_all_members_by_their_work(run_dir: 
     later = time.monotonic() + 1000
     for now in (later, later + 61):
         for member, work in ((1, 0.7), (2, 0.98)):
-            paces = (messages.Pace(2 * member, 1.0, f"d{member}", work), messages.Pace(2 * member + 1, 1.0, "", 0.7))
+            paces = (
+                messages.RankPace(2 * member, 1.0, f"d{member}", work),
+                messages.RankPace(2 * member + 1, 1.0, "", 0.7),
+            )
             side.receive(member, messages.ROW, messages.dump(row(member, paces=paces)), now)
         side.process(now + 2, known, lambda: {1: Connection(), 2: Connection()})
     view = messages.load(GroupView, (run_dir / messages.FILE).read_bytes())

@@ -12,12 +12,12 @@ import pytest
 
 from ftctl.verbs.status import condition
 from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
+from ftrun.core.rules.liveness import Limits
 from ftrun.core.text import sentences
 from ftrun.messages import records
 from ftrun.messages.group_view import MemberRow
-from ftrun.records import group
-from ftrun.records.group import GroupNow
-from ftrun.records.member_row import row
+from ftrun.records import group, state
+from ftrun.records.group import GroupNow, own_row
 from ftrun.records.run_snapshot import read_snapshot
 from ftrun.records.rundir import NoRunDir
 from ftrun.records.snapshot import Snapshot
@@ -129,6 +129,20 @@ def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
     found = seen(run)
     assert found.ranks == ()
     assert found.next == f"{sentences.HANGS_UNDETECTED[0].upper()}{sentences.HANGS_UNDETECTED[1:]}."
+
+
+def test_without_heartbeats_only_the_rules_that_apply_are_named(run: MadeRun) -> None:
+    run.status["phase"] = "starting"
+    auto = run.limits._replace(hang=None, auto=True, idle=1800.0)
+    for found, limits, accelerator in (
+        ("only deadlocks can be found", auto, False),
+        ("only deadlocks and idleness can be found", auto, True),
+        ("only deadlocks and idleness can be found", auto._replace(idle_given=True), False),
+        ("only a first heartbeat that does not come can be found", auto._replace(auto=False, start=60.0), False),
+        ("no hang can be found", auto._replace(auto=False), False),
+    ):
+        run.limits, run.attempt["accelerator"] = limits, accelerator
+        assert str(seen(run).heartbeats).startswith(f"none so far: {found}; PyTorch, MindSpore")
 
 
 def test_what_a_job_waits_for_is_shown(run: MadeRun) -> None:
@@ -294,7 +308,7 @@ def test_a_member_that_has_finished_first_is_no_trouble(run: MadeRun) -> None:
     found = seen(run)
     assert (found.phase, condition(found)) == ("finished", 0)
     assert found.next == "The end, once the commands of the other members have ended."
-    rows = (MemberRow(0, "a", "running", "", 1, run.now), row(found, 1, "b", run.now))
+    rows = (MemberRow(0, "a", "running", "", 1, run.now), own_row(found, 1, "b", run.now))
     other = found._replace(phase="running")
     assert group.marked(other, GroupNow(2, 0, 1, "run", "", (), rows, {0: 0.0, 1: 0.0})).job is None
     run.status["want"] = want | {"code": 7}
@@ -614,3 +628,7 @@ def test_a_full_disk_is_a_problem(run: MadeRun, monkeypatch: pytest.MonkeyPatch)
     shown = read_snapshot(path)
     assert headline(shown).startswith("THE DISK OF THE RUN DIR IS FULL, what follows may be out of date: running")
     assert lines(shown)[0].startswith("do          free space on the disk of")
+
+
+def test_every_limit_is_checked() -> None:
+    assert state.LIMITS.keys() == set(Limits._fields)

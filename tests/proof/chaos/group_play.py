@@ -21,6 +21,8 @@ from proof.chaos.group_plan import (
     DISK_FULL,
     DISKS,
     FOLDER,
+    FOLDER_LIES,
+    FOLDER_LOCKED,
     FOLDER_STALLS,
     FOR_EVER,
     LOCAL,
@@ -41,6 +43,7 @@ from proof.chaos.world import Undo, World, _each, _signal
 from support.device.nvml import RECOVERY
 from support.runs import HOUSE, alive, children, status, words
 
+FAR = 4e9  # s since 1970: in the future
 LOOK = 0.01  # s
 PATIENCE = 4.0  # s that a fault waits for its record, after which it is injected anyway; and for its target
 SETTLING = 60.0  # s that the training waits until each member works, or is a spare
@@ -55,7 +58,6 @@ RESET = 1  # what the driver asks for
 class Container(World):
     """One of a member, which may be started several times.  `number`: of those of this member."""
 
-    program = (sys.executable, str(CHAOS / "kept_decisions.py"))
     devices = LOCAL
 
     def __init__(self, job: GroupJob, shared: Path, network: GroupNetwork, member: int, number: int) -> None:
@@ -72,10 +74,6 @@ class Container(World):
     def node(self) -> str:
         return f"member-{self.member}-{self.number}"
 
-    @property
-    def decisions(self) -> Path:
-        return self.folder / f"decisions-{len(self.started)}"
-
     def start(self) -> "subprocess.Popen[bytes]":
         self.tail.read()
         self.first, self.began = len(self.tail.records), time.monotonic()
@@ -86,8 +84,8 @@ class Container(World):
         return [sys.executable, WORK, str(self.shared), json.dumps(self.group.plan())]
 
     def environment(self) -> dict[str, str]:
-        mine = {"CHAOS_NODE": self.node, "CHAOS_DECISIONS": str(self.folder / f"decisions-{len(self.started) + 1}")}
-        mine |= {"FTRUN_GROUP_SIZE": self.group.shape.option, "FTRUN_GROUP_RANK": str(self.member)}
+        mine = {"CHAOS_NODE": self.node, "FTRUN_GROUP_RANK": str(self.member)}
+        mine |= {"FTRUN_GROUP_SIZE": self.group.shape.option}
         mine |= {"FTRUN_GROUP_ENDPOINT": self._network.endpoint, "FTRUN_NODE_NAME": f"node-{self.host.number}"}
         mine |= {"FTRUN_GROUP_SECRET_FILE": str(self.shared / "secret")}
         if self.group.has(None, RESET_FILE):
@@ -122,6 +120,14 @@ class Container(World):
             for server in servers:
                 server.send_signal(signal.SIGSTOP)
             return lambda: _each(_signal, [server.pid for server in servers], signal.SIGCONT)
+        if kind == FOLDER_LOCKED:
+            self._remount("ro")
+            return lambda: self._remount("rw")
+        if kind == FOLDER_LIES:
+            for one in (self.shared / "disk").rglob("*"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(one, (FAR, FAR) if len(one.name) % 2 else (0.0, 0.0))
+            return lambda: None
         for server in servers:
             server.kill()
             server.wait()
@@ -131,6 +137,11 @@ class Container(World):
             self._mount_disks()
 
         return mount_again
+
+    def _remount(self, how: str) -> None:
+        """It may be away meanwhile."""
+        words = [*World._enter(self), "mount", "-o", f"remount,{how}", str(self.shared / "state")]
+        subprocess.run(words, stderr=subprocess.DEVNULL, check=False)
 
     def remains(self) -> list[str]:
         """Files of ftrun that should not outlive it."""
@@ -230,11 +241,11 @@ class Player:
         one.tail.read()
         output = (one.folder / f"output-{len(one.started) - 1}").read_text(errors="replace")
         status, records = _status(code, output), tuple(one.tail.records[one.first :])
-        decisions = one.decisions.read_bytes() if one.decisions.exists() else b""
         killed = one.process.pid in self._killed
         verdict = _json(one.folder / "verdict")
         over = time.monotonic()
-        return GroupRun(one.member, one.number, records, status, killed, one.began, verdict, output, decisions, over)
+        decided = one.decisions
+        return GroupRun(one.member, one.number, records, status, killed, one.began, verdict, output, decided, over)
 
     # --- playing ------------------------------------------------------------------------------------------------------
 
