@@ -18,7 +18,7 @@ from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import Met, meet
 from proof.hangs.server import serving
 
-BEFORE, EARLY, LEARNED = "before the first step", "in the first ten steps", "after the limit was learned"
+BEFORE, EARLY, LEARNED = "before the first step", "in the first ten steps", "after 125 steps"
 HANGS = (
     Cell("lock-cycle", BEFORE, PLAIN),
     Cell("full-pipes", EARLY, PLAIN),

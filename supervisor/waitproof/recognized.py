@@ -120,6 +120,7 @@ _NATIVE: Final = {
     "pt_nccl_heartbt": Presumed(),  # ends the process if the watchdog stands still
     "hcclComm_watchd": Presumed(),  # of torch_npu: ends the process after the timeout of a collective
 }
+# Not listed: `pt_workerserver`, the server for debuggers, since a program may give it functions of Python to run.
 # Of these the thread that runs collectives, so that its timeout is that of a collective.
 _COLLECTIVE_THREADS: Final = frozenset({"pt_gloo_runloop"})
 # s.  By default gloo gives a collective 30 min (torch.distributed.constants.default_pg_timeout), after which no program

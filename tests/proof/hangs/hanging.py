@@ -14,7 +14,7 @@ from support.runs import FTHANG, HOUSE, Run, Runs
 MOMENTS = {
     "before the first step": ("--after", "0", "--steps", "20"),
     "in the first ten steps": ("--after", "5", "--steps", "20"),
-    "after the limit was learned": ("--after", "125", "--steps", "140"),
+    "after 125 steps": ("--after", "125", "--steps", "140"),
 }
 SINGLE, BESIDE = "a single process", "beside DataLoader workers"
 WORKER, RANKS = "in a DataLoader worker", "in a rank of torchrun"

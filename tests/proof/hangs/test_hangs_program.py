@@ -65,7 +65,7 @@ def test_the_ranks_of_a_cell_are_started_by_ftrun_or_by_torchrun(tmp_path: Path)
 
 
 def runs() -> list[dict[str, Any]]:
-    learned, before = "after the limit was learned", "before the first step"
+    learned, before = "after 125 steps", "before the first step"
     found = [
         Found(
             "deadlock", learned, SINGLE, 21.0, 20.4, "deadlock", "process 4242 (python) waits at /tmp/x/y/train.py:1"
