@@ -52,7 +52,7 @@ def full(number: int = 8) -> Snapshot:
         slowest=some[0],
         stalest=some[-1],
         limits=(
-            Limit("hang", 38.0, "learned: 3.1s usual, 12s longest; times 2, after hangs in a row"),
+            Limit("hang", 38.0, "option"),
             Limit("start", 3600.0, "default"),
             Limit("section", None, "default"),
             Limit("idle", 1800.0, "option, once the job uses an accelerator"),
@@ -91,7 +91,7 @@ def test_the_values_have_the_units_of_prometheus() -> None:
     assert found["ftrun_restarts_left", ("hang",)] == 1
     assert ("ftrun_restarts_left", ("failure",)) not in found, "no limit"
     assert found["ftrun_lost_seconds_total", ("redone",)] == 10.5
-    assert found["ftrun_timeout_seconds", ("hang", "learned")] == 38.0
+    assert found["ftrun_timeout_seconds", ("hang", "option")] == 38.0
     assert found["ftrun_timeout_seconds", ("idle", "option")] == 1800.0
     assert not any(name == "ftrun_timeout_seconds" and labels[0] == "section" for name, labels in found), "off"
     assert found["ftrun_device_utilization_ratio", ("GPU-1",)] == 0.75

@@ -47,13 +47,13 @@ def snapshot(number: int = 8, devices: int = 8, **changed: Any) -> Snapshot:
         slowest=silent,
         stalest=silent,
         limits=(
-            Limit("hang", 38.0, "learned: 10 times 3.8s, within which 99 of 100 silences are, over 800 steps"),
+            Limit("hang", 38.0, "option"),
             Limit("start", 3600.0, "default"),
             Limit("section", 3600.0, "default"),
             Limit("idle", None, "option"),
         ),
         deadline=7.0,
-        next="Rank 3 would be suspected in 7s: 31s without a step (timeout 38s, learned: 10 times 3.8s).",
+        next="Rank 3 would be suspected in 7s: 31s without a step (timeout 38s).",
         devices=tuple(
             DeviceNow(f"GPU-{n}", "NVIDIA H100", 98.0 - n, 71 << 30, 80 << 30, 640.0, 1.2) for n in range(devices)
         ),

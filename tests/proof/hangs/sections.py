@@ -50,7 +50,7 @@ CHANGING = (
 )
 LEAST = re.compile(r"stands still for at least ([\d.]+) s")
 MOMENT_COUNTS = re.compile(
-    r"30 s, in (?P<learned>\d+) runs; before the first step in (?P<before>\d+); after five steps in (?P<early>\d+); "
+    r"usual, in (?P<learned>\d+) runs; before the first step in (?P<before>\d+); after five steps in (?P<early>\d+); "
     r"and in (?P<silent>\d+) "
 )
 
@@ -163,8 +163,8 @@ def _healthy(runs: Sequence[Run], earlier: dict[str, Any]) -> Measured:
         seen[moment] += number
     text = (
         f"Each job stands still for at least {least:g} s and then trains on. A run is wrong if ftrun reports a "
-        "hang, restarts the job, or ends with another exit code than 0. The job stands still after 120 steps, from "
-        f"which ftrun has learned its limit of 30 s, in {seen['learned']} runs; before the first step in "
+        "hang, restarts the job, or ends with another exit code than 0. The job stands still after 120 steps, "
+        f"which show what pauses are usual, in {seen['learned']} runs; before the first step in "
         f"{seen['before']}; after five steps in {seen['early']}; and in {seen['silent']} it never gives a heartbeat. A "
         "suspicion that evidence clears does no harm.",
     )
