@@ -21,12 +21,11 @@ os.fork = first_fork
 from ftrun.cli.entry import ftrun
 ftrun()
 """
-# Of ftrun and its hooks, packages included: each takes about 0.3 ms.  The last ones are core/rules/early_evidence, spin
-# and stalls, which are asked at each check, core/ranks/shared, whose names of rungs the options need,
-# core/machine/regaining with core/rules/regain, which are asked at each checkpoint, host/standard_input, which notes
-# where that is before the first start, and core/rules/checkpoint_names, which tells whether a checkpoint is beyond the
-# highest.
-MODULES: Final = 119
+# Of ftrun and its hooks, packages included: each takes about 0.3 ms.  Among them are early_evidence and stalls,
+# which are asked at each check, core/ranks/shared, whose names of rungs the options need, core/rules/regain, which is
+# asked at each checkpoint, host/standard_input, which notes where that is before the first start, and
+# core/rules/checkpoint_names, which tells whether a checkpoint is beyond the highest.
+MODULES: Final = 103
 STANDARD: Final = 44  # of the standard library, beyond those of a bare interpreter
 
 

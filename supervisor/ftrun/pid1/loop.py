@@ -35,7 +35,6 @@ from ftrun.pid1.bootstrap import PhaseContext, Setup, SetupError, prepare, with_
 from ftrun.pid1.clients.base import SETTLED, Context
 from ftrun.pid1.clients.registry import Clients
 from ftrun.pid1.launching import Launcher, tidy
-from ftrun.pid1.ranks import RankProcesses
 from ftrun.pid1.record_writer import RecordWriter
 from ftrun.pid1.state_file import StateFile
 
@@ -97,8 +96,8 @@ class Supervisor:
         self._launcher = launcher(command, setup, self._control, self._poll, self._output_pipes, group)
         self._clients = Clients(context, self._launcher.standby_request)
         self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
-        self._tree_killer, self._ranks = TreeKiller(self._tree), RankProcesses()
-        self._held = list[reaper.ChildChange]()  # of ranks before all have executed
+        self._tree_killer, self._ranks = TreeKiller(self._tree), exit_cause.RankProcesses()
+        self._early_changes = list[reaper.ChildChange]()  # of ranks before all have executed
         self._has_read_last = False  # heartbeats of the processes that were reaped together
         self._exit: do.Exit | None = None
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
@@ -257,8 +256,8 @@ class Supervisor:
                 self._poll.register(faults, select.POLLIN)
             if self._beats.is_touched:  # before it was watched
                 self._read_beats(now)
-        held, self._held = self._held, []
-        for change in held:
+        early, self._early_changes = self._early_changes, []
+        for change in early:
             self._command_changed(change, now)
 
     def _reap(self, now: float) -> None:
@@ -273,7 +272,7 @@ class Supervisor:
                 self._launched(now)  # the report of an exec comes before what the process does
             if change.pid in self._tree.processes:
                 if self._launcher.report is not None:
-                    self._held.append(change)
+                    self._early_changes.append(change)
                 else:
                     self._command_changed(change, now)
         if more:
@@ -339,9 +338,9 @@ class Supervisor:
                 self._records.log(text)
             case do.Spawn():
                 self._spawn(effect)
-            case do.HoldStandbys(place, node):
+            case do.PrepareStandbys(place, node):
                 self._launcher.listed_devices = len(self._job.devices)
-                self._launcher.hold_standbys(self._job.ledger, place, node)
+                self._launcher.prepare_standbys(self._job.ledger, place, node)
             case _ if isinstance(effect, do.RankEffect) and self._recovery is not None:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
             case do.Forward(number):
@@ -361,7 +360,7 @@ class Supervisor:
                 self._queue.extend(self._clients.release(sorted(self._tree_killer.dead), time.monotonic()))
             case do.Heal(fault):
                 self._queue.extend(self._clients.heal(fault, time.monotonic()))
-            case do.Answer():
+            case do.AnswerOperator():
                 self._clients.answer(effect)
             case do.AskForVerdict():
                 self._queue.extend(self._clients.consult(self._job.ledger, time.monotonic()))
