@@ -607,7 +607,7 @@ def test_garbage_and_floods_do_not_disturb_the_group(make: Callable[[int], Group
         assert client.poll(int(DEADLINE * 1000)), frames
         assert client.recv_multipart()[0] == peers.REFUSED
     client.send(b"x" * (peers.LIMIT + 1))  # over the limit, so the connection is closed
-    hello = peers.dump(peers.Hello(__version__, "job", 2, 1, "life1", "node1"))
+    hello = peers.dump(peers.MemberHello(__version__, "job", 2, 1, "life1", "node1"))
     flood = group.stranger()
     flood.sndhwm = 0
     for _ in range(10_000):

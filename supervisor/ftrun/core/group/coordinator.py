@@ -70,11 +70,10 @@ from ftrun.core.group.membership import (
     kind_of,
 )
 from ftrun.core.group.messages import GroupEnd, GroupOrder, Pulse, Report
-from ftrun.core.group.places import next_members, pairs
+from ftrun.core.group.places import agree, next_members, pairs
 from ftrun.core.group.reports import put_member, take_report, with_places
 from ftrun.core.group.root_cause import FirstSuspect, MemberLost, MemberState, first, root_cause
 from ftrun.core.group.takeover import take_lease
-from ftrun.core.group.world import agree
 from ftrun.core.machine.values import CAUSES
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences
