@@ -70,7 +70,8 @@ WHERE: Final = (
 )
 ELSEWHERE: Final = (
     f"- `/dev/shm/ftrun-beats-…`: the beat folder, `FTRUN_BEAT_DIR`: {layout.FILE_BYTES // 1024} KiB in memory, for"
-    f" {layout.SLOTS} ranks; removed at the end. That of a killed ftrun is removed by the next one of the same user",
+    f" {layout.SLOTS} ranks; removed at the end. That of a killed ftrun is removed by the next one of the same user,"
+    " unless something still gives heartbeats in it",
     "- `/dev/termination-log`: the verdict as one line of JSON, at most 4,096 bytes, where it exists",
 )
 
