@@ -43,7 +43,7 @@ def read(folders: Sequence[str] = ()) -> list[RunLine]:
 
 def run_dirs(folders: Sequence[str]) -> list[str]:
     """Each run dir once, whatever its names."""
-    named = [*rundir.in_temp_folder(), *rundir.held(), *(path for folder in folders for path in _inside(folder))]
+    named = [*rundir.in_temp_folder(), *rundir.running(), *(path for folder in folders for path in _inside(folder))]
     seen = {os.path.realpath(path): os.path.abspath(path) for path in reversed(named)}
     for folder in {folder for path in [*seen] if (folder := _state_dir(path)) is not None}:
         for life in schedules.read(folder):

@@ -38,7 +38,7 @@ def test_status_says_by_whose_heartbeats_the_run_is_watched(runs: Runs) -> None:
     run = runs.start(sys.executable, "-c", CODE)
     silent = wait_for(lambda: (text := heartbeats(run)) and "JAX" in text and text, "the status before it moves")
     assert silent == (
-        "none so far: only deadlocks and idleness can be found; nothing outside can see a step of JAX: call "
+        "none so far: only deadlocks can be found; nothing outside can see a step of JAX: call "
         "ftrun_hooks.beat(step) in the training loop"
     )
     (runs.folder / "train").touch()

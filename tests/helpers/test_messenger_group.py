@@ -17,6 +17,7 @@ import zmq
 
 from ftrun import __version__
 from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Report, Starter, State
+from ftrun.core.ranks.shared import NodeRounds
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger import connections, transport
 from ftrun.messages import messenger, peers
@@ -209,21 +210,31 @@ def test_a_new_member_0_starts_nothing_while_the_ftrun_of_the_earlier_one_accept
     assert start_epoch.starter.life == "new"
 
 
-@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("how", ["", "told", "recovers", "suspended"])
 def test_members_that_are_lost_together_with_member_0_start_when_their_ports_are_closed(
-    make: Callable[[int], Group], told: bool
+    make: Callable[[int], Group], how: str
 ) -> None:
-    """`told`: the one that is left may have told the lost member 0 that it has stopped: another epoch may run."""
-    group = make(3)
+    """`told`: the one that is left may have told the lost member 0 that it has stopped: another epoch may run.
+    `recovers`: its ranks can, in a group whose size is not fixed.  `suspended`: it was, before."""
+    group, told = make(3), how == "told"
+    shape: dict[str, Any] = {"least": 2} if how == "recovers" else {}
+    rounds = {"rounds": NodeRounds()} if how == "recovers" else {}
     with contextlib.ExitStack() as stack:
         signs = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         ports = [sign.getsockname()[1] for sign in signs]
-        nodes = [group.node(rank, port=port, contained=True) for rank, port in enumerate([*ports, 0])]
+        brief = "t.LATE = 0.5"  # what counts as a suspension
+        nodes = [group.node(rank, brief, port=port, contained=True, **shape) for rank, port in enumerate([*ports, 0])]
         start(nodes)
         found = nodes[2].event("ordered", lambda line: line["order"]["starter"]["port"])["order"]["starter"]
-        starter = {"starter": Starter(**found)}
+        starter: dict[str, Any] = {"starter": Starter(**found)} | rounds
         nodes[2].report("running", 1, **starter)
         time.sleep(2.5)  # rank 0 has told who is at work; no event shows that
+        if how == "suspended":
+            os.kill(nodes[2].process.pid, signal.SIGSTOP)
+            time.sleep(1.5)
+            os.kill(nodes[2].process.pid, signal.SIGCONT)
+            nodes[2].contact()
+            nodes[2].contact()  # after the answer to a message that it sent then
         if told:
             nodes[2].report("ready", 1, **starter)
             nodes[1].ordered("stop", 1)
@@ -231,7 +242,7 @@ def test_members_that_are_lost_together_with_member_0_start_when_their_ports_are
         nodes[0].process.kill()
         wait_for(lambda: nodes[0].process.poll() is not None, "the end of member 0")
         nodes[2].report("ready", 1, **starter)
-        again = [group.node(rank, life=f"again{rank}", boot="another") for rank in range(2)]
+        again = [group.node(rank, life=f"again{rank}", boot="another", **shape) for rank in range(2)]
         for node in again:
             node.report("ready")
             node.ordered("stop", 1)

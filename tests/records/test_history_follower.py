@@ -10,10 +10,10 @@ import pytest
 
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.shared_folder import Folder
-from ftrun.helpers.state_store.life_file import LifeFile
+from ftrun.helpers.state_store.life_file import TAIL, LifeFile
 from ftrun.messages import state_store as messages
 from ftrun.records import history, schedules
-from ftrun.records.history_follower import HistoryFollower
+from ftrun.records.history import HistoryReader
 from ftrun.records.record_files import GrowingFile
 from ftrun.records.schedules import Life
 from ftrun.records.state import State
@@ -58,7 +58,7 @@ def test_it_is_the_history_that_is_read_at_once(tmp_path: Path, seed: int) -> No
     chance, script, run_dir = random.Random(seed), Script(), tmp_path / "run"
     attempt(script, chance, 0)
     write(script, run_dir)
-    follower = HistoryFollower(str(run_dir), 6, schedules.TAIL)
+    follower = HistoryReader(str(run_dir), TAIL, TAIL, 6)
     for number in range(1, 40):
         followed, whole = (
             schedules.with_history(LIFE, found) for found in (follower.read(), history.read(str(run_dir)))

@@ -131,6 +131,20 @@ def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
     assert found.next == f"{sentences.HANGS_UNDETECTED[0].upper()}{sentences.HANGS_UNDETECTED[1:]}."
 
 
+def test_without_heartbeats_only_the_rules_that_apply_are_named(run: MadeRun) -> None:
+    run.status["phase"] = "starting"
+    auto = run.limits._replace(hang=None, auto=True, idle=1800.0)
+    for found, limits, accelerator in (
+        ("only deadlocks can be found", auto, False),
+        ("only deadlocks and idleness can be found", auto, True),
+        ("only deadlocks and idleness can be found", auto._replace(idle_given=True), False),
+        ("only a first heartbeat that does not come can be found", auto._replace(auto=False, start=60.0), False),
+        ("no hang can be found", auto._replace(auto=False), False),
+    ):
+        run.limits, run.attempt["accelerator"] = limits, accelerator
+        assert str(seen(run).heartbeats).startswith(f"none so far: {found}; PyTorch, MindSpore")
+
+
 def test_what_a_job_waits_for_is_shown(run: MadeRun) -> None:
     run.limits = run.limits._replace(hang=None, auto=True)
     run.status["phase"] = "starting"

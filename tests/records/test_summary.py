@@ -152,7 +152,10 @@ def test_control_characters_in_foreign_text_are_escaped() -> None:
 
 def test_goodput_without_lost_time() -> None:
     assert goodput(RUNNING._replace(lost={}, goodput=1.0)) == "100% of 2h 3m"
-    assert goodput(RUNNING._replace(lost={}, goodput=None)) == "nothing lost"
+    assert goodput(RUNNING._replace(lost={}, goodput=None)) == "- (no step and no checkpoint has been seen)"
+    found = goodput(RUNNING._replace(lost={"startup": 60.0}, goodput=None))
+    assert found == "- (no step and no checkpoint has been seen); lost 60s: 60s startup"
+    assert "goodput     - (no step and no checkpoint has been seen)" in lines(RUNNING._replace(lost={}, goodput=None))
 
 
 def test_lost_time_that_rounds_to_zero_is_left_out() -> None:

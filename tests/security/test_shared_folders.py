@@ -303,9 +303,9 @@ def test_only_own_files_are_read(shared: Path) -> None:
 def test_a_run_dir_belongs_to_the_user_in_its_name(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody("os.mkdir(sys.argv[1]); open(sys.argv[1] + '/events.jsonl', 'w')", shared / "ftrun-0-1-abc")
     monkeypatch.setenv("TMPDIR", str(shared))
-    assert rundir._run_dirs_in_temp() == []
+    assert rundir.in_temp_folder() == []
     nobody("os.rename(sys.argv[1], sys.argv[2])", shared / "ftrun-0-1-abc", shared / "ftrun-65534-1-abc")
-    assert rundir._run_dirs_in_temp() == [str(shared / "ftrun-65534-1-abc")]  # root sees those of all
+    assert rundir.in_temp_folder() == [str(shared / "ftrun-65534-1-abc")]  # root sees those of all
 
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\u202e\u2028"

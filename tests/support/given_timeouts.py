@@ -1,4 +1,4 @@
-"""Run every kind of `fthang` under ftrun with timeouts that a user gave, and make the table of the measurements."""
+"""Run kinds of `fthang` under ftrun with timeouts that a user gave."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import contextlib
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from ftrun.workload.kinds import FAILURES, HEALTHY, KINDS
-from support.measured import Measured
 from support.runs import FTHANG, Run, Runs, wait_for
 
 GIVEN, IDLE, LONG = 3, 4, 8  # s: the given hang timeout, the given idle timeout, the healthy kinds
@@ -34,7 +32,6 @@ STEPS = Mode(f"`--hang-timeout {GIVEN}s`", ("--hang-timeout", f"{GIVEN}s", "--st
 NOTHING = Mode(
     f"`--idle-timeout {IDLE}s`, no heartbeats", ("--no-auto-beat", "--idle-timeout", f"{IDLE}s"), ("--no-hooks",)
 )
-MODES = (STEPS, NOTHING)
 
 
 class Cell(NamedTuple):
@@ -47,7 +44,6 @@ class Cell(NamedTuple):
 
 ENDS = tuple(kind for kind in FAILURES if not kind.line.startswith("hanging"))
 HANGS = tuple(kind for kind in FAILURES if kind not in ENDS)
-CELLS = [Cell(kind.name, mode) for kind in (*HANGS, *ENDS, *HEALTHY) for mode in MODES]
 WORK = "the idle rule counts CPU use as work as long as no accelerator is used"
 # The cells in which ftrun cannot distinguish a hang from work, and why.
 UNDETECTED = {
@@ -132,40 +128,3 @@ def wrong(cell: Cell, seen: Result) -> str | None:
         return None if seen.rule and seen.restarts == ("hang",) else "not found"
     restarts = ("failure",) if cell.kind in ("crash", "signal") else ()
     return None if seen.restarts == restarts else f"restarted: {seen.restarts} {seen.rule}"
-
-
-def section(measured: dict[Cell, list[Result]]) -> Measured:
-    """A row for each kind, a column for each mode, and one for what is left behind by all runs."""
-    rows = []
-    for kind in (*HANGS, *ENDS, *HEALTHY):
-        of_kind = [measured.get(Cell(kind.name, mode), []) for mode in MODES]
-        left = ", ".join(sorted({what for seen in chain(*of_kind) for what in seen.left})) or "nothing"
-        rows.append((f"`{kind.name}`", *(_outcome(seen) for seen in of_kind), left))
-    exceptions = [(cell, f"the hang is not found, because {why}") for cell, why in UNDETECTED.items()]
-    exceptions += [(cell, f"the job is killed, because {why}") for cell, why in FALSE_ALARMS.items()]
-    return Measured(
-        "50-given",
-        "With a timeout that the user gave",
-        "python -m pytest -m slow tests/test_given_timeouts.py",
-        (
-            "A given timeout is the user's decision: when it has passed, ftrun does not ask whether the wait can end. "
-            "Hangs are found after the timeout, with heartbeats by the rule `step`, without any by the rule `idle`. A "
-            "section of the program (`long-checkpoint` and others) suspends both. The table also has the other ends of "
-            f"a program. The healthy kinds last {LONG} s, longer than both timeouts.",
-        ),
-        ("kind", *(mode.name for mode in MODES), "left behind"),
-        tuple(rows),
-        ("\n".join(f"- `{cell.kind}`, {cell.mode.name}: {why}." for cell, why in exceptions),),
-    )
-
-
-def _outcome(all_seen: Sequence[Result]) -> str:
-    if not all_seen:
-        return "not run"
-    one: Callable[[Result], str] = lambda seen: (  # noqa: E731
-        ("restarted, " if seen.restarts else "")
-        + ("finished" if seen.finished else f"not found in {PATIENCE} s" if not seen.rule else f"code {seen.code}")
-    )
-    found = [seen for seen in all_seen if seen.rule]
-    rule = f"`{found[0].rule}` {max(seen.after for seen in found):.1f} s, " if found else ""
-    return rule + ", ".join(sorted({one(seen) for seen in all_seen}))

@@ -8,7 +8,7 @@ from ftctl.doctor.finding import Finding, warn_if
 from ftrun.helpers.checkpoint_watcher import disk
 from ftrun.host import mounts, procfs, work_dir
 from ftrun.host.inotify import Inotify
-from ftrun.host.journal import RunDirError
+from ftrun.records import rundir
 
 LITTLE: Final = 100 << 20  # bytes
 WATCHES: Final = 8192
@@ -17,7 +17,7 @@ MESSAGE: Final = "/dev/termination-log"
 
 def folder(run_dir: str | None) -> Iterator[Finding]:
     """Check the run dir, or the folder in which it would be created."""
-    path = run_dir or _temporary()
+    path = run_dir or rundir.default_folder()
     name = "run dir" if run_dir else "temp folder"
     remedy = "use --run-dir on a local disk; put what must outlive the pod into --state-dir"
     try:
@@ -39,13 +39,6 @@ def folder(run_dir: str | None) -> Iterator[Finding]:
         yield Finding(name, "warning", text, "reports may not fit; the job continues without them", "free space there")
     else:
         yield Finding(name, "ok", text, "records and reports are kept there")
-
-
-def _temporary() -> str:
-    try:
-        return work_dir.default_folder()
-    except RunDirError:
-        return os.environ.get("TMPDIR") or "/tmp"
 
 
 def message() -> Iterator[Finding]:

@@ -81,7 +81,7 @@ function figures(now) {
     ["Last checkpoint", now.checkpoint === null && now.checkpoint_step === null ? [] : [
       now.checkpoint_step === null ? "unnumbered" : `step ${now.checkpoint_step}`,
       now.checkpoint_age === null ? "" : `${now.checkpoint_time ? `${stamp(now.checkpoint_time)} UTC, ` : ""}${seconds(now.checkpoint_age)} ago`, now.checkpoint ?? ""]],
-    ["Goodput", now.goodput === null ? [] : [`${(now.goodput * 100).toFixed(now.goodput > 0.995 && now.goodput < 1 ? 1 : 0)} %`,
+    ["Goodput", now.goodput === null ? (now.wall ? ["-", "no step and no checkpoint has been seen"] : []) : [`${(now.goodput * 100).toFixed(now.goodput > 0.995 && now.goodput < 1 ? 1 : 0)} %`,
       `of ${seconds(now.wall)}`]],
     ["Lost time", lost.length ? [seconds(lost.reduce((sum, [, value]) => sum + value, 0)),
       ...lost.map(([why, value]) => `${seconds(value)} ${why}`)] : []],

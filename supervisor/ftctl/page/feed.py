@@ -149,7 +149,7 @@ class Feed:
 def payload(shown: Snapshot, paces: list[tuple[float, float]], members: GroupNow | None = None) -> dict[str, Any]:
     """The snapshot as JSON values, with all ranks, the stalest first, and what the page shows beside it; `outer`: what
     the outer scheduler should do after the verdict; `members`: the view of its group."""
-    verdict = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
+    verdict = exit_codes.named(shown.verdict)
     return document(shown._replace(ranks=tuple(sorted(shown.ranks, key=_order)))) | {
         "headline": headline(shown),
         "state": headline(shown, ages=False),

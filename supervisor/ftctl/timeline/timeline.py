@@ -9,6 +9,7 @@ from math import cos, pi, sin
 from typing import Final
 
 from ftctl.timeline.axis import Segment, position, round_numbers, segments, short_number, ticks
+from ftrun.core.accounting.totals import NO_GOODPUT
 from ftrun.core.text.durations import seconds
 from ftrun.drawing.shapes import HATCHES, Line, Picture, Polyline, Rect, Shape, Text, fitted, text_width
 from ftrun.records.attempts import Mark
@@ -73,8 +74,11 @@ def describe(history: History) -> str:
         return verdict(history)
     lost = ", ".join(f"{seconds(value)} {why}" for why, value in history.shown_totals.items())
     starts = f"{len(history.attempts)} start{'s' if len(history.attempts) != 1 else ''} in {seconds(history.wall)}"
-    goodput = "" if history.goodput is None else f"; goodput {history.goodput:.0%}"
-    return f"{starts}{goodput}{'; lost: ' + lost if lost else ''}. {verdict(history)}"
+    return f"{starts}; {_goodput(history)}{'; lost: ' + lost if lost else ''}. {verdict(history)}"
+
+
+def _goodput(history: History) -> str:
+    return f"goodput - ({NO_GOODPUT})" if history.goodput is None else f"goodput {history.goodput:.0%}"
 
 
 def verdict(history: History) -> str:
@@ -98,8 +102,7 @@ def _head(history: History, width: float) -> list[Shape]:
         ended = "now" if history.open else stamp(history.runs[-1][1], history.runs[0][0])
         parts.append(f"{stamp(history.runs[0][0])} to {ended} UTC")
         parts.append(describe(history).partition(";")[0].partition(". ")[0])
-    if history.goodput is not None:
-        parts.append(f"goodput {history.goodput:.0%}")
+        parts.append(_goodput(history))
     good = history.exit_code == 0 or (history.verdict is None and history.open)
     colour = "muted" if not history.runs else "good" if good else "bad"
     return [

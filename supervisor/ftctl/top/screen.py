@@ -17,10 +17,9 @@ from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable
 from ftrun.records import advice, summary
 from ftrun.records.own_ranks import ENDED
-from ftrun.records.record_files import Record
+from ftrun.records.record_files import Record, own_fields
 from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot
 
-HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
 WIDE: Final = 70  # cells that the full table needs
 TABLE: Final = "rank     pid state          step    moved  silent of limit    per step"
 USED: Final = "       CPU     memory"  # of the process of a rank
@@ -144,7 +143,7 @@ def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
         found.append(page.line(("saved    ", "dim"), (f"{step}{summary.saved(shown)}", "")))
     if budget := _budget(shown):
         found.append(page.line(("restarts ", "dim"), (budget, "")))
-    if shown.goodput is not None:
+    if shown.wall:
         found.append(page.line(("goodput  ", "dim"), (summary.goodput(shown), "")))
     if shown.trouble is not None and shown.trouble.why != (shown.why or "").partition(" (report: ")[0]:
         at = shown.trouble.time[11:19]
@@ -343,8 +342,7 @@ def _records(page: _Page, records: Sequence[Record], room: int) -> list[Text]:
     found = []
     for record, times in folded(records)[-room:] if room else []:
         event = str(record.get("event"))
-        fields = ((name, value) for name, value in record.items() if name not in HIDDEN)
         style = "red" if event in ("hang", "fault", "escalated") else ""
-        text = sentences.record(f"{event:<10}" if times == 1 else f"{event} x{times}", fields)
+        text = sentences.record(f"{event:<10}" if times == 1 else f"{event} x{times}", own_fields(record))
         found.append(page.line((str(record.get("time"))[11:19] + " ", "dim"), (text, style)))
     return found

@@ -1,6 +1,5 @@
 """`ftctl doctor`."""
 
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
@@ -11,8 +10,7 @@ from ftctl.common import AS_JSON, RUN_DIR, show, show_json, width
 from ftctl.doctor import devices, disk, system
 from ftctl.doctor.finding import Finding
 from ftrun.accelerators.table import VENDORS
-from ftrun.core.text.sentences import printable
-from ftrun.records import liveness, rundir, state
+from ftrun.records import liveness, rundir, state, summary
 
 SCHEMA: Final = 1
 NAME: Final = 13  # columns
@@ -32,7 +30,7 @@ def command(run_dir: str | None, as_json: bool) -> None:
     if as_json:
         show_json({"schema": SCHEMA, "run_dir": path, "findings": [one._asdict() for one in found]})
     else:
-        show(map(printable, _lines(found, width())))
+        show(_lines(found, width()))
 
 
 def _findings(path: str | None) -> Iterator[Finding]:
@@ -76,6 +74,4 @@ def _lines(found: list[Finding], width: int) -> Iterator[str]:
 
 def _wrapped(text: str, width: int) -> list[str]:
     indent = " " * (NAME + 10)
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
-    ) or [indent]
+    return summary.wrapped(text, width, indent, indent) or [indent]

@@ -1,6 +1,5 @@
 """`ftctl list`: the living runs as a table, then those that have ended."""
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 import click
@@ -53,13 +52,8 @@ def _table(living: Sequence[RunLine], columns: int) -> Iterator[str]:
         ).rstrip()
     for one in living:
         if one.do:
-            yield from textwrap.wrap(
-                printable(f"do: {one.do}" if one.run_dir in one.do else f"do, about {one.run_dir}: {one.do}"),
-                columns,
-                subsequent_indent=INDENT,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+            about = "" if one.run_dir in one.do else f", about {one.run_dir}"
+            yield from summary.wrapped(f"do{about}: {one.do}", columns, INDENT)
 
 
 def _cells(one: RunLine) -> tuple[str, ...]:
@@ -73,14 +67,6 @@ def _lines(one: RunLine, columns: int) -> list[str]:
     begun = (
         f"{INDENT}{short(one.command, min(80, columns) - 40) or 'unknown command'}, started {summary.ago(one.began)}"
     )
-    head = textwrap.wrap(
-        printable(one.problem or f"{one.state}{step}"),
-        columns,
-        subsequent_indent=INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    body = textwrap.wrap(
-        printable(begun), columns, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False
-    )
+    head = summary.wrapped(one.problem or f"{one.state}{step}", columns, INDENT)
+    body = summary.wrapped(begun, columns, INDENT)
     return [*head, *(body if one.problem is None else ()), printable(f"{INDENT}{one.run_dir}")]

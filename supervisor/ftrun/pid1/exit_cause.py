@@ -1,7 +1,7 @@
 """Cause of a failure of the command, from tracebacks, the kernel's OOM counter and the helpers."""
 
 from collections.abc import Container
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ftrun.core.machine.events import CommandExited, GroupOrderReceived
 from ftrun.core.machine.states import Phase, Running, Starting, Stopping, Suspect
@@ -12,7 +12,11 @@ from ftrun.host.reaper import Change
 from ftrun.pid1.clients.registry import Clients
 from ftrun.pid1.ranks import RankProcesses
 
+if TYPE_CHECKING:
+    from ftrun.core.rules.crash_causes import Traceback
+
 OTHER_RANKS: Final = 1.0  # s for the rank that caused the failure of the first one to end as well
+LOOK: Final = 0.05  # s between two looks whether it has left an exception meanwhile, and all are known
 EXITING: Final = 10.0  # s for a process to exit after its exception, while the group waits
 
 
@@ -100,6 +104,14 @@ class ExitCause:
         postponed = self._postponed if len(self._ranks.failures) == self._failures else 0.0
         return max(postponed, self._clients.cause_deadline(self._exited.now))
 
+    def _awaits_rank(self, cause: "Traceback | None", is_explained: bool, with_exception: Container[int]) -> bool:
+        """Whether a rank that lives may still change the cause, or the exit code, which is that of the cause."""
+        if cause is not None and is_explained:
+            return cause.pid in self._ranks.living
+        from ftrun.core.rules.first_death import may_be_explained
+
+        return may_be_explained(self._ranks.deaths, self._ranks.living, with_exception)
+
     def _due(self, now: float, phase: Phase) -> CommandExited | None:
         """The exit event with its cause, once every helper that may know it has reported or its time is over.  If the
         command is being stopped meanwhile, nothing depends on the cause, and its end comes before the tree's."""
@@ -119,12 +131,16 @@ class ExitCause:
         found = tracebacks.read(self._beat_dir, self._since)
         cause, death, also = first_cause(found, exited.now), None, ""
         is_explained = cause is not None and not is_symptom(cause.chain)
-        awaits_rank = self._ranks.living and (cause is None or not is_explained or cause.pid in self._ranks.living)
-        if awaits_rank and not is_stopping and now < exited.now + OTHER_RANKS:
-            self._postponed, self._failures = exited.now + OTHER_RANKS, len(self._ranks.failures)
+        with_exception = {one.pid for one in found if not one.children}
+        if (
+            not is_stopping
+            and now < exited.now + OTHER_RANKS
+            and self._awaits_rank(cause, is_explained, with_exception)
+        ):
+            self._postponed = min(now + LOOK, exited.now + OTHER_RANKS)
+            self._failures = len(self._ranks.failures)
             return None
         self._exited, self._known = None, True
-        with_exception = {one.pid for one in found if not one.children}
         if failures := self._ranks.failures:
             death = None if is_explained else first_death.first_death(self._ranks.deaths, with_exception)
             self._pid = death.pid if death else cause.pid if cause and cause.pid in failures else self._pid

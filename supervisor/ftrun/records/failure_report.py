@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ftrun.core.text import markdown, sentences
-from ftrun.records.record_files import Record
+from ftrun.records.record_files import Record, own_fields
 
 SHOWN: Final = ("exited", "rank_exited", "fault", "escalated", "problem")
 READ: Final = (*SHOWN, "stopping", "restart", "ended")  # the records that it is made from
@@ -82,7 +82,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     text += ["", "Stack of the crash, the innermost call first:", *(f"  {frame}" for frame in stack)] if stack else []
     text += ["", "Records:"]
     for record in found["records"]:
-        fields = [(name, value) for name, value in record.items() if name not in HIDDEN]
+        fields = own_fields(record, "stack", "output")
         text.append(f"  {record.get('time')} {sentences.record(str(record['event']), fields)}")
     if found["output"]:
         text += ["", "Last lines of its output:", *(f"  {line}" for line in found["output"])]
@@ -102,9 +102,6 @@ def what_to_do(found: dict[str, Any]) -> str:
     if (found["then"] or {}).get("event") == "restart":
         return "nothing now, it was started again; if it comes again, mend the cause"
     return "mend the cause; with `--restart-on hang,fault,failure` ftrun starts it again by itself"
-
-
-HIDDEN: Final = ("schema", "time", "mono", "event", "attempt", "stack", "output")
 
 
 def as_markdown(found: dict[str, Any]) -> str:

@@ -1,12 +1,11 @@
 """The row of one member in the view of its group, from its run dir."""
 
 import os
-import re
 from typing import Final
 
 from ftrun.core.text import states
 from ftrun.messages.group_view import PACES, TEXT, MemberRow, Pace
-from ftrun.records import summary
+from ftrun.records import reports, summary
 from ftrun.records.own_ranks import ENDED
 from ftrun.records.run_snapshot import read_snapshot
 from ftrun.records.snapshot import RankNow, Snapshot
@@ -39,7 +38,7 @@ def row(shown: Snapshot, rank: int, node: str, now: float) -> MemberRow:
         ranks=len(active),
         trouble=None if trouble is None else f"{trouble.cause} in attempt {trouble.attempt}: {trouble.why}"[:TEXT],
         trouble_time=None if trouble is None else trouble.time,
-        report=_last_report(shown.run_dir),
+        report=max(reports.collected(shown.run_dir), default=None),
         run_dir=os.path.abspath(shown.run_dir)[:TEXT],
         paces=tuple(_pace(one, one.step_time) for one in active if one.step_time)[:PACES],
     )
@@ -47,13 +46,3 @@ def row(shown: Snapshot, rank: int, node: str, now: float) -> MemberRow:
 
 def _pace(one: RankNow, step_time: float) -> Pace:
     return Pace(one.rank, round(step_time, 6), (one.device or "")[:DEVICE], one.work)
-
-
-def _last_report(run_dir: str) -> int | None:
-    """The attempt of the last report."""
-    try:
-        names = os.listdir(f"{run_dir}/reports")
-    except OSError:
-        return None
-    found = (re.fullmatch(r"attempt-(\d{1,9})", name, re.ASCII) for name in names)
-    return max((int(one[1]) for one in found if one), default=None)

@@ -1,7 +1,6 @@
 """The reports in a run dir: of attempts that hung, which the evidence helper wrote, and of attempts that failed, which
 are made from the records."""
 
-import glob
 import os
 import re
 import stat
@@ -16,17 +15,21 @@ from ftrun.records import failure_report, recent_events, record_files, state
 LIMIT: Final = 64 << 20  # bytes of a report
 TAIL: Final = 1 << 20  # bytes of output that are read
 LINES: Final = 30  # lines of output that are shown
-RANK_LOGS: Final = RANK_LOG.format("*")
 
 
-def hung(run_dir: str) -> list[int]:
-    """The attempts with a report.md, in order."""
+def collected(run_dir: str) -> list[int]:
+    """The attempts of which there is evidence, in order."""
     try:
         names = os.listdir(f"{run_dir}/reports")
     except OSError:
         return []
-    numbers = (int(found[1]) for name in names if (found := re.fullmatch(r"attempt-(\d{1,9})", name, re.ASCII)))
-    return sorted(n for n in numbers if os.path.exists(path(run_dir, n)))
+    found = (re.fullmatch(r"attempt-(\d{1,9})", name, re.ASCII) for name in names)
+    return sorted(int(one[1]) for one in found if one)
+
+
+def hung(run_dir: str) -> list[int]:
+    """The attempts with a report.md, in order."""
+    return [number for number in collected(run_dir) if os.path.exists(path(run_dir, number))]
 
 
 def path(run_dir: str, attempt: int, name: str = "report.md") -> str:
@@ -114,12 +117,22 @@ def _same_owner(path: str, other: str) -> bool:
         return False
 
 
+def output_files(run_dir: str) -> list[tuple[int | None, str]]:
+    """The files with the output of the command, each with the number of its local rank; None, the last one: of all."""
+    try:
+        names = os.listdir(run_dir)
+    except OSError:
+        return []
+    ranks = sorted(int(found[1]) for name in names if (found := re.fullmatch(RANK_LOG.format(r"(\d+)"), name)))
+    whole: list[tuple[int | None, str]] = [(None, f"{run_dir}/{LOG}")] if LOG in names else []
+    return [*((rank, f"{run_dir}/{RANK_LOG.format(rank)}") for rank in ranks), *whole]
+
+
 def _tail(run_dir: str, attempt: int) -> list[str]:
     """The last lines of the output of this attempt, where it is kept; with the number of the rank where there are
     several."""
     found = []
-    folder = glob.escape(run_dir)
-    for file in sorted(glob.glob(f"{folder}/{LOG}") + glob.glob(f"{folder}/{RANK_LOGS}")):
+    for rank, file in output_files(run_dir):
         own: list[str] = []  # from the end on: the last attempt, whose report is read most, is there
         for line in record_files.backwards(file, TAIL):
             shown = line.decode("utf-8", "replace")
@@ -129,6 +142,5 @@ def _tail(run_dir: str, attempt: int) -> list[str]:
                 own = []  # these were of a later one
             elif len(own) < LINES:
                 own.append(shown)
-        name = re.fullmatch(r"output-(\d+)\.log", os.path.basename(file))
-        found += [f"[{name[1]}] {shown}" if name else shown for shown in reversed(own)]
+        found += [shown if rank is None else f"[{rank}] {shown}" for shown in reversed(own)]
     return found

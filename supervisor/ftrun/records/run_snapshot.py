@@ -189,7 +189,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
         next=what,
         stalled=stall,
         wait=status["attempt"].get("wait") or None,
-        heartbeats=heartbeats.seen_in(attempt, live.limits.auto) if live is not None else None,
+        heartbeats=heartbeats.seen_in(attempt, live.limits) if live is not None else None,
         **_paused(status, now),
     )
 

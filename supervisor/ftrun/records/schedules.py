@@ -28,7 +28,6 @@ MOST: Final = 256  # attempts in a file, the last ones
 READ: Final = 512  # files that are read, the newest
 TEXT: Final = 300  # characters of a text
 COMMAND: Final = 1000  # characters of a command
-TAIL: Final = 8 << 20  # bytes of records and of steps from which a file is begun, the last ones
 EARLY: Final = 1.0  # s by which the clocks of a start may differ
 
 

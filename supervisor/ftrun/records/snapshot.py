@@ -134,7 +134,8 @@ class Snapshot(NamedTuple):
     unknown.  `trouble`: the last incident (a fixed name of the JSON).
 
     A run that is cut off is shown as it was at its end.  `deadline`: seconds until `next`, a sentence on what happens
-    then.  `lost`: seconds by reason; `goodput`: 0 to 1, None before it is known.
+    then.  `lost`: seconds by reason; `goodput`: 0 to 1, None while no step and no checkpoint
+    has been seen.
     """
 
     run_dir: str

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from ftrun.core.accounting.totals import NO_GOODPUT
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.stalls import ADVICE
 from ftrun.core.rules.standby import NextStart
@@ -12,6 +13,7 @@ from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
 from ftrun.records.advice import hung_nowhere, no_step, quiet, what_to_do
+from ftrun.records.recent_events import REASONS
 from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
@@ -38,20 +40,30 @@ def document(shown: Snapshot) -> dict[str, Any]:
 
 def title(shown: Snapshot, width: int = 80) -> list[str]:
     """The headline, wrapped."""
-    return textwrap.wrap(printable(headline(shown)), width, **_WRAP)
+    return wrapped(headline(shown), width)
 
 
 def lines(shown: Snapshot, width: int = 80) -> list[str]:
     """The lines below the title: about 25 at most, none wider than `width` except for a long path."""
     found, indent = [], " " * HEAD
     for name, text in _lines(shown):
-        body = textwrap.wrap(printable(text), width, initial_indent=indent, subsequent_indent=indent, **_WRAP)
+        body = wrapped(text, width, indent, indent)
         body[:1] = [f"{name:<{HEAD}}{body[0][HEAD:]}"] if body else []
         found += body
     return found
 
 
-_WRAP: Final[dict[str, Any]] = {"break_long_words": False, "break_on_hyphens": False}
+def wrapped(text: str, width: int, indent: str = "", first: str = "") -> list[str]:
+    """The text in lines: the first begins with `first`, each other one with `indent`.  A word is not cut, so that a
+    path or a command can be copied."""
+    return textwrap.wrap(
+        printable(text),
+        width,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def headline(shown: Snapshot, ages: bool = True) -> str:
@@ -62,7 +74,7 @@ def headline(shown: Snapshot, ages: bool = True) -> str:
 
 def _headline(shown: Snapshot, ages: bool) -> str:
     attempt = f"attempt {shown.attempt}" + (
-        f" after {shown.origin or _reason(shown.reason)}" if shown.reason not in ("first", "") else ""
+        f" after {shown.origin or REASONS.get(shown.reason, shown.reason)}" if shown.reason not in ("first", "") else ""
     )
     if shown.paused is not None and shown.alive:
         end = "until `ftctl resume`"
@@ -171,7 +183,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
     for number, limit in enumerate(shown.limits):
         value = "auto" if limit.proved else "off" if limit.seconds is None else seconds(limit.seconds)
         yield "" if number else "timeouts", f"{limit.name:<{longest}} {value:<7} {limit.source}"
-    if shown.goodput is not None or shown.lost:
+    if shown.wall:
         yield "goodput", goodput(shown)
     yield "job", _command(shown)
     schedule = "" if shown.schedule_cnt is None else f", schedule {shown.schedule_cnt}"
@@ -186,7 +198,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
 def _end(shown: Snapshot) -> Iterator[Line]:
     if shown.why:
         yield "why", shown.why
-    known = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
+    known = exit_codes.named(shown.verdict)
     action = "act as it would without ftrun" if known is None else f"{known.outer}: {meaning(shown, known)}"
     yield "scheduler", f"should {action}"
 
@@ -199,7 +211,7 @@ def meaning(shown: Snapshot, verdict: exit_codes.Verdict) -> str:
 
 def _restarts(shown: Snapshot) -> str:
     done = {why: number for why, number in shown.restarts.items() if number}
-    total = ", ".join(f"{number} after {_reason(why)}" for why, number in done.items()) or "none"
+    total = ", ".join(f"{number} after {REASONS.get(why, why)}" for why, number in done.items()) or "none"
     if shown.phase == "done" or not shown.left:
         return total
     budgets = [_budget(shown, cause) for cause in shown.counts if _permitted(shown, cause)]
@@ -309,33 +321,22 @@ def _named(device: DeviceNow) -> str:
 
 
 def goodput(shown: Snapshot) -> str:
-    """`93% of 2h 3m; lost 8m: 5m hang, 2m redone, 1m startup`."""
+    """`93% of 2h 3m; lost 8m: 5m hang, 2m redone, 1m startup`, or why it is unknown."""
     wall = shown.wall or 0.0
-    share = "" if shown.goodput is None else f"{100 * shown.goodput:.0f}% of {seconds(wall)}"
+    share = f"- ({NO_GOODPUT})" if shown.goodput is None else f"{100 * shown.goodput:.0f}% of {seconds(wall)}"
     worth = max(LEAST, SHARE * wall)
     lost = sorted(((why, value) for why, value in shown.lost.items() if value >= worth), key=lambda o: -o[1])
     if not lost:
-        return share or "nothing lost"
+        return share
     total = seconds(sum(shown.lost.values()))
     parts = f"lost {total}: " + ", ".join(f"{seconds(value)} {why}" for why, value in lost)
-    return f"{share}; {parts}" if share else parts
+    return f"{share}; {parts}"
 
 
 def _command(shown: Snapshot) -> str:
     text = sentences.short(" ".join(shown.command), COMMAND) or "unknown"
     part = f"phase {shown.part}: " if shown.part else ""
     return f"{part}{text}" + (f" (process {shown.pid})" if shown.pid and shown.alive else "")
-
-
-def _reason(reason: str) -> str:
-    return {
-        "manual": "an operator command",
-        "peer": "another member stopped",
-        "returned": "a device that is used again",
-        "hang": "a hang",
-        "fault": "a fault",
-        "failure": "a failure",
-    }.get(reason, reason)
 
 
 def saved(shown: Snapshot) -> str:

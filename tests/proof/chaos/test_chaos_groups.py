@@ -17,9 +17,9 @@ from proof.chaos import group_chaos, group_faults, rank_chaos
 from proof.chaos.group_check import check
 from proof.chaos.group_faults import leftovers
 from proof.chaos.group_plan import OUTER, SHAPES, GroupJob, GroupOutcome, GroupRun, Shape, job
-from proof.chaos.group_replay import core_records
 from proof.chaos.rank_numbers import final_values
 from proof.chaos.rank_plan import RankJob
+from proof.chaos.replay import core_records
 from proof.chaos.world import refusal
 from support import hosts
 

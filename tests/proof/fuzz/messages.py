@@ -19,6 +19,7 @@ from ftrun.core.machine.states import Job, Running
 from ftrun.core.machine.values import Attempt, Ledger
 from ftrun.core.ranks import table
 from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
+from ftrun.helpers.messenger.known_lives import KnownLives
 from ftrun.helpers.messenger.member_link import MemberLink
 from ftrun.helpers.messenger.operator_channel import OperatorChannel
 from ftrun.helpers.messenger.peer import sender
@@ -130,7 +131,7 @@ def member(content: bytes) -> None:
 
 @cache
 def _member() -> MemberLink:
-    return MemberLink(ADDRESS._replace(rank=1), str(folder("beats")), Quiet(messenger.EVENTS))
+    return MemberLink(ADDRESS._replace(rank=1), str(folder("beats")), Quiet(messenger.EVENTS), KnownLives(True))
 
 
 class UnstartedHelpers(Helpers):

@@ -8,6 +8,7 @@ from ftrun.core.text.durations import seconds
 
 TRACE: Final = 64  # points at most
 SHOWN: Final = 3  # reasons in a sentence
+NO_GOODPUT: Final = "no step and no checkpoint has been seen"
 Trace = tuple[tuple[float, int], ...]  # (work of the attempt until then, the step that it had first reached)
 
 

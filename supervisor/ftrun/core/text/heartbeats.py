@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ftrun.core.machine.values import TOUCH, Attempt, Rank
+from ftrun.core.rules.liveness import Limits
 
 # Libraries that train in compiled code, of which nothing outside sees a step.
 UNSEEN: Final = ("JAX", "TensorFlow")
@@ -21,19 +22,26 @@ def remedy(frameworks: Iterable[str]) -> str:
     """What adds heartbeats."""
     if library := needs_call(frameworks):
         return f"nothing outside can see a step of {library}: call {CALL} in the training loop"
+    if imported := [framework for framework in frameworks if framework not in (*UNSEEN, "Orbax")]:
+        return f"no step of {' or '.join(imported)} has been seen: call {CALL} in a loop that uses no optimizer"
     return (
-        "PyTorch, MindSpore, PaddlePaddle and Keras give heartbeats by themselves; other programs by "
-        f"{CALL} or by touching $FTRUN_BEAT_DIR/touch"
+        "PyTorch, MindSpore, PaddlePaddle and Keras give heartbeats by themselves, except with --no-auto-beat; "
+        f"other programs by {CALL} or by touching $FTRUN_BEAT_DIR/touch"
     )
 
 
-def seen_in(attempt: Attempt, proves: bool) -> str:
-    """Which heartbeats there are in this attempt.  `proves`: deadlocks are found without them."""
+def seen_in(attempt: Attempt, limits: Limits) -> str:
+    """Which heartbeats there are in this attempt; without any, which hangs are found nevertheless."""
     moved = [rank for rank in attempt.ranks if rank.moved_at is not None]
     if moved:
         return f"from {', '.join(dict.fromkeys(map(_origin, moved)))}"
-    found = "deadlocks and idleness" if proves else "idleness"
-    return f"none so far: only {found} can be found; {remedy(attempt.frameworks)}"
+    found = ["deadlocks"] if limits.auto else []
+    if limits.idle is not None and (limits.idle_given or attempt.idle.accelerator):
+        found.append("idleness")
+    if limits.start is not None:
+        found.append("a first heartbeat that does not come")
+    what = f"only {' and '.join(found)} can be found" if found else "no hang can be found"
+    return f"none so far: {what}; {remedy(attempt.frameworks)}"
 
 
 def _origin(rank: Rank) -> str:

@@ -5,11 +5,9 @@ Everything is bounded: the rows and their rate, the files that may be read (thos
 at most `MOST` bytes), the requests under way, and how long they wait.  A failure here harms nothing but the view.
 """
 
-import base64
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -24,7 +22,7 @@ from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger import imports
 from ftrun.helpers.messenger.group_waits import Connected, CoordinatorWaits, MemberWaits
 from ftrun.helpers.messenger.paces import straggler
-from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks
+from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks, part_of
 from ftrun.helpers.messenger.view_delivery import ViewDelivery
 from ftrun.host import procfs, safe_files
 from ftrun.messages import group_view as messages
@@ -71,15 +69,11 @@ class OwnMember:
         """A part of a file of a report, or of the imports; never an exception."""
         if request.what == "imports":
             content = imports.own()
-            return _part(request, 0, content) if content else FilePart(request.id, False, "it has imported nothing yet")
-        try:
-            attempts = sorted(
-                int(found[1]) for name in os.listdir("reports") if (found := re.fullmatch(r"attempt-(\d{1,9})", name))
-            )
-        except OSError:
-            attempts = []
-        failed = _failed_attempts() if request.what in ("report.md", "report.json") else []
-        attempts = sorted({*attempts, *failed})
+            return part_of(request, content) if content else FilePart(request.id, False, "it has imported nothing yet")
+        from ftrun.records import reports  # seldom needed: it takes time and memory
+
+        failed = reports.failed(".") if request.what in ("report.md", "report.json") else []
+        attempts = sorted({*reports.collected("."), *failed})
         attempt = request.attempt or (attempts[-1] if attempts else 0)
         if attempt not in attempts:
             known = f"; attempts with a report: {', '.join(map(str, attempts[-9:]))}" if attempts else ""
@@ -89,19 +83,7 @@ class OwnMember:
         if not content:
             what = f"reports/attempt-{attempt}/{request.what} cannot be read"
             return FilePart(request.id, False, f"member {self._address.rank}: {what}", attempt)
-        return _part(request, attempt, content)
-
-
-def _part(request: FileRequest, attempt: int, content: bytes) -> FilePart:
-    part = content[request.offset : request.offset + messages.PART] if request.offset >= 0 else b""
-    return FilePart(request.id, True, "", attempt, len(content), base64.b64encode(part).decode("ascii"))
-
-
-def _failed_attempts() -> list[int]:
-    """The attempts that failed, whose reports are made from the records."""
-    from ftrun.records import reports  # seldom needed: it takes time and memory
-
-    return reports.failed(".")
+        return part_of(request, content, attempt)
 
 
 def _failure(attempt: int, what: str) -> bytes:

@@ -124,7 +124,12 @@ METRICS: Final = (
         "ftrun_lost_seconds_total", "counter", ("why",), f"Time that led to no kept step, by reason: {_listed(WHYS)}."
     ),
     Metric("ftrun_wall_seconds_total", "counter", (), "Time in which an ftrun was running in this run dir."),
-    Metric("ftrun_goodput_ratio", "gauge", (), "Share of the time in this run dir that led to kept steps."),
+    Metric(
+        "ftrun_goodput_ratio",
+        "gauge",
+        (),
+        "Share of the time in this run dir that led to kept steps; absent until a step or a checkpoint was seen.",
+    ),
     Metric(
         "ftrun_timeout_seconds",
         "gauge",

@@ -12,7 +12,7 @@ from ftrun.helpers.lines import Lines
 from ftrun.helpers.shared_folder import Folder
 from ftrun.messages import state_store as messages
 from ftrun.records import reports, schedules
-from ftrun.records.history_follower import HistoryFollower
+from ftrun.records.history import HistoryReader
 from ftrun.records.rundir import NoRunDir
 from ftrun.records.schedules import SCHEMA, Life
 
@@ -21,6 +21,8 @@ REPORTS: Final = 16  # copies of reports of one ftrun, the last ones
 REPORT: Final = 256 << 10  # bytes of a copy; a longer report is cut
 COPY: Final = re.compile(r"attempt-(\d+)\.md")  # the name of one
 CUT: Final = "\n\n(This copy is cut: the whole report is in the run dir.)\n"
+TAIL: Final = 8 << 20  # bytes of records and of steps from which a file is begun, the last ones
+SAMPLES: Final = 4_000  # steps that are kept at least; a long run has one a minute
 EVERY: Final = 60.0  # s between two writes without a new attempt
 AGAIN: Final = 2.0  # s after a new attempt: its first records, or the last report, may not have been there before
 
@@ -32,7 +34,7 @@ class LifeFile:
         self._path, self._run_dir, self._given, self._lines = folder.path, run_dir, given, lines
         self._written: tuple[int, bool] | None = None
         self._at = 0.0
-        self._history = HistoryFollower(run_dir, schedules.MOST, schedules.TAIL)
+        self._history = HistoryReader(run_dir, TAIL, TAIL, schedules.MOST, SAMPLES)
         self._copied: set[int] = set()
         self._schedule: messages.Schedule | None = None  # of the last request
         self._again = math.inf  # when the file of a new attempt is written once more
