@@ -131,6 +131,12 @@ HEALS = (
 )
 
 
+OPTIONS = (
+    "In brackets: the default; `off` disables. Durations: `500ms 90s 10m 1h 1d`. The variable of an option is `FTRUN_`",
+    "and its name in capitals, such as `FTRUN_HANG_TIMEOUT`; one that is repeatable has a value a line. In a config file",
+    '(`--config`, TOML) these names are keys: `hang-timeout = "10m"`. What is given first counts: option, environment,',
+    "annotations, phase, config file, default.",
+)
 LINES = """## ftrun's own lines
 
 ftrun writes its own lines to stderr, each with `[ftrun]` before it. A line that stderr cannot accept at once is
@@ -150,19 +156,14 @@ itself failed; `warning`: a problem; `info`; `debug`: a record), `source` (`ftru
 
 def page() -> str:
     """Options, environment and exit codes, as MyST Markdown."""
-    lines = ["# Reference", "", "Generated from the code by `docs/reference.py`.", "", "## Options", ""]
-    lines += ["| option | variable | default | meaning |", "| --- | --- | --- | --- |"]
+    lines = ["# Reference", "", "Generated from the code by `docs/reference.py`.", "", "## Options", "", *OPTIONS, ""]
     for option in option_table.OPTIONS:
         short = f"`-{option.short}`, " if option.short else ""
-        metavar = f" {option.metavar}".replace("|", "\\|") if option.metavar else ""
-        default = "" if option.flag and not option.no else option.default
-        name = f"--{option.name}`, `--no-{option.name}" if option.no else f"--{option.name}{metavar}"
-        repeated = " Repeatable; in the variable, one per line." if option.many else ""
-        lines.append(f"| {short}`{name}` | `{option.variable}` | {default} | {option.meaning}{repeated} |")
-    lines += ["", "Option > environment > annotations > phase > config file > default.  `off` disables.", ""]
-    lines += ["Durations: `500ms 90s 10m 1h 1d`.", ""]
-    lines += ['In a config file (`--config`, TOML) these names are keys: `hang-timeout = "10m"`; options that are']
-    lines += ["repeatable take lists.", ""]
+        name = f"--{option.name}`, `--no-{option.name}" if option.no else f"--{option.name} {option.metavar}".rstrip()
+        default = "" if (option.flag and not option.no) or not option.default else f" ({option.default})"
+        repeated = " Repeatable." if option.many else ""
+        lines.append(f"- {short}`{name}`{default}: {option.meaning}{repeated}")
+    lines.append("")
     lines += ["## What the command sees", "", *_list(SEEN), ""]
     lines += ["The command of `--heal` also sees these:", "", *_list(HEALS), ""]
     lines += ["Those of `--on-event` see these:", "", *_list(AT_EVENT), ""]
