@@ -133,7 +133,7 @@ HEALS = (
 
 OPTIONS = (
     "In brackets: the default; `off` disables. Durations: `500ms 90s 10m 1h 1d`. The variable of an option is `FTRUN_`",
-    "and its name in capitals, such as `FTRUN_HANG_TIMEOUT`; one that is repeatable has a value a line. In a config file",
+    "and its name in capitals, such as `FTRUN_HANG_TIMEOUT`; a repeatable one has a value a line. In a config file",
     '(`--config`, TOML) these names are keys: `hang-timeout = "10m"`. What is given first counts: option, environment,',
     "annotations, phase, config file, default.",
 )
