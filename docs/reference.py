@@ -23,19 +23,19 @@ SEEN = (
     ),
     (
         "MA_SCHEDULE_CNT",
-        "the number of this schedule: passed on, else the outer scheduler's count of restarts + 1, else 1",
+        "the number of this schedule",
     ),
     ("FTRUN_RUN_DIR", "the run dir"),
     ("FTRUN_BEAT_DIR", "the beat folder; touching `touch` in it is a heartbeat"),
     ("FTRUN_RESTART_REASON", "first, hang, fault, failure, manual, peer or returned"),
     (
         "FTRUN_LAST_STEP",
-        "the highest step that the earlier attempt reported, or with a state dir an earlier schedule; absent if none",
+        "the highest step of the earlier attempt, or with a state dir of an earlier schedule; absent if none",
     ),
-    ("FTRUN_LAST_CHECKPOINT", "path of the newest checkpoint reported, also of an earlier schedule; absent if none"),
+    ("FTRUN_LAST_CHECKPOINT", "the newest checkpoint, also of an earlier schedule; absent if none"),
     ("FTRUN_EPOCH", "the number of this start of the whole group; absent without a group"),
     ("FTRUN_LAST_SECTION", "the outermost section in which the earlier attempt ended; absent if none"),
-    ("FTRUN_ROUND", "of a rank that was started again alone, or joins a group: the round for which it was started"),
+    ("FTRUN_ROUND", "of a rank that was started again alone: the round for which it was started"),
     ("PYTHONPATH", "with automatic heartbeats: a folder of ftrun before the given value"),
     (
         "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_WORLD_SIZE, "
@@ -45,12 +45,12 @@ SEEN = (
     ),
     (
         "TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCH_NCCL_RETHROW_CUDA_ERRORS",
-        "in a rank that can recover: 0 if not set, so that NCCL does not end the process that ftrun keeps",
+        "in a rank that can recover: 0 if not set",
     ),
-    ("OMP_NUM_THREADS", "with `--nproc-per-node`: 1 if it is not set and there are several ranks, as with torchrun"),
+    ("OMP_NUM_THREADS", "with several ranks: 1 if it is not set, as with torchrun"),
     (
         ", ".join(vendor.visible for vendor in VENDORS),
-        "with `--min-devices`: without the devices that did not heal and are not healthy again",
+        "with `--min-devices`: without the devices that did not heal",
     ),
 )
 # What the probe of each vendor reads besides its `visible`, and for what.
@@ -75,14 +75,14 @@ READ = (
     (", ".join(NODES), "the default of `--node-name`"),
     (
         ", ".join(JOBS),
-        "the name of the job, which distinguishes its faults and schedules from those of other jobs",
+        "the name of the job",
     ),
     *((", ".join(one.variables), f"the group, {one.name}") for one in PLATFORMS),
     (", ".join(TASKS), "the number of this task among several, for `phases.json`"),
     (
         "NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT, HCCL_RDMA_TIMEOUT, HCCL_RDMA_RETRY_CNT, HCCL_OP_RETRY_ENABLE, "
         "HCCL_OP_RETRY_PARAMS",
-        "how long the communication library itself repeats what a faulty link did not deliver (`--link-timeout auto`)",
+        "for `--link-timeout auto`: how long the communication library retries",
     ),
     (
         "RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MS_LOCAL_WORKER, MA_NUM_GPUS, GROUP_RANK, MS_NODE_RANK",
@@ -90,28 +90,28 @@ READ = (
     ),
     (
         "RANK_ID, PADDLE_TRAINER_ID, OMPI_COMM_WORLD_RANK",
-        "the rank of a process of MindSpore or PaddlePaddle without RANK and LOCAL_RANK",
+        "the rank of a process without RANK and LOCAL_RANK",
     ),
     (
         "RANK, WORLD_SIZE, LOCAL_WORLD_SIZE",
         "read from each process of the job as evidence of ranks on other nodes",
     ),
     *((", ".join((one.visible, *PROBES[one.name][0])), PROBES[one.name][1]) for one in VENDORS),
-    ("TORCH_GLOO_LAZY_INIT", "whether ranks connect only when they first need each other, for the proof of deadlocks"),
+    ("TORCH_GLOO_LAZY_INIT", "whether ranks connect only when they need each other, for proofs"),
     ("TORCH_WORKER_SERVER_SOCKET", "the socket of torch's flight recorder, for evidence"),
     (
         "ASCEND_PROCESS_LOG_PATH, ASCEND_WORK_PATH",
         "in a rank: CANN's logs, for evidence; else `~/ascend/log`",
     ),
-    ("NCCL_RAS_ADDR", "in a rank: where NCCL's RAS answers, for looks and evidence; `localhost:28028` by default"),
+    ("NCCL_RAS_ADDR", "in a rank: where NCCL's RAS answers; `localhost:28028` by default"),
     ("PET_NPROC_PER_NODE, PET_…", "options of torchrun, where the command line is one of torchrun"),
     ("TMPDIR", "the temp folder [default: /tmp]"),
     ("KUBERNETES_SERVICE_HOST", "`ftctl doctor`: in a pod it shows remedies for a manifest"),
     (
         "OTEL_SERVICE_NAME, OTEL_EXPORTER_OTLP_HEADERS, TRACEPARENT",
-        "with `--otlp`: the name of the service, headers for the collector, and the trace that the run is a part of",
+        "with `--otlp`: the name of the service, headers, and the trace that the run is a part of",
     ),
-    ("JOURNAL_STREAM", "`--journal auto`: whether ftrun's stderr goes to journald anyway"),
+    ("JOURNAL_STREAM", "whether ftrun's stderr goes to journald anyway"),
     ("NO_COLOR, TERM", "no colours where the first is set, or the second is `dumb`"),
     ("GLOO_SOCKET_IFNAME", "`fthang collective`: the network interface of its two ranks"),
 )
