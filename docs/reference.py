@@ -23,7 +23,7 @@ SEEN = (
     ),
     (
         "MA_SCHEDULE_CNT",
-        "the number of this schedule",
+        "the number of this schedule: passed on, else the scheduler's count of restarts + 1, else 1",
     ),
     ("FTRUN_RUN_DIR", "the run dir"),
     ("FTRUN_BEAT_DIR", "the beat folder; touching `touch` in it is a heartbeat"),
