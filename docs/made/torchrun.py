@@ -18,4 +18,6 @@ What ftrun uses in the place of each:
 
 
 def page() -> str:
-    return ABOVE + "".join(f"- `--{row.name}`: {row.meaning}\n" for row in TABLE)
+    ignored = [row for row in TABLE if row.meaning.startswith("not needed") and "refused" not in row.meaning]
+    used = "".join(f"- `--{row.name}`: {row.meaning}\n" for row in TABLE if row not in ignored)
+    return ABOVE + used + f"\nAccepted, and not needed: {', '.join(f'`--{row.name}`' for row in ignored)}.\n"
