@@ -14,7 +14,7 @@ from ftrun.accelerators.table import VENDORS  # noqa: E402
 from ftrun.config import option_table  # noqa: E402
 from ftrun.core.rules import exit_codes  # noqa: E402
 from ftrun.core.rules.hang_rules import RULES  # noqa: E402
-from ftrun.platforms.table import JOBS, NODES, PLATFORMS, SCHEDULES, TASKS  # noqa: E402
+from ftrun.platforms import JOBS, NODES, PLATFORMS, SCHEDULES, TASKS  # noqa: E402
 
 SEEN = (
     (

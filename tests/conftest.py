@@ -48,7 +48,6 @@ LONG = (
     "cli/test_device_faults.py",
     "schedulers/test_local.py",
     "schedulers/test_slurm.py",
-    "tests/test_given_timeouts.py",
     "cli/test_schedules.py",
     "cli/test_idle.py",
     "hooks/test_lightning.py",

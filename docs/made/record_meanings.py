@@ -207,7 +207,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "rule": "the rule of `core/rules/crash_causes.py` that gave the cause",
             "rank": "with `--nproc-per-node`: the rank whose end this is",
             "oom_kills": "the number of processes that the kernel killed for lack of memory",
-            "stack": "of a Python process that a signal ended, the innermost call first",
+            "stack": "of a Python process that an exception or a signal ended, the innermost call first",
             "output": "the files into which its output goes, outside the run dir, and their sizes",
         },
     ),
@@ -234,7 +234,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {"stood": "seconds of the pause in which no rank has moved"},
     ),
     "frozen": (
-        "ftrun did not run for 10 s or more",
+        "ftrun did not run for 10 s or more; while the command ran, that time is lost (`paused`)",
         {"seconds": "for how long"},
     ),
     "standby": (

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 RAISED = "raised-"
-SIZE = 6144
+SIZE = 8192
 FILES = 256  # the most that are kept; then those in the middle are removed: the first and the last are the most useful
 ANCESTORS = 16
 CHAIN = 64
 CHILDREN = 12
 # Bytes; for error and root each.
-ROOM = {"kinds": 600, "message": 400, "more": 400, "where": 120, "own": 120, "frames": 500, "source": 160}
+ROOM = {"kinds": 600, "message": 400, "more": 400, "where": 120, "own": 120, "frames": 500, "stack": 900, "source": 160}
 
 
 def leave(folder: str, error: BaseException | None) -> None:
@@ -117,7 +117,7 @@ def _described(error: BaseException, prefix: str) -> list[str]:
     message, more = _message(error)
     where, own = _places(error)
     found = {"kinds": " ".join(kinds), "message": message, "more": more, "where": where, "own": own}
-    found["frames"], found["source"] = _frames(error), _source(error)
+    found["frames"], found["stack"], found["source"] = *_frames(error), _source(error)
     return [prefix + key + " " + _cut(value, ROOM[key]) for key, value in found.items() if value]
 
 
@@ -148,18 +148,25 @@ def _places(error: BaseException) -> tuple[str, str]:
     return _place(last), _place(own)
 
 
-def _frames(error: BaseException) -> str:
-    """`file.py:function` of the innermost frames, that of the raise last, as many as there is room for."""
-    found: list[str] = []
+def _frames(error: BaseException) -> tuple[str, str]:
+    """The innermost frames, that of the raise last, as many as there is room for: `file.py:function` of each, and where
+    it was: `file.py:88 in function`."""
+    frames: list[str] = []
+    places: list[str] = []
     step = error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
-        found.append(_cut("%s:%s" % (os.path.basename(code.co_filename), code.co_name), 80).replace("|", "?"))
+        for found, text in (
+            (frames, "%s:%s" % (os.path.basename(code.co_filename), code.co_name)),
+            (places, _place(step)),
+        ):
+            found.append(_cut(text, 80).replace("|", "?"))
+            del found[:-16]
         step = step.tb_next
-        del found[:-16]
-    while len("|".join(found).encode()) > ROOM["frames"]:
-        del found[0]
-    return "|".join(found)
+    for found, room in (frames, ROOM["frames"]), (places, ROOM["stack"]):
+        while len("|".join(found).encode()) > room:
+            del found[0]
+    return "|".join(frames), "|".join(places)
 
 
 def _source(error: BaseException) -> str:

@@ -176,7 +176,7 @@ class _Rounds:
         adapter.prepare()
         client.start(snapshots.held())
         run = Run(1, "first", snapshots, client, self._leftovers)
-        if _number("FTRUN_ROUND", 1) > 1:  # this process replaces another one
+        if _number("FTRUN_ROUND", 1) > 1:  # this process replaces an earlier process of the rank
             run = self._next(RuntimeError("ftrun has closed the connection"))
         while True:
             returned, result, error = self._attempt(client, run, args, kwargs)

@@ -125,7 +125,7 @@ def exchange(
     try:
         path = f"/proc/self/fd/{folder}/{operator.SOCKET}"  # the path of a socket may have at most 107 bytes
         _await(run_dir, path)
-        request = operator.Request(
+        request = operator.ControlRequest(
             "1", verb, f"{_user()}, process {os.getpid()}", lasting, time.monotonic() + VALID * patience, read
         )
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
@@ -134,7 +134,7 @@ def exchange(
             dealer.connect(f"ipc://{path}")
             dealer.send(operator.dump_request(request))
             _wait(run_dir, dealer, patience)
-            return operator.load_any_reply(dealer.recv())
+            return operator.load_reply(dealer.recv())
     except operator.RequestRefused as error:
         raise UserError(f"{run_dir}/{operator.SOCKET}: {error}") from None
     finally:

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 from support.evidence_job import needs_spy
 from support.runs import FTCTL, Run, Runs, patched, python, state_of, wait_for
 
 IDLE = patched("import ftrun.config.derived as derived\nderived.idle_timeout = lambda settings: 3.0")
-TOLD = patched("import ftrun.core.rules.usual_pauses as pauses\npauses.LEAST, pauses.TIMES = 2.0, 0")
+TOLD = patched("import ftrun.core.rules.stalls as stalls\nstalls.LEAST_UNUSUAL, stalls.TIMES_USUAL = 2.0, 0")
 # What sleeps for 10**6 s in these programs hangs on purpose: ftrun has to find and kill it.
 STEPS = """
 import os, signal, sys, time
@@ -102,7 +104,8 @@ def test_frozen_time_is_not_learned_and_is_notified(runs: Runs) -> None:
     wait_for(lambda: run.state["learned"]["steps"] >= learned + 100, "steps after the freeze")
     assert run.state["learned"]["longest"] < frozen, run.log()
     assert not run.named("hang")
-    assert len(run.named("frozen")) == 1
+    (suspended,) = run.named("frozen")
+    assert run.state["account"]["lost"]["paused"] == pytest.approx(suspended["seconds"], abs=0.1), "no useful time"
     wait_for(said.exists, "the notification")
     run.process.send_signal(signal.SIGTERM)
     run.wait()

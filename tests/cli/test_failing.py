@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.runs import DEADLINE, FTCTL, FTRUN, HOUSE, Run, Runs, state_of, wait_for
+from support.short import quick
 
 FAILURE = ("--restart-on", "failure", "--backoff", "1ms", "--grace", "off")
 CURED = "if ft.attempt().is_restart: sys.exit(0)\n"
@@ -56,15 +57,15 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.mark.parametrize("code", CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
-def test_an_invalid_configuration_ends_at_once_with_94(runs: Runs, code: str) -> None:
-    run = runs.run(*FAILURE, *program(runs, code))
+@pytest.mark.parametrize("name", quick(CONFIGURATIONS, ("a key that is missing", "a file that is missing")))
+def test_an_invalid_configuration_ends_at_once_with_94(runs: Runs, name: str) -> None:
+    run = runs.run(*FAILURE, *program(runs, CONFIGURATIONS[name]))
     assert run.wait() == 94, run.log()
     assert [found["rule"] for found in exits(run)] == ["configuration"]
 
 
 @pytest.mark.parametrize(
-    "code", ["{'x': 1}['y']", "float('fast')", "open('data/part-7.bin')", "ft.beat(1)\nopen('c.yaml')"]
+    "code", quick(["{'x': 1}['y']", "ft.beat(1)\nopen('c.yaml')", "float('fast')", "open('data/part-7.bin')"], 2)
 )
 def test_what_may_be_no_invalid_configuration_is_restarted(runs: Runs, code: str) -> None:
     run = runs.run(*FAILURE, *program(runs, CURED + code))
@@ -180,6 +181,13 @@ def test_crash_keeps_its_stack(runs: Runs) -> None:
         [str(HOUSE / "bin" / "ftctl"), "report", "--run-dir", str(run.run_dir)], capture_output=True, text=True
     )
     assert "Stack of the crash, the innermost call first:" in shown.stdout
+
+
+def test_an_exception_keeps_its_stack_without_any_output(runs: Runs) -> None:
+    run = runs.run(*program(runs, "def step(): raise ValueError('a|b')\ndef main():\n    step()\nmain()"))
+    assert run.wait() == 1, run.log()
+    (exited,) = run.named("exited")
+    assert exited["stack"] == ["train.py:2 in step", "train.py:4 in main", "train.py:5 in <module>"]
 
 
 def test_report_has_the_end_of_output_that_goes_into_a_file(runs: Runs) -> None:

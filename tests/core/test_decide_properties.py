@@ -32,7 +32,7 @@ from ftrun.core.machine.states import (
     Stopping,
     Suspect,
 )
-from ftrun.core.machine.values import Device, Fault, Ledger, Rank, Section, UsualPauses
+from ftrun.core.machine.values import Fault, Ledger, Rank, Section, UsableDevice, UsualPauses
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import Clock, Schedule
 from ftrun.core.rules.idle import Thresholds
@@ -83,7 +83,7 @@ POLICIES = st.builds(
     asks_platform=st.booleans(),
     membership=st.builds(Membership, node=st.just("n"), shared=st.booleans()),
 )
-DEVICES = tuple(Device(f"gpu{i}", "CUDA_VISIBLE_DEVICES", str(i)) for i in range(3))
+DEVICES = tuple(UsableDevice(f"gpu{i}", "CUDA_VISIBLE_DEVICES", str(i)) for i in range(3))
 FAULTS = st.builds(
     Fault, st.sampled_from(["gpu0", "gpu0", "gpu1"]), st.sampled_from(["X", "X", "Y"]), st.sampled_from(SEVERITIES)
 )

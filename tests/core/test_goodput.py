@@ -12,6 +12,7 @@ from core.test_decide_properties import Adversary, game
 from ftrun.core.accounting.totals import TRACE, Account, Figures, LostTime, RestartCounts, figures, summary
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
+from ftrun.core.machine.pause import NOTED
 from ftrun.core.machine.states import (
     Done,
     Finish,
@@ -25,7 +26,7 @@ from ftrun.core.machine.states import (
     Suspect,
 )
 from ftrun.core.machine.values import Fault, Ledger, LocalRank, Rank
-from ftrun.core.ranks.table import AskedRetry, LeftRound, SaidHello, Snapshot
+from ftrun.core.ranks.table import AskedRetry, HeldSnapshot, LeftRound, SaidHello
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.idle import Idle, TreeSample
 from ftrun.core.rules.liveness import Limits
@@ -141,7 +142,7 @@ class Ranks(Run):
         return self
 
     def leave(self, at: float, *held: int) -> "Ranks":
-        number, kept = self.job.phase.attempt.rounds.number, tuple(map(Snapshot, held))  # type: ignore[union-attr]
+        number, kept = self.job.phase.attempt.rounds.number, tuple(map(HeldSnapshot, held))  # type: ignore[union-attr]
         self.happens(*(ev.RankReported(at, LeftRound(rank, number, kept)) for rank in (0, 1)))
         return self
 
@@ -175,7 +176,7 @@ def test_a_hang_of_one_rank_counts_up_to_its_verdict_and_its_recovery_after_that
     ranks = tuple(Rank(rank, 100 + rank, moved_at=100.0, step=10) for rank in (0, 1))
     run.happens(ev.BeatsRead(161.0, ranks), ev.EvidenceCollected(170.0, ranks, (("culprits", (1,)),)))
     run.happens(ev.RankTreeEnded(171.0, 1), ev.RankStarted(171.0, 1, 201), ev.RankReported(175.0, SaidHello(1)))
-    run.happens(ev.RankReported(176.0, LeftRound(0, 1, (Snapshot(10),))))
+    run.happens(ev.RankReported(176.0, LeftRound(0, 1, (HeldSnapshot(10),))))
     moved = (Rank(0, 100, moved_at=177.0, step=1), Rank(1, 201, moved_at=178.0, step=1))
     run.happens(ev.BeatsRead(178.0, moved))
     lost = {why: seconds for why, seconds in run.lost().items() if why != "redone"}
@@ -417,6 +418,20 @@ def test_only_the_time_without_movement_in_a_pause_is_lost() -> None:
     run.check(wall=55.0, kept=25.0, startup=10.0, paused=15.0, stopping=5.0)
 
 
+def test_time_in_which_ftrun_was_suspended_is_paused() -> None:
+    run = Run().starts(0.0).steps((0.0, 1), (20.0, 2)).happens(ev.WokeLate(90.0, 30.0))
+    run.check(wall=90.0, kept=0.0, paused=60.0)
+    run.happens(ev.WokeLate(125.0, 120.0)).check(wall=125.0, kept=0.0, paused=60.0)  # a busy machine
+    run.dies(130.0, 0).check(wall=130.0, kept=70.0, paused=60.0)
+
+
+def test_a_suspension_is_part_of_no_hang_and_no_startup() -> None:
+    run = Run().starts(0.0).happens(ev.WokeLate(60.0, 10.0)).steps((65.0, 1))
+    run.check(wall=65.0, kept=0.0, paused=50.0, startup=15.0)
+    run.happens(ev.WokeLate(200.0, 90.0)).hangs(65.0, 236.0, 240.0, step=1)
+    run.check(wall=240.0, kept=0.0, paused=160.0, startup=15.0, hang=65.0)
+
+
 def test_time_under_job_control_is_paused() -> None:
     run = Run().starts(0.0).steps((0.0, 0)).happens(ev.CommandStopped(10.0, 20))
     assert run.lost(now=15.0) == {"paused": 5.0}
@@ -544,12 +559,17 @@ class Auditor(Adversary):
         before = self.job
         self._note(before, event)
         self.job, _ = decide(before, event, self.policy)
-        self._write(before, event.now)
+        self._write(before, event)
         self._audit(before)
 
-    def _write(self, before: Job, now: float) -> None:
+    def _write(self, before: Job, event: ev.Event) -> None:
+        now = event.now
         if self.since is not None:
-            self.book[_column(before)] += now - self.since
+            suspended = 0.0
+            if isinstance(event, ev.WokeLate) and before.paused is None and _column(before) == "attempt":
+                suspended = now - max(event.since, self.since)
+            self.book["paused"] += (suspended := suspended if suspended >= NOTED else 0.0)
+            self.book[_column(before)] += now - self.since - suspended
             self.stood += 0.0 if before.paused is None else now - self.since
             if isinstance(before.phase, Launching):
                 self.blurred += now - self.since  # what waited for the exec may be decided as of its own time

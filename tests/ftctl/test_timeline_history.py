@@ -81,6 +81,11 @@ LOST = {
         .record("paused").after(10).record("resumed", stood=None).record("paused").after(10).ends(),
         [(0, 1, "startup"), (10, 25, "paused")],
     ),
+    "a suspension, and one in a pause": (
+        Script().starts(startup=1).after(30).record("frozen", seconds=20.0).after(5).record("paused").after(20)
+        .record("frozen", seconds=12.0).record("resumed", stood=15.0).after(5).ends(),
+        [(0, 1, "startup"), (11, 31, "paused"), (41, 56, "paused")],
+    ),
     "a pause in other lost time": (
         Script().starts(startup=1).after(4).saves(4).after(1).record("paused").after(9).record("resumed", stood=9.0)
         .after(5).hangs(9).starts("hang", startup=0, step=4).ends(),

@@ -179,12 +179,37 @@ def test_the_end_that_a_lost_member_leads_to_names_it_and_no_report() -> None:
     assert due.about["do"].endswith("; look after the members that are missing")
 
 
+UNHEARD: Fields = {"event": "group", "what": "unheard", "epoch": 1, "why": "no reply"}
+CUT: Fields = UNHEARD | {"what": "cut"}
+
+
 def test_without_member_0_the_first_of_the_others_reports() -> None:
-    cut = {"event": "group", "what": "cut", "epoch": 1, "why": "no reply"}
+    assert events(made(1), [UNHEARD, ZERO, WAITING, CUT, END]) == ["lost", "ended"]
+    assert events(made(2, absent=[1]), [UNHEARD, ZERO, CUT, END]) == ["lost", "ended"]
+    assert events(made(2), [UNHEARD, ZERO, HANG], HOLD) == ["hang"], "nobody else knows of it"
+
+
+def test_the_second_one_reports_what_the_first_may_not() -> None:
+    """Members 0 and 1 may have been lost together, which nobody can tell member 2."""
+    two = made(2)
+    assert events(two, [UNHEARD, ZERO, WAITING], HOLD - 1) == []
+    assert [due.event for due in two.overdue(100.0 + HOLD)] == ["lost"]
+    assert events(two, [CUT, END]) == [], "whoever read it knows how it ends"
+    assert events(made(2), [UNHEARD, ZERO, CUT, END]) == ["ended"], "before it was due"
+    back = UNHEARD | {"what": "contact", "why": "contact with the coordinator is restored"}
+    assert events(made(2), [UNHEARD, ZERO, back], HOLD) == []
+
+
+def test_a_group_that_has_gone_on_without_member_0_has_its_first_member_report() -> None:
+    others = RUN | {"members": [1, 2], "cause": "peer", "member": 0, "node": "a", "why": "member 0 (a) is lost"}
     for member, reports in ((1, True), (2, False)):
-        assert events(made(member), [ZERO, WAITING, cut, END]) == ["lost", "ended"] * reports
-    assert events(made(2, absent=[1]), [ZERO, cut, END]) == ["lost", "ended"]
-    assert events(made(2), [ZERO, HANG], HOLD) == ["hang"], "nobody else knows of it"
+        found = made(member, absent=[0])
+        found.take(others, 100.0)
+        assert events(found, [SPAWNED, OPEN, STOPPING, STOP, RUN, PEER, SPAWNED]) == ["restart"] * reports
+
+
+def test_who_coordinates_reports_a_lost_member() -> None:
+    assert events(made(2, absent=[0]), [UNHEARD, ZERO, RUN, SPAWNED, LOST | {"member": 1}]) == ["lost"]
 
 
 def test_members_that_stall_together_report_it_once() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ftrun.core.rules.stragglers import Pace, Slowness, stragglers
 from ftrun.helpers.messenger import main_threads
-from ftrun.helpers.messenger.main_threads import MainThread, Used, uses_accelerator
+from ftrun.helpers.messenger.main_threads import MainThread, ThreadUse, uses_accelerator
 from ftrun.helpers.messenger.paces import Paces
 from ftrun.host import procfs
 from ftrun.messages.messenger import Straggler
@@ -102,17 +102,17 @@ def test_the_file_is_read_by_the_views(run_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("used", "share"),
     [
-        (Used(), None),
-        (Used(10.0, 10.0), 1.0),
-        (Used(10.0, 4.0, futex=30), 0.4),
-        (Used(10.0, 4.0, other=30), 1.0),
-        (Used(10.0, 4.0, futex=15, other=15), 0.7),
-        (Used(10.0, 4.0), None),  # it is blocked, and where is not visible
-        (Used(10.0, 9.5), 1.0),
-        (Used(10.0, 11.0, futex=1), 1.0),
+        (ThreadUse(), None),
+        (ThreadUse(10.0, 10.0), 1.0),
+        (ThreadUse(10.0, 4.0, futex=30), 0.4),
+        (ThreadUse(10.0, 4.0, other=30), 1.0),
+        (ThreadUse(10.0, 4.0, futex=15, other=15), 0.7),
+        (ThreadUse(10.0, 4.0), None),  # it is blocked, and where is not visible
+        (ThreadUse(10.0, 9.5), 1.0),
+        (ThreadUse(10.0, 11.0, futex=1), 1.0),
     ],
 )
-def test_the_share_of_work(used: Used, share: float | None) -> None:
+def test_the_share_of_work(used: ThreadUse, share: float | None) -> None:
     assert used.share == (share if share is None else pytest.approx(share))
 
 
@@ -154,7 +154,7 @@ def test_where_the_kernel_shows_no_call_its_function_is_used(monkeypatch: pytest
     thread.glance()
     content["wchan"] = b"0"  # it runs, or this is hidden
     thread.glance()
-    assert thread.used(2.0) == Used(2.0, 0.0, 1, 1)
+    assert thread.used(2.0) == ThreadUse(2.0, 0.0, 1, 1)
     content["schedstat"] = b"0 0 0"
     assert MainThread(7).used(2.0) is None
 

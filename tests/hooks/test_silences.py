@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun_hooks import layout as at
-from ftrun_hooks._silences import Silences, awake
+from ftrun_hooks._beat import Silences, awake
 from support.beat_file import BeatDir
 
 MS = 1_000_000
@@ -81,7 +81,7 @@ clock = [10**15]
 _beat.monotonic_ns = _section.monotonic_ns = lambda: clock[0]
 def wait(seconds): clock[0] += int(seconds * 10**9)
 ft.beat(0)
-from ftrun_hooks._slot import own_slot
+from ftrun_hooks._beat import own_slot
 own_slot.moved_at = clock[0]
 for step in range(1, 200):
     with ft.section("evaluation"): wait(100)

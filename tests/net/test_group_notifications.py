@@ -1,9 +1,10 @@
-"""A group loses its members one after the other: one notification an incident, from one member."""
+"""What happens to a group, and who notifies of it: one notification an incident, from one member."""
 
 import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from net.test_group_view import ftctl, headed
 from support.group_runs import Group
 from support.hosts import Hosts
-from support.runs import wait_for
+from support.runs import descendants, state_of, wait_for
 
 QUICK = ("--steps", "100000", "--step-time", "0.02")
 
@@ -56,3 +57,45 @@ def test_each_incident_of_a_group_is_one_notification(hosts: Callable[[int], Hos
     assert abouts == [("loss", "host-2"), ("loss", "host-0"), ("failure", "host-1")]
     waits = r"it is waited for (5m|4m \d+s), then the job ends with 195; look after host-"  # less on a busy machine
     assert all(re.search(waits, one["text"]) for one in found[:2]), [one["text"] for one in found[:2]]
+
+
+@pytest.mark.slow
+def test_the_member_that_remains_reports_the_loss_of_all_before_it(hosts: Callable[[int], Hosts]) -> None:
+    """Members 0 and 1 die at the same moment: nobody can tell member 2 that member 1 does not report it."""
+    here = hosts(3)
+    seen = here.folder / "seen"
+    hook = f"cat >> {seen}; echo >> {seen}"
+    group = Group(here, *QUICK, wait="5m", options=("--peer-timeout", "5s", "--on-event", hook))
+    group.begin()
+    group.until_step(20)
+    os.kill(group.rank(0).messenger, signal.SIGSTOP)  # it coordinates, and must not learn of the end of member 1
+    for rank in (0, 1):
+        group.rank(rank).kill()
+    wait_for(partial(reports, seen, 1), "the notification", timeout=180)
+    (found,) = reported(seen)
+    assert (found["event"], found["node"], found["incident"]["member"]) == ("lost", "host-2", 0)
+    group.rank(2).kill()
+
+
+@pytest.mark.slow
+def test_a_group_that_is_suspended_as_a_whole_is_one_notification(hosts: Callable[[int], Hosts]) -> None:
+    here = hosts(3)
+    seen = here.folder / "seen"
+    hook = f"cat >> {seen}; echo >> {seen}"
+    group = Group(here, *QUICK, wait="5m", options=("--hang-timeout", "60s", "--on-event", hook))
+    group.begin()
+    group.until_step(20)
+    pids = sorted({pid for one in here.last for pid in (one.pid, *descendants(one.pid))})
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: all(state_of(pid) in "TZ" for pid in pids), "the suspension")
+    time.sleep(25)  # that much of time is what the test is about: NOTED after the next time that they would have woken
+    for pid in reversed(pids):
+        os.kill(pid, signal.SIGCONT)
+    step = group.book.step
+    group.until_step(step + 100)
+    wait_for(lambda: all(one.named("frozen") for one in here.last), "the records of all members")
+    wait_for(lambda: bool(reported(seen)), "the notification")
+    group.finish()
+    group.must_end(0, epochs=[1])
+    assert [(one["event"], one["node"]) for one in reported(seen)] == [("frozen", "host-0"), ("ended", "host-0")]

@@ -7,10 +7,10 @@ from typing import Any
 from ftrun.records import schedules
 from ftrun.records.history import History
 from ftrun.records.lost_time import AttemptSpan, LostInterval
-from ftrun.records.schedules import AttemptLine, Life
+from ftrun.records.schedules import AttemptLine, RunLife
 from support.scripted import BEGAN, Script, fold
 
-LIFE = Life(1, "n-1-2", 3, 0, "n", "", "", "/run", "", 100.0)
+LIFE = RunLife(1, "n-1-2", 3, 0, "n", "", "", "/run", "", 100.0)
 
 
 def history(*spans: AttemptSpan, **more: Any) -> History:

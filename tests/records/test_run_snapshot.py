@@ -12,10 +12,11 @@ import pytest
 
 from ftctl.verbs.status import condition
 from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
+from ftrun.core.rules.liveness import Limits
 from ftrun.core.text import sentences
 from ftrun.messages import records
 from ftrun.messages.group_view import MemberRow
-from ftrun.records import group
+from ftrun.records import group, state
 from ftrun.records.group import GroupNow
 from ftrun.records.member_row import row
 from ftrun.records.run_snapshot import read_snapshot
@@ -628,3 +629,7 @@ def test_a_full_disk_is_a_problem(run: MadeRun, monkeypatch: pytest.MonkeyPatch)
     shown = read_snapshot(path)
     assert headline(shown).startswith("THE DISK OF THE RUN DIR IS FULL, what follows may be out of date: running")
     assert lines(shown)[0].startswith("do          free space on the disk of")
+
+
+def test_every_limit_is_checked() -> None:
+    assert state.LIMITS.keys() == set(Limits._fields)

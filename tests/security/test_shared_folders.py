@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.helpers.evidence.folder import Folder
+from ftrun.helpers.evidence.report import ReportFolder
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger import steps
 from ftrun.host import beat_folders, beats, safe_files
@@ -181,12 +181,12 @@ def test_a_report_is_not_written_through_a_link(shared: Path, precious: Path, na
     nobody("os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)", shared / name)
     link(shared / name, precious)
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
-        Folder(str(shared), 1).write("# report", {}, {1: "stack"})
+        ReportFolder(str(shared), 1).write("# report", {}, {1: "stack"})
     nobody(
         "os.unlink(sys.argv[1]); os.makedirs(sys.argv[2], exist_ok=True)", shared / name, shared / "reports/attempt-1"
     )
     link(shared / "reports" / "attempt-1" / "report.md.new", precious / "file")
-    folder = Folder(str(shared), 1)
+    folder = ReportFolder(str(shared), 1)
     folder.write("# report", {}, {1: "stack"})
     assert Path(folder.report).read_text() == "# report"
     assert is_unchanged(precious)

@@ -7,7 +7,7 @@ import click
 from ftctl.common import AS_JSON, RUN_DIR, UserError, show, show_json, width
 from ftrun.config.whole_number import WholeNumber
 from ftrun.records import rundir, schedules, summary
-from ftrun.records.schedules import Life
+from ftrun.records.schedules import RunLife
 
 SCHEMA = 1
 
@@ -44,7 +44,7 @@ def command(run_dir: str | None, state_dir: str | None, last: int | None, as_jso
         show(summary.wrapped(line, columns, indent))
 
 
-def _lives(run_dir: str | None, state_dir: str | None) -> tuple[list[Life], str]:
+def _lives(run_dir: str | None, state_dir: str | None) -> tuple[list[RunLife], str]:
     """The lives, and the folder that they were read from."""
     if run_dir is not None or state_dir is None:
         return schedules.of_job(rundir.find(run_dir))

@@ -48,7 +48,7 @@ def command(run_dir: str | None, host: str, port: int, allow_remote: bool) -> No
         print(f"http://{shown}:{port}/", flush=True)
     note = "; reachable from other machines without a password" if remote else ""
     print(f"ftctl: serving {found}, read-only{note}; Ctrl-C stops it", file=sys.stderr, flush=True)
-    app.Server(page.application(frozenset(hosts), anywhere), page.feed).run([listening])
+    app.PageServer(page.application(frozenset(hosts), anywhere), page.feed).run([listening])
 
 
 def _read_member(run_dir: str, member: int, attempt: int) -> str:

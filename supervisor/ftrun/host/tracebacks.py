@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from ftrun.core.rules import crash_stack
-from ftrun.core.rules.crash_causes import ExceptionRecord, Traceback
-from ftrun.core.rules.crash_stack import CrashStack
+from ftrun.core.rules import crash_causes
+from ftrun.core.rules.crash_causes import CrashStack, ExceptionRecord, Traceback
 from ftrun.core.rules.first_death import Death
 from ftrun.host import beat_folders, safe_files
 from ftrun_hooks import _crash as crash
@@ -72,7 +71,7 @@ def crash_of(beat_dir: str, since: float, pid: int) -> CrashStack | None:
         newest = sorted(named, key=lambda match: (int(match[2]) == pid, int(match[1])), reverse=True)
         for match in newest[:FILES]:
             content = safe_files.read_foreign(match[0], crash.SIZE, folder)
-            if content and (found := crash_stack.parsed(content.decode("utf-8", "replace"))) is not None:
+            if content and (found := crash_causes.parsed_crash(content.decode("utf-8", "replace"))) is not None:
                 return found
         return None
     except OSError:
@@ -115,8 +114,9 @@ def _exception(fields: dict[str, str], prefix: str) -> ExceptionRecord | None:
     kinds = tuple(fields.get(f"{prefix}kinds", "").split())
     message, more, where, own = (fields.get(prefix + key, "") for key in ("message", "more", "where", "own"))
     frames = tuple(filter(None, fields.get(prefix + "frames", "").split("|")))
+    stack = tuple(reversed([place for place in fields.get(prefix + "stack", "").split("|") if place]))
     source = fields.get(prefix + "source", "")
-    return ExceptionRecord(kinds, message, more, where, own, frames, source) if kinds else None
+    return ExceptionRecord(kinds, message, more, where, own, frames, source, stack) if kinds else None
 
 
 def _plain(text: str) -> str:

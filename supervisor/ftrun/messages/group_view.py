@@ -43,7 +43,7 @@ def row_period(size: int) -> float:
     return max(PERIOD, size / ROWS_PER_SECOND)
 
 
-class Pace(NamedTuple):
+class RankPace(NamedTuple):
     """The seconds per step of a rank, lately, and its `work` in them (core/rules/stragglers.py); `device`: its
     accelerator, if that is known."""
 
@@ -86,7 +86,7 @@ class MemberRow(NamedTuple):
     run_dir: str = ""
     present: bool = True
     slow: tuple[SlowRank, ...] = ()
-    paces: tuple[Pace, ...] = ()
+    paces: tuple[RankPace, ...] = ()
 
 
 class GroupView(NamedTuple):

@@ -24,7 +24,7 @@ TEXT: Final = 240  # characters of a sentence
 WORD: Final = 64  # characters of an address, a fingerprint, a wave
 
 
-class Membership(NamedTuple):
+class LookMembership(NamedTuple):
     """Where a member's looks belong.  `folder`: the run dir, with both files.  `epoch`: the start of the group."""
 
     folder: str

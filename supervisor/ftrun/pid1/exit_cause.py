@@ -8,7 +8,7 @@ from ftrun.core.machine.states import Phase, Running, Starting, Stopping, Suspec
 from ftrun.core.machine.values import Attempt
 from ftrun.core.text import sentences
 from ftrun.host import oom
-from ftrun.host.reaper import Change
+from ftrun.host.reaper import ChildChange
 from ftrun.pid1.clients.registry import Clients
 from ftrun.pid1.ranks import RankProcesses
 
@@ -86,7 +86,7 @@ class ExitCause:
         """Whether the command has ended, or is about to end, by itself, and the cause is not known yet."""
         return self._exited is not None or self._order is not None
 
-    def exception(self, ended: Change) -> str:
+    def exception(self, ended: ChildChange) -> str:
         """The last exception that a process that failed, or else one below it, has left in this attempt; empty if there
         is none."""
         if not ended.status:
@@ -122,9 +122,8 @@ class ExitCause:
         if not is_stopping and now <= exited.now:
             return None
         from ftrun.core.rules import first_death
-        from ftrun.core.rules.crash_causes import CommandFailure, first_cause, is_symptom
-        from ftrun.core.rules.taken_port import is_taken
-        from ftrun.host import output_files, tracebacks
+        from ftrun.core.rules.crash_causes import CommandFailure, first_cause, is_port_taken, is_symptom
+        from ftrun.host import output_pipes, tracebacks
 
         attempt = getattr(phase, "attempt", None) or Attempt(0)
         beaten = any(rank.moved_at is not None or rank.alive_at is not None for rank in attempt.ranks)
@@ -162,10 +161,10 @@ class ExitCause:
         crash = None
         if exited.signal or (exited.code or 0) > 128 or death is not None or (cause and not is_explained):
             crash = tracebacks.crash_of(self._beat_dir, self._since, death.pid if death else self._pid)
-        output = () if self._clients.tail else output_files.present()
+        output = () if self._clients.tail else output_pipes.inherited_files()
         ending = ending._replace(death=death, also=also, crash=crash, output=output)
         began = cause.at if cause is not None and is_explained and ending.explained else None
         symptom = cause is not None and not is_explained and death is None and not also
         port = self._ranks.port
-        taken = port if is_taken(cause, port) else None
+        taken = port if is_port_taken(cause, port) else None
         return exited._replace(ending=ending, began=began, symptom=symptom, taken_port=taken)

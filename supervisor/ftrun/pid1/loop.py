@@ -28,12 +28,11 @@ from ftrun.host.helpers import Helpers
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.standard_input import StandardInput
 from ftrun.host.terminal import JobControl
-from ftrun.host.tree_killer import TreeKiller
-from ftrun.pid1.at_end import LastRequests, job_exit
+from ftrun.host.tree import TreeKiller
+from ftrun.pid1.at_end import LastRequests, give_up, job_exit
 from ftrun.pid1.bootstrap import PhaseContext, Setup, SetupError, prepare, with_group
 from ftrun.pid1.clients.base import SETTLED, Context
 from ftrun.pid1.clients.registry import Clients
-from ftrun.pid1.crash import give_up
 from ftrun.pid1.exit_cause import ExitCause
 from ftrun.pid1.launching import Launcher, tidy
 from ftrun.pid1.ranks import RankProcesses
@@ -99,7 +98,7 @@ class Supervisor:
         self._clients = Clients(context, self._launcher.standby_request)
         self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
         self._tree_killer, self._ranks = TreeKiller(self._tree), RankProcesses()
-        self._held = list[reaper.Change]()  # of ranks before all have executed
+        self._held = list[reaper.ChildChange]()  # of ranks before all have executed
         self._exit: do.Exit | None = None
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
         self._exit_cause = ExitCause(self._beats.path, self._clients)
@@ -277,7 +276,7 @@ class Supervisor:
         if more:
             os.kill(os.getpid(), signal.SIGCHLD)  # the other event sources come first; then the rest is reaped
 
-    def _command_changed(self, change: reaper.Change, now: float) -> None:
+    def _command_changed(self, change: reaper.ChildChange, now: float) -> None:
         """The command, or one of its ranks, has ended, stopped or continued."""
         if change.ended:
             self._command_ended(change, now)
@@ -294,7 +293,7 @@ class Supervisor:
                 self._journal.barrier()
                 self._control.stop_with(group)
 
-    def _command_ended(self, change: reaper.Change, now: float) -> None:
+    def _command_ended(self, change: reaper.ChildChange, now: float) -> None:
         self._handle_ranks(None, now)  # what the ranks sent before it ended comes first
         local_rank = self._tree.reaped(change.pid)
         if not self._tree.processes:
@@ -314,7 +313,7 @@ class Supervisor:
         elif exited is not None:
             self._queue.append(exited)
 
-    def _recovers(self, change: reaper.Change) -> bool:
+    def _recovers(self, change: reaper.ChildChange) -> bool:
         """Whether the attempt goes on without this process, which is decided at once."""
         self._ranks.recovers(change.pid)
         self._decide()

@@ -31,7 +31,7 @@ class Mark(NamedTuple):
     text: str
 
 
-class Checkpoint(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     at: float
     attempt: int
     step: int | None
@@ -132,6 +132,10 @@ class AttemptHistory:
                 self._paused_since = at if self._paused_since is None else self._paused_since
             case "resumed":
                 self._resumed(number(record.get("stood")) or 0.0)
+            case "frozen":
+                began = at - (number(record.get("seconds")) or 0.0)
+                if self._paused_since is None and self.attempts and began < at:
+                    self.paused.append(LostInterval(began, at, "paused"))
             case "group":
                 self._grouped = True
                 stops = record.get("what") == "stop" and record.get("cause") is not None

@@ -12,7 +12,7 @@ from typing import Final
 from ftrun.core.accounting.totals import Figures, figures
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.records import liveness, lost_time, rundir, state
-from ftrun.records.attempts import SAMPLES_MOST, AttemptHistory, Checkpoint, Mark, thinned
+from ftrun.records.attempts import SAMPLES_MOST, AttemptHistory, Mark, SavedCheckpoint, thinned
 from ftrun.records.lost_time import AttemptSpan, LostInterval
 from ftrun.records.record_files import GrowingFile, parsed
 from ftrun.records.steps import StepSample, sample
@@ -36,7 +36,7 @@ class History(NamedTuple):
     runs: tuple[tuple[float, float], ...] = ()
     attempts: tuple[AttemptSpan, ...] = ()
     samples: tuple[StepSample, ...] = ()
-    checkpoints: tuple[Checkpoint, ...] = ()
+    checkpoints: tuple[SavedCheckpoint, ...] = ()
     saved: int = 0
     marks: tuple[Mark, ...] = ()
     lost: tuple[LostInterval, ...] = ()
@@ -225,7 +225,7 @@ def summed_up(
         runs=tuple(found.runs),
         attempts=attempts,
         samples=samples,
-        checkpoints=tuple(Checkpoint(*one) for one in thinned(found.checkpoints, CHECKPOINTS_MOST)),
+        checkpoints=tuple(SavedCheckpoint(*one) for one in thinned(found.checkpoints, CHECKPOINTS_MOST)),
         saved=found.saved,
         marks=tuple(found.marks),
         lost=lost_time.lost_intervals(attempts, samples, found.paused, found.saved_before),

@@ -4,7 +4,7 @@ import os
 from typing import Final
 
 from ftrun.core.text import states
-from ftrun.messages.group_view import PACES, TEXT, MemberRow, Pace
+from ftrun.messages.group_view import PACES, TEXT, MemberRow, RankPace
 from ftrun.records import reports, summary
 from ftrun.records.own_ranks import ENDED
 from ftrun.records.run_snapshot import read_snapshot
@@ -44,5 +44,5 @@ def row(shown: Snapshot, rank: int, node: str, now: float) -> MemberRow:
     )
 
 
-def _pace(one: RankNow, step_time: float) -> Pace:
-    return Pace(one.rank, round(step_time, 6), (one.device or "")[:DEVICE], one.work)
+def _pace(one: RankNow, step_time: float) -> RankPace:
+    return RankPace(one.rank, round(step_time, 6), (one.device or "")[:DEVICE], one.work)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import ftrun_hooks as ft
-from ftrun.workload.kinds import Kind, When
+from ftrun.workload.kinds import FailureKind, When
 from ftrun.workload.together import Together
 from ftrun.workload.training import BEGINNING, POINTS, RATE, Checkpoint, Setting, newest, save, say
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STATE = struct.Struct("=3d")
 
 
-class Model:
+class LineModel:
     """The weights and the loss, with the two methods that PyTorch's models have."""
 
     def __init__(self, loading: Callable[[], None]) -> None:
@@ -48,7 +48,7 @@ class _Failure:
     """What `kind` does, once, at each rank that `--rank` names.  If it happens between two rounds, another one
     asks for a retry first."""
 
-    def __init__(self, kind: Kind, setting: Setting, disturbed: bool) -> None:
+    def __init__(self, kind: FailureKind, setting: Setting, disturbed: bool) -> None:
         self._kind, self._setting = kind, setting
         self._pending = self._asks = disturbed
 
@@ -72,7 +72,7 @@ def _asker(failing: frozenset[int], size: int) -> int:
     return next((rank for rank in (after, *range(size)) if rank not in failing), after)
 
 
-def train(kind: Kind, setting: Setting, disturbed: bool) -> None:
+def train(kind: FailureKind, setting: Setting, disturbed: bool) -> None:
     """Train to the last step, however many rounds that takes.  Only the first process of a rank fails."""
     call: Callable[..., Checkpoint] = ft.recoverable(_train)
     state = call(_Failure(kind, setting, disturbed), setting)
@@ -83,7 +83,7 @@ def train(kind: Kind, setting: Setting, disturbed: bool) -> None:
 
 def _train(run: "Run", failure: _Failure, setting: Setting) -> Checkpoint:
     failure.at(When.GO, run)
-    model = Model(lambda: failure.at(When.RESTORE, run))
+    model = LineModel(lambda: failure.at(When.RESTORE, run))
 
     def checkpoint() -> int:
         failure.at(When.RESTORE, run)
@@ -102,7 +102,7 @@ def _train(run: "Run", failure: _Failure, setting: Setting) -> Checkpoint:
     return model.state
 
 
-def _steps(run: "Run", model: Model, ranks: Together, failure: _Failure, setting: Setting) -> None:
+def _steps(run: "Run", model: LineModel, ranks: Together, failure: _Failure, setting: Setting) -> None:
     share = POINTS[run.rank :: run.world_size]
     while model.state.step < setting.steps:
         failure.at(When.STEP, run, model.state.step)

@@ -31,7 +31,7 @@ from ftrun.messages import group_view, group_waits, messenger, operator, peers, 
 from ftrun.messages.codec import Malformed
 from ftrun.pid1.clients.base import Context
 from ftrun.pid1.clients.registry import TABLE, Clients
-from ftrun.pid1.rank_channel import RankChannel
+from ftrun.pid1.rank_recovery import RankChannel
 from proof.fuzz.kit import NOW, Quiet, folder, one_line, pieces, policy
 
 
@@ -208,7 +208,7 @@ def rank_packets(content: bytes) -> None:
             for packet in (ranks.FROM_RANK.dump(ranks.Hello(local_rank, 1)), *packets):
                 with contextlib.suppress(OSError):  # too large for a packet
                     peer.send(packet, socket.MSG_DONTWAIT)
-        members = tuple(table.Member(number, number) for number in range(2))
+        members = tuple(table.RankMember(number, number) for number in range(2))
         held = Job(Running(Attempt(1, 1, NOW - 5, rounds=table.Rounds(members)), deadline=NOW + 5))
         for report in channel.receive(None):
             held, effects = decide(held, ev.RankReported(NOW, report), policy())

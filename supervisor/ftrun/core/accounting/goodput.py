@@ -8,8 +8,16 @@ checkpoints are never reported, the first step of the next attempt decides: the 
 from itertools import pairwise
 
 from ftrun.core.accounting.totals import TRACE, Account, Trace
-from ftrun.core.machine.events import BeatsRead, CheckpointSaved, DeadlineReached, Event, EvidenceCollected, SpawnFailed
-from ftrun.core.machine.pause import seconds_still
+from ftrun.core.machine.events import (
+    BeatsRead,
+    CheckpointSaved,
+    DeadlineReached,
+    Event,
+    EvidenceCollected,
+    SpawnFailed,
+    WokeLate,
+)
+from ftrun.core.machine.pause import NOTED, seconds_still
 from ftrun.core.machine.states import (
     Done,
     Finish,
@@ -35,6 +43,8 @@ def update(before: Job, event: Event, after: Job) -> Job:
         return after  # nothing changed, so time goes where it went
     account = after.ledger.account
     if not _has_not_begun(before):
+        if isinstance(event, WokeLate) and before.paused is None and not account.into:
+            account = _count_freeze(account, event)
         account = _count_time(account, event.now)
         if isinstance(before.phase, Suspect) and (isinstance(after.phase, Stopping) or _recovers(after)):
             account = _count_hang(account) if isinstance(event, EvidenceCollected | DeadlineReached) else account
@@ -66,7 +76,7 @@ def _has_not_begun(job: Job) -> bool:
 
 
 def _latest(account: Account, now: float, first: bool) -> float:
-    """The later of the times: an exit that was held back may carry a time before that of other events."""
+    """The later of the times: an exit that was held back may carry an earlier time than other events."""
     return now if first or account.at is None else max(account.at, now)
 
 
@@ -91,6 +101,17 @@ def _count_time(account: Account, now: float) -> Account:
         return _lose(account, account.into, passed)._replace(wall=account.wall + passed)
     silent = account.silent + passed if account.silent else 0.0
     return account._replace(wall=account.wall + passed, open=account.open + passed, silent=silent)
+
+
+def _count_freeze(account: Account, event: WokeLate) -> Account:
+    """ftrun was suspended, and with it, as far as can be known, its whole container.  A shorter time is that of a busy
+    machine."""
+    began = event.since if account.at is None else max(account.at, event.since)
+    if event.now - began < NOTED:
+        return account
+    account = _count_time(account, began)
+    away = event.now - began
+    return _lose(account, "paused", away)._replace(wall=account.wall + away, at=event.now)
 
 
 def _count_pause(account: Account, before: Job, after: Job, now: float) -> Account:

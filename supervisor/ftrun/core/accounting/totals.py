@@ -19,7 +19,7 @@ class LostTime(NamedTuple):
     attempt, or from the verdict of a hang, until all ranks moved in the next round.  `stopping`: from a verdict, or the
     end of the command, until the tree is dead and the devices are free.  `waiting`: for the backoff, the platform or
     other nodes.  `paused`: the command stood still while the operator had paused the verdicts, or by the user's job
-    control.
+    control, or it was suspended together with ftrun.
     """
 
     startup: float = 0.0

@@ -1,9 +1,9 @@
 """Which processes of a group wait for each other for ever, over all of its members.  Pure.
 
 Each member that stands still publishes its `Waits`: its processes that cannot run unless one of them, or another
-member, ends their wait.  `dead` merges them: a connection that leads out of one member leads into another one if that
-one shows the same connection from its own end.  What leads anywhere else, or to a member that has not answered, may end
-the wait.
+member, ends their wait.  `dead` merges them: a connection that leads out of one member leads into another member if
+that one shows the same connection from its own end.  What leads anywhere else, or to a member that has not answered,
+may end the wait.
 
 The clocks of the members cannot be compared, so one answer of each proves nothing: A may have been waiting when it
 looked, and B later.  Therefore there are waves (`Waves`).  A new one begins once the answers to the one before form a

@@ -107,7 +107,7 @@ def exit_record(event: ev.CommandExited, diagnosis: "Diagnosis | None" = None) -
         fields += (("why", diagnosis.why), ("rule", diagnosis.rule))
         fields += (("oom_kills", event.ending.oom_kills),) if event.ending.oom_kills else ()
         fields += (("output", dict(event.ending.output)),) if event.ending.output else ()
-        fields += (("stack", event.ending.crash.frames),) if event.ending.crash is not None else ()
+        fields += (("stack", event.ending.stack),) if event.ending.stack else ()
     return do.Persist("exited", fields)
 
 

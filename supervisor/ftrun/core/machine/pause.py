@@ -11,6 +11,7 @@ from ftrun.core.rules import looks
 from ftrun.core.rules.policy import Policy
 
 MOST_WAITING = 64  # faults
+NOTED = 10.0  # s for which ftrun did not run; from then on it is recorded, and lost time
 Step = Callable[[Job, ev.Event, Policy], Outcome]
 
 

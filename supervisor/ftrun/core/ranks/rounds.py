@@ -19,25 +19,25 @@ from ftrun.core.ranks.table import (
     AskedRetry,
     Begin,
     Blamed,
-    Cleared,
-    Ended,
     EndRank,
     FenceRank,
-    Finished,
+    FunctionFinished,
     GiveUp,
+    GroupOrdered,
+    HangWithoutCulprit,
     Happened,
+    HeldSnapshot,
     LeftRound,
-    Member,
-    Ordered,
     Prove,
+    RankMember,
+    RankProcessEnded,
+    RankTreeCleared,
     Restore,
-    Restored,
     Rounds,
     Rules,
     SaidHello,
-    Snapshot,
+    SnapshotRestored,
     StartRank,
-    Unexplained,
     Waited,
 )
 
@@ -58,12 +58,12 @@ def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcom
         if rounds.stage == "meeting" and (more := happened.local_ranks - rounds.replacing):
             return _replace_more(rounds, more, happened.why, now, rules)
         return rounds, ()
-    if isinstance(happened, Unexplained):
+    if isinstance(happened, HangWithoutCulprit):
         if rounds.stage not in ("working", "proving"):
             return rounds, ()
-        rounds = rounds._replace(cause=happened.cause, status=None, unexplained=True, stage="settling", since=now)
+        rounds = rounds._replace(cause=happened.cause, status=None, lacks_culprit=True, stage="settling", since=now)
         return rounds._replace(why=happened.why, settles=now + ELSEWHERE), ()
-    if isinstance(happened, Ordered):
+    if isinstance(happened, GroupOrdered):
         return rounds, ()  # of a group (together.py)
     if isinstance(happened, Waited):
         return _waited(rounds, happened, now, rules)
@@ -77,20 +77,20 @@ def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcom
             return _asked_retry(rounds, member, happened, now, rules)
         case LeftRound():
             return _left_round(rounds, member, happened, now, rules)
-        case Restored(local_rank, number):
+        case SnapshotRestored(local_rank, number):
             return loans.restored(rounds, local_rank) if number == rounds.number else (rounds, ())
-        case Finished(_, number):
+        case FunctionFinished(_, number):
             return _finished(rounds, member, number)
-        case Ended():
+        case RankProcessEnded():
             return _ended(rounds, member, happened, now, rules)
-        case Cleared():
+        case RankTreeCleared():
             return _cleared(rounds, member, now, rules)
 
 
 # --- what a rank reports ----------------------------------------------------------------------------------------------
 
 
-def _said_hello(rounds: Rounds, member: Member, event: SaidHello, now: float, rules: Rules) -> Outcome:
+def _said_hello(rounds: Rounds, member: RankMember, event: SaidHello, now: float, rules: Rules) -> Outcome:
     member = _holding(member, event.held)
     if member.state == "starting":
         return _meet(rounds.with_member(member._replace(state="waiting", due=None)), now)
@@ -110,7 +110,7 @@ def open_rounds(rounds: Rounds, now: float, rules: Rules) -> Outcome:
     return (rounds, ()) if asker is None else _begin(rounds, rounds.replacing, asker, rounds.why, now, rules)
 
 
-def _asked_retry(rounds: Rounds, member: Member, event: AskedRetry, now: float, rules: Rules) -> Outcome:
+def _asked_retry(rounds: Rounds, member: RankMember, event: AskedRetry, now: float, rules: Rules) -> Outcome:
     if event.round != rounds.number or member.state != "working" or rounds.stage == "meeting":
         return rounds, ()
     rounds = rounds.with_member(member._replace(state="leaving"))
@@ -133,7 +133,7 @@ def _settle(rounds: Rounds, why: str, now: float, rules: Rules) -> Rounds:
     return rounds._replace(stage="settling", why=why, since=now, settles=now + settle)
 
 
-def _left_round(rounds: Rounds, member: Member, event: LeftRound, now: float, rules: Rules) -> Outcome:
+def _left_round(rounds: Rounds, member: RankMember, event: LeftRound, now: float, rules: Rules) -> Outcome:
     if event.round != rounds.number or member.state not in ("working", "leaving", "finished"):
         return rounds, ()
     rounds = rounds.with_member(_holding(member._replace(state="waiting", due=None), event.held))
@@ -154,7 +154,7 @@ def _left_round(rounds: Rounds, member: Member, event: LeftRound, now: float, ru
     return _begin(rounds, frozenset(), member.local_rank, f"rank {member.rank} has left the round", now, rules)
 
 
-def _finished(rounds: Rounds, member: Member, number: int) -> Outcome:
+def _finished(rounds: Rounds, member: RankMember, number: int) -> Outcome:
     if number != rounds.number or rounds.stage == "meeting" or member.state != "working":
         return rounds, ()  # one that was asked to leave its round comes back, also after its function returned
     rounds, released = loans.restored(rounds.with_member(member._replace(state="finished")), member.local_rank)
@@ -162,7 +162,7 @@ def _finished(rounds: Rounds, member: Member, number: int) -> Outcome:
     return rounds, (*released, *proved)
 
 
-def _holding(member: Member, held: tuple[Snapshot, ...]) -> Member:
+def _holding(member: RankMember, held: tuple[HeldSnapshot, ...]) -> RankMember:
     """The member with what it holds now.  A rank keeps its shard, also where a new process finds no snapshot."""
     shard = next((one.shard for one in held if one.shard), member.shard)
     return member._replace(held=held, shard=shard)
@@ -171,7 +171,7 @@ def _holding(member: Member, held: tuple[Snapshot, ...]) -> Member:
 # --- what PID 1 sees --------------------------------------------------------------------------------------------------
 
 
-def _ended(rounds: Rounds, member: Member, event: Ended, now: float, rules: Rules) -> Outcome:
+def _ended(rounds: Rounds, member: RankMember, event: RankProcessEnded, now: float, rules: Rules) -> Outcome:
     if member.state in ("ending", "exited"):
         return rounds, ()
     if event.status == 0:
@@ -192,7 +192,7 @@ def _ended(rounds: Rounds, member: Member, event: Ended, now: float, rules: Rule
     return _replace_more(rounds, frozenset({member.local_rank}), event.why, now, rules)
 
 
-def _cleared(rounds: Rounds, member: Member, now: float, rules: Rules) -> Outcome:
+def _cleared(rounds: Rounds, member: RankMember, now: float, rules: Rules) -> Outcome:
     if member.state != "ending":
         return rounds, ()
     due = now + max(rules.timeout, SLOWER * rounds.slowest_hello)
@@ -205,8 +205,8 @@ def _waited(rounds: Rounds, event: Waited, now: float, rules: Rules) -> Outcome:
         return _prove(rounds._replace(moved=rounds.moved | event.moved))
     if rounds.deadline is None or now < rounds.deadline:
         return rounds, ()
-    if rounds.stage == "settling" and rounds.unexplained:
-        return give_up_unexplained(rounds, "the evidence names no rank as the cause")
+    if rounds.stage == "settling" and rounds.lacks_culprit:
+        return give_up_without_culprit(rounds, "the evidence names no rank as the cause")
     if rounds.stage == "settling":
         return _begin(rounds, frozenset(), None, rounds.why, now, rules)
     late = [member for member in rounds.members if member.due is not None and now >= member.due]
@@ -246,7 +246,7 @@ def end_round(rounds: Rounds, replaced: frozenset[int], written: Begin, now: flo
     """All ranks leave the round, but for those of this node whose processes are replaced."""
     since, why = rounds.since if rounds.is_under_way else now, written.why
     rounds = rounds._replace(stage="meeting", rung=written.rung, replacing=replaced, moved=frozenset(), restored=None)
-    rounds = rounds._replace(why=why, since=since, settles=None, unexplained=False)
+    rounds = rounds._replace(why=why, since=since, settles=None, lacks_culprit=False)
     acts: list[Act] = [written]
     for member in rounds.members:
         if member.local_rank not in replaced and member.state != "waiting":
@@ -280,7 +280,7 @@ def _refusal(rounds: Rounds, replaced: frozenset[int], rules: Rules) -> str | No
     return None
 
 
-def _in_a_row(member: Member, rules: Rules) -> int:
+def _in_a_row(member: RankMember, rules: Rules) -> int:
     """How often the process is replaced in a row without progress, with this time."""
     return member.in_a_row + 1 if member.replaced and member.mark == rules.progress else 1
 
@@ -323,10 +323,10 @@ def all_moved(rounds: Rounds) -> bool:
 
 def give_up(rounds: Rounds, why: str) -> Outcome:
     """No message changes anything in this attempt any more."""
-    return rounds._replace(members=(), stage="closed", rung=None, settles=None, unexplained=False), (GiveUp(why),)
+    return rounds._replace(members=(), stage="closed", rung=None, settles=None, lacks_culprit=False), (GiveUp(why),)
 
 
-def give_up_unexplained(rounds: Rounds, why: str) -> Outcome:
+def give_up_without_culprit(rounds: Rounds, why: str) -> Outcome:
     """No member of the group can name the cause of the hang for which the ranks settle."""
     first_cause = rounds.cause if rounds.rung is None else rounds.first_cause
     return give_up(rounds._replace(first_cause=first_cause), why)
@@ -336,7 +336,7 @@ def numbers(rounds: Rounds, local_ranks: frozenset[int]) -> tuple[int, ...]:
     return tuple(member.rank for member in rounds.members if member.local_rank in local_ranks)
 
 
-def restores(members: Sequence[Member]) -> dict[int, Restore]:
+def restores(members: Sequence[RankMember]) -> dict[int, Restore]:
     """For each local rank the snapshot of the newest step that all of them can have: its own, or one of the same shard.
     Empty: there is no such step, so the state comes from the checkpoint."""
     for number in sorted({one.step for member in members for one in member.held}, reverse=True):
@@ -347,10 +347,10 @@ def restores(members: Sequence[Member]) -> dict[int, Restore]:
     return {}
 
 
-def source(member: Member, members: Iterable[Member], number: int) -> Restore | None:
+def source(member: RankMember, members: Iterable[RankMember], number: int) -> Restore | None:
     own = next((one for one in member.held if one.step == number), None)
     if own is not None:
         return Restore(number, member.local_rank, own.shard)
-    same = (m.local_rank for m in members if member.shard and Snapshot(number, member.shard) in m.held)
+    same = (m.local_rank for m in members if member.shard and HeldSnapshot(number, member.shard) in m.held)
     other = next(same, None)
     return None if other is None else Restore(number, other, member.shard)

@@ -13,10 +13,10 @@ from ftrun.core.ranks.shared import GroupRound, NodeRounds, Progress, Rung
 from ftrun.core.ranks.table import (
     Act,
     Begin,
+    GroupOrdered,
     Happened,
-    Member,
-    Ordered,
     Prove,
+    RankMember,
     Restore,
     Rounds,
     Rules,
@@ -26,7 +26,7 @@ ORDER: Final = ("work", "leave", "close")
 
 
 def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcome:
-    if not isinstance(happened, Ordered):
+    if not isinstance(happened, GroupOrdered):
         return alone.step(rounds, happened, now, rules)
     order, before = happened.round, rounds.adopted
     if not rounds.members or order == before or (before is not None and _place(order) < _place(before)):
@@ -43,8 +43,8 @@ def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcom
             rounds, more = _leave(rounds, order, now, rules)
         case "close":
             rounds, more = rounds._replace(adopted=order), ()
-            if rounds.unexplained:
-                rounds, more = alone.give_up_unexplained(rounds, order.why)
+            if rounds.lacks_culprit:
+                rounds, more = alone.give_up_without_culprit(rounds, order.why)
             elif rounds.stage == "meeting" and rounds.own:
                 rounds, more = alone.give_up(rounds, order.why)
     return rounds, (*acts, *more)
@@ -114,7 +114,7 @@ def _restores(rounds: Rounds, order: GroupRound) -> dict[int, Restore]:
     return {local_rank: found for local_rank, found in plan.items() if found is not None}
 
 
-def joined(members: tuple[Member, ...], order: GroupRound, now: float, rules: Rules) -> Rounds:
+def joined(members: tuple[RankMember, ...], order: GroupRound, now: float, rules: Rules) -> Rounds:
     """The ranks of an ftrun that is new: all of them start for the next round."""
     due = now + max(rules.timeout, alone.SLOWER * order.slowest)
     members = tuple(member._replace(state="starting", due=due) for member in members)
@@ -138,11 +138,11 @@ def node_rounds(rounds: Rounds, rules: Rules) -> NodeRounds:
         ended=any(member.state == "exited" for member in rounds.members),
         limit=limit,
         slowest=rounds.slowest_hello,
-        unexplained=rounds.unexplained,
+        lacks_culprit=rounds.lacks_culprit,
     )
     if rounds.stage == "meeting" and rounds.own:
         replaced = alone.numbers(rounds, rounds.replacing)
-        # That of the fault here, and never the one that was ordered: the next order follows from this report.
+        # The rung of the fault here, and never the rung that was ordered: the next order follows from this report.
         known = known._replace(rung="rank" if replaced else "retry", ranks=replaced, why=rounds.why)
     if known.progress == "waiting":
         known = known._replace(steps=_steps(rounds))

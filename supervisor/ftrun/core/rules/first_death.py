@@ -64,7 +64,7 @@ def rank_without_exception(ranks: Iterable[tuple[int, int]], with_exception: Con
 
 
 class EarlyLeave(NamedTuple):
-    """A rank that ended with 0, or called itself done, before another one died of a connection that was closed, a
+    """A rank that ended with 0, or called itself done, before another rank died of a connection that was closed, a
     timeout, or the like.  `at`: when it ended, where ftrun has seen that; `description` leads over to what followed."""
 
     rank: int

@@ -15,7 +15,7 @@ from ftrun.core.text import sentences
 from ftrun.host import safe_files
 from ftrun.messages import group_waits as messages
 from ftrun.messages.codec import Malformed
-from ftrun.messages.group_waits import Membership
+from ftrun.messages.group_waits import LookMembership
 from waitproof.group_waits import GroupWaits
 from waitproof.proof import Facts, Proof
 
@@ -33,7 +33,7 @@ def as_message(seen: GroupWaits, member: int, epoch: int = 0, wave: str = "") ->
 class OtherMembers:
     """The others, as this member knows them when its look begins."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: LookMembership) -> None:
         self._membership = membership
         self._answer = self._read()
 

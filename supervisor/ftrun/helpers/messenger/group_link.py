@@ -16,7 +16,7 @@ from ftrun.core.group.messages import Report
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.group_view import Answer
 from ftrun.helpers.messenger.known_lives import KnownLives
-from ftrun.helpers.messenger.lease_keeper import Change, LeaseKeeper
+from ftrun.helpers.messenger.lease_keeper import LeaseChange, LeaseKeeper
 from ftrun.helpers.messenger.transport import LATE, RESUMED
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
@@ -210,7 +210,7 @@ class GroupLink:
         place = keeper.place
         return peers.LeaseView(place.number, place.life, now - keeper.watch.since, lease.is_binding(place))
 
-    def _changed(self, keeper: LeaseKeeper, change: Change, now: float) -> None:
+    def _changed(self, keeper: LeaseKeeper, change: LeaseChange, now: float) -> None:
         place = keeper.place
         assert place is not None
         if change.taken:

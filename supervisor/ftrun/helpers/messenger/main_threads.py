@@ -20,7 +20,7 @@ _CALLS: Final = calls.table(os.uname().machine)  # empty for a machine whose num
 FUTEX: Final = frozenset(str(number).encode() for number, call in _CALLS.items() if call.kind == "futex")
 
 
-class Used(NamedTuple):
+class ThreadUse(NamedTuple):
     """What the main thread has used of a period of `seconds`: `ran`, on a processor or in the queue for one, in s.
     `futex`, `other`: how often it was seen blocked there."""
 
@@ -40,8 +40,8 @@ class Used(NamedTuple):
         return ran + (1 - ran) * self.other / (self.futex + self.other)
 
 
-def plus(one: Used, other: Used) -> Used:
-    return Used(one.seconds + other.seconds, one.ran + other.ran, one.futex + other.futex, one.other + other.other)
+def plus(one: ThreadUse, other: ThreadUse) -> ThreadUse:
+    return ThreadUse(one.seconds + other.seconds, one.ran + other.ran, one.futex + other.futex, one.other + other.other)
 
 
 class MainThread:
@@ -69,11 +69,11 @@ class MainThread:
         elif wchan != b"0":
             self._other += 1
 
-    def used(self, seconds: float) -> Used | None:
+    def used(self, seconds: float) -> ThreadUse | None:
         """Since the last time, which was `seconds` ago; None: unknown."""
         before, self._ran = self._ran, self._read_ran()
         seen, self._futex, self._other = (self._futex, self._other), 0, 0
-        return None if before is None or self._ran is None else Used(seconds, self._ran - before, *seen)
+        return None if before is None or self._ran is None else ThreadUse(seconds, self._ran - before, *seen)
 
     def _read_ran(self) -> float | None:
         """Documentation/scheduler/sched-stats.rst of Linux: on a processor, in the queue for one, in ns; how often."""

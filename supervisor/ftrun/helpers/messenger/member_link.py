@@ -223,7 +223,7 @@ class MemberLink:
             self._renew_at = min(self._renew_at, now + RETRY)
         elif handshakes.certain and not self._refusal:
             self._refusal = handshakes.refusal
-            self._lines.send(messages.Refused(self._refusal, True))
+            self._lines.send(messages.NodeRefused(self._refusal, True))
 
     def _secret_changed(self) -> bool:
         """Whether the secret file has changed since the connection was made, as when a platform replaces it."""
@@ -271,7 +271,7 @@ class MemberLink:
             known = self._refusal in self._refusals or len(self._refusals) >= BATCH
             if not known or frames[2] == peers.OVER:
                 self._refusals.add(self._refusal)
-                self._lines.send(messages.Refused(self._refusal, frames[2] == peers.FINAL, frames[2] == peers.OVER))
+                self._lines.send(messages.NodeRefused(self._refusal, frames[2] == peers.FINAL, frames[2] == peers.OVER))
             return
         if frames[0] in group_view.KINDS and len(frames) == 2:
             self.view.receive(frames[0], frames[1], now)
@@ -292,7 +292,7 @@ class MemberLink:
             self._ordered = order = peers.load_order(frames[1])
             self._order, self._over = frames[1], order.what == "end"
             self._ask_starter(order, now)
-            self._lines.send(messages.Ordered(self._located(order)))
+            self._lines.send(messages.ChangedOrder(self._located(order)))
         if self._ordered is not None and sent_at >= self._resumed:
             self._lives.ordered(self._ordered, self._report)
         left = self._report is not None and self._report.state == "left" and acknowledged >= self._report.seq
@@ -313,7 +313,7 @@ class MemberLink:
         life, self._question = self._question[0], None
         if answer == "accepted" and self._ordered is not None:
             self._accepts = life
-            self._lines.send(messages.Ordered(self._located(self._ordered)))
+            self._lines.send(messages.ChangedOrder(self._located(self._ordered)))
 
     def _located(self, order: GroupOrder) -> GroupOrder:
         """The order, with the address at which its sender was reached."""

@@ -16,7 +16,7 @@ from typing import Final
 from ftrun.core.rules.idle import median
 from ftrun.core.rules.stragglers import LEAST, Pace, Persistence, Slowness, stragglers
 from ftrun.helpers.lines import Lines
-from ftrun.helpers.messenger.main_threads import MainThread, Used, plus, uses_accelerator
+from ftrun.helpers.messenger.main_threads import MainThread, ThreadUse, plus, uses_accelerator
 from ftrun.host import safe_files
 from ftrun.messages import group_view
 from ftrun.messages.messenger import Straggler
@@ -40,7 +40,7 @@ class _Rank:
         self.begun, self.last = (now, moved, step), now
         self.thread: MainThread | None = None if uses_accelerator(pid) else MainThread(pid)
         self.checked = now
-        self.used = Used()
+        self.used = ThreadUse()
         self.known = True
         self.stretches: deque[Pace] = deque(maxlen=STRETCHES)
 
@@ -50,12 +50,12 @@ class _Rank:
             self.thread = None if uses_accelerator(self.thread.pid) else self.thread
         used = None if self.thread is None else self.thread.used(now - self.last)
         self.last, self.known = now, self.known and used is not None
-        self.used = plus(self.used, used or Used())
+        self.used = plus(self.used, used or ThreadUse())
         began, moved_then, step_then = self.begun
         if step > step_then and moved > moved_then and now >= began + stretch:
             time, share = (moved - moved_then) / (step - step_then), self.used.share if self.known else None
             self.stretches.append(Pace(time, None if share is None else share * time))
-            self.begun, self.used, self.known = (now, moved, step), Used(), True
+            self.begun, self.used, self.known = (now, moved, step), ThreadUse(), True
 
     def pace(self) -> Pace | None:
         """None until there are enough stretches."""
@@ -130,12 +130,12 @@ class Paces:
         found = stragglers(paces)
         for rank in self._slow.update(found, now):
             device, node = _place(rank, now)
-            pace = group_view.Pace(rank, paces[rank].step_time, device)
+            pace = group_view.RankPace(rank, paces[rank].step_time, device)
             lines.send(straggler(found[rank], pace, self._slow.seconds(rank, now), node))
 
 
 def straggler(
-    found: Slowness, pace: group_view.Pace, lasting: float, node: str, member: int | None = None
+    found: Slowness, pace: group_view.RankPace, lasting: float, node: str, member: int | None = None
 ) -> Straggler:
     """The message about a rank that has been slow for so many seconds."""
     work = None if found.work is None else round(found.work, 4)

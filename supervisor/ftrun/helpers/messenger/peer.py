@@ -10,7 +10,7 @@ from ftrun.messages import peers
 NAME: Final = 100  # characters
 
 
-class Peer:
+class MemberProcess:
     """One ftrun process of a member."""
 
     def __init__(self, hello: peers.Hello, hello_frame: bytes = b"") -> None:

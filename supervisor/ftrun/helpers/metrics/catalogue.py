@@ -171,7 +171,7 @@ BY_NAME: Final = {metric.name: metric for metric in METRICS}
 COUNTERS: Final = frozenset(metric.name for metric in METRICS if metric.kind == "counter")
 
 
-class Reading(NamedTuple):
+class MetricReading(NamedTuple):
     """`labels`: the label values, in the order of the catalogue."""
 
     name: str
@@ -179,10 +179,10 @@ class Reading(NamedTuple):
     value: float
 
 
-def readings(found: Snapshot) -> list[Reading]:
+def readings(found: Snapshot) -> list[MetricReading]:
     """All readings.  An unknown value has none."""
     return [
-        Reading(name, labels, float(value))
+        MetricReading(name, labels, float(value))
         for name, labels, value in (*_job(found), *_ranks(found), *_devices(found))
         if value is not None and math.isfinite(value)
     ]

@@ -2,9 +2,11 @@
 
 An incident is reported when it is decided what is done about it: with the restart, the recovery or the end that follows
 from a hang or a fault, or after HOLD s without such a decision.  What follows an incident that is reported already is
-reported only if it ends the run.  In a group member 0 reports for all, since its coordinator decides; while member 0 is
-lost, the first of the members that were connected to it does.  Another member reports what nobody has decided on within
-HOLD s, and an end that is its own.  Of members that stall together the first reports it.
+reported only if it ends the run.  In a group the first of its members reports for all, and who coordinates reports the
+loss of another one.  While the coordinator is lost, nobody knows which of the others live: the first of them reports
+that, and after HOLD s without contact the second one, too, since the first may have been lost with it.  Another member
+reports what nobody has decided on within HOLD s, and an end that is its own.  Of members that stall together the first
+reports it.
 """
 
 from collections.abc import Callable
@@ -46,8 +48,9 @@ class Incidents:
         limit: Callable[[], int | None],
     ) -> None:
         self._names, self._node, self._member, self._rows, self._limit = names, node, member, rows, limit
-        self._zero_lost = False
-        self._members = {1}  # of the group
+        self._silent: int | None = None  # the coordinator, while it is lost
+        self._is_cut_off = False  # from the coordinator
+        self._members = {0, 1, 2}  # of the group, before it has begun
         self._troubles: tuple[str, ...] = ()  # hangs and failures here, and their places in the code
         self._forget()
 
@@ -59,12 +62,18 @@ class Incidents:
         self._reported = self._asked = self._stopping = self._ended_by_group = False
 
     @property
+    def _turn(self) -> int | None:
+        """0: this member reports for its group; 1: it does if the one before it may be lost; None: it does not."""
+        if self._member is None:
+            return 0
+        absent = {row.rank for row in self._rows() if not row.present} | {self._silent}
+        living = sorted((self._members - absent) or {self._member})
+        turn = living.index(self._member) if self._member in living else None
+        return turn if turn == 0 or (turn == 1 and self._silent is not None) else None
+
+    @property
     def _reports(self) -> bool:
-        """Whether this member reports for its group."""
-        if not self._member:
-            return True
-        absent = {row.rank for row in self._rows() if not row.present}
-        return self._zero_lost and self._member == min(self._members - absent, default=self._member)
+        return self._turn == 0
 
     def _stands_still_below(self) -> bool:
         """Whether a member with a lower number stands still, too: that one reports a stall."""
@@ -85,15 +94,21 @@ class Incidents:
         if event in DECIDES:
             return due + self._decide(event, found)
         if event in ("lost", "waiting"):
-            if not self._reports or (event == "waiting" and self._reported):
-                return due
-            self._reported = True
-            return [*due, Due(event, found, self._about(found))]
+            return due + self._lost_or_waiting(event, found, now)
         if event == "stalled" and self._stands_still_below():
             return due
         if event == "frozen" and not self._reports:
             return due  # a whole job is suspended and continued together
         return [*due, Due(event, found)]
+
+    def _lost_or_waiting(self, event: str, found: Record, now: float) -> list[Due]:
+        coordinates = event == "lost" and not self._is_cut_off
+        if event == "lost" and self._turn == 1:
+            return self._hold(event, found, now)
+        if not (self._reports or coordinates) or (event == "waiting" and self._reported):
+            return []
+        self._reported = True
+        return [Due(event, found, self._about(found))]
 
     def overdue(self, now: float, ended: bool = False) -> list[Due]:
         """What is reported without a decision."""
@@ -123,7 +138,8 @@ class Incidents:
             case "stopping":
                 self._stopping, self._asked = True, self._asked or found.get("by") == "outside"
             case "lost":
-                self._zero_lost = self._zero_lost or found.get("member") == 0
+                if self._is_cut_off:
+                    self._silent = state.integer(found.get("member"))
                 self._own = self._own or found
             case "group":
                 return self._follow_group(found, now)
@@ -136,10 +152,13 @@ class Incidents:
     def _follow_group(self, found: Record, now: float) -> list[Due]:
         what, cause = found.get("what"), found.get("cause")
         if isinstance(members := found.get("members"), list):
-            self._members = {*members} - {0}
+            self._members = {*members}
         if what in ("run", "stop", "end") or str(found.get("why")).startswith(RESTORED):
-            self._zero_lost = False
-        self._zero_lost = self._zero_lost or what == "cut"
+            self._silent, self._is_cut_off = None, False
+            if self._held is not None and self._held.event == "lost":
+                self._held = None
+        elif what in ("unheard", "cut"):
+            self._is_cut_off, self._silent = True, self._silent or 0
         self._ended_by_group = self._ended_by_group or what in ("end", "cut")
         bad = found.get("exit_code") and found.get("verdict") != exit_codes.STOPPED
         if what == "end" and bad and self._decided is None:
@@ -148,7 +167,7 @@ class Incidents:
             return []
         self._decided = found
         if not self._reports:
-            self._held = None  # member 0 reports it
+            self._held = None  # another member reports it
         elif what == "stop" and cause in BEGINS and cause in self._names and self._held is None:
             return self._hold(str(cause), found, now)
         return []
@@ -161,7 +180,8 @@ class Incidents:
     def _decide(self, event: str, found: Record) -> list[Due]:
         self._held = None
         alone = event == "ended" and not (self._ended_by_group or self._asked)  # an end that is its own
-        if not (self._reports or alone) or (self._reported and event != "ended"):
+        second = self._turn == 1 and not self._reported
+        if not (self._reports or second or alone) or (self._reported and event != "ended"):
             return []
         self._reported = event != "restart"  # after it another attempt begins
         return [Due(event, found, self._about(found))]

@@ -163,9 +163,7 @@ class Probe:
 
     def _write_file(self, message: messages.Devices) -> None:
         try:
-            with open(safe_files.create(f"{self._file}.new"), "w", encoding="ascii") as stream:
-                stream.write(EXACT.dump(message))
-            os.rename(f"{self._file}.new", self._file)
+            safe_files.replace(self._file, EXACT.dump(message).encode("ascii"), durable=False)
         except OSError as error:
             self._lines.problem(f"{self._file}: {error.strerror}")
 

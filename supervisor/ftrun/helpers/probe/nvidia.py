@@ -6,7 +6,7 @@ process or another one (nvidia-docker#1483); some report none.  An unlisted proc
 is checked as well.
 
 MIG devices report their memory and processes, but not their utilisation (NVML API, "Multi Instance GPU Management");
-their health is that of their GPU.
+their health is the health of their GPU.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ftrun.accelerators.nvidia import NVIDIA
+from ftrun.accelerators.table import NVIDIA
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.device_health import UNLISTED, LastingStates, StateTexts
@@ -48,7 +48,7 @@ class FoundDevice(NamedTuple):
 
 def open(environment: Mapping[str, str], known: Sequence[DeviceIdentity] = ()) -> "Nvidia":
     """The devices that a job with this environment may use.  Unavailable if there is no driver or no such device.
-    `known`: devices that were seen before.  A lost GPU does not tell its UUID, so it gets that of its index.
+    `known`: devices that were seen before.  A lost GPU does not tell its UUID, so it gets the UUID of its index.
 
     Any other error may be temporary: it is the `health` of the devices, and NVML is restarted until it is over.
     """

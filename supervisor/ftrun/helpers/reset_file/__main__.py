@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from ftrun.accelerators.ascend import ASCEND
+from ftrun.accelerators.table import ASCEND
 from ftrun.core.rules import fault_codes
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.probe import tables

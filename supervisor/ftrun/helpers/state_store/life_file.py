@@ -14,7 +14,7 @@ from ftrun.messages import state_store as messages
 from ftrun.records import reports, schedules
 from ftrun.records.history import HistoryReader
 from ftrun.records.rundir import NoRunDir
-from ftrun.records.schedules import SCHEMA, Life
+from ftrun.records.schedules import SCHEMA, RunLife
 
 KEPT: Final = 512  # files; the oldest are removed
 REPORTS: Final = 16  # copies of reports of one ftrun, the last ones
@@ -36,7 +36,7 @@ class LifeFile:
         self._at = 0.0
         self._history = HistoryReader(run_dir, TAIL, TAIL, schedules.MOST, SAMPLES)
         self._copied: set[int] = set()
-        self._schedule: messages.Schedule | None = None  # of the last request
+        self._schedule: messages.StoredSchedule | None = None  # of the last request
         self._again = math.inf  # when the file of a new attempt is written once more
 
     @property
@@ -61,8 +61,8 @@ class LifeFile:
             if self._schedule is not None:
                 self._write(self._schedule, False)
 
-    def _write(self, schedule: messages.Schedule, first: bool) -> None:
-        life = Life(
+    def _write(self, schedule: messages.StoredSchedule, first: bool) -> None:
+        life = RunLife(
             SCHEMA,
             schedule.key,
             schedule.count,
@@ -90,7 +90,7 @@ class LifeFile:
         except OSError as error:
             self._lines.problem(f"{self._path}/{schedules.FOLDER} cannot be written ({error.strerror})")
 
-    def _copy_reports(self, life: Life) -> None:
+    def _copy_reports(self, life: RunLife) -> None:
         """Those of attempts that are over and were not copied yet."""
         over = [one.number for one in life.attempts if one.cause in schedules.REPORTED and not one.open][-REPORTS:]
         self._copied.intersection_update(over)  # an attempt that is not among the last ones never is again

@@ -22,7 +22,7 @@ LEFT_OUT: Final = ("progress", "look")  # there may be very many
 LARGEST: Final = 64 << 10  # bytes of an entry
 
 
-class Journal:
+class Journald:
     """An entry that journald does not take at once is dropped; the first failure is a problem."""
 
     def __init__(self, run_dir: str, problem: Callable[[str], None], path: str = SOCKET) -> None:

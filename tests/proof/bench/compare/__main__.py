@@ -23,7 +23,6 @@ FIGURES = {
     "57-recovered-ranks": "recovered_ranks",
     "60-survivors": "survivors",
     "70-teardown": "teardown",
-    "90-known-failures": "known_failures",
     "95-lost-nodes": "lost_nodes",
 }
 
