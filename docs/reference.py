@@ -170,19 +170,14 @@ def page() -> str:
     lines += ["The commands of `--on-exit` also see these:", "", *_list(AT_EXIT), ""]
     lines += ["## What ftrun reads", "", *_list(READ), ""]
     lines += LINES.splitlines()
-    lines += [
-        "## Rules by which ftrun finds a hang",
-        "",
-        "[How a hang is detected](hangs.md).",
-        "",
-        "| rule | what it finds | timeout |",
-        "| --- | --- | --- |",
-    ]
-    lines += [f"| `{name}` | {rule.meaning} | `--{rule.timeout}-timeout` |" for name, rule in RULES.items()]
+    lines += ["## Rules by which ftrun finds a hang", "", "[How a hang is detected](hangs.md).", ""]
+    lines += [f"- `{name}` (`--{rule.timeout}-timeout`): {rule.meaning}" for name, rule in RULES.items()]
     lines += ["", f"## Exit codes (contract version {exit_codes.CONTRACT_VERSION})", ""]
-    lines += ["| code | verdict | meaning | the outer scheduler should |", "| --- | --- | --- | --- |"]
-    lines.append("| the command's own, or 128+signal | | it ended by itself | do as without ftrun |")
-    lines += [f"| {v.code} | `{v.name}` | {v.meaning} | {v.outer} |" for v in exit_codes.TABLE]
+    lines += [
+        "What each means, and what the outer scheduler should do. Any other is the command's own, or 128 + signal.",
+        "",
+    ]
+    lines += [f"- {v.code} `{v.name}`: {v.meaning}. Then: {v.outer}" for v in exit_codes.TABLE]
     return "\n".join(lines) + "\n"
 
 
