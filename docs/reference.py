@@ -144,9 +144,6 @@ dropped, so that a full pipe never delays the job; `run.log` has all lines. In f
 characters are escaped. In a pipe or a file a line may follow an unfinished line of the command. `--quiet` is for a
 script that needs the stderr of the bare command.
 
-The first line comes once, when the command has been executed for the first time: `attempt 1 started; run dir
-/tmp/ftrun-…; watched: …` names the run dir, the active checks and their timeouts, as `ftctl status` does at any time.
-
 With `--log-format json` each line is a JSON object: `time` (ISO-8601, UTC), `level` (`error`: a verdict, or ftrun
 itself failed; `warning`: a problem; `info`; `debug`: a record), `source` (`ftrun`), `attempt`, `message`, and with `-v`
 `event` and `fields` of the [record](reference/records.md).

@@ -65,8 +65,7 @@ WHERE: Final = (
     "folder. One ftrun at a time works in it, and it is not removed. Each `[[phase]]` has a run dir of its own.",
     "",
     "On a network disk it is a copy of a local folder, up to one second old, so that a dead disk stops nothing. ftrun",
-    "names the local folder in its first line and in `FTRUN_RUN_DIR`; `ftctl` accepts either. Files that the command",
-    "puts there are copied too, up to 64 MiB a file, but not copied back.",
+    "names the local folder in its first line and in `FTRUN_RUN_DIR`; `ftctl` accepts either.",
 )
 ELSEWHERE: Final = (
     f"- `/dev/shm/ftrun-beats-…`: the beat folder, `FTRUN_BEAT_DIR`: {layout.FILE_BYTES // 1024} KiB in memory, for"
