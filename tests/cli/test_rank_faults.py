@@ -23,7 +23,7 @@ RANKS, STEPS = 3, 12
 PROGRAM = """
 import os, signal, sys, time
 import ftrun_hooks as ft
-from ftrun.workload.together import Together
+from ftrun.workload.ranks import Together
 
 rank, starts = int(os.environ["RANK"]), int(os.environ["MA_PROC_START_CNT"])
 FAULTS, STEPS = sys.argv[1], int(sys.argv[2])

@@ -296,7 +296,7 @@ def check_cell(phase: type[Phase], event: type[ev.Event], every: int) -> None:
         after, effects = decide(job, an_event, policy)
         assert isinstance(after.phase, PHASES), (job, an_event)
         if isinstance(getattr(an_event, "requester", None), ev.Requester) and phase is not Launching:
-            answers = [effect for effect in effects if isinstance(effect, do.Answer)]
+            answers = [effect for effect in effects if isinstance(effect, do.AnswerOperator)]
             assert [answer.id for answer in answers] == ["7"], ("a request that nobody answers", job, an_event)
         if (phase, event) in UNEXPECTED and job.paused is None:
             assert after == job._replace(unexpected=after.unexpected, ledger=after.ledger), an_event

@@ -332,7 +332,7 @@ def _effect(effect: do.Effect) -> str:
         case do.Spawn(number, place, _, begun):
             late = f", for round {begun}" if begun > 1 else ""
             return f"spawn attempt {number}" + ("" if place is None else f": {_place(place)}") + late
-        case do.HoldStandbys(place, node):
+        case do.PrepareStandbys(place, node):
             at = f"node {node.number} of {node.nodes}" if place is None else _place(place)
             return f"hold standbys for a start like {at}"
         case do.Forward(signal):
@@ -360,7 +360,7 @@ def _effect(effect: do.Effect) -> str:
             return f"heal {fault.device} {fault.code} {fault.severity}" if fault else "ask for permission to start"
         case do.AskForVerdict():
             return "ask for the verdict of another ftrun"
-        case do.Answer(id, ok, why):
+        case do.AnswerOperator(id, ok, why):
             return f"answer request {id}: {'' if ok else 'no, '}{why}"
         case do.Exit(code, verdict, message):
             return f"exit {code} {verdict}: {message}"

@@ -116,6 +116,15 @@ def test_one_new_file_among_many_costs_two_listings_and_two_looks(listing: Listi
     assert listing.examined == [str(tmp_path / "new.pt")] * 2
 
 
+def test_of_several_new_files_the_last_one_that_was_written_comes_last(listing: Listing, tmp_path: Path) -> None:
+    listing.start(f"{tmp_path}/*.pt")
+    written = [f"{number * 7919 % 97}.pt" for number in range(1, 40)]  # in no order that a folder may have
+    for age, name in zip(range(len(written), 0, -1), written, strict=True):
+        then = time.time_ns() - age * 10_000_000
+        os.utime(put(tmp_path / name), ns=(then, then))
+    assert listing.go_on(5) == written
+
+
 def test_listing_takes_at_most_a_twentieth_of_the_time(listing: Listing, tmp_path: Path) -> None:
     listing.start(f"{tmp_path}/*.pt")
     listing.listing_takes = 10.0

@@ -210,7 +210,9 @@ def test_a_new_member_0_starts_nothing_while_the_ftrun_of_the_earlier_one_accept
     assert start_epoch.starter.life == "new"
 
 
-@pytest.mark.parametrize("how", ["", "told", "recovers", "suspended"])
+@pytest.mark.parametrize(
+    "how", ["", "told", *(pytest.param(how, marks=pytest.mark.slow) for how in ("recovers", "suspended"))]
+)
 def test_members_that_are_lost_together_with_member_0_start_when_their_ports_are_closed(
     make: Callable[[int], Group], how: str
 ) -> None:
@@ -607,7 +609,7 @@ def test_garbage_and_floods_do_not_disturb_the_group(make: Callable[[int], Group
         assert client.poll(int(DEADLINE * 1000)), frames
         assert client.recv_multipart()[0] == peers.REFUSED
     client.send(b"x" * (peers.LIMIT + 1))  # over the limit, so the connection is closed
-    hello = peers.dump(peers.Hello(__version__, "job", 2, 1, "life1", "node1"))
+    hello = peers.dump(peers.MemberHello(__version__, "job", 2, 1, "life1", "node1"))
     flood = group.stranger()
     flood.sndhwm = 0
     for _ in range(10_000):

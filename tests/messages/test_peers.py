@@ -19,7 +19,7 @@ from ftrun.core.group.messages import (
     State,
     World,
 )
-from ftrun.core.group.world import MOST_RUNS
+from ftrun.core.group.places import MOST_RUNS
 from ftrun.core.machine.values import Reason
 from ftrun.core.ranks.shared import RUNGS, GroupRound, NodeRounds, Progress
 from ftrun.messages import peers
@@ -64,7 +64,7 @@ orders = st.builds(
     maybe, maybe, counts, st.booleans(), st.booleans(), paused, ends, worlds, st.none() | group_rounds,
     places, hosts, starters, lives, maybe, st.booleans(),
 )  # fmt: skip
-HELLO = peers.Hello("1.0", "job", 4, 3, "life", "node")
+HELLO = peers.MemberHello("1.0", "job", 4, 3, "life", "node")
 REPORT = Report(3, "life", 7, "node", "boot", 2, "running")
 
 

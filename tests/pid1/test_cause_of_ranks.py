@@ -11,8 +11,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Running
 from ftrun.core.machine.values import Attempt, LocalRank
 from ftrun.host import beats
-from ftrun.pid1.exit_cause import OTHER_RANKS, ExitCause
-from ftrun.pid1.ranks import RankProcesses
+from ftrun.pid1.exit_cause import OTHER_RANKS, ExitCause, RankProcesses
 from ftrun_hooks import _last
 
 RUNNING = Running(Attempt(1), None)

@@ -17,8 +17,7 @@ from ftrun.core.text import sentences
 from ftrun.messages import records
 from ftrun.messages.group_view import MemberRow
 from ftrun.records import group, state
-from ftrun.records.group import GroupNow
-from ftrun.records.member_row import row
+from ftrun.records.group import GroupNow, own_row
 from ftrun.records.run_snapshot import read_snapshot
 from ftrun.records.rundir import NoRunDir
 from ftrun.records.snapshot import Snapshot
@@ -309,7 +308,7 @@ def test_a_member_that_has_finished_first_is_no_trouble(run: MadeRun) -> None:
     found = seen(run)
     assert (found.phase, condition(found)) == ("finished", 0)
     assert found.next == "The end, once the commands of the other members have ended."
-    rows = (MemberRow(0, "a", "running", "", 1, run.now), row(found, 1, "b", run.now))
+    rows = (MemberRow(0, "a", "running", "", 1, run.now), own_row(found, 1, "b", run.now))
     other = found._replace(phase="running")
     assert group.marked(other, GroupNow(2, 0, 1, "run", "", (), rows, {0: 0.0, 1: 0.0})).job is None
     run.status["want"] = want | {"code": 7}

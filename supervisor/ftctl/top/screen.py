@@ -141,8 +141,8 @@ def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     if shown.checkpoint_age is not None:
         step = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}, "
         found.append(page.line(("saved    ", "dim"), (f"{step}{summary.saved(shown)}", "")))
-    if budget := _budget(shown):
-        found.append(page.line(("restarts ", "dim"), (budget, "")))
+    if shown.restarts or shown.left:
+        found += page.wrapped(f"restarts {summary.restarts(shown)}", "", 2 if page.tall else 1)
     if shown.wall:
         found.append(page.line(("goodput  ", "dim"), (summary.goodput(shown), "")))
     if shown.trouble is not None and shown.trouble.why != (shown.why or "").partition(" (report: ")[0]:
@@ -219,22 +219,6 @@ def _slow(page: _Page, shown: Snapshot) -> list[Text]:
         return []
     more = f"; and {len(slow) - 1} more" if slow[1:] else ""
     return page.wrapped(f"slow     {summary.straggler(shown, slow[0])}{more}", "yellow", 2)
-
-
-def _budget(shown: Snapshot) -> str:
-    """Consecutive restarts against their budgets; after the end, all restarts."""
-    if not shown.alive:
-        return ", ".join(f"{count} after {reason}" for reason, count in shown.restarts.items() if count)
-    counts, ends = [], []
-    for cause, count in shown.counts.items():
-        left = shown.left.get(cause)
-        if left == 0 and count == 0:
-            ends.append(f"a {cause} ends it")
-        else:
-            counts.append(f"{cause} {count}" + ("" if left is None else f" of {count + left}"))
-    done = sum(shown.restarts.values())
-    parts = [f"{', '.join(counts)} consecutive" if counts else "", *ends, f"{done} in total" if done else ""]
-    return "; ".join(part for part in parts if part)
 
 
 # --- the tables -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import click
 
 from ftctl import processes
 from ftctl.common import AS_JSON, RUN_DIR, UserError, show, show_json
-from ftctl.members import MEMBER, read_file
+from ftctl.orders import MEMBER, read_file
 from ftrun.core.text.sentences import printable
 from ftrun.helpers.evidence import present
 from ftrun.records import rundir

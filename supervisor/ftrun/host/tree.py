@@ -164,14 +164,25 @@ class Tree:
         environment = procfs.environment(process.pid)
         return self._marker in environment and f"LOCAL_RANK={local_rank}".encode() in environment
 
-    def is_empty(self) -> bool:
-        """Return whether no process is left, by the kernel's list of ftrun's children: a listing of /proc could miss a
-        concurrent fork.
+    def has_ended(self, listed: bool = False) -> bool:
+        """Return whether no process of the command is left, reaped or not, without a listing of /proc, which takes long
+        where there are many processes.  `listed`: such a listing has found none; where the kernel has no list of
+        children, that is needed."""
+        pids = procfs.children(self._pid)
+        if self.processes or not (pids or listed) or not self.is_empty(pids):
+            return False
+        self._asked.clear()
+        self._spared.clear()
+        return True
+
+    def is_empty(self, pids: Sequence[int] | None = None) -> bool:
+        """Return whether no process is left, by the kernel's list of ftrun's children (`pids`): a listing of /proc
+        could miss a concurrent fork.
 
         Each member is a descendant of a child of ftrun, new children are put at the end of that list, and only reaping
         by ftrun removes one.  A zombie may have been alive when it was listed: it has to be reaped first.
         """
-        children = [procfs.stat(pid) for pid in procfs.children(self._pid)]
+        children = map(procfs.stat, procfs.children(self._pid) if pids is None else pids)
         return all(s and not s.ended and (self._is_excluded(s) or self._foreign(s)) for s in children)
 
     def _foreign(self, process: Stat) -> bool:
@@ -455,8 +466,9 @@ def walk(
 
 
 class TreeKiller:
-    """`awaited`: members that the last listing showed and that were not reaped since.  The next listing is due when
-    none are left, or at `recheck_at`.  `dead`: the pids that got SIGKILL in the attempt that has ended."""
+    """`awaited`: members that the last listing showed and that were not reaped since.  The next look is due at
+    `recheck_at`: at once when the last of them was reaped.  `dead`: the pids that got SIGKILL in the attempt that has
+    ended."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -471,6 +483,8 @@ class TreeKiller:
         match effect:
             case do.Terminate(in_turn):
                 self._in_turn = in_turn
+                if self._tree.has_ended():
+                    return self._ended()
                 return self._evaluate(self._tree.terminate_orphans() if in_turn else self._tree.terminate())
             case do.Kill():
                 return self.kill()
@@ -478,6 +492,8 @@ class TreeKiller:
                 return self._inspect()
 
     def kill(self) -> list[ev.Event]:
+        if self._tree.has_ended():
+            return self._ended()
         killed = self._tree.kill()
         self._killed |= {member.pid for member in killed.members if not self._tree.is_not_permitted(member)}
         events = self._evaluate(killed.members)
@@ -486,7 +502,16 @@ class TreeKiller:
         return events
 
     def check(self) -> list[ev.Event]:
+        if self._tree.has_ended():
+            return self._ended()
         return self._evaluate(self._tree.terminate_orphans() if self._in_turn else self._tree.members())
+
+    def reaped(self, pid: int) -> None:
+        """A process was reaped.  After the last one that is awaited, nothing has to be waited for any more."""
+        if pid in self.awaited:
+            self.awaited.remove(pid)
+            if not self.awaited:
+                self.recheck_at = 0.0
 
     def _inspect(self) -> list[ev.Event]:
         """Name the processes that survived SIGKILL; TreeEnded if none is left after all."""
@@ -508,7 +533,9 @@ class TreeKiller:
         self.recheck_at = time.monotonic() + RECHECK + len(members) * RECHECK_EACH
         if members and self._tree.beyond_reach(members):
             return [self._survived(members)]
-        if members or self._tree.processes or not self._tree.is_empty():
-            return []
+        return [] if members or not self._tree.has_ended(listed=True) else self._ended()
+
+    def _ended(self) -> list[ev.Event]:
+        self.awaited = set()
         self.dead, self._killed, self._in_turn = self._killed, set(), False
         return [ev.TreeEnded(time.monotonic(), len(self.dead))]

@@ -1,23 +1,95 @@
-"""Cause of a failure of the command, from tracebacks, the kernel's OOM counter and the helpers."""
+"""Which ends of processes are the end of the command, and the cause of a failure: from tracebacks, the kernel's OOM
+counter and the helpers."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.machine.events import CommandExited, GroupOrderReceived
 from ftrun.core.machine.states import Phase, Running, Starting, Stopping, Suspect
-from ftrun.core.machine.values import Attempt
+from ftrun.core.machine.values import Attempt, LocalRank
 from ftrun.core.text import sentences
 from ftrun.host import oom
 from ftrun.host.reaper import ChildChange
 from ftrun.pid1.clients.registry import Clients
-from ftrun.pid1.ranks import RankProcesses
 
 if TYPE_CHECKING:
     from ftrun.core.rules.crash_causes import Traceback
+    from ftrun.core.rules.first_death import Death
 
 OTHER_RANKS: Final = 1.0  # s for the rank that caused the failure of the first one to end as well
 LOOK: Final = 0.05  # s between two looks whether it has left an exception meanwhile, and all are known
 EXITING: Final = 10.0  # s for a process to exit after its exception, while the group waits
+
+
+def load_rest() -> None:
+    """Load what is needed after a failure, once the command has started.  At the failure the disk may be gone, or no
+    file descriptor free to read a module with; and loading it takes longer than ending eight ranks."""
+    from ftrun.core.rules import crash_causes, first_death  # noqa: F401
+    from ftrun.core.text import recurrences  # noqa: F401
+    from ftrun.host import output_pipes, tracebacks  # noqa: F401
+
+
+class RankProcesses:
+    """The ranks of the attempt that was spawned last; without ranks, `processes` is empty and the command is one
+    process.  `living`: their pids that have not ended.  `failures`: how ranks failed, by pid, in the order of time."""
+
+    def __init__(self) -> None:
+        self.processes: tuple[LocalRank, ...] = ()
+        self.living: set[int] = set()
+        self.failures: dict[int, CommandExited] = {}
+        self._stopped: set[int] = set()
+        self._ended = False  # the end of the command was reported
+        self.port = 0  # MASTER_PORT of rank 0
+
+    def spawned(self, processes: tuple[LocalRank, ...], port: int = 0) -> None:
+        self.__init__()  # type: ignore[misc]
+        self.port = port
+        self.processes, self.living = processes, {process.pid for process in processes}
+
+    def recovers(self, gone: int) -> None:
+        """The process `gone` has ended, and the attempt goes on without it."""
+        self._stopped.discard(gone)
+        self.living.discard(gone)
+
+    def started(self, local_rank: int, pid: int) -> None:
+        """This process takes the place of the rank's earlier process."""
+        self.living -= {process.pid for process in self.processes if process.local_rank == local_rank}
+        self.processes = tuple(
+            process._replace(pid=pid) if process.local_rank == local_rank else process for process in self.processes
+        )
+        self.living.add(pid)
+
+    def stopped(self, pid: int, living: Iterable[int]) -> bool:
+        """A process was stopped by job control.  Returns whether the whole command is stopped now."""
+        self._stopped.add(pid)
+        return self._stopped.issuperset(living)
+
+    def continued(self, pid: int) -> None:
+        """A process was continued by job control."""
+        self._stopped.discard(pid)
+
+    def exited(self, pid: int, exited: CommandExited, waits_for_all: bool) -> CommandExited | None:
+        """A rank has ended.  Returns the end of the command, once: at the first failure, or when all have ended
+        (`waits_for_all`: only then, because the ranks were asked to end)."""
+        self._stopped.discard(pid)
+        self.living.discard(pid)
+        rank = next(process.rank for process in self.processes if process.pid == pid)
+        if exited.code != 0:
+            self.failures[pid] = exited._replace(rank=rank)
+        if self._ended or (self.living and (waits_for_all or not self.failures)):
+            return None
+        self._ended = True
+        return next(iter(self.failures.values()), exited)
+
+    @property
+    def deaths(self) -> "list[Death]":
+        """The failures as a launcher would report them."""
+        from ftrun.core.rules.first_death import Death  # needed after a failure only
+
+        return [
+            Death(end.rank or 0, pid, -end.signal if end.signal is not None else end.code or 0)
+            for pid, end in self.failures.items()
+        ]
 
 
 class ExitCause:

@@ -87,7 +87,7 @@ class Launcher:
         Raises OSError."""
         return ({},)
 
-    def hold_standbys(self, ledger: Ledger, place: RankPlace | None, node: NodePlace) -> None:
+    def prepare_standbys(self, ledger: Ledger, place: RankPlace | None, node: NodePlace) -> None:
         """This member waits as a spare: have standbys ready for a start at a place like this."""
         if (standbys := self.standby_request.for_a_spare()) is not None:
             self._node = self._reachable(node)

@@ -32,10 +32,9 @@ from ftrun.host.tree import Tree
 from ftrun.messages import ranks
 from ftrun.messages.codec import Malformed
 from ftrun.pid1.bootstrap import Setup
-from ftrun.pid1.exit_cause import ExitCause
+from ftrun.pid1.exit_cause import ExitCause, RankProcesses
 from ftrun.pid1.launching import Launcher
 from ftrun.pid1.rank_launching import RankLauncher
-from ftrun.pid1.ranks import RankProcesses
 from ftrun_hooks import layout
 
 MOST: Final = 1024  # connections

@@ -134,7 +134,7 @@ class Standbys:
     def wants_imports(self) -> bool:
         return self._spare is not None and self._spare.wanting
 
-    def _hold(self, spare: "SpareStandbys", now: float) -> None:
+    def _execute_spares(self, spare: "SpareStandbys", now: float) -> None:
         try:
             if why := self._lacks_memory(rules.FIRST_SIZE + len(self._starts) * rules.FORKED_SIZE):
                 raise ValueError(why)
@@ -173,7 +173,7 @@ class Standbys:
             self._record("start", why or None, local_rank, warm=int(not why), forked=self._forked, of=1)
         self._forked, self._expected = 0, self._mode != "auto"
         self._due, self._announced = rules.due(self._mode, now), False
-        self._tell()
+        self._on_processes_started()
 
     def spawned(self) -> None:
         """All processes of the command are started."""
@@ -302,7 +302,7 @@ class Standbys:
                 self._pool.end_all()
                 self._refuse(why)
         if self._spare is not None and self._spare.due is not None and not self._pool.is_importing:
-            self._hold(self._spare, now)
+            self._execute_spares(self._spare, now)
         if self._due is not None and self._running and now >= self._due and not self._pool.is_importing:
             self._next(now)
 
@@ -366,7 +366,7 @@ class Standbys:
     # --- what becomes of them (`standby_pool.Owner`) ------------------------------------------------------------------
 
     def on_forked(self) -> None:
-        self._tell()
+        self._on_processes_started()
 
     def on_imported(self, process: StandbyProcess, command: Sequence[str]) -> None:
         found = preload.parsed(process.imports(), command, self._cold_start)
@@ -426,7 +426,7 @@ class Standbys:
         if self._context is not None:
             self._context.records.append(("standby", (("what", what), *fields, *reason), None))
 
-    def _tell(self) -> None:
+    def _on_processes_started(self) -> None:
         """The helper of the idle rule must not count it."""
         if self._context is not None and (sampler := self._context.running.get("sampler")) is not None:
             sampler.on_helpers_started()

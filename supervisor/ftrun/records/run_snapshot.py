@@ -21,7 +21,6 @@ from ftrun.records import (
     live_verdict,
     liveness,
     own_ranks,
-    paces,
     recent_events,
     record_files,
     rundir,
@@ -163,7 +162,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: SavedState, probl
     ranks = own_ranks.with_processes(ranks, attempt.processes, max(0.0, now - spawned_at))
     ranks = own_ranks.with_devices(ranks, shown.devices)
     if shown.alive:
-        measured = paces.read(shown.run_dir, shown.attempt, clock) if liveness.same_boot(run) else {}
+        measured = steps.measured_paces(shown.run_dir, shown.attempt, clock) if liveness.same_boot(run) else {}
         ranks = own_ranks.with_paces(ranks, measured)
         if not stops:  # a rank that a debugger holds is no straggler
             ranks = own_ranks.with_stragglers(ranks)

@@ -161,7 +161,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
     elif shown.alive:
         yield "incident", "none so far"
     if shown.restarts or shown.left:
-        yield "restarts", _restarts(shown)
+        yield "restarts", restarts(shown)
     if shown.recovered or (shown.round or 1) > 1:
         yield "recovered", _recovered(shown)
     if shown.next_start is not None and shown.alive:
@@ -209,7 +209,8 @@ def meaning(shown: Snapshot, verdict: exit_codes.Verdict) -> str:
     return "a member of its group was missing" if missing else verdict.meaning
 
 
-def _restarts(shown: Snapshot) -> str:
+def restarts(shown: Snapshot) -> str:
+    """All so far, and for each cause how many of its budget are used up."""
     done = {why: number for why, number in shown.restarts.items() if number}
     total = ", ".join(f"{number} after {REASONS.get(why, why)}" for why, number in done.items()) or "none"
     if shown.phase == "done" or not shown.left:

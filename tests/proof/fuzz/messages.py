@@ -18,11 +18,10 @@ from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job, Running
 from ftrun.core.machine.values import Attempt, Ledger
 from ftrun.core.ranks import table
-from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
+from ftrun.helpers.messenger.coordinator_link import CoordinatorLink, sender
 from ftrun.helpers.messenger.known_lives import KnownLives
 from ftrun.helpers.messenger.member_link import MemberLink
 from ftrun.helpers.messenger.operator_channel import OperatorChannel
-from ftrun.helpers.messenger.peer import sender
 from ftrun.host.helpers import Helpers, Line
 from ftrun.host.output_pipes import OutputPipes, RankOutput
 from ftrun.host.tree import Tree

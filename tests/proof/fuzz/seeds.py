@@ -398,7 +398,7 @@ def _process(syscall: str, *more: str) -> str:
     return "\0".join([*found, "RANK=1", *more, "\5\0\0\0\1\0\0\0" if not more else ""][: 9 + len(more)])
 
 
-HELLO: Final = peers.Hello("0.1.0", "", 4, 1, "life", "node")
+HELLO: Final = peers.MemberHello("0.1.0", "", 4, 1, "life", "node")
 MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
     "config": lambda: [TOML, "[phase]\n", "hang-timeout = 5\n"],
     "options": lambda: [

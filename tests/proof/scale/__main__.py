@@ -77,7 +77,7 @@ class Driver:
         self._poller = zmq.Poller()
         self._rank_of: dict[zmq.Socket[bytes], int] = {}
         self._hellos = [
-            peers.dump(peers.Hello(__version__, "job", place.size, rank, f"l{rank}", "n")) for rank in self._ranks
+            peers.dump(peers.MemberHello(__version__, "job", place.size, rank, f"l{rank}", "n")) for rank in self._ranks
         ]
         self._reports = [b""] * len(self._ranks)
         self._seq = 1

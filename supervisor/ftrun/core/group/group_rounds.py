@@ -11,8 +11,8 @@ from typing import Final
 
 from ftrun.core.group.losses import Losses
 from ftrun.core.group.membership import LATE, Coordinator, Effects, NodeNote, Steady, kind_of
+from ftrun.core.group.places import agree
 from ftrun.core.group.root_cause import MemberState
-from ftrun.core.group.world import agree
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import GroupRound, NodeRounds, Rung
 

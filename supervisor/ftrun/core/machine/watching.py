@@ -101,7 +101,7 @@ def _look(attempt: Attempt, now: float, policy: Policy) -> tuple[Attempt, float 
     return attempt, looks.due(attempt, now), tuple(effects)
 
 
-def _notice(stall: stalls.Stall) -> Effects:
+def _notice(stall: stalls.UnusualPause) -> Effects:
     """A stall that is no hang, as far as anybody can know: once, for a person."""
     rank, age, wait = stall
     fields = (("rank", rank.rank), ("step", rank.step), ("age", age), ("wait", wait), ("advice", stalls.ADVICE))

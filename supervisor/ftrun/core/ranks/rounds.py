@@ -9,15 +9,15 @@ The finest rung comes first; a fault before the next round is proved takes the r
 an attempt: what follows is the restart of the tree, as without recovery.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ftrun.core.ranks import loans
 from ftrun.core.ranks.shared import Rung
 from ftrun.core.ranks.table import (
     Act,
     AskedRetry,
     Begin,
+    BeginRound,
     Blamed,
     EndRank,
     FenceRank,
@@ -32,6 +32,7 @@ from ftrun.core.ranks.table import (
     RankMember,
     RankProcessEnded,
     RankTreeCleared,
+    ReleaseSnapshot,
     Restore,
     Rounds,
     Rules,
@@ -78,7 +79,7 @@ def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcom
         case LeftRound():
             return _left_round(rounds, member, happened, now, rules)
         case SnapshotRestored(local_rank, number):
-            return loans.restored(rounds, local_rank) if number == rounds.number else (rounds, ())
+            return snapshot_restored(rounds, local_rank) if number == rounds.number else (rounds, ())
         case FunctionFinished(_, number):
             return _finished(rounds, member, number)
         case RankProcessEnded():
@@ -157,7 +158,7 @@ def _left_round(rounds: Rounds, member: RankMember, event: LeftRound, now: float
 def _finished(rounds: Rounds, member: RankMember, number: int) -> Outcome:
     if number != rounds.number or rounds.stage == "meeting" or member.state != "working":
         return rounds, ()  # one that was asked to leave its round comes back, also after its function returned
-    rounds, released = loans.restored(rounds.with_member(member._replace(state="finished")), member.local_rank)
+    rounds, released = snapshot_restored(rounds.with_member(member._replace(state="finished")), member.local_rank)
     rounds, proved = _prove(rounds)
     return rounds, (*released, *proved)
 
@@ -303,7 +304,7 @@ def _meet(rounds: Rounds, now: float) -> Outcome:
     assert rounds.rung is not None
     plan, reason, number = restores(rounds.members), rounds.rung, rounds.number + 1
     step = next((one.step for one in plan.values()), None)
-    rounds, acts = loans.begin(rounds, plan, number, reason)
+    rounds, acts = begin_with_loans(rounds, plan, number, reason)
     return rounds._replace(stage="proving", began=now, restored=step), acts
 
 
@@ -354,3 +355,34 @@ def source(member: RankMember, members: Iterable[RankMember], number: int) -> Re
     same = (m.local_rank for m in members if member.shard and HeldSnapshot(number, member.shard) in m.held)
     other = next(same, None)
     return None if other is None else Restore(number, other, member.shard)
+
+
+# --- snapshots that ranks lend to others of the same shard at the beginning of a round --------------------------------
+
+
+def begin_with_loans(
+    rounds: Rounds, plan: Mapping[int, Restore], number: int, reason: Rung, master: tuple[str, int] | None = None
+) -> tuple[Rounds, tuple[Act, ...]]:
+    """All ranks begin this round, each with the snapshot that `plan` has for its local rank.
+
+    The rank that lends goes on with its steps, and keeps new snapshots, while a slower one still reads.  So the
+    snapshot that was lent is not overwritten before every rank that borrows one has said that it has loaded it."""
+    borrowers = frozenset(local_rank for local_rank, found in plan.items() if found.source != local_rank)
+    lenders = frozenset(plan[local_rank].source for local_rank in borrowers)
+    acts = [
+        BeginRound(local_rank, number, plan.get(local_rank), reason, master, local_rank in lenders)
+        for local_rank, *_ in rounds.members
+    ]
+    members = tuple(member._replace(state="working") for member in rounds.members)
+    return rounds._replace(members=members, number=number, borrowers=borrowers, lenders=lenders), tuple(acts)
+
+
+def snapshot_restored(rounds: Rounds, local_rank: int) -> tuple[Rounds, tuple[Act, ...]]:
+    """This rank has loaded the snapshot of the rank that lends it."""
+    if local_rank not in rounds.borrowers:
+        return rounds, ()
+    rounds = rounds._replace(borrowers=rounds.borrowers - {local_rank})
+    if rounds.borrowers:
+        return rounds, ()
+    acts = tuple(ReleaseSnapshot(lender, rounds.number) for lender in sorted(rounds.lenders))
+    return rounds._replace(lenders=frozenset()), acts

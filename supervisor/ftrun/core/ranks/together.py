@@ -6,7 +6,6 @@ one.  That happens only when every rank of every member waits, so no two rounds 
 
 from typing import Final
 
-from ftrun.core.ranks import loans
 from ftrun.core.ranks import rounds as alone
 from ftrun.core.ranks.rounds import Outcome
 from ftrun.core.ranks.shared import GroupRound, NodeRounds, Progress, Rung
@@ -70,7 +69,7 @@ def _work(rounds: Rounds, order: GroupRound, now: float) -> Outcome:
         return rounds, ()
     reason, master = order.rung or "retry", (order.address, order.port)
     known, plan = _recorded(rounds), _restores(rounds, order)
-    rounds, acts = loans.begin(rounds, plan, order.number, reason, master)
+    rounds, acts = alone.begin_with_loans(rounds, plan, order.number, reason, master)
     if order.rung is not None and known != (order.rung, order.ranks):  # a fault of a member whose report came late
         acts = (Begin(order.rung, order.number, order.ranks, order.why), *acts)
     rounds = rounds._replace(stage="proving", began=now, restored=order.step)

@@ -22,7 +22,7 @@ ADVICE: Final = (
 )
 
 
-class Stall(NamedTuple):
+class UnusualPause(NamedTuple):
     """`rank` has not moved for `age` seconds; `wait`: what it waits for, according to the last look."""
 
     rank: Rank
@@ -32,7 +32,7 @@ class Stall(NamedTuple):
 
 def follow(
     attempt: Attempt, now: float, limits: Limits, learned: UsualPauses | None
-) -> tuple[Attempt, float | None, Stall | None]:
+) -> tuple[Attempt, float | None, UnusualPause | None]:
     """The attempt; when the next notice is due, or None; and the stall of which a person is to be told now.
 
     Only in a job that gives heartbeats, and under `--hang-timeout auto`: a given timeout says which pause is too long.
@@ -49,7 +49,7 @@ def follow(
     left = unusual_from(rank, learned) - (age := time_awake(still.since, now, attempt.aways) - rank.credit)
     if left > 0:
         return attempt, now + left, None
-    return attempt._replace(stalled=still), None, Stall(rank, age, attempt.look.wait or UNKNOWN)
+    return attempt._replace(stalled=still), None, UnusualPause(rank, age, attempt.look.wait or UNKNOWN)
 
 
 def learn(before: UsualPauses | None, ranks: Iterable[Rank]) -> UsualPauses | None:

@@ -152,12 +152,17 @@ class Matches:
         return None
 
     def look(self) -> None:
-        """Look at each match whose time has come."""
-        now = time.monotonic()
+        """Look at each match whose time has come.  Of those that count then, the one that was written last comes last:
+        a listing has no order, and the last one is resumed from."""
+        now, first = time.monotonic(), len(self.saved)
         for (folder, name), wait in list(self._waits.items()):
             if wait.due is None or wait.due > now:
                 continue
             self._look(folder, name, wait)
+        self.saved[first:] = sorted(self.saved[first:], key=lambda match: self._newest(match.path))
+
+    def _newest(self, path: str) -> int:
+        return self._reported[path].newest if path in self._reported else 0
 
     def count_unopened(self) -> None:
         """Count the files that were renamed into a new folder before it was watched, once the command has ended: its

@@ -10,6 +10,7 @@ prevent its start, use up the connections, and read the orders.  It cannot run a
 """
 
 import errno
+import json
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -27,12 +28,51 @@ from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, Lines
 from ftrun.helpers.messenger.connections import HANDSHAKE, Connections, is_own
 from ftrun.helpers.messenger.death_watch import DeathWatch
 from ftrun.helpers.messenger.group_view import CoordinatorSide
-from ftrun.helpers.messenger.peer import MemberProcess, job_text, sender
 from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.messenger.transport import LATE, RESUMED, RETRY, Unusable, secure, server
 from ftrun.messages import group_view, peers
 from ftrun.messages import messenger as messages
 from ftrun.messages.codec import Malformed
+
+NAME: Final = 100  # characters
+
+
+class MemberProcess:
+    """One ftrun process of a member."""
+
+    def __init__(self, hello: peers.MemberHello, hello_frame: bytes = b"") -> None:
+        self.hello, self.hello_frame = hello, hello_frame
+        self.id, self.fd = b"", -1  # of its connection, if there is one
+        self.report, self.seq, self.state = b"", 0, ""
+        self.last_seen, self.stamp = 0.0, b""  # when the last message arrived, and the sender's time in it
+        self.host = ""  # its address
+        self.closed = self.until = math.inf  # when its connection closed, and until when it may reconnect
+        self.gone = False  # the coordinator has counted it as lost or left
+        self.renews = False  # it has announced that it renews its connection
+        self.refused = ""
+        self.lease: peers.LeaseView | None = None  # what it knows of the lease, as it said at that time
+        self.lease_at = 0.0
+
+    def located(self, report: Report) -> Report:
+        """The report, with the address from which it came, where the other members can reach this one."""
+        if not self.host:
+            return report
+        ranks = report.ranks and report.ranks._replace(address=report.ranks.address or self.host)
+        return report._replace(address=self.host, ranks=ranks)
+
+
+def sender(content: bytes) -> str:
+    """The sender of a `Hello` for a person, as far as it can be decoded."""
+    try:
+        found = json.loads(content[: peers.LIMIT])
+        return f"member {int(found['rank'])} ({peers.line(str(found['node'])[:NAME])})"
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return "a peer"
+
+
+def job_text(name: str) -> str:
+    return f"the job {name}" if name else "a job without a name"
+
 
 BATCH: Final = 256  # messages that are read before other work is done
 QUEUED: Final = 16  # messages to one peer; each carries a complete state, so the next one replaces a lost one
@@ -89,6 +129,7 @@ class CoordinatorLink:
             membership.Shape(address.size, address.least, address.spares, address.replaces, address.scale_out),
             *(address.wait, address.drain, address.heal, address.silence),
             Starter(address.life, address.node, address.boot, "", address.port, address.contained, rank=address.rank),
+            unproved=bool(address.folder),
         )
         self._stopped = 0.0  # s for which this process was stopped: see `_note_stop`
         self._order, self._sent_order, self._delivered_order = peers.dump(self._coordinator.order), b"", b""
@@ -197,10 +238,17 @@ class CoordinatorLink:
         ended = (m for m in members if m.report.state == "left" or (m.gone is not None and m.gone.certain))
         return {(m.report.rank, m.report.life) for m in ended}
 
+    def folder_proved(self, now: float) -> None:
+        self._note_stop(now)
+        if self._coordinator.unproved:
+            self._decide(membership.FolderProved(self._running(now)))
+
     def lease_taken(self, before: Place | None, now: float) -> None:
+        self._note_stop(now)
         self._decide(membership.LeaseTaken(self._running(now), before))
 
     def lease_foreign(self, holder: int, until: float | None, now: float) -> None:
+        self._note_stop(now)
         until = None if until is None or until == math.inf else self._running(until)
         known = self._coordinator
         if (known.lease_state, known.lease_holder, known.lease_until) != ("foreign", holder, until):

@@ -9,7 +9,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group import membership
@@ -23,12 +24,73 @@ from ftrun.helpers.messenger import imports
 from ftrun.helpers.messenger.group_waits import Connected, CoordinatorWaits, MemberWaits
 from ftrun.helpers.messenger.paces import straggler
 from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks, part_of
-from ftrun.helpers.messenger.view_delivery import ViewDelivery
 from ftrun.host import procfs, safe_files
 from ftrun.messages import group_view as messages
 from ftrun.messages import group_waits
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import FilePart, FileRequest, GroupView, MemberRow
+
+RATE: Final = 4 * messages.BYTES_PER_SECOND  # news may make the views of a group four times as frequent
+BURST: Final = 1_000_000  # bytes that are sent at once: the whole view, in a group of up to 40 members
+FRESH: Final = 1.0  # s for which the same bytes are sent, since they contain the time
+
+
+class ViewDelivery:
+    """`send` passes bytes to that member; one that does not take them misses these rows until the next view."""
+
+    def __init__(self, send: Callable[[int, bytes], bool]) -> None:
+        self._send = send
+        self._view: GroupView | None = None
+        self._parts: deque[tuple[MemberRow, ...]] = deque()
+        self._members: tuple[int, ...] = ()
+        self._served = 0  # of the members, with the first part
+        self._content, self._made = b"", -math.inf
+        self._paid = 0.0  # the time from which on more may be sent
+
+    @property
+    def due(self) -> float:
+        """When `process` has to be called next; infinity: nothing is left to send."""
+        return self._paid if self._parts else math.inf
+
+    def begin(self, view: GroupView, members: Collection[int]) -> None:
+        """Send this view to these members, from the next `process` on.  The one before has been sent."""
+        self._view, self._members, self._served, self._made = view, tuple(members), 0, -math.inf
+        self._parts = deque(_parts(view.rows) if members else ())
+
+    def process(self, now: float) -> None:
+        self._paid = max(self._paid, now - BURST / RATE)
+        while self._parts and self._paid <= now:
+            if now >= self._made + FRESH:
+                self._content, self._made = self._dump(now), now
+            self._send(self._members[self._served], self._content)
+            self._paid += len(self._content) / RATE
+            self._served += 1
+            if self._served == len(self._members):
+                self._parts.popleft()
+                self._served, self._made = 0, -math.inf
+
+    def _dump(self, now: float) -> bytes:
+        """The first part, as of now."""
+        assert self._view is not None
+        view, loss = self._view, self._view.loss
+        if loss is not None:
+            loss = loss._replace(left=max(0.0, loss.left - (now - view.now)))
+        return messages.dump(view._replace(now=now, loss=loss, rows=self._parts[0]))
+
+
+def _parts(rows: tuple[MemberRow, ...]) -> list[tuple[MemberRow, ...]]:
+    """The rows by the frames that they are sent in, of at most LIMIT bytes."""
+    parts, some, size = [], list[MemberRow](), 0
+    for row in rows:
+        length = len(messages.dump(row))
+        if some and size + length > messages.VIEW_ROWS:
+            parts.append(tuple(some))
+            some, size = [], 0
+        if length <= messages.VIEW_ROWS:
+            some.append(row)
+            size += length
+    return [*parts, tuple(some)]
+
 
 if TYPE_CHECKING:
     from ftrun.messages.peers import MemberAddress
@@ -51,7 +113,7 @@ class OwnMember:
     def row(self, now: float) -> MemberRow | None:
         """None as long as there is nothing to show."""
         try:
-            from ftrun.records.member_row import read_row  # once the command runs: it takes time and memory
+            from ftrun.records.group import read_row  # once the command runs: it takes time and memory
 
             return read_row(os.getcwd(), self._address.rank, self._address.node, now)
         except Exception as error:
@@ -88,12 +150,12 @@ class OwnMember:
 
 def _failure(attempt: int, what: str) -> bytes:
     """From the records alone: a file that is not read safely is not read."""
-    from ftrun.records import failure_report, reports
+    from ftrun.records import reports
 
     found = reports.failure(".", attempt)
     if found is None:
         return b""
-    text = failure_report.as_markdown(found) if what == "report.md" else json.dumps(found)
+    text = reports.failure_markdown(found) if what == "report.md" else json.dumps(found)
     return text.encode("utf-8", "replace")[: messages.MOST]
 
 
@@ -163,6 +225,14 @@ class MemberSide:
     def at_work(self) -> list[int]:
         """The other members whose command runs, as far as that is known."""
         return _at_work(self._rows, self._address.rank)
+
+    @property
+    def rows(self) -> Mapping[int, MemberRow]:
+        return self._rows
+
+    def adopt(self, rows: Mapping[int, MemberRow]) -> None:
+        """What this member knew of all at its coordinator before."""
+        self._rows.update(rows)
 
     def close(self) -> None:
         self._own.stacks.close()
@@ -259,6 +329,14 @@ class CoordinatorSide:
     def at_work(self) -> list[int]:
         """The other members whose command runs, as far as that is known."""
         return _at_work(self._rows, self._address.rank)
+
+    @property
+    def rows(self) -> Mapping[int, MemberRow]:
+        return self._rows
+
+    def adopt(self, rows: Mapping[int, MemberRow]) -> None:
+        """What this member knew of all at its coordinator before."""
+        self._rows.update(rows)
 
     def close(self) -> None:
         self._own.stacks.close()

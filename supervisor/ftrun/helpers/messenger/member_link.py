@@ -52,7 +52,9 @@ class MemberLink:
     def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines, lives: KnownLives) -> None:
         self._address, self._beat_dir, self._lines, self._lives = address, beat_dir, lines, lives
         shape = (address.least, address.spares, address.port, address.contained)
-        hello = peers.Hello(__version__, address.job, address.size, address.rank, address.life, address.node, *shape)
+        hello = peers.MemberHello(
+            __version__, address.job, address.size, address.rank, address.life, address.node, *shape
+        )
         self._hello = peers.dump(hello)
         self._period = peers.period(address.size)
         # A context of its own: its I/O thread blocks during name resolution.

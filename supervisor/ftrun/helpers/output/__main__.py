@@ -18,8 +18,7 @@ from typing import Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.output.log import Log
-from ftrun.helpers.output.prefixed import PrefixedRelay
-from ftrun.helpers.output.relay import HiddenRelay, Relay
+from ftrun.helpers.output.relay import HiddenRelay, PrefixedRelay, Relay
 from ftrun.helpers.output.tail import Tail
 from ftrun.host.output_pipes import NUMBERS
 from ftrun.messages import output as messages

@@ -63,7 +63,7 @@ class MessengerClient(Client[messages.Event]):
     def on_helpers_started(self) -> None:
         self.send(messages.AttemptNumber(self.context.attempt))
 
-    def answer(self, answer: do.Answer) -> None:
+    def answer(self, answer: do.AnswerOperator) -> None:
         self.send(messages.OperatorAnswer(*answer))
 
 

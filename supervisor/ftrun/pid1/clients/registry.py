@@ -258,7 +258,7 @@ class Clients:
         if heal is not None:
             heal.give_up()
 
-    def answer(self, answer: do.Answer) -> None:
+    def answer(self, answer: do.AnswerOperator) -> None:
         messenger: MessengerClient = self._running["messenger"]
         messenger.answer(answer)
 
