@@ -14,7 +14,7 @@ from ftrun.accelerators.table import VENDORS  # noqa: E402
 from ftrun.config import option_table  # noqa: E402
 from ftrun.core.rules import exit_codes  # noqa: E402
 from ftrun.core.rules.hang_rules import RULES  # noqa: E402
-from ftrun.platforms.table import JOBS, NODES, PLATFORMS, SCHEDULES, TASKS  # noqa: E402
+from ftrun.platforms import JOBS, NODES, PLATFORMS, SCHEDULES, TASKS  # noqa: E402
 
 SEEN = (
     (
@@ -133,28 +133,17 @@ HEALS = (
 
 LINES = """## ftrun's own lines
 
-ftrun writes its own lines to stderr. Each begins with `[ftrun]`; they are coloured if stderr is a terminal and
-`NO_COLOR` is not set. In foreign text (paths, exceptions, the command and its arguments) line breaks and terminal
-control characters are escaped. A line that stderr cannot accept at once is dropped, so that a full pipe never delays
-the job; `run.log` has all lines. On a terminal a line begins in the first column, also after a progress bar. In a
-pipe or a file it may follow an unfinished line of the command, since ftrun cannot know the column in which that
-ended.
+ftrun writes its own lines to stderr, each with `[ftrun]` before it. A line that stderr cannot accept at once is
+dropped, so that a full pipe never delays the job; `run.log` has all lines. In foreign text line breaks and control
+characters are escaped. In a pipe or a file a line may follow an unfinished line of the command. `--quiet` is for a
+script that needs the stderr of the bare command.
 
-ftrun writes the first of them once, as soon as the command has been executed for the first time: `attempt 1 started;
-run dir /tmp/ftrun-…; watched: …` names the run dir, the active checks and their timeouts. A restart does not repeat
-it, and there is none for a command that cannot be executed (126, 127). Each of several phases has one, with its name.
-Use `--quiet` in a script that needs the stderr of the bare command. `ftctl status` shows the same at any time.
+The first line comes once, when the command has been executed for the first time: `attempt 1 started; run dir
+/tmp/ftrun-…; watched: …` names the run dir, the active checks and their timeouts, as `ftctl status` does at any time.
 
-With `--log-format json` each line is a JSON object:
-
-| key | meaning |
-| --- | --- |
-| `time` | ISO-8601, UTC |
-| `level` | `error`: a verdict, or ftrun itself failed; `warning`: a problem; `info`: the rest; `debug`: a record |
-| `source` | `ftrun`, always |
-| `attempt` | the number of the attempt |
-| `message` | the text |
-| `event`, `fields` | with `-v`: the [record](reference/records.md) |
+With `--log-format json` each line is a JSON object: `time` (ISO-8601, UTC), `level` (`error`: a verdict, or ftrun
+itself failed; `warning`: a problem; `info`; `debug`: a record), `source` (`ftrun`), `attempt`, `message`, and with `-v`
+`event` and `fields` of the [record](reference/records.md).
 
 """
 
@@ -174,13 +163,20 @@ def page() -> str:
     lines += ["Durations: `500ms 90s 10m 1h 1d`.", ""]
     lines += ['In a config file (`--config`, TOML) these names are keys: `hang-timeout = "10m"`; options that are']
     lines += ["repeatable take lists.", ""]
-    lines += ["## What the command sees", "", *_table(SEEN), ""]
-    lines += ["The command of `--heal` also sees these:", "", *_table(HEALS), ""]
-    lines += ["Those of `--on-event` see these:", "", *_table(AT_EVENT), ""]
-    lines += ["The commands of `--on-exit` also see these:", "", *_table(AT_EXIT), ""]
-    lines += ["## What ftrun reads", "", *_table(READ), ""]
+    lines += ["## What the command sees", "", *_list(SEEN), ""]
+    lines += ["The command of `--heal` also sees these:", "", *_list(HEALS), ""]
+    lines += ["Those of `--on-event` see these:", "", *_list(AT_EVENT), ""]
+    lines += ["The commands of `--on-exit` also see these:", "", *_list(AT_EXIT), ""]
+    lines += ["## What ftrun reads", "", *_list(READ), ""]
     lines += LINES.splitlines()
-    lines += ["## Rules by which ftrun finds a hang", "", "| rule | what it finds | timeout |", "| --- | --- | --- |"]
+    lines += [
+        "## Rules by which ftrun finds a hang",
+        "",
+        "[How a hang is detected](hangs.md).",
+        "",
+        "| rule | what it finds | timeout |",
+        "| --- | --- | --- |",
+    ]
     lines += [f"| `{name}` | {rule.meaning} | `--{rule.timeout}-timeout` |" for name, rule in RULES.items()]
     lines += ["", f"## Exit codes (contract version {exit_codes.CONTRACT_VERSION})", ""]
     lines += ["| code | verdict | meaning | the outer scheduler should |", "| --- | --- | --- | --- |"]
@@ -189,12 +185,8 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(rows: tuple[tuple[str, str], ...]) -> list[str]:
-    lines = ["| variable | meaning |", "| --- | --- |"]
-    for names, meaning in rows:
-        variables = " ".join(f"`{name}`" for name in names.split(", "))
-        lines.append(f"| {variables} | {meaning} |")
-    return lines
+def _list(rows: tuple[tuple[str, str], ...]) -> list[str]:
+    return ["- " + " ".join(f"`{name}`" for name in names.split(", ")) + f": {meaning}" for names, meaning in rows]
 
 
 # By their path in docs/.
@@ -202,7 +194,6 @@ PAGES = {
     "_static/timeline.svg": timeline.picture,
     "benchmarks.md": partial(measured.page, "benchmarks"),
     "hang-matrix.md": partial(measured.page, "hang-matrix"),
-    "measured/README.md": measured.results_list,
     "reference.md": page,
     "reference/ftctl.md": verbs.page,
     "reference/records.md": records.page,

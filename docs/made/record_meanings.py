@@ -29,15 +29,14 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "started": (
         "this ftrun is about to start the command for the first time",
         {
-            "reason": "`first`; `failure` if this run dir has starts of an earlier ftrun in this schedule, "
-            "however that one ended",
+            "reason": "`first`; `failure` if this run dir has starts of an earlier ftrun in this schedule",
             "start_cnt": "`MA_PROC_START_CNT`",
             "epoch": "of the group, if ftrun is a member of one",
             "version": "of ftrun",
             "command": "the command and its arguments",
             "pid": "of ftrun",
             "phase": "name of the `[[phase]]`, if there are phases",
-            "annotations": "of the platform, for readers of the records",
+            "annotations": "of the platform",
         },
     ),
     "spawned": (
@@ -59,21 +58,20 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {
             "device": "the device that reports it",
             "code": "its code",
-            "limit": "for how long a rank may stand still meanwhile, in seconds (`--link-timeout`)",
+            "limit": "for how long a rank may stand still meanwhile (`--link-timeout`)",
             "library": "the library, and the variables that this follows from",
         },
     ),
     "link_recovered": (
         "all ranks have moved since, so that the library's retries have helped",
-        {"device": "as in `link_fault`", "code": "as in `link_fault`", "seconds": "since the fault"},
+        {"device": "the device that reports it", "code": "its code", "seconds": "since the fault"},
     ),
     "rank_leftovers": (
-        "a rank has ended with 0 and left processes: they get SIGTERM, and after the grace SIGKILL, while the other "
-        "ranks go on",
+        "a rank has ended with 0 and left processes, which get SIGTERM and after the grace SIGKILL",
         {
             "rank": "its number",
             "local_rank": "its number on this node",
-            "processes": "these processes: pid, name, state and what each waits for in the kernel",
+            "processes": "pid, name, state of each, and what it waits for in the kernel",
             "grace": "`--grace`",
         },
     ),
@@ -92,8 +90,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "recovering": (
         "the ranks leave their round, or the attempt ends because they cannot recover (`tree`)",
         {
-            "rung": "`retry`: each rank calls its training function again; `rank`: some ranks are replaced; `tree`: no "
-            "recovery below a restart of all ranks is left",
+            "rung": "`retry`: each rank calls its function again; `rank`: some are replaced; `tree`: all are restarted",
             "round": "the number of the round that is prepared",
             "ranks": "the numbers of the ranks that are replaced",
             "why": "the fault in a sentence; `tree`: why no other rung is left",
@@ -104,15 +101,17 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {
             "rung": "`retry` or `rank`",
             "round": "its number",
-            "ranks": "the numbers of the ranks that were replaced",
+            "ranks": "the numbers of the ranks that are replaced",
             "step": "the step of the snapshots with which it began; `null`: the checkpoint",
             "seconds": "from the fault to the first movement of the last rank",
         },
     ),
     "unexpected": (
-        "an event came in a phase in which it has no meaning: a mistake of ftrun, without an effect on the job; the "
-        "first time, the tenth, the hundredth and so on",
-        {"what": "the event and the phase", "count": "how often it has come in this phase"},
+        "an event came in a phase in which it has no meaning: a mistake of ftrun, without an effect on the job",
+        {
+            "what": "the event and the phase",
+            "count": "how often by now: it is written for the first, the tenth, the hundredth",
+        },
     ),
     "first_beat": (
         "the first rank has moved",
@@ -123,7 +122,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "progress": (
-        "a newer checkpoint, or the first step of this attempt beyond all earlier ones: the restart budget is restored",
+        "the restart budget is restored: a newer checkpoint, or the first step beyond all earlier ones",
         {
             "by": "`checkpoint`, `step`, `save` (it resumed from its newest file and saved a newer one) or "
             "`stable` (`--stable-after`)",
@@ -156,8 +155,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "the verdict that the suspect hangs",
         FINDING
         | {
-            "mechanism": "why the suspect stands still, a sentence: it sleeps, computes, is stopped, or waits, and for "
-            "what; the headline of the report",
+            "mechanism": "why the suspect stands still, a sentence; the headline of the report",
             "why": "the place in the code, if it is known",
             "cpu": "cores that the suspect and its children used between the two looks",
             "io": "bytes a second that they read and wrote",
@@ -165,12 +163,12 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "processes": "the number of processes in the tree",
             "evidence": "`none in time`: the evidence did not come in time",
             "waits": "whether its stack shows that it waits for other ranks",
-            "culprits": "with `--nproc-per-node`: the numbers of the ranks that cause the hang, if that is certain",
+            "culprits": "with `--nproc-per-node`: the ranks that cause the hang, if that is certain",
         },
     ),
     "fault": (
         "a device reports a fault",
-        FAULT | {"follows": "the code of the memory error of which this fault is a consequence; it is only recorded"},
+        FAULT | {"follows": "the code of the memory error whose consequence it is"},
     ),
     "healing": ("the tree is dead and a fault is being cured, or the platform permits no start", FAULT),
     "removed": (
@@ -245,18 +243,16 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "unless `--standby off`, and with `--preload`: what has become of the processes that wait for the next start",
         {
             "what": "`ready`: they wait; `cold`: the next start is cold; `failed`: one ended, and is replaced; `off`: "
-            "not any more; `alone`: ranks are not forked from one process, each has a standby that imports by itself; "
-            "`start`: the outcome of a restart, or of a first start with imports done before; `saved`: the time that a "
-            "warm start has saved",
+            "there are none any more; `alone`: each rank has a standby that imports by itself; `start`: the outcome of "
+            "a start; `saved`: the time that a warm start has saved",
             "why": "the reason of a cold start, or of the end of a standby",
             "ready": "how many wait",
             "forked": "how many of these were forked from one process that had done the imports",
             "of": "the number of processes of the command",
             "warm": "how many of these were standbys",
             "local_rank": "the rank whose standby it was",
-            "seconds": "`ready`: the longest time that one took to import; `saved`: from the start to the first "
-            "heartbeat, against the last cold start",
-            "memory": "bytes of all that wait, pages that they share divided among them (PSS)",
+            "seconds": "`ready`: the longest import; `saved`: up to the first heartbeat, against the last cold start",
+            "memory": "bytes (PSS) of all that wait",
         },
     ),
     "order": (
@@ -287,8 +283,8 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "lost": (
-        "a member of the group is lost, or has left the others before the end: rank 0 writes it, and about rank 0 each "
-        "of the others once it has been silent for `--peer-timeout`",
+        "a member of the group is lost, or has left before the end: member 0 writes it, and about member 0 each of the "
+        "others",
         {
             "member": "its number",
             "node": "its host",
@@ -313,8 +309,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "stalled": (
-        "`--hang-timeout auto`: a rank has not moved for unusually long, and that is no hang as far as anybody can "
-        "know, so nothing is ended for it. Once for each stall",
+        "`--hang-timeout auto`: a rank has not moved for unusually long; nothing is ended for it. Once for each stall",
         {
             "rank": "its number",
             "step": "its step",
@@ -333,7 +328,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "member": "in a group: its member",
             "node": "its host",
             "device": "its accelerator, where each rank has one",
-            "work": "where all ranks take the same time: the seconds of it in which this one does not wait for others",
+            "work": "seconds of a step in which it does not wait, where all ranks take the same time for a step",
         },
     ),
     "listening": (

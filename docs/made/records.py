@@ -17,27 +17,31 @@ Generated from the code by `docs/reference.py`.
 `events.jsonl` in the run dir has one JSON object a line, in the order of the events. Decisions (a hang, a restart
 with its count, an end by a verdict) are on disk before anything is done about them. Every record has these fields:
 
-| field | meaning |
-| --- | --- |
-| `schema` | 1; it changes when the meaning of a field changes. New fields and new records do not change it |
-| `time` | the wall-clock time, ISO-8601 UTC |
-| `mono` | the time of CLOCK_MONOTONIC, in seconds, for differences; it restarts with each boot |
-| `event` | the name of the record |
-| `attempt` | the attempt to which it belongs, 1 for the first |
+- `schema` (int): 1; it changes when the meaning of a field changes, not with new fields and records
+- `time`: the wall-clock time, ISO-8601 UTC
+- `mono` (float): the time of CLOCK_MONOTONIC, in seconds, for differences; it restarts with each boot
+- `event`: the name of the record
+- `attempt` (int): the attempt to which it belongs, 1 for the first
 
-Times are in seconds. A field without a value is `null` or absent. A reader should skip a line that is not a JSON
-object, because a killed ftrun may leave an incomplete line. `ftctl events --json` prints them, `ftctl events -f`
-follows.
+A field is text unless its type is named. Times are in seconds. A field without a value is `null` or absent. Skip a
+line that is not a JSON object: a killed ftrun may leave an incomplete one. `ftctl events --json` prints the records.
 """
 
 
 def page() -> str:
     lines = [INTRO]
+    described: dict[tuple[str, str], str] = {}  # a field with its words, and the record that has described it
     for name, (when, fields) in MEANING.items():
         lines += [f"## {name}", "", f"{when[0].upper()}{when[1:]}.", ""]
+        repeated: dict[str, list[str]] = {}
+        for field, words in fields.items():
+            item = f"`{field}`{_type(name, field)}"
+            if (record := described.setdefault((item, words), name)) == name:
+                lines.append(f"- {item}: {words}")
+            else:
+                repeated.setdefault(record, []).append(item)
+        lines += [f"- {', '.join(items)}: as in [`{record}`](#{record})" for record, items in repeated.items()]
         if fields:
-            lines += ["| field | type | meaning |", "| --- | --- | --- |"]
-            lines += [f"| `{field}` | {_types(name, field)} | {words} |" for field, words in fields.items()]
             lines.append("")
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -50,7 +54,7 @@ TYPES: Final = {
     ("hang", "io"): "int",
     ("exited", "stack"): "list",
     ("exited", "output"): "object",
-    ("paused", "for"): "float, null",
+    ("paused", "for"): "float",
     ("order", "ok"): "bool",
     **{("standby", name): "int" for name in ("ready", "forked", "of", "warm", "local_rank", "memory")},
     ("standby", "seconds"): "float",
@@ -60,17 +64,17 @@ TYPES: Final = {
     **{("straggler", name): "int" for name in ("rank", "member")},
     **{("straggler", name): "float" for name in ("step_time", "usual", "seconds", "work")},
 }
-JSON: Final = {"NoneType": "null"}
+JSON: Final = {"NoneType": "null", "tuple": "list"}
 APPENDS: Final = ("self.context.records.append", "self._context.records.append")
 
 
-def _types(record: str, field: str) -> str:
-    seen = played().records.get(record, {}).get(field)
-    if not seen:
-        return TYPES.get((record, field), "str")
+def _type(record: str, field: str) -> str:
+    """In brackets; nothing for a text."""
+    seen = played().records.get(record, {}).get(field) or {TYPES.get((record, field), "str")}
     if "float" in seen:
         seen = seen - {"int"}
-    return ", ".join(sorted((JSON.get(one, one) for one in seen), key=lambda one: one == "null"))
+    found = ", ".join(sorted({JSON.get(one, one) for one in seen} - {"null"}))
+    return "" if found == "str" else f" ({found})"
 
 
 @cache

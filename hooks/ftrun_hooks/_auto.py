@@ -14,10 +14,9 @@ from types import ModuleType
 from typing import Any, Callable, Optional, Tuple
 
 from . import layout as at
-from ._beat import beat
+from ._beat import beat, own_slot
 from ._files import known
 from ._section import Automatic
-from ._slot import own_slot
 
 MAX_OPTIMIZERS = 4096  # optimizers in one round; a program may make a new optimizer for each step
 Function = Callable[..., Any]

@@ -22,7 +22,7 @@ def _evaluated(callbacks: Any) -> None:
 
 
 def _callbacks(module: Any) -> None:
-    """Before those of the program, which may save."""
+    """Before the program's own callbacks, which may save."""
     kind = module.CallbackList
     kind.on_train_batch_end = after(kind.on_train_batch_end, _trained, before=True)
     kind.on_test_batch_end = after(kind.on_test_batch_end, _evaluated)

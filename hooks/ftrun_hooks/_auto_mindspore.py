@@ -49,13 +49,13 @@ def _optimizer(module: Any) -> None:
 
 
 def _callbacks(module: Any) -> None:
-    """Before those of the program, which may save."""
+    """Before the program's own callbacks, which may save."""
     kind = getattr(module, "CallbackManager", None) or module._CallbackManager
     kind.on_train_step_end = after(kind.on_train_step_end, model.stepped, before=True)
 
 
 def _compiled(module: Any) -> None:
-    """The one of these two modules that defines it; another one may only pass it on."""
+    """Of these two modules one defines the class, and the other may only pass it on."""
     for name in ("_JitExecutor", "_CellGraphExecutor"):
         kind = getattr(module, name)
         if kind.__module__ == module.__name__:

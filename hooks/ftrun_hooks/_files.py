@@ -11,8 +11,8 @@ from time import monotonic_ns
 from typing import Any
 
 from . import layout as at
+from ._beat import own_slot
 from ._interrupt import deferred
-from ._slot import own_slot
 
 MANY = 16  # files of each kind that are kept, the newest
 PAUSE = 1_000_000_000  # ns between two wake-ups of the supervisor: a program may save many files in a second

@@ -53,8 +53,7 @@ class Standby:
         self.differing: set[str] = set()  # variables that differ between the ranks of a template
         self.began = time_ns()
         self.error: BaseException | None = None
-        watched = load("_import_watch")
-        self.reads, self.missing = watched["Reads"](), watched["Missing"]()
+        self.reads, self.missing = Reads(), Missing()
         sys.meta_path.append(self.missing)
         # Nothing that an import prints may reach the output of the running attempt.
         self.lines = load("_kept_lines")["Lines"]()
@@ -331,7 +330,7 @@ def _can_be_imported(folder: str, entry: str) -> bool:
 
 
 def _begin_now() -> None:
-    """Modules that have kept the time of their import get that of the start."""
+    """Modules that have kept the time of their import get the time of the start."""
     logging: Any = sys.modules.get("logging")
     if logging is not None and hasattr(logging, "_startTime"):
         logging._startTime = time_ns() if isinstance(logging._startTime, int) else time()
@@ -377,3 +376,56 @@ def _content(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+# --- what the imports read and miss -----------------------------------------------------------------------------------
+
+
+class Reads:
+    """What imports read of the environment, while `os.environ` is of another class: `names` that were asked for, and
+    whether a copy of all of it is `kept`.  Programs often go through all variables, to find those with some prefix:
+    that alone is neither."""
+
+    MARK = "FTRUN_PARKED.MARK"
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.kind = type(os.environ)
+        names, mark, kind = self.names, self.MARK, self.kind
+        self.value = value = "".join(("kept ", mark))  # one object, whose references show who kept it
+        os.environ[mark] = value
+
+        class All(kind):  # type: ignore[valid-type,misc]
+            def __getitem__(self, key: Any) -> Any:
+                return value if key == mark else kind.__getitem__(self, key)
+
+        class Environ(All):
+            def __getitem__(self, key: Any) -> Any:
+                names.add(os.fsdecode(key))
+                return All.__getitem__(self, key)
+
+            def items(self) -> Any:
+                everything = All.__new__(All)
+                everything.__dict__.update(self.__dict__)
+                return kind.items(everything)
+
+        for one in (os.environ, os.environb):
+            one.__class__ = Environ
+        self.references = sys.getrefcount(value)
+
+    def end(self) -> None:
+        for one in (os.environ, os.environb):
+            one.__class__ = self.kind
+        del os.environ[self.MARK]
+        self.kept = sys.getrefcount(self.value) > self.references
+
+
+class Missing:
+    """The last finder: the modules that were not found."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if path is None:
+            self.names.add(name)

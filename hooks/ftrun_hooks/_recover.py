@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import socket
 import sys
 import threading
+import time
 import traceback
 from functools import wraps
-from typing import Any, Callable, TypeVar, cast
+from typing import Any, Callable, Iterable, TypeVar, cast
+from weakref import ReferenceType, ref
 
 from . import _torch_adapter as adapter
 from ._control import LONGEST, Client
 from ._interrupt import Fenced, deferred, fenced_in
-from ._leftovers import Leftovers
-from ._rendezvous import Rendezvous
 from ._section import close_all
 from ._snapshot import Damaged, Snapshots
 
@@ -176,7 +178,7 @@ class _Rounds:
         adapter.prepare()
         client.start(snapshots.held())
         run = Run(1, "first", snapshots, client, self._leftovers)
-        if _number("FTRUN_ROUND", 1) > 1:  # this process replaces another one
+        if _number("FTRUN_ROUND", 1) > 1:  # this process replaces an earlier process of the rank
             run = self._next(RuntimeError("ftrun has closed the connection"))
         while True:
             returned, result, error = self._attempt(client, run, args, kwargs)
@@ -290,3 +292,119 @@ def _line(error: BaseException) -> str:
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else default
+
+
+# --- the store of a round ---------------------------------------------------------------------------------------------
+
+
+LONGEST_WAIT = 0.5  # s
+PAUSES = 0.001, 0.02  # s between two attempts: the first one, and the longest
+
+
+class Rendezvous:
+    """Waits for the store of a round, which rank 0 serves at MASTER_ADDR and MASTER_PORT, before the function runs.
+
+    A client of PyTorch's store that is refused tries again after about 0.5 s.  All ranks begin a round at the same
+    time, so most of them could be refused.  Here they try more often, for 0.5 s at most.  They do so only where the
+    round before has met at such a store, and never again once it was in vain: then the program does other things before
+    it makes its groups.
+    """
+
+    def __init__(self) -> None:
+        self._expected, self._in_vain = False, False
+
+    def note(self) -> None:
+        """The round is over, its process groups are not ended yet."""
+        self._expected = str(adapter.store_port()) == os.environ.get("MASTER_PORT")
+
+    def wait(self, is_over: Callable[[], bool]) -> None:
+        """The next round has begun, with its environment.  Returns early if that is over."""
+        if not self._expected or self._in_vain or os.environ.get("RANK") == "0":
+            return
+        try:
+            host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+            # Addresses only: a name could take any time.
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except (KeyError, OSError):
+            return
+        family, kind, _, _, address = found[0]
+        end, (pause, longest) = time.monotonic() + LONGEST_WAIT, PAUSES
+        while (left := end - time.monotonic()) > 0 and not is_over():
+            with socket.socket(family, kind) as one:
+                one.settimeout(left)
+                if one.connect_ex(address) == 0:
+                    return
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, longest)
+        self._in_vain = not is_over()
+
+
+# --- what a round leaves behind ---------------------------------------------------------------------------------------
+
+
+SLACK = 128 << 20  # bytes of a device that PyTorch may keep for itself, as the workspaces of cuBLAS
+
+
+class Leftovers:
+    """Whether a round has left something behind that only the collector of reference cycles can free.
+
+    A collection takes 0.2 s in a process that has loaded PyTorch, most of it for PyTorch's own modules, and every rank
+    would wait for it.  So it happens only if something of the round still exists: a socket that was opened in it (as
+    the connections of a process group, for whose end the other ranks wait), a value that was given to `run.keep` or
+    `run.restore`, or memory of a device.  What survives a collection is in use elsewhere: no later round collects for
+    it.
+    """
+
+    def __init__(self) -> None:
+        self._sockets: set[str] | None = None
+        self._values: list[ReferenceType[Any]] = []
+        self._survivors: list[ReferenceType[Any]] = []
+        self._allocated: dict[int, int] = {}  # bytes by device, after the last collection
+
+    def begin(self) -> None:
+        """A round is about to begin."""
+        self._sockets, self._values = _sockets(), []
+
+    def watch(self, values: Iterable[object]) -> None:
+        """These values are the state of the round, and shall not outlive it.  The first ones are enough."""
+        if not self._values:
+            for value in values:
+                try:
+                    self._values.append(ref(value))
+                except TypeError:  # as numbers, lists and dicts
+                    pass
+
+    def collect(self) -> None:
+        """The round is over, and nothing refers to its state any more but reference cycles."""
+        if not self._are_there():
+            return
+        gc.collect()
+        self._survivors = [one for one in self._survivors + self._values if one() is not None]
+        self._allocated = adapter.allocated()
+
+    def _are_there(self) -> bool:
+        if "torch" not in sys.modules:
+            return True  # a collection is cheap then
+        known = {id(one()) for one in self._survivors}
+        if any(value is not None and id(value) not in known for value in (one() for one in self._values)):
+            return True
+        if any(size > self._allocated.get(one, 0) + SLACK for one, size in adapter.allocated().items()):
+            return True
+        now = _sockets()
+        return now is None or self._sockets is None or not now <= self._sockets
+
+
+def _sockets() -> set[str] | None:
+    """The open sockets of this process, or None where that cannot be told."""
+    found = set()
+    try:
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                target = os.readlink("/proc/self/fd/" + name)
+            except OSError:  # closed meanwhile, as the one of the folder
+                continue
+            if target.startswith("socket:"):
+                found.add(target)
+    except OSError:
+        return None
+    return found

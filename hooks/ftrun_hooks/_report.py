@@ -1,8 +1,8 @@
 """What this process has imported by its first heartbeat, for the standbys of the next start (`_parked.py`).
 
 Written only where ftrun asks for it: `$FTRUN_BEAT_DIR/imports/command` is the command line that ftrun executes.  A
-process that runs another one, such as a shell or a launcher before this Python, could not be started in advance without
-its effects, so its report says why not.
+process that runs another process, such as a shell or a launcher before this Python, could not be started in advance
+without its effects, so its report says why not.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from time import monotonic_ns
 from typing import Any, Callable, TypeVar, cast
 
 from . import layout as at
+from ._beat import own_slot
 from ._interrupt import deferred
-from ._slot import own_slot
 
 UNITS = (("ms", 10**6), ("s", 10**9), ("m", 60 * 10**9), ("h", 3600 * 10**9), ("d", 86400 * 10**9))
 LONGEST = 1 << 61  # added to any time of the clock it still fits into 64 bits, with two flags

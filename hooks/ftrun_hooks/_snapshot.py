@@ -1,10 +1,10 @@
 """The snapshots of a rank in shared memory: `$FTRUN_BEAT_DIR/snapshots/rank-<LOCAL_RANK>.<a|b>`.
 
-A file is a header page, a description as JSON, and the bytes of what it describes.  A snapshot is written into the
-file that does not have the newest one: first the word VALID is cleared, last it is set.  Words are stored whole, so a
-process that is killed at any instant leaves the other file as it was, and this one either invalid or complete.
-SEQUENCE grows with each snapshot: a reader that finds another one afterwards has read a mixture, and says so.  While
-other ranks read a snapshot, it is lent: each new one is written into the other file.
+A file is a header page, a description as JSON, and the bytes of what it describes.  A snapshot is written into the file
+that does not have the newest one: first the word VALID is cleared, last it is set.  Words are stored whole, so a
+process that is killed at any instant leaves the other file as it was, and this one either invalid or complete. SEQUENCE
+grows with each snapshot: a reader that finds another SEQUENCE afterwards has read a mixture, and says so.  While other
+ranks read a snapshot, it is lent: each new one is written into the other file.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class File:
 
 
 class Snapshots:
-    """Those of this rank, and a look at those of other ranks of this node."""
+    """The snapshots of this rank, and a look at the snapshots of other ranks of this node."""
 
     def __init__(self, folder: str, local_rank: int) -> None:
         self.folder, self.local_rank = folder, local_rank
@@ -165,7 +165,7 @@ class Snapshots:
         return sorted(found)
 
     def forget(self, but: int | None = None) -> None:
-        """Give up all own snapshots, but that of the step `but`, with which a round begins."""
+        """Give up all own snapshots, but the snapshot of the step `but`, with which a round begins."""
         self.release()
         for file in self._files:
             header = file.header()

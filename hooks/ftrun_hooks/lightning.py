@@ -12,9 +12,8 @@ import sys
 from importlib import import_module
 from typing import Any, Callable
 
-from ._beat import beat, checkpoint
+from ._beat import beat, checkpoint, own_slot
 from ._section import Stage, section
-from ._slot import own_slot
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 

@@ -21,10 +21,9 @@ from typing import Any, BinaryIO, Callable, Iterator
 
 from ._attempt import attempt
 from ._auto import was_saved
-from ._beat import checkpoint
+from ._beat import _start_ticks, checkpoint
 from ._last import _remove
 from ._section import Automatic
-from ._slot import _start_ticks
 
 UNFINISHED = re.compile(r"^\.|\.tmp|(\.temp|\.part|\.partial|~)$")
 LOCAL_HEADER_BYTES = 30  # and then the name

@@ -1,5 +1,8 @@
-"""The verbs that send a command to the running ftrun of a run dir, over its control channel."""
+"""What goes through the control channel of a running ftrun: the verbs that send it a command, and the files of other
+members of its group (`ftctl report --member`, `stacks --member`)."""
 
+import base64
+import binascii
 import getpass
 import json
 import os
@@ -7,16 +10,17 @@ import socket
 import stat
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from ftctl.common import AS_JSON, RUN_DIR, UserError
 from ftrun.config.parsers import duration
+from ftrun.config.whole_number import WholeNumber
 from ftrun.core.text.sentences import printable
 from ftrun.messages import operator
-from ftrun.messages.group_view import FileRequest
-from ftrun.records import rundir
+from ftrun.messages.group_view import MOST, FileRequest
+from ftrun.records import rundir, schedules
 from ftrun.records.run_snapshot import read_snapshot
 from ftrun.records.snapshot import Snapshot
 from ftrun.records.summary import headline
@@ -125,7 +129,7 @@ def exchange(
     try:
         path = f"/proc/self/fd/{folder}/{operator.SOCKET}"  # the path of a socket may have at most 107 bytes
         _await(run_dir, path)
-        request = operator.Request(
+        request = operator.ControlRequest(
             "1", verb, f"{_user()}, process {os.getpid()}", lasting, time.monotonic() + VALID * patience, read
         )
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
@@ -134,7 +138,7 @@ def exchange(
             dealer.connect(f"ipc://{path}")
             dealer.send(operator.dump_request(request))
             _wait(run_dir, dealer, patience)
-            return operator.load_any_reply(dealer.recv())
+            return operator.load_reply(dealer.recv())
     except operator.RequestRefused as error:
         raise UserError(f"{run_dir}/{operator.SOCKET}: {error}") from None
     finally:
@@ -183,3 +187,49 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a uid without a name
         return f"uid {os.getuid()}"
+
+
+COLLECTED: Final = 90.0  # s for stacks that have to be collected
+What = Literal["report.md", "report.json", "stacks", "present stacks"]
+MEMBER: Final = click.option(
+    "--member",
+    type=WholeNumber(0),
+    metavar="M",
+    help="Of this member of the group, by way of rank 0, encrypted as all messages of the group.",
+)
+
+
+def read_report(run_dir: str, member: int, attempt: int) -> str:
+    """The report of that member as Markdown: from the member itself, else the copy in the state dir; UserError if there
+    is neither."""
+    try:
+        return read_file(run_dir, member, "report.md", attempt).decode("utf-8", "replace")
+    except UserError as why:
+        if (copy := schedules.kept_report(run_dir, member, attempt)) is None:
+            raise UserError(f"{why}; the state dir has no copy of its report") from None
+        return copy
+
+
+def read_file(run_dir: str, member: int, what: What, attempt: int, rank: int | None = None) -> bytes:
+    """A file of that member, from any member that runs; UserError if it cannot be had.  `attempt` 0: the last one with
+    a report.  `rank`: only that rank of its present stacks."""
+    content = b""
+    while True:
+        patience = COLLECTED if what == "present stacks" and not content else PATIENCE
+        reply = exchange(
+            run_dir, "read", FileRequest("1", member, what, attempt, len(content), rank), patience=patience
+        )
+        part = reply.get("part")
+        if not reply.get("ok") or not isinstance(part, dict):
+            raise UserError(str(reply.get("why") or "the reply is not valid"))
+        attempt, more, size = _part(part)
+        content += more
+        if not more or len(content) >= min(size, MOST):
+            return content
+
+
+def _part(part: dict[str, Any]) -> tuple[int, bytes, int]:
+    try:
+        return int(part["attempt"]), base64.b64decode(str(part["content"]), validate=True), int(part["size"])
+    except (KeyError, TypeError, ValueError, binascii.Error):
+        raise UserError("the reply is not valid") from None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST: Final = 64  # ranks that are measured: one takes up to 0.2 ms
 
 
-class Used(NamedTuple):
+class ProcessUse(NamedTuple):
     """`status`: a word of psutil, such as `running`, `sleeping` or `disk-sleep`.  `cpu`: seconds of processor time so
     far.  `memory`: resident bytes."""
 
@@ -34,7 +34,7 @@ class Used(NamedTuple):
         return f"{self.status}, {threads}, {time} of processor time, {size(self.memory)} of memory"
 
 
-def used(pid: int) -> Used | None:
+def used(pid: int) -> ProcessUse | None:
     """By this process so far; None if it has ended, or is hidden."""
     try:
         import psutil
@@ -44,7 +44,7 @@ def used(pid: int) -> Used | None:
         process = psutil.Process(pid)
         with process.oneshot():
             time, memory = process.cpu_times(), process.memory_info().rss
-            return Used(process.status(), process.num_threads(), round(time.user + time.system, 2), memory)
+            return ProcessUse(process.status(), process.num_threads(), round(time.user + time.system, 2), memory)
     except (psutil.Error, OSError):
         return None
 

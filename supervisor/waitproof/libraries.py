@@ -43,20 +43,10 @@ NOTHING: Final = Code()
 
 
 def of(world: World, stacks: Mapping[int, Stack]) -> Code:
-    """Of the threads of these Pythons: those that run no Python, and those that wait for a lock or a descriptor, of
-    which only the innermost frames are of interest."""
+    """Of the threads of these Pythons; of those that run Python only the innermost frames are of interest."""
     python = {(pid, thread.tid or 0) for pid, stack in stacks.items() for thread in stack.threads if thread.frames}
-    threads = [
-        (pid, thread) for pid in stacks.keys() & world.processes.keys() for thread in world.processes[pid].threads
-    ]
-    wanted = (node for node in threads if (node[0], node[1].tid) not in python or _may_be_native(node[1]))
-    return read(wanted, python)
-
-
-def _may_be_native(thread: WaitingThread) -> bool:
-    """Whether what a thread of Python waits for depends on the library that it waits in."""
-    call = thread.call
-    return call is not None and (call.kind in ("futex", "in", "out") or (call.kind == "poll" and thread.timed))
+    shown = stacks.keys() & world.processes.keys()
+    return read(((pid, thread) for pid in shown for thread in world.processes[pid].threads), python)
 
 
 def read(threads: Iterable[tuple[int, WaitingThread]], short: Container[Node] = ()) -> Code:

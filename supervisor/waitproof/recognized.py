@@ -148,7 +148,8 @@ _COMMON: Final = re.compile(
 )
 # Libraries with which Python can be called back by such a thread, once the device has come so far.
 _CALLING_BACK: Final = re.compile(r"/(cupy\w*|numba|pycuda)/")
-_INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/_(queue|asyncio|datetime)\.[^/]*$")
+# The interpreter, the modules of its library that are written in C, and what ctypes calls the C library with.
+_INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/[^/]+$|/libffi[-.\w]*\.so[.\d]*$")
 _TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
 _WITHOUT_DEVICE: Final = re.compile(r"/torch/lib/libtorch_(cpu|python)\.so")
 # Libraries that report what training does, by the folder of their package.  A thread of theirs gives nothing that
@@ -168,6 +169,8 @@ _SERVERS: Final = frozenset({"TmpServer"})
 _EXECUTOR: Final = re.compile(r"/concurrent/futures/")
 _TENSORBOARD: Final = re.compile(r"/torch/utils/tensorboard/")
 _BOOTSTRAP: Final = ("threading.py", frozenset({"_bootstrap"}))
+# The functions that read and write a connection of multiprocessing: only Python has its descriptors.
+_CONNECTION: Final = ("multiprocessing/connection.py", frozenset({"_recv", "_send"}))
 _LOADING: Final = re.compile(r"/torch/utils/data/|/multiprocessing/[^/]+\.py$")
 _FEEDER: Final = ("multiprocessing/queues.py", frozenset({"_feed"}))
 _LOADER: Final = ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_next_data"}))
@@ -272,8 +275,9 @@ def dumps_traces(frames: Sequence[Frame], libraries: Libraries | None) -> bool:
 
 
 def awaits_interpreter(libraries: Libraries | None) -> bool:
-    """Whether a thread with Python is in a wait of the interpreter itself, such as one for a lock: only code that the
-    interpreter runs can end it.  An extension that it were in would be on its stack."""
+    """Whether a thread with Python is in a wait of the interpreter or of its library, such as one for a lock: only code
+    that the interpreter runs can end it.  An extension that it were in would be on its stack, and so would a library
+    that was called by ctypes; a function of the C library waits for what Python has handed to it."""
     if libraries is None:
         return False
     own = {path for path in libraries.near if not _COMMON.search(path)}
@@ -295,8 +299,8 @@ class Gives(enum.Enum):
 
 
 @functools.lru_cache(maxsize=1024)
-def needed(frames: tuple[Frame, ...], libraries: Libraries | None) -> Gives:
-    """What the wait of this thread is for."""
+def needed(frames: tuple[Frame, ...], libraries: Libraries | None, reads: bool) -> Gives:
+    """What the wait of this thread is for.  `reads`: it waits for a descriptor."""
     if collective(frames) is not None:
         return Gives.TORCH if is_in_torch(libraries) else Gives.GROUP
     if frames and is_in(frames[0], *BACKWARD):
@@ -305,7 +309,9 @@ def needed(frames: tuple[Frame, ...], libraries: Libraries | None) -> Gives:
         return Gives.LOADER
     if libraries is not None and any(_COMPILER.search(path) for path in libraries.near):
         return Gives.COMPILER
-    return Gives.CODE if frames and awaits_interpreter(libraries) else Gives.ANYTHING
+    if not frames or not awaits_interpreter(libraries):
+        return Gives.ANYTHING
+    return Gives.DATA if reads and not is_in(frames[0], *_CONNECTION) else Gives.CODE
 
 
 @functools.lru_cache(maxsize=1024)

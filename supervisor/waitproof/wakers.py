@@ -138,13 +138,12 @@ class Reader:
         serves = recognized.serves_ranks(frames, thread.name)
         group = Gives.TORCH if recognized.is_in_torch(code) else Gives.GROUP
         others = group if serves else Gives.CODE
+        if handlers.held_by_child(thread):
+            return Gives.CODE, others  # who may end the child
         if thread.is_stopped or thread.state != "S":
             return Gives.ANYTHING, others
-        own = recognized.needed(frames, code)
-        private = thread.call is not None and thread.call.kind == "futex" and not thread.shared
-        if own is Gives.CODE and not private:
-            return Gives.DATA, others
-        return group if serves else own, others
+        reads = thread.call is None or thread.call.kind not in ("futex", "child")
+        return group if serves else recognized.needed(frames, code, reads), others
 
     def gives(self, pid: int, thread: WaitingThread) -> frozenset[Gives]:
         """Which waits this thread can end, in its own process or in others, if it can run."""

@@ -9,8 +9,7 @@ from typing import Final
 import pytest
 
 from ftctl.doctor import devices
-from ftrun.accelerators.base import Accelerator
-from ftrun.accelerators.table import BY_NAME, VENDORS, present
+from ftrun.accelerators.table import BY_NAME, VENDORS, Accelerator, present
 from ftrun.config.option_table import PROBES
 from ftrun.core.rules.fault_codes import parse
 from ftrun.helpers.probe import ascend, nvidia

@@ -7,6 +7,7 @@ import pytest
 
 from cli.test_failing import program
 from support.runs import Runs
+from support.short import quick
 
 # In each of them the restart may have nothing left to train.
 HANGS: Final = {
@@ -33,7 +34,7 @@ HANGS: Final = {
 }
 
 
-@pytest.mark.parametrize("hang", HANGS)
+@pytest.mark.parametrize("hang", quick(HANGS, ("thread",)))
 def test_a_hang_after_the_end_is_restarted_once_and_ends_with_95(runs: Runs, hang: str) -> None:
     run = runs.run("--hang-timeout", "2s", "--grace", "off", *program(runs, HANGS[hang]))
     assert run.wait() == 95, run.log()

@@ -14,7 +14,7 @@ from support.evidence_job import needs_spy
 from support.runs import FTCTL, Run, Runs, patched, python, state_of, wait_for
 
 IDLE = patched("import ftrun.config.derived as derived\nderived.idle_timeout = lambda settings: 3.0")
-TOLD = patched("import ftrun.core.rules.usual_pauses as pauses\npauses.LEAST, pauses.TIMES = 2.0, 0")
+TOLD = patched("import ftrun.core.rules.stalls as stalls\nstalls.LEAST_UNUSUAL, stalls.TIMES_USUAL = 2.0, 0")
 # What sleeps for 10**6 s in these programs hangs on purpose: ftrun has to find and kill it.
 STEPS = """
 import os, signal, sys, time

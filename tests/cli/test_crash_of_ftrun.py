@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from core.test_state_file_values import ACCOUNTS
 from ftrun.core.machine.values import Ledger, UsualPauses
 from ftrun.core.rules.fault_history import Clock, Occurrence
-from ftrun.messages.codec import Malformed
 from ftrun.messages.state import dump_state, load_state
 from support.runs import FTHANG, HOUSE, Runs, alive, carrying, number_in, patched, python, wait_for
 
@@ -119,32 +118,6 @@ def test_state_that_is_no_file_is_no_obstacle(runs: Runs, kind: str) -> None:
     assert "Traceback" not in run.stderr
     assert run.stderr.count("\n") <= 1
     assert run.order[-1] == "ended"
-
-
-STATES = {
-    **{name: st.integers(-2, 1 << 65) | st.none() | st.text(max_size=3) for name in Ledger._fields[:8]},
-    **{name: st.none() | st.text(max_size=3) | st.integers(0, 9) for name in ("last_checkpoint", "last_section")},
-    "reason": st.sampled_from(["first", "hang", "failure", "", None, 3, ["hang"]]),
-    "schema": st.sampled_from([1, 1, 1, True, 2]),
-}
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(
-    st.binary(max_size=200)
-    | JSON.map(lambda v: json.dumps(v).encode())
-    | st.fixed_dictionaries(STATES).map(lambda v: json.dumps(v).encode())
-)
-def test_any_bytes_of_a_state_are_read_or_corrupt(content: bytes) -> None:
-    try:
-        ledger, _ = load_state(content)
-    except Malformed:
-        return
-    assert load_state(dump_state(ledger, {}))[0] == ledger
 
 
 SECONDS = st.floats(0, 1e12)

@@ -7,6 +7,7 @@ import pytest
 
 from support.ports import free_port
 from support.runs import FTCTL, Run, Runs
+from support.short import quick
 
 RANK = """
 import os, sys, time
@@ -90,7 +91,7 @@ def test_first_rank_that_died_under_torch_multiprocessing_is_named(runs: Runs, d
     assert DEATHS[death][1] in why(run)
 
 
-@pytest.mark.parametrize("death", DEATHS)
+@pytest.mark.parametrize("death", quick(DEATHS))
 def test_rank_without_an_exception_is_named_without_a_launcher(runs: Runs, death: str) -> None:
     run = runs.run(sys.executable, program(runs, PLAIN, death))
     assert run.wait() == 1, run.log()
@@ -115,7 +116,7 @@ MARKED = "open(sys.argv[1] + '.new', 'w').write(str(os.getpid())); os.rename(sys
 LOST = "ConnectionResetError(104, 'Connection reset by peer')"
 
 
-@pytest.mark.parametrize("end", ["sys.exit(0)", "os._exit(0)"])
+@pytest.mark.parametrize("end", quick(["sys.exit(0)", "os._exit(0)"]))
 def test_a_rank_that_left_early_is_the_cause_of_what_the_others_die_of(runs: Runs, end: str) -> None:
     path = runs.folder / "train.py"
     path.write_text(LEFT.replace("{end}", MARKED + end).replace("{error}", LOST))

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from ftrun.config import group_config, option_table, option_values, parsers
 from ftrun.config.group_config import Group, group, is_loopback, read_secret
-from ftrun.platforms.base import Membership, Surroundings
-from ftrun.platforms.slurm import first_host
-from ftrun.platforms.table import discover
+from ftrun.platforms import PlatformMembership, Surroundings, discover, first_host
 from support.refusals import refusal
 from support.runs import HOUSE
 
@@ -44,7 +42,9 @@ def secret(tmp_path: Path) -> str:
     return str(tmp_path / "secret")
 
 
-def by_platform(environment: Texts, host: str = "h", hosts: str = "", size: int | str = "auto") -> Membership | None:
+def by_platform(
+    environment: Texts, host: str = "h", hosts: str = "", size: int | str = "auto"
+) -> PlatformMembership | None:
     return discover(Surroundings(environment, host, hosts, size))
 
 
@@ -103,51 +103,51 @@ FIRST = f"train-node-0-0.{DOMAIN}"
 
 PLATFORMS = {
     "nothing": ({}, None),
-    "ModelArts": (MODELARTS, Membership("ModelArts", 3, 2, "job-worker-0.job", "job-worker-0.job")),
-    "ModelArts, one host": ({"MA_NUM_HOSTS": "1", "VC_TASK_INDEX": "0"}, Membership("ModelArts", 1, 0)),
-    "Volcano": (VOLCANO, Membership("Volcano", 2, 1, "j-node-0.j", "j-node-0.j")),
+    "ModelArts": (MODELARTS, PlatformMembership("ModelArts", 3, 2, "job-worker-0.job", "job-worker-0.job")),
+    "ModelArts, one host": ({"MA_NUM_HOSTS": "1", "VC_TASK_INDEX": "0"}, PlatformMembership("ModelArts", 1, 0)),
+    "Volcano": (VOLCANO, PlatformMembership("Volcano", 2, 1, "j-node-0.j", "j-node-0.j")),
     "Volcano, old": (
         {"VK_TASK_INDEX": "0", "VC_NODE_HOSTS": " a , b "},
-        Membership("Volcano", 2, 0, "a", "a"),
+        PlatformMembership("Volcano", 2, 0, "a", "a"),
     ),
     "Volcano without svc": ({"VC_TASK_INDEX": "1"}, None),
     "Volcano, one host": (
         {"VC_TASK_INDEX": "0", "VC_NODE_HOSTS": "a.j"},
-        Membership("Volcano", 1, 0, "a.j", "a.j"),
+        PlatformMembership("Volcano", 1, 0, "a.j", "a.j"),
     ),
     "Volcano, other roles": (
         {"VC_TASK_INDEX": "1", "VC_PS_HOSTS": "a,b", "VC_WORKER_HOSTS": "c,d"},
-        Membership("Volcano"),
+        PlatformMembership("Volcano"),
     ),
-    "Slurm, a batch script": (BATCH, Membership("Slurm's batch script", 1)),
+    "Slurm, a batch script": (BATCH, PlatformMembership("Slurm's batch script", 1)),
     "Slurm, salloc": (
         {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"},
-        Membership("Slurm's allocation", 1),
+        PlatformMembership("Slurm's allocation", 1),
     ),
     "Slurm, the step of salloc": (
         BATCH | STEP | {"SLURM_STEP_ID": "4294967290"},
-        Membership("Slurm's batch script", 1),
+        PlatformMembership("Slurm's batch script", 1),
     ),
-    "Slurm, tasks of a step": (BATCH | STEP, Membership("Slurm", 4, 2, "gpu004", "7.1")),
+    "Slurm, tasks of a step": (BATCH | STEP, PlatformMembership("Slurm", 4, 2, "gpu004", "7.1")),
     "Slurm, nodes": (
         {k: v for k, v in BATCH.items() if k != "SLURM_TASK_PID"} | {"SLURM_NODEID": "1"},
-        Membership("Slurm", 2, 1, "gpu003", "7.0"),
+        PlatformMembership("Slurm", 2, 1, "gpu003", "7.0"),
     ),
-    "a batch script with variables of torch": (BATCH | TORCH, Membership("Slurm's batch script", 1)),
-    "torch": (TORCH, Membership("MASTER_ADDR", 2, 1, "node-a")),
-    "torchrun": (PET, Membership("MASTER_ADDR", 2, 1, "node-a")),
-    "torch, elastic": (PET | {"PET_NNODES": "1:4"}, Membership("MASTER_ADDR", None, 1, "node-a")),
+    "a batch script with variables of torch": (BATCH | TORCH, PlatformMembership("Slurm's batch script", 1)),
+    "torch": (TORCH, PlatformMembership("MASTER_ADDR", 2, 1, "node-a")),
+    "torchrun": (PET, PlatformMembership("MASTER_ADDR", 2, 1, "node-a")),
+    "torch, elastic": (PET | {"PET_NNODES": "1:4"}, PlatformMembership("MASTER_ADDR", None, 1, "node-a")),
     "torch, ranks": (
         {"MASTER_ADDR": "a", "RANK": "1", "WORLD_SIZE": "2"},
-        Membership("MASTER_ADDR", None, None, "a"),
+        PlatformMembership("MASTER_ADDR", None, None, "a"),
     ),
-    "torch, without a rank": ({"MASTER_ADDR": "a", "NNODES": "2"}, Membership("MASTER_ADDR", None, None, "a")),
+    "torch, without a rank": ({"MASTER_ADDR": "a", "NNODES": "2"}, PlatformMembership("MASTER_ADDR", None, None, "a")),
     "garbage": ({"MA_NUM_HOSTS": "many", "VC_TASK_INDEX": "-1", "VC_NODE_HOSTS": ",", "NODE_RANK": "²"}, None),
 }
 
 
 @pytest.mark.parametrize(("environment", "found"), PLATFORMS.values(), ids=PLATFORMS)
-def test_the_variables_of_a_platform_give_the_membership(environment: Texts, found: Membership | None) -> None:
+def test_the_variables_of_a_platform_give_the_membership(environment: Texts, found: PlatformMembership | None) -> None:
     assert by_platform(environment) == found
 
 
@@ -155,7 +155,7 @@ def test_the_variables_of_a_platform_give_the_membership(environment: Texts, fou
     ("host", "rank"), [("j-master-0", 0), ("j-worker-0", 1), ("j-worker-1.j", 2), ("elsewhere", None)]
 )
 def test_the_master_of_volcano_comes_before_its_workers(host: str, rank: int | None) -> None:
-    assert by_platform(MASTERED, host) == Membership("Volcano", 3, rank, "j-master-0.j", "j-master-0.j")
+    assert by_platform(MASTERED, host) == PlatformMembership("Volcano", 3, rank, "j-master-0.j", "j-master-0.j")
 
 
 @pytest.mark.parametrize(
@@ -170,13 +170,13 @@ def test_the_master_of_volcano_comes_before_its_workers(host: str, rank: int | N
     ],
 )
 def test_rank_0_of_an_indexed_job_has_the_domain_of_this_pod(host: str, hosts: str, first: str | None) -> None:
-    assert by_platform(INDEXED, host, hosts) == Membership("Kubernetes", None, 2, first, first or "")
+    assert by_platform(INDEXED, host, hosts) == PlatformMembership("Kubernetes", None, 2, first, first or "")
 
 
 def test_a_jobset_of_several_jobs_numbers_all_pods() -> None:
     jobs = {"JOB_COMPLETION_INDEX": "1", "JOBSET_JOB_INDEX": "2", "JOBSET_REPLICAS": "4"}
     found = by_platform(jobs, "train-node-2-1", "10.0.0.1 train-node-2-1.train train-node-2-1", 8)
-    assert found == Membership("Kubernetes", None, 5, "train-node-0-0.train", "train-node-0-0.train")
+    assert found == PlatformMembership("Kubernetes", None, 5, "train-node-0-0.train", "train-node-0-0.train")
     for size in ("auto", 7):
         assert (found := by_platform(jobs, "train-node-2-1", size=size))
         assert found.rank is None

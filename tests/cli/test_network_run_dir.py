@@ -17,6 +17,7 @@ from ftrun.host.work_dir import local_folder as folder
 from support.network_disk import Disk
 from support.network_disk import disk as disk
 from support.runs import FTCTL, PID1, Run, Runs, alive, need_pid1, patched, state_of, wait_for
+from support.short import quick
 
 HANGS_ONCE = ("--start-timeout", "1s", "sh", "-c", "test $MA_PROC_START_CNT -ge 2 || sleep 1000")
 WAITS = ("sh", "-c", "until test -e go; do sleep 0.02; done; exit 7")
@@ -364,7 +365,7 @@ def test_finished_phases_do_not_run_again(runs: Runs, net: Disk) -> None:
     assert names(second / "events.jsonl").count("started") == 2
 
 
-@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize("stopped", quick([True, False]))
 def test_unreadable_phases_file_is_left_at_a_stop_and_else_kept_aside(runs: Runs, net: Disk, stopped: bool) -> None:
     """On a new node.  A stop leaves the file as it is; otherwise all phases run again, and the file is kept."""
     config, temp = runs.folder / "ftrun.toml", runs.folder / "temp"

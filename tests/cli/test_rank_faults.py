@@ -14,6 +14,7 @@ from support.network_disk import Disk
 from support.network_disk import disk as disk
 from support.runs import HOUSE, Run, Runs, alive, end_process, helpers, need_mounts, wait_for
 from support.runs import runs as runs
+from support.short import quick
 
 RANKS, STEPS = 3, 12
 
@@ -22,7 +23,7 @@ RANKS, STEPS = 3, 12
 PROGRAM = """
 import os, signal, sys, time
 import ftrun_hooks as ft
-from ftrun.workload.together import Together
+from ftrun.workload.ranks import Together
 
 rank, starts = int(os.environ["RANK"]), int(os.environ["MA_PROC_START_CNT"])
 FAULTS, STEPS = sys.argv[1], int(sys.argv[2])
@@ -144,7 +145,9 @@ def kill_while_it_recovers(runs: Runs, run: Run, helper: str) -> None:
     (runs.folder / "held").unlink()
 
 
-@pytest.mark.parametrize("helper", [name for name in WITH if name not in ("probe", "mirror", "line_writer")])
+@pytest.mark.parametrize(
+    "helper", quick([name for name in WITH if name not in ("probe", "mirror", "line_writer")], ("messenger", "sampler"))
+)
 def test_a_killed_helper_does_not_hinder_a_recovery(helper: str, runs: Runs) -> None:
     (runs.folder / "held").touch()
     run = start(runs, DIES, *(word.format(runs.folder) for word in WITH[helper]))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.runs import FTHANG, Run, Runs, python, state_of, wait_for
+from support.short import quick
 
 HANG = ("--hang-timeout", "1s", "--grace", "off")
 FAST = ("--step-time", "2ms", "--after", "7", "--steps", "20", "--checkpoint-every", "5")
@@ -28,7 +29,7 @@ def only(run: Run, event: str) -> dict[str, object]:
     return record
 
 
-@pytest.mark.parametrize("kind", ["spin", "stop"])
+@pytest.mark.parametrize("kind", quick(["stop", "spin"]))
 def test_hang_is_found_and_training_resumes_in_place(runs: Runs, kind: str) -> None:
     run = runs.run(*HANG, *FTHANG, *FAST, kind)
     assert run.wait() == 0, run.log()

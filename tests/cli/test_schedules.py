@@ -13,6 +13,7 @@ import pytest
 from support.ports import free_port
 from support.refusals import refusal
 from support.runs import DEADLINE, FTRUN, Run, Runs, python, wait_for
+from support.short import quick
 
 HANG = ("--hang-timeout", "300ms", "--max-restarts", "0", "--grace", "off")
 HANGS = "import time; ft.beat(); time.sleep(3600)"
@@ -66,7 +67,7 @@ def test_unconditional_retry_does_not_prevent_the_last_schedule(runs: Runs) -> N
     assert codes(runs, (4, [*options, *FAILS])) == [93]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", quick([0, 1]))
 def test_group_that_never_assembles_has_a_last_schedule(runs: Runs, rank: int) -> None:
     """The command was never started in any of them."""
     failed_before(runs, 1, 2)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is not installed: pip install 'ftrun[otel]'")
 
 from ftrun.config import derived, option_values
-from ftrun.helpers.telemetry.journal import Journal
+from ftrun.helpers.telemetry.journal import Journald
 from support.otlp_receiver import receiving
 from support.runs import FTHANG, Runs, python, wait_for
 
@@ -98,7 +98,7 @@ def test_records_are_entries_of_the_journal(tmp_path: Path) -> None:
     problems: list[str] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
         journal.bind(str(tmp_path / "socket"))
-        sender = Journal("/run", problems.append, str(tmp_path / "socket"))
+        sender = Journald("/run", problems.append, str(tmp_path / "socket"))
         hang = {"event": "hang", "attempt": 2, "why": "train.py:8\nload", "rank": 1}
         for found in ({"event": "progress", "attempt": 2}, hang, {"event": "ended", "attempt": 2, "exit_code": 0}):
             sender.follow(found)

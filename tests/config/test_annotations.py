@@ -5,11 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ftrun.config.annotations import STRATEGIES, Annotations, read
-from ftrun.config.option_table import BY_NAME
+from ftrun.config.annotations import Annotations, read
 
 RETRY, UNCONDITIONAL = "fault-tolerance/job-retry-num", "fault-tolerance/job-unconditional-retry"
 HANG, POD = "fault-tolerance/hang-retry", "fault-tolerance/pod-retry-num"
@@ -203,14 +200,3 @@ def test_unknown_keys_are_ignored() -> None:
 )
 def test_the_restart_count_of_the_scheduler_is_read(given: dict[str, str], attempts: int | None) -> None:
     assert parse(**given).attempts == attempts
-
-
-KEYS = st.sampled_from([RETRY, UNCONDITIONAL, HANG, POD, TIMES, STRATEGY, JOBSET]) | st.text(max_size=8)
-VALUES = st.sampled_from(['"8"', '"true"', '"', '""', "\\", *STRATEGIES]) | st.text(max_size=8)
-
-
-@given(st.text() | st.lists(st.tuples(KEYS, VALUES)).map(lambda pairs: "\n".join("=".join(pair) for pair in pairs)))
-def test_any_file_is_read_and_gives_valid_options(content: str) -> None:
-    found = read("file", content)
-    for name, text in found.texts:
-        BY_NAME[name].read(text)

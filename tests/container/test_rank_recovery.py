@@ -10,6 +10,7 @@ import pytest
 from ftrun.records.run_snapshot import read_snapshot
 from support.containers import Run, Starter
 from support.runs import HOUSE, Mode, wait_for
+from support.short import quick
 
 RANKS = 4
 STEPS = 12
@@ -46,7 +47,7 @@ def only(records: list[dict[str, Any]]) -> dict[str, Any]:
     return record
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", quick([0, 2]))
 def test_a_rank_that_is_killed_is_replaced_alone(victim: int, start: Starter, mode: Mode, tmp_path: Path) -> None:
     fault = f"import os\nif rank == {victim} and step == 5 and starts == 1: os.kill(os.getpid(), 9)"
     job = Job(start, tmp_path, fault, mode)

@@ -13,6 +13,7 @@ import pytest
 
 from support.containers import NAMESPACE, PYTHON, Recorder, Run, Starter, afresh, fill
 from support.runs import Mode, alive, children, state_of, wait_for
+from support.short import quick
 
 OWN = {"KILL", "STOP", "CHLD"}
 FORWARDED = sorted(int(s) for s in signal.valid_signals() - {getattr(signal, f"SIG{name}") for name in OWN})
@@ -94,7 +95,7 @@ with open(folder + "/saved", "w") as file: file.write(str(len(asked)))
 SHELL = ("sh", "-c", '"$@"; exit $?', "script")
 
 
-@pytest.mark.parametrize(("wrapper", "code"), [((), 0), (SHELL, 143), ((*SHELL, *SHELL), 143)])
+@pytest.mark.parametrize(("wrapper", "code"), quick([((), 0), (SHELL, 143), ((*SHELL, *SHELL), 143)], 2))
 def test_a_program_can_save_with_the_help_of_its_workers(
     start: Starter, mode: Mode, tmp_path: Path, wrapper: tuple[str, ...], code: int
 ) -> None:
@@ -126,7 +127,11 @@ def test_a_crash_of_ftrun_itself_ends_it(what: str, number: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "number", [*ENDING, signal.SIGHUP, signal.SIGABRT, signal.SIGSEGV, signal.SIGUSR1, signal.SIGRTMIN]
+    "number",
+    quick(
+        [*ENDING, signal.SIGHUP, signal.SIGABRT, signal.SIGSEGV, signal.SIGUSR1, signal.SIGRTMIN],
+        (signal.SIGTERM, signal.SIGSEGV, signal.SIGRTMIN),
+    ),
 )
 def test_the_default_action_of_a_signal_is_128_and_its_number(start: Starter, mode: Mode, number: int) -> None:
     run = start("sh", "-c", "ulimit -c 0; exec sleep 600", mode=mode)
@@ -280,7 +285,7 @@ GIVEN: dict[str, Callable[[], None]] = {
 }
 
 
-@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("given", quick(GIVEN, ("nohup", "both", "everything blocked")))
 def test_dispositions_and_mask_are_inherited(start: Starter, mode: Mode, given: str) -> None:
     # `unshare` sets SIGCHLD for itself, so the disposition has to be set again below it.
     above = ["env", "--ignore-signal=CHLD"] if given == "no children" else []

@@ -14,6 +14,7 @@ from ftrun.records.snapshot import RankNow
 from support.containers import Run, Starter
 from support.ports import free_port
 from support.runs import FTCTL, FTRUN, HOUSE, Mode, end_process, helpers, wait_for
+from support.short import quick
 
 PRINT = """
 import json, os
@@ -161,7 +162,9 @@ def test_a_rank_that_ends_with_0_is_done_while_the_others_work(start: Starter, t
     assert run.finish()[0] == 143
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", quick([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP])
+)
 def test_a_signal_reaches_every_rank_once(number: int, start: Starter, mode: Mode, tmp_path: Path) -> None:
     text = f"""
 import os, signal, sys
@@ -229,7 +232,7 @@ def members(start: Starter, program: str, counts: tuple[int, ...], *options: str
     return [found[member] for member in range(len(counts))]
 
 
-@pytest.mark.parametrize("torchrun", [False, True], ids=["ftrun", "torchrun"])
+@pytest.mark.parametrize("torchrun", quick([False, True], ids=lambda torchrun: "torchrun" if torchrun else "ftrun"))
 def test_ranks_are_numbered_over_all_members_of_a_group(torchrun: bool, start: Starter, tmp_path: Path) -> None:
     text = f"{PRINT}\nimport sys\nsys.exit(os.environ['RANK'] == '2' and os.environ['MA_PROC_START_CNT'] == '1')"
     options = ["--restart-on", "failure", "--backoff", "10ms", "--prefix-ranks"]

@@ -402,13 +402,12 @@ for line in iter(lambda: os.read(terminal, 100), b''):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("", "< /dev/null"),
-        ("echo | ", ""),
-        ("", "| cat"),
-        ("sleep 600 | ", "| cat"),
-        ("sh -c '\"$@\"; exit $?' sh ", ""),
+        pytest.param("", "< /dev/null", id="no stdin"),
+        pytest.param("echo | ", "", id="after a pipe", marks=pytest.mark.slow),
+        pytest.param("", "| cat", id="before a pipe", marks=pytest.mark.slow),
+        pytest.param("sleep 600 | ", "| cat", id="amid pipes"),
+        pytest.param("sh -c '\"$@\"; exit $?' sh ", "", id="script", marks=pytest.mark.slow),
     ],
-    ids=["no stdin", "after a pipe", "before a pipe", "amid pipes", "script"],
 )
 def test_a_job_that_shares_the_foreground_stops_and_continues(
     shell: Shell, tmp_path: Path, before: str, after: str

@@ -59,7 +59,7 @@ def test_torchrun(runs: Runs) -> None:
     assert "ddp.py" in json.dumps(report)
 
 
-@pytest.mark.slow  # in the gate tests/hooks/test_transformers.py has real trainers
+@pytest.mark.slow
 @pytest.mark.torch
 def test_transformers_trainer(runs: Runs) -> None:
     need("transformers", "accelerate")
@@ -69,7 +69,7 @@ def test_transformers_trainer(runs: Runs) -> None:
     assert kept(run) in (["checkpoint-10", "checkpoint-20"], ["checkpoint-20"])  # on a busy machine one look sees both
 
 
-@pytest.mark.slow  # in the gate tests/hooks/test_lightning.py has real trainers
+@pytest.mark.slow
 @pytest.mark.torch
 def test_lightning_trainer(runs: Runs) -> None:
     need("lightning")
@@ -84,6 +84,7 @@ def test_lightning_trainer(runs: Runs) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
+@pytest.mark.slow
 def test_cpp_program(runs: Runs) -> None:
     (runs.folder / "train.cpp").write_text(block("cpp.md", "cpp"), encoding="utf-8")
     build = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-o", "train", "train.cpp"]

@@ -1,4 +1,10 @@
-"""tests/requirements.md and tests/rank_faults.md: the tests, options and variables that they name exist."""
+"""tests/requirements.tsv and tests/rank_faults.tsv: the tests, options and variables that they name exist.
+
+requirements.tsv has every rule of five documents, rephrased: ModelArts' "Recovering a Training Job" (2026-04-28),
+"Training Job Restart Upon Suspension" (2025-08-18) and "Enabling Unconditional Auto Restart" (2024-10-29), Cerebras'
+"Automatic Job Restart", and MindCluster's "Fault Handling Description"; who implements it (`outer`: the outer
+scheduler); how ftrun hands over what it cannot do itself; and the tests that show it.  rank_faults.tsv has the faults
+of a rank in a job whose ranks recover, the rung that cures each, and its tests."""
 
 import re
 from collections.abc import Iterator
@@ -11,8 +17,7 @@ from ftrun.config import option_table
 
 TESTS = Path(__file__).resolve().parents[1]
 SOURCES = [*(TESTS.parent / "supervisor").rglob("*.py"), *(TESTS.parent / "hooks").rglob("*.py")]
-PAGE = (TESTS / "requirements.md").read_text(encoding="utf-8")
-FAULTS = (TESTS / "rank_faults.md").read_text(encoding="utf-8")
+FAULTS = (TESTS / "rank_faults.tsv").read_text(encoding="utf-8")
 TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 SCENARIO = re.compile(r"`(scenarios/[\w.]+)`")
 
@@ -20,6 +25,8 @@ SCENARIO = re.compile(r"`(scenarios/[\w.]+)`")
 class Row(NamedTuple):
     """`rule`: of the sources.  `who` implements it.  `handover`: what reaches others."""
 
+    source: str
+    section: str
     rule: str
     who: str
     handover: str
@@ -27,11 +34,9 @@ class Row(NamedTuple):
 
 
 def rows() -> Iterator[Row]:
-    for line in PAGE.splitlines():
-        if line.startswith("| ") and not line.startswith("| ---") and not line.endswith("| tests |"):
-            found = [cell.strip(" |") for cell in line.removeprefix("|").removesuffix("|").split(" |")]
-            assert len(found) == 4, line
-            yield Row(*found)
+    _, *lines = (TESTS / "requirements.tsv").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        yield Row(*line.split("\t"))
 
 
 ROWS = list(rows())

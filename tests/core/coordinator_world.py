@@ -40,9 +40,8 @@ from ftrun.core.group.messages import (
     State,
 )
 from ftrun.core.group.messages import World as Numbers
-from ftrun.core.group.places import members, place_of
+from ftrun.core.group.places import members, place_of, rank_place
 from ftrun.core.group.root_cause import MemberLost
-from ftrun.core.group.world import place
 
 DELAY: Final = 4.0  # s; the latest that a message comes: see `coordinator.LATE`
 BEAT: Final = 1.0
@@ -183,7 +182,7 @@ class Body:
 
     def start(self, order: GroupOrder) -> None:
         epoch, mine = order.epoch, place_of(order.places, self.rank)
-        where = place(order.world, mine)
+        where = rank_place(order.world, mine)
         assert epoch > self.epoch
         assert order.world is not None
         assert where is not None

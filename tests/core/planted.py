@@ -280,7 +280,7 @@ def a_snapshot_of_any_shard_is_restored(right: Wrong, member: Any, members: Any,
     return right(next(one for one in known if one.local_rank == member.local_rank), known, number)
 
 
-@planted("ranks.loans.restored", RANKS)
+@planted("ranks.rounds.snapshot_restored", RANKS)
 def a_snapshot_is_released_by_the_first_that_has_loaded_it(right: Wrong, rounds: Any, local_rank: int) -> Any:
     return right(rounds._replace(borrowers=rounds.borrowers & {local_rank}), local_rank)
 

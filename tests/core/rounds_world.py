@@ -30,7 +30,7 @@ from ftrun.core.machine.group_member import GroupMember, newest_order, report
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Done, Job, Launching, Running, Starting, Suspect, Watched
 from ftrun.core.machine.values import LocalRank, Rank
-from ftrun.core.ranks.table import AskedRetry, LeftRound, SaidHello, Snapshot
+from ftrun.core.ranks.table import AskedRetry, HeldSnapshot, LeftRound, SaidHello
 from ftrun.core.rules.policy import Membership, Policy
 
 WAIT: Final = 60.0  # s; --wait-peer
@@ -195,8 +195,8 @@ class Body:
 
         self.world.later(1.0 + self.world.dice.random(), hello)
 
-    def held(self) -> tuple[Snapshot, ...]:
-        return (Snapshot(self.world.dice.choice((3, 4))), Snapshot(4)) if self.has_kept else ()
+    def held(self) -> tuple[HeldSnapshot, ...]:
+        return (HeldSnapshot(self.world.dice.choice((3, 4))), HeldSnapshot(4)) if self.has_kept else ()
 
     def work_later(self, one: Process) -> None:
         works = one.works

@@ -165,9 +165,11 @@ def test_it_starts_at_once_where_the_earlier_one_has_left() -> None:
 OF_1 = Life(1, "life1", "boot1", "10.0.0.1", 4001, True)
 
 
-def lost_together(lives: tuple[Life, ...] = (OF_1,), state: str = "ready", ran: int = 1) -> Group:
+def lost_together(
+    lives: tuple[Life, ...] = (OF_1,), state: str = "ready", ran: int = 1, shape: Shape | None = None
+) -> Group:
     """Members 0 and 1 are new, and member 2 alone knows the epoch."""
-    group = Group(3)
+    group = Group(3, shape=shape)
     group.coordinator = group.coordinator._replace(own=LATER)
     group.reports(0, "ready", 0, life="new")
     group.reports(2, state, 1, starter=EARLIER, lives=lives, ran=ran)
@@ -200,6 +202,21 @@ def test_one_that_is_not_known_is_waited_for(more: Any) -> None:
     assert group.did[:2] == ("stop", 1)
     group.at(FENCE)
     assert group.did[:2] == ("run", 2)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_where_fewer_may_go_on_it_has_to_be_certain_and_the_end_says_what_was_not(known: bool) -> None:
+    group = lost_together((OF_1,) if known else (), shape=Shape(3, 2))
+    group.event(StarterDied(group.now, "zero"))
+    group.event(LifeEnded(group.now, 1, "life1"))
+    if known:
+        assert group.did[:2] == ("run", 2)
+        return
+    group.due()
+    group.due()  # the end of the fence, and then of the time to be ready
+    assert group.end is not None
+    assert group.end[0] == 195
+    assert "it was not certain that the processes of members 1, 2 that ran epoch 1 do not go on" in group.end[1]
 
 
 def test_its_messenger_alone_may_be_new() -> None:

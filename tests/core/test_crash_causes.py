@@ -12,8 +12,8 @@ from ftrun.core.rules import crash_causes, first_death
 from ftrun.core.rules.crash_causes import (
     RULES,
     CommandFailure,
+    CrashRule,
     ExceptionRecord,
-    Rule,
     Traceback,
     diagnose,
     first_cause,
@@ -439,7 +439,7 @@ def test_every_rule_has_its_examples() -> None:
 
 @pytest.mark.parametrize(("rule", "example"), list(zip(RULES, EXAMPLES, strict=True)), ids=lambda x: x[0])
 def test_a_rule_applies_only_to_its_examples(
-    rule: Rule, example: tuple[str, list[CommandFailure], list[CommandFailure]]
+    rule: CrashRule, example: tuple[str, list[CommandFailure], list[CommandFailure]]
 ) -> None:
     _, those, others = example
     for ending in those:

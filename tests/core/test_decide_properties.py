@@ -32,7 +32,7 @@ from ftrun.core.machine.states import (
     Stopping,
     Suspect,
 )
-from ftrun.core.machine.values import Device, Fault, Ledger, Rank, Section, UsualPauses
+from ftrun.core.machine.values import Fault, Ledger, Rank, Section, UsableDevice, UsualPauses
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import Clock, Schedule
 from ftrun.core.rules.idle import Thresholds
@@ -83,7 +83,7 @@ POLICIES = st.builds(
     asks_platform=st.booleans(),
     membership=st.builds(Membership, node=st.just("n"), shared=st.booleans()),
 )
-DEVICES = tuple(Device(f"gpu{i}", "CUDA_VISIBLE_DEVICES", str(i)) for i in range(3))
+DEVICES = tuple(UsableDevice(f"gpu{i}", "CUDA_VISIBLE_DEVICES", str(i)) for i in range(3))
 FAULTS = st.builds(
     Fault, st.sampled_from(["gpu0", "gpu0", "gpu1"]), st.sampled_from(["X", "X", "Y"]), st.sampled_from(SEVERITIES)
 )
@@ -497,7 +497,7 @@ class Adversary(RuleBasedStateMachine):
             self.aways.append((max(self.paused_at, self.spawned_at), event.now))
         if isinstance(before.phase, Done):
             assert self.job._replace(paused=None) == before._replace(paused=None), "Done is final"
-            assert all(isinstance(effect, do.Persist | do.Answer) for effect in effects), "Done is final"
+            assert all(isinstance(effect, do.Persist | do.AnswerOperator) for effect in effects), "Done is final"
             return
         self._check_records(effects)
         self._check_returned(before, event, effects)
@@ -594,7 +594,9 @@ class Adversary(RuleBasedStateMachine):
                 records.append(effect)
             elif isinstance(effect, do.Investigate) and effect.due is not None:
                 pass  # evidence in advance decides nothing, and is discarded without a second effect
-            elif isinstance(effect, do.Spawn | do.Kill | do.Terminate | do.Exit | do.Heal | do.Investigate | do.Answer):
+            elif isinstance(
+                effect, do.Spawn | do.Kill | do.Terminate | do.Exit | do.Heal | do.Investigate | do.AnswerOperator
+            ):
                 assert records, f"{effect} before any record"
             if isinstance(effect, do.Exit):
                 assert records[-1].event == "ended"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ftrun.accelerators.table import BY_NAME
 from ftrun.core.rules.fault_codes import SEVERITIES, UNKNOWN, FaultEntry, look_up, normal, parse
-from ftrun.helpers.probe import tables
+from ftrun.helpers.probe import device
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "faults"
 shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared facts are not here")
@@ -62,10 +62,10 @@ def test_a_class_of_faults_that_a_retry_may_cure_is_parsed() -> None:
 
 def test_what_mindcluster_retries_is_retried() -> None:
     """Its constants UceFaultCode and HcclRetryFaultCode, and the seeds' fault of a link."""
-    table = tables.built_in("ascend")
+    table = device.built_in_table("ascend")
     assert (look_up(table, "0x80E01801").retry, look_up(table, "80E01801").severity) == ("memory", "minor")
     assert [look_up(table, code).retry for code in ("8C1F860B", "81078603")] == ["network", "network"]
-    retried = [entry for name in BY_NAME for entry in tables.built_in(name).values() if entry.retry]
+    retried = [entry for name in BY_NAME for entry in device.built_in_table(name).values() if entry.retry]
     assert {entry.severity for entry in retried} <= {"warning", "minor"}, "what needs a reset is cured by no retry"
 
 
@@ -150,7 +150,7 @@ def test_a_normal_form_is_stable(code: str) -> None:
 @pytest.mark.parametrize("vendor", ["ascend", "nvidia"])
 def test_every_line_is_an_entry_with_a_reason(vendor: str) -> None:
     lines = Path(BY_NAME[vendor].faults).read_text(encoding="utf-8").splitlines()
-    table = tables.built_in(vendor)
+    table = device.built_in_table(vendor)
     assert all(entry.why for entry in table.values())
     assert len(table) == sum(not line.startswith("#") and line != "" for line in lines)
     assert "Source:" in "".join(lines[:4])
@@ -186,12 +186,12 @@ def test_every_line_is_an_entry_with_a_reason(vendor: str) -> None:
     ],
 )
 def test_known_codes_have_these_severities(vendor: str, code: str, severity: str) -> None:
-    assert look_up(tables.built_in(vendor), code).severity == severity
+    assert look_up(device.built_in_table(vendor), code).severity == severity
 
 
 @shared
 def test_every_ascend_code_has_the_severity_of_its_level() -> None:
-    table = dict(tables.built_in("ascend"))
+    table = dict(device.built_in_table("ascend"))
     causes = load("ascend-codes-joined.json")
     levels: dict[str, set[str]] = {}
     for name, codes in load("faultCode.json").items():
@@ -212,12 +212,12 @@ def test_every_ascend_code_has_the_severity_of_its_level() -> None:
 @shared
 def test_no_sentence_is_copied_from_the_sources() -> None:
     theirs = {cause["cause_en"].lower() for cause in load("ascend-codes-joined.json").values()}
-    assert not theirs & {entry.why.lower() for entry in tables.built_in("ascend").values()}
+    assert not theirs & {entry.why.lower() for entry in device.built_in_table("ascend").values()}
 
 
 @shared
 def test_every_xid_has_the_severity_of_its_action() -> None:
-    table = {code: entry for code, entry in tables.built_in("nvidia").items() if code.isdigit()}
+    table = {code: entry for code, entry in device.built_in_table("nvidia").items() if code.isdigit()}
     for xid in load("nvidia-xid-catalog.json")["entries"]:
         expected = WORKFLOWS.get(xid["code"], IMMEDIATE.get(xid["immediate"], "unknown"))
         if xid["immediate"] == "RESTART_APP" and xid["investigatory"] in BY_THE_PROGRAM:

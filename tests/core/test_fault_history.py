@@ -9,7 +9,7 @@ from ftrun.core.rules.fault_history import (
     KEPT,
     Clock,
     Occurrence,
-    Reached,
+    ReachedBefore,
     Schedule,
     age,
     merge,
@@ -121,14 +121,14 @@ def life(number: int, member: int, step: int | None, saved: str = "", at: int | 
 @pytest.mark.parametrize(
     ("lives", "expected"),
     [
-        ([], Reached()),
-        ([life(1, 1, 40, "/own", 40), life(1, 0, 50, "/other", 50)], Reached(40, "/own")),
-        ([life(1, 2, 40, "/old", 40), life(1, 0, 50, "/newest", 50)], Reached(50, "/newest")),
-        ([life(1, 1, 40, "/first", 40), life(2, 1, 45)], Reached(45, "/first")),
-        ([life(1, 1, 40, "/first", 40), life(2, 1, None)], Reached(40, "/first")),
-        ([life(3, 1, 99, "/present", 99)], Reached()),
-        ([life(2, 1, 90, "/foreign", 90), life(1, 1, 7, "/own", 7), life(2, 1, 8)], Reached(8, "/own")),
+        ([], ReachedBefore()),
+        ([life(1, 1, 40, "/own", 40), life(1, 0, 50, "/other", 50)], ReachedBefore(40, "/own")),
+        ([life(1, 2, 40, "/old", 40), life(1, 0, 50, "/newest", 50)], ReachedBefore(50, "/newest")),
+        ([life(1, 1, 40, "/first", 40), life(2, 1, 45)], ReachedBefore(45, "/first")),
+        ([life(1, 1, 40, "/first", 40), life(2, 1, None)], ReachedBefore(40, "/first")),
+        ([life(3, 1, 99, "/present", 99)], ReachedBefore()),
+        ([life(2, 1, 90, "/foreign", 90), life(1, 1, 7, "/own", 7), life(2, 1, 8)], ReachedBefore(8, "/own")),
     ],
 )
-def test_next_schedule_begins_where_the_latest_one_was(lives: list[Schedule], expected: Reached) -> None:
+def test_next_schedule_begins_where_the_latest_one_was(lives: list[Schedule], expected: ReachedBefore) -> None:
     assert reached_before(lives, 3, member=1) == expected

@@ -2,14 +2,14 @@
 
 import pytest
 
-from ftrun.core.machine.online_faults import local_rank_of
+from ftrun.core.machine.recovering import local_rank_of
 from ftrun.core.machine.states import Job
-from ftrun.core.machine.values import Attempt, Device, Fault, Ledger, LocalRank
+from ftrun.core.machine.values import Attempt, Fault, Ledger, LocalRank, UsableDevice
 
 # Member 2 of 3, with two ranks each: the platform calls them 4 and 5.  Without member 1 they work as 2 and 3.
 FEWER = Attempt(1, processes=(LocalRank(2, 0, 70), LocalRank(3, 1, 71)))
 ALONE = Attempt(1, processes=(LocalRank(2, 0, 70),))
-CHIPS = (Device("npu0"), Device("npu1"))
+CHIPS = (UsableDevice("npu0"), UsableDevice("npu1"))
 
 
 def reported(rank: int, local: int | None) -> Fault:

@@ -26,7 +26,7 @@ from ftrun.core.machine.states import (
     Suspect,
 )
 from ftrun.core.machine.values import Fault, Ledger, LocalRank, Rank
-from ftrun.core.ranks.table import AskedRetry, LeftRound, SaidHello, Snapshot
+from ftrun.core.ranks.table import AskedRetry, HeldSnapshot, LeftRound, SaidHello
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.idle import Idle, TreeSample
 from ftrun.core.rules.liveness import Limits
@@ -142,7 +142,7 @@ class Ranks(Run):
         return self
 
     def leave(self, at: float, *held: int) -> "Ranks":
-        number, kept = self.job.phase.attempt.rounds.number, tuple(map(Snapshot, held))  # type: ignore[union-attr]
+        number, kept = self.job.phase.attempt.rounds.number, tuple(map(HeldSnapshot, held))  # type: ignore[union-attr]
         self.happens(*(ev.RankReported(at, LeftRound(rank, number, kept)) for rank in (0, 1)))
         return self
 
@@ -176,7 +176,7 @@ def test_a_hang_of_one_rank_counts_up_to_its_verdict_and_its_recovery_after_that
     ranks = tuple(Rank(rank, 100 + rank, moved_at=100.0, step=10) for rank in (0, 1))
     run.happens(ev.BeatsRead(161.0, ranks), ev.EvidenceCollected(170.0, ranks, (("culprits", (1,)),)))
     run.happens(ev.RankTreeEnded(171.0, 1), ev.RankStarted(171.0, 1, 201), ev.RankReported(175.0, SaidHello(1)))
-    run.happens(ev.RankReported(176.0, LeftRound(0, 1, (Snapshot(10),))))
+    run.happens(ev.RankReported(176.0, LeftRound(0, 1, (HeldSnapshot(10),))))
     moved = (Rank(0, 100, moved_at=177.0, step=1), Rank(1, 201, moved_at=178.0, step=1))
     run.happens(ev.BeatsRead(178.0, moved))
     lost = {why: seconds for why, seconds in run.lost().items() if why != "redone"}

@@ -17,7 +17,7 @@ from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Ledger
 from ftrun.core.ranks.rounds import ELSEWHERE
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
-from ftrun.core.ranks.table import Begin, Member, Ordered, Rounds, Rules
+from ftrun.core.ranks.table import Begin, GroupOrdered, RankMember, Rounds, Rules
 from ftrun.core.ranks.together import node_rounds, step
 from ftrun.core.rules.policy import Membership, Policy
 
@@ -348,9 +348,9 @@ def test_a_member_does_not_report_the_rung_of_an_order_as_that_of_its_own_fault(
 
 def test_a_member_in_another_round_of_the_same_number_reports_its_own() -> None:
     one, another = (GroupRound(2, "work", "retry", port=port) for port in (7, 8))
-    rounds = Rounds((Member(0, 0, "waiting"),), "meeting", 1, "retry", shared=True)
-    rounds, _ = step(rounds, Ordered(one), 1.0, Rules())
-    assert step(rounds, Ordered(another), 2.0, Rules()) == (rounds, ())
+    rounds = Rounds((RankMember(0, 0, "waiting"),), "meeting", 1, "retry", shared=True)
+    rounds, _ = step(rounds, GroupOrdered(one), 1.0, Rules())
+    assert step(rounds, GroupOrdered(another), 2.0, Rules()) == (rounds, ())
     assert node_rounds(rounds, Rules()).adopted == one
 
 
@@ -403,21 +403,21 @@ def test_a_hang_that_one_member_alone_has_declared_is_held_for_the_evidence_of_t
 
 
 def test_a_member_begins_nothing_before_its_own_ranks_wait() -> None:
-    members = (Member(0, 0, "waiting"), Member(1, 1, "leaving", due=9.0))
+    members = (RankMember(0, 0, "waiting"), RankMember(1, 1, "leaving", due=9.0))
     rounds = Rounds(members, "meeting", 1, "retry", shared=True)
-    assert step(rounds, Ordered(GroupRound(2, "work", "retry", port=7)), 1.0, Rules()) == (rounds, ())
+    assert step(rounds, GroupOrdered(GroupRound(2, "work", "retry", port=7)), 1.0, Rules()) == (rounds, ())
 
 
 @pytest.mark.parametrize("ordered", [(1,), None], ids=["after the order to leave", "without an order to leave"])
 def test_what_the_round_replaces_is_recorded_before_it_begins(ordered: tuple[int, ...] | None) -> None:
     """The report of a fault on another member may come after the order to leave the round."""
-    rounds = Rounds((Member(1, 1, "waiting"),), "meeting", 1, "rank", frozenset({1}), shared=True)
+    rounds = Rounds((RankMember(1, 1, "waiting"),), "meeting", 1, "rank", frozenset({1}), shared=True)
     if ordered is not None:
-        rounds, acts = step(rounds, Ordered(GroupRound(1, "leave", "rank", ordered)), 1.0, Rules())
+        rounds, acts = step(rounds, GroupOrdered(GroupRound(1, "leave", "rank", ordered)), 1.0, Rules())
         assert acts == ()  # the member has recorded its own fault
     go = GroupRound(2, "work", "rank", (1, 2), "rank 1 died", port=7)
-    assert step(rounds, Ordered(go), 2.0, Rules())[1][0] == Begin("rank", 2, (1, 2), "rank 1 died")
-    acts = step(rounds, Ordered(go._replace(ranks=(1,))), 2.0, Rules())[1]
+    assert step(rounds, GroupOrdered(go), 2.0, Rules())[1][0] == Begin("rank", 2, (1, 2), "rank 1 died")
+    acts = step(rounds, GroupOrdered(go._replace(ranks=(1,))), 2.0, Rules())[1]
     assert acts
     assert not any(isinstance(act, Begin) for act in acts)
 

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.core.group.waits import Answer, Blocked, Link, Proved, Waits, Waves, answer, dead, deadlock, take, wave_name
+from ftrun.core.group.waits import (
+    Blocked,
+    Link,
+    Proved,
+    Waits,
+    WaitsAnswer,
+    Waves,
+    answer,
+    dead,
+    deadlock,
+    take,
+    wave_name,
+)
 
 NAMES = {0: "node-a", 1: "node-b", 2: "node-c"}
 
@@ -140,7 +152,7 @@ def taken(waves: Waves, members: dict[int, Waits]) -> Waves:
 def test_a_deadlock_is_proved_by_two_waves_with_the_same_answers() -> None:
     first = taken(Waves(1), pair())
     assert first.number == 2
-    assert answer(first, "x", 0) == Answer(1, "x:2", "print-0")
+    assert answer(first, "x", 0) == WaitsAnswer(1, "x:2", "print-0")
     assert answer(first, "x", 2).suspected == ""
     second = taken(first, pair())
     proved = answer(second, "x", 1).proved

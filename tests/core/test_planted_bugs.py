@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.planted import BUGS
+from support.short import quick
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,10 +23,8 @@ def outcome(folder: Path, name: str = "") -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-# All of them take minutes: every fourth is in the short form, `-m slow` has the others.
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if at % 4 else []) for at, name in enumerate(BUGS)]
-)
+# All of them take minutes.
+@pytest.mark.parametrize("name", quick(BUGS, ("an_answer_to_any_wave_counts", "the_same_step_is_progress")))
 @pytest.mark.timeout(700)
 def test_the_bug_is_caught(name: str, tmp_path: Path) -> None:
     code, output = outcome(tmp_path, name)

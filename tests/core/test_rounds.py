@@ -15,37 +15,37 @@ from ftrun.core.ranks.table import (
     Begin,
     BeginRound,
     Blamed,
-    Cleared,
-    Ended,
     EndRank,
     FenceRank,
-    Finished,
+    FunctionFinished,
     GiveUp,
     Happened,
+    HeldSnapshot,
     LeftRound,
-    Member,
     Prove,
+    RankMember,
+    RankProcessEnded,
+    RankTreeCleared,
     ReleaseSnapshot,
     Report,
     Restore,
-    Restored,
     Rounds,
     Rules,
     SaidHello,
-    Snapshot,
+    SnapshotRestored,
     StartRank,
     Waited,
 )
 
 RULES = Rules(timeout=10.0)
-KEPT = (Snapshot(4), Snapshot(5))
+KEPT = (HeldSnapshot(4), HeldSnapshot(5))
 
 
 class World:
     """Rounds of `number` ranks that have all said hello.  `acts`: of the last event; time stands still."""
 
     def __init__(self, number: int = 3, rules: Rules = RULES) -> None:
-        self.rounds, self.rules, self.now = Rounds(tuple(Member(n, n) for n in range(number))), rules, 100.0
+        self.rounds, self.rules, self.now = Rounds(tuple(RankMember(n, n) for n in range(number))), rules, 100.0
         self.acts: list[Act] = []
         for rank in range(number):
             self.then(SaidHello(rank))
@@ -61,10 +61,10 @@ class World:
     def of(self, kind: type[Act]) -> list[Act]:
         return [act for act in self.acts if isinstance(act, kind)]
 
-    def recover(self, victim: int, held: tuple[Snapshot, ...] = KEPT) -> list[Act]:
+    def recover(self, victim: int, held: tuple[HeldSnapshot, ...] = KEPT) -> list[Act]:
         """A rank dies, and the others come."""
         others = [m.local_rank for m in self.rounds.members if m.local_rank != victim]
-        self.then(Ended(victim, 137, "it died"), Cleared(victim))
+        self.then(RankProcessEnded(victim, 137, "it died"), RankTreeCleared(victim))
         return self.then(*(LeftRound(other, self.rounds.number, held) for other in others), SaidHello(victim, held))
 
     @property
@@ -73,10 +73,10 @@ class World:
 
 
 def test_ranks_recover_once_all_have_said_so() -> None:
-    rounds = Rounds((Member(0, 0), Member(1, 1)))
+    rounds = Rounds((RankMember(0, 0), RankMember(1, 1)))
     rounds, _ = step(rounds, SaidHello(0), 1.0, RULES)
     assert not rounds.is_open
-    assert step(rounds, Ended(1, 1), 1.0, RULES)[1] == ()
+    assert step(rounds, RankProcessEnded(1, 1), 1.0, RULES)[1] == ()
     rounds, _ = step(rounds, SaidHello(1), 1.0, RULES)
     assert rounds.is_open
 
@@ -84,7 +84,7 @@ def test_ranks_recover_once_all_have_said_so() -> None:
 def test_a_retry_that_overtakes_the_last_hello_begins_with_it() -> None:
     """Each connection has its own order only, and a busy PID 1 reads several packets at once."""
     world = World(3, RULES)
-    world.rounds = Rounds((Member(0, 0), Member(1, 1), Member(2, 2)))
+    world.rounds = Rounds((RankMember(0, 0), RankMember(1, 1), RankMember(2, 2)))
     assert world.then(SaidHello(0), SaidHello(1), AskedRetry(1, 1, "a link was down", False)) == []
     assert world.then(LeftRound(1, 1, KEPT)) == []
     retry = "a link was down"
@@ -98,7 +98,7 @@ def test_a_retry_that_overtakes_the_last_hello_begins_with_it() -> None:
 
 def test_a_process_that_cannot_go_on_before_the_last_hello_is_replaced_after_it() -> None:
     world = World(2)
-    world.rounds = Rounds((Member(0, 0), Member(1, 1)))
+    world.rounds = Rounds((RankMember(0, 0), RankMember(1, 1)))
     assert world.then(SaidHello(0), AskedRetry(0, 1, "why", True), LeftRound(0, 1, (), "CUDA is broken")) == []
     why = "the process of rank 0 cannot go on: CUDA is broken"
     assert world.then(SaidHello(1)) == [Begin("rank", 2, (0,), why), FenceRank(1, 1, why), EndRank(0)]
@@ -106,21 +106,21 @@ def test_a_process_that_cannot_go_on_before_the_last_hello_is_replaced_after_it(
 
 def test_who_has_left_another_round_has_not_left_this_one() -> None:
     world = World()
-    world.then(Ended(1, 137, "it died"), Cleared(1), SaidHello(1))
+    world.then(RankProcessEnded(1, 137, "it died"), RankTreeCleared(1), SaidHello(1))
     assert world.then(*(LeftRound(rank, number) for rank in (0, 2) for number in (0, 2))) == []
     assert len(world.then(LeftRound(0, 1), LeftRound(2, 1))) == 3, "all begin the next round"
 
 
 def test_a_rank_that_dies_is_replaced_alone() -> None:
     world = World()
-    assert world.then(Ended(1, 137, "it died")) == [
+    assert world.then(RankProcessEnded(1, 137, "it died")) == [
         Begin("rank", 2, (1,), "it died"),
         FenceRank(0, 1, "it died"),
         FenceRank(2, 1, "it died"),
         EndRank(1),
     ]
     assert world.then(LeftRound(0, 1, KEPT), LeftRound(2, 1, KEPT)) == []
-    assert world.then(Cleared(1)) == [StartRank(1, 2)]
+    assert world.then(RankTreeCleared(1)) == [StartRank(1, 2)]
     assert world.then(SaidHello(1, KEPT)) == [BeginRound(rank, 2, Restore(5, rank), "rank") for rank in range(3)]
     assert world.then(Waited(frozenset({0, 1}))) == []
     assert world.then(Waited(frozenset({2}))) == [Prove("rank", 2, (1,), 5)]
@@ -128,9 +128,9 @@ def test_a_rank_that_dies_is_replaced_alone() -> None:
 
 def test_two_that_die_at_once_are_replaced_together() -> None:
     world = World()
-    world.then(Ended(1, 137, "one died"), Ended(2, 137, "another died"))
+    world.then(RankProcessEnded(1, 137, "one died"), RankProcessEnded(2, 137, "another died"))
     assert world.acts[-2:] == [Begin("rank", 2, (1, 2), "another died"), EndRank(2)]
-    world.then(Cleared(1), Cleared(2), SaidHello(1), SaidHello(2))
+    world.then(RankTreeCleared(1), RankTreeCleared(2), SaidHello(1), SaidHello(2))
     assert world.then(LeftRound(0, 1)) == [BeginRound(rank, 2, None, "rank") for rank in range(3)]
 
 
@@ -153,7 +153,7 @@ def test_a_retry_of_a_round_that_has_ended_changes_nothing() -> None:
 def test_a_death_explains_the_collective_that_failed_before_it_was_noticed() -> None:
     world = World()
     assert world.then(AskedRetry(0, 1, "connection reset", True)) == []
-    world.then(Ended(1, 137, "it died"))
+    world.then(RankProcessEnded(1, 137, "it died"))
     assert world.of(Begin) == [Begin("rank", 2, (1,), "it died")]
 
 
@@ -170,7 +170,7 @@ def test_after_a_retry_a_death_has_more_time_to_explain_a_collective_that_failed
     world = World()
     world.then(AskedRetry(1, 1, "why"), *(LeftRound(rank, 1) for rank in range(3)), AskedRetry(0, 2, "reset", True))
     assert world.then(Waited(), now=100.0 + 2 * SETTLE) == []
-    world.then(Ended(1, 137, "it died"))
+    world.then(RankProcessEnded(1, 137, "it died"))
     assert world.of(Begin) == [Begin("rank", 3, (1,), "it died")]
     assert world.failed is None
 
@@ -195,12 +195,17 @@ def test_only_permitted_rungs_are_taken(rungs: set[str]) -> None:
     world.then(AskedRetry(0, 1, "why"))
     assert [act.rung for act in world.of(Begin) if isinstance(act, Begin)] == [*rungs]
     world = World(rules=RULES._replace(rungs=frozenset(rungs)))
-    world.then(Ended(0, 1, "why"))
+    world.then(RankProcessEnded(0, 1, "why"))
     assert (world.failed is None) == (rungs == {"rank"})
 
 
 def test_a_fault_in_the_round_that_proves_a_replacement_is_left_to_the_tree() -> None:
-    for fault in (Ended(0, 1, "why"), AskedRetry(0, 2, "why"), Blamed(frozenset({0}), "why"), LeftRound(0, 2)):
+    for fault in (
+        RankProcessEnded(0, 1, "why"),
+        AskedRetry(0, 2, "why"),
+        Blamed(frozenset({0}), "why"),
+        LeftRound(0, 2),
+    ):
         world = World()
         world.recover(1)
         assert world.then(fault)
@@ -217,11 +222,11 @@ def test_a_retry_that_did_not_help_replaces_the_rank_that_asked() -> None:
 
 def test_a_second_fault_while_the_ranks_recover_is_left_to_the_tree() -> None:
     world = World()
-    world.then(Ended(1, 137, "it died"), LeftRound(0, 1))
-    assert world.then(Ended(0, 137, "another died"))
+    world.then(RankProcessEnded(1, 137, "it died"), LeftRound(0, 1))
+    assert world.then(RankProcessEnded(0, 137, "another died"))
     assert world.failed
     world = World()
-    world.then(Ended(1, 137, "it died"), Cleared(1), Ended(1, 1, "it died again"))
+    world.then(RankProcessEnded(1, 137, "it died"), RankTreeCleared(1), RankProcessEnded(1, 1, "it died again"))
     assert world.failed
 
 
@@ -231,33 +236,35 @@ def test_a_rank_is_replaced_so_often_without_progress() -> None:
         world.recover(1)
         world.then(Waited(frozenset(range(3))))
     again = world.rounds
-    world.then(Ended(1, 137, "it died"))
+    world.then(RankProcessEnded(1, 137, "it died"))
     assert world.failed == "rank 1 was replaced 2 times in a row without progress"
     world.rounds, world.rules = again, world.rules._replace(progress=8)
-    world.then(Ended(1, 137, "it died"))
+    world.then(RankProcessEnded(1, 137, "it died"))
     assert world.failed is None
 
 
 def test_a_finished_rank_comes_back_and_one_that_has_exited_cannot() -> None:
     world = World()
-    world.then(Finished(0, 1), Ended(1, 1, "why"))
+    world.then(FunctionFinished(0, 1), RankProcessEnded(1, 1, "why"))
     assert FenceRank(0, 1, "why") in world.acts
     world = World()
-    world.then(Finished(0, 1), Ended(0, 0), Ended(1, 1, "why"))
+    world.then(FunctionFinished(0, 1), RankProcessEnded(0, 0), RankProcessEnded(1, 1, "why"))
     assert world.failed == "rank 0 has ended already"
 
 
 def test_new_processes_that_do_not_report_in_time_are_left_to_the_tree() -> None:
     world = World()
-    world.then(Ended(1, 137, "it died"), Cleared(1), LeftRound(0, 1), LeftRound(2, 1))
+    world.then(RankProcessEnded(1, 137, "it died"), RankTreeCleared(1), LeftRound(0, 1), LeftRound(2, 1))
     world.then(Waited(), now=110.0)
     assert world.failed == "the new process of rank 1 did not report in time"
 
 
-def members(*held: Iterable[tuple[int, str]], shards: tuple[str, ...] = ()) -> list[Member]:
+def members(*held: Iterable[tuple[int, str]], shards: tuple[str, ...] = ()) -> list[RankMember]:
     named = shards or ("",) * len(held)
-    snapshots = [tuple(Snapshot(*one) for one in each) for each in held]
-    return [Member(n, n, held=one, shard=shard) for n, (one, shard) in enumerate(zip(snapshots, named, strict=True))]
+    snapshots = [tuple(HeldSnapshot(*one) for one in each) for each in held]
+    return [
+        RankMember(n, n, held=one, shard=shard) for n, (one, shard) in enumerate(zip(snapshots, named, strict=True))
+    ]
 
 
 def test_the_newest_step_that_each_rank_can_have_is_restored() -> None:
@@ -269,7 +276,7 @@ def test_the_newest_step_that_each_rank_can_have_is_restored() -> None:
     assert restores(members([(6, "a")], [], shards=("a", "b"))) == {}, "another shard"
 
 
-ALL = (Snapshot(4, "all"), Snapshot(5, "all"))
+ALL = (HeldSnapshot(4, "all"), HeldSnapshot(5, "all"))
 
 
 def lending() -> World:
@@ -277,7 +284,9 @@ def lending() -> World:
     world = World()
     world.then(*(SaidHello(rank, ALL) for rank in range(3)))
     world.rounds = world.rounds._replace(members=tuple(one._replace(shard="all") for one in world.rounds.members))
-    world.then(Ended(1, 137, "it died"), Ended(2, 137, "it died"), Cleared(1), Cleared(2))
+    world.then(
+        RankProcessEnded(1, 137, "it died"), RankProcessEnded(2, 137, "it died"), RankTreeCleared(1), RankTreeCleared(2)
+    )
     world.then(LeftRound(0, 1, ALL), SaidHello(1), SaidHello(2))
     restore = Restore(5, 0, "all")
     assert world.acts == [BeginRound(rank, 2, restore, "rank", lends=rank == 0) for rank in range(3)]
@@ -286,20 +295,22 @@ def lending() -> World:
 
 def test_a_snapshot_is_released_once_every_rank_that_borrows_it_has_loaded_it() -> None:
     world = lending()
-    assert world.then(Restored(1, 2), Restored(1, 2), Restored(2, 1), Restored(0, 2)) == []
-    assert world.then(Restored(2, 2)) == [ReleaseSnapshot(0, 2)]
-    assert world.then(Restored(2, 2)) == []
+    assert (
+        world.then(SnapshotRestored(1, 2), SnapshotRestored(1, 2), SnapshotRestored(2, 1), SnapshotRestored(0, 2)) == []
+    )
+    assert world.then(SnapshotRestored(2, 2)) == [ReleaseSnapshot(0, 2)]
+    assert world.then(SnapshotRestored(2, 2)) == []
 
 
 def test_a_rank_whose_function_has_returned_needs_no_snapshot() -> None:
     world = lending()
-    assert world.then(Restored(1, 2), Finished(2, 2)) == [ReleaseSnapshot(0, 2)]
+    assert world.then(SnapshotRestored(1, 2), FunctionFinished(2, 2)) == [ReleaseSnapshot(0, 2)]
 
 
 def test_nobody_lends_where_each_rank_has_its_own_snapshot() -> None:
     world = World()
     assert not any(act.lends for act in world.recover(1) if isinstance(act, BeginRound))
-    assert world.then(Restored(1, 2)) == []
+    assert world.then(SnapshotRestored(1, 2)) == []
 
 
 # --- the adversary ----------------------------------------------------------------------------------------------------
@@ -319,7 +330,7 @@ class Adversary:
     """
 
     def __init__(self) -> None:
-        self.rounds = Rounds(tuple(Member(n, n) for n in range(RANKS)))
+        self.rounds = Rounds(tuple(RankMember(n, n) for n in range(RANKS)))
         self.now = 0.0
         self.alive = [True] * RANKS
         self.at_work: list[int | None] = [1] * RANKS
@@ -393,13 +404,13 @@ class Adversary:
             if which % 2 and self.at_work[rank] is not None and self.loading[rank] is None:
                 self.keep(rank, torn=True)
             self.stop(rank)
-            self.happen(Ended(rank, 0 if loses and which % 7 == 0 else 137, "it died"))
+            self.happen(RankProcessEnded(rank, 0 if loses and which % 7 == 0 else 137, "it died"))
         elif choice == "clear" and self.ended:
-            self.happen(Cleared(sorted(self.ended)[which % len(self.ended)]))
+            self.happen(RankTreeCleared(sorted(self.ended)[which % len(self.ended)]))
         elif choice == "blame":
             self.happen(Blamed(frozenset({rank}) if loses else frozenset(), "it hangs"))
         elif choice == "finish" and self.alive[rank] and self.at_work[rank] is not None:
-            self.to_pid1.append((rank, self.incarnation[rank], Finished(rank, self.doing[rank])))
+            self.to_pid1.append((rank, self.incarnation[rank], FunctionFinished(rank, self.doing[rank])))
         elif choice == "settle":
             self.settle()
         elif choice == "wait":
@@ -431,8 +442,8 @@ class Adversary:
         self.loading[rank] = self.reads[rank] = self.lent[rank] = None
         self.ended.add(rank)
 
-    def held(self, rank: int) -> tuple[Snapshot, ...]:
-        return tuple(Snapshot(one.step, "all") for one in self.slots[rank] if one is not None)
+    def held(self, rank: int) -> tuple[HeldSnapshot, ...]:
+        return tuple(HeldSnapshot(one.step, "all") for one in self.slots[rank] if one is not None)
 
     def begin(self, rank: int, go: BeginRound) -> None:
         step = None if go.restore is None else go.restore.step
@@ -469,7 +480,7 @@ class Adversary:
             self.reads[rank] = wanted.source, place, found
             return
         self.loading[rank] = self.reads[rank] = None
-        self.to_pid1.append((rank, self.incarnation[rank], Restored(rank, self.doing[rank])))
+        self.to_pid1.append((rank, self.incarnation[rank], SnapshotRestored(rank, self.doing[rank])))
 
 
 class Slot(NamedTuple):

@@ -3,7 +3,7 @@
 import pytest
 
 from ftrun.core.machine.values import Attempt, Rank, Section, Spin
-from ftrun.core.rules import looks, spin
+from ftrun.core.rules import liveness, looks
 from ftrun.core.rules.idle import Idle, Thresholds, TreeSample, observe
 from ftrun.core.rules.liveness import Limits, assess, waits_for_devices
 
@@ -27,8 +27,8 @@ def test_a_rank_is_found_an_hour_after_the_first_of_the_looks_that_found_the_sam
     seen = looked(ATTEMPT, 115.0, SEEN)
     for now in (122.0, 130.0, 1000.0, 3600.0):
         seen = looked(seen, now, SEEN)
-    assert found_at(seen) == 115.0 + spin.LIMITS["spin"]
-    finding = assess(seen, 115.0 + spin.LIMITS["spin"], LIMITS).finding
+    assert found_at(seen) == 115.0 + liveness.SPIN_LIMITS["spin"]
+    finding = assess(seen, 115.0 + liveness.SPIN_LIMITS["spin"], LIMITS).finding
     assert finding is not None
     assert (finding.rule, finding.rank, finding.pid, finding.mechanism) == ("spin", 0, 7, SEEN.why)
 
@@ -40,21 +40,21 @@ def test_a_rank_is_found_an_hour_after_the_first_of_the_looks_that_found_the_sam
 )
 def test_another_result_in_between_begins_the_hour_anew(other: Spin | None) -> None:
     seen = looked(looked(looked(ATTEMPT, 115.0, SEEN), 2000.0, other), 2030.0, SEEN._replace(others=150.0))
-    assert found_at(seen) in (2000.0 + spin.LIMITS["spin"], 2030.0 + spin.LIMITS["spin"])
+    assert found_at(seen) in (2000.0 + liveness.SPIN_LIMITS["spin"], 2030.0 + liveness.SPIN_LIMITS["spin"])
 
 
 def test_other_threads_may_use_a_twentieth_of_a_core() -> None:
     seen = looked(looked(ATTEMPT, 115.0, SEEN), 1115.0, SEEN._replace(others=50.0))
-    assert found_at(seen) == 115.0 + spin.LIMITS["spin"]
+    assert found_at(seen) == 115.0 + liveness.SPIN_LIMITS["spin"]
     seen = looked(looked(ATTEMPT, 115.0, SEEN), 1115.0, SEEN._replace(others=51.0))
-    assert found_at(seen) == 1115.0 + spin.LIMITS["spin"]
+    assert found_at(seen) == 1115.0 + liveness.SPIN_LIMITS["spin"]
 
 
 def test_what_the_whole_tree_reads_and_writes_counts_too() -> None:
     idle = observe(Idle(), TreeSample(900.0, 180.0, 1.0, 1e6), Thresholds())
     quiet = observe(idle, TreeSample(1080.0, 180.0, 1.0, 100.0), Thresholds())
     seen = looked(ATTEMPT._replace(idle=quiet), 115.0, SEEN)
-    assert found_at(seen) == 900.0 + spin.LIMITS["spin"]
+    assert found_at(seen) == 900.0 + liveness.SPIN_LIMITS["spin"]
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,15 @@ def test_a_rank_that_is_done_may_compute_while_others_train() -> None:
     done, other = RANK._replace(done=True), Rank(1, pid=8, moved_at=90.0, step=200)
     seen = looked(looks.follow(ATTEMPT._replace(ranks=(done, other))), 115.0, SEEN)
     assert found_at(seen, 9000.0) is None
-    assert found_at(looked(looks.follow(ATTEMPT._replace(ranks=(done,))), 115.0, SEEN)) == 115.0 + spin.LIMITS["spin"]
+    assert (
+        found_at(looked(looks.follow(ATTEMPT._replace(ranks=(done,))), 115.0, SEEN))
+        == 115.0 + liveness.SPIN_LIMITS["spin"]
+    )
 
 
 def test_time_that_does_not_count_as_silence() -> None:
     seen = looked(ATTEMPT, 115.0, SEEN)._replace(aways=((200.0, 1200.0),))
-    assert found_at(seen) == 1115.0 + spin.LIMITS["spin"]
+    assert found_at(seen) == 1115.0 + liveness.SPIN_LIMITS["spin"]
     assert looks.forget(seen, 1200.0).look.spin == SEEN
     assert looks.refute(seen, 3600.0).look.spin is None
 
@@ -102,7 +105,7 @@ def test_ranks_that_wait_for_devices_that_do_not_work_are_found_within_a_minute(
     seen = looked(ATTEMPT, 115.0, AWAITED)
     for now in (122.0, 130.0, 140.0, 150.0):
         seen = looked(seen, now, AWAITED)
-    assert found_at(seen) == 115.0 + spin.LIMITS["device-wait"]
+    assert found_at(seen) == 115.0 + liveness.SPIN_LIMITS["device-wait"]
     finding = assess(seen, 170.0, LIMITS).finding
     assert finding is not None
     assert (finding.rule, finding.rank, finding.pid, finding.mechanism) == ("device-wait", 0, 7, AWAITED.why)
@@ -110,13 +113,13 @@ def test_ranks_that_wait_for_devices_that_do_not_work_are_found_within_a_minute(
 
 def test_a_rank_that_computes_after_it_waited_for_its_device_is_another_result() -> None:
     seen = looked(looked(ATTEMPT, 115.0, AWAITED), 140.0, AWAITED._replace(on_device=False))
-    assert found_at(seen) == 140.0 + spin.LIMITS["spin"]
+    assert found_at(seen) == 140.0 + liveness.SPIN_LIMITS["spin"]
     assert found_at(looked(looked(ATTEMPT, 115.0, AWAITED), 140.0, None), 9000.0) is None
 
 
 def test_in_a_group_the_ranks_of_all_members_have_to_wait() -> None:
     seen, group = looked(ATTEMPT, 115.0, AWAITED), LIMITS._replace(idle_together=True)
-    limit = 115.0 + spin.LIMITS["device-wait"]
+    limit = 115.0 + liveness.SPIN_LIMITS["device-wait"]
     assert not waits_for_devices(seen, limit - 1, group)
     assert waits_for_devices(seen, limit, group)
     assert assess(seen, limit, group).finding is None
@@ -129,4 +132,4 @@ def test_collectives_that_are_launched_between_two_looks_end_what_they_showed() 
     """An answer that is missing once is no change."""
     seen = looked(ATTEMPT, 115.0, AWAITED._replace(launched="7"))
     assert found_at(looked(looked(seen, 122.0, AWAITED), 140.0, AWAITED._replace(launched="7"))) == found_at(seen)
-    assert found_at(looked(seen, 140.0, AWAITED._replace(launched="8"))) == 140.0 + spin.LIMITS["device-wait"]
+    assert found_at(looked(seen, 140.0, AWAITED._replace(launched="8"))) == 140.0 + liveness.SPIN_LIMITS["device-wait"]

@@ -29,7 +29,6 @@ from ftrun.core.machine.states import (
 from ftrun.core.machine.values import (
     Attempt,
     ClosedLook,
-    Device,
     Fault,
     Finding,
     Ledger,
@@ -38,9 +37,10 @@ from ftrun.core.machine.values import (
     Rank,
     Section,
     Standstill,
+    UsableDevice,
     UsualPauses,
 )
-from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Member, Rounds, SaidHello, Snapshot
+from ftrun.core.ranks.table import AskedRetry, FunctionFinished, HeldSnapshot, LeftRound, RankMember, Rounds, SaidHello
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.idle import TreeSample
 from ftrun.core.rules.policy import Membership, Policy
@@ -75,7 +75,7 @@ EMPTY: dict[type[Phase], str] = {
 }
 
 FAULT = Fault("gpu0", "Xid48", "major")
-GPU = Device("gpu0", "CUDA_VISIBLE_DEVICES", "0")
+GPU = UsableDevice("gpu0", "CUDA_VISIBLE_DEVICES", "0")
 OCCURRENCE = Occurrence("", "gpu0", "x", "major", Clock(1.0))
 REQUESTER = ev.Requester("7", "root")
 RANKS = (
@@ -85,13 +85,15 @@ RANKS = (
     Rank(3, pid=6, moved_at=9.0, intervals=200, usual=0.5, longest=70.0, slowest_start=9.0, broken="a"),
 )
 LOOK = LookState(Standstill(3, 9.0), 5.0, closed=ClosedLook(4.0, "f", "it waits for itself", 3, 6))
-TWO = (Member(0, 0, "working"), Member(1, 1, "working"))
-MEETING = (Member(0, 0, "leaving", due=9.0), Member(1, 1, "ending", replaced=1, due=70.0))
+TWO = (RankMember(0, 0, "working"), RankMember(1, 1, "working"))
+MEETING = (RankMember(0, 0, "leaving", due=9.0), RankMember(1, 1, "ending", replaced=1, due=70.0))
 ROUNDS = (
     Rounds(TWO, "working"),
     Rounds(TWO, "settling", 2, why="a collective failed", since=8.0, settles=8.1),
     Rounds(MEETING, "meeting", 1, "rank", frozenset({1}), "rank 1 died", since=8.0),
-    Rounds((MEETING[0]._replace(state="waiting", due=None), Member(1, 1, "starting", due=70.0)), "meeting", 1, "rank"),
+    Rounds(
+        (MEETING[0]._replace(state="waiting", due=None), RankMember(1, 1, "starting", due=70.0)), "meeting", 1, "rank"
+    ),
     Rounds(TWO, "proving", 2, "rank", frozenset({1}), "rank 1 died", since=5.0, began=6.0),
 )
 ATTEMPTS = (
@@ -136,7 +138,7 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
         ev.RankExited(10.0, 5, 1, None, "E: e"),
     ],
     ev.RankReported: [
-        ev.RankReported(10.0, SaidHello(1, (Snapshot(3, "a"),))),
+        ev.RankReported(10.0, SaidHello(1, (HeldSnapshot(3, "a"),))),
         *(
             ev.RankReported(10.0, AskedRetry(0, number, "why", collective))
             for number in (1, 2)
@@ -144,8 +146,8 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
         ),
         ev.RankReported(10.0, LeftRound(0, 1)),
         ev.RankReported(10.0, LeftRound(0, 2, (), "its device is lost")),
-        ev.RankReported(10.0, Finished(0, 2)),
-        ev.RankReported(10.0, Finished(5, 2)),
+        ev.RankReported(10.0, FunctionFinished(0, 2)),
+        ev.RankReported(10.0, FunctionFinished(5, 2)),
     ],
     ev.RankTreeEnded: [ev.RankTreeEnded(10.0, 1, 3), ev.RankTreeEnded(10.0, 0)],
     ev.LeftoversFound: [ev.LeftoversFound(10.0, 1, ("9 (worker) S -",)), ev.LeftoversFound(10.0, 5, ("9 (x) S -",))],
@@ -294,7 +296,7 @@ def check_cell(phase: type[Phase], event: type[ev.Event], every: int) -> None:
         after, effects = decide(job, an_event, policy)
         assert isinstance(after.phase, PHASES), (job, an_event)
         if isinstance(getattr(an_event, "requester", None), ev.Requester) and phase is not Launching:
-            answers = [effect for effect in effects if isinstance(effect, do.Answer)]
+            answers = [effect for effect in effects if isinstance(effect, do.AnswerOperator)]
             assert [answer.id for answer in answers] == ["7"], ("a request that nobody answers", job, an_event)
         if (phase, event) in UNEXPECTED and job.paused is None:
             assert after == job._replace(unexpected=after.unexpected, ledger=after.ledger), an_event

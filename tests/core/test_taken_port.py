@@ -2,8 +2,7 @@
 
 import pytest
 
-from ftrun.core.rules.crash_causes import ExceptionRecord, Traceback
-from ftrun.core.rules.taken_port import is_taken
+from ftrun.core.rules.crash_causes import ExceptionRecord, Traceback, is_port_taken
 
 TORCH = (
     "The server socket has failed to listen on any local network address. port: 4000, useIpv6: false, code: -98, "
@@ -27,5 +26,5 @@ PYTHON = "[Errno 98] Address already in use (while attempting to bind on address
 )
 def test_a_taken_port(message: str, rank: int | None, port: int, taken: bool) -> None:
     thrown = ExceptionRecord(("torch.distributed.DistNetworkError", "RuntimeError", "Exception"), message)
-    assert is_taken(Traceback(100, thrown, rank=rank), port) is taken
-    assert not is_taken(None, port)
+    assert is_port_taken(Traceback(100, thrown, rank=rank), port) is taken
+    assert not is_port_taken(None, port)

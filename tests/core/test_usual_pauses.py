@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from core.training import Training
 from ftrun.core.machine.values import Rank, UsualPauses
-from ftrun.core.rules.usual_pauses import learn, unusual
+from ftrun.core.rules.stalls import learn, unusual_from
 
 BEFORE = UsualPauses(4.5, 6.0, 500)
 
@@ -37,9 +37,9 @@ def test_another_stall_is_another_record() -> None:
 
 
 def test_a_rank_that_has_not_moved_often_is_judged_by_what_the_job_has_learned() -> None:
-    assert unusual(Rank(0, intervals=99, usual=50.0), None) == 600.0
-    assert unusual(Rank(0, intervals=99, usual=50.0), UsualPauses(7.0, 9.0, 200)) == 700.0
-    assert unusual(Rank(0, intervals=100, usual=50.0), UsualPauses(7.0, 9.0, 200)) == 5000.0
+    assert unusual_from(Rank(0, intervals=99, usual=50.0), None) == 600.0
+    assert unusual_from(Rank(0, intervals=99, usual=50.0), UsualPauses(7.0, 9.0, 200)) == 700.0
+    assert unusual_from(Rank(0, intervals=100, usual=50.0), UsualPauses(7.0, 9.0, 200)) == 5000.0
 
 
 def test_nothing_is_learned_while_a_rank_has_moved_too_little() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.group.messages import Ranks, World
-from ftrun.core.group.world import MOST_RUNS, agree, place
+from ftrun.core.group.places import MOST_RUNS, agree, rank_place
 
 numbers = st.lists(st.integers(1, 4), min_size=1, max_size=40)
 
@@ -24,8 +24,8 @@ def offers(*numbers: int | None) -> list[tuple[str, Ranks | None]]:
 def test_each_rank_has_one_number_in_the_order_of_the_members(numbers: list[int]) -> None:
     world = agree(offers(*numbers))
     assert isinstance(world, World)
-    places = [place(world, member) for member in range(len(numbers))]
-    assert place(world, len(numbers)) is place(world, -1) is place(None, 0) is None
+    places = [rank_place(world, member) for member in range(len(numbers))]
+    assert rank_place(world, len(numbers)) is rank_place(world, -1) is rank_place(None, 0) is None
     found = [rank for one in places if one is not None for rank in range(one.first, one.first + one.number)]
     assert found == list(range(sum(numbers)))
     for member, one in enumerate(places):
@@ -37,7 +37,7 @@ def test_each_rank_has_one_number_in_the_order_of_the_members(numbers: list[int]
 def test_equal_members_are_numbered_as_torchrun_does() -> None:
     world = agree(offers(8, 8, 8))
     assert world == World("10.0.0.1", 4000, ((3, 8),))
-    assert [one and one.first for one in (place(world, 0), place(world, 2))] == [0, 16]
+    assert [one and one.first for one in (rank_place(world, 0), rank_place(world, 2))] == [0, 16]
 
 
 def test_a_group_without_ranks_has_no_world() -> None:

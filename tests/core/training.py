@@ -13,7 +13,7 @@ from ftrun.core.machine.values import Ledger, Rank
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 from ftrun_hooks import layout as at
-from ftrun_hooks._silences import Silences
+from ftrun_hooks._beat import Silences
 
 NS = 1e9
 LATE = 0.001  # s; poll wakes so much later at most

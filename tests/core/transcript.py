@@ -37,7 +37,6 @@ from ftrun.core.machine.group_member import GroupMember, report
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Done, Finish, Job, Pending, Restart, Running, Starting, Stopping
 from ftrun.core.machine.values import (
-    Device,
     Fault,
     Ledger,
     LocalRank,
@@ -45,10 +44,11 @@ from ftrun.core.machine.values import (
     RankPlace,
     SavedFile,
     Section,
+    UsableDevice,
     UsualPauses,
     VisibleDevices,
 )
-from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Report, SaidHello, Snapshot
+from ftrun.core.ranks.table import AskedRetry, FunctionFinished, HeldSnapshot, LeftRound, Report, SaidHello
 from ftrun.core.rules.crash_causes import CommandFailure, ExceptionRecord, Traceback
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.liveness import Limits
@@ -174,7 +174,7 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
     if kind is ev.DevicesFound:
         shown = [word for word in words if "=" not in word]
         healthy = tuple(name for name in _pairs(words[len(shown) :]).get("well", "").split(",") if name)
-        devices = tuple(Device(name, "CUDA_VISIBLE_DEVICES", name[-1]) for name in shown)
+        devices = tuple(UsableDevice(name, "CUDA_VISIBLE_DEVICES", name[-1]) for name in shown)
         return ev.DevicesFound(now, devices, healthy, Clock(now, "boot", now))
     if kind is ev.HistoryLoaded:
         return _remembered(now, words)
@@ -208,12 +208,12 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
 
 def _report(words: list[str]) -> Report:
     """`left-round local_rank=0 round=1 held=4+5/all`"""
-    kinds = {"hello": SaidHello, "asked-retry": AskedRetry, "left-round": LeftRound, "finished": Finished}
+    kinds = {"hello": SaidHello, "asked-retry": AskedRetry, "left-round": LeftRound, "finished": FunctionFinished}
     pairs = _pairs(words[1:])
     given: dict[str, Any] = {key: _value(text) for key, text in pairs.items()}
     if "held" in pairs:
         parts = [text.partition("/") for text in pairs["held"].split("+")]
-        given["held"] = tuple(Snapshot(int(step), shard) for step, _, shard in parts)
+        given["held"] = tuple(HeldSnapshot(int(step), shard) for step, _, shard in parts)
     made: Report = kinds[words[0]](**given)
     return made
 
@@ -332,7 +332,7 @@ def _effect(effect: do.Effect) -> str:
         case do.Spawn(number, place, _, begun):
             late = f", for round {begun}" if begun > 1 else ""
             return f"spawn attempt {number}" + ("" if place is None else f": {_place(place)}") + late
-        case do.HoldStandbys(place, node):
+        case do.PrepareStandbys(place, node):
             at = f"node {node.number} of {node.nodes}" if place is None else _place(place)
             return f"hold standbys for a start like {at}"
         case do.Forward(signal):
@@ -360,7 +360,7 @@ def _effect(effect: do.Effect) -> str:
             return f"heal {fault.device} {fault.code} {fault.severity}" if fault else "ask for permission to start"
         case do.AskForVerdict():
             return "ask for the verdict of another ftrun"
-        case do.Answer(id, ok, why):
+        case do.AnswerOperator(id, ok, why):
             return f"answer request {id}: {'' if ok else 'no, '}{why}"
         case do.Exit(code, verdict, message):
             return f"exit {code} {verdict}: {message}"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ftctl.doctor import devices, disk, system
-from ftctl.doctor.finding import Finding
+from ftctl.doctor.finding import Outcome
 from ftrun.helpers.checkpoint_watcher import disk as watched
 from ftrun.host import mounts, oom
 from support.runs import HOUSE, PID1, Runs, need_mounts, need_pid1
@@ -33,9 +33,9 @@ def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]
     return {one["name"]: one for one in json.loads(done.stdout)["findings"]}
 
 
-def only(found: Any) -> Finding:
+def only(found: Any) -> Outcome:
     (one,) = found
-    assert isinstance(one, Finding)
+    assert isinstance(one, Outcome)
     assert (one.remedy == "") == (one.state == "ok"), "a finding that is not ok has a remedy"
     return one
 

@@ -83,7 +83,7 @@ def of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         folder = tmp_path / "elsewhere"
         folder.mkdir()
         (folder / "events.jsonl").touch()
-        monkeypatch.setattr(rundir, "_holders", lambda: {str(folder): process.pid})
+        monkeypatch.setattr(rundir, "running", lambda: {str(folder): process.pid})
         yield str(folder)
     finally:
         process.kill()

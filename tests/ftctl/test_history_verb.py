@@ -80,9 +80,9 @@ def test_a_report_whose_records_come_after_the_next_start_is_copied_too(runs: Ru
     schedule = {"key": "k", "count": 1, "node": "n", "wall": 1.5, "best_step": None, "best_checkpoint": None}
     schedule |= {"progressed": False, "faulted": False, "failed": False, "phase": "", "job": "", "last_step": None}
     with HelperProcess("state_store", str(state), str(seen), str(seen)) as store:
-        store.event("history")
+        store.event("stored_history")
         store.ask(ask="keep", faults=[], schedule=schedule | {"last_checkpoint": "", "member": 0}, attempt=2)
-        store.event("history")
+        store.event("stored_history")
         copy = Path(schedules.report_copy(str(state), "k", 1))
         assert not copy.exists()
         (seen / "events.jsonl").write_text("".join(records))

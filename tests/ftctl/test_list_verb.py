@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ftctl import all_runs
-from ftctl.all_runs import RunLine
-from ftctl.verbs.list import _table
+from ftctl.verbs.list import RunLine, _table, read
 from support.made_run import MadeRun
 
 
@@ -41,7 +39,7 @@ def test_a_row_has_the_state_in_a_word_and_what_to_do(tmp_path: Path) -> None:
     try:
         run.rank(0, moved=90.0)
         path = run.write()
-        (row,) = [one for one in all_runs.read([str(tmp_path)]) if one.run_dir == path]
+        (row,) = [one for one in read([str(tmp_path)]) if one.run_dir == path]
     finally:
         run.close()
     assert (row.word, row.step) == ("quiet", 7)

@@ -26,9 +26,9 @@ from ftrun.messages.group_view import GroupView, MemberRow, SlowRank
 from ftrun.records import schedules, steps
 from ftrun.records.history import History
 from ftrun.records.rundir import NoRunDir, find
-from ftrun.records.schedules import AttemptLine, Life
+from ftrun.records.schedules import AttemptLine, RunLife
 from ftrun.records.snapshot import Incident, RankNow, Snapshot
-from ftrun.records.state import State
+from ftrun.records.state import SavedState
 from support.pages import empty
 from support.snapshots import snapshot
 
@@ -337,13 +337,13 @@ def test_the_history_has_the_reports_that_outlived_their_containers(
     (folder / "runs").mkdir(parents=True)
     lost = AttemptLine(1, "first", 10.0, 15.0, "hang", "it hung", "train.py:8 load", lost={"hang": 3.0})
     again = AttemptLine(2, "hang", 15.0, 20.0, open=True)
-    life = Life(1, "pod-1", 1, 0, "node-1", "", "", "/gone", "train", 10.0, attempts=(lost, again))
+    life = RunLife(1, "pod-1", 1, 0, "node-1", "", "", "/gone", "train", 10.0, attempts=(lost, again))
     (folder / "runs" / "pod-1.json").write_bytes(schedules.dump(life))
     copy = Path(schedules.report_copy(str(folder), "pod-1", 1))
     copy.parent.mkdir(parents=True)
     copy.write_text("# It hung\n")
     state = json.dumps({"schema": 1, "run": {"state_dir": str(folder)}})
-    monkeypatch.setattr("ftrun.records.state.load", lambda run_dir: State(rest=json.loads(state)))
+    monkeypatch.setattr("ftrun.records.state.load", lambda run_dir: SavedState(rest=json.loads(state)))
     found = client.get("/history.json").json()
     assert found["source"] == str(folder)
     first, second = found["rows"]

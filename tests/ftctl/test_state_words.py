@@ -18,7 +18,7 @@ from ftrun.messages.group_view import GroupView, MemberRow
 from ftrun.records import group, own_ranks, recent_events, summary
 from ftrun.records.group import GroupNow
 from ftrun.records.live_verdict import rank_now
-from ftrun.records.snapshot import RankNow, Snapshot, Stall
+from ftrun.records.snapshot import RankNow, Snapshot, StalledRank
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = Snapshot("/run", True, "running", 2, "hang", step=7)
@@ -74,7 +74,7 @@ def test_ranks_have_no_other_state() -> None:
         Rank(4, moved_at=1.0),
     ]
     shown = [rank_now(rank, None, 2.0, None) for rank in ranks]
-    shown += own_ranks.with_stall([rank_now(Rank(7, moved_at=1.0), None, 900.0, None)], Stall(7, 899.0))
+    shown += own_ranks.with_stall([rank_now(Rank(7, moved_at=1.0), None, 900.0, None)], StalledRank(7, 899.0))
     shown += own_ranks.with_processes((), [LocalRank(5, 5, 9, exited_at=1.0, code=1), LocalRank(6, 6, 10)], 1.0)
     assert {rank.state for rank in shown} == set(states.RANKS)
     assert set(feed.STATES) == set(states.RANKS)

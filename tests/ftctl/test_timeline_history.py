@@ -13,10 +13,10 @@ from ftctl.timeline.timeline import draw, verdict
 from ftrun.core.accounting.totals import Account
 from ftrun.records import history
 from ftrun.records.attempts import SAMPLES_MOST
-from ftrun.records.history import History, KnownState, fold, read
+from ftrun.records.history import History, KnownState, read
 from ftrun.records.rundir import NoRunDir
 from support.made_run import MadeRun
-from support.scripted import BEGAN, Script, long_run
+from support.scripted import BEGAN, Script, fold, long_run
 
 NOW = BEGAN + 1e6
 

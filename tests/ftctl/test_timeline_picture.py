@@ -11,8 +11,8 @@ from ftctl.page.timeline_cache import NARROWEST
 from ftctl.timeline import axis, html, timeline
 from ftrun.drawing import svg
 from ftrun.drawing.shapes import HATCHES, PALETTE, Picture, Polyline, Rect, Text, text_width
-from ftrun.records.history import History, fold
-from support.scripted import BEGAN, Script, long_run
+from ftrun.records.history import History
+from support.scripted import BEGAN, Script, fold, long_run
 
 NASTY = "</text><script>alert(1)</script>\x1b[31m&\"'\x00\ud800 \u202e]]>"
 HANGS = "rank 3 at step 25, at x.py:1 f"

@@ -70,7 +70,7 @@ def test_json_has_the_history(run_dir: str, tmp_path: Path) -> None:
     ("words", "code", "message"),
     [
         (["-o", "a.txt"], 2, "a.txt: the name must end in .html or .svg"),
-        (["-o", "a.png"], 2, "a.png: PNG is not drawn any more; the name must end in .html or .svg"),
+        (["-o", "a.png"], 2, "a.png: the name must end in .html or .svg"),
         (["-o", "a.html", "--json"], 2, "exclude each other"),
         (["-o", "no/such/a.html"], 1, "no/such/a.html: No such file or directory"),
         (["-o", "folder.html"], 1, "folder.html: Is a directory"),

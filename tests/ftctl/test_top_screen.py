@@ -151,7 +151,7 @@ def test_the_first_line_is_the_headline_of_status(more: dict[str, Any], mood: st
 def test_after_the_end_the_reason_is_shown() -> None:
     text = "\n".join(drawn(snapshot(8, phase="done", alive=False, exit_code=195, verdict="hang-limit", why="a reason")))
     assert "a reason" in text
-    assert "1 after hang" in text
+    assert "1 after a hang" in text
     assert "suspect" not in text
 
 

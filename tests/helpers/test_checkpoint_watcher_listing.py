@@ -36,7 +36,7 @@ class Listing:
         self.failing = "nothing"  # paths that begin with that cannot be read
         stat, look = disk.stat, disk.look
 
-        def stat_there(path: str, *more: Any, **most: Any) -> disk.Stat:
+        def stat_there(path: str, *more: Any, **most: Any) -> disk.FileStat:
             if path.startswith(self.failing):
                 raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
             return stat(path, *more, **most)

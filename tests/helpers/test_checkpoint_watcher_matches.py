@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ftrun.helpers.checkpoint_watcher.disk import Look
+from ftrun.helpers.checkpoint_watcher.disk import FileLook
 from ftrun.helpers.checkpoint_watcher.matches import (
     FOLDER_SETTLE,
     LOOKS,
@@ -20,14 +20,14 @@ from ftrun.helpers.checkpoint_watcher.matches import (
     postponed,
 )
 
-LOOK, OTHER = Look(1, 1), Look(1, 2)
-FOLDER, CHANGED = Look(1, 1, folder=True), Look(1, 2, folder=True)
+LOOK, OTHER = FileLook(1, 1), FileLook(1, 2)
+FOLDER, CHANGED = FileLook(1, 1, folder=True), FileLook(1, 2, folder=True)
 CREATED, OPENED, WRITTEN, READ = FileEvent.CREATED, FileEvent.OPENED, FileEvent.WRITTEN, FileEvent.READ
-GROWING = [(at, Look(1, at, folder=True)) for at in range(0, 401, 50)]
+GROWING = [(at, FileLook(1, at, folder=True)) for at in range(0, 401, 50)]
 Results = list[float | str | None]
 
 
-def results(*series: tuple[float, FileEvent | Look | None], wait: Wait | None = None) -> Results:
+def results(*series: tuple[float, FileEvent | FileLook | None], wait: Wait | None = None) -> Results:
     """After each event, and each look at a time: when the next look is due, or that the match counts or is gone."""
     found: Results = []
     for now, what in series:
@@ -69,7 +69,7 @@ def results(*series: tuple[float, FileEvent | Look | None], wait: Wait | None = 
     ],
 )
 def test_a_match_counts_when_nothing_has_changed_it_for_a_while(
-    series: list[tuple[float, FileEvent | Look | None]], expected: Results
+    series: list[tuple[float, FileEvent | FileLook | None]], expected: Results
 ) -> None:
     assert results(*series) == expected
 
@@ -156,7 +156,7 @@ class File(RuleBasedStateMachine):
         until = self.now + seconds
         while self.wait is not None and self.wait.due is not None and self.wait.due <= until:
             self.now = max(self.now, self.wait.due)
-            look = Look(1, self.version) if self.there else None
+            look = FileLook(1, self.version) if self.there else None
             self.wait, counts = after_look(self.wait, look, self.now)
             if counts:
                 self.count()

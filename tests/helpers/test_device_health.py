@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from ftrun.core.rules.fault_codes import parse
-from ftrun.helpers.probe.device import DeviceFault
-from ftrun.helpers.probe.device_health import (
+from ftrun.helpers.probe.device import (
     SHARE,
     TOLERANCE,
+    DeviceFault,
     LastingStates,
     StateTexts,
     devices_held,

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.machine.values import Finding
-from ftrun.helpers.evidence.changes import Change, changes, process_subtree
 from ftrun.helpers.evidence.classification import Outside, classify, other_silent_ranks
 from ftrun.helpers.evidence.job_processes import tree
-from ftrun.helpers.evidence.processes import Io, Observation, ProcessState
+from ftrun.helpers.evidence.processes import Io, Observation, ProcessChange, ProcessState, changes, process_subtree
 from ftrun.host import procfs
 from ftrun.messages.evidence import RankState
 from waitproof.procfs import Stat
@@ -37,8 +36,8 @@ def stack(*frames: Frame) -> Stack:
 
 def change(
     cpu: float = 0.0, io: float = 0.0, moved: bool | None = False, at: Frame = TRAIN, state: str = "S"
-) -> Change:
-    return Change(seen(1, state=state), stack(at), None, cpu, cpu, io, 0.0, 0.0, moved)
+) -> ProcessChange:
+    return ProcessChange(seen(1, state=state), stack(at), None, cpu, cpu, io, 0.0, 0.0, moved)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def change(
     ],
 )
 def test_a_suspect_that_works_is_cleared(
-    finding: Finding, suspect: Change, accelerated: bool, cleared: str | None
+    finding: Finding, suspect: ProcessChange, accelerated: bool, cleared: str | None
 ) -> None:
     verdict = classify(finding, [suspect], accelerated)
     if cleared is None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ftrun.core.machine.values import Finding
-from ftrun.helpers.evidence.folder import KEPT, Folder
 from ftrun.helpers.evidence.investigation import FEW, Investigation
 from ftrun.helpers.evidence.processes import Observation, ProcessState
+from ftrun.helpers.evidence.report import KEPT_REPORTS, ReportFolder
 from ftrun.host.helpers import CODE
 from ftrun.messages.evidence import RankState, Request
 from support.evidence_job import (
@@ -330,15 +330,17 @@ def test_a_report_that_cannot_be_written_is_a_problem(job: Job, tmp_path: Path) 
 
 
 def test_reports_of_earlier_suspicions_are_kept_and_bounded(tmp_path: Path) -> None:
-    for number in range(KEPT + 2):
-        Folder(str(tmp_path), 2).write(f"report {number}", {"number": number}, {number: "stack"})
+    for number in range(KEPT_REPORTS + 2):
+        ReportFolder(str(tmp_path), 2).write(f"report {number}", {"number": number}, {number: "stack"})
     folder = tmp_path / "reports" / "attempt-2"
-    kept = [folder / f"report-{number}.md" for number in range(2, KEPT + 2)]
+    kept = [folder / f"report-{number}.md" for number in range(2, KEPT_REPORTS + 2)]
     assert sorted(folder.glob("report-*.md")) == sorted(kept)
-    assert (folder / "report.md").read_text() == f"report {KEPT + 1}"
-    assert [path.read_text() for path in kept] == [f"report {number}" for number in range(1, KEPT + 1)]
-    assert [json.loads(path.with_suffix(".json").read_bytes())["number"] for path in kept] == [*range(1, KEPT + 1)]
-    assert [path.name for path in folder.glob("stacks/*")] == [f"{KEPT + 1}.txt"]
+    assert (folder / "report.md").read_text() == f"report {KEPT_REPORTS + 1}"
+    assert [path.read_text() for path in kept] == [f"report {number}" for number in range(1, KEPT_REPORTS + 1)]
+    assert [json.loads(path.with_suffix(".json").read_bytes())["number"] for path in kept] == [
+        *range(1, KEPT_REPORTS + 1)
+    ]
+    assert [path.name for path in folder.glob("stacks/*")] == [f"{KEPT_REPORTS + 1}.txt"]
     assert not list(folder.rglob("*.new"))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.evidence import flight_recorder
-from ftrun.helpers.evidence.flight_recorder import Answer, Collective
+from ftrun.helpers.evidence.flight_recorder import Collective, FlightRecord
 from support.evidence_job import Job, ask, rank
 from support.evidence_job import job as job
 from support.runs import state_of, wait_for
@@ -187,8 +187,8 @@ def test_an_answer_that_does_not_end_times_out_and_is_added_to_the_report_after_
     assert "flight recorder" not in answer.missing
 
 
-def at(number: int, name: str = "all_reduce", is_open: bool = True, sizes: str = "[[4]]") -> Answer:
-    return Answer(0, {"default_pg": Collective(number, name, sizes, is_open)})
+def at(number: int, name: str = "all_reduce", is_open: bool = True, sizes: str = "[[4]]") -> FlightRecord:
+    return FlightRecord(0, {"default_pg": Collective(number, name, sizes, is_open)})
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def at(number: int, name: str = "all_reduce", is_open: bool = True, sizes: str =
         ({}, []),
         ({0: at(5), 1: at(5)}, []),
         ({0: at(5, is_open=False), 1: at(4, is_open=False)}, []),
-        ({0: Answer(0, {}, problem="no answer"), 1: at(5)}, []),
+        ({0: FlightRecord(0, {}, problem="no answer"), 1: at(5)}, []),
         (
             {0: at(5), 1: at(4, "barrier"), 2: at(5)},
             [
@@ -210,17 +210,17 @@ def at(number: int, name: str = "all_reduce", is_open: bool = True, sizes: str =
             ["collective 5 of default_pg differs between ranks: rank 0 in all_reduce [[4]]; rank 1 in broadcast [[4]]"],
         ),
         (
-            {0: at(1), 1: Answer(0, {"default_pg": Collective(0, "none", "", False)})},
+            {0: at(1), 1: FlightRecord(0, {"default_pg": Collective(0, "none", "", False)})},
             ["rank 1 (last in 0, none) has not reached collective 1, all_reduce of default_pg, in which rank 0 waits"],
         ),
     ],
 )
-def test_lagging_and_mismatched_ranks_are_named(answers: dict[int, Answer], expected: list[str]) -> None:
+def test_lagging_and_mismatched_ranks_are_named(answers: dict[int, FlightRecord], expected: list[str]) -> None:
     assert flight_recorder.lagging_ranks(answers) == expected
 
 
-def called(number: int, name: str, sizes: str = "[[4]]", open: bool = True, group: str = "default_pg") -> Answer:
-    return Answer(1, {group: Collective(number, f"gloo:{name}", sizes, open)})
+def called(number: int, name: str, sizes: str = "[[4]]", open: bool = True, group: str = "default_pg") -> FlightRecord:
+    return FlightRecord(1, {group: Collective(number, f"gloo:{name}", sizes, open)})
 
 
 @pytest.mark.parametrize(
@@ -243,9 +243,9 @@ def called(number: int, name: str, sizes: str = "[[4]]", open: bool = True, grou
         ([called(8, "barrier"), called(8, "barrier")], ""),
         ([called(8, "barrier"), called(7, "all_reduce", open=False)], ""),
         ([called(8, "barrier", group="data"), called(7, "all_reduce")], ""),
-        ([Answer(1, {})], ""),
+        ([FlightRecord(1, {})], ""),
     ],
     ids=str,
 )
-def test_collectives_that_do_not_match(answers: list[Answer], text: str) -> None:
+def test_collectives_that_do_not_match(answers: list[FlightRecord], text: str) -> None:
     assert flight_recorder.mismatch(dict(enumerate(answers))) == (f"collective mismatch: {text}" if text else "")

@@ -9,12 +9,10 @@ from markdown_it import MarkdownIt
 from ftrun.core.machine.values import Finding
 from ftrun.core.rules import hang_rules
 from ftrun.core.text.markdown import block, code, plain, table
-from ftrun.helpers.evidence.changes import Change
 from ftrun.helpers.evidence.classification import Classification
-from ftrun.helpers.evidence.flight_recorder import Answer, Collective
-from ftrun.helpers.evidence.processes import Io, ProcessState
-from ftrun.helpers.evidence.report import Facts, OpenFiles, markdown, opening, what_to_do
-from ftrun.helpers.evidence.report_document import document
+from ftrun.helpers.evidence.flight_recorder import Collective, FlightRecord
+from ftrun.helpers.evidence.processes import Io, ProcessChange, ProcessState
+from ftrun.helpers.evidence.report import OpenFiles, ReportFacts, document, markdown, opening, what_to_do
 from ftrun.messages.evidence import RankState, Request
 from ftrun.messages.probe import Device
 from waitproof.procfs import Stat
@@ -23,15 +21,15 @@ from waitproof.stacks import Frame, Stack, Thread
 hostile = st.text(st.sampled_from("`|*_<>[](){}#~&\\!\n\r\x1b\u202e\udcff aä-=+.1:/\"'"), max_size=30)
 
 
-def change(pid: int, frames: tuple[Frame, ...], name: str = "python") -> Change:
+def change(pid: int, frames: tuple[Frame, ...], name: str = "python") -> ProcessChange:
     thread = Thread(pid, name, False, False, frames)
     seen = ProcessState(
         Stat(pid, name, "S", 1, pid, pid, 1, 5), 0, "futex_do_wait", "[<0>] futex", 1.0, 0.0, 1.0, 3, Io(1, 2)
     )
-    return Change(seen, Stack((thread,), thread), None, 0.0, 0.0, 12.0, 1.0, 0.0, False)
+    return ProcessChange(seen, Stack((thread,), thread), None, 0.0, 0.0, 12.0, 1.0, 0.0, False)
 
 
-def facts(text: str = "text") -> Facts:
+def facts(text: str = "text") -> ReportFacts:
     """Four ranks: 0, 1 and 3 in a collective that rank 2 has not reached; every foreign text is `text`."""
     reduce = (
         Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252),
@@ -45,10 +43,11 @@ def facts(text: str = "text") -> Facts:
     finding = Finding("step", 0, 50.0, 30.0, 7, pid=10)
     request = Request("/run", 2, finding, 1, 100.0, ranks=ranks, devices=(Device("nvidia", text, 0, text, 100.0),))
     answers = {
-        rank: Answer(10 + rank, {"default_pg": Collective(5, "gloo:all_reduce", "[[4]]", True)}) for rank in (0, 1, 3)
+        rank: FlightRecord(10 + rank, {"default_pg": Collective(5, "gloo:all_reduce", "[[4]]", True)})
+        for rank in (0, 1, 3)
     }
-    answers[2] = Answer(12, {"default_pg": Collective(4, text or "x", "[]", False)}, (text,))
-    return Facts(
+    answers[2] = FlightRecord(12, {"default_pg": Collective(4, text or "x", "[]", False)}, (text,))
+    return ReportFacts(
         request,
         Classification(None, "it does almost nothing", 0.0, 0.0),
         found,

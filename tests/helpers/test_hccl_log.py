@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.helpers.evidence import hccl_log
-from ftrun.helpers.evidence.hccl_log import Event, read, sentences_of
+from ftrun.helpers.evidence.hccl_log import HcclEvent, read, sentences_of
 from support.evidence_job import Job, ask, needs_spy, rank
 from support.evidence_job import job as job
 
@@ -27,12 +27,14 @@ DEBUG = (
 @pytest.mark.parametrize("status", ["LOST", "STUCK", "ERROR CQE"])
 def test_the_lines_of_the_run_log(form: str, status: str) -> None:
     line = HEAD + form.format("127.10.0.1/1", "127.10.0.2/2", status, "127.10.0.3/3")
-    assert read(f"{line}\nsomething else\n{line}\n") == [Event("127.10.0.2/2", status, "127.10.0.3/3", "127.10.0.1/1")]
+    assert read(f"{line}\nsomething else\n{line}\n") == [
+        HcclEvent("127.10.0.2/2", status, "127.10.0.3/3", "127.10.0.1/1")
+    ]
 
 
 def test_the_line_of_the_debug_log() -> None:
     (event,) = read(DEBUG)
-    assert event == Event("127.10.0.1/1", "HEARTBEAT LOST", "127.10.0.1/2")
+    assert event == HcclEvent("127.10.0.1/1", "HEARTBEAT LOST", "127.10.0.1/2")
     assert sentences_of({0: [event]}) == [
         "rank [127.10.0.1/1] does not answer HCCL (LOST), which rank [127.10.0.1/2] has noticed"
     ]
@@ -40,8 +42,8 @@ def test_the_line_of_the_debug_log() -> None:
 
 def test_ranks_are_named_by_their_own_logs_and_the_cause_comes_first() -> None:
     written = {
-        0: [Event("h/1", "LOST", "h/0", "h/0"), Event("h/1", "STUCK", "h/1", "h/0")],
-        1: [Event("h/7", "ERROR CQE", "h/0", "h/1"), Event("h/7", "NEWER", "h/0", "h/1")],
+        0: [HcclEvent("h/1", "LOST", "h/0", "h/0"), HcclEvent("h/1", "STUCK", "h/1", "h/0")],
+        1: [HcclEvent("h/7", "ERROR CQE", "h/0", "h/1"), HcclEvent("h/7", "NEWER", "h/0", "h/1")],
     }
     assert sentences_of(written) == [
         "rank [h/7] has an error of its network (ERROR CQE), which rank 0 has noticed",

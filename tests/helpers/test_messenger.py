@@ -69,7 +69,7 @@ def test_an_operator_request_is_forwarded_and_answered_once_pid_1_has_decided(me
     order = messenger.event("operator_request")
     assert (order["verb"], order["by"], order["lasting"]) == ("pause", "root", 60.0)
     assert not client.poll(0), "it replied before the decision"
-    messenger.ask(ask="answer", id=order["id"], ok=False, why="the job is ending")
+    messenger.ask(ask="operator_answer", id=order["id"], ok=False, why="the job is ending")
     found = answer(client)
     assert (found["id"], found["ok"], found["why"], found["schema"]) == ("q", False, "the job is ending", 1)
 
@@ -81,7 +81,7 @@ def test_replies_reach_the_client_that_sent_the_request(messenger: Messenger) ->
     orders = [messenger.event("operator_request")["id"] for _ in clients]
     assert len(set(orders)) == len(clients)
     for number in reversed(orders):
-        messenger.ask(ask="answer", id=number, ok=True, why="done")
+        messenger.ask(ask="operator_answer", id=number, ok=True, why="done")
     assert [answer(client)["id"] for client in clients] == ["0", "1", "2", "3"]
 
 
@@ -150,8 +150,8 @@ def test_a_client_that_disconnects_before_the_reply_does_no_harm(messenger: Mess
     messenger.order(client, "stop")
     order = messenger.event("operator_request")
     client.close(linger=0)
-    messenger.ask(ask="answer", id=order["id"], ok=True, why="done")
-    messenger.ask(ask="answer", id="unknown", ok=True, why="done")
+    messenger.ask(ask="operator_answer", id=order["id"], ok=True, why="done")
+    messenger.ask(ask="operator_answer", id="unknown", ok=True, why="done")
     answered(messenger)
 
 
@@ -196,7 +196,7 @@ def test_the_progress_of_training_is_recorded(folders: tuple[Path, Path]) -> Non
     with contextlib.closing(beats), Messenger(folders[0], beats.folder, before) as messenger:
         for rank, step in ((0, 7), (1, 5)):
             beats.run(f"ft.beat({step})", RANK=str(rank)).check_returncode()
-        messenger.ask(ask="attempt", number=2)
+        messenger.ask(ask="attempt_number", number=2)
         path = messenger.run_dir / "steps.jsonl"
         while not (path.exists() and path.read_bytes().endswith(b"\n")):
             answered(messenger)

@@ -17,6 +17,7 @@ import zmq
 
 from ftrun import __version__
 from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Report, Starter, State
+from ftrun.core.ranks.shared import NodeRounds
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger import connections, transport
 from ftrun.messages import messenger, peers
@@ -48,10 +49,10 @@ class Node(HelperProcess):
         address, self.ran = self.address, max(self.ran, epoch) if state == "running" else self.ran
         more.setdefault("ran", self.ran)
         report = Report(address.rank, address.life, self.seq, address.node, address.boot, epoch, state, **more)
-        self.ask(ask="report", report=EXACT.plain(report))
+        self.ask(ask="changed_report", report=EXACT.plain(report))
 
     def ordered(self, what: str, epoch: int | None = None) -> GroupOrder:
-        line = self.event("ordered", lambda found: found["order"]["what"] == what
+        line = self.event("changed_order", lambda found: found["order"]["what"] == what
                           and epoch in (None, found["order"]["epoch"]))  # fmt: skip
         return EXACT.value(GroupOrder, line["order"])
 
@@ -167,7 +168,7 @@ def test_a_killed_member_is_detected_at_once_and_may_rejoin(
     nodes[1].process.kill()
     order = nodes[2].ordered("stop", 1)
     assert "member 1 (node1) is lost: its connection was closed" in order.why
-    lost = nodes[0].event("member_lost")
+    lost = nodes[0].event("lost_member")
     assert (lost["member"], lost["node"], lost["why"]) == (1, "node1", order.why)
     assert (lost["wait"]["members"], lost["wait"]["then"], lost["wait"]["code"]) == ([1], "end", 195)
     for node in (nodes[0], nodes[2]):
@@ -190,7 +191,7 @@ def test_a_new_member_0_starts_nothing_while_the_ftrun_of_the_earlier_one_accept
         port = life_sign.getsockname()[1]
         nodes = [group.node(0, port=port, contained=True), group.node(1)]
         start(nodes)
-        found = nodes[1].event("ordered", lambda line: line["order"]["starter"]["port"])["order"]["starter"]
+        found = nodes[1].event("changed_order", lambda line: line["order"]["starter"]["port"])["order"]["starter"]
         assert (found["life"], found["host"], found["port"]) == ("life0", "127.0.0.1", port)
         starter = {"starter": Starter(**found)}
         nodes[1].report("running", 1, **starter)
@@ -203,27 +204,37 @@ def test_a_new_member_0_starts_nothing_while_the_ftrun_of_the_earlier_one_accept
         nodes[1].report("ready", 1, **starter)
         for _ in range(3):
             nodes[1].contact()
-        assert not [line for line in nodes[1].lines if line["event"] == "ordered" and line["order"]["epoch"] > 1]
+        assert not [line for line in nodes[1].lines if line["event"] == "changed_order" and line["order"]["epoch"] > 1]
     start_epoch = nodes[1].ordered("run", 2)
     assert start_epoch.starter is not None
     assert start_epoch.starter.life == "new"
 
 
-@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("how", ["", "told", "recovers", "suspended"])
 def test_members_that_are_lost_together_with_member_0_start_when_their_ports_are_closed(
-    make: Callable[[int], Group], told: bool
+    make: Callable[[int], Group], how: str
 ) -> None:
-    """`told`: the one that is left may have told the lost member 0 that it has stopped: another epoch may run."""
-    group = make(3)
+    """`told`: the one that is left may have told the lost member 0 that it has stopped: another epoch may run.
+    `recovers`: its ranks can, in a group whose size is not fixed.  `suspended`: it was, before."""
+    group, told = make(3), how == "told"
+    shape: dict[str, Any] = {"least": 2} if how == "recovers" else {}
+    rounds = {"rounds": NodeRounds()} if how == "recovers" else {}
     with contextlib.ExitStack() as stack:
         signs = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         ports = [sign.getsockname()[1] for sign in signs]
-        nodes = [group.node(rank, port=port, contained=True) for rank, port in enumerate([*ports, 0])]
+        brief = "t.LATE = 0.5"  # what counts as a suspension
+        nodes = [group.node(rank, brief, port=port, contained=True, **shape) for rank, port in enumerate([*ports, 0])]
         start(nodes)
-        found = nodes[2].event("ordered", lambda line: line["order"]["starter"]["port"])["order"]["starter"]
-        starter = {"starter": Starter(**found)}
+        found = nodes[2].event("changed_order", lambda line: line["order"]["starter"]["port"])["order"]["starter"]
+        starter: dict[str, Any] = {"starter": Starter(**found)} | rounds
         nodes[2].report("running", 1, **starter)
         time.sleep(2.5)  # rank 0 has told who is at work; no event shows that
+        if how == "suspended":
+            os.kill(nodes[2].process.pid, signal.SIGSTOP)
+            time.sleep(1.5)
+            os.kill(nodes[2].process.pid, signal.SIGCONT)
+            nodes[2].contact()
+            nodes[2].contact()  # after the answer to a message that it sent then
         if told:
             nodes[2].report("ready", 1, **starter)
             nodes[1].ordered("stop", 1)
@@ -231,17 +242,17 @@ def test_members_that_are_lost_together_with_member_0_start_when_their_ports_are
         nodes[0].process.kill()
         wait_for(lambda: nodes[0].process.poll() is not None, "the end of member 0")
         nodes[2].report("ready", 1, **starter)
-        again = [group.node(rank, life=f"again{rank}", boot="another") for rank in range(2)]
+        again = [group.node(rank, life=f"again{rank}", boot="another", **shape) for rank in range(2)]
         for node in again:
             node.report("ready")
             node.ordered("stop", 1)
             node.report("ready", 1)
         nodes[2].contact()
-        assert not [line for line in nodes[2].lines if line["event"] == "ordered" and line["order"]["epoch"] > 1]
+        assert not [line for line in nodes[2].lines if line["event"] == "changed_order" and line["order"]["epoch"] > 1]
     if told:
         nodes[2].contact()
         nodes[2].contact()
-        assert not [line for line in nodes[2].lines if line["event"] == "ordered" and line["order"]["epoch"] > 1]
+        assert not [line for line in nodes[2].lines if line["event"] == "changed_order" and line["order"]["epoch"] > 1]
     else:
         assert nodes[2].ordered("run", 2).starter.life == "again0"  # type: ignore[union-attr]
 
@@ -429,7 +440,7 @@ def test_a_member_that_can_never_join_is_refused_finally(make: Callable[[int], G
     for number, (before, size) in enumerate((("", 5), (OLDER, 2))):
         refused_node = group.node(1, before, life=f"refused_node{number}", size=size)
         refused_node.report("ready")
-        assert refused_node.event("refused")["final"] is True
+        assert refused_node.event("node_refused")["final"] is True
     for node in nodes:
         node.contact()
     assert not [line for node in nodes for line in node.lines if line.get("order", {}).get("what") in ("stop", "end")]
@@ -443,7 +454,7 @@ def test_a_running_group_that_lacks_a_member_refuses_no_node_finally(make: Calla
     nodes[2].ordered("stop", 1)
     refused_node = group.node(1, OLDER, life="other")
     refused_node.report("ready")
-    assert refused_node.event("refused")["final"] is False
+    assert refused_node.event("node_refused")["final"] is False
 
 
 def test_a_group_that_ends_refuses_no_node_finally(make: Callable[[int], Group]) -> None:
@@ -453,7 +464,7 @@ def test_a_group_that_ends_refuses_no_node_finally(make: Callable[[int], Group])
     nodes[0].report("leaving", 1)
     refused_node = group.node(1, life="other", size=5)
     refused_node.report("ready")
-    assert refused_node.event("refused")["final"] is False
+    assert refused_node.event("node_refused")["final"] is False
 
 
 HURRY = "import ftrun.helpers.messenger.handshakes as g; g.CERTAIN = 0.5"
@@ -472,7 +483,7 @@ def test_a_wrong_secret_is_final_once_rank_0_has_refused_every_handshake_for_lon
     wrong.write_text("not the secret that the others have")
     refused_node = group.node(1, HURRY, life="other", secret=str(wrong))
     refused_node.report("ready")
-    refused = refused_node.event("refused")
+    refused = refused_node.event("node_refused")
     assert refused["final"] is True
     what = f"has a different secret from this node, or another server listens there: {wrong}"
     assert refused["why"].startswith(f"it {what if other else 'has no secret, and this node has one'} (it has refused")
@@ -495,7 +506,7 @@ def test_a_secret_that_is_replaced_before_joining_is_used(make: Callable[[int], 
     mine.with_suffix(".new").write_bytes(group.secret.read_bytes())
     mine.with_suffix(".new").rename(mine)  # as platforms replace it
     assert late.ordered("run").epoch == 1
-    assert not [line for line in late.lines if line["event"] == "refused"]
+    assert not [line for line in late.lines if line["event"] == "node_refused"]
 
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
@@ -523,7 +534,7 @@ def test_a_lost_handshake_is_not_taken_for_a_wrong_secret(make: Callable[[int], 
     for one in held:
         one.close()
     member.read(0.0)
-    assert not [line for line in member.lines if line["event"] == "refused"]
+    assert not [line for line in member.lines if line["event"] == "node_refused"]
 
 
 STEPPING = """
@@ -566,13 +577,13 @@ def test_a_node_of_another_group_is_refused_and_both_ends_report_it(make: Callab
         others[why] = group.node(1, before, life=f"other{len(others)}", node=f"other{len(others)}", **more)
         others[why].report("ready")
     for number, (why, node) in enumerate(others.items()):
-        assert why in node.event("refused")["why"]
+        assert why in node.event("node_refused")["why"]
         nodes[0]._unseen = 0  # the problems come in any order
         assert f"member 1 (other{number}) was refused: " in nodes[0].problem(why)
     nodes[1].contact()
     for node in others.values():
         node.read(0.2)
-        assert [line["event"] for line in node.lines] == ["refused"]
+        assert [line["event"] for line in node.lines] == ["node_refused"]
     assert len(nodes[0].problems) == len(others)
 
 
@@ -596,7 +607,7 @@ def test_garbage_and_floods_do_not_disturb_the_group(make: Callable[[int], Group
         assert client.poll(int(DEADLINE * 1000)), frames
         assert client.recv_multipart()[0] == peers.REFUSED
     client.send(b"x" * (peers.LIMIT + 1))  # over the limit, so the connection is closed
-    hello = peers.dump(peers.Hello(__version__, "job", 2, 1, "life1", "node1"))
+    hello = peers.dump(peers.MemberHello(__version__, "job", 2, 1, "life1", "node1"))
     flood = group.stranger()
     flood.sndhwm = 0
     for _ in range(10_000):
@@ -606,7 +617,7 @@ def test_garbage_and_floods_do_not_disturb_the_group(make: Callable[[int], Group
         node.contact()
     for one in raw:
         one.close()
-    assert not [line for node in nodes for line in node.lines if line["event"] in ("rank_zero_silent", "refused")]
+    assert not [line for node in nodes for line in node.lines if line["event"] in ("rank_zero_silent", "node_refused")]
     assert all(node.process.poll() is None for node in nodes)
     assert len(nodes[0].problems) < 10
 
@@ -793,7 +804,7 @@ def test_strangers_cannot_keep_members_out(make: Callable[[int], Group], before:
             node.contact()
     again = group.node(1, life="again")
     again.report("ready")
-    assert "is there already" in again.event("refused")["why"]
+    assert "is there already" in again.event("node_refused")["why"]
     assert not [
         line for node in nodes for line in node.lines if line["event"] == "rank_zero_silent" or "lost" in str(line)
     ]

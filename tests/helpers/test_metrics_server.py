@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ftrun.helpers.metrics import server as module
-from ftrun.helpers.metrics.server import CONNECTIONS, Server
+from ftrun.helpers.metrics.server import CONNECTIONS, MetricsServer
 from support.runs import wait_for
 
 CONTENT = b"# HELP ftrun_up Up.\n# TYPE ftrun_up gauge\nftrun_up 1.0\n"
@@ -36,7 +36,7 @@ class Served:
     def __init__(self, host: str = "127.0.0.1", text: str = "Up.") -> None:
         self.collector = Up(text)
         self.problems: list[str] = []
-        self.server = Server(host, 0, self.collector, self.problems.append)
+        self.server = MetricsServer(host, 0, self.collector, self.problems.append)
         self.address: Address = (host or "127.0.0.1", int(self.server.address.rpartition(":")[2]))
 
     def __enter__(self) -> "Served":
@@ -188,4 +188,4 @@ def test_an_ipv6_address_is_reported_in_brackets() -> None:
 
 def test_an_address_in_use_is_an_error(served: Served) -> None:
     with pytest.raises(OSError, match="in use"):
-        Server(*served.address, served.collector, served.problems.append)
+        MetricsServer(*served.address, served.collector, served.problems.append)

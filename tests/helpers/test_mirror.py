@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.mirror.synchronization import RECORDS
-from ftrun.messages.output import MIRROR_EVENTS, Done
+from ftrun.messages.output import MIRROR_EVENTS, MirrorDone
 from support.helper_process import HelperProcess
 from support.network_disk import Disk
 from support.network_disk import disk as disk
@@ -21,7 +21,7 @@ SOON = "from ftrun.helpers.mirror import synchronization; synchronization.PERIOD
 
 def done(**fields: Any) -> dict[str, Any]:
     """The helper's last message."""
-    found: dict[str, Any] = json.loads(MIRROR_EVENTS.dump(Done(**fields)))
+    found: dict[str, Any] = json.loads(MIRROR_EVENTS.dump(MirrorDone(**fields)))
     return found
 
 
@@ -384,7 +384,7 @@ def test_an_unexpected_error_is_one_problem_and_a_permanent_one_is_refused(both:
         assert mirror.problems == ["unexpected error: ZeroDivisionError('division by zero')"]
     both.remote.rename(both.remote.with_name("gone"))
     both.remote.write_text("a file")
-    assert both.fetch() == {"event": "refused", "why": f"run dir {both.remote}: File exists"}
+    assert both.fetch() == {"event": "mirror_refused", "why": f"run dir {both.remote}: File exists"}
 
 
 def test_a_dead_disk_and_its_return_are_one_problem_each(both: Folders, disk: Disk) -> None:

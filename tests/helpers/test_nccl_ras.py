@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ftrun.helpers.evidence import nccl_ras
 from ftrun.helpers.evidence.look import look
-from ftrun.helpers.evidence.nccl_ras import View, culprits, sentences_of
+from ftrun.helpers.evidence.nccl_ras import NcclView, culprits, sentences_of
 from ftrun.messages.evidence import Look, RankState
 from support.device.ras import At, Ras, in_json, in_text
 from support.evidence_job import Job, ask, needs_spy, rank
@@ -129,7 +129,7 @@ def test_no_text_is_an_error(data: st.DataObject) -> None:
 # --- which ranks are the cause ----------------------------------------------------------------------------------------
 
 
-def found(text: str, stands: bool = True) -> View:
+def found(text: str, stands: bool = True) -> NcclView:
     view = nccl_ras.read(text, rank_of)
     assert view is not None
     return view._replace(stands=stands)
@@ -192,9 +192,9 @@ os.write(1, b'ready\\n')
 ASLEEP = f"{RANK}time.sleep(10**6)"
 
 
-def view_of(job: Job) -> View | None:
+def view_of(job: Job) -> NcclView | None:
     pids = [process.pid for process in job.processes]
-    views: list[View] = []
+    views: list[NcclView] = []
     nccl_ras.watch(pids, {pid: number for number, pid in enumerate(pids)}, views.append)
     return views[-1] if views else None
 

@@ -9,22 +9,24 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.probe import npu_smi
-from ftrun.helpers.probe.npu_smi import Chip, Ecc, Health, Process, Reading
+from ftrun.helpers.probe.npu_smi import Chip, ChipHealth, ChipProcess, ChipReading, Ecc
 from support.device.npu_smi import FakeNpuSmi
 
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "npu-smi"
 MIB = 1 << 20
 CODES = ("A4025021", "8C03A000", "8C084E00")
-NOTHING = (Reading(), None, Health(), None, Ecc())
+NOTHING = (ChipReading(), None, ChipHealth(), None, Ecc())
 # The values in the real outputs, by chip; the others have none.
 VALUES: dict[str, dict[int | None, tuple[object, ...]]] = {
     "910A__23.0.5__info_-t_ecc.txt": {0: (*NOTHING[:4], Ecc(0, 0))},
-    "910A__23.0.5__info_-t_health_OK.txt": {None: (Reading(), None, Health("ok", ()), None, Ecc())},
-    "910A__23.0.5__info_-t_usages.txt": {0: (Reading(0, 0, None, None, 0, 32768 * MIB), *NOTHING[1:])},
-    "910A__23.0.5__info_-t_usages__tabs.txt": {0: (Reading(0, 0, None, None, 0, 31129 * MIB), *NOTHING[1:])},
-    "910A__23.0.7__info_-t_health_ALARM_3codes.txt": {None: (Reading(), None, Health("Alarm", CODES), None, Ecc())},
-    "910_A3__fixture__info_-t_usages_two_chips.txt": {chip: (Reading(0), *NOTHING[1:]) for chip in (0, 1)},
-    "950__info_-t_common.txt": {None: (Reading(0, None, 298.6, 100), *NOTHING[1:])},
+    "910A__23.0.5__info_-t_health_OK.txt": {None: (ChipReading(), None, ChipHealth("ok", ()), None, Ecc())},
+    "910A__23.0.5__info_-t_usages.txt": {0: (ChipReading(0, 0, None, None, 0, 32768 * MIB), *NOTHING[1:])},
+    "910A__23.0.5__info_-t_usages__tabs.txt": {0: (ChipReading(0, 0, None, None, 0, 31129 * MIB), *NOTHING[1:])},
+    "910A__23.0.7__info_-t_health_ALARM_3codes.txt": {
+        None: (ChipReading(), None, ChipHealth("Alarm", CODES), None, Ecc())
+    },
+    "910_A3__fixture__info_-t_usages_two_chips.txt": {chip: (ChipReading(0), *NOTHING[1:]) for chip in (0, 1)},
+    "950__info_-t_common.txt": {None: (ChipReading(0, None, 298.6, 100), *NOTHING[1:])},
     "950__info_-t_current-fault-event.txt": {
         None: (
             *NOTHING[:3],
@@ -33,11 +35,13 @@ VALUES: dict[str, dict[int | None, tuple[object, ...]]] = {
         )
     },
     "950__info_-t_ecc.txt": {None: (*NOTHING[:4], Ecc(0, 0))},
-    "950__info_-t_health.txt": {None: (Reading(), None, Health("ok", ()), None, Ecc())},
-    "950__info_-t_power.txt": {None: (Reading(power=296.5), *NOTHING[1:])},
-    "950__info_-t_proc-mem.txt": {None: (Reading(), (Process(395864, "power_test"),), Health(), None, Ecc())},
+    "950__info_-t_health.txt": {None: (ChipReading(), None, ChipHealth("ok", ()), None, Ecc())},
+    "950__info_-t_power.txt": {None: (ChipReading(power=296.5), *NOTHING[1:])},
+    "950__info_-t_proc-mem.txt": {
+        None: (ChipReading(), (ChipProcess(395864, "power_test"),), ChipHealth(), None, Ecc())
+    },
     "950__info_-t_usages.txt": {
-        None: (Reading(0, 3, None, None, round(131072 * MIB * 0.03), 131072 * MIB), *NOTHING[1:])
+        None: (ChipReading(0, 3, None, None, round(131072 * MIB * 0.03), 131072 * MIB), *NOTHING[1:])
     },
 }
 MAPPED = {
@@ -109,10 +113,10 @@ def test_chip_that_fails_has_no_values_of_the_next_chip() -> None:
 
 def test_chips_in_one_paragraph_have_no_values() -> None:
     text = "Aicore Usage Rate(%) : 7\nChip ID : 0\nAicore Usage Rate(%) : 9\nChip ID : 1\n"
-    assert all(npu_smi.reading(lines) == Reading() for lines in npu_smi.blocks(text).values())
+    assert all(npu_smi.reading(lines) == ChipReading() for lines in npu_smi.blocks(text).values())
 
 
-def reading(text: str) -> Reading:
+def reading(text: str) -> ChipReading:
     (lines,) = npu_smi.blocks(text).values()
     return npu_smi.reading(lines)
 
@@ -120,22 +124,25 @@ def reading(text: str) -> Reading:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Aicore Usage Rate(%) : 7\n\nChip Name : mcu\nNPU Real-time Power(W) : 12.5\n", Reading(util=7)),
-        ("HBM Capacity(MB) : 0\nAicore Usage Rate(%) : 7\n\nAicore Usage Rate(%) : 9\n", Reading(7, memory_total=0)),
-        ("Aicore Usage Rate(%) : 3\nAivector Usage Rate(%) : 88\nAicpu Usage Rate(%) : 99\n", Reading(util=88)),
-        ("Aicore Usage Rate(%) : 3\nNPU Utilization(%) : 40\n", Reading(util=40)),
-        ("Aicore Usage Rate(%) : 3\nVectorcore Usage Rate(%) : 61\n", Reading(util=61)),  # of a 310P
+        ("Aicore Usage Rate(%) : 7\n\nChip Name : mcu\nNPU Real-time Power(W) : 12.5\n", ChipReading(util=7)),
+        (
+            "HBM Capacity(MB) : 0\nAicore Usage Rate(%) : 7\n\nAicore Usage Rate(%) : 9\n",
+            ChipReading(7, memory_total=0),
+        ),
+        ("Aicore Usage Rate(%) : 3\nAivector Usage Rate(%) : 88\nAicpu Usage Rate(%) : 99\n", ChipReading(util=88)),
+        ("Aicore Usage Rate(%) : 3\nNPU Utilization(%) : 40\n", ChipReading(util=40)),
+        ("Aicore Usage Rate(%) : 3\nVectorcore Usage Rate(%) : 61\n", ChipReading(util=61)),  # of a 310P
         (
             "DDR Capacity(MB) : 1000\nDDR Usage Rate(%) : 50\nHBM Capacity(MB) : 0\nHBM Usage Rate(%) : 7\n",
-            Reading(memory_used=500 * MIB, memory_total=1000 * MIB),
+            ChipReading(memory_used=500 * MIB, memory_total=1000 * MIB),
         ),
         (
             "Aicore Usage Rate(%) : 255\nNPU Real-time Power(W) : 178,5\nAicore curFreq(MHZ) : 1,650\n",
-            Reading(power=178.5),
+            ChipReading(power=178.5),
         ),
     ],
 )
-def test_reading(text: str, expected: Reading) -> None:
+def test_reading(text: str, expected: ChipReading) -> None:
     assert reading(text) == expected
 
 
@@ -152,10 +159,10 @@ def test_is_unparsed(kind: str) -> None:
 )
 def test_text_that_is_no_number_is_none(value: str) -> None:
     keys = ("Aicore Usage Rate(%)", "HBM Capacity(MB)", "HBM Usage Rate(%)", "NPU Real-time Power(W)")
-    assert reading("".join(f"\t{key:<30} : {value}\r\n" for key in keys)) == Reading()
+    assert reading("".join(f"\t{key:<30} : {value}\r\n" for key in keys)) == ChipReading()
 
 
-def processes(text: str) -> tuple[Process, ...] | None:
+def processes(text: str) -> tuple[ChipProcess, ...] | None:
     (lines,) = npu_smi.blocks(text).values()
     return npu_smi.processes(lines)
 
@@ -168,13 +175,13 @@ def test_processes() -> None:
         "\tProcess id:7 Process name:x Process memory(MB):NA\n"
         "\tProcess id:- Process name:y Process memory(MB):1\n"
     )
-    expected = (Process(812, "a name: b"), Process(4194304, ""), Process(7, "x"))
+    expected = (ChipProcess(812, "a name: b"), ChipProcess(4194304, ""), ChipProcess(7, "x"))
     assert processes(text) == expected
     assert processes("\tNo process in device.\n") == ()
     assert processes("Failed to query npu chip: 0 info.\n") is None
 
 
-def health(text: str) -> Health:
+def health(text: str) -> ChipHealth:
     (lines,) = npu_smi.blocks(text).values()
     return npu_smi.health(lines)
 
@@ -187,14 +194,14 @@ def test_codes() -> None:
         "\n"
         "\t                               : node type=SoC: L2\n"
     )
-    assert health(text) == Health("Critical", ("80E01801", "80E18402"))
+    assert health(text) == ChipHealth("Critical", ("80E01801", "80E18402"))
 
 
 def test_unknown_health_is_not_ok() -> None:
-    assert health("Health : OK\n") == Health("ok", None)  # of a whole card: without codes
-    assert health("Health Status : UNKNOWN\nError Code : NA\n") == Health("UNKNOWN", ())
-    assert health("Health Status : NA\nError Code : ???\n") == Health(None, None)
-    assert health('Failed to query "health" info.\n') == Health(None, None)
+    assert health("Health : OK\n") == ChipHealth("ok", None)  # of a whole card: without codes
+    assert health("Health Status : UNKNOWN\nError Code : NA\n") == ChipHealth("UNKNOWN", ())
+    assert health("Health Status : NA\nError Code : ???\n") == ChipHealth(None, None)
+    assert health('Failed to query "health" info.\n') == ChipHealth(None, None)
 
 
 def test_fault_events() -> None:

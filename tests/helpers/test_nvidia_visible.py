@@ -2,7 +2,7 @@
 
 import pytest
 
-from ftrun.helpers.probe.visible import Gpu, Mig, has_positions, selected
+from ftrun.helpers.probe.nvidia import Gpu, Mig, has_positions, selected
 
 GPUS = [Gpu(0, "GPU-8932f937-d72c"), Gpu(1, "GPU-8932f001-0000"), Gpu(3, "GPU-b2210207-2f27")]
 MIGS = ("MIG-11111111-1", "MIG-11222222-2", "MIG-33333333-3")

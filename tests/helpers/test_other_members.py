@@ -14,7 +14,7 @@ from ftrun.helpers.messenger import group_waits
 from ftrun.helpers.messenger.group_waits import CoordinatorWaits, MemberWaits
 from ftrun.messages import group_waits as messages
 from ftrun.messages.codec import Malformed
-from ftrun.messages.group_waits import Membership
+from ftrun.messages.group_waits import LookMembership
 from ftrun.messages.peers import MemberAddress
 from waitproof import group_waits as seen_here
 from waitproof.group_waits import GroupWaits
@@ -86,7 +86,7 @@ class Pair:
 
     def look(self, member: int, found: Proof) -> tuple[Proof, bool]:
         """What the next look of this member answers, while the messengers work."""
-        others = OtherMembers(Membership(str(self.folders[member]), member, 2, self.epoch))
+        others = OtherMembers(LookMembership(str(self.folders[member]), member, 2, self.epoch))
         return others.ask(found, Facts(1, {100 + member: member}, (100 + member,)), lambda _: self.pass_on())
 
 
@@ -141,7 +141,7 @@ def test_the_proof_of_an_earlier_start_is_none(two: Pair) -> None:
 
 
 def test_without_messengers_nothing_is_proved(two: Pair) -> None:
-    others = OtherMembers(Membership(str(two.folders[1]), 1, 2, 3))
+    others = OtherMembers(LookMembership(str(two.folders[1]), 1, 2, 3))
     found, again = others.ask(seen(1), Facts(1), lambda _: None)
     assert (found.open_reason is None, again) == (False, False)
 
@@ -177,7 +177,7 @@ def test_a_damaged_file_is_a_problem_and_nothing_else(two: Pair) -> None:
     two.pass_on()
     assert len(two.lines.problems) == 1
     assert two.to_zero == []
-    assert OtherMembers(Membership(str(two.folders[1]), 1, 2, 3)).apply(seen(1), Facts(1)).open_reason is not None
+    assert OtherMembers(LookMembership(str(two.folders[1]), 1, 2, 3)).apply(seen(1), Facts(1)).open_reason is not None
 
 
 def test_the_values_of_the_proof_are_those_that_are_sent() -> None:

@@ -80,12 +80,12 @@ class Forwarding:
         return found[number - 1]
 
     def attempt(self, number: int, mono: float | None = None) -> None:
-        self.ask(ask="attempt", number=number, mono=mono or time.monotonic())
+        self.ask(ask="attempt_begins", number=number, mono=mono or time.monotonic())
 
     def tail(self) -> list[str]:
-        asked = sum(line["event"] == "tail" for line in self.events)
+        asked = sum(line["event"] == "last_lines" for line in self.events)
         self.ask(ask="get_tail")
-        lines: list[str] = self.event("tail", asked + 1)["lines"]
+        lines: list[str] = self.event("last_lines", asked + 1)["lines"]
         return lines
 
     def write(self, data: bytes, stream: int = 1) -> None:
@@ -230,7 +230,7 @@ def test_the_last_lines_include_what_is_still_in_the_pipe(tmp_path: Path) -> Non
         helper.write(b"error\n", 2)
         helper.ask(ask="get_tail")
         os.kill(helper.pid, signal.SIGCONT)
-        assert {"error", "last"} < set(helper.event("tail", 2)["lines"])
+        assert {"error", "last"} < set(helper.event("last_lines", 2)["lines"])
 
 
 def test_the_last_lines_do_not_wait_for_a_reader(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_an_attempt_that_is_announced_before_its_output_is_marked_before_it(tmp_
 
 
 @pytest.mark.parametrize(
-    "line", [b"{", b"[]", b'{"ask": "wonder"}', b'{"ask": "attempt", "number": 1}', b"\xff", b"[" * 9000]
+    "line", [b"{", b"[]", b'{"ask": "wonder"}', b'{"ask": "attempt_begins", "number": 1}', b"\xff", b"[" * 9000]
 )
 def test_a_malformed_request_is_a_problem(tmp_path: Path, line: bytes) -> None:
     with forwarding(tmp_path, null()) as helper:
@@ -331,7 +331,7 @@ def test_a_reply_is_never_too_long_for_pid_1(content: bytes) -> None:
     made = Tail()
     for _ in range(100):
         made.add(0.0, 1, content * 300 + b"\n" + content * 500)
-    assert len(json.dumps({"event": "tail", "lines": made.lines()})) < LINE_LIMIT / 2
+    assert len(json.dumps({"event": "last_lines", "lines": made.lines()})) < LINE_LIMIT / 2
     assert sum(map(len, made.lines())) <= SIZE
 
 
@@ -415,7 +415,7 @@ def test_a_fifo_may_get_a_new_reader(tmp_path: Path) -> None:
         helper.end()
         assert helper.wait() == 0
         assert reader.all() == b"hello again"
-        assert [line["event"] for line in helper.events] == ["tail", "tail"]
+        assert [line["event"] for line in helper.events] == ["last_lines", "last_lines"]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "fifo", "socket"])

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from ftrun.core.rules.stragglers import Pace, Slowness, stragglers
-from ftrun.helpers.messenger import main_threads
-from ftrun.helpers.messenger.main_threads import MainThread, Used, uses_accelerator
-from ftrun.helpers.messenger.paces import Paces
+from ftrun.helpers.messenger.paces import MainThread, Paces, ThreadUse, uses_accelerator
 from ftrun.host import procfs
 from ftrun.messages.messenger import Straggler
-from ftrun.records import paces
+from ftrun.records import steps
 from ftrun_hooks import layout as at
 from support.runs import wait_for
 
@@ -89,11 +87,13 @@ def test_the_file_is_read_by_the_views(run_dir: Path) -> None:
     for now in range(1, 60):
         watch.due = 0.0
         watch.follow(lambda now=now: [slot(0, now, now, pid=1)], 4, float(now))  # type: ignore[misc]
-    assert paces.read(str(run_dir), 4, 60.0) == {(0, 1): Pace(1.0)}
-    assert paces.read(str(run_dir), 3, 60.0) == paces.read(str(run_dir), 4, 90.0) == {}, "another attempt, or old"
+    assert steps.measured_paces(str(run_dir), 4, 60.0) == {(0, 1): Pace(1.0)}
+    assert steps.measured_paces(str(run_dir), 3, 60.0) == steps.measured_paces(str(run_dir), 4, 90.0) == {}, (
+        "another attempt, or old"
+    )
     for damage in ("", "[", "[]", '{"mono": 60, "attempt": 4}', '{"mono": 60, "attempt": 4, "ranks": [{"rank": 0}]}'):
         (run_dir / "paces.json").write_text(damage)
-        assert paces.read(str(run_dir), 4, 60.0) == {}
+        assert steps.measured_paces(str(run_dir), 4, 60.0) == {}
 
 
 # --- the work of a rank ---------------------------------------------------------------------------------------------
@@ -102,17 +102,17 @@ def test_the_file_is_read_by_the_views(run_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("used", "share"),
     [
-        (Used(), None),
-        (Used(10.0, 10.0), 1.0),
-        (Used(10.0, 4.0, futex=30), 0.4),
-        (Used(10.0, 4.0, other=30), 1.0),
-        (Used(10.0, 4.0, futex=15, other=15), 0.7),
-        (Used(10.0, 4.0), None),  # it is blocked, and where is not visible
-        (Used(10.0, 9.5), 1.0),
-        (Used(10.0, 11.0, futex=1), 1.0),
+        (ThreadUse(), None),
+        (ThreadUse(10.0, 10.0), 1.0),
+        (ThreadUse(10.0, 4.0, futex=30), 0.4),
+        (ThreadUse(10.0, 4.0, other=30), 1.0),
+        (ThreadUse(10.0, 4.0, futex=15, other=15), 0.7),
+        (ThreadUse(10.0, 4.0), None),  # it is blocked, and where is not visible
+        (ThreadUse(10.0, 9.5), 1.0),
+        (ThreadUse(10.0, 11.0, futex=1), 1.0),
     ],
 )
-def test_the_share_of_work(used: Used, share: float | None) -> None:
+def test_the_share_of_work(used: ThreadUse, share: float | None) -> None:
     assert used.share == (share if share is None else pytest.approx(share))
 
 
@@ -154,14 +154,14 @@ def test_where_the_kernel_shows_no_call_its_function_is_used(monkeypatch: pytest
     thread.glance()
     content["wchan"] = b"0"  # it runs, or this is hidden
     thread.glance()
-    assert thread.used(2.0) == Used(2.0, 0.0, 1, 1)
+    assert thread.used(2.0) == ThreadUse(2.0, 0.0, 1, 1)
     content["schedstat"] = b"0 0 0"
     assert MainThread(7).used(2.0) is None
 
 
 def test_a_process_that_has_opened_an_accelerator_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not uses_accelerator(os.getpid())
-    monkeypatch.setattr(main_threads, "ACCELERATORS", (f"{tmp_path}/nvidia",))
+    monkeypatch.setattr("ftrun.helpers.messenger.paces.ACCELERATORS", (f"{tmp_path}/nvidia",))
     with open(tmp_path / "nvidia0", "w"):
         assert uses_accelerator(os.getpid())
     assert uses_accelerator(2**22 + 1), "not known"
@@ -240,7 +240,7 @@ def test_the_rank_for_which_the_others_wait_in_a_collective_is_found(job: Job, r
         now = time.monotonic()
         watch.follow(job.slots, 1, now)
         found.clear()
-        found.update(stragglers({rank: pace for (rank, _), pace in paces.read(str(run_dir), 1, now).items()}))
+        found.update(stragglers({rank: pace for (rank, _), pace in steps.measured_paces(str(run_dir), 1, now).items()}))
         return [*found] == [1]
 
     wait_for(only_rank_1, "the straggler", timeout=180)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.helpers.output.prefixed import LONGEST, PrefixedRelay
-from ftrun.helpers.output.relay import Relay
+from ftrun.helpers.output.relay import LONGEST, PrefixedRelay, Relay
 from ftrun.host.output_pipes import NUMBERS
 
 

@@ -193,7 +193,7 @@ class Sampler(HelperProcess):
         super().__init__("sampler", str(period))
 
     def tree(self, root: int, *spared: int) -> None:
-        self.ask(ask="tree", root=root, spared=spared)
+        self.ask(ask="sampled_tree", root=root, spared=spared)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from ftrun.helpers.shared_folder import ForeignContent
 from ftrun.helpers.state_store import contents
-from ftrun.messages.state_store import Fault
+from ftrun.messages.state_store import StoredFault
 from support.helper_process import HelperProcess
 from support.runs import MOUNTS, need_mounts, wait_for
 
@@ -56,7 +56,7 @@ def codes(entries: Entry) -> list[str]:
 
 
 def _history(state_store: HelperProcess) -> Entry:
-    line = state_store.event("history")
+    line = state_store.event("stored_history")
     return {name: line[name] for name in ("faults", "schedules")}
 
 
@@ -269,7 +269,7 @@ def lacking(entry: Entry, name: str) -> Entry:
     return {key: value for key, value in entry.items() if key != name}
 
 
-NAMES = [name for name in Fault._fields if name not in Fault._field_defaults]
+NAMES = [name for name in StoredFault._fields if name not in StoredFault._field_defaults]
 BAD_FAULTS: list[object] = [
     *(lacking(fault(7), name) for name in NAMES),
     *(fault(7) | {name: [1] if name in ("wall", "mono") else True} for name in NAMES),
@@ -417,7 +417,7 @@ def test_it_waits_for_the_lock_of_another(tmp_path: Path) -> None:
         assert state_store.read(0.3)
         assert not (tmp_path / "history.json").exists()
         fcntl.lockf(lock, fcntl.LOCK_UN)
-        state_store.event("history")
+        state_store.event("stored_history")
         assert codes(kept(tmp_path)) == ["C1"]
         assert state_store.problems == []
 
@@ -428,7 +428,7 @@ def test_pending_requests_are_completed_when_stdin_ends(tmp_path: Path) -> None:
         for number in range(30):
             state_store.ask(ask="keep", faults=[fault(number)], schedule=None)
         assert state_store.end() == 0
-        assert sum(line["event"] == "history" for line in state_store.lines) == 31
+        assert sum(line["event"] == "stored_history" for line in state_store.lines) == 31
     assert len(kept(tmp_path)["faults"]) == 30
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from ftrun.core.group import membership
 from ftrun.core.group.losses import LossWait
-from ftrun.helpers.messenger.group_view import CoordinatorSide
-from ftrun.helpers.messenger.view_delivery import BURST, RATE, ViewDelivery
+from ftrun.helpers.messenger.group_view import BURST, RATE, CoordinatorSide, ViewDelivery
 from ftrun.messages import group_view as messages
 from ftrun.messages.group_view import GroupView
 from helpers.test_view_messages import Connection, Lines, address, row

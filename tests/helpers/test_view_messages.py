@@ -181,7 +181,7 @@ def test_a_rank_that_is_slow_against_the_ranks_of_all_members_is_marked(run_dir:
 
     def marked(now: float, *times: float) -> list[tuple[int, int, float, float]]:
         for member, seconds in enumerate(times, 1):
-            paces = (messages.Pace(7, seconds, "d"), messages.Pace(8, 1.0))
+            paces = (messages.RankPace(7, seconds, "d"), messages.RankPace(8, 1.0))
             side.receive(member, messages.ROW, messages.dump(row(member, paces=paces)), now)
         side.process(now + 2, known, lambda: {1: Connection(), 2: Connection()})
         view = messages.load(GroupView, (run_dir / messages.FILE).read_bytes())
@@ -238,7 +238,10 @@ def test_ranks_in_lockstep_are_compared_over_all_members_by_their_work(run_dir: 
     later = time.monotonic() + 1000
     for now in (later, later + 61):
         for member, work in ((1, 0.7), (2, 0.98)):
-            paces = (messages.Pace(2 * member, 1.0, f"d{member}", work), messages.Pace(2 * member + 1, 1.0, "", 0.7))
+            paces = (
+                messages.RankPace(2 * member, 1.0, f"d{member}", work),
+                messages.RankPace(2 * member + 1, 1.0, "", 0.7),
+            )
             side.receive(member, messages.ROW, messages.dump(row(member, paces=paces)), now)
         side.process(now + 2, known, lambda: {1: Connection(), 2: Connection()})
     view = messages.load(GroupView, (run_dir / messages.FILE).read_bytes())

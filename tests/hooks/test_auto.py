@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.beat_file import HOUSE, BeatDir
-from support.pythons import NEW, version
+from support.pythons import EXTREMES, NEW, version
+from support.short import quick
 
 HOOKS = HOUSE / "hooks" / "ftrun_hooks"
 TORCH = {
@@ -125,7 +126,7 @@ def test_steps_are_rounds_of_optimizers(program: Program) -> None:
     assert program.each(STEPS, ROUNDS) == [steps.split() for steps in ROUNDS.values()]
 
 
-@pytest.mark.parametrize("python", NEW, ids=version)
+@pytest.mark.parametrize("python", quick(NEW, EXTREMES, ids=version))
 def test_automatic_heartbeats_work_under_every_python(program: Program, python: Path) -> None:
     code = f"{START}{LOADER}torch.save(len, ''); one.step(); list(Loader(1)); one.step(); torch.save(len, '')"
     assert program.run(code.replace("; from support import beat_file", ""), str(python)).stderr == ""

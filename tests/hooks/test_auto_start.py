@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from support.beat_file import HOUSE, BeatDir
-from support.pythons import FOUND, NEW, OLD, version
+from support.pythons import EXTREMES, FOUND, NEW, OLD, version
+from support.short import quick
 
 AUTO = HOUSE / "hooks" / "ftrun_hooks" / "auto"
 SOURCE = AUTO / "sitecustomize.py"
@@ -50,7 +51,7 @@ def test_a_program_without_torch_runs_unchanged_in_every_form(beats: BeatDir, tm
         assert shown == without
 
 
-@pytest.mark.parametrize("python", [NEW[0], *FOUND], ids=version)
+@pytest.mark.parametrize("python", quick([NEW[0], *FOUND], [*EXTREMES, *OLD], ids=version))
 def test_a_program_runs_unchanged_under_every_python(beats: BeatDir, tmp_path: Path, python: Path) -> None:
     """Before 3.8 there is not even a finder."""
     code = SHOW + (FINDERS if python in OLD else "")
@@ -116,7 +117,7 @@ def test_sitecustomize_in_site_packages_and_usercustomize_run_unchanged(beats: B
     assert shown == without
 
 
-@pytest.mark.parametrize("python", NEW, ids=version)
+@pytest.mark.parametrize("python", quick(NEW, EXTREMES, ids=version))
 def test_the_hooks_are_found_through_a_link_where_the_bytecode_is_kept(beats: BeatDir, python: Path) -> None:
     """They are not installed.  The link is beside the beat file, and the bytecode is kept even without permission."""
     link = beats.folder / "python"

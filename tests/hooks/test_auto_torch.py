@@ -105,7 +105,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 class Numbers(Dataset):
     def __len__(self): return 4
     def __getitem__(self, i):
-        own_slot = sys.modules['ftrun_hooks._slot'].own_slot
+        own_slot = sys.modules['ftrun_hooks._beat'].own_slot
         in_worker = os.environ['MAIN'] != str(os.getpid())
         return i + 100 * in_worker + 1000 * (own_slot.words is None and not own_slot.settled)
 class Stream(IterableDataset):
@@ -285,8 +285,8 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 @pytest.mark.parametrize(
     ("code", "words", "step", "error", "rank"),
     [
-        # Here the ranks need not import PyTorch again; tests/cli/test_failing.py has ranks under torchrun in the gate.
-        pytest.param(FORKED, (), 3, "ProcessRaisedException", "", id="forked"),
+        # tests/cli/test_failing.py has ranks under torchrun in the gate.
+        pytest.param(FORKED, (), 3, "ProcessRaisedException", "", id="forked", marks=pytest.mark.slow),
         pytest.param(LAUNCHED, TORCHRUN, 6, "ChildFailedError", "rank 1: ", id="launched", marks=pytest.mark.slow),
         pytest.param(SPAWNED, (), 3, "ProcessRaisedException", "", id="spawned", marks=pytest.mark.slow),
     ],

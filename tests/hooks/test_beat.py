@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.beat_file import MAGIC, BeatDir, Slot
-from support.pythons import NEW, version
+from support.pythons import EXTREMES, NEW, version
+from support.short import quick
 
 SHOW = "import json; from support import beat_file; show = lambda rank=0: print(json.dumps(beat_file.slot(rank)))\n"
 
@@ -157,7 +158,7 @@ def test_done_is_reported_at_a_clean_exit_and_not_at_a_crash(beats: BeatDir, end
     assert ran.stdout == ("mine\n" if "mine" in end else "")
 
 
-@pytest.mark.parametrize("python", NEW, ids=version)
+@pytest.mark.parametrize("python", quick(NEW, EXTREMES, ids=version))
 def test_the_hooks_work_under_every_python(beats: BeatDir, python: Path) -> None:
     code = "@ft.section('a', '1m')\ndef f(): ft.beat(1)\nf(); ft.checkpoint(2, 'x'); ft.attempt()"
     ran = beats.run(code, str(python))

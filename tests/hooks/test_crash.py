@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core.rules import crash_stack
+from ftrun.core.rules import crash_causes
 from ftrun.host import tracebacks
 from support.runs import HOUSE
 from waitproof import handled
@@ -71,7 +71,7 @@ def test_the_program_finds_its_modules_as_without_it(tmp_path: Path) -> None:
 
 def test_malformed_stacks_are_none() -> None:
     for text in ("", "Fatal Python error: x", "Fatal Python error: x\n\nCurrent thread 0x1 (most recent):\n  torn"):
-        assert crash_stack.parsed(text) is None
+        assert crash_causes.parsed_crash(text) is None
 
 
 def caught(text: str) -> int:

@@ -15,7 +15,8 @@ from ftrun.host import tracebacks
 from support.beat_file import HOUSE, BeatDir
 from support.containers import Starter
 from support.containers import start as start
-from support.pythons import NEW, version
+from support.pythons import EXTREMES, NEW, version
+from support.short import quick
 
 AUTO = HOUSE / "hooks" / "ftrun_hooks" / "auto"
 Ended = tuple[int, str, str]
@@ -37,7 +38,7 @@ def one(beats: BeatDir) -> Traceback:
     return found
 
 
-@pytest.mark.parametrize("python", NEW, ids=version)
+@pytest.mark.parametrize("python", quick(NEW, EXTREMES, ids=version))
 def test_an_exception_is_recorded_and_shown_unchanged(beats: BeatDir, tmp_path: Path, python: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -72,7 +73,7 @@ def test_an_exception_is_recorded_and_shown_unchanged(beats: BeatDir, tmp_path: 
     )
 
 
-@pytest.mark.parametrize("python", [NEW[0], *NEW[1:2], *NEW[2:][-1:]], ids=version)  # this one, the oldest, the newest
+@pytest.mark.parametrize("python", EXTREMES, ids=version)
 def test_exceptions_in_children_of_multiprocessing_are_recorded(beats: BeatDir, tmp_path: Path, python: Path) -> None:
     script = tmp_path / "starts.py"
     script.write_text(
@@ -93,7 +94,7 @@ def test_exceptions_in_children_of_multiprocessing_are_recorded(beats: BeatDir, 
     assert [found.thrown.own for found in left(beats)] == ["starts.py:2 in raises"] * 6
 
 
-@pytest.mark.parametrize("python", NEW, ids=version)
+@pytest.mark.parametrize("python", quick(NEW, EXTREMES, ids=version))
 def test_an_excepthook_of_the_program_works_and_that_of_the_hooks_is_not_visible(beats: BeatDir, python: Path) -> None:
     code = (
         "import sys; print(sys.excepthook is sys.__excepthook__, 'atexit' in sys.modules, sorted(sys.modules))\n"

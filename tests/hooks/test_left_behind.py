@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from ftrun_hooks import _leftovers, _torch_adapter
-from ftrun_hooks._leftovers import Leftovers
-from ftrun_hooks._rendezvous import Rendezvous
+from ftrun_hooks import _recover, _torch_adapter
+from ftrun_hooks._recover import Leftovers, Rendezvous
 
 
 class State:
@@ -31,7 +30,7 @@ def collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     def collect() -> None:
         made.append(gc.collect())
 
-    monkeypatch.setattr(_leftovers, "gc", SimpleNamespace(collect=collect))
+    monkeypatch.setattr(_recover, "gc", SimpleNamespace(collect=collect))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False)))
     gc.collect()
     gc.disable()
@@ -107,7 +106,7 @@ def test_memory_of_a_device_that_remains_is_collected_once(
 def test_without_a_look_at_the_sockets_it_collects(collections: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     left = Leftovers()
     left.begin()
-    monkeypatch.setattr(_leftovers, "_sockets", lambda: None)
+    monkeypatch.setattr(_recover, "_sockets", lambda: None)
     left.collect()
     assert len(collections) == 1
 
@@ -153,7 +152,7 @@ def test_a_rank_that_waited_in_vain_waits_never_again(rank: socket.socket, monke
     with rank:
         meeting = Rendezvous()
         meeting.note()
-        monkeypatch.setattr("ftrun_hooks._rendezvous.LONGEST", 0.05)
+        monkeypatch.setattr("ftrun_hooks._recover.LONGEST_WAIT", 0.05)
         meeting.wait(is_over)
         before = len(asked)
         meeting.wait(is_over)

@@ -23,6 +23,7 @@ from support.beat_file import HOUSE, BeatDir
 PACKAGES = ("lightning", "pytorch_lightning")
 FOUND = [name for name in PACKAGES if importlib.util.find_spec(name) is not None]
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.torch,
     pytest.mark.skipif(not FOUND, reason="Lightning is not installed: pip install 'ftrun[lightning]'"),
 ]
@@ -35,7 +36,7 @@ def program(folder: Path, package: str) -> dict[str, Any]:
     plugins = importlib.import_module(f"{pl.__name__}.plugins.io")
     tuner = importlib.import_module(f"{pl.__name__}.tuner")
     from ftrun_hooks import lightning as hooks
-    from ftrun_hooks._slot import own_slot
+    from ftrun_hooks._beat import own_slot
 
     beat_dir = Path(os.environ.pop("FTRUN_BEAT_DIR"))
     notes: list[str] = []

@@ -8,7 +8,7 @@ from support.runs import HOUSE
 JOIN = """
 import os, runpy, sys
 Standby = runpy.run_path(f"{sys.argv[1]}/_parked.py")["Standby"]
-Missing = runpy.run_path(f"{sys.argv[1]}/_import_watch.py")["Missing"]
+Missing = runpy.run_path(f"{sys.argv[1]}/_parked.py")["Missing"]
 if (pid := os.fork()) == 0:
     os.setpgid(0, 0)
     os._exit(0)

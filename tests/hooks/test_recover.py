@@ -189,7 +189,7 @@ def test_no_moment_is_wrong_for_an_interruption(beats: BeatDir, ranks: list[Rank
 
 def test_the_first_heartbeat_is_not_lost_by_an_interruption(beats: BeatDir, ranks: list[Rank]) -> None:
     code = """
-import ftrun_hooks._slot as slot, time
+import ftrun_hooks._beat as slot, time
 claim = slot.Slot._claim
 def slow(self, rank):
     print("claiming", flush=True)

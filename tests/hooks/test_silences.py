@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun_hooks import layout as at
-from ftrun_hooks._silences import Silences, awake
+from ftrun_hooks._beat import Silences, awake
 from support.beat_file import BeatDir
 
 MS = 1_000_000
@@ -81,7 +81,7 @@ clock = [10**15]
 _beat.monotonic_ns = _section.monotonic_ns = lambda: clock[0]
 def wait(seconds): clock[0] += int(seconds * 10**9)
 ft.beat(0)
-from ftrun_hooks._slot import own_slot
+from ftrun_hooks._beat import own_slot
 own_slot.moved_at = clock[0]
 for step in range(1, 200):
     with ft.section("evaluation"): wait(100)
@@ -120,18 +120,18 @@ def test_a_long_silence_waits_until_the_supervisor_has_recorded_a_freeze(beats: 
     """It is digested with the batch after the one in which it ended."""
     code = """
 import time
-from ftrun_hooks import _beat, _slot
+from ftrun_hooks import _beat
 clock = [time.monotonic_ns()]
-_beat.monotonic_ns = _slot.monotonic_ns = lambda: clock[0]
+_beat.monotonic_ns = lambda: clock[0]
 for step in range(1, 100):
     clock[0] += 10**6; ft.beat(step)
 clock[0] += 45 * 10**9; ft.beat(100)
-print(_slot.own_slot.words[15] // 10**6, _slot.own_slot.words[16] // 10**6)
-_slot.own_slot.header[16], _slot.own_slot.header[17] = clock[0] - 44 * 10**9, clock[0]
+print(_beat.own_slot.words[15] // 10**6, _beat.own_slot.words[16] // 10**6)
+_beat.own_slot.header[16], _beat.own_slot.header[17] = clock[0] - 44 * 10**9, clock[0]
 clock[0] += 3 * 10**9
 for step in range(101, 201):
     clock[0] += 10**6; ft.beat(step)
-print(_slot.own_slot.words[16] // 10**6)
+print(_beat.own_slot.words[16] // 10**6)
 """
     result = beats.run(code)
     assert result.stderr == ""

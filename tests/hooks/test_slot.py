@@ -138,7 +138,7 @@ def test_a_forked_child_of_another_rank_claims_its_own_slot(beats: BeatDir) -> N
 
 def test_a_child_forked_while_a_thread_holds_the_lock_can_beat(beats: BeatDir) -> None:
     ran = beats.run(
-        "import os, threading\nfrom ftrun_hooks._slot import own_slot\nft.beat()\n"
+        "import os, threading\nfrom ftrun_hooks._beat import own_slot\nft.beat()\n"
         "held, go = threading.Event(), threading.Event()\n"
         "def hold():\n with own_slot.lock: held.set(); go.wait()\n"
         "t = threading.Thread(target=hold); t.start(); held.wait()\n"
@@ -151,7 +151,7 @@ def test_a_child_forked_while_a_thread_holds_the_lock_can_beat(beats: BeatDir) -
 
 def test_a_beat_of_another_thread_during_the_first_claim_is_not_lost(beats: BeatDir) -> None:
     ran = beats.run(
-        "import threading\nfrom ftrun_hooks._slot import Slot\n"
+        "import threading\nfrom ftrun_hooks._beat import Slot\n"
         "inside, go, claim = threading.Event(), threading.Event(), Slot._claim\n"
         "def slow(slot, rank): inside.set(); go.wait(); claim(slot, rank)\n"
         "Slot._claim = slow\n"
@@ -175,7 +175,7 @@ def test_a_thread_that_forks_is_the_main_thread_of_the_child(beats: BeatDir) -> 
 
 def test_processes_that_claim_one_rank_together_get_a_slot_each(beats: BeatDir) -> None:
     ran = beats.run(
-        "import os\nfrom ftrun_hooks._slot import own_slot\n"
+        "import os\nfrom ftrun_hooks._beat import own_slot\n"
         "(start, go), (over, end), (beaten_in, beaten_out) = os.pipe(), os.pipe(), os.pipe()\n"
         "for _ in range(8):\n if os.fork() == 0:\n"
         "  os.close(go); os.close(end); os.read(start, 1)\n"

@@ -21,6 +21,7 @@ from support.beat_file import BeatDir
 NEEDED = ("torch", "transformers", "accelerate")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.torch,
     pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} not installed: pip install 'ftrun[transformers]'"),
 ]
@@ -42,7 +43,7 @@ def program(folder: Path) -> dict[str, Any]:
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    from ftrun_hooks._slot import own_slot
+    from ftrun_hooks._beat import own_slot
     from ftrun_hooks.transformers import FtrunCallback
 
     beat_dir = Path(os.environ.pop("FTRUN_BEAT_DIR"))

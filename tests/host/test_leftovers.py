@@ -50,7 +50,7 @@ def test_a_group_of_another_boot_or_namespace_is_not_loaded() -> None:
     here = leftovers.current_namespace()
     assert here is not None
     group: dict[str, object] = {"number": 1 << 20, "start": 5, "session": 6, "place": list(here), "forks": 7}
-    assert leftovers.load_group({"group": group}) == leftovers.Group(1 << 20, 5, 6, here, 7)
+    assert leftovers.load_group({"group": group}) == leftovers.CommandGroup(1 << 20, 5, 6, here, 7)
     elsewhere = [here._replace(boot="x"), here._replace(namespace=1), here._replace(first=here.first + 1)]
     changes: list[dict[str, object]] = [{"place": list(other)} for other in elsewhere]
     changes += [{"start": "x"}, {"number": 1}, {"more": 1}]
@@ -66,7 +66,7 @@ def test_a_group_whose_number_was_reused_is_not_found() -> None:
             found = wait_for(lambda: (s := procfs.stat(process.pid)) and s.name == "sleep" and s, "sleep")
             here = leftovers.current_namespace()
             assert here is not None
-            dead = leftovers.Group(found.pid, found.start, found.session, here, 0)
+            dead = leftovers.CommandGroup(found.pid, found.start, found.session, here, 0)
             assert [s.pid for s in leftovers.find_processes(b"NONE=1", (0, 0), dead)] == [process.pid]
             for other in (dead._replace(start=found.start - 1, forks=1 << 62), dead._replace(session=1)):
                 assert leftovers.find_processes(b"NONE=1", (0, 0), other) == []
@@ -89,7 +89,7 @@ def test_a_member_with_the_marker_identifies_its_whole_group() -> None:
 
     try:
         both = wait_for(lambda: len(found := members()) == 2 and found, "two members")
-        dead = leftovers.Group(process.pid, began.start, began.session, here, 0)
+        dead = leftovers.CommandGroup(process.pid, began.start, began.session, here, 0)
         assert {s.pid for s in leftovers.find_processes(b"LEFT=here", (0, 0), dead)} == {s.pid for s in both}
         assert leftovers.find_processes(b"LEFT=elsewhere", (0, 0), dead) == []
     finally:

@@ -147,11 +147,11 @@ write("100")
 oom.killed_together, oom.EXEMPT = lambda: True, b"0"
 oom.exempt_from_group_kill()
 helper = spawn.spawn_helper(["/bin/sleep", "100"], 2).pid
-command = spawn.spawn(["sleep", "100"], os.environ, signals.Inherited(frozenset(), frozenset())).pid
+command = spawn.spawn(spawn.Start(["sleep", "100"], os.environ), signals.Inherited(frozenset(), frozenset())).pid
 print(score(os.getpid()), score(helper), score(command))
 oom.write = lambda value: False
 try:
-    spawn.spawn(["sleep", "100"], os.environ, signals.Inherited(frozenset(), frozenset()))
+    spawn.spawn(spawn.Start(["sleep", "100"], os.environ), signals.Inherited(frozenset(), frozenset()))
 except OSError:
     print("refused")
 """

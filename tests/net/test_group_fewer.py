@@ -14,6 +14,7 @@ from net.test_group_view import ftctl, rows
 from support.group_runs import Group
 from support.hosts import Container, Hosts
 from support.runs import HOUSE, Record, wait_for
+from support.short import quick
 
 Make = Callable[[int], Hosts]
 CRITICAL = "80E18402"  # a code of a device that cannot heal
@@ -132,7 +133,7 @@ def test_fewer_go_on_and_the_lost_one_is_taken_in_at_the_next_restart(hosts: Mak
     group.must_end(0, epochs=[1, 2, 3])
 
 
-@pytest.mark.parametrize("files", [False, True], ids=["hooks", "files"])
+@pytest.mark.parametrize("files", quick([False, True], ids=lambda files: "files" if files else "hooks"))
 def test_a_member_that_is_back_is_taken_in_at_the_next_checkpoint(hosts: Make, files: bool) -> None:
     made = hosts(3)
     progress = ("--progress", str(made.folder / "shared" / "kept*")) if files else ()
@@ -161,7 +162,7 @@ def test_below_the_least_number_of_members_the_job_ends_with_195(hosts: Make) ->
     assert "1 member left, and the group needs 2" in str(group.rank(0).verdict["message"])
 
 
-@pytest.mark.parametrize("rank", [1, 0])
+@pytest.mark.parametrize("rank", quick([1, 0]))
 def test_a_replaced_member_does_not_end_the_others(hosts: Make, rank: int) -> None:
     """As with a device fault: it ends alone, says `isolate`, and the others start with the new container."""
     group = Group(hosts(3), *QUICK, wait="60s", options=("--replace-members",))

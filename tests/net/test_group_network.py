@@ -1,10 +1,8 @@
 """A bad network, and strangers on it, do not disturb a group."""
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -15,36 +13,6 @@ from support.runs import end_process, wait_for
 
 Make = Callable[[int], Hosts]
 QUICK = ("--steps", "100000", "--step-time", "0.02")
-
-
-def kill_messenger(group: Group, rank: int) -> None:
-    """Kill the messenger, and wait for the next one."""
-    container = group.rank(rank)
-    killed = container.messenger
-    os.kill(killed, signal.SIGKILL)
-    wait_for(lambda: container.messenger != killed, "another messenger")
-
-
-def test_a_bad_network_and_a_dead_messenger_do_not_disturb_the_group(hosts: Make) -> None:
-    """A delay of 200 ms each way, a stall, a link that is down for a while, closed connections, killed messengers."""
-    here = hosts(2)
-    proxy = here.proxy()
-    group = Group(here, *QUICK, proxy=proxy)
-    group.begin()
-    group.until_step(5)
-    kill_messenger(group, 0)
-    kill_messenger(group, 1)
-    group.until_step(group.book.step + 10)
-    proxy.delay(0.2)
-    proxy.stall()
-    here.hosts[1].cut()
-    time.sleep(1)
-    proxy.flow()
-    here.hosts[1].restore()
-    proxy.cut()
-    time.sleep(1)
-    group.finish()
-    group.must_end(0, epochs=[1])
 
 
 def test_strangers_are_refused_and_a_stop_from_outside_stops_all_members(hosts: Make) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
+
 from support.hosts import Container, Hosts
 from support.runs import FTCTL, HOUSE, wait_for
 
@@ -48,6 +50,7 @@ def rows(container: Container) -> dict[int, dict[str, Any]]:
     return {row["rank"]: row for row in view(container).get("members", ())}
 
 
+@pytest.mark.slow  # in the gate tests/cli/test_group_orders.py has the status and the report of a group
 def test_each_member_shows_all_and_reads_the_report_of_another(hosts: Callable[[int], Hosts]) -> None:
     here = hosts(3)
     options = ("--hang-timeout", "5s", "--grace", "1s", "--peer-timeout", "60s")

@@ -21,12 +21,11 @@ os.fork = first_fork
 from ftrun.cli.entry import ftrun
 ftrun()
 """
-# Of ftrun and its hooks, packages included: each takes about 0.3 ms.  The last ones are core/rules/early_evidence, spin
-# and stalls, which are asked at each check, core/ranks/shared, whose names of rungs the options need,
-# core/machine/regaining with core/rules/regain, which are asked at each checkpoint, host/standard_input, which notes
-# where that is before the first start, and core/rules/checkpoint_names, which tells whether a checkpoint is beyond the
-# highest.
-MODULES: Final = 119
+# Of ftrun and its hooks, packages included: each takes about 0.3 ms.  Among them are early_evidence and stalls,
+# which are asked at each check, core/ranks/shared, whose names of rungs the options need, core/rules/regain, which is
+# asked at each checkpoint, host/standard_input, which notes where that is before the first start, and
+# core/rules/checkpoint_names, which tells whether a checkpoint is beyond the highest.
+MODULES: Final = 103
 STANDARD: Final = 44  # of the standard library, beyond those of a bare interpreter
 
 
@@ -62,3 +61,33 @@ def test_standbys_are_loaded_before_the_command_only_where_it_may_start_from_one
     assert "ftrun.pid1.standby" not in before_start(tmp_path, "--nproc-per-node", "2")
     assert "ftrun.pid1.standby" in before_start(tmp_path, "--standby", "1")
     assert "ftrun.pid1.standby" in before_start(tmp_path, "--nproc-per-node", "2", "--preload", "json")
+
+
+AT_A_FAILURE = f"""
+import os, sys
+sys.path[:0] = [{str(HOUSE / "supervisor")!r}, {str(HOUSE / "hooks")!r}]
+from ftrun.pid1 import exit_cause
+load_rest, before, leave = exit_cause.load_rest, [], os._exit
+def settled():
+    load_rest()
+    before.append(set(sys.modules))
+    open(sys.argv[-1], "w").close()
+def leaving(code):
+    print("loaded", *set(sys.modules) - before[0], file=sys.stderr)
+    leave(code)
+exit_cause.load_rest, os._exit = settled, leaving
+from ftrun.cli.entry import ftrun
+ftrun()
+"""
+
+
+def test_a_failure_after_the_first_second_needs_no_further_module(tmp_path: Path) -> None:
+    """Then the disk may be gone, or no descriptor free to read one with."""
+    settled = tmp_path / "settled"
+    script = 'if [ $MA_PROC_START_CNT = 1 ]; then until [ -e "$0" ]; do sleep 0.02; done; kill -9 $$; fi; kill -11 $$'
+    options = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "10ms")
+    command = [sys.executable, "-I", "-c", AT_A_FAILURE, *options, "sh", "-c", script, str(settled)]
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("loaded")] or [done.stderr]
+    assert line == "loaded"

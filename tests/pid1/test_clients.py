@@ -16,14 +16,14 @@ from ftrun.core.group.messages import Report
 from ftrun.core.machine import events as ev
 from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import Line
-from ftrun.host.reaper import Change
+from ftrun.host.reaper import ChildChange
 from ftrun.messages import messenger
 from ftrun.messages import probe as probe_messages
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem, Ready
 from ftrun.pid1.clients.base import REFUSALS
-from ftrun.pid1.clients.messenger import GroupMessenger
-from ftrun.pid1.clients.probe import Probe
+from ftrun.pid1.clients.messenger import GroupMessengerClient
+from ftrun.pid1.clients.probe import ProbeClient
 from ftrun.pid1.clients.registry import TABLE, Entry
 from proof.fuzz import kit, messages, seeds
 
@@ -80,7 +80,7 @@ def test_of_a_helper_that_has_ended_nothing_is_kept(clients: Clients) -> None:
         assert helper.pid not in [process.pid for process in tree.members()]
         helper.kill()
         helper.wait()
-        clients.clients.child_changed(Change(helper.pid, os.CLD_KILLED, signal.SIGKILL), kit.NOW)
+        clients.clients.child_changed(ChildChange(helper.pid, os.CLD_KILLED, signal.SIGKILL), kit.NOW)
         sizes.add(len(tree._excluded))
     assert len(sizes) == 1
 
@@ -118,14 +118,14 @@ def test_an_entry_names_a_program_and_a_client_with_a_protocol(entry: Entry) -> 
     assert importlib.util.find_spec(f"ftrun.helpers.{entry.helper}.__main__") is not None
 
 
-def group_messenger() -> GroupMessenger:
+def group_messenger() -> GroupMessengerClient:
     group = Group(2, 1, "127.0.0.1:29470", None, 600.0, "job", "options")
     helpers, work_dir = SimpleNamespace(add=lambda *arguments, **more: None), SimpleNamespace(path="/run-dir")
     unset = SimpleNamespace(state_dir=None, log_dir=None)
     context: Any = SimpleNamespace(
         settings=unset, policy=Policy(), group=group, helpers=helpers, work_dir=work_dir, beat_dir="/beats", records=[]
     )
-    return GroupMessenger(context)
+    return GroupMessengerClient(context)
 
 
 def test_a_coordinator_whose_lease_ends_stops_its_ranks_also_if_its_messenger_says_nothing() -> None:
@@ -180,7 +180,7 @@ def test_a_final_refusal_ends_only_a_member_that_has_never_joined(joined: bool) 
     client = group_messenger()
     if joined:
         client.handle(messenger.Contact(0.0), time.monotonic())
-    events = client.handle(messenger.Refused("it has another secret than this node", True), time.monotonic())
+    events = client.handle(messenger.NodeRefused("it has another secret than this node", True), time.monotonic())
     assert [isinstance(event, ev.CoordinatorLost) for event in events] == ([] if joined else [True])
     assert [record for record, _, _ in client.context.records] == ["problem"]
 
@@ -202,7 +202,7 @@ def test_devices_are_checked_after_an_attempt_that_ends_before_their_first_repor
         ledger=None,
         command=77,
     )
-    client = Probe(context)
+    client = ProbeClient(context)
     device = probe_messages.Health("GPU-0", "nvidia", "GPU-0", 600 << 20, "ok", False)
     client.handle(probe_messages.Present((device,) * number), 1.0)
     client.on_spawning()

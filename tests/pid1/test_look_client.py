@@ -11,7 +11,7 @@ from ftrun.core.machine.values import Attempt, EarlyEvidence, Finding, LocalRank
 from ftrun.core.rules.policy import Policy
 from ftrun.messages import evidence as messages
 from ftrun.messages.helpers import Problem
-from ftrun.pid1.clients.evidence import Evidence
+from ftrun.pid1.clients.evidence import EvidenceClient
 
 NOW = 1000.0
 RANKS = (Rank(0, pid=11, moved_at=990.0), Rank(1, pid=12, claimed_at=980.0), Rank(2, pid=13, moved_at=970.0))
@@ -46,7 +46,7 @@ class World:
             group=None,
         )
         monkeypatch.setattr("time.monotonic", lambda: NOW)
-        self.context, self.client = context, Evidence(context)
+        self.context, self.client = context, EvidenceClient(context)
 
     def _add(self, name: str, line: str, once: bool) -> None:
         assert (name, once) == ("evidence", True)

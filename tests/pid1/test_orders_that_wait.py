@@ -12,8 +12,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Running, Stopping
 from ftrun.core.machine.values import Attempt
 from ftrun.host import beats
-from ftrun.pid1.exit_cause import EXITING, ExitCause
-from ftrun.pid1.ranks import RankProcesses
+from ftrun.pid1.exit_cause import EXITING, ExitCause, RankProcesses
 from ftrun_hooks import _last
 
 STOP = GroupOrder(1, "stop", "member 0 lost a connection")

@@ -10,10 +10,19 @@ from pathlib import Path
 import pytest
 
 from ftrun.core.machine.effects import BeginRound, FenceRank, ReleaseSnapshot
-from ftrun.core.ranks.table import AskedRetry, Finished, LeftRound, Report, Restore, Restored, SaidHello, Snapshot
+from ftrun.core.ranks.table import (
+    AskedRetry,
+    FunctionFinished,
+    HeldSnapshot,
+    LeftRound,
+    Report,
+    Restore,
+    SaidHello,
+    SnapshotRestored,
+)
 from ftrun.host.tree import Tree
 from ftrun.messages.ranks import LARGEST, TO_RANK
-from ftrun.pid1.rank_channel import RankChannel
+from ftrun.pid1.rank_recovery import RankChannel
 
 HELLO = {"type": "hello", "local_rank": 1, "pid": 7, "held": [[3, "a"]]}
 
@@ -62,22 +71,22 @@ def test_each_message_is_a_report_of_its_rank(channel: Channel) -> None:
     barrier = {"type": "barrier", "round": 1, "held": [[5, ""]], "problem": None}
     with channel.connect(HELLO, retry, barrier, {"type": "restored", "round": 2}, {"type": "finished", "round": 2}):
         assert channel.receive() == [
-            SaidHello(1, (Snapshot(3, "a"),)),
+            SaidHello(1, (HeldSnapshot(3, "a"),)),
             AskedRetry(1, 1, "w", True),
-            LeftRound(1, 1, (Snapshot(5),)),
-            Restored(1, 2),
-            Finished(1, 2),
+            LeftRound(1, 1, (HeldSnapshot(5),)),
+            SnapshotRestored(1, 2),
+            FunctionFinished(1, 2),
         ]
     assert channel.receive() == []
 
 
 def test_what_a_process_sent_before_it_ended_arrives_although_it_never_read_its_fence(channel: Channel) -> None:
     peer = channel.connect(HELLO)
-    assert channel.receive() == [SaidHello(1, (Snapshot(3, "a"),))]
+    assert channel.receive() == [SaidHello(1, (HeldSnapshot(3, "a"),))]
     channel.channel.send(FenceRank(1, 1, "why"))
     peer.send(json.dumps({"type": "finished", "round": 1}).encode())
     peer.close()
-    assert channel.receive() == [Finished(1, 1)]
+    assert channel.receive() == [FunctionFinished(1, 1)]
     assert channel.channel.problems == []
 
 
@@ -119,12 +128,12 @@ def test_a_later_connection_of_a_rank_takes_the_place_of_the_one_before(channel:
         for peer in (first, second):
             with suppress(BrokenPipeError, ConnectionResetError):
                 peer.send(json.dumps({"type": "finished", "round": 1}).encode())
-        assert channel.receive() == [Finished(1, 1)]
+        assert channel.receive() == [FunctionFinished(1, 1)]
     assert channel.channel.problems == []
 
 
 def test_a_rank_that_has_closed_its_end_disturbs_nobody(channel: Channel) -> None:
     channel.connect(HELLO).close()
-    assert channel.receive() == [SaidHello(1, (Snapshot(3, "a"),))]
+    assert channel.receive() == [SaidHello(1, (HeldSnapshot(3, "a"),))]
     channel.channel.send(FenceRank(1, 1, "why"))
     assert channel.receive() == []

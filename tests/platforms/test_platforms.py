@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.platforms import table
-from ftrun.platforms.base import Platform, Surroundings
+from ftrun import platforms
+from ftrun.platforms import Platform, Surroundings
 from support.runs import HOUSE
 
 
@@ -17,7 +17,7 @@ def test_no_field_of_a_record_has_a_default() -> None:
     assert Platform._field_defaults == {}
 
 
-@pytest.mark.parametrize("one", table.PLATFORMS, ids=lambda one: str(one.name))
+@pytest.mark.parametrize("one", platforms.PLATFORMS, ids=lambda one: str(one.name))
 def test_a_record_is_complete(one: Platform) -> None:
     assert one.name
     assert one.variables
@@ -25,7 +25,7 @@ def test_a_record_is_complete(one: Platform) -> None:
     assert one.task is None or not one.task.startswith("FTRUN_")
 
 
-@pytest.mark.parametrize("one", table.PLATFORMS, ids=lambda one: str(one.name))
+@pytest.mark.parametrize("one", platforms.PLATFORMS, ids=lambda one: str(one.name))
 def test_the_variables_that_are_read_are_those_that_are_listed(one: Platform) -> None:
     assert _read(one.membership, set()) == {name for name in one.variables if "<" not in name}
 
@@ -40,20 +40,20 @@ def _read(function: Callable[..., Any], known: set[object]) -> set[str]:
             read |= {text for text in strings if isinstance(text, str) and re.fullmatch("[A-Z][A-Z0-9_]+", text)}
     called = (inspect.getmodule(function).__dict__.get(name) for name in function.__code__.co_names)
     for one in called:
-        if inspect.isfunction(one) and one.__module__.startswith("ftrun.platforms.") and one not in known:
+        if inspect.isfunction(one) and one.__module__ == "ftrun.platforms" and one not in known:
             read |= _read(one, known)
     return read
 
 
 def test_what_else_is_read_is_in_the_reference() -> None:
     page = (HOUSE / "docs" / "reference.md").read_text()
-    others = [(one.schedules or (None,))[0] for one in table.PLATFORMS]
-    others += [name for one in table.PLATFORMS for name in (one.job, one.task, one.node)]
+    others = [(one.schedules or (None,))[0] for one in platforms.PLATFORMS]
+    others += [name for one in platforms.PLATFORMS for name in (one.job, one.task, one.node)]
     assert [name for name in others if name and f"`{name}`" not in page] == []
 
 
 def test_variables_are_read_in_this_order() -> None:
-    assert table.SCHEDULES == (("MA_SCHEDULE_CNT", 0), ("SLURM_RESTART_COUNT", 1), ("JOBSET_RESTART_ATTEMPT", 1))
-    assert table.JOBS == ("SLURM_JOB_ID", "MINDX_TASK_ID")
-    assert table.TASKS == ("SLURM_PROCID", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "NODE_RANK")
-    assert table.NODES == ("NODE_NAME", "SLURMD_NODENAME")
+    assert platforms.SCHEDULES == (("MA_SCHEDULE_CNT", 0), ("SLURM_RESTART_COUNT", 1), ("JOBSET_RESTART_ATTEMPT", 1))
+    assert platforms.JOBS == ("SLURM_JOB_ID", "MINDX_TASK_ID")
+    assert platforms.TASKS == ("SLURM_PROCID", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "NODE_RANK")
+    assert platforms.NODES == ("NODE_NAME", "SLURMD_NODENAME")

@@ -10,16 +10,16 @@ import pytest
 
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.shared_folder import Folder
-from ftrun.helpers.state_store.life_file import LifeFile
+from ftrun.helpers.state_store.life_file import TAIL, LifeFile
 from ftrun.messages import state_store as messages
 from ftrun.records import history, schedules
-from ftrun.records.history_follower import HistoryFollower
+from ftrun.records.history import HistoryReader
 from ftrun.records.record_files import GrowingFile
-from ftrun.records.schedules import Life
-from ftrun.records.state import State
+from ftrun.records.schedules import RunLife
+from ftrun.records.state import SavedState
 from support.scripted import BEGAN, Script
 
-LIFE = Life(1, "n-1-2", 3, 0, "n", "", "", "/run", "", BEGAN - 1)
+LIFE = RunLife(1, "n-1-2", 3, 0, "n", "", "", "/run", "", BEGAN - 1)
 PAGE = 400  # attempts
 
 
@@ -58,7 +58,7 @@ def test_it_is_the_history_that_is_read_at_once(tmp_path: Path, seed: int) -> No
     chance, script, run_dir = random.Random(seed), Script(), tmp_path / "run"
     attempt(script, chance, 0)
     write(script, run_dir)
-    follower = HistoryFollower(str(run_dir), 6, schedules.TAIL)
+    follower = HistoryReader(str(run_dir), TAIL, TAIL, 6)
     for number in range(1, 40):
         followed, whole = (
             schedules.with_history(LIFE, found) for found in (follower.read(), history.read(str(run_dir)))
@@ -84,7 +84,7 @@ def test_what_is_kept_and_read_does_not_grow_with_the_attempts(tmp_path: Path, m
 
     monkeypatch.setattr(GrowingFile, "block", counted)
     monkeypatch.setattr("ftrun.helpers.state_store.life_file.REPORTS", 2)
-    schedule = messages.Schedule("k", 1, "n", BEGAN - 1, None, None, False, False, False)
+    schedule = messages.StoredSchedule("k", 1, "n", BEGAN - 1, None, None, False, False, False)
     tracemalloc.start()
     try:
         for page in range(6):
@@ -127,7 +127,7 @@ class Store:
         write(self.script, self.run_dir)
         with (self.run_dir / "output.log").open("a") as file:
             file.writelines(f"--- attempt {self.number - i} ---\n{'boom' * 75}\n" for i in reversed(range(times)))
-        schedule = messages.Schedule("k", 1, "n", BEGAN - 1, None, None, False, False, False)
+        schedule = messages.StoredSchedule("k", 1, "n", BEGAN - 1, None, None, False, False, False)
         self.life.follow(messages.Keep((), schedule, self.number, False))
 
     def peak(self) -> int:
@@ -144,7 +144,7 @@ class Store:
 def test_one_more_attempt_takes_no_more_memory_however_long_the_records_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = State(rest={"run": {"command": ["train"]}})  # without it the command is looked for in all records
+    known = SavedState(rest={"run": {"command": ["train"]}})  # without it the command is looked for in all records
     monkeypatch.setattr("ftrun.records.state.load", lambda _: known)
     store = Store(tmp_path)
     store.fail(schedules.MOST + 50)

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.records import schedules
-from ftrun.records.history import History, fold
+from ftrun.records.history import History
 from ftrun.records.lost_time import AttemptSpan, LostInterval
-from ftrun.records.schedules import AttemptLine, Life
-from support.scripted import BEGAN, Script
+from ftrun.records.schedules import AttemptLine, RunLife
+from support.scripted import BEGAN, Script, fold
 
-LIFE = Life(1, "n-1-2", 3, 0, "n", "", "", "/run", "", 100.0)
+LIFE = RunLife(1, "n-1-2", 3, 0, "n", "", "", "/run", "", 100.0)
 
 
 def history(*spans: AttemptSpan, **more: Any) -> History:
@@ -44,7 +44,7 @@ def test_files_that_no_ftrun_of_this_version_wrote_are_left_out(tmp_path: Path) 
 def test_an_attempt_that_was_ended_for_another_member_says_why() -> None:
     script = Script().record("group", what="run", epoch=1).starts().after(9)
     script.record("group", what="stop", epoch=1, cause="hang", node="b").record("stopping", by="SIGTERM").after(1)
-    found = fold("/run", script.record("exited", signal=15).starts("peer").after(5).ends().records, (), BEGAN + 1e6)
+    found = fold("/run", script.record("exited", signal=15).starts("peer").after(5).ends().records, [], BEGAN + 1e6)
     shown = "\n".join(schedules.lines([schedules.with_history(LIFE._replace(began=BEGAN), found)], "/state"))
     assert "stopped for a hang on b" in shown
 

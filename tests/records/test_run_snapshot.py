@@ -12,12 +12,12 @@ import pytest
 
 from ftctl.verbs.status import condition
 from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
+from ftrun.core.rules.liveness import Limits
 from ftrun.core.text import sentences
 from ftrun.messages import records
 from ftrun.messages.group_view import MemberRow
-from ftrun.records import group
-from ftrun.records.group import GroupNow
-from ftrun.records.member_row import row
+from ftrun.records import group, state
+from ftrun.records.group import GroupNow, own_row
 from ftrun.records.run_snapshot import read_snapshot
 from ftrun.records.rundir import NoRunDir
 from ftrun.records.snapshot import Snapshot
@@ -308,7 +308,7 @@ def test_a_member_that_has_finished_first_is_no_trouble(run: MadeRun) -> None:
     found = seen(run)
     assert (found.phase, condition(found)) == ("finished", 0)
     assert found.next == "The end, once the commands of the other members have ended."
-    rows = (MemberRow(0, "a", "running", "", 1, run.now), row(found, 1, "b", run.now))
+    rows = (MemberRow(0, "a", "running", "", 1, run.now), own_row(found, 1, "b", run.now))
     other = found._replace(phase="running")
     assert group.marked(other, GroupNow(2, 0, 1, "run", "", (), rows, {0: 0.0, 1: 0.0})).job is None
     run.status["want"] = want | {"code": 7}
@@ -628,3 +628,7 @@ def test_a_full_disk_is_a_problem(run: MadeRun, monkeypatch: pytest.MonkeyPatch)
     shown = read_snapshot(path)
     assert headline(shown).startswith("THE DISK OF THE RUN DIR IS FULL, what follows may be out of date: running")
     assert lines(shown)[0].startswith("do          free space on the disk of")
+
+
+def test_every_limit_is_checked() -> None:
+    assert state.LIMITS.keys() == set(Limits._fields)

@@ -21,7 +21,7 @@ NAME = f"ftrun-{os.getuid()}-1-"
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("FTRUN_RUN_DIR", raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(rundir, "_holders", dict)  # another test may run an ftrun
+    monkeypatch.setattr(rundir, "running", dict)  # another test may run an ftrun
     return tmp_path
 
 
@@ -106,15 +106,15 @@ def test_a_running_one_in_another_folder_is_found_by_its_lock(tmp_path: Path, mo
     monkeypatch.delenv("FTRUN_RUN_DIR", raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "empty"))
     elsewhere = finished(tmp_path / "elsewhere")
-    assert os.path.realpath(elsewhere) not in rundir._holders()
+    assert os.path.realpath(elsewhere) not in rundir.running()
     with open(f"{elsewhere}/events.jsonl") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        assert rundir._holders()[os.path.realpath(elsewhere)] == os.getpid()
+        assert rundir.running()[os.path.realpath(elsewhere)] == os.getpid()
 
 
 def test_a_running_one_with_the_same_temp_folder_comes_first(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     near, far = finished(temporary / "near"), finished(temporary / "far")
-    monkeypatch.setattr(rundir, "_holders", lambda: {near: 1, far: 2})
+    monkeypatch.setattr(rundir, "running", lambda: {near: 1, far: 2})
     monkeypatch.setattr(rundir, "_temp_folder", {1: str(temporary), 2: "/elsewhere"}.get)
     assert find(None) == near
     monkeypatch.setattr(rundir, "_temp_folder", {}.get)

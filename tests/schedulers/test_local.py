@@ -1,4 +1,4 @@
-"""docs/schedulers/local.py: every recovery policy in tests/requirements.md, by its name there, with real containers."""
+"""docs/schedulers/local.py: the recovery policies of tests/requirements.tsv, by their names there, in containers."""
 
 import json
 import os
@@ -19,6 +19,7 @@ import pytest
 from ftrun.core.rules import exit_codes
 from support.device.npu_smi import FakeNpuSmi
 from support.runs import FTHANG, HOUSE, PID1, carrying, end_process, permitted, wait_for
+from support.short import quick
 
 LOCAL = HOUSE / "docs" / "schedulers" / "local.py"
 SOON = ("--grace", "1s", "--backoff", "10ms", "--probe", "off")
@@ -332,15 +333,18 @@ def test_slurm_requeues_the_codes_that_ask_for_it_and_no_other_of_ftrun() -> Non
 
 @pytest.mark.parametrize(
     ("options", "code", "schedules", "end"),
-    [
-        ("", 195, 1, "the job fails: no --job-retry-num"),
-        ("", 7, 1, "7 of the command: the job fails"),
-        ("--job-retry-num 1 --unconditional", 7, 2, "the job fails: all 1 reschedules are used up"),
-        ("--job-retry-num 2", 195, 3, "195 hang-limit: the job fails: all 2 reschedules are used up"),
-        ("--job-retry-num 1", 196, 2, "196 user-fault-limit: the job fails: all 1 reschedules are used up"),
-        ("--job-retry-num 1", 197, 2, "isolating node-b, the job fails: all 1 reschedules are used up"),
-        *(("--job-retry-num 1 --unconditional", code, 1, f"{code} {name}: the job fails") for code, name in FINAL),
-    ],
+    quick(
+        [
+            ("", 195, 1, "the job fails: no --job-retry-num"),
+            ("", 7, 1, "7 of the command: the job fails"),
+            ("--job-retry-num 1 --unconditional", 7, 2, "the job fails: all 1 reschedules are used up"),
+            ("--job-retry-num 2", 195, 3, "195 hang-limit: the job fails: all 2 reschedules are used up"),
+            ("--job-retry-num 1", 196, 2, "196 user-fault-limit: the job fails: all 1 reschedules are used up"),
+            ("--job-retry-num 1", 197, 2, "isolating node-b, the job fails: all 1 reschedules are used up"),
+            *(("--job-retry-num 1 --unconditional", code, 1, f"{code} {name}: the job fails") for code, name in FINAL),
+        ],
+        3,
+    ),
 )
 def test_a_container_that_ends_with(schedule: Scheduler, options: str, code: int, schedules: int, end: str) -> None:
     plain = [sys.executable, "-c", "import os; os._exit(int(os.environ['CODE']))"]

@@ -11,6 +11,7 @@ import pytest
 from schedulers import slurm
 from schedulers.slurm import NODES, Cluster, Job, Submit, drained, failing_npu_smi
 from support.runs import DEADLINE, carrying, python, wait_for
+from support.short import quick
 
 SOON = {"FTRUN_HANG_TIMEOUT": "1s", "FTRUN_GRACE": "off", "FTRUN_BACKOFF": "10ms"}
 # Without restarts in place, so that the first hang of a schedule is its last.
@@ -73,13 +74,13 @@ def test_the_node_of_a_197_is_drained_and_the_job_runs_on_the_other(submit: Subm
         pytest.param({}, {}, ["n1"], id="its own node"),
         pytest.param({"node": "n2"}, {"SLURM_JOB_NODELIST": "n[1-2]"}, ["n2"], id="one of its nodes"),
         pytest.param({"node": "n2"}, {}, [], id="a node of another job"),
-        pytest.param({"node": "n[1-2]"}, {}, [], id="a range"),
-        pytest.param({"node": ""}, {}, [], id="no node"),
-        pytest.param({"schedule_cnt": 2}, {}, [], id="another schedule"),
+        pytest.param({"node": "n[1-2]"}, {}, [], id="a range", marks=pytest.mark.slow),
+        pytest.param({"node": ""}, {}, [], id="no node", marks=pytest.mark.slow),
+        pytest.param({"schedule_cnt": 2}, {}, [], id="another schedule", marks=pytest.mark.slow),
         pytest.param({"schedule_cnt": 2}, {"SLURM_JOB_RESTART_COUNT": "1"}, ["n1"], id="the second schedule"),
-        pytest.param({"exit_code": 195}, {}, [], id="another verdict"),
-        pytest.param({}, {"SLURM_JOB_EXIT_CODE2": "195:0"}, [], id="another exit code"),
-        pytest.param(None, {}, [], id="no verdict"),
+        pytest.param({"exit_code": 195}, {}, [], id="another verdict", marks=pytest.mark.slow),
+        pytest.param({}, {"SLURM_JOB_EXIT_CODE2": "195:0"}, [], id="another exit code", marks=pytest.mark.slow),
+        pytest.param(None, {}, [], id="no verdict", marks=pytest.mark.slow),
     ],
 )
 def test_the_epilog_drains_only_a_node_of_the_job(
@@ -165,7 +166,8 @@ GIVES_UP = "exec " + shlex.join(python("ft.beat(1); ft.fail('lost', recoverable=
 
 
 @pytest.mark.parametrize(
-    ("failure", "code", "state"), [(HANGS, 195, "COMPLETED"), (GIVES_UP, 94, "FAILED")], ids=["hang", "fail"]
+    ("failure", "code", "state"),
+    quick([(HANGS, 195, "COMPLETED"), (GIVES_UP, 94, "FAILED")], ids=lambda case: f"{case[1]}"),
 )
 def test_two_tasks_end_with_one_verdict(submit: Submit, failure: str, code: int, state: str) -> None:
     """Rank 1 fails.  Slurm then ends rank 0, which ignores SIGTERM: it ends with the same verdict.  Of two codes Slurm

@@ -70,7 +70,7 @@ def failing_device(submit: Submit, folder: Path) -> dict[str, str]:
     ("options", "before", "after"),
     [
         pytest.param({"FTRUN_SPARES": "1"}, [0, 1], [0, 2], id="a spare"),
-        pytest.param({"FTRUN_GROUP_SIZE": "2:3"}, [0, 1, 2], [0, 2], id="fewer"),
+        pytest.param({"FTRUN_GROUP_SIZE": "2:3"}, [0, 1, 2], [0, 2], id="fewer", marks=pytest.mark.slow),
     ],
 )
 def test_a_job_goes_on_and_succeeds_after_the_ftrun_of_a_task_was_killed(
@@ -90,6 +90,7 @@ def test_a_job_goes_on_and_succeeds_after_the_ftrun_of_a_task_was_killed(
         assert (found["exit_code"], found["verdict"], found["isolate"]) == (0, "succeeded", False)
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_and_succeeds_after_a_node_has_failed(submit: Submit, tmp_path: Path) -> None:
     job = begin(submit, tmp_path, FTRUN_GROUP_SIZE="2:3")
     at_work(job, 1, 3)
@@ -99,6 +100,7 @@ def test_a_job_goes_on_and_succeeds_after_a_node_has_failed(submit: Submit, tmp_
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "0")
 
 
+@pytest.mark.slow
 def test_a_node_with_a_fault_is_drained_although_the_job_goes_on_and_succeeds(submit: Submit, tmp_path: Path) -> None:
     """Its 197 is the highest code of all tasks, and would have the job run again.  A signal from outside later is no
     reason either to end with it."""

@@ -9,8 +9,8 @@ from schedulers.slurm import Submit
 from support.runs import DEADLINE, HOUSE, wait_for
 
 PRINTS_MEMBERSHIP = (
-    "import os; from ftrun.platforms import base, table;"
-    "print(table.discover(base.Surroundings(os.environ, 'h', '', 'auto')), flush=True)"
+    "import os; from ftrun import platforms;"
+    "print(platforms.discover(platforms.Surroundings(os.environ, 'h', '', 'auto')), flush=True)"
 )
 SECRET = "0123456789abcdef"
 PRINTS_GROUP = (

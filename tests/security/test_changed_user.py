@@ -59,7 +59,7 @@ def test_an_exception_of_a_rank_of_another_user_is_the_cause(runs: Runs, become:
 
 
 def test_a_program_that_changes_its_own_user_gets_access_at_its_next_heartbeat(runs: Runs) -> None:
-    code = f"import os, ftrun_hooks._slot as s, ftrun_hooks as ft, time\nos.setuid({NOBODY})\n"
+    code = f"import os, ftrun_hooks._beat as s, ftrun_hooks as ft, time\nos.setuid({NOBODY})\n"
     code += "while s.own_slot.words is None: ft.beat(1); time.sleep(0.01)\nprint('beats')"
     words = ["--no-auto-beat", "--start-timeout", "60s", public_python(), "-c", code]
     run = runs.run(*words, PYTHONPATH=str(HOUSE / "hooks"))
@@ -138,7 +138,7 @@ def test_no_link_of_an_admitted_user_is_followed(runs: Runs, tmp_path: Path) -> 
     secret.write_text("secret of root")
     code = BEATING.format(30) + (
         f"import os; os.symlink({str(secret)!r}, os.environ['FTRUN_BEAT_DIR'] + '/fail-0')\n"
-        "from ftrun_hooks._slot import own_slot; own_slot.words[9] |= 2; time.sleep(1); raise SystemExit(1)"
+        "from ftrun_hooks._beat import own_slot; own_slot.words[9] |= 2; time.sleep(1); raise SystemExit(1)"
     )
     run = runs.run(*SETPRIV, public_python(), "-c", code, PYTHONPATH="")
     assert "secret of root" not in run.log() + (run.run_dir / "events.jsonl").read_text()

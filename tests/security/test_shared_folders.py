@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.helpers.evidence.folder import Folder
+from ftrun.helpers.evidence.report import ReportFolder
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger import steps
 from ftrun.host import beat_folders, beats, safe_files
@@ -181,12 +181,12 @@ def test_a_report_is_not_written_through_a_link(shared: Path, precious: Path, na
     nobody("os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)", shared / name)
     link(shared / name, precious)
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
-        Folder(str(shared), 1).write("# report", {}, {1: "stack"})
+        ReportFolder(str(shared), 1).write("# report", {}, {1: "stack"})
     nobody(
         "os.unlink(sys.argv[1]); os.makedirs(sys.argv[2], exist_ok=True)", shared / name, shared / "reports/attempt-1"
     )
     link(shared / "reports" / "attempt-1" / "report.md.new", precious / "file")
-    folder = Folder(str(shared), 1)
+    folder = ReportFolder(str(shared), 1)
     folder.write("# report", {}, {1: "stack"})
     assert Path(folder.report).read_text() == "# report"
     assert is_unchanged(precious)
@@ -303,9 +303,9 @@ def test_only_own_files_are_read(shared: Path) -> None:
 def test_a_run_dir_belongs_to_the_user_in_its_name(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody("os.mkdir(sys.argv[1]); open(sys.argv[1] + '/events.jsonl', 'w')", shared / "ftrun-0-1-abc")
     monkeypatch.setenv("TMPDIR", str(shared))
-    assert rundir._run_dirs_in_temp() == []
+    assert rundir.in_temp_folder() == []
     nobody("os.rename(sys.argv[1], sys.argv[2])", shared / "ftrun-0-1-abc", shared / "ftrun-65534-1-abc")
-    assert rundir._run_dirs_in_temp() == [str(shared / "ftrun-65534-1-abc")]  # root sees those of all
+    assert rundir.in_temp_folder() == [str(shared / "ftrun-65534-1-abc")]  # root sees those of all
 
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\u202e\u2028"

@@ -19,7 +19,7 @@ import sys
 from ftrun.cli.run import run
 code = run(sys.argv[1:])
 # What it loads a second after its start, and for the first standby.
-from ftrun.pid1 import standby, warm_starts
+from ftrun.pid1 import standby
 from ftrun.pid1.clients.registry import TABLE
 for entry in TABLE:
     if entry.runs is None or entry.later:

@@ -64,14 +64,14 @@ def main(run_dir: str, attempts: str, *command: str) -> int:
         return found
 
     for attempt in range(int(attempts)):
-        helpers.send(HELPER, messages.OUTPUT_REQUESTS.dump(messages.Attempt(attempt + 1, time.monotonic())))
-        child = spawn.spawn(command, dict(os.environ), caught.inherited, streams=captured.streams())
+        helpers.send(HELPER, messages.OUTPUT_REQUESTS.dump(messages.AttemptBegins(attempt + 1, time.monotonic())))
+        child = spawn.spawn(spawn.Start(command, dict(os.environ), captured.streams()), caught.inherited)
         running = child.pid
         while running:
             turn()
         os.close(child.report)
         helpers.send(HELPER, messages.OUTPUT_REQUESTS.dump(messages.GetTail()))
-        while helpers.is_running(HELPER) and not any(isinstance(message, messages.Tail) for message in turn()):
+        while helpers.is_running(HELPER) and not any(isinstance(message, messages.LastLines) for message in turn()):
             pass
     captured.close_writers()
     finished = helpers.finish(HELPER, float(os.environ.get(EXIT_HOOKS, 5.0)))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from support.group_work import Book
-from support.hosts import Container, Hosts, Proxy
+from support.hosts import Container, Hosts
 from support.runs import DEADLINE, FTRUN, HOUSE, wait_for
 
 WORK = (sys.executable, str(HOUSE / "tests" / "support" / "group_work.py"))
@@ -26,24 +26,22 @@ class Group:
         options: Sequence[str] = (),
         size: int = 0,
         wait: str = "20s",
-        proxy: Proxy | None = None,
         shape: str = "",
         ftrun: Sequence[str] = FTRUN,
     ) -> None:
-        """`size`: if the group does not use all hosts.  `proxy`: it is between rank 0 and all others.  `shape`: of
-        --group-size, if it is no number.  `ftrun`: a changed one."""
+        """`size`: if the group does not use all hosts.  `shape`: of --group-size, if it is no number.  `ftrun`: a
+        changed one."""
         self.hosts, self.size, self._shape, self._ftrun = hosts, size or hosts.size, shape, ftrun
         self.folder = hosts.folder / "shared"
         self.folder.mkdir()
         self.book = Book(self.folder)
         self.command = [*program, str(self.folder), *arguments]
-        self.options, self.wait, self._proxy = [*OPTIONS, *options], wait, proxy
+        self.options, self.wait = [*OPTIONS, *options], wait
         self.gone: set[int] = set()  # ranks whose container is not started again
 
     def start(self, rank: int, again: bool = False, options: Sequence[str] = (), **environment: str) -> Container:
         """`again`: in the same container.  `environment`: the variables of a scheduler."""
-        endpoint = self._proxy.address if self._proxy and rank else ""
-        given = [*self.hosts.group(rank, self._shape or self.size, endpoint, self.wait), *self.options, *options]
+        given = [*self.hosts.group(rank, self._shape or self.size, wait=self.wait), *self.options, *options]
         variables = {"WORLD_SIZE": str(self.size), **environment}
         words = [*given, "--", *self.command]
         return self.hosts.start(rank, *words, again=again, environment=variables, ftrun=self._ftrun)
@@ -52,11 +50,6 @@ class Group:
         for rank in range(self.size):
             self.start(rank)
         return self.hosts.last
-
-    @property
-    def proxy(self) -> Proxy:
-        assert self._proxy is not None
-        return self._proxy
 
     def rank(self, rank: int) -> Container:
         """The newest container of this rank."""

@@ -13,7 +13,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -22,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from support.runs import DEADLINE, FTRUN, HOUSE, Run, carrying, children, end_process, status, wait_for
+from support.runs import DEADLINE, FTRUN, Run, carrying, children, end_process, status, wait_for
 
 PORT = 29470
 PATHS = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # Debian keeps `ip` there, also for those who have no such PATH
@@ -84,62 +83,6 @@ class Network:
         assert self.holder.stdin is not None
         self.holder.stdin.close()
         self.holder.wait(DEADLINE)
-
-
-class Proxy:
-    """A TCP proxy on the bridge, which delays, stalls or cuts the connections to rank 0."""
-
-    def __init__(self, network: Network, mark: Mapping[str, str], listen: str, target: str) -> None:
-        self.address = listen
-        self.process = subprocess.Popen(
-            [*ONE_LIFE, *network.enter, sys.executable, str(HOUSE / "tests/support/tcp_proxy.py"), listen, target],
-            env={"PATH": PATHS, **mark},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            start_new_session=True,
-        )
-        self._answered()
-
-    def delay(self, seconds: float) -> None:
-        """Each way, from now on."""
-        self._say(f"delay {seconds}")
-
-    def stall(self) -> None:
-        """Existing and new connections carry no data."""
-        self._say("stall")
-
-    def flow(self) -> None:
-        """The end of a stall; the stored data is forwarded."""
-        self._say("flow")
-
-    def cut(self) -> None:
-        """Close all connections; new ones are possible."""
-        self._say("cut")
-
-    def connections(self) -> int:
-        """That there are now."""
-        return int(self._say("count"))
-
-    def _say(self, line: str) -> str:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self._answered()
-
-    def _answered(self) -> str:
-        assert self.process.stdout is not None
-        ok, _, answer = self.process.stdout.readline().strip().partition(" ")
-        assert ok == "ok", "the proxy failed"
-        return answer
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait(DEADLINE)
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
 
 
 class Host:
@@ -265,7 +208,6 @@ class Hosts:
         self.marker = f"TEST_RUN={uuid.uuid4().hex}"
         self._mark = dict([self.marker.split("=")])
         self.started: list[Container] = []
-        self._proxies: list[Proxy] = []
         self._networks: list[Network] = []
         folder.mkdir(parents=True, exist_ok=True)
         self.secret = folder / "secret"
@@ -291,15 +233,9 @@ class Hosts:
     def endpoint(self) -> str:
         return f"{self.name_of_rank_0 or self.hosts[0].address}:{PORT}"
 
-    def proxy(self, port: int = PORT, target: str = "") -> Proxy:
-        """For rank 0's endpoint, or another target; the others use its `address`."""
-        listen = f"10.77.0.254:{port}"
-        self._proxies.append(Proxy(self._switch, self._mark, listen, target or self.endpoint))
-        return self._proxies[-1]
-
-    def group(self, rank: int, size: int | str, endpoint: str = "", wait: str = "10s") -> list[str]:
+    def group(self, rank: int, size: int | str, wait: str = "10s") -> list[str]:
         """The options that make it one."""
-        given = {"size": str(size), "rank": str(rank), "endpoint": endpoint or self.endpoint}
+        given = {"size": str(size), "rank": str(rank), "endpoint": self.endpoint}
         given |= {"secret-file": str(self.secret)}
         return [word for name, value in given.items() for word in (f"--group-{name}", value)] + ["--wait-peer", wait]
 
@@ -355,8 +291,6 @@ class Hosts:
         for container in self.started:
             container.process.kill()  # and with it, its PID 1
             container.process.wait(DEADLINE)
-        for proxy in self._proxies:
-            proxy.close()
         holders = {network.holder.pid for network in self._networks}
 
         def none_left() -> bool:

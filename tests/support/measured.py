@@ -16,24 +16,6 @@ HOUSE = Path(__file__).resolve().parents[2]
 RESULTS = HOUSE / "docs" / "measured"
 
 
-class Series(NamedTuple):
-    """One line or bar of a plot: who, and for each x the samples in the unit of the plot."""
-
-    who: str
-    points: tuple[tuple[float | str, tuple[float, ...]], ...]
-
-
-class Plot(NamedTuple):
-    """`kind`: bars (x are names) or lines (x are numbers)."""
-
-    kind: str
-    x: str
-    y: str
-    series: tuple[Series, ...]
-    log_x: bool = False
-    log_y: bool = False
-
-
 class Measured(NamedTuple):
     """One result.
 
@@ -47,18 +29,13 @@ class Measured(NamedTuple):
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     after: tuple[str, ...] = ()
-    plot: Plot | None = None
 
 
 def save(page: str, found: Measured, folder: Path = RESULTS) -> Path:
     """Write it for `page` (benchmarks, reliability or scale), with the day, the commit and the machine."""
     path = folder / page / f"{found.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    plot = None
-    if found.plot is not None:
-        plot = found.plot._asdict() | {"series": [one._asdict() for one in found.plot.series]}
     content = found._asdict() | {
-        "plot": plot,
         "day": time.strftime("%Y-%m-%d", time.gmtime()),
         "commit": commit(),
         "machine": machine(),

@@ -1,6 +1,7 @@
 /* A library with threads of its own, as libcuda.so.1 and libnccl.so.2 have them: one that polls every 100 ms, one that
    waits for a condition with a timeout, one that waits for ever.  `callback` is called by the first one after a while,
    if it is set. */
+#define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
 #include <time.h>

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ftctl.page.app import Page, Server
+from ftctl.page.app import Page, PageServer
 from ftctl.verbs.serve import listening_socket
 from support.runs import HOUSE
 
@@ -103,7 +103,7 @@ def ftctl_serve(run_dir: Path, *words: str, port: int = 0) -> Iterator[tuple[sub
 def serving(page: Page) -> Iterator[Served]:
     """From this process, in a thread."""
     listening = listening_socket(socket.AF_INET, "127.0.0.1", 0)
-    made = Server(page.application(), page.feed)
+    made = PageServer(page.application(), page.feed)
     thread = threading.Thread(target=made.run, args=([listening],))
     thread.start()
     try:

@@ -10,6 +10,7 @@ FOUND = sorted(
 )
 OLD = [path for path in FOUND if path.parts[-3].startswith(("2.", "3.6.", "3.7."))]  # without the hooks
 NEW = [Path(sys.executable), *(path for path in FOUND if path not in OLD)]
+EXTREMES = [NEW[0], *NEW[1:2], *NEW[2:][-1:]]  # this one, the oldest, the newest
 
 
 def version(python: Path) -> str:

@@ -8,6 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ftrun.records.attempts import AttemptHistory
+from ftrun.records.history import History, KnownState, summed_up
+from ftrun.records.steps import sample
+
 Record = dict[str, Any]
 BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 
@@ -72,10 +76,10 @@ def long_run(starts: int, lasting: float, seed: int = 1) -> Script:
         step = kept
         samples = max(1, 8000 // starts)
         pace = chance.uniform(0.5, 1.5) * lasting / starts / samples
-        for sample in range(samples):
+        for count in range(samples):
             step += 7
             script.after(pace).stepped(max(kept, step - 3), step)
-            if sample % 40 == 39:
+            if count % 40 == 39:
                 script.saves(step)
                 kept = step
         if number == starts - 1:
@@ -90,3 +94,19 @@ def long_run(starts: int, lasting: float, seed: int = 1) -> Script:
             script.record("fault", device="GPU-1", code="Xid94", severity="major").record("stopping", by="SIGKILL")
             script.after(3).record("healing", device="GPU-1", code="Xid94", severity="major").after(300)
     return script.ends()
+
+
+def fold(
+    run_dir: str,
+    records: list[dict[str, Any]],
+    steps: list[dict[str, Any]],
+    now: float,
+    known: KnownState = KnownState(),  # noqa: B008 - a value
+) -> History:
+    """The history of these lines, without a file."""
+    stepped = [one for line in steps if (one := sample(line)) is not None]
+    seen = {} if known.seen is None else {known.attempt: known.seen}
+    found = AttemptHistory({one.attempt: one.at for one in stepped}, seen)
+    for record in records:
+        found.add(record)
+    return summed_up(run_dir, found, stepped, now, known)

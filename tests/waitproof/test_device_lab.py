@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ftrun.core.machine.values import Spin
-from ftrun.core.rules import spin
+from ftrun.core.rules import liveness
 from ftrun.helpers.evidence.look import look
 from ftrun.messages.evidence import Look, RankState
 from ftrun.messages.probe import Device
@@ -159,7 +159,11 @@ class Lab:
             ago = moved or [60.0] * len(pids)
             ranks = tuple(RankState(n, pid, moved_at=now - ago[n], step=7) for n, pid in enumerate(pids))
             seen = look(Look(self.job.pid, now, (), ranks, devices, between=0.2, powers=powers)).spin
-            if seen is None or not seen.on_device or (first is not None and spin.follow(first, seen) is not first):
+            if (
+                seen is None
+                or not seen.on_device
+                or (first is not None and liveness.follow_spin(first, seen) is not first)
+            ):
                 return None
             first = first or seen
         return first

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ftrun.core.machine.values import Spin
-from ftrun.core.rules import spin
+from ftrun.core.rules import liveness
 from ftrun.helpers.evidence.look import look
 from ftrun.messages.evidence import Look, RankState
 from ftrun.messages.probe import Device
@@ -62,7 +62,7 @@ def test_a_rank_that_waits_for_its_device_looks_the_same_at_each_look(job: Job, 
         assert first.why.startswith("rank 0 waits for its device at <string>:4 item")
         assert (first.rank, first.pid) == (0, job.pid)
         later = wait_for(lambda devices=devices: see(job, *devices), "another one")  # type: ignore[misc]
-        assert spin.follow(first, later) is first
+        assert liveness.follow_spin(first, later) is first
 
 
 @pytest.mark.parametrize("name", ["libtorch_npu.so", "libtorch_other.so"])
@@ -159,7 +159,7 @@ def test_a_rank_that_is_at_another_line_is_another_one(job: Job, driver: str) ->
     compute = "def work():\n    n = 0\n    while True:\n        n += 1\n        n += 2\n        n += 3\n"
     job.start(f"{HEAD}{compute}ready(); work()", driver)
     first = wait_for(lambda: (seen := see(job, WAITING)) and seen.on_device and seen, "a look that sees it")
-    wait_for(lambda: (later := see(job, WAITING)) and spin.follow(first, later) is not first, "another line")
+    wait_for(lambda: (later := see(job, WAITING)) and liveness.follow_spin(first, later) is not first, "another line")
 
 
 EXPLAINED = {
@@ -195,7 +195,7 @@ def test_a_rank_whose_helpers_work_is_another_one_at_each_look(job: Job, driver:
     work = "def work():\n    while True: pass\nthreading.Thread(target=work, daemon=True).start()\n"
     job.start(f"{HEAD}{work}ready(); item('spinning')", driver)
     first = wait_for(lambda: see(job, WAITING), "a look that sees it")
-    wait_for(lambda: (later := see(job, WAITING)) and spin.follow(first, later) is not first, "its work")
+    wait_for(lambda: (later := see(job, WAITING)) and liveness.follow_spin(first, later) is not first, "its work")
 
 
 def test_the_evidence_finds_it_once_more(job: Job, driver: str) -> None:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ftrun.helpers.evidence.wait_text import clean, headline
+from ftrun.helpers.evidence.report import clean, headline
 from waitproof.describe import Describer
 from waitproof.stacks import Frame, Stack, Thread
 from waitproof.wakers import Wakers

@@ -65,6 +65,40 @@ def test_a_pipe_may_be_written_by_a_thread_that_sends(job: Job, tmp_path: Path) 
     assert see(job, job.pid).open_reason
 
 
+# What keeps a process from going on for ever, in functions of the interpreter's library and of the C library.
+STUCK = {
+    "a semaphore, with the lock of the interpreter": (
+        "def nap():\n    while True: time.sleep(0.01)\nthread(nap); libc = ctypes.PyDLL(None); ready()\n"
+        "libc.sem_wait(ctypes.create_string_buffer(64))"
+    ),
+    "a semaphore, without": "libc = ctypes.CDLL(None); ready(); libc.sem_wait(ctypes.create_string_buffer(64))",
+    "a connection to itself": (
+        "server = socket.create_server(('127.0.0.1', 0)); own = socket.create_connection(server.getsockname())\n"
+        "ready(); own.recv(1)"
+    ),
+    "a selector": "import selectors; s = selectors.DefaultSelector(); s.register(os.pipe()[0], 1); ready(); s.select()",
+    "a child": "pid = os.fork()\nif not pid: signal.signal(15, signal.SIG_DFL); stuck()\nready(); os.waitpid(pid, 0)",
+}
+QUEUE = """replies = fork.SimpleQueue()
+if not os.fork(): signal.signal(signal.SIGTERM, signal.SIG_DFL); stuck()
+ready(); replies.get()"""
+SHARED = "lock = fork.Lock(); lock.acquire(); ready(); lock.acquire()"
+
+
+@pytest.mark.parametrize("code", STUCK.values(), ids=STUCK.keys())
+def test_what_python_waits_for_is_given_by_no_thread_that_computes(job: Job, tmp_path: Path, code: str) -> None:
+    job.start(f"{HEAD}{LOAD}{code}", "0", library(tmp_path, "libcuda.so.1"))
+    closed(job, job.pid)
+
+
+@pytest.mark.parametrize("code", [QUEUE, SHARED], ids=["queue", "lock"])
+def test_what_only_python_can_give_to_another_process_is_given_by_no_thread_of_a_driver(
+    job: Job, tmp_path: Path, code: str
+) -> None:
+    job.start(f"{HEAD}{LOAD}{code}", "0", library(tmp_path, "libnccl.so.2"))
+    closed(job, job.pid)
+
+
 @pytest.mark.parametrize("name", ["libmine.so.1", "libcudaextra.so.1"])
 def test_a_thread_of_an_unknown_library_may_call_python(job: Job, tmp_path: Path, name: str) -> None:
     job.start(f"{HEAD}{LOAD}ready(); stuck()", "0", library(tmp_path, name))
@@ -198,13 +232,14 @@ def test_a_thread_of_a_driver_carries_out_no_collective_that_torch_itself_waits_
 
     frames = (Frame("all_reduce", "/site-packages/torch/distributed/distributed_c10d.py", 1),)
     gives = recognized.given((), False, at(C, CUDA), ())
-    assert recognized.needed(frames, at(C, INTERPRETER, TORCH)) not in gives
+    assert recognized.needed(frames, at(C, INTERPRETER, TORCH), False) not in gives
     for paths in (
         (C, TORCH, CUDA),
         (C, INTERPRETER),
         (C, TORCH.replace("cpu", "cuda")),
         (C, TORCH, "/lib/libnccl.so.2"),
     ):
-        assert recognized.needed(frames, at(*paths)) in gives, paths
-    assert recognized.needed(frames, None) in gives
-    assert recognized.needed(frames, at(C, TORCH)) in recognized.given((), False, at(C, TORCH), ()), "gloo's threads"
+        assert recognized.needed(frames, at(*paths), False) in gives, paths
+    assert recognized.needed(frames, None, False) in gives
+    gloo = recognized.given((), False, at(C, TORCH), ())
+    assert recognized.needed(frames, at(C, TORCH), False) in gloo

@@ -177,5 +177,5 @@ def test_the_compiler_of_mindspore_gives_nothing_to_other_waits() -> None:
     assert recognized.given((), False, schedule, ()) == {recognized.Gives.COMPILER}
     assert recognized.given((), False, Libraries(other, frozenset(own | other)), ()) == frozenset(recognized.Gives)
     assert recognized.given((), False, None, ()) == frozenset(recognized.Gives)
-    assert recognized.needed((), schedule) == recognized.Gives.COMPILER
-    assert recognized.needed((), Libraries(other, other)) == recognized.Gives.ANYTHING
+    assert recognized.needed((), schedule, False) == recognized.Gives.COMPILER
+    assert recognized.needed((), Libraries(other, other), False) == recognized.Gives.ANYTHING

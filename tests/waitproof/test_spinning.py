@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.core.machine.values import Spin
-from ftrun.core.rules import spin
+from ftrun.core.rules import liveness
 from ftrun.helpers.evidence.look import look
 from ftrun.messages.evidence import Look, RankState
 from support.evidence_job import Job, ask, needs_spy, rank
@@ -68,7 +68,7 @@ def test_a_rank_in_one_function_looks_the_same_at_each_look(job: Job, name: str)
     assert (first.rank, first.pid) == (0, job.pid)
     time.sleep(1.0)  # in which it would have done something
     later = wait_for(lambda: see(job), "another one")
-    assert spin.follow(first, later) is first
+    assert liveness.follow_spin(first, later) is first
 
 
 @pytest.mark.parametrize("name", SEEN)
@@ -82,7 +82,7 @@ def test_what_can_be_seen_outside_makes_it_another_one(job: Job, name: str) -> N
             now = time.monotonic()
             looks.append(look(Look(job.pid, now, (), (RankState(0, job.pid, moved_at=now - 60),), between=0.2)).spin)
             time.sleep(0.5)
-        return any(one is None or spin.follow(looks[0], one) is not looks[0] for one in looks[1:])
+        return any(one is None or liveness.follow_spin(looks[0], one) is not looks[0] for one in looks[1:])
 
     wait_for(differs, "that")
 

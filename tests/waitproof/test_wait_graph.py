@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.drawing.shapes import Polyline, Rect
+from ftrun.helpers.evidence.report import clean, headline, wait_lines, waits_document
 from ftrun.helpers.evidence.wait_picture import BOXES, draw, render
-from ftrun.helpers.evidence.wait_text import clean, document, headline, lines
 from waitproof import waits
 from waitproof.calls import Call
 from waitproof.proof import Facts, Walk
@@ -70,11 +70,11 @@ def test_a_deadlock_of_two_threads_is_a_cycle() -> None:
         "deadlock: rank 0 (process 100, main thread) waits for a lock at train.py:12, which only its own threads can "
         "end: thread 'loader' waits for a lock at train.py:30"
     )
-    assert lines(graph)[1].splitlines() == [
+    assert wait_lines(graph)[1].splitlines() == [
         "* rank 0, main thread, at `train.py:12 step`: waits for a lock. It can be ended by: rank 0, thread 'loader'.",
         "* rank 0, thread 'loader', at `train.py:30 load`: waits for a lock. It can be ended by: rank 0, main thread.",
     ]
-    assert lines(graph)[2] == (
+    assert wait_lines(graph)[2] == (
         "They wait for each other: rank 0, main thread → rank 0, thread 'loader' → rank 0, main thread."
     )
     assert any(isinstance(shape, Polyline) and shape.stroke == "bad" for shape in draw(graph, "").shapes)
@@ -87,7 +87,7 @@ def test_a_thread_that_may_go_on_is_no_part_of_a_deadlock() -> None:
         "rank 0 waits for a lock at train.py:12; it may wait for thread 'timer', which waits for a timer "
         "(clock_nanosleep)"
     )
-    assert "sleeps. That may end: it waits for a timer (clock\\_nanosleep)." in lines(graph)[1]
+    assert "sleeps. That may end: it waits for a timer (clock\\_nanosleep)." in wait_lines(graph)[1]
 
 
 def test_a_rank_in_a_collective_waits_for_the_one_that_is_elsewhere() -> None:
@@ -121,7 +121,7 @@ def test_a_chain_leads_from_a_child_to_the_outside() -> None:
         "rank 0 waits for the end of process 200 at train.py:9; it may wait for process 200 (python), main thread, "
         "which waits for a reply from 10.0.0.7:443, which is outside the job"
     )
-    assert "That may end: it waits for a reply from 10.0.0.7:443, which is outside the job." in lines(graph)[1]
+    assert "That may end: it waits for a reply from 10.0.0.7:443, which is outside the job." in wait_lines(graph)[1]
     assert "outside the job" in render(graph, "")
 
 
@@ -150,8 +150,8 @@ def test_ten_thousand_threads_are_counted_and_the_report_stays_small() -> None:
     sentence, graph = seen(*made, ranks=[pid for pid, _, _ in made])
     assert len(graph.nodes) <= NODES
     assert sum(node.size for node in graph.nodes) + graph.more == 10_000
-    assert len("\n\n".join(lines(graph))) < 30_000
-    assert len(json.dumps(document(graph), indent=1)) < 600_000
+    assert len("\n\n".join(wait_lines(graph))) < 30_000
+    assert len(json.dumps(waits_document(graph), indent=1)) < 600_000
     picture = draw(graph, sentence)
     assert 1 < sum(isinstance(shape, Rect) for shape in picture.shapes) <= BOXES
     assert len(render(graph, sentence).encode()) < 100_000
@@ -179,4 +179,4 @@ def test_any_graph_has_a_picture_that_is_xml(found: list[Node], cycle: list[int]
     graph = WaitGraph(tuple(found), tuple(cycle), 3)
     ElementTree.fromstring(render(graph, "x"))
     assert len(render(graph, "x" * 300).encode()) < 100_000
-    assert lines(graph)[0] == "## What waits for what"
+    assert wait_lines(graph)[0] == "## What waits for what"

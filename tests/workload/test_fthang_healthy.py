@@ -1,16 +1,10 @@
 """The healthy kinds of `fthang`: each looks as its name says, and the training ends as if it were undisturbed."""
 
-import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ftrun.workload import healthy
-from ftrun.workload.kinds import parse
-from ftrun.workload.run import train
-from ftrun.workload.training import BEGINNING, Plain, Setting
 from support.runs import children, wait_for
 from support.workload import Runner, observe, read_and_written, still
 from support.workload import fthang as fthang
@@ -91,26 +85,3 @@ def test_it_looks_like_a_hang(fthang: Runner, kind: str) -> None:
         assert fthang.beats.slot()["moved_at"] == moved_at
     fthang.kill()
     assert len(list(fthang.checkpoints.iterdir())) == (0 if kind == "first-batch" else 1)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_takes_its_time_and_ends_like_an_undisturbed_run(tmp_path: Path, kind: str) -> None:
-    setting = Setting(0.3, tmp_path, 12, 3, 0.001, 2, hooks=False, torch=False)
-    *_, undisturbed = Plain(BEGINNING).epoch(range(1, 13))
-    begun = time.monotonic()
-    chosen, _ = parse(kind, "300ms")
-    assert train(chosen, setting, BEGINNING, disturbed=True) == undisturbed
-    assert time.monotonic() - begun > 0.3
-
-
-def test_it_lasts_longer_than_a_hang_timeout_of_a_few_seconds() -> None:
-    kind, value = parse("quiet-sleep", None)
-    assert kind.text(value) == "quiet-sleep for 6 s"
-
-
-def test_long_checkpoint_syncs_each_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
-    with (tmp_path / "file").open("wb") as file:
-        healthy.SlowDisk(file, 0).write(bytes(3 * healthy.PIECE))
-    assert synced == [healthy.PIECE, 2 * healthy.PIECE, 3 * healthy.PIECE]

@@ -9,11 +9,12 @@ import pytest
 from ftrun.workload import kinds
 from support.runs import FTHANG, Run, Runs
 from support.runs import runs as runs
+from support.short import quick
 
 RANKS = 3
 TRAINING = ("--steps", "16", "--step-time", "2ms", "--after", "6", "--checkpoint-every", "100")
 HANGS = ("rank-stop", "rank-gil", "rank-lock", "rank-ignore")
-QUICK = ("rank-killed", "rank-retry", "rank-in-leave", "rank-in-go")  # in the gate; tests below have more kinds
+QUICK = ("rank-killed", "rank-retry")  # in the gate; tests below have more kinds
 BROKEN = [kind.name for kind in kinds.RANKS if kind.name != "rank-none"]
 BEGUN = re.compile(r"rank (\d+), pid (\d+): round (\d+)")
 
@@ -57,7 +58,7 @@ def recovers(runs: Runs, kind: str, expected: dict[str, str], *arguments: str, o
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(k, marks=() if k in QUICK else pytest.mark.slow) for k in BROKEN if k not in HANGS],
+    quick([k for k in BROKEN if k not in HANGS], QUICK),
 )
 def test_a_failure_of_one_rank_changes_no_weight(kind: str, runs: Runs, expected: dict[str, str]) -> None:
     run = recovers(runs, kind, expected)
@@ -79,7 +80,7 @@ def test_rank_0_may_fail_as_any_other(runs: Runs, expected: dict[str, str]) -> N
     assert run.named("recovered")[-1]["ranks"] == [0]
 
 
-@pytest.mark.parametrize("kind", ["rank-killed", "rank-in-restore"])
+@pytest.mark.parametrize("kind", quick(["rank-killed", "rank-in-restore"]))
 def test_several_ranks_may_fail_at_once(kind: str, runs: Runs, expected: dict[str, str]) -> None:
     run = recovers(runs, kind, expected, "--rank", "0", "--rank", "2")
     last = run.named("recovered")[-1]

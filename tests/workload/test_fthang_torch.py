@@ -64,7 +64,7 @@ def test_collective_ends_well(fthang: Runner) -> None:
     assert [fthang.beats.slot(rank)["flags"] for rank in (0, 1)] == [1, 1]
 
 
-@pytest.mark.slow  # in the gate the next test has a worker that hangs
+@pytest.mark.slow
 def test_dataloader(fthang: Runner) -> None:
     pid = fthang.begin("dataloader", "--torch", line="hanging: dataloader")
     # It returns from its poll every few seconds to see whether its worker lives.
@@ -75,6 +75,7 @@ def test_dataloader(fthang: Runner) -> None:
     fthang.kill()
 
 
+@pytest.mark.slow
 def test_a_kind_in_a_worker(fthang: Runner) -> None:
     pid = fthang.begin("deadlock", "--torch", "--workers", "2", "--in-worker", line="hanging: deadlock")
     wait_for(lambda: (thread := observe(pid)).state == "S" and thread.waits_in("poll"), "the wait for the worker")

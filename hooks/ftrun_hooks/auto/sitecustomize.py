@@ -146,7 +146,7 @@ def chain():  # type: () -> None
 
 
 def ask(folder):  # type: (str) -> None
-    """Request access for a process of another user, in time for its first heartbeat (`_slot.py` requests it again)."""
+    """Request access for a process of another user, in time for its first heartbeat (`_beat.py` requests it again)."""
     try:
         if not os.access(os.path.join(folder, "beats"), os.W_OK):
             os.close(os.open(os.path.join(folder, "request"), os.O_RDONLY | os.O_NONBLOCK))

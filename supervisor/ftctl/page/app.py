@@ -137,7 +137,7 @@ class Page:
         return Response(json.dumps(found), media_type="application/json")
 
 
-class Server(uvicorn.Server):
+class PageServer(uvicorn.Server):
     """Without logs, with bounded connections.  `run([socket])` serves until a signal, which then has its default
     effect: KeyboardInterrupt for Ctrl-C."""
 

@@ -34,7 +34,7 @@ STATES: Final = ("exited", "gone", "starting", "section", "stalled", "moving", "
 PATIENCE: Final = 5.0  # s after which a disk that does not answer is reported
 
 
-class View(NamedTuple):
+class PageView(NamedTuple):
     """What one read gave.  `number` rises with each that has something new; 0: none yet.  `snapshot` has all ranks, and
     `text` is the same with fewer ranks, as JSON; without them `why` is the reason that nothing can be read."""
 
@@ -50,17 +50,17 @@ class Feed:
     """`find` returns the run dir to read, or raises NoRunDir; it is called each time."""
 
     def __init__(self, find: Callable[[], str], threads: WorkerThreads) -> None:
-        self.view = View()
+        self.view = PageView()
         self.closed = False
         self._find, self._threads = find, threads
         self._follower, self._meter = Follower(), Meter()
         self.clients = 0
         self._last_read = float("-inf")
-        self._reading: asyncio.Future[View | str] | None = None
+        self._reading: asyncio.Future[PageView | str] | None = None
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
-    async def now(self) -> View:
+    async def now(self) -> PageView:
         """A view that is at most a second old.  Busy: the disk does not answer."""
         if time.monotonic() - self._last_read >= PERIOD:
             await self._refresh()
@@ -116,7 +116,7 @@ class Feed:
     def _unread(self, why: str) -> None:
         self._publish(self.view._replace(snapshot=None, text="", why=why))
 
-    def _publish(self, view: View) -> None:
+    def _publish(self, view: PageView) -> None:
         """Clients are notified only if something other than `snapshot` has changed, as ages in it change each time."""
         new = self.view.number == 0 or view._replace(snapshot=None) != self.view._replace(snapshot=None)
         self.view = view._replace(number=self.view.number + new)
@@ -127,7 +127,7 @@ class Feed:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _read(self) -> View | str:
+    def _read(self) -> PageView | str:
         """In a thread.  Each error is shown to the clients: the page is made for runs that have problems."""
         run_dir = self.view.run_dir
         try:
@@ -137,7 +137,7 @@ class Feed:
             shown = group.marked(shown, members)
             records = self._follower.read(f"{run_dir}/events.jsonl")
             found = payload(shown, paces(shown.run_dir, shown.attempt), members)
-            return View(self.view.number, run_dir, records, found, json.dumps(brief(found)))
+            return PageView(self.view.number, run_dir, records, found, json.dumps(brief(found)))
         except NoRunDir as error:
             return str(error)
         except OSError as error:
@@ -149,7 +149,7 @@ class Feed:
 def payload(shown: Snapshot, paces: list[tuple[float, float]], members: GroupNow | None = None) -> dict[str, Any]:
     """The snapshot as JSON values, with all ranks, the stalest first, and what the page shows beside it; `outer`: what
     the outer scheduler should do after the verdict; `members`: the view of its group."""
-    verdict = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
+    verdict = exit_codes.named(shown.verdict)
     return document(shown._replace(ranks=tuple(sorted(shown.ranks, key=_order)))) | {
         "headline": headline(shown),
         "state": headline(shown, ages=False),
@@ -202,7 +202,7 @@ async def event_stream(feed: Feed, after: StreamPosition | None, all_ranks: bool
         feed.leave()
 
 
-def _news(view: View, after: StreamPosition | None, all_ranks: bool) -> bytes:
+def _news(view: PageView, after: StreamPosition | None, all_ranks: bool) -> bytes:
     restart, records = view.records.after(after)
     parts = [_event("fresh", "0")] if restart else []
     parts += [_event("snapshot", json.dumps(view.snapshot) if all_ranks else view.text)]

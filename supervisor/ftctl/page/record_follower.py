@@ -8,7 +8,7 @@ from collections import deque
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.records.record_files import GrowingFile, Record, record
+from ftrun.records.record_files import HEAD, GrowingFile, Record, record
 
 BACK: Final = 256 << 10  # bytes that are read at the start
 LONGEST: Final = 16 << 10  # bytes of a record that is passed on in full
@@ -86,7 +86,6 @@ class Follower:
 
 def _short(record: Record, size: int) -> str:
     if size > LONGEST:
-        kept = ("schema", "time", "mono", "event", "attempt")
-        record = {name: record[name] for name in kept if name in record and len(str(record[name])) < 100}
+        record = {name: record[name] for name in HEAD if name in record and len(str(record[name])) < 100}
         record["cut"] = f"{size} bytes"
     return json.dumps(record)

@@ -1,5 +1,6 @@
 """What `ftctl top` shows of the chosen rank on a key: the last report, its present stacks, the last lines of output."""
 
+import os
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
@@ -8,7 +9,6 @@ from ftctl import markdown
 from ftctl.top.keys import LOGS, REPORT, STACKS, LongText
 from ftrun.core.text import sentences
 from ftrun.helpers.evidence import present
-from ftrun.host.output_pipes import LOG, RANK_LOG
 from ftrun.records import record_files, reports
 from ftrun.records.snapshot import RankNow
 
@@ -40,9 +40,8 @@ def _stacks(run_dir: str, rank: RankNow | None) -> tuple[str, Iterator[str]]:
 
 
 def _logs(run_dir: str, rank: RankNow | None) -> tuple[str, Iterator[str]]:
-    names = [LOG] if rank is None or rank.local_rank is None else [RANK_LOG.format(rank.local_rank), LOG]
-    for name in names:
-        last = [*islice(record_files.backwards(f"{run_dir}/{name}", OUTPUT), LINES)][::-1]
-        if last:
-            return f"last lines of {name}", (line.decode("utf-8", "replace") for line in last)
+    own = None if rank is None else rank.local_rank
+    for path in (path for number, path in reports.output_files(run_dir) if number in (None, own)):
+        if last := [*islice(record_files.backwards(path, OUTPUT), LINES)][::-1]:
+            return f"last lines of {os.path.basename(path)}", (line.decode("utf-8", "replace") for line in last)
     return "output", iter(["the output of the command is not kept; ftrun --log-dir DIR keeps it"])

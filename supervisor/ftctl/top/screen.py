@@ -17,10 +17,9 @@ from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable
 from ftrun.records import advice, summary
 from ftrun.records.own_ranks import ENDED
-from ftrun.records.record_files import Record
+from ftrun.records.record_files import Record, own_fields
 from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot
 
-HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
 WIDE: Final = 70  # cells that the full table needs
 TABLE: Final = "rank     pid state          step    moved  silent of limit    per step"
 USED: Final = "       CPU     memory"  # of the process of a rank
@@ -142,8 +141,8 @@ def _head(page: _Page, shown: Snapshot, paces: Sequence[float]) -> list[Text]:
     if shown.checkpoint_age is not None:
         step = "" if shown.checkpoint_step is None else f"step {shown.checkpoint_step}, "
         found.append(page.line(("saved    ", "dim"), (f"{step}{summary.saved(shown)}", "")))
-    if budget := _budget(shown):
-        found.append(page.line(("restarts ", "dim"), (budget, "")))
+    if shown.restarts or shown.left:
+        found += page.wrapped(f"restarts {summary.restarts(shown)}", "", 2 if page.tall else 1)
     if shown.wall:
         found.append(page.line(("goodput  ", "dim"), (summary.goodput(shown), "")))
     if shown.trouble is not None and shown.trouble.why != (shown.why or "").partition(" (report: ")[0]:
@@ -220,22 +219,6 @@ def _slow(page: _Page, shown: Snapshot) -> list[Text]:
         return []
     more = f"; and {len(slow) - 1} more" if slow[1:] else ""
     return page.wrapped(f"slow     {summary.straggler(shown, slow[0])}{more}", "yellow", 2)
-
-
-def _budget(shown: Snapshot) -> str:
-    """Consecutive restarts against their budgets; after the end, all restarts."""
-    if not shown.alive:
-        return ", ".join(f"{count} after {reason}" for reason, count in shown.restarts.items() if count)
-    counts, ends = [], []
-    for cause, count in shown.counts.items():
-        left = shown.left.get(cause)
-        if left == 0 and count == 0:
-            ends.append(f"a {cause} ends it")
-        else:
-            counts.append(f"{cause} {count}" + ("" if left is None else f" of {count + left}"))
-    done = sum(shown.restarts.values())
-    parts = [f"{', '.join(counts)} consecutive" if counts else "", *ends, f"{done} in total" if done else ""]
-    return "; ".join(part for part in parts if part)
 
 
 # --- the tables -----------------------------------------------------------------------------------------------------
@@ -343,8 +326,7 @@ def _records(page: _Page, records: Sequence[Record], room: int) -> list[Text]:
     found = []
     for record, times in folded(records)[-room:] if room else []:
         event = str(record.get("event"))
-        fields = ((name, value) for name, value in record.items() if name not in HIDDEN)
         style = "red" if event in ("hang", "fault", "escalated") else ""
-        text = sentences.record(f"{event:<10}" if times == 1 else f"{event} x{times}", fields)
+        text = sentences.record(f"{event:<10}" if times == 1 else f"{event} x{times}", own_fields(record))
         found.append(page.line((str(record.get("time"))[11:19] + " ", "dim"), (text, style)))
     return found

@@ -1,6 +1,5 @@
 """`ftctl doctor`."""
 
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
@@ -9,10 +8,9 @@ import click
 
 from ftctl.common import AS_JSON, RUN_DIR, show, show_json, width
 from ftctl.doctor import devices, disk, system
-from ftctl.doctor.finding import Finding
+from ftctl.doctor.finding import Outcome
 from ftrun.accelerators.table import VENDORS
-from ftrun.core.text.sentences import printable
-from ftrun.records import liveness, rundir, state
+from ftrun.records import liveness, rundir, state, summary
 
 SCHEMA: Final = 1
 NAME: Final = 13  # columns
@@ -32,14 +30,14 @@ def command(run_dir: str | None, as_json: bool) -> None:
     if as_json:
         show_json({"schema": SCHEMA, "run_dir": path, "findings": [one._asdict() for one in found]})
     else:
-        show(map(printable, _lines(found, width())))
+        show(_lines(found, width()))
 
 
-def _findings(path: str | None) -> Iterator[Finding]:
+def _findings(path: str | None) -> Iterator[Outcome]:
     run = {} if path is None else state.load(path).part("run")
     running = liveness.is_local(run)
     run = run if running else {}
-    checks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
+    checks: tuple[tuple[str, Callable[[], Iterable[Outcome]]], ...] = (
         ("PID 1", partial(system.first, run)),
         ("signals", partial(system.signalling, run)),
         ("/proc", system.proc),
@@ -57,10 +55,10 @@ def _findings(path: str | None) -> Iterator[Finding]:
         try:
             yield from check()
         except Exception as error:  # a failed check must not hide the others
-            yield Finding(name, "warning", f"the check failed: {error!r}", "unknown")
+            yield Outcome(name, "warning", f"the check failed: {error!r}", "unknown")
 
 
-def _lines(found: list[Finding], width: int) -> Iterator[str]:
+def _lines(found: list[Outcome], width: int) -> Iterator[str]:
     for one in found:
         first, *others = _wrapped(one.found, width)
         yield f"{one.state:<8} {one.name:<{NAME}} {first.strip()}"
@@ -76,6 +74,4 @@ def _lines(found: list[Finding], width: int) -> Iterator[str]:
 
 def _wrapped(text: str, width: int) -> list[str]:
     indent = " " * (NAME + 10)
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
-    ) or [indent]
+    return summary.wrapped(text, width, indent, indent) or [indent]

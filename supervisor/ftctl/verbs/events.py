@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final
@@ -14,7 +14,7 @@ from ftrun.config.parsers import duration, near
 from ftrun.config.whole_number import WholeNumber
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
-from ftrun.records import liveness, quick_progress, record_files, rundir, state
+from ftrun.records import liveness, record_files, rundir, state
 from ftrun.records.record_files import Record
 
 
@@ -63,7 +63,6 @@ EVENTS: Final = (  # a test compares them with the page of the records
 )
 PAUSE: Final = 0.2  # s between two reads of a growing file
 ALL: Final = Filter()
-_COMMON: Final = ("schema", "time", "mono", "event", "attempt")  # fields of every record
 
 
 def _names(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -102,10 +101,7 @@ def command(
 ) -> None:
     shown = json.dumps if as_json else _text
     stream = RecordStream(rundir.find(run_dir), Filter(names, since, attempt))
-    if last is None:
-        show(stream.lines(shown, quick_progress.json if as_json else quick_progress.text))
-    else:
-        show(map(shown, stream.newest(last)))
+    show(map(shown, stream.more() if last is None else stream.newest(last)))
     try:
         for record in stream.follow() if follow else ():
             show([shown(record)])
@@ -142,20 +138,6 @@ class RecordStream:
         except OSError as error:
             raise rundir.NoRunDir(f"{self._file.path}: {error.strerror}") from None
 
-    def lines(self, shown: Callable[[Record], str], quick: Callable[[bytes], str | None]) -> Iterator[str]:
-        """The same as text.  `quick` makes the same of a line as `shown`, or None."""
-        if self._wanted != ALL:
-            yield from map(shown, self.more())
-            return
-        try:
-            for line in self._file.lines():
-                if (text := quick(line)) is not None:
-                    yield text
-                elif (found := record_files.record(line)) is not None:
-                    yield shown(self._noted(found))
-        except OSError as error:
-            raise rundir.NoRunDir(f"{self._file.path}: {error.strerror}") from None
-
     def follow(self) -> Iterator[Record]:
         """New records as they come, until the run has ended or ftrun is gone."""
         alive = True
@@ -171,6 +153,5 @@ class RecordStream:
 
 
 def _text(record: Record) -> str:
-    fields = ((name, value) for name, value in record.items() if name not in _COMMON)
-    text = sentences.record(f"{record['event']:<10}", fields)
+    text = sentences.record(f"{record['event']:<10}", record_files.own_fields(record))
     return sentences.printable(f"{record.get('time')} {record.get('attempt')!s:>3} {text}")

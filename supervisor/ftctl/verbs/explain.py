@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from ftctl.common import AS_JSON, RUN_DIR, UserError, show, show_json
-from ftrun.config.explain import Row, command_line, lines
+from ftrun.config.explain import OptionRow, command_line, lines
 from ftrun.config.option_table import OPTIONS
 from ftrun.core.text.sentences import printable
 from ftrun.records import rundir, state
@@ -38,8 +38,8 @@ def command(run_dir: str | None, as_json: bool) -> None:
     show(map(printable, [*lines(rows), command_line(words)]))
 
 
-def _rows(given: dict[str, tuple[str, ...]], meanings: dict[str, str]) -> list[Row]:
+def _rows(given: dict[str, tuple[str, ...]], meanings: dict[str, str]) -> list[OptionRow]:
     """The options that the run was given, and the others with the defaults of the installed ftrun."""
     defaults = {option.name: (option.default, "default") for option in OPTIONS if option.name != "dry-run"}
     shown = (defaults | given).items()
-    return [Row(name, text, source, meanings.get(name, "")) for name, (text, source) in shown]
+    return [OptionRow(name, text, source, meanings.get(name, "")) for name, (text, source) in shown]

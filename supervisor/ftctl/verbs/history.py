@@ -1,15 +1,13 @@
 """`ftctl history`."""
 
 import os
-import textwrap
 
 import click
 
 from ftctl.common import AS_JSON, RUN_DIR, UserError, show, show_json, width
 from ftrun.config.whole_number import WholeNumber
-from ftrun.core.text.sentences import printable
-from ftrun.records import rundir, schedules
-from ftrun.records.schedules import Life
+from ftrun.records import rundir, schedules, summary
+from ftrun.records.schedules import RunLife
 
 SCHEMA = 1
 
@@ -43,14 +41,10 @@ def command(run_dir: str | None, state_dir: str | None, last: int | None, as_jso
     columns = width()
     for line in schedules.lines(lives, source):
         indent = " " * (len(line) - len(line.lstrip()) + 2)
-        show(
-            textwrap.wrap(
-                printable(line), columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-            )
-        )
+        show(summary.wrapped(line, columns, indent))
 
 
-def _lives(run_dir: str | None, state_dir: str | None) -> tuple[list[Life], str]:
+def _lives(run_dir: str | None, state_dir: str | None) -> tuple[list[RunLife], str]:
     """The lives, and the folder that they were read from."""
     if run_dir is not None or state_dir is None:
         return schedules.of_job(rundir.find(run_dir))

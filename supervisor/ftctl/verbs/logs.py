@@ -1,7 +1,5 @@
 """`ftctl logs`: the output of the command, where it is kept."""
 
-import os
-import re
 import sys
 import time
 from collections import deque
@@ -12,8 +10,7 @@ import click
 
 from ftctl.common import RUN_DIR, UserError
 from ftrun.config.whole_number import WholeNumber
-from ftrun.host.output_pipes import LOG, RANK_LOG
-from ftrun.records import liveness, rundir, state
+from ftrun.records import liveness, reports, rundir, state
 from ftrun.records.record_files import GrowingFile
 
 PAUSE: Final = 0.2  # s between two reads of a growing file
@@ -50,17 +47,16 @@ def command(run_dir: str | None, last: int | None, rank: int | None, follow: boo
 
 def _logs(folder: str, rank: int | None) -> list[tuple[bytes, GrowingFile]]:
     """The files, each with the mark of its lines; UserError if there is none."""
-    names = sorted(os.listdir(folder))
-    numbers = sorted(int(found[1]) for name in names if (found := re.fullmatch(RANK_LOG.format(r"(\d+)"), name)))
-    if rank is not None and rank not in numbers:
-        kept = f"; it is kept of {', '.join(map(str, numbers))}" if numbers else ""
-        raise UserError(f"{folder}: no output of local rank {rank} is kept{kept}")
-    chosen = [rank] if rank is not None else numbers
-    logs = [(f"[{n}] ".encode() if len(chosen) > 1 else b"", f"{folder}/{RANK_LOG.format(n)}") for n in chosen]
-    logs += [(b"", f"{folder}/{LOG}")] if rank is None and LOG in names else []
-    if not logs:
+    files = reports.output_files(folder)
+    kept = [str(number) for number, _ in files if number is not None]
+    if rank is not None and str(rank) not in kept:
+        others = f"; it is kept of {', '.join(kept)}" if kept else ""
+        raise UserError(f"{folder}: no output of local rank {rank} is kept{others}")
+    if not files:
         raise UserError(f"{folder}: the output of the command is not kept; ftrun --log-dir DIR keeps it")
-    return [(mark, GrowingFile(path)) for mark, path in logs]
+    chosen = [(number, path) for number, path in files if rank in (None, number)]
+    several = rank is None and len(kept) > 1
+    return [(f"[{n}] ".encode() if several and n is not None else b"", GrowingFile(path)) for n, path in chosen]
 
 
 def _rest(log: GrowingFile) -> bytes:

@@ -7,11 +7,11 @@ import click
 
 from ftctl import markdown
 from ftctl.common import AS_JSON, RUN_DIR, UserError, show, show_json
-from ftctl.members import MEMBER, read_file, read_report
+from ftctl.orders import MEMBER, read_file, read_report
 from ftrun.config.whole_number import WholeNumber
 from ftrun.core.text import sentences
 from ftrun.host import procfs
-from ftrun.records import failure_report, group, reports, rundir
+from ftrun.records import group, reports, rundir
 from ftrun.records.run_snapshot import read_snapshot
 from ftrun.records.snapshot import Incident
 
@@ -52,7 +52,7 @@ def command(attempt: int | None, run_dir: str | None, as_json: bool, member: int
         if as_json:
             show_json(failure)
         else:
-            show(failure_report.lines(failure))
+            show(reports.failure_lines(failure))
         return
     if number is None or number not in reported:
         what = "no report was written" if number is None else f"no report of attempt {number}"

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ftctl import members
+from ftctl import orders
 from ftctl.common import RUN_DIR, UserError, missing_package
 from ftrun.config.whole_number import WholeNumber
 from ftrun.records import rundir
@@ -48,12 +48,12 @@ def command(run_dir: str | None, host: str, port: int, allow_remote: bool) -> No
         print(f"http://{shown}:{port}/", flush=True)
     note = "; reachable from other machines without a password" if remote else ""
     print(f"ftctl: serving {found}, read-only{note}; Ctrl-C stops it", file=sys.stderr, flush=True)
-    app.Server(page.application(frozenset(hosts), anywhere), page.feed).run([listening])
+    app.PageServer(page.application(frozenset(hosts), anywhere), page.feed).run([listening])
 
 
 def _read_member(run_dir: str, member: int, attempt: int) -> str:
     """The report of another member, by way of the messengers or from the state dir."""
-    return members.read_report(run_dir, member, attempt)
+    return orders.read_report(run_dir, member, attempt)
 
 
 def _address(host: str) -> tuple[socket.AddressFamily, str]:

@@ -7,7 +7,7 @@ import click
 
 from ftctl import processes
 from ftctl.common import AS_JSON, RUN_DIR, UserError, show, show_json
-from ftctl.members import MEMBER, read_file
+from ftctl.orders import MEMBER, read_file
 from ftrun.core.text.sentences import printable
 from ftrun.helpers.evidence import present
 from ftrun.records import rundir
@@ -55,6 +55,6 @@ def command(run_dir: str | None, as_json: bool, rank: int | None, member: int | 
         show(["", *(f"process {pid}: {used.text}" for pid, used in usage if used is not None)])
 
 
-def _document(one: present.Process) -> dict[str, Any]:
+def _document(one: present.ProcessStacks) -> dict[str, Any]:
     used = processes.used(one.pid)
     return present.document(one) | {"used": None if used is None else used._asdict()}

@@ -1,7 +1,6 @@
 """`ftctl status`."""
 
-import textwrap
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -65,9 +64,8 @@ def condition(shown: Snapshot) -> int:
 
 
 def _group(found: GroupNow, columns: int) -> list[str]:
-    wrap: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-    lines = list(map(bold, textwrap.wrap(printable(group.headline(found)), columns, **wrap)))
+    lines = list(map(bold, summary.wrapped(group.headline(found), columns)))
     lines += [bold(printable(line)) if marked else printable(line) for line, marked in group.table(found)]
     for line in group.details(found):
-        lines += textwrap.wrap(printable(line), columns, subsequent_indent="    ", **wrap)
+        lines += summary.wrapped(line, columns, "    ")
     return lines

@@ -35,8 +35,7 @@ def command(run_dir: str | None, output: str | None, as_json: bool) -> None:
     path = DEFAULT if output is None else output
     kind = ".html" if path == "-" else os.path.splitext(path)[1].lower()
     if kind not in KINDS:
-        reason = "PNG is not drawn any more; " if kind == ".png" else ""
-        raise click.UsageError(f"--output {path}: {reason}the name must end in {' or '.join(KINDS)}")
+        raise click.UsageError(f"--output {path}: the name must end in {' or '.join(KINDS)}")
     history = read(rundir.find(run_dir))
     if as_json:
         click.echo(json.dumps(document(history)))

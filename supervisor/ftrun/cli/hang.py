@@ -22,7 +22,7 @@ from ftrun.workload.training import BEGINNING, RequirementMissing, Setting, newe
 CANNOT = 77  # the exit code of a skipped test in Automake
 
 
-def listed(title: str, group: tuple[kinds.Kind, ...]) -> str:
+def listed(title: str, group: tuple[kinds.FailureKind, ...]) -> str:
     return "\n".join(["\b", title, *(f"  {kind.usage:<27}{kind.description}" for kind in group)])
 
 

@@ -124,7 +124,7 @@ def _in_phases(
 
 
 def split(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]] | None:
-    """Parse the common cases without click, whose import takes longer than all else before the command runs (ADR 2).
+    """Parse the common cases without click, whose import takes longer than all else before the command runs (ADR 13).
     None where click has to decide: an unknown or repeated option, a missing value, --help.  A test checks that both
     give the same result."""
     given: dict[str, str] = {}

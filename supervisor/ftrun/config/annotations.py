@@ -11,8 +11,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from ftrun import platforms
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.platforms import table as platforms
 
 RETRY: Final = "fault-tolerance/job-retry-num"
 UNCONDITIONAL: Final = "fault-tolerance/job-unconditional-retry"

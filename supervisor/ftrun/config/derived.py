@@ -13,8 +13,7 @@ from ftrun.core.rules.idle import Thresholds
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Membership, Policy
 from ftrun.core.text import durations
-from ftrun.platforms.modelarts import HANG_MINUTES
-from ftrun.platforms.table import NODES
+from ftrun.platforms import HANG_MINUTES, NODES
 
 JOURNAL: Final = "/run/systemd/journal/socket"
 

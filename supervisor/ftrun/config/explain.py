@@ -13,7 +13,7 @@ from ftrun.core.text.sentences import printable
 WIDEST: Final = 40  # columns of a value before the column of the sources moves
 
 
-class Row(NamedTuple):
+class OptionRow(NamedTuple):
     """One option: its text without secrets, where that comes from, and what it means in this run, where the text does
     not say it (`auto`)."""
 
@@ -31,7 +31,7 @@ def show(
     names = [option.name for option in OPTIONS if option.name != "dry-run"]
     meanings = derived.meanings(settings, derived.policy(settings), ranks, members)
     texts = [(redaction.redact_option(name, settings[name].text), settings[name].source) for name in names]
-    rows = [Row(name, *text, meanings.get(name, "")) for name, text in zip(names, texts, strict=True)]
+    rows = [OptionRow(name, *text, meanings.get(name, "")) for name, text in zip(names, texts, strict=True)]
     try:
         print("\n".join(map(printable, [*lines(rows), *map(command_line, commands)])), flush=True)
     except BrokenPipeError:
@@ -46,7 +46,7 @@ def command_line(command: Sequence[str]) -> str:
     return f"command: {' '.join(redaction.redact_command(command)) or 'none'}"
 
 
-def lines(rows: Iterable[Row]) -> list[str]:
+def lines(rows: Iterable[OptionRow]) -> list[str]:
     """A line for each option, those that somebody gave first."""
     ordered = sorted(rows, key=lambda row: row.source == "default")
     shown = [row._replace(name=f"--{row.name}", text=row.text or "-") for row in ordered]

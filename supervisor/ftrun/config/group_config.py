@@ -11,8 +11,7 @@ from typing import Final
 from ftrun.config.option_table import ConfigError, Settings
 from ftrun.config.parsers import endpoint as checked
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.platforms.base import Environment, Membership, Surroundings
-from ftrun.platforms.table import discover
+from ftrun.platforms import Environment, PlatformMembership, Surroundings, discover
 
 PORT: Final = 29470  # of rank 0; torch has 29400 and 29500
 SECRET: Final = "/run/secrets/ftrun/group"  # used if it exists and --group-secret-file is not given
@@ -71,7 +70,7 @@ def group(settings: Settings, environment: Environment, host: str, hosts: str) -
         return None, alone
     # Under an outer ftrun the environment describes the outer one.
     found = None if "FTRUN_BEAT_DIR" in environment else discover(Surroundings(environment, host, hosts, asked))
-    found = found or Membership("nothing")
+    found = found or PlatformMembership("nothing")
     size = found.size if asked == "auto" else asked
     requested = size == asked or settings.group_rank is not None or not (settings.group_endpoint or ":").startswith(":")
     if size is not None and size <= 1:

@@ -194,8 +194,8 @@ class Settings:
         "DUR|auto",
         "auto",
         or_auto(or_off(duration)),
-        "After a link fault a rank may stand still for this long, for retries of the communication library itself, "
-        "before recoverable ranks retry the step; auto: as NCCL_IB_* or HCCL_* say.",
+        "How long a rank may stand still after a link fault, for the communication library's own retries, before "
+        "recoverable ranks retry the step; auto: as NCCL_IB_* or HCCL_* say.",
     )
     reset_file = Option(
         "PATH",
@@ -216,8 +216,8 @@ class Settings:
         "N",
         "off",
         or_off(above_zero),
-        "Continue without a device that does not heal, until it is healthy again, if at least N remain; {devices} in "
-        "the command is replaced by their number.",
+        "Continue without a device that does not heal, if at least N remain; {devices} in the command is replaced by "
+        "their number.",
     )
     auto_beat = Option("", "on", truth, "Send heartbeats from unmodified PyTorch programs.", flag=True, no=True)
     grace = Option(
@@ -311,8 +311,8 @@ class Settings:
         "restart|checkpoint",
         "restart",
         one_of("restart", "checkpoint"),
-        "When a group with fewer members takes in those that have come back, and when a device that --min-devices has "
-        "taken out is used again: at the next restart, or at the next checkpoint, which then restarts all.",
+        "When members that have come back, and devices that --min-devices has taken out, are used again: at the next "
+        "restart, or at the next checkpoint, which then restarts all.",
     )
     replace_members = Option(
         "",
@@ -357,9 +357,9 @@ class Settings:
         "LIST",
         "retry,rank",
         some_of(OPERATOR, *RUNGS),
-        "With --nproc-per-node: what may cure a fault of ranks that use @ft.recoverable, short of a restart of all: "
-        "retry, all call their training function again; rank, the faulty one is started again alone; operator, HCCL "
-        "executes its operators again (HCCL_OP_RETRY_ENABLE); or none.",
+        "What may cure a fault of ranks that use @ft.recoverable, short of a restart of all: retry, all call their "
+        "function again; rank, the faulty one is started again alone; operator, HCCL executes its operators again "
+        "(HCCL_OP_RETRY_ENABLE); or none.",
     )
     recover_timeout = Option(
         "DUR",
@@ -378,15 +378,15 @@ class Settings:
         "off|auto|N",
         "auto",
         or_off(or_auto(above_zero)),
-        "Processes of the next start that wait with their imports done, so that a restart does not pay for them; auto: "
-        "one for each process of a Python command, 30 s after its first heartbeat, where there is memory for them.",
+        "Processes of the next start that wait with their imports done; auto: one for each process of a Python "
+        "command, 30 s after its first heartbeat, where there is memory for them.",
     )
     preload = Option(
         "MODULES",
         "",
         module_names,
         "Modules, such as torch,transformers, that are imported once before the first start of several ranks, which "
-        "are then forked; default: what the last attempt of the command had imported.",
+        "are then forked. [default: what the last attempt had imported]",
     )
     config = Option("FILE", "", path, "TOML file with these option names as keys.")
     dry_run = Option("", "off", truth, "Print each option's value and its source, and start nothing.", flag=True)

@@ -1,6 +1,6 @@
 """`NamedTuple`: that of `typing` for type checkers, and with the same behaviour, but its classes are created faster.
 
-PID 1 defines over a hundred of these classes before it starts the command (ADR 1).  `typing.NamedTuple` compiles a
+PID 1 defines over a hundred of these classes before it starts the command (ADR 13).  `typing.NamedTuple` compiles a
 `__new__` for each of them, and makes five more methods.  Here all classes inherit the same methods, and `__new__` is
 compiled once for each number of fields.
 """

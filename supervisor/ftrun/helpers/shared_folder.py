@@ -1,6 +1,6 @@
 """Files in a folder to which processes of several containers write, mostly on a network disk: one writer at a time,
 atomic replacement, and recognition of content that ftrun did not write.  The mirror and the state store share this
-(ADR 44).  Every call may block indefinitely, and raises OSError if the disk fails."""
+(ADR 11).  Every call may block indefinitely, and raises OSError if the disk fails."""
 
 import errno
 import fcntl

@@ -121,33 +121,23 @@ def _copy(source: str, path: str) -> None:
 
 def remove(path: str) -> None:
     """Remove a beat folder of this user.  Anything else, including the target of a link, is left alone."""
-    if not os.path.basename(path).startswith(PREFIX):
-        return
+    if os.path.basename(path).startswith(PREFIX) and empty(path):
+        quietly(os.rmdir, path)
+
+
+def empty(path: str) -> bool:
+    """Remove what is in a folder, if that belongs to this user, as the result says; a link is not followed."""
     try:
         fd = open_folder(path)
     except OSError:
-        return
+        return False
     try:
-        if os.fstat(fd).st_uid != os.geteuid():
-            return
-        _empty(fd, float("inf"))
+        is_own = os.fstat(fd).st_uid == os.geteuid()
+        if is_own:
+            _empty(fd, float("inf"))
+        return is_own
     except OSError:
-        pass
-    finally:
-        os.close(fd)
-    quietly(os.rmdir, path)
-
-
-def empty(path: str) -> None:
-    """Remove what is in a folder of this user; a link is not followed."""
-    try:
-        fd = open_folder(path)
-    except OSError:
-        return
-    try:
-        _empty(fd, float("inf"))
-    except OSError:
-        pass
+        return True
     finally:
         os.close(fd)
 

@@ -4,22 +4,25 @@ format)."""
 import errno
 import os
 import stat as st
-import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ftrun.core.machine.values import TOUCH, Rank
 from ftrun.core.rules.ranks import one_each
-from ftrun.host import beat_folders, beat_slots, mounts, safe_files
+from ftrun.host import beat_file, beat_folders, mounts, safe_files
 from ftrun.host.beat_access import FOLDER_MODE, Access
 from ftrun.host.beat_file import BeatFile
 from ftrun.host.beat_folders import IMPORT_LINK, is_ours, make_import_folder, quietly, remove
 from ftrun.host.work_dir import local_temporaries
 from ftrun_hooks import layout as at
 
+if TYPE_CHECKING:
+    from ftrun.host.inotify import Inotify
+
 TEXT_LIMIT: Final = 4096
 FILES: Final = (beat_folders.LOCK, at.BEATS, at.BELL, at.TOUCH, at.REQUEST, at.PYTHON)  # ftrun's own files in it
 ROOM: Final = f"{at.FILE_BYTES // 1024} KiB are needed, e.g. --shm-size=64m"
+MODIFY, ATTRIB, OPEN, ONESHOT = 0x2, 0x4, 0x20, 0x80000000  # of inotify(7)
 # By errno; for any other errno the remedy is more space.
 REMEDIES: Final = {
     errno.EFBIG: f"the limit on the size of a file (ulimit -f) is below {at.FILE_BYTES // 1024} KiB",
@@ -29,7 +32,6 @@ REMEDIES: Final = {
     errno.EROFS: "it is mounted read-only",
     errno.EPERM: "the kernel, or the seccomp profile of the container, refuses it",
 }
-IN_MODIFY, IN_ATTRIB, IN_OPEN, IN_ONESHOT = 0x2, 0x4, 0x20, 0x80000000
 
 
 class BeatsError(Exception):
@@ -76,6 +78,7 @@ class Beats:
         self.bell = self._lock = -1
         self._file: BeatFile | None = None
         self.watch: int | None = None
+        self._inotify: Inotify | None = None
         try:
             self._make()
         except OSError:
@@ -171,7 +174,7 @@ class Beats:
     @property
     def frameworks(self) -> tuple[str, ...]:
         """The libraries for training that processes of the command have imported, in this attempt or an earlier one."""
-        return beat_slots.frameworks(self._beats.header())
+        return beat_file.frameworks(self._beats.header())
 
     def drain_bell(self) -> None:
         """Empty the bell."""
@@ -185,16 +188,15 @@ class Beats:
         follow the first.  Returns the descriptor to poll, or None."""
         self.access.start_looking(now)
         if self.watch is None:
-            import ctypes
+            from ftrun.host.inotify import Inotify  # loads ctypes: not before the command was started
 
-            libc = ctypes.CDLL(None)
-            fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-            if fd < 0:
+            try:
+                self._inotify = Inotify()
+            except OSError:
                 return None
-            self.watch, self._add_watch = fd, libc.inotify_add_watch
-        self._notices()
-        self._touch_watch = self._watch(at.TOUCH, IN_MODIFY | IN_ATTRIB)
-        self._watch(at.REQUEST, IN_OPEN)
+            self.watch = self._inotify.fd
+        self._watch_touch()
+        self._watch(at.REQUEST, OPEN)
         return self.watch
 
     @property
@@ -202,20 +204,21 @@ class Beats:
         """Whether the touch file was touched since the last read."""
         return self._touched() != self._touch_key
 
+    def _watch_touch(self) -> None:
+        self._notices()
+        self._touch_watch = self._watch(at.TOUCH, MODIFY | ATTRIB)
+
     def _watch(self, name: str, events: int) -> int:
-        number: int = self._add_watch(self.watch, f"{self.path}/{name}".encode(), events | IN_ONESHOT)
-        return number
+        assert self._inotify is not None
+        try:
+            return self._inotify.add(f"{self.path}/{name}", events | ONESHOT)
+        except OSError:
+            return -1
 
     def _notices(self) -> list[int]:
-        """Return the watches that have fired; each fires once."""
-        assert self.watch is not None
-        try:
-            content = os.read(self.watch, 65536)
-        except BlockingIOError:
-            return []
-        # struct inotify_event; for a watched file without a name.  The end of a one-shot watch is an event as well.
-        events = struct.iter_unpack("=iIII", content[: len(content) // 16 * 16])
-        return [number for number, mask, _, _ in events if mask & (IN_MODIFY | IN_ATTRIB | IN_OPEN)]
+        """Return the watches that have fired; each fires once, and its end is an event as well."""
+        assert self._inotify is not None
+        return [event.wd for event in self._inotify.read() if event.mask & (MODIFY | ATTRIB | OPEN)]
 
     def handle_wakeup(self, ready: set[int], now: float) -> bool:
         """Return whether the ranks must be read, given the readable descriptors and what is due; also give access to
@@ -238,15 +241,14 @@ class Beats:
         if changed and untouched:
             self._touch_key = self._touched()  # granting access changed its mode: that is not a touch
             if self.watch is not None:
-                self._notices()
-                self._touch_watch = self._watch(at.TOUCH, IN_MODIFY | IN_ATTRIB)
+                self._watch_touch()
         if self.watch is not None:
-            self._watch(at.REQUEST, IN_OPEN)
+            self._watch(at.REQUEST, OPEN)
         if self.access.problem not in (None, before):
             self.problems.append(str(self.access.problem))
         return changed
 
-    def publish_next_read(self, deadline: float | None, excluded: beat_slots.Periods | None = None) -> None:
+    def publish_next_read(self, deadline: float | None, excluded: beat_file.Periods | None = None) -> None:
         """Write for the hooks when the slots are read next, and which periods count towards no timeout: nothing is
         learned from them."""
         if self._beats.is_damaged:
@@ -295,7 +297,7 @@ class Beats:
             slots_by_rank.setdefault(rank.rank, []).append(slot)
         for number, slots in slots_by_rank.items():
             for slot in slots if len(slots) > 1 else ():
-                seen[slot] = rank = seen[slot]._replace(present=beat_slots.is_alive(seen[slot].pid, starts[slot]))
+                seen[slot] = rank = seen[slot]._replace(present=beat_file.is_alive(seen[slot].pid, starts[slot]))
                 if slot != at.slot_of(number) and rank.present and any(seen[s].ranked for s in slots):
                     others = ", ".join(str(seen[s].pid) for s in slots if s != slot)
                     self._problem(slot, f"process {rank.pid} also claims rank {number} of process {others}")
@@ -308,14 +310,14 @@ class Beats:
         for _ in range(4):
             row = self._beats.row(slot)
             if earlier[at.SEQUENCE] % 2 == 0 and row[at.SEQUENCE] == earlier[at.SEQUENCE]:
-                sections = beat_slots.sections(earlier)  # nothing wrote them between the two reads
+                sections = beat_file.sections(earlier)  # nothing wrote them between the two reads
                 break
             earlier = row
         else:  # its writer was stopped in the middle: the previously read sections are still valid
             sections = before.sections if before else ()
         if row[at.MAGIC_WORD] != at.MAGIC:
             return None  # the command truncated the file, or another process claims the slot
-        if not beat_slots.has_plausible_times(row, now):
+        if not beat_file.has_plausible_times(row, now):
             self._problem(slot, f"beat slot of rank {row[at.RANK]} contains a time in the future; ftrun ignores it")
             return None
         if row[at.FLAGS] & at.NO_RANK:
@@ -323,10 +325,10 @@ class Beats:
             self._problem(slot, problem)
         second = slot != at.slot_of(row[at.RANK])  # a second process of this rank has separate files
         mark = f"{row[at.RANK]}.{row[at.PID]}" if second else str(row[at.RANK])
-        rank = beat_slots.rank(row, credit, sections, lambda prefix: self._text(prefix + mark))
+        rank = beat_file.rank(row, credit, sections, lambda prefix: self._text(prefix + mark))
         # Only processes that have given no heartbeat since the last read are checked for being alive.
         quiet = before is not None and (before.alive_at, before.moved_at) == (rank.alive_at, rank.moved_at)
-        return rank._replace(present=beat_slots.is_alive(rank.pid, row[at.START_TICKS])) if quiet else rank
+        return rank._replace(present=beat_file.is_alive(rank.pid, row[at.START_TICKS])) if quiet else rank
 
     def _problem(self, slot: int, text: str) -> None:
         if slot not in self._reported:

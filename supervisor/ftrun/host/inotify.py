@@ -31,7 +31,7 @@ _ENCODING: Final = sys.getfilesystemencoding()
 _HEADER: Final = struct.Struct("=iIII")
 
 
-class Event(NamedTuple):
+class InotifyEvent(NamedTuple):
     """`name` is the entry of a watched folder; it is empty for an event of the watched file or folder itself.  `wd` is
     -1 for Q_OVERFLOW: events were lost."""
 
@@ -61,7 +61,7 @@ class Inotify:
         """Remove a watch; harmless if the kernel has removed it already."""
         self._libc.inotify_rm_watch(self.fd, wd)
 
-    def read(self) -> list[Event]:
+    def read(self) -> list[InotifyEvent]:
         """Return all queued events, the oldest first.  Never blocks."""
         queued = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)))[0]
         content = os.read(self.fd, queued) if queued else b""
@@ -70,7 +70,7 @@ class Inotify:
             wd, mask, _, length = _HEADER.unpack_from(content, at)
             at += _HEADER.size
             name = content[at : at + length].rstrip(b"\0")
-            events.append(Event(wd, mask, name.decode(_ENCODING, "surrogateescape")))
+            events.append(InotifyEvent(wd, mask, name.decode(_ENCODING, "surrogateescape")))
             at += length
         return events
 

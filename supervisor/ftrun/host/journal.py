@@ -100,17 +100,7 @@ class Journal:
         if content == self._saved and not durable:
             return
         try:
-            fd = safe_files.create("state.json.new", folder=self._dir)
-            try:
-                with writing():
-                    written = os.write(fd, content)
-                if written != len(content):
-                    raise OSError(28, "no space left on device")
-                if durable:
-                    os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.rename("state.json.new", "state.json", src_dir_fd=self._dir, dst_dir_fd=self._dir)
+            safe_files.replace("state.json", content, durable=durable, folder=self._dir)
             if durable:
                 os.fsync(self._dir)
             self._saved = content

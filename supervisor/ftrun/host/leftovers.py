@@ -8,7 +8,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
 
-KEYS: Final = ("number", "start", "session", "place", "forks")  # of `Group` in `state.json`
+KEYS: Final = ("number", "start", "session", "place", "forks")  # of `CommandGroup` in `state.json`
 REFRESH: Final = 60.0  # s between two reads of the kernel's count of forks
 
 
@@ -21,7 +21,7 @@ class NamespaceId(NamedTuple):
     first: int
 
 
-class Group(NamedTuple):
+class CommandGroup(NamedTuple):
     """The process group in which a command was started.  While the kernel's count of forks is below `forks`, the number
     of the group cannot have been reused."""
 
@@ -36,7 +36,7 @@ class Recorder:
     """Keeps the group of the last command for `state.json`."""
 
     def __init__(self) -> None:
-        self._group: Group | None = None
+        self._group: CommandGroup | None = None
         self._counted_at = 0.0
 
     def follow(self, command: Stat | None, now: float) -> dict[str, object] | None:
@@ -52,7 +52,7 @@ class Recorder:
         return dict(zip(KEYS, (number, start, session, list(pid_namespace), forks), strict=True))
 
 
-def load_group(state: dict[str, object]) -> Group | None:
+def load_group(state: dict[str, object]) -> CommandGroup | None:
     """Return the group that a state file names; None if there is none, or if its numbers belong to another boot or
     namespace."""
     group = state.get("group")
@@ -65,12 +65,12 @@ def load_group(state: dict[str, object]) -> Group | None:
     if here is None or group["place"] != list(here) or not all(type(number) is int for number in numbers):
         return None
     number, start, session, forks = numbers
-    # ftrun's own group is not that of a dead command; 0 and 1 are not groups of a command.
-    return Group(number, start, session, here, forks) if number > 1 and number != os.getpgrp() else None
+    # ftrun's own group is not the group of a dead command; 0 and 1 are not groups of a command.
+    return CommandGroup(number, start, session, here, forks) if number > 1 and number != os.getpgrp() else None
 
 
 def find_processes(
-    marker: bytes, command: tuple[int, int], dead: Group | None, listings: int = procfs.COMPLETE
+    marker: bytes, command: tuple[int, int], dead: CommandGroup | None, listings: int = procfs.COMPLETE
 ) -> list[Stat]:
     """Return living processes that an earlier, killed ftrun left: its command, by pid and start time; all processes
     with its marker in their environment; and the members of the command's group, whose environment may be cleared.
@@ -87,8 +87,8 @@ def find_processes(
     return found + [s for s in members if s.pid not in known]
 
 
-def _same(dead: Group, processes: list[Stat], marked: bool) -> bool:
-    """Return whether the group of this number is still that of the dead command.
+def _same(dead: CommandGroup, processes: list[Stat], marked: bool) -> bool:
+    """Return whether the group of this number is still the group of the dead command.
 
     The kernel does not reuse a number while a process of that number lives or a group of that number has a member
     (pid.c, `__change_pid`).  So the group is the same if the recorded leader still exists, as a zombie or not, or if
@@ -112,7 +112,7 @@ def current_namespace() -> NamespaceId | None:
     return NamespaceId(boot, namespace, first.start) if first is not None and boot else None
 
 
-def _group(command: Stat) -> Group | None:
+def _group(command: Stat) -> CommandGroup | None:
     here = current_namespace()
     if here is None or command.group != command.pid:
         return None  # it has moved to another process's group
@@ -120,7 +120,7 @@ def _group(command: Stat) -> Group | None:
     # Half of the number range: a fork that fails late also uses a number, but is not counted.
     counted = _forks()
     forks = counted + int(highest) // 2 if counted is not None and highest.strip().isdigit() else 0
-    return Group(command.pid, command.start, command.session, here, forks)
+    return CommandGroup(command.pid, command.start, command.session, here, forks)
 
 
 def _forks() -> int | None:

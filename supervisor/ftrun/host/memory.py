@@ -12,7 +12,7 @@ LIMIT: Final = 1 << 60  # version 1 writes a number near 2**63 for no limit
 
 def available(folder: str | None = None) -> Memory | None:
     """Return the smallest of what is left in the control group, the visible groups above it, and the machine; None if
-    the kernel shows none of them.  `folder`: that of the group, if known.  Cached files count as free, since the kernel
+    the kernel shows none of them.  `folder`: the group's, if known.  Cached files count as free, since the kernel
     drops them first."""
     found = [memory for memory in (_machine(), *_groups(_folder() if folder is None else folder)) if memory is not None]
     return min(found, key=lambda memory: memory.free, default=None)

@@ -28,8 +28,8 @@ _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 
 class Mount(NamedTuple):
-    """A line of mountinfo.  `root`: the folder of the file system that is mounted at `point`.  `options`: those of the
-    file system, not of the mount."""
+    """A line of mountinfo.  `root`: the folder of the file system that is mounted at `point`.  `options`: of the file
+    system, not of the mount."""
 
     id: int
     parent: int

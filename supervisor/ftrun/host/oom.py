@@ -34,7 +34,7 @@ def oom_kills() -> int | None:
 
 def killed_together(folder: str | None = None) -> bool:
     """Return whether the kernel kills this whole control group, or a visible one above it, when it kills one of its
-    processes for memory (version 2, `memory.oom.group`).  `folder`: that of the group, if known."""
+    processes for memory (version 2, `memory.oom.group`).  `folder`: the group's, if known."""
     paths = files(text("/proc/self/cgroup"), mounts.listed()) if folder is None else [f"{folder}/"]
     for path in paths:
         inner = os.path.dirname(path)

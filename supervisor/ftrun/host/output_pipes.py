@@ -8,6 +8,7 @@ a closed stream are never captured: job control and `isatty` behave as without f
 
 import fcntl
 import os
+import stat
 from collections.abc import Container, Sequence
 from typing import Final
 
@@ -15,7 +16,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import mounts
 
 LOG: Final = "output.log"  # file name in the run dir
-RANK_LOG: Final = "output-{}.log"  # that of a local rank, where ftrun starts the ranks
+RANK_LOG: Final = "output-{}.log"  # the name for a local rank, where ftrun starts the ranks
 NUMBERS: Final = 3  # standard streams: a stream has the key `NUMBERS * local rank + number`
 
 
@@ -124,3 +125,19 @@ def _file(number: int) -> object:
         return os.readlink(f"/proc/self/fd/{number}")
     status = os.fstat(number)
     return status.st_dev, status.st_ino
+
+
+def inherited_files() -> tuple[tuple[str, int], ...]:
+    """Each file into which inherited streams write, with its present size: what comes later is not of this attempt.
+    Pipes and terminals are left out, and so is a file on a network disk, which may block."""
+    found: dict[str, int] = {}
+    for number in (1, 2):
+        try:
+            if mounts.is_on_network_volume(number):
+                continue
+            status = os.fstat(number)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink:
+                found[os.readlink(f"/proc/self/fd/{number}")] = status.st_size
+        except OSError:
+            pass  # it is closed
+    return tuple(found.items())

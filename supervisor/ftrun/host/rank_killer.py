@@ -5,15 +5,13 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import procfs
-from ftrun.host.tree import Tree
+from ftrun.host.tree import MAX_NAMED, RECHECK, Tree
 
-RECHECK: Final = 0.02  # s; ftrun gets no signal when a process that is not its child ends
 RARELY: Final = 1.0  # s; the longest pause while a grace lasts
 SETTLED: Final = 1.0  # s after its end in which what a rank started may end by itself
-MAX_NAMED: Final = 20  # at most so many processes are named
 
 
-class Ended(NamedTuple):
+class RankTreeGone(NamedTuple):
     """Nothing is left of a rank; `killed` of its processes needed SIGKILL."""
 
     local_rank: int
@@ -60,10 +58,10 @@ class RankKiller:
         self._graces[local_rank] = Grace(grace, now, now + RECHECK)
         self._plan()
 
-    def check(self) -> list[Ended | Left]:
+    def check(self) -> list[RankTreeGone | Left]:
         """Do what is due.  What is killed is listed again until nothing is left, as it may have forked meanwhile."""
         now = time.monotonic()
-        found: list[Ended | Left] = []
+        found: list[RankTreeGone | Left] = []
         for local_rank in [one for one, at in self._done.items() if now >= at]:
             del self._done[local_rank]
             if members := self._tree.rank_members(local_rank):
@@ -72,7 +70,7 @@ class RankKiller:
         for local_rank in [one for one, grace in self._graces.items() if now >= grace.check_at]:
             grace = self._graces.pop(local_rank).checked(now)
             if not self._tree.rank_members(local_rank):
-                found.append(Ended(local_rank, 0))
+                found.append(RankTreeGone(local_rank, 0))
             elif grace.left > 0:
                 self._graces[local_rank] = grace
             else:
@@ -82,7 +80,7 @@ class RankKiller:
             killed |= {member.pid for member in members}
             if not members and local_rank not in self._tree.processes.values():
                 del self._killed[local_rank]
-                found.append(Ended(local_rank, len(killed)))
+                found.append(RankTreeGone(local_rank, len(killed)))
         self._plan()
         return found
 

@@ -12,7 +12,7 @@ PEERS: Final = 128  # connections that may wait to be accepted
 CREDENTIALS: Final = struct.Struct("=iII")  # pid, uid, gid: unix(7)
 
 
-class Peer:
+class RankConnection:
     """One connection.  `pid`: of the process that connected, as the kernel knows it; 0: it is not in this namespace."""
 
     def __init__(self, fd: int) -> None:
@@ -63,14 +63,14 @@ class RankSocket:
             raise
         self.fd: int = self._socket.fileno()
 
-    def accept(self) -> Peer | None:
+    def accept(self) -> RankConnection | None:
         """The next connection, or None."""
         try:
             fd, _ = self._socket._accept()  # type: ignore[attr-defined]  # of CPython, as `socket` uses it
         except OSError:
             return None
         os.set_inheritable(fd, False)
-        return Peer(fd)
+        return RankConnection(fd)
 
     def close(self) -> None:
         self._socket.close()

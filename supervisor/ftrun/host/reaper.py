@@ -8,7 +8,7 @@ from ftrun.core.named_tuple import NamedTuple
 BATCH: Final = 512  # changes per call, so that a burst of exits cannot block everything else
 
 
-class Change(NamedTuple):
+class ChildChange(NamedTuple):
     """`how` is CLD_EXITED, CLD_KILLED, CLD_DUMPED, CLD_STOPPED or CLD_CONTINUED; `status` is an exit code or a
     signal."""
 
@@ -35,9 +35,9 @@ def waitid_problem() -> str | None:
     return None
 
 
-def reap() -> tuple[list[Change], bool]:
+def reap() -> tuple[list[ChildChange], bool]:
     """Return the state changes of all children, adopted orphans included, and True if there may be more."""
-    changes: list[Change] = []
+    changes: list[ChildChange] = []
     while len(changes) < BATCH:
         try:
             info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
@@ -45,7 +45,7 @@ def reap() -> tuple[list[Change], bool]:
             return changes, False
         if info is None:
             return changes, False
-        changes.append(Change(info.si_pid, info.si_code, info.si_status))
+        changes.append(ChildChange(info.si_pid, info.si_code, info.si_status))
     return changes, True
 
 

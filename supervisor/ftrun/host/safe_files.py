@@ -31,12 +31,14 @@ def create(name: str, mode: int = 0o600, folder: int | None = None) -> int:
         return os.open(name, flags, mode, dir_fd=folder)
 
 
-def replace(path: str, content: bytes, mode: int = 0o600, fresh: str = "", durable: bool = True) -> None:
-    """Replace a file atomically; a `durable` one is on disk when this returns.  The umask is ignored, except on a disk
-    that refuses to change modes.  A kill may leave `fresh`, by default `<path>.new`.  Raises OSError; the file then has
-    its old content."""
+def replace(
+    path: str, content: bytes, mode: int = 0o600, fresh: str = "", durable: bool = True, folder: int | None = None
+) -> None:
+    """Replace a file atomically; a `durable` one is on disk when this returns, though not yet its name.  The umask is
+    ignored, except on a disk that refuses to change modes.  A kill may leave `fresh`, by default `<path>.new`.  Raises
+    OSError; the file then has its old content."""
     fresh = fresh or f"{path}.new"
-    fd = create(fresh, mode)
+    fd = create(fresh, mode, folder)
     try:
         try:
             with suppress(OSError):  # some network disks refuse every chmod (NTFS-style volumes, some FUSE mounts)
@@ -48,9 +50,9 @@ def replace(path: str, content: bytes, mode: int = 0o600, fresh: str = "", durab
                 os.fsync(fd)
         finally:
             os.close(fd)
-        os.rename(fresh, path)
+        os.rename(fresh, path, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
-        os.unlink(fresh)
+        os.unlink(fresh, dir_fd=folder)
         raise
 
 
@@ -152,7 +154,7 @@ def _only_writable_by_us(folder: os.stat_result) -> bool:
 
 
 def open_subfolder(name: str, folder: int) -> int:
-    """Open a folder inside another one; create it if it does not exist.  Raises OSError, also for a link."""
+    """Open a folder inside an open folder; create it if it does not exist.  Raises OSError, also for a link."""
     try:
         os.mkdir(name, 0o700, dir_fd=folder)
     except FileExistsError:

@@ -5,7 +5,8 @@ import errno
 import fcntl
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -40,37 +41,50 @@ def report_pipe() -> tuple[int, int]:
     return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
 
-def spawn(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    inherited: signals.Inherited,
-    terminal: int | None = None,
-    die_with_us: bool = True,
-    streams: Mapping[int, int] = MappingProxyType({}),
-    group: int = 0,
-    reporting: tuple[int, int] | None = None,
-) -> Child:
-    """Start `command` in the process group `group`, or in one of its own (0), in the foreground of `terminal` if given.
+class Start(NamedTuple):
+    """How one process of the command is started.  `streams`: descriptors that replace the standard streams of these
+    numbers.  `terminal`: in whose foreground it is started; None: in none."""
 
-    Does not wait for the exec.  The child inherits only the descriptors that ftrun itself inherited: all others are
-    close-on-exec.  With `die_with_us` the child gets SIGKILL when ftrun dies (if ftrun is PID 1, the kernel does that
-    anyway).  `streams`: descriptors that replace the standard streams of these numbers in the child.  `reporting`: a
-    pipe of `report_pipe` that several children share.
-    """
-    report, failed = reporting or report_pipe()
-    if die_with_us:
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    streams: Mapping[int, int] = MappingProxyType({})
+    terminal: int | None = None
+
+
+def fork(run: Callable[[], NoReturn]) -> int:
+    """The pid of a child that runs this, which may only prepare an exec and execute.  Raises OSError."""
+    if os.getpid() != 1:
         import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
-    parent = os.getpid()
     # Blocked across the fork: a handler that runs in the child would write to ftrun's signal pipe.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
     try:
         with oom.original_score():
             pid = os.fork()
             if pid == 0:
-                last = parent if die_with_us else None
-                _become(command, environment, inherited, terminal, last, failed, streams, group)
+                run()
+            return pid
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def die_with(parent: int) -> None:
+    """The kernel ends this process when that one dies, which it does by itself where that is PID 1."""
+    if parent != 1:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def spawn(
+    start: Start, inherited: signals.Inherited, group: int = 0, reporting: tuple[int, int] | None = None
+) -> Child:
+    """Start a process in the process group `group`, or in one of its own (0).
+
+    Does not wait for the exec.  The child inherits only the descriptors that ftrun itself inherited: all others are
+    close-on-exec.  It gets SIGKILL when ftrun dies.  `reporting`: a pipe of `report_pipe` that several children share.
+    """
+    report, failed = reporting or report_pipe()
+    pid = fork(partial(_become, start, inherited, os.getpid(), failed, group))
     if reporting is None:
         os.close(failed)
     try:
@@ -80,33 +94,21 @@ def spawn(
     return Child(pid, report)
 
 
-def _become(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    inherited: signals.Inherited,
-    terminal: int | None,
-    parent: int | None,
-    failed: int,
-    streams: Mapping[int, int],
-    group: int,
-) -> NoReturn:
+def _become(start: Start, inherited: signals.Inherited, parent: int, failed: int, group: int) -> NoReturn:
     """Runs in the child between fork and exec; never returns to the parent's code."""
     try:
         signal.set_wakeup_fd(-1)
         os.setpgid(0, group)
-        if terminal is not None:
-            os.tcsetpgrp(terminal, os.getpid())  # SIGTTOU is blocked here
-        if parent is not None:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-        for number, fd in streams.items():
+        if start.terminal is not None:
+            os.tcsetpgrp(start.terminal, os.getpid())  # SIGTTOU is blocked here
+        die_with(parent)
+        for number, fd in start.streams.items():
             os.dup2(fd, number)
             os.set_blocking(number, True)  # an earlier attempt may have changed it
         signals.restore(inherited)
-        if not command[0]:
+        if not start.command[0]:
             raise FileNotFoundError(errno.ENOENT, "an empty command")
-        _execute(command, dict(environment))
+        _execute(start.command, dict(start.environment))
     except OSError as error:
         os.write(failed, b"%d " % (error.errno or errno.EIO))
     except BaseException:
@@ -156,22 +158,14 @@ def spawn_helper(
     `paired` helper has one socket for both directions, which is one descriptor for ftrun.  Raises OSError if it cannot
     start.
     """
-    if os.getpid() != 1:
-        import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
-    parent = os.getpid()
     own_ends, child_ends = _pair() if paired else _pipes()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
     try:
-        with oom.original_score():
-            pid = os.fork()
-            if pid == 0:
-                _exec_helper(command, (*child_ends, log, *passed), parent, lasting)
+        pid = fork(partial(_exec_helper, command, (*child_ends, log, *passed), os.getpid(), lasting))
     except OSError:
         for fd in set(own_ends):
             os.close(fd)
         raise
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for fd in set(child_ends):
             os.close(fd)
     for fd in own_ends:

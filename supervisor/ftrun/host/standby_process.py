@@ -13,6 +13,7 @@ import signal
 import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NoReturn
 
 from ftrun.core.named_tuple import NamedTuple
@@ -25,14 +26,14 @@ MORE_ROOM: Final = 8192  # bytes, beyond the variables that the start adds as fa
 FIRST_FD: Final = 1000  # of the descriptors of a standby, beyond those that a program counts on
 LEAST_FD: Final = 64  # the least number for the first of them
 SET: Final = 6  # descriptors of one standby: requests, answers, the start, and copies of the standard streams
-LOWER: Final = 10  # priority (nice), below that of the command; measured in ADR 18
+LOWER: Final = 10  # priority (nice), below the command's; measured in ADR 18
 FIRST_TO_KILL: Final = b"1000"
 NICE, SCORE = 1, 2  # what a process may set and undo, as its exit status says
 ANSWER: Final = 8192  # bytes that are read at once
 KEPT: Final = 1 << 14  # bytes of the imports that a standby leaves
 
 
-class Restored(NamedTuple):
+class OriginalSettings(NamedTuple):
     """The priority and the oom_score_adj of a process that ftrun executes now."""
 
     nice: int
@@ -187,18 +188,8 @@ def _fork(plan: Plan, sets: Sequence[StandbyProcess], ranks: int) -> int:
         raise ValueError("the limit of open files (ulimit -n) is too low")
     room = "." * (plan.room + MORE_ROOM)
     environment = {**plan.environment, VARIABLE: f"{first}:{ranks}:{plan.imports}", ROOM: room}
-    parent = os.getpid()
-    if parent != 1:
-        import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
     given = [fd for one in sets for fd in one.given]
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
-    try:
-        with oom.original_score():
-            pid = os.fork()
-            if pid == 0:
-                _become(plan, environment, sets[0].streams, given, first, parent)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    pid = spawn.fork(partial(_become, plan, environment, sets[0].streams, given, first, os.getpid()))
     for one in sets:
         one.close_given()
     return pid
@@ -213,11 +204,11 @@ def wait_until_gone(pid: int, until: float) -> None:
         pass  # it was reaped before
 
 
-def _restored() -> Restored:
-    return Restored(os.getpriority(os.PRIO_PROCESS, 0), oom.given_score())
+def _restored() -> OriginalSettings:
+    return OriginalSettings(os.getpriority(os.PRIO_PROCESS, 0), oom.given_score())
 
 
-def _may_undo(restored: Restored) -> int:
+def _may_undo(restored: OriginalSettings) -> int:
     """Return what this process may change and change back; a process of its own tries it.  Runs in the child."""
     pid = os.fork()
     if pid == 0:
@@ -246,10 +237,7 @@ def _become(
     try:
         signal.set_wakeup_fd(-1)
         os.setpgid(0, 0)
-        if parent != 1:
-            spawn.prctl(spawn.PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
+        spawn.die_with(parent)
         if plan.eager and not _is_python(plan.command[0], environment.get("PATH", os.defpath)):
             os.write(given[1], b"cold\0the first word of the command is not the Python interpreter itself\n")
             os._exit(0)

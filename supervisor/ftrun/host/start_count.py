@@ -20,8 +20,7 @@ from typing import Final
 
 from ftrun.host import procfs, safe_files, work_dir
 from ftrun.host.journal import RunDirError
-from ftrun.host.signals import writing
-from ftrun.platforms.base import number
+from ftrun.platforms import number
 
 FIRST_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h: the number of the machine's first one
 VARIABLE: Final = "MA_PROC_START_CNT"
@@ -35,7 +34,7 @@ class Starts:
     ftrun begins with the incoming count."""
 
     def __init__(self, *identity: object) -> None:
-        """`identity`: distinguishes this pod from another one in the same container, for example by the schedule."""
+        """`identity`: distinguishes this pod from another pod in the same container, for example by the schedule."""
         self.once: str | None = None  # the folder for the markers, where it outlives this ftrun
         self._folder = _folder(identity)
         self.count = max((number(os.environ, VARIABLE) or 1) - 1, self._stored_count())
@@ -49,9 +48,7 @@ class Starts:
             return
         path = f"{self._folder}/{FILE}"
         try:
-            with writing(), open(safe_files.create(f"{path}.{os.getpid()}"), "wb") as stream:
-                stream.write(b"%d\n" % self.count)
-            os.rename(f"{path}.{os.getpid()}", path)
+            safe_files.replace(path, b"%d\n" % self.count, fresh=f"{path}.{os.getpid()}", durable=False)
         except OSError:
             self._folder = None
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from ftrun.core.rules import crash_stack
-from ftrun.core.rules.crash_causes import ExceptionRecord, Traceback
-from ftrun.core.rules.crash_stack import CrashStack
+from ftrun.core.rules import crash_causes
+from ftrun.core.rules.crash_causes import CrashStack, ExceptionRecord, Traceback
 from ftrun.core.rules.first_death import Death
 from ftrun.host import beat_folders, safe_files
 from ftrun_hooks import _crash as crash
@@ -72,7 +71,7 @@ def crash_of(beat_dir: str, since: float, pid: int) -> CrashStack | None:
         newest = sorted(named, key=lambda match: (int(match[2]) == pid, int(match[1])), reverse=True)
         for match in newest[:FILES]:
             content = safe_files.read_foreign(match[0], crash.SIZE, folder)
-            if content and (found := crash_stack.parsed(content.decode("utf-8", "replace"))) is not None:
+            if content and (found := crash_causes.parsed_crash(content.decode("utf-8", "replace"))) is not None:
                 return found
         return None
     except OSError:

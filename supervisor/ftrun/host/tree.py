@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+from ftrun.core.machine import effects as do
+from ftrun.core.machine import events as ev
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import procfs, reaper
 from ftrun.host.procfs import COMPLETE, Stat
@@ -19,6 +21,9 @@ MANY = 200  # children that have ended, after which a walk begins anew
 LAST_ROUNDS = 8  # of this search after all were stopped in one call: some may be about to end, and do
 DRAINING = 1.0  # s for a process at the end of a pipe to read what is left in it
 ANCESTORS = 64  # between a process and its rank
+RECHECK = 0.02  # s; ftrun gets no signal when a process that is not its child ends
+MAX_NAMED = 20  # at most so many processes are named in a message
+RECHECK_EACH = 0.0001  # s; added for each member, so that listing stays cheaper than killing
 
 
 class Killed(NamedTuple):
@@ -71,7 +76,7 @@ class Tree:
         return self.group if self.group and any(_group(pid) == self.group for pid in self.processes) else 0
 
     def is_below(self, pid: int, local_rank: int) -> bool:
-        """Return whether a process is that of this rank, or descends from it."""
+        """Return whether a process is the process of this rank, or descends from it."""
         for _ in range(ANCESTORS):
             if pid in self.processes:
                 return self.processes[pid] == local_rank
@@ -159,14 +164,25 @@ class Tree:
         environment = procfs.environment(process.pid)
         return self._marker in environment and f"LOCAL_RANK={local_rank}".encode() in environment
 
-    def is_empty(self) -> bool:
-        """Return whether no process is left, by the kernel's list of ftrun's children: a listing of /proc could miss a
-        concurrent fork.
+    def has_ended(self, listed: bool = False) -> bool:
+        """Return whether no process of the command is left, reaped or not, without a listing of /proc, which takes long
+        where there are many processes.  `listed`: such a listing has found none; where the kernel has no list of
+        children, that is needed."""
+        pids = procfs.children(self._pid)
+        if self.processes or not (pids or listed) or not self.is_empty(pids):
+            return False
+        self._asked.clear()
+        self._spared.clear()
+        return True
+
+    def is_empty(self, pids: Sequence[int] | None = None) -> bool:
+        """Return whether no process is left, by the kernel's list of ftrun's children (`pids`): a listing of /proc
+        could miss a concurrent fork.
 
         Each member is a descendant of a child of ftrun, new children are put at the end of that list, and only reaping
         by ftrun removes one.  A zombie may have been alive when it was listed: it has to be reaped first.
         """
-        children = [procfs.stat(pid) for pid in procfs.children(self._pid)]
+        children = map(procfs.stat, procfs.children(self._pid) if pids is None else pids)
         return all(s and not s.ended and (self._is_excluded(s) or self._foreign(s)) for s in children)
 
     def _foreign(self, process: Stat) -> bool:
@@ -257,7 +273,7 @@ class Tree:
         return members
 
     def _spare_readers(self, orphans: list[Stat], members: list[Stat], until: float) -> None:
-        """Spare the orphans that read what another one or its descendants write, like `tee` behind training: SIGTERM
+        """Spare the orphans that read what another orphan or its descendants write, like `tee` behind training: SIGTERM
         would only kill them, and the writer with them (SIGPIPE), while they end by themselves at the end of the file.
         One that handles SIGTERM gets it, and so do all if they wait for each other.  Only standard descriptors are
         read, so that it stays cheap."""
@@ -371,7 +387,7 @@ def kill(
 
     `list_members` gets a number of listings, as in `procfs.all_processes`.  A complete one of a tree that forks all the
     time may take so long on a busy machine that the tree fills the node meanwhile: it comes only after a single listing
-    has shown no new process.  Processes that live for milliseconds, each the successor of another one, are gone before
+    has shown no new process.  Processes that live for milliseconds, each the successor of another, are gone before
     even a single listing has been read to its end.  So each process that `walk_members` yields, which is `walk` for
     these members, is stopped before the next one is read.
 
@@ -444,3 +460,82 @@ def walk(
                 continue
             yield process
             below += [(child, pid) for child in procfs.children(pid)]
+
+
+# --- the end of the tree, step by step --------------------------------------------------------------------------------
+
+
+class TreeKiller:
+    """`awaited`: members that the last listing showed and that were not reaped since.  The next look is due at
+    `recheck_at`: at once when the last of them was reaped.  `dead`: the pids that got SIGKILL in the attempt that has
+    ended."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._killed: set[int] = set()
+        self._in_turn = False  # each process gets SIGTERM once its parent has ended
+        self.awaited: set[int] = set()
+        self.dead: set[int] = set()
+        self.recheck_at = 0.0
+
+    def perform(self, effect: do.Terminate | do.Kill | do.Inspect) -> list[ev.Event]:
+        """Do one step towards the end of the tree.  TreeEnded may be among its results at once."""
+        match effect:
+            case do.Terminate(in_turn):
+                self._in_turn = in_turn
+                if self._tree.has_ended():
+                    return self._ended()
+                return self._evaluate(self._tree.terminate_orphans() if in_turn else self._tree.terminate())
+            case do.Kill():
+                return self.kill()
+            case do.Inspect():
+                return self._inspect()
+
+    def kill(self) -> list[ev.Event]:
+        if self._tree.has_ended():
+            return self._ended()
+        killed = self._tree.kill()
+        self._killed |= {member.pid for member in killed.members if not self._tree.is_not_permitted(member)}
+        events = self._evaluate(killed.members)
+        if not killed.all_stopped:
+            self.recheck_at = 0.0  # as soon as what has ended is reaped
+        return events
+
+    def check(self) -> list[ev.Event]:
+        if self._tree.has_ended():
+            return self._ended()
+        return self._evaluate(self._tree.terminate_orphans() if self._in_turn else self._tree.members())
+
+    def reaped(self, pid: int) -> None:
+        """A process was reaped.  After the last one that is awaited, nothing has to be waited for any more."""
+        if pid in self.awaited:
+            self.awaited.remove(pid)
+            if not self.awaited:
+                self.recheck_at = 0.0
+
+    def _inspect(self) -> list[ev.Event]:
+        """Name the processes that survived SIGKILL; TreeEnded if none is left after all."""
+        members = self._tree.members()
+        if not members:
+            return [ev.TreeEnded(time.monotonic(), len(self._killed))]
+        return [self._survived(members)]
+
+    def _survived(self, members: list[Stat]) -> ev.Event:
+        refused = self._tree.beyond_reach(members)
+        describe = procfs.describe_with_user if refused else procfs.describe
+        names = tuple(describe(member) for member in members[:MAX_NAMED])
+        return ev.ProcessesSurvived(time.monotonic(), names, refused, bool(self._tree.processes), len(self._killed))
+
+    def _evaluate(self, members: list[Stat]) -> list[ev.Event]:
+        """Return no event while waiting can help; then TreeEnded with how many processes needed SIGKILL, or
+        ProcessesSurvived if ftrun may signal none of the remaining ones."""
+        self.awaited = {member.pid for member in members}
+        self.recheck_at = time.monotonic() + RECHECK + len(members) * RECHECK_EACH
+        if members and self._tree.beyond_reach(members):
+            return [self._survived(members)]
+        return [] if members or not self._tree.has_ended(listed=True) else self._ended()
+
+    def _ended(self) -> list[ev.Event]:
+        self.awaited = set()
+        self.dead, self._killed, self._in_turn = self._killed, set(), False
+        return [ev.TreeEnded(time.monotonic(), len(self.dead))]

@@ -159,7 +159,7 @@ class PersistentFile:
             os.unlink(self._unsaved)
 
     def fresh(self, path: str) -> str:
-        """Create a new folder beside the file, with this name or that of a later second."""
+        """Create a new folder beside the file, with this name or the name of a later second."""
         if self._unreachable:
             return path
         done, _ = _ask(("new", path), None, self._caught, PATIENCE)
@@ -185,7 +185,7 @@ def default_run_dir() -> str:
 
 
 def default_folder() -> str:
-    """Return the folder of run dirs that no user chose: the temp folder, or another one if ftrun cannot work there.
+    """Return the folder of run dirs that no user chose: the temp folder, or another folder if ftrun cannot work there.
     Raises RunDirError."""
     given = _temporaries()[0]
     return given if network_kind(given) is None and _writable([given]) else local_temp_folder(given)
@@ -236,7 +236,7 @@ def local_folders(path: str) -> list[str]:
 
 
 def _name(path: str, user: object) -> str:
-    """Return a folder name like those of other run dirs in the temp folder, so that `ftctl` finds it."""
+    """Return a folder name like the names of other run dirs in the temp folder, so that `ftctl` finds it."""
     return f"ftrun-{user}-0-{digest(path)}"
 
 
@@ -269,7 +269,7 @@ def _replace_with_fetched(journal: Journal) -> Journal:
 
 def _ask(
     request: Sequence[str], log: int | None, caught: Signals | None, patience: float
-) -> "tuple[output.Done | None, str]":
+) -> "tuple[output.MirrorDone | None, str]":
     """Run the mirror helper; return its result with its last problem or an empty text; or None and the reason: it did
     not answer in time, could not start, died, or `caught` received a signal to stop.  Raises RunDirError if it
     refuses."""
@@ -297,9 +297,9 @@ def _ask(
                     problem = str(error)
                     continue
                 match message:
-                    case output.Refused(why):
+                    case output.MirrorRefused(why):
                         raise RunDirError(why)
-                    case output.Done():
+                    case output.MirrorDone():
                         return message, problem
                     case Problem(what):
                         problem = what

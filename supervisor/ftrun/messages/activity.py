@@ -8,7 +8,7 @@ from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem, Ready
 
 
-class Tree(NamedTuple):
+class SampledTree(NamedTuple):
     """From PID 1: sample the command `root` and its descendants, without the processes `spared` and theirs."""
 
     root: int
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 
 
 SamplerEvent = Begun | Sample | Problem
-SAMPLER_REQUESTS: Final[Protocol[Tree]] = Protocol("ask", Tree)
+SAMPLER_REQUESTS: Final[Protocol[SampledTree]] = Protocol("ask", SampledTree)
 SAMPLER_EVENTS: Final[Protocol[SamplerEvent]] = Protocol("event", Begun, Sample, Problem)
 
 

@@ -130,6 +130,11 @@ class Protocol(Generic[Value]):
             raise Malformed(f"message {name!r}: {why}") from None
 
 
+def one_line(text: str) -> str:
+    """The text on one line for a terminal, with a space for each character that is not printable."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
 def parse_json(content: str | bytes) -> Any:
     """The parsed JSON, or Malformed."""
     try:

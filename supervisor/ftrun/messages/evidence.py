@@ -5,7 +5,7 @@ from typing import Final
 from ftrun.core.machine.values import Finding, Spin
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
-from ftrun.messages.group_waits import Membership
+from ftrun.messages.group_waits import LookMembership
 from ftrun.messages.helpers import Problem
 from ftrun.messages.probe import Device
 
@@ -34,7 +34,7 @@ class Look(NamedTuple):
     devices: tuple[Device, ...] = ()
     between: float = 2.0
     timeout: float = 20.0
-    group: Membership | None = None
+    group: LookMembership | None = None
     powers: tuple[tuple[str, float], ...] = ()
 
 
@@ -83,7 +83,7 @@ class Request(NamedTuple):
     timeout: float = 25.0
     given: bool = True
     due: float | None = None
-    group: Membership | None = None
+    group: LookMembership | None = None
     powers: tuple[tuple[str, float], ...] = ()
 
     @property

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from ftrun.core.group.losses import LossWait
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.messages.codec import Codec, Malformed, Value, parse_object
+from ftrun.messages.codec import Codec, Malformed, Value, one_line, parse_object
 from ftrun.messages.group_waits import ANSWER, WAITS
 
 SCHEMA: Final = 1
@@ -43,7 +43,7 @@ def row_period(size: int) -> float:
     return max(PERIOD, size / ROWS_PER_SECOND)
 
 
-class Pace(NamedTuple):
+class RankPace(NamedTuple):
     """The seconds per step of a rank, lately, and its `work` in them (core/rules/stragglers.py); `device`: its
     accelerator, if that is known."""
 
@@ -86,7 +86,7 @@ class MemberRow(NamedTuple):
     run_dir: str = ""
     present: bool = True
     slow: tuple[SlowRank, ...] = ()
-    paces: tuple[Pace, ...] = ()
+    paces: tuple[RankPace, ...] = ()
 
 
 class GroupView(NamedTuple):
@@ -156,9 +156,4 @@ def load_row(content: bytes, rank: int) -> MemberRow:
     return row
 
 
-def _text(value: str) -> str:
-    """Printable; base64 passes as it is."""
-    return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
-
-
-_CODEC: Final = Codec(_text)
+_CODEC: Final = Codec(one_line)

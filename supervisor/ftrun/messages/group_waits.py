@@ -1,22 +1,22 @@
 """What the members of a group wait for: between their messengers, and in two files of each run dir through which a
 messenger and the helper `evidence` of its node exchange it.
 
-A member that stands still sends its `Waits` to rank 0, which merges them (core/group/waits.py) and sends an `Answer` to
-each.  Neither has a command line, an environment or a path: only process and rank numbers, the ends of connections,
-and for each process one sentence with a line of code.
+A member that stands still sends its `Waits` to rank 0, which merges them (core/group/waits.py) and sends a
+`WaitsAnswer` to each.  Neither has a command line, an environment or a path: only process and rank numbers, the ends of
+connections, and for each process one sentence with a line of code.
 """
 
 import json
 from typing import Final
 
-from ftrun.core.group.waits import Answer, Waits
+from ftrun.core.group.waits import Waits, WaitsAnswer
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.messages.codec import Codec, Malformed, Value, parse_object
+from ftrun.messages.codec import Codec, Malformed, Value, one_line, parse_object
 
 OWN_FILE: Final = "waits.json"  # the `Waits` of this member, written by the helper `evidence`
-ANSWER_FILE: Final = "group_waits.json"  # the last `Answer` of rank 0, written by the messenger
+ANSWER_FILE: Final = "group_waits.json"  # the last `WaitsAnswer` of rank 0, written by the messenger
 WAITS: Final = b"waits"  # from a member: its `Waits`
-ANSWER: Final = b"answer"  # from rank 0: its `Answer`
+ANSWER: Final = b"answer"  # from rank 0: its `WaitsAnswer`
 LIMIT: Final = 24_000  # bytes of either
 LEAST: Final = 2_000  # bytes of the waits of a member in the largest group
 TOGETHER: Final = 4 << 20  # bytes of the waits of all members
@@ -24,7 +24,7 @@ TEXT: Final = 240  # characters of a sentence
 WORD: Final = 64  # characters of an address, a fingerprint, a wave
 
 
-class Membership(NamedTuple):
+class LookMembership(NamedTuple):
     """Where a member's looks belong.  `folder`: the run dir, with both files.  `epoch`: the start of the group."""
 
     folder: str
@@ -38,7 +38,7 @@ def share(size: int) -> int:
     return max(LEAST, min(LIMIT, TOGETHER // size))
 
 
-def dump(value: Waits | Answer) -> bytes:
+def dump(value: Waits | WaitsAnswer) -> bytes:
     return json.dumps(_CODEC.plain(value), separators=(",", ":")).encode("ascii")
 
 
@@ -67,17 +67,12 @@ def load_waits(content: bytes, member: int, size: int) -> Waits:
     return waits
 
 
-def load_answer(content: bytes) -> Answer:
-    return _load(Answer, content, LIMIT)
+def load_answer(content: bytes) -> WaitsAnswer:
+    return _load(WaitsAnswer, content, LIMIT)
 
 
 def _load(kind: type[Value], content: bytes, limit: int) -> Value:
     return _CODEC.value(kind, parse_object(content, limit))
 
 
-def _text(value: str) -> str:
-    value = value[:TEXT]
-    return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
-
-
-_CODEC: Final = Codec(_text)
+_CODEC: Final = Codec(lambda text: one_line(text[:TEXT]))

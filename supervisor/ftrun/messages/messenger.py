@@ -11,13 +11,13 @@ from ftrun.messages.helpers import Problem
 Verb = Literal["restart", "stop", "pause", "resume"]
 
 
-class Attempt(NamedTuple):
+class AttemptNumber(NamedTuple):
     """From PID 1: the number of the current attempt."""
 
     number: int
 
 
-class Answer(NamedTuple):
+class OperatorAnswer(NamedTuple):
     """From PID 1: the result of the operator's request `id`."""
 
     id: str
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
     why: str
 
 
-class Report(NamedTuple):
+class ChangedReport(NamedTuple):
     """From PID 1: the changed state of this member, for rank 0."""
 
     report: messages.Report
@@ -45,7 +45,7 @@ class OperatorRequest(NamedTuple):
     until: float
 
 
-class Ordered(NamedTuple):
+class ChangedOrder(NamedTuple):
     """The changed order of rank 0 to all members."""
 
     order: messages.GroupOrder
@@ -73,7 +73,7 @@ class RankZeroSilent(NamedTuple):
     holder: int = 0
 
 
-class Refused(NamedTuple):
+class NodeRefused(NamedTuple):
     """Rank 0 rejects this member.  `final`: for good, because of its version, options or secret.  `over`: the group has
     ended without it."""
 
@@ -88,7 +88,7 @@ class GroupNote(NamedTuple):
     what: str
 
 
-class MemberLost(NamedTuple):
+class LostMember(NamedTuple):
     """At rank 0: a member is lost, or has left the others before the end.  `wait`: how long the group waits for those
     that are lost, and what follows; None: it does not wait."""
 
@@ -123,24 +123,24 @@ class LeaveConfirmed(NamedTuple):
     """Rank 0 has received the report that this member is leaving."""
 
 
-Request = Attempt | Answer | Report | SeekImports
+Request = AttemptNumber | OperatorAnswer | ChangedReport | SeekImports
 Event = (
     OperatorRequest
-    | Ordered
+    | ChangedOrder
     | Contact
     | Tenure
     | RankZeroSilent
-    | Refused
+    | NodeRefused
     | GroupNote
-    | MemberLost
+    | LostMember
     | Straggler
     | FoundImports
     | LeaveConfirmed
     | Problem
 )
-REQUESTS: Final[Protocol[Request]] = Protocol("ask", Attempt, Answer, Report, SeekImports)
+REQUESTS: Final[Protocol[Request]] = Protocol("ask", AttemptNumber, OperatorAnswer, ChangedReport, SeekImports)
 EVENTS: Final[Protocol[Event]] = Protocol(
     "event",
-    *(OperatorRequest, Ordered, Contact, Tenure, RankZeroSilent, Refused, GroupNote, MemberLost, Straggler),
+    *(OperatorRequest, ChangedOrder, Contact, Tenure, RankZeroSilent, NodeRefused, GroupNote, LostMember, Straggler),
     *(FoundImports, LeaveConfirmed, Problem),
 )

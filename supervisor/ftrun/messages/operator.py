@@ -28,7 +28,7 @@ class RequestRefused(ValueError):
         self.id = id
 
 
-class Request(NamedTuple):
+class ControlRequest(NamedTuple):
     """`by`: the requester, as free text.  `lasting`: duration of a pause in s; None: until it is resumed.  `until`:
     when the requester gives up, of CLOCK_MONOTONIC; None: it waits without a limit.  `read`: with the verb READ."""
 
@@ -40,18 +40,18 @@ class Request(NamedTuple):
     read: FileRequest | None = None
 
 
-class Reply(NamedTuple):
+class ControlReply(NamedTuple):
     id: str
     ok: bool
     why: str
 
 
-def dump_request(request: Request) -> bytes:
+def dump_request(request: ControlRequest) -> bytes:
     read = {} if request.read is None else {"read": request.read._asdict()}
     return json.dumps({"schema": SCHEMA, **request._asdict(), **read}).encode("ascii")
 
 
-def load_request(content: bytes) -> Request:
+def load_request(content: bytes) -> ControlRequest:
     """The request.  RequestRefused if it is not valid; nothing else is raised, whatever the bytes."""
     found = _object(content)
     id, verb, by, lasting, until = (found.get(name) for name in ("id", "verb", "by", "lasting", "until"))
@@ -73,20 +73,14 @@ def load_request(content: bytes) -> Request:
         read = EXACT.value(FileRequest, found.get("read")) if verb == READ else None
     except Malformed as why:
         raise RequestRefused(f"`read`: {why}"[:TEXT], id) from None
-    return Request(id, str(verb), (by or "")[:TEXT], lasting, until, read)
+    return ControlRequest(id, str(verb), (by or "")[:TEXT], lasting, until, read)
 
 
-def dump_reply(reply: Reply, **more: object) -> bytes:
+def dump_reply(reply: ControlReply, **more: object) -> bytes:
     return json.dumps({"schema": SCHEMA, **reply._asdict(), **more}).encode("ascii")
 
 
-def load_reply(content: bytes) -> Reply:
-    """The reply, or RequestRefused."""
-    found = load_any_reply(content)
-    return Reply(found["id"], found["ok"], found["why"])
-
-
-def load_any_reply(content: bytes) -> dict[str, Any]:
+def load_reply(content: bytes) -> dict[str, Any]:
     """The reply with all its fields, of which `id`, `ok` and `why` are checked; or RequestRefused."""
     found = _object(content, REPLY_LIMIT)
     if not isinstance(found.get("id"), str) or not isinstance(found.get("ok"), bool):

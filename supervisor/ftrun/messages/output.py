@@ -8,7 +8,7 @@ from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem
 
 
-class Attempt(NamedTuple):
+class AttemptBegins(NamedTuple):
     """From PID 1 at `mono`, before this attempt starts: the tail covers output from then on.  `number`: what the log
     says of it; 0: nothing, since it is the first, which begins the log, or a helper before this one has been told.
     `first_rank`: the number of local rank 0 in the whole job, which
@@ -23,7 +23,7 @@ class GetTail(NamedTuple):
     """From PID 1: send the last lines of the output."""
 
 
-class Tail(NamedTuple):
+class LastLines(NamedTuple):
     lines: tuple[str, ...]
 
 
@@ -33,10 +33,10 @@ class Broken(NamedTuple):
     stream: int
 
 
-OutputRequest = Attempt | GetTail
-OutputEvent = Tail | Broken | Problem
-OUTPUT_REQUESTS: Final[Protocol[OutputRequest]] = Protocol("ask", Attempt, GetTail)
-OUTPUT_EVENTS: Final[Protocol[OutputEvent]] = Protocol("event", Tail, Broken, Problem)
+OutputRequest = AttemptBegins | GetTail
+OutputEvent = LastLines | Broken | Problem
+OUTPUT_REQUESTS: Final[Protocol[OutputRequest]] = Protocol("ask", AttemptBegins, GetTail)
+OUTPUT_EVENTS: Final[Protocol[OutputEvent]] = Protocol("event", LastLines, Broken, Problem)
 
 
 class Write(NamedTuple):
@@ -48,7 +48,7 @@ class Write(NamedTuple):
 LINE_REQUESTS: Final[Protocol[Write]] = Protocol("ask", Write)
 
 
-class Done(NamedTuple):
+class MirrorDone(NamedTuple):
     """The request is completed.  `path`: the folder that was created.  `read`: the token of the fetched copy.
     `replace`: the fetched copy has to replace the local folder.  Each is set if the verb provides it."""
 
@@ -57,11 +57,11 @@ class Done(NamedTuple):
     replace: bool = False
 
 
-class Refused(NamedTuple):
+class MirrorRefused(NamedTuple):
     """The request cannot succeed, however long one waits."""
 
     why: str
 
 
-MirrorEvent = Done | Refused | Problem
-MIRROR_EVENTS: Final[Protocol[MirrorEvent]] = Protocol("event", Done, Refused, Problem)
+MirrorEvent = MirrorDone | MirrorRefused | Problem
+MIRROR_EVENTS: Final[Protocol[MirrorEvent]] = Protocol("event", MirrorDone, MirrorRefused, Problem)

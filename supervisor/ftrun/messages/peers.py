@@ -1,11 +1,11 @@
 """Messages between the messengers of a group, and to their PID 1: values of `core.group` to JSON, and back.
 
-A member always sends four frames: its `Hello`, its `Report`, its `Pulse` or nothing, and its time.  Rank 0 answers each
-message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the reason, FINAL,
-OVER or nothing]: it can never join, or the group has ended without it.  A coordinator that has a lease in a shared
-folder adds a frame to an order, its stamp, and a member that shares it adds a `LeaseView` to each message.  A messenger
-whose PID 1 has died sends BYE after its `Hello`.  One that is about to reconnect, because no answer comes, sends RENEW,
-so that the end of the old connection does not count as the end of the member.
+A member always sends four frames: its `MemberHello`, its `Report`, its `Pulse` or nothing, and its time.  Rank 0
+answers each message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the
+reason, FINAL, OVER or nothing]: it can never join, or the group has ended without it.  A coordinator that has a lease
+in a shared folder adds a frame to an order, its stamp, and a member that shares it adds a `LeaseView` to each
+message.  A messenger whose PID 1 has died sends BYE after its `MemberHello`.  One that is about to reconnect, because
+no answer comes, sends RENEW, so that the end of the old connection does not count as the end of the member.
 """
 
 import json
@@ -24,11 +24,10 @@ from ftrun.core.group.messages import (
     Starter,
     World,
 )
-from ftrun.core.group.places import MOST_PAIRS
-from ftrun.core.group.world import MOST_RUNS
+from ftrun.core.group.places import MOST_PAIRS, MOST_RUNS
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
-from ftrun.messages.codec import Codec, Malformed, Value, parse_object
+from ftrun.messages.codec import Codec, Malformed, Value, one_line, parse_object
 
 SCHEMA: Final = 8
 ORDER: Final = b"order"
@@ -93,7 +92,7 @@ class LeaseView(NamedTuple):
     heard: str = ""
 
 
-class Hello(NamedTuple):
+class MemberHello(NamedTuple):
     version: str
     job: str
     size: int
@@ -112,7 +111,7 @@ def period(size: int) -> float:
     return min(max(PERIOD, size / HEARTBEATS_PER_SECOND), MAX_PERIOD)
 
 
-def shape_text(found: Hello | MemberAddress) -> str:
+def shape_text(found: MemberHello | MemberAddress) -> str:
     """`2:4 with 1 spares`."""
     size = f"{found.least}:{found.size}" if found.least else str(found.size)
     return f"{size} with {found.spares} spares" if found.spares else size
@@ -126,13 +125,13 @@ def load_address(content: str) -> MemberAddress:
     return _CODEC.load(MemberAddress, content)
 
 
-def load_hello(content: bytes, version: str) -> Hello:
+def load_hello(content: bytes, version: str) -> MemberHello:
     """The hello; if the schema or version differs, the other fields are not checked."""
     found = parse_object(content, LIMIT)
     if found.get("schema") != SCHEMA or found.get("version") != version:
         version_sent = line(str(found.get("version")))[:40]
         raise Incompatible(f"it is ftrun {version_sent}, and rank 0 is ftrun {version}: a group has one")
-    hello = _CODEC.value(Hello, found)
+    hello = _CODEC.value(MemberHello, found)
     _check_address("", hello.port)
     return hello
 
@@ -218,8 +217,7 @@ def bounded(report: Report) -> Report:
 
 def line(value: str) -> str:
     """One printable line for a terminal."""
-    value = value[:TEXT]
-    return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
+    return one_line(value[:TEXT])
 
 
 def _check_ranks(ranks: Ranks) -> None:

@@ -11,7 +11,7 @@ NOT_KEPT: Final = "its data does not outlive this pod"  # how the problem ends t
 LATEST: Final = 1e12  # s, of either clock: the largest time that `state.json` allows
 
 
-class Fault(NamedTuple):
+class StoredFault(NamedTuple):
     """One device fault; `wall` and `mono`: when it occurred, in s since the epoch and since the boot `boot`."""
 
     node: str
@@ -24,7 +24,7 @@ class Fault(NamedTuple):
     job: str = ""
 
 
-class Schedule(NamedTuple):
+class StoredSchedule(NamedTuple):
     """One life of a container, in the order of `core.rules.fault_history.Schedule`: `count` is the outer scheduler's
     number.  A `last_checkpoint` of more than `PATH` bytes is empty."""
 
@@ -44,7 +44,7 @@ class Schedule(NamedTuple):
     member: int = 0
 
 
-class Verdict(NamedTuple):
+class SharedVerdict(NamedTuple):
     """The verdict on this job, for all its ftruns.  `time` is ISO-8601, UTC."""
 
     schema: int
@@ -61,8 +61,8 @@ class Keep(NamedTuple):
     """From PID 1: add these to the history.  `attempt`: the number of the last attempt that was started; `ended`: the
     last record of this run is written."""
 
-    faults: tuple[Fault, ...]
-    schedule: Schedule | None
+    faults: tuple[StoredFault, ...]
+    schedule: StoredSchedule | None
     attempt: int = 0
     ended: bool = False
 
@@ -77,7 +77,7 @@ class StoreVerdict(NamedTuple):
     """From PID 1: write this verdict, unless the same schedule has one since `since`, in s since the epoch.  `member`:
     the verdict is about this member of a group only, which goes on without it, and goes to a file of its own."""
 
-    verdict: Verdict
+    verdict: SharedVerdict
     since: float = 0.0
     member: int | None = None
 
@@ -89,11 +89,11 @@ class GetVerdict(NamedTuple):
     since: float
 
 
-class History(NamedTuple):
+class StoredHistory(NamedTuple):
     """The complete history, oldest first: at the start, and after each `Keep`."""
 
-    faults: tuple[Fault, ...]
-    schedules: tuple[Schedule, ...]
+    faults: tuple[StoredFault, ...]
+    schedules: tuple[StoredSchedule, ...]
 
 
 class StoredImports(NamedTuple):
@@ -105,16 +105,16 @@ class StoredImports(NamedTuple):
 class VerdictStored(NamedTuple):
     """Answer to `StoreVerdict`: the valid verdict."""
 
-    verdict: Verdict | None
+    verdict: SharedVerdict | None
 
 
 class Shared(NamedTuple):
     """Answer to `GetVerdict`; None if there is no such verdict."""
 
-    verdict: Verdict | None
+    verdict: SharedVerdict | None
 
 
 Request = Keep | KeepImports | StoreVerdict | GetVerdict
-Event = History | StoredImports | VerdictStored | Shared | Problem
+Event = StoredHistory | StoredImports | VerdictStored | Shared | Problem
 REQUESTS: Final[Protocol[Request]] = Protocol("ask", Keep, KeepImports, StoreVerdict, GetVerdict)
-EVENTS: Final[Protocol[Event]] = Protocol("event", History, StoredImports, VerdictStored, Shared, Problem)
+EVENTS: Final[Protocol[Event]] = Protocol("event", StoredHistory, StoredImports, VerdictStored, Shared, Problem)

@@ -1,11 +1,15 @@
-"""The very end of ftrun: the exit of the job, and the requests to helpers that it still waits for."""
+"""The very end of ftrun: the exit of the job, the requests to helpers that it still waits for, and its own failure."""
 
 import time
 from typing import Final
 
 from ftrun.core.machine import effects as do
 from ftrun.core.rules import exit_codes
+from ftrun.core.rules.policy import Policy
 from ftrun.core.text import sentences
+from ftrun.host import reaper
+from ftrun.host.tree import RECHECK
+from ftrun.pid1.bootstrap import Setup
 from ftrun.pid1.clients.registry import Clients
 
 FINISHING: Final = 5.0  # s for the helpers to complete their last requests
@@ -47,3 +51,35 @@ class LastRequests:
         """Milliseconds until something is due; `others`: other times at which the caller has work."""
         times = [time for time in (*self._waited, *others) if time is not None]
         return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+
+
+# --- an internal error of ftrun ---------------------------------------------------------------------------------------
+
+
+def give_up(problem: BaseException, setup: Setup, policy: Policy, attempt: int) -> do.Exit:
+    """Send SIGTERM to the tree, and SIGKILL after the grace, until the kill timeout; record the error and the end."""
+    journal, tree = setup.journal, setup.tree
+    try:
+        import traceback  # needed for an internal error only
+
+        text = "".join(traceback.format_exception(problem))
+    except Exception:  # the disk is gone, or there is no memory: the tree is ended all the same
+        text = repr(problem)
+    journal.log(text)
+    journal.record("problem", attempt, (("traceback", text),), True)
+    why = f"ftrun itself failed ({problem!r})"
+    setup.console.print(f"{why}; ending the command; traceback: {journal.path}/run.log", severity="error")
+    deadline = time.monotonic() + policy.limits.grace
+    tree.terminate()
+    while time.monotonic() < deadline + policy.limits.kill_timeout:
+        reaper.reap()
+        members = tree.members()
+        if (not members and tree.is_empty()) or (members and tree.beyond_reach(members)):
+            break
+        if time.monotonic() >= deadline:
+            tree.kill()
+        time.sleep(RECHECK)
+    end = do.Exit(exit_codes.INTERNAL.code, exit_codes.INTERNAL.name, f"ftrun itself failed: {problem!r}")
+    fields = (("verdict", end.verdict), ("exit_code", end.code), ("why", end.message))
+    journal.record("ended", attempt, fields, True)
+    return end

@@ -33,9 +33,7 @@ from ftrun.host.console import Console, create
 from ftrun.host.journal import Journal, RunDirError, write_message
 from ftrun.host.output_pipes import RankOutput
 from ftrun.messages import records
-from ftrun.platforms.base import number
-from ftrun.platforms.modelarts import END_GRACE
-from ftrun.platforms.table import SCHEDULES
+from ftrun.platforms import END_GRACE, SCHEDULES, number
 from ftrun_hooks import layout
 
 if TYPE_CHECKING:
@@ -154,13 +152,13 @@ class Setup(NamedTuple):
             arguments = [argument.replace(f"{{{name}}}", str(value)) for argument in arguments]
         return list(arguments)
 
-    def verdict(self, end: do.Exit, ledger: Ledger) -> "state_store.Verdict | None":
+    def verdict(self, end: do.Exit, ledger: Ledger) -> "state_store.SharedVerdict | None":
         """The verdict for the other ftruns of this job, or None if the command ended by itself."""
         if state_dir(self.settings) is None or end.verdict not in {known.name for known in exit_codes.TABLE}:
             return None
         from ftrun.messages import state_store  # the client of the state store has loaded it
 
-        return state_store.Verdict(
+        return state_store.SharedVerdict(
             schema=records.SCHEMA,
             verdict=end.verdict,
             exit_code=end.code,

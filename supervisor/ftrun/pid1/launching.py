@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ftrun.config.option_table import Settings
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Ledger, LocalRank, NodePlace, RankPlace
-from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.host import beat_folders, safe_files, spawn
 from ftrun.host.output_pipes import OutputPipes
+from ftrun.host.spawn import Start
 from ftrun.host.terminal import JobControl
 from ftrun.pid1.bootstrap import Setup
 from ftrun_hooks import layout
@@ -87,7 +87,7 @@ class Launcher:
         Raises OSError."""
         return ({},)
 
-    def hold_standbys(self, ledger: Ledger, place: RankPlace | None, node: NodePlace) -> None:
+    def prepare_standbys(self, ledger: Ledger, place: RankPlace | None, node: NodePlace) -> None:
         """This member waits as a spare: have standbys ready for a start at a place like this."""
         if (standbys := self.standby_request.for_a_spare()) is not None:
             self._node = self._reachable(node)
@@ -110,7 +110,7 @@ class Launcher:
         environment: Mapping[str, str],
         variables: Sequence[Mapping[str, str]],
         terminal: int | None,
-    ) -> list["Start"]:
+    ) -> list[Start]:
         return [
             Start(command, {**environment, **more}, self._streams(local_rank), None if local_rank else terminal)
             for local_rank, more in enumerate(variables)
@@ -151,27 +151,18 @@ class Launcher:
             os.close(self._written)
             self._written = None
 
-    def _start_cold(self, start: "Start") -> int:
+    def _start_cold(self, start: Start) -> int:
         """Returns the pid; raises OSError or ValueError."""
         assert self.report is not None
         assert self._written is not None
         return self._spawn(start, (self.report, self._written)).pid
 
-    def _spawn(self, start: "Start", reporting: tuple[int, int] | None = None) -> spawn.Child:
+    def _spawn(self, start: Start, reporting: tuple[int, int] | None = None) -> spawn.Child:
         """A new process; `reporting`: see `spawn.spawn`.  Raises OSError or ValueError."""
         setup = self._setup
-        return spawn.spawn(
-            start.command,
-            start.environment,
-            setup.signals.inherited,
-            start.terminal,
-            os.getpid() != 1,
-            start.streams,
-            setup.tree.joinable_group(),
-            reporting,
-        )
+        return spawn.spawn(start, setup.signals.inherited, setup.tree.joinable_group(), reporting)
 
-    def _start_warm(self, local_rank: int, start: "Start") -> int | None:
+    def _start_warm(self, local_rank: int, start: Start) -> int | None:
         """Start a standby, if there is one for this.  Its answer is its report."""
         standby = None if self.standbys is None else self.standbys.take(local_rank, start)
         if standby is None:
@@ -291,15 +282,6 @@ class Launcher:
             self.report = None
 
 
-class Start(NamedTuple):
-    """How one process of the command is started.  `terminal`: see `spawn.spawn`."""
-
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    streams: Mapping[int, int]
-    terminal: int | None
-
-
 class StandbyRequest:
     """Whether there are to be standbys (`--standby`, `--preload`).  `standbys`: None until they are loaded: before the
     command is started only where that may start from one, else after it, and with `auto` only if it is Python."""
@@ -330,7 +312,7 @@ class StandbyRequest:
     def for_a_spare(self) -> "Standbys | None":
         return self.standbys if self._mode is None else self._load()
 
-    def spawning(self, starts: "Sequence[Start]", command: Sequence[str], now: float) -> None:
+    def spawning(self, starts: Sequence[Start], command: Sequence[str], now: float) -> None:
         """The command is about to be started: let it report its imports.  `standbys.preparing`: it has to wait."""
         if self._mode is not None and self._begun is None and len(starts) > 1 and self._knows_imports:
             self._load()

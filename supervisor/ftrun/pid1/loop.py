@@ -28,15 +28,13 @@ from ftrun.host.helpers import Helpers
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.standard_input import StandardInput
 from ftrun.host.terminal import JobControl
-from ftrun.host.tree_killer import TreeKiller
-from ftrun.pid1.at_end import LastRequests, job_exit
+from ftrun.host.tree import TreeKiller
+from ftrun.pid1 import exit_cause
+from ftrun.pid1.at_end import LastRequests, give_up, job_exit
 from ftrun.pid1.bootstrap import PhaseContext, Setup, SetupError, prepare, with_group
 from ftrun.pid1.clients.base import SETTLED, Context
 from ftrun.pid1.clients.registry import Clients
-from ftrun.pid1.crash import give_up
-from ftrun.pid1.exit_cause import ExitCause
 from ftrun.pid1.launching import Launcher, tidy
-from ftrun.pid1.ranks import RankProcesses
 from ftrun.pid1.record_writer import RecordWriter
 from ftrun.pid1.state_file import StateFile
 
@@ -98,11 +96,12 @@ class Supervisor:
         self._launcher = launcher(command, setup, self._control, self._poll, self._output_pipes, group)
         self._clients = Clients(context, self._launcher.standby_request)
         self._policy = self._policy._replace(checks_devices=self._clients.checks_devices)
-        self._tree_killer, self._ranks = TreeKiller(self._tree), RankProcesses()
-        self._held = list[reaper.Change]()  # of ranks before all have executed
+        self._tree_killer, self._ranks = TreeKiller(self._tree), exit_cause.RankProcesses()
+        self._early_changes = list[reaper.ChildChange]()  # of ranks before all have executed
+        self._has_read_last = False  # heartbeats of the processes that were reaped together
         self._exit: do.Exit | None = None
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
-        self._exit_cause = ExitCause(self._beats.path, self._clients)
+        self._exit_cause = exit_cause.ExitCause(self._beats.path, self._clients)
         self._state_file = StateFile(setup, self._policy, command, self._launcher.standby_request, group)
         sources = self._clients, self._state_file, lambda: self._job, self._policy
         self._records = RecordWriter(setup, command, phase.name, *sources)
@@ -217,6 +216,7 @@ class Supervisor:
             if self._settled_at is not None and now >= self._settled_at:
                 self._settled_at = None
                 self._clients.load_rest()
+                exit_cause.load_rest()
                 tidy(self._beats.path)
             self._clients.supervise(now)
         self._records.write_those_of_helpers()
@@ -256,28 +256,29 @@ class Supervisor:
                 self._poll.register(faults, select.POLLIN)
             if self._beats.is_touched:  # before it was watched
                 self._read_beats(now)
-        held, self._held = self._held, []
-        for change in held:
+        early, self._early_changes = self._early_changes, []
+        for change in early:
             self._command_changed(change, now)
 
     def _reap(self, now: float) -> None:
         """Reap every child that changed, including adopted orphans; only the end of the command itself is an event."""
         changes, more = reaper.reap()
+        self._has_read_last = False
         for change in changes:
             self._clients.child_changed(change, now)
             if change.ended:
-                self._tree_killer.awaited.discard(change.pid)
+                self._tree_killer.reaped(change.pid)
             if change.pid in self._tree.processes and self._launcher.awaits(change.pid):
                 self._launched(now)  # the report of an exec comes before what the process does
             if change.pid in self._tree.processes:
                 if self._launcher.report is not None:
-                    self._held.append(change)
+                    self._early_changes.append(change)
                 else:
                     self._command_changed(change, now)
         if more:
             os.kill(os.getpid(), signal.SIGCHLD)  # the other event sources come first; then the rest is reaped
 
-    def _command_changed(self, change: reaper.Change, now: float) -> None:
+    def _command_changed(self, change: reaper.ChildChange, now: float) -> None:
         """The command, or one of its ranks, has ended, stopped or continued."""
         if change.ended:
             self._command_ended(change, now)
@@ -294,12 +295,14 @@ class Supervisor:
                 self._journal.barrier()
                 self._control.stop_with(group)
 
-    def _command_ended(self, change: reaper.Change, now: float) -> None:
+    def _command_ended(self, change: reaper.ChildChange, now: float) -> None:
         self._handle_ranks(None, now)  # what the ranks sent before it ended comes first
         local_rank = self._tree.reaped(change.pid)
         if not self._tree.processes:
             self._control.take_back()
-        self._read_beats(now, ended=True)  # its last heartbeats count
+        if not self._has_read_last:  # its last heartbeats count
+            self._has_read_last = True
+            self._read_beats(now, ended=True)
         watched = isinstance(self._job.phase, Launching | Starting | Running | Suspect)
         status = (change.status, None) if change.how == os.CLD_EXITED else (None, change.status)
         end = ev.CommandExited(now, *status)
@@ -314,7 +317,7 @@ class Supervisor:
         elif exited is not None:
             self._queue.append(exited)
 
-    def _recovers(self, change: reaper.Change) -> bool:
+    def _recovers(self, change: reaper.ChildChange) -> bool:
         """Whether the attempt goes on without this process, which is decided at once."""
         self._ranks.recovers(change.pid)
         self._decide()
@@ -335,9 +338,9 @@ class Supervisor:
                 self._records.log(text)
             case do.Spawn():
                 self._spawn(effect)
-            case do.HoldStandbys(place, node):
+            case do.PrepareStandbys(place, node):
                 self._launcher.listed_devices = len(self._job.devices)
-                self._launcher.hold_standbys(self._job.ledger, place, node)
+                self._launcher.prepare_standbys(self._job.ledger, place, node)
             case _ if isinstance(effect, do.RankEffect) and self._recovery is not None:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
             case do.Forward(number):
@@ -357,7 +360,7 @@ class Supervisor:
                 self._queue.extend(self._clients.release(sorted(self._tree_killer.dead), time.monotonic()))
             case do.Heal(fault):
                 self._queue.extend(self._clients.heal(fault, time.monotonic()))
-            case do.Answer():
+            case do.AnswerOperator():
                 self._clients.answer(effect)
             case do.AskForVerdict():
                 self._queue.extend(self._clients.consult(self._job.ledger, time.monotonic()))

@@ -23,13 +23,13 @@ from ftrun.host.signals import Signals
 from ftrun.host.start_count import Starts
 from ftrun.pid1.bootstrap import PhaseContext, fresh, named, schedule_cnt
 from ftrun.pid1.loop import supervise
-from ftrun.platforms.table import TASKS
+from ftrun.platforms import TASKS
 
 FILE: Final = "phases{}.json"
 SCHEMA: Final = 1
 
 
-class Stage(NamedTuple):
+class PhaseProgress(NamedTuple):
     """Progress of a phase.  `run_dir` is a name in the folder, empty before the phase began."""
 
     name: str
@@ -103,12 +103,14 @@ class ProgressFile:
         except (OSError, RunDirError):
             return named(self._folder)  # opening it later reports the reason
 
-    def _read(self, names: Sequence[str]) -> list[Stage]:
+    def _read(self, names: Sequence[str]) -> list[PhaseProgress]:
         """The progress that an earlier container saved, if it ran the same phases."""
         content = procfs.read(self._kept.path)
         try:
             found: Any = None if content is None else json.loads(content)
-            stages = [Stage(str(o["name"]), _name(o["run_dir"]), o["succeeded"] is True) for o in found["phases"]]
+            stages = [
+                PhaseProgress(str(o["name"]), _name(o["run_dir"]), o["succeeded"] is True) for o in found["phases"]
+            ]
         except (ValueError, TypeError, KeyError, RecursionError):
             stages = []
         if [stage.name for stage in stages] == list(names):
@@ -118,7 +120,7 @@ class ProgressFile:
             self._console.print(
                 f"{self._folder}/{self._file} is of other phases; it is kept as {aside}, and all phases run again"
             )
-        return [Stage(name) for name in names]
+        return [PhaseProgress(name) for name in names]
 
     def _update(self, index: int, **changed: Any) -> None:
         if self._kept.stopped:

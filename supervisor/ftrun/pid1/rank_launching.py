@@ -14,11 +14,12 @@ from ftrun.core.machine.values import Ledger, NodePlace, RankPlace
 from ftrun.core.rules import exit_codes
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.ports import ReservedPort
+from ftrun.host.spawn import Start
 from ftrun.host.standard_input import RankInputs, refusal
 from ftrun.host.standby_process import StandbyProcess
 from ftrun.host.terminal import JobControl
 from ftrun.pid1.bootstrap import Setup, SetupError, local_ranks
-from ftrun.pid1.launching import Launcher, Start
+from ftrun.pid1.launching import Launcher
 
 # A living process keeps what it was started with.
 NOT_BY_ROUND: Final = ("OMP_NUM_THREADS", "TORCHELASTIC_RESTART_COUNT")

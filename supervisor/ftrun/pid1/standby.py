@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 from ftrun.core.machine.states import Done, Finish, Job, Running
 from ftrun.core.rules import standby as rules
 from ftrun.host import memory, oom, safe_files
-from ftrun.host.reaper import Change
+from ftrun.host.reaper import ChildChange
+from ftrun.host.spawn import Start
 from ftrun.host.standby_process import StandbyProcess
 from ftrun.pid1 import preload
 from ftrun.pid1.bootstrap import Setup
 from ftrun.pid1.preload import Imports
-from ftrun.pid1.standby_pool import Pool, Startable
-from ftrun.pid1.warm_starts import WarmStarts
+from ftrun.pid1.standby_pool import Pool
 from ftrun_hooks import layout
 
 if TYPE_CHECKING:
     from ftrun.pid1.clients.base import Context
-    from ftrun.pid1.spare_standbys import SpareStandbys
 
 REPORT: Final = 512  # bytes of a report that PID 1 reads: why it cannot be used, or nothing
 FIELDS: Final = ("local_rank", "warm", "ready", "forked", "of", "memory", "seconds")  # of the record, in this order
@@ -32,16 +31,25 @@ UNKNOWN: Final = "it is not known yet what the members at work have imported"
 AGAIN: Final = (5.0, 60.0)  # s between two looks for a report that is not there yet
 
 
-class Standbys(WarmStarts):
-    """`kept`: what a later ftrun may import in advance."""
+class Standbys:
+    """`kept`: what a later ftrun may import in advance.  `starting`: standbys that were started in place of a process
+    of the command and have not answered, by descriptor; `answers_due`: when they are late.  `preparing`: the first
+    start waits for its standbys."""
 
     def __init__(self, setup: Setup, poll: select.poll, mode: rules.Mode) -> None:
-        super().__init__(Pool(setup.tree, lambda: setup.signals.inherited, poll, self), poll)
-        self._setup = setup
+        self._setup, self._poll = setup, poll
+        self._pool = Pool(setup.tree, lambda: setup.signals.inherited, poll, self)
+        self._failures: dict[int, int] = {}  # in a row, by local rank
+        self._refused: str | None = None  # why there is no standby in this attempt
+        self._forked = 0  # of the standbys of the start under way
+        self._outcomes: list[str] = []  # of the start under way: empty for a warm one, else why it is cold
+        self.preparing = False
+        self.starting: dict[int, StandbyProcess] = {}
+        self.answers_due: float | None = None
         self._mode = mode
         self._folder = f"{setup.beats.path}/{layout.IMPORTS}"
         self._alone: str | None = None  # why ranks are not forked from a template in this attempt
-        self._starts: Sequence[Startable] = ()
+        self._starts: Sequence[Start] = ()
         self._reports: Sequence[int] = ()  # pids of the attempt, by local rank
         self._due: float | None = None
         self._looks_at: float | None = None  # when the memory is looked at
@@ -69,13 +77,11 @@ class Standbys(WarmStarts):
 
     # --- the start of the command -----------------------------------------------------------------------------------
 
-    def begun(self, starts: Sequence[Startable], command: Sequence[str]) -> None:
+    def begun(self, starts: Sequence[Start], command: Sequence[str]) -> None:
         """The command was started before these standbys were loaded."""
         self._starts, self.kept = starts, self._earlier(command)
 
-    def spawning(
-        self, starts: Sequence[Startable], command: Sequence[str], now: float, problem: str | None = None
-    ) -> None:
+    def spawning(self, starts: Sequence[Start], command: Sequence[str], now: float, problem: str | None = None) -> None:
         """The command is about to be started, and will report its imports, unless there is a `problem`.  `preparing`:
         it has to wait."""
         self._is_restart, self._was_prepared, self._spare = bool(self._starts), self._spare is not None, None
@@ -111,12 +117,10 @@ class Standbys(WarmStarts):
             self._cold_start = found.seconds
         return found
 
-    def prepare_spare(self, starts: Sequence[Startable], command: Sequence[str]) -> None:
+    def prepare_spare(self, starts: Sequence[Start], command: Sequence[str]) -> None:
         """This member waits as a spare: have standbys ready for a start like these."""
         if self._pool.waiting or self._pool.is_importing:
             return
-        from ftrun.pid1.spare_standbys import SpareStandbys  # only there
-
         self._starts, self._refused, self._announced = starts, None, False
         self._spare = SpareStandbys(self._setup, self._pool, starts, command, self.kept or self._earlier(command))
 
@@ -130,7 +134,7 @@ class Standbys(WarmStarts):
     def wants_imports(self) -> bool:
         return self._spare is not None and self._spare.wanting
 
-    def _hold(self, spare: "SpareStandbys", now: float) -> None:
+    def _execute_spares(self, spare: "SpareStandbys", now: float) -> None:
         try:
             if why := self._lacks_memory(rules.FIRST_SIZE + len(self._starts) * rules.FORKED_SIZE):
                 raise ValueError(why)
@@ -169,7 +173,7 @@ class Standbys(WarmStarts):
             self._record("start", why or None, local_rank, warm=int(not why), forked=self._forked, of=1)
         self._forked, self._expected = 0, self._mode != "auto"
         self._due, self._announced = rules.due(self._mode, now), False
-        self._tell()
+        self._on_processes_started()
 
     def spawned(self) -> None:
         """All processes of the command are started."""
@@ -181,6 +185,61 @@ class Standbys(WarmStarts):
         self._was_prepared, self._pool.patience = False, rules.IMPORTING
         self._expected = self._mode != "auto"
         self._pool.end_all()  # those that were not ready, or that fit no process
+
+    # --- warm starts --------------------------------------------------------------------------------------------------
+
+    def take(self, local_rank: int, start: Start) -> StandbyProcess | None:
+        """The standby for this start, which is not one any more; None if there is none."""
+        taken = self._pool.take(local_rank, start)
+        if taken is None:
+            waits = local_rank in self._pool.waiting
+            self._outcomes.append(self._refused or ("it was still importing" if waits else "it was not ready"))
+            return None
+        self._forked += taken.forked
+        return taken.process
+
+    def begin(self, process: StandbyProcess, start: Start, group: int, now: float) -> bool:
+        """Start it; False if that is not possible, and it has ended."""
+        try:
+            process.start(start.environment, rules.OURS, rules.withheld(start.environment), group)
+        except OSError as error:
+            self._outcomes.append(f"it could not be started: {error.strerror}")
+            process.kill()
+            process.close()
+            return False
+        self.starting[process.answers] = process
+        self._poll.register(process.answers, select.POLLIN)
+        self.answers_due = now + rules.ANSWERING
+        return True
+
+    def answered(self, answers: int, now: float) -> bool | None:
+        """Whether it is the command now; None: it has not answered yet."""
+        process = self.starting[answers]
+        content = process.read()
+        if content is None and self.answers_due is not None and now < self.answers_due:
+            return None
+        warm = content == b"warm\n"
+        if warm:
+            self._failures.clear()
+        _, _, why = (content or b"").decode("utf-8", "replace").strip().partition("\0")
+        self._outcomes.append("" if warm else why or ("it ended" if content == b"" else "it did not answer"))
+        self._poll.unregister(answers)
+        del self.starting[answers]
+        if not self.starting:
+            self.answers_due = None
+        if not warm:
+            process.kill()
+        process.close()
+        return warm
+
+    def abandon(self) -> None:
+        """Some process cannot be started: end the standbys that were."""
+        self.preparing = False
+        for answers, process in self.starting.items():
+            self._poll.unregister(answers)
+            process.kill()
+            process.close()
+        self.starting, self.answers_due = {}, None
 
     # --- beside a healthy attempt -------------------------------------------------------------------------------------
 
@@ -243,7 +302,7 @@ class Standbys(WarmStarts):
                 self._pool.end_all()
                 self._refuse(why)
         if self._spare is not None and self._spare.due is not None and not self._pool.is_importing:
-            self._hold(self._spare, now)
+            self._execute_spares(self._spare, now)
         if self._due is not None and self._running and now >= self._due and not self._pool.is_importing:
             self._next(now)
 
@@ -307,7 +366,7 @@ class Standbys(WarmStarts):
     # --- what becomes of them (`standby_pool.Owner`) ------------------------------------------------------------------
 
     def on_forked(self) -> None:
-        self._tell()
+        self._on_processes_started()
 
     def on_imported(self, process: StandbyProcess, command: Sequence[str]) -> None:
         found = preload.parsed(process.imports(), command, self._cold_start)
@@ -343,7 +402,7 @@ class Standbys(WarmStarts):
             self._spare.due = 0.0
         self._announced = False
 
-    def child_changed(self, change: Change, now: float) -> None:
+    def child_changed(self, change: ChildChange, now: float) -> None:
         self._pool.child_changed(change, now)
 
     def _refuse(self, why: str) -> None:
@@ -367,7 +426,7 @@ class Standbys(WarmStarts):
         if self._context is not None:
             self._context.records.append(("standby", (("what", what), *fields, *reason), None))
 
-    def _tell(self) -> None:
+    def _on_processes_started(self) -> None:
         """The helper of the idle rule must not count it."""
         if self._context is not None and (sampler := self._context.running.get("sampler")) is not None:
             sampler.on_helpers_started()
@@ -383,3 +442,44 @@ class Standbys(WarmStarts):
         """At the very end, when waiting is allowed: wait until all that were killed are gone."""
         self.close()
         self._pool.wait_until_gone(until)
+
+
+class SpareStandbys:
+    """The standbys of a member that waits as a spare: processes of a command that has not run here, at a place in the
+    group that is not known yet.  What they import is what `--preload` names, what an earlier ftrun has left, or what
+    the standbys of a member at work have imported: for that the messenger asks the others
+    (`helpers/messenger/imports.py`).
+
+    `due`: when `execute` is to be called; None: there are enough, or something has to happen first.  `alone`: each
+    rank imports by itself, since ranks that are forked could differ.  `wanting`: nobody has said yet what the command
+    imports."""
+
+    def __init__(
+        self, setup: Setup, pool: Pool, starts: Sequence[Start], command: Sequence[str], known: Imports | None
+    ) -> None:
+        self._setup, self._pool, self._starts, self._command, self._known = setup, pool, starts, command, known
+        self.due: float | None = 0.0
+        self.alone = self.wanting = False
+
+    def receive_imports(self, imports: Imports) -> None:
+        """A member at work has imported this."""
+        if self._known is None:
+            self._known, self.due, self.wanting = imports, 0.0, False
+
+    def execute(self, mode: rules.Mode, folder: str, failures: dict[int, int], now: float) -> bool:
+        """Execute those that are missing; whether there are any.  `failures`: in a row, by local rank.  Raises OSError,
+        or ValueError with the reason why there can be none."""
+        wanted = range(len(self._starts) if mode is None else rules.number(mode, len(self._starts)))
+        waiting = self._pool.waiting
+        missing = [one for one in wanted if one not in waiting and failures.get(one, 0) < rules.TRIES]
+        self.due = None
+        if not missing:
+            return False
+        os.makedirs(folder, 0o700, exist_ok=True)
+        imports = preload.write(self._setup, folder, self._command, self._known)
+        self.wanting = imports is None
+        if imports is not None:
+            next_ones = missing[:1] if self.alone else missing
+            self._pool.execute_first({one: self._starts[one] for one in next_ones}, imports, now)
+            self.due = now  # once these are ready
+        return True

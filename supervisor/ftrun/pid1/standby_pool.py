@@ -6,23 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from ftrun.core.rules import standby as rules
-from ftrun.host.reaper import Change
+from ftrun.host.reaper import ChildChange
 from ftrun.host.signals import Inherited
+from ftrun.host.spawn import Start
 from ftrun.host.standby_process import Plan, StandbyProcess, execute, execute_template, kind, wait_until_gone
 from ftrun.host.tree import Tree
 
 ENDED: Final = "it ended"
-
-
-class Startable(Protocol):
-    """How one process of the command is started (`launching.Start`)."""
-
-    @property
-    def command(self) -> Sequence[str]: ...
-    @property
-    def environment(self) -> Mapping[str, str]: ...
-    @property
-    def streams(self) -> Mapping[int, int]: ...
 
 
 class Standby:
@@ -34,7 +24,7 @@ class Standby:
         self.ready = self.forked = False
         self.seconds, self.size = 0.0, 0
 
-    def fits(self, start: Startable) -> bool:
+    def fits(self, start: Start) -> bool:
         return self.ready and self.command == tuple(start.command) and self.process.streams == dict(start.streams)
 
 
@@ -77,14 +67,14 @@ class Pool:
 
     # --- forks ------------------------------------------------------------------------------------------------------
 
-    def park(self, number: int, start: Startable, imports: str, now: float, eager: bool = False) -> None:
+    def park(self, number: int, start: Start, imports: str, now: float, eager: bool = False) -> None:
         """Execute a standby for this local rank.  Raises OSError or ValueError."""
         process = execute(self._plan(start, imports, False, eager), start.streams)
         self._exclude(process.pid)
         self._wait_for({number: Standby(process, start.command, now)})
 
     def fork(
-        self, starts: Mapping[int, Startable], imports: str, reports: Sequence[str], now: float, eager: bool = False
+        self, starts: Mapping[int, Start], imports: str, reports: Sequence[str], now: float, eager: bool = False
     ) -> None:
         """Execute a template for these local ranks.  Raises OSError or ValueError."""
         plan = self._plan(next(iter(starts.values())), imports, True, eager)
@@ -97,7 +87,7 @@ class Pool:
         self._poll.register(process.answers, select.POLLIN)
         self._owner.on_forked()
 
-    def execute_first(self, starts: Mapping[int, Startable], imports: str, now: float) -> None:
+    def execute_first(self, starts: Mapping[int, Start], imports: str, now: float) -> None:
         """Execute standbys of a command that has not run here yet.  Raises OSError or ValueError."""
         alike = self.alike(starts)
         for number in starts:
@@ -106,12 +96,12 @@ class Pool:
         if len(alike) > 1:
             self.fork({number: starts[number] for number in alike}, imports, (), now, eager=True)
 
-    def alike(self, starts: Mapping[int, Startable]) -> list[int]:
+    def alike(self, starts: Mapping[int, Start]) -> list[int]:
         """Those of which one process can be the template: most of them, but not rank 0 where it has the terminal."""
         kinds = {number: kind(start.streams) for number, start in starts.items()}
         return [number for number in kinds if kinds[number] == kinds[max(kinds)]]
 
-    def _plan(self, start: Startable, imports: str, template: bool, eager: bool = False) -> Plan:
+    def _plan(self, start: Start, imports: str, template: bool, eager: bool = False) -> Plan:
         environment = rules.parked_environment(start.environment, template)
         added = start.environment.keys() - environment.keys()
         room = sum(len(os.fsencode(f"{name}={start.environment[name]}")) + 1 for name in added)
@@ -194,7 +184,7 @@ class Pool:
         else:
             self._fail(local_rank, ENDED)
 
-    def child_changed(self, change: Change, now: float) -> None:
+    def child_changed(self, change: ChildChange, now: float) -> None:
         """A child was reaped, stopped or continued; perhaps a standby."""
         if change.ended:
             self.pids.discard(change.pid)
@@ -210,7 +200,7 @@ class Pool:
         if number in self.waiting:
             self._fail(number, ENDED if change.ended else "it was stopped")
 
-    def _template_changed(self, template: Template, change: Change, now: float) -> None:
+    def _template_changed(self, template: Template, change: ChildChange, now: float) -> None:
         if change.ended:
             self._read_template(template, now)
         if self._template is template:
@@ -224,8 +214,8 @@ class Pool:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def take(self, local_rank: int, start: Startable) -> Standby | None:
-        """The standby for this start, which is not one any more: that of the rank, or another one that fits."""
+    def take(self, local_rank: int, start: Start) -> Standby | None:
+        """The standby for this start, which stops being a standby: the one of this rank, or else any that fits."""
         usable = (n for n in (local_rank, *self.waiting) if n in self.waiting and self.waiting[n].fits(start))
         number = next(usable, None)
         if number is None:

@@ -29,7 +29,7 @@ TIMEOUTS: Final = ("hang-timeout", "start-timeout", "idle-timeout")
 
 
 class StateFile:
-    """Saves changes: those of the phase at once, those of figures alone at most every `PAUSE` seconds, at `due`."""
+    """Saves changes of the phase at once, and changes of figures alone at most every `PAUSE` seconds, at `due`."""
 
     def __init__(
         self,

@@ -11,8 +11,7 @@ from ftrun.core.rules.exit_codes import STOPPED
 from ftrun.core.rules.hang_rules import RULES, Silent
 from ftrun.records import recent_events
 from ftrun.records.lost_time import AttemptSpan, LostInterval
-from ftrun.records.quick_progress import Progress
-from ftrun.records.record_files import Record, parsed
+from ftrun.records.record_files import Record
 from ftrun.records.state import integer, number, string
 
 SAMPLES_MOST: Final = 10_000
@@ -32,7 +31,7 @@ class Mark(NamedTuple):
     text: str
 
 
-class Checkpoint(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     at: float
     attempt: int
     step: int | None
@@ -73,30 +72,8 @@ class AttemptHistory:
         self.saved = 0  # checkpoints of a known step
         self.saved_before = False  # in an attempt that is forgotten
 
-    def add(self, record: Record | Progress) -> None:
+    def add(self, record: Record) -> None:
         """The next record, in order."""
-        if isinstance(record, dict):
-            self._add(record)
-        elif not self._add_progress(record):
-            self._add(parsed(record[3]) or {})
-
-    def _add_progress(self, record: Progress) -> bool:
-        """The same as `_add`; False if this record needs its wall clock, or no attempt is known."""
-        mono, by_checkpoint, step, _ = record
-        offset = self._offset
-        if offset is None or mono < self._mono - 1 or not (self.open and self.attempts):
-            return False
-        at = mono + offset
-        if at <= LATEST:
-            at = self._at = at if at > self._at else self._at
-            self._mono = mono
-            if step is not None:
-                self._add_step(at, step)
-            if by_checkpoint:
-                self._add_checkpoint(step)
-        return True
-
-    def _add(self, record: Record) -> None:
         event, mono = string(record.get("event")), number(record.get("mono"))
         if event is None or mono is None or not self._advance_clock(record, event, mono):
             return

@@ -7,8 +7,8 @@ from typing import Final
 from ftrun.core.machine.values import TOUCH, Rank
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.ranks import one_each
-from ftrun.host import beat_slots
-from ftrun.host.beat_slots import NS
+from ftrun.host import beat_file
+from ftrun.host.beat_file import NS
 from ftrun_hooks import layout as at
 
 FRESH: Final = 2.0  # s; a rank with a younger heartbeat is alive, and its process is not checked
@@ -59,12 +59,12 @@ def _read(fd: int, folder: str, now: float, spawned_at: float, here: bool) -> Be
         row = slots[start : start + at.SLOT_WORDS].tolist()
         if row[at.SEQUENCE] % 2 or row[at.SEQUENCE] != credits[start + at.SEQUENCE]:
             row = _settled(fd, start)
-        if beat_slots.has_plausible_times(row, now):
+        if beat_file.has_plausible_times(row, now):
             found.append(_rank(row, credits[start + at.CREDIT], now, here))
             times.append(row[at.CHECKPOINT_AT])
     ranks = one_each(found) + _touch_file(folder, now, spawned_at)
     problem = f"{unknown} beat slots have another layout version and are not read" if unknown else None
-    return BeatFileContent(ranks, max(times) / NS or None, problem, beat_slots.frameworks(slots))
+    return BeatFileContent(ranks, max(times) / NS or None, problem, beat_file.frameworks(slots))
 
 
 def _settled(fd: int, start: int) -> list[int]:
@@ -80,10 +80,10 @@ def _settled(fd: int, start: int) -> list[int]:
 
 
 def _rank(row: list[int], credit: int, now: float, here: bool) -> Rank:
-    rank = beat_slots.rank(row, credit, beat_slots.sections(row) if row[at.DEPTH] else (), lambda name: None)
+    rank = beat_file.rank(row, credit, beat_file.sections(row) if row[at.DEPTH] else (), lambda name: None)
     if not here or (rank.alive_at is not None and now - rank.alive_at < FRESH):
         return rank
-    return rank._replace(present=beat_slots.is_alive(rank.pid, row[at.START_TICKS]))
+    return rank._replace(present=beat_file.is_alive(rank.pid, row[at.START_TICKS]))
 
 
 def _touch_file(folder: str, now: float, spawned_at: float) -> tuple[Rank, ...]:

@@ -1,6 +1,7 @@
 """The whole group as one member sees it: `group.json` of its run dir, which its messenger writes, with its own row made
 anew.  It is shown also when other members, member 0 among them, are gone: each row says how old it is."""
 
+import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,10 +15,49 @@ from ftrun.core.text.durations import seconds
 from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.codec import Malformed
-from ftrun.messages.group_view import GroupView, MemberRow, SlowRank
-from ftrun.records import member_row
+from ftrun.messages.group_view import PACES, TEXT, GroupView, MemberRow, RankPace, SlowRank
+from ftrun.records import own_ranks, reports, summary
 from ftrun.records.recent_events import incident_elsewhere
-from ftrun.records.snapshot import Incident, JobNow, Snapshot
+from ftrun.records.run_snapshot import read_snapshot
+from ftrun.records.snapshot import Incident, JobNow, RankNow, Snapshot
+
+STEP: Final = 1 << 53  # the largest step that is passed on
+DEVICE: Final = 64  # characters of the id of a device
+
+
+def read_row(run_dir: str, rank: int, node: str, now: float) -> MemberRow:
+    """As of `now`, CLOCK_MONOTONIC.  NoRunDir is the only error."""
+    return own_row(read_snapshot(run_dir, now), rank, node, now)
+
+
+def own_row(shown: Snapshot, rank: int, node: str, now: float) -> MemberRow:
+    """Pure, but for the report that it looks for."""
+    active = [one for one in shown.ranks if one.state not in own_ranks.ENDED]
+    silent = [one.alive if one.alive is not None else one.age for one in active]
+    known = [age for age in silent if age is not None]
+    trouble = shown.trouble
+    return MemberRow(
+        rank=rank,
+        node=node[:TEXT],
+        phase=shown.phase if shown.paused is None or not shown.alive else states.PAUSED,
+        health=summary.headline(shown)[:TEXT],
+        attempt=shown.attempt,
+        at=now,
+        step=shown.step if shown.step is None or shown.step <= STEP else None,
+        step_time=shown.step_time,
+        beat=round(max(known), 3) if known else None,
+        ranks=len(active),
+        trouble=None if trouble is None else f"{trouble.cause} in attempt {trouble.attempt}: {trouble.why}"[:TEXT],
+        trouble_time=None if trouble is None else trouble.time,
+        report=max(reports.collected(shown.run_dir), default=None),
+        run_dir=os.path.abspath(shown.run_dir)[:TEXT],
+        paces=tuple(_pace(one, one.step_time) for one in active if one.step_time)[:PACES],
+    )
+
+
+def _pace(one: RankNow, step_time: float) -> RankPace:
+    return RankPace(one.rank, round(step_time, 6), (one.device or "")[:DEVICE], one.work)
+
 
 OLD: Final = 15.0  # s; an older row says so
 HOST: Final = 16  # columns
@@ -74,7 +114,7 @@ def read(shown: Snapshot, now: float | None = None) -> GroupNow | None:
         now = min(now, max(view.now, view.contact, *(row.at for row in view.rows)))
     same_clock = view.boot == procfs.boot_id()
     rows = {row.rank: row for row in view.rows}
-    own = member_row.row(shown, view.rank, shown.node, now)
+    own = own_row(shown, view.rank, shown.node, now)
     known = rows.get(view.rank)
     rows[view.rank] = own._replace(slow=known.slow if known else (), paces=())
     ages = {rank: max(0.0, now - row.at) if same_clock or rank == view.rank else None for rank, row in rows.items()}

@@ -6,16 +6,15 @@ moves nothing; from one ftrun to the next, which may be of another boot, they fo
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ftrun.core.accounting.totals import Figures, figures
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.records import liveness, lost_time, rundir, state
-from ftrun.records.attempts import SAMPLES_MOST, AttemptHistory, Checkpoint, Mark, thinned
+from ftrun.records.attempts import SAMPLES_MOST, AttemptHistory, Mark, SavedCheckpoint, thinned
 from ftrun.records.lost_time import AttemptSpan, LostInterval
-from ftrun.records.quick_progress import Progress, progress
-from ftrun.records.record_files import GrowingFile, Record, parsed
+from ftrun.records.record_files import GrowingFile, parsed
 from ftrun.records.steps import StepSample, sample
 
 RECORDS: Final = "events.jsonl"
@@ -37,7 +36,7 @@ class History(NamedTuple):
     runs: tuple[tuple[float, float], ...] = ()
     attempts: tuple[AttemptSpan, ...] = ()
     samples: tuple[StepSample, ...] = ()
-    checkpoints: tuple[Checkpoint, ...] = ()
+    checkpoints: tuple[SavedCheckpoint, ...] = ()
     saved: int = 0
     marks: tuple[Mark, ...] = ()
     lost: tuple[LostInterval, ...] = ()
@@ -108,23 +107,93 @@ class KnownState(NamedTuple):
     figures: Figures | None = None
 
 
-UNKNOWN: Final = KnownState()
-
-
-def read(run_dir: str, now: float | None = None, most: int | None = None) -> History:
+def read(run_dir: str, now: float | None = None, most: int = RECORDS_MOST) -> History:
     """Of a running ftrun (up to `now`, of `time.time`; None: the present), or of one that is gone.  Lines that are torn
     or no records are skipped; `most`: bytes of records that are read.  NoRunDir if there are no records."""
-    wall = time.time()
-    now = wall if now is None else now
-    known = known_state(run_dir, time.monotonic() + now - wall)  # first: a later end is then in the records
-    rundir.check(run_dir)
-    problems: list[str] = []
-    try:
-        records = parsed_records(_read(f"{run_dir}/{RECORDS}", most or RECORDS_MOST, problems))
-        steps = _steps(f"{run_dir}/{STEPS}", problems)
-        return fold(run_dir, records, steps, now, known)._replace(problems=tuple(problems))
-    except OSError as error:
-        raise rundir.NoRunDir(f"{error.filename or run_dir}: {error.strerror}") from None
+    return HistoryReader(run_dir, most, STEPS_MOST).read(now)
+
+
+class HistoryReader:
+    """Reads the history of a run that goes on again and again, each line once.  What is kept is bounded.
+
+    `records_most`, `steps_most`: bytes at the end of each file that are read at first.  `attempts`: of so many, the
+    last ones, the history is kept; None: of all.  `samples`: how many steps are kept at least, of each file."""
+
+    def __init__(
+        self,
+        run_dir: str,
+        records_most: int,
+        steps_most: int,
+        attempts: int | None = None,
+        samples: int = SAMPLES_MOST,
+    ) -> None:
+        self._run_dir, self._attempts, self._samples = run_dir, attempts, samples
+        self._cut: list[str] = []
+        self._records = self._end_of(RECORDS, records_most)
+        self._step_file = self._end_of(STEPS, steps_most)
+        self._steps: list[StepSample] = []
+        self._stepped_at: dict[int, float] = {}  # CLOCK_MONOTONIC of the last sample, by attempt
+        self._seen_at: dict[int, float] = {}  # the same of the attempt in state.json
+        self._found = AttemptHistory(self._stepped_at, self._seen_at, samples=samples)
+
+    def _end_of(self, name: str, most: int) -> GrowingFile:
+        path = f"{self._run_dir}/{name}"
+        try:
+            size = os.stat(path).st_size
+        except OSError:
+            return GrowingFile(path)  # it does not exist yet, or the first read says why it cannot be read
+        if size > most:
+            self._cut.append(f"{CUT} {most >> 20} MiB of {path} are shown")
+        return GrowingFile(path, max(0, size - most))
+
+    def read(self, now: float | None = None) -> History:
+        """The history up to `now` (of `time.time`; None: the present).  NoRunDir if there are no records."""
+        wall = time.time()
+        now = wall if now is None else now
+        known = known_state(self._run_dir, time.monotonic() + now - wall)  # first: a later end is then in the records
+        rundir.check(self._run_dir)
+        try:
+            problems = [*self._cut, *self._read_steps()]
+            self._read_records(known)
+        except OSError as error:
+            raise rundir.NoRunDir(f"{error.filename or self._run_dir}: {error.strerror}") from None
+        found = summed_up(self._run_dir, self._found.copy(), self._steps, now, known)
+        return found._replace(problems=tuple(problems))
+
+    def _read_steps(self) -> list[str]:
+        """Read the samples of steps.  Without them the records still have a history, and the result says why."""
+        try:
+            for line in self._step_file.lines():
+                if (step := sample(parsed(line) or {})) is not None:
+                    self._steps.append(step)
+                    self._stepped_at[step.attempt] = step.at
+                    if len(self._steps) > 2 * self._samples:
+                        self._steps = thinned(self._steps, self._samples)
+        except FileNotFoundError:
+            pass  # no rank reports steps
+        except OSError as error:
+            return [f"the steps cannot be read: {self._step_file.path}: {error.strerror}"]
+        return []
+
+    def _read_records(self, known: KnownState) -> None:
+        self._seen_at.clear()
+        if known.seen is not None:
+            self._seen_at[known.attempt] = known.seen
+        for line in self._records.lines():
+            if (record := parsed(line)) is not None:
+                self._found.add(record)
+                self._forget(2)
+        self._forget(1)
+
+    def _forget(self, times: int) -> None:
+        """What is older than the last attempts, once there are more than `times` as many."""
+        if self._attempts is None or len(self._found.attempts) <= times * self._attempts:
+            return
+        self._found.forget(self._attempts)
+        oldest = min(attempt.number for attempt in self._found.attempts)
+        self._steps = [step for step in self._steps if step.attempt >= oldest]
+        for number in [number for number in self._stepped_at if number < oldest]:
+            del self._stepped_at[number]
 
 
 def known_state(run_dir: str, now: float) -> KnownState:
@@ -139,58 +208,6 @@ def known_state(run_dir: str, now: float) -> KnownState:
     return KnownState(
         alive, found.ledger.start_cnt, found.ledger.last_step, account.at, spent if spent.wall > 0 else None
     )
-
-
-def _steps(path: str, problems: list[str]) -> list[StepSample]:
-    """The samples of steps; without them the records still have a history."""
-    try:
-        return list(parsed_steps(_read(path, STEPS_MOST, problems)))
-    except OSError as error:
-        problems.append(f"the steps cannot be read: {path}: {error.strerror}")
-        return []
-
-
-def _read(path: str, most: int, problems: list[str]) -> Iterator[bytes]:
-    """The lines in the last `most` bytes; none if there is no such file."""
-    try:
-        size = os.stat(path).st_size
-    except FileNotFoundError:
-        return iter(())
-    if size > most:
-        problems.append(f"{CUT} {most >> 20} MiB of {path} are shown")
-    return GrowingFile(path, max(0, size - most)).lines()
-
-
-def parsed_records(lines: Iterable[bytes]) -> Iterator[Record | Progress]:
-    for line in lines:
-        found = progress(line) or parsed(line)
-        if found is not None:
-            yield found
-
-
-def parsed_steps(lines: Iterable[bytes]) -> Iterator[StepSample]:
-    for line in lines:
-        found = sample(parsed(line) or {})
-        if found is not None:
-            yield found
-
-
-def fold(
-    run_dir: str,
-    records: Iterable[Record | Progress],
-    steps: Iterable[Record | StepSample],
-    now: float,
-    known: KnownState = UNKNOWN,
-) -> History:
-    """Pure."""
-    samples_found = (one if isinstance(one, StepSample) else sample(one) for one in steps)
-    stepped = [step for step in samples_found if step is not None]
-    found = AttemptHistory(
-        {step.attempt: step.at for step in stepped}, {} if known.seen is None else {known.attempt: known.seen}
-    )
-    for record in records:
-        found.add(record)
-    return summed_up(run_dir, found, stepped, now, known)
 
 
 def summed_up(
@@ -208,7 +225,7 @@ def summed_up(
         runs=tuple(found.runs),
         attempts=attempts,
         samples=samples,
-        checkpoints=tuple(Checkpoint(*one) for one in thinned(found.checkpoints, CHECKPOINTS_MOST)),
+        checkpoints=tuple(SavedCheckpoint(*one) for one in thinned(found.checkpoints, CHECKPOINTS_MOST)),
         saved=found.saved,
         marks=tuple(found.marks),
         lost=lost_time.lost_intervals(attempts, samples, found.paused, found.saved_before),

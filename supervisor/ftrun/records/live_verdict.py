@@ -7,7 +7,7 @@ from ftrun.core.machine.notices import idle_condition
 from ftrun.core.machine.values import Attempt, Finding, LocalRank, LookState, Rank, Spin, Standstill
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.table import Rounds
-from ftrun.core.rules import spin
+from ftrun.core.rules import liveness
 from ftrun.core.rules.idle import SAMPLES, Idle, TreeSample
 from ftrun.core.rules.liveness import Limits, assess, awaited_ranks
 from ftrun.records.snapshot import PROVED, Limit, RankNow
@@ -143,8 +143,10 @@ def _hang(live: LiveVerdict, source: str) -> Iterator[Limit]:
         yield Limit("hang", live.limits.hang, source)
         return
     yield Limit("hang", None, f"{source}: {PROVED}")
-    yield Limit("device-wait", spin.LIMITS["device-wait"], f"{source}: once all ranks wait and no device works")
-    yield Limit("spin", spin.LIMITS["spin"], f"{source}: for a rank that computes in one function")
+    yield Limit(
+        "device-wait", liveness.SPIN_LIMITS["device-wait"], f"{source}: once all ranks wait and no device works"
+    )
+    yield Limit("spin", liveness.SPIN_LIMITS["spin"], f"{source}: for a rank that computes in one function")
 
 
 def _given(name: str, seconds: float | None, source: str, more: str = "") -> Iterator[Limit]:

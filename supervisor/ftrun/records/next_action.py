@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from ftrun.core.machine.values import Finding
-from ftrun.core.rules import spin
+from ftrun.core.rules import liveness
 from ftrun.core.rules.exit_codes import NODE_FAULT
 from ftrun.core.rules.hang_rules import RULES, mechanism
 from ftrun.core.rules.looks import LOOKS
@@ -71,7 +71,7 @@ def _suspicion(live: LiveVerdict, limits: tuple[Limit, ...], waits: bool) -> Nex
         return None, _no_active_timeout(live, waits)
     left = max(0.0, first.limit - first.age)
     sources = {limit.name: limit.source for limit in limits}
-    source = sources.get(first.rule if first.rule in spin.LIMITS else RULES[first.rule].timeout, "default")
+    source = sources.get(first.rule if first.rule in liveness.SPIN_LIMITS else RULES[first.rule].timeout, "default")
     when = durations.seconds(left) + _sooner(live, left)
     return left, f"{sentences.rank(first.rank)} would be suspected in {when}: {_silence(first, source)}"
 
@@ -81,7 +81,7 @@ def _proof(finding: dict[str, Any]) -> str:
     who = sentences.rank(finding.get("rank"))
     if not finding.get("mechanism"):
         return f"the verdict on {who} follows"
-    if finding.get("rule") in spin.LIMITS:  # nothing is proved, and the evidence may still clear it
+    if finding.get("rule") in liveness.SPIN_LIMITS:  # nothing is proved, and the evidence may still clear it
         return f"{finding['mechanism']}; the verdict follows"
     return f"{who} was proved to be deadlocked: {mechanism(finding['mechanism'])}; the verdict follows"
 

@@ -8,7 +8,7 @@ from ftrun.core.machine.values import LocalRank
 from ftrun.core.rules.stragglers import Pace, stragglers
 from ftrun.core.text import sentences, states
 from ftrun.core.text.sentences import slower
-from ftrun.records.snapshot import DeviceNow, RankNow, Stall
+from ftrun.records.snapshot import DeviceNow, RankNow, StalledRank
 
 ENDED: Final = states.ENDED_RANKS
 
@@ -32,7 +32,7 @@ def _exit(process: LocalRank) -> str:
     return f"{how}: {process.exception}" if process.exception else how
 
 
-def with_stall(ranks: Sequence[RankNow], stall: Stall | None) -> tuple[RankNow, ...]:
+def with_stall(ranks: Sequence[RankNow], stall: StalledRank | None) -> tuple[RankNow, ...]:
     """The same ranks; `stalled` is the one that stands still, and what has not moved for nearly as long."""
     least = float("inf") if stall is None else stall.age / 2
     return tuple(

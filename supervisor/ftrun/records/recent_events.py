@@ -49,14 +49,23 @@ def reason(recent: list[Record]) -> str:
     return state.string(found.get("reason")) or ""
 
 
+REASONS: Final = {  # why an attempt was stopped or started
+    "hang": "a hang",
+    "fault": "a device fault",
+    "failure": "a failure",
+    "manual": "an operator command",
+    "peer": "another member stopped",
+    "returned": "a device that is used again",
+}
+
+
 def elsewhere(order: Record) -> str:
     """What a `group` record says about why all members were stopped: `a failure on node-b`."""
     cause, node = state.string(order.get("cause")) or "", state.string(order.get("node"))
     if cause == "peer":
         return "the loss of a member"
-    named = {"hang": "a hang", "fault": "a device fault", "failure": "a failure", "manual": "an operator command"}
-    what = named.get(cause) or {"returned": "a device that is used again"}.get(cause, "")
-    return "" if not what else f"{what} on {node or 'another member'}"
+    what = REASONS.get(cause)
+    return "" if what is None else f"{what} on {node or 'another member'}"
 
 
 def origin(recent: list[Record]) -> str:

@@ -10,6 +10,7 @@ LINE: Final = 1 << 20  # bytes of one record, and of one read
 FIRST_READ: Final = 64 << 10  # bytes at the end of a file: most who look back are done there, of however long a file
 SEARCHED: Final = 64 << 20  # bytes that are searched for older records
 PROGRESS: Final = b'"event": "progress"'
+HEAD: Final = ("schema", "time", "mono", "event", "attempt")  # fields of every record
 Record = dict[str, Any]
 
 
@@ -26,6 +27,11 @@ def record(line: bytes) -> Record | None:
     """None for a torn line, and for one that is no record."""
     found = parsed(line)
     return found if found is not None and isinstance(found.get("event"), str) else None
+
+
+def own_fields(found: Record, *hidden: str) -> list[tuple[str, Any]]:
+    """What this record has beside the fields of every record, without those that are `hidden`."""
+    return [(name, value) for name, value in found.items() if name not in HEAD and name not in hidden]
 
 
 def last(path: str, limit: int = TAIL) -> list[Record]:

@@ -1,32 +1,149 @@
 """The reports in a run dir: of attempts that hung, which the evidence helper wrote, and of attempts that failed, which
 are made from the records."""
 
-import glob
 import os
 import re
+import signal
 import stat
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
-from ftrun.core.text import markdown
+from ftrun.core.text import markdown, sentences
 from ftrun.host import procfs
 from ftrun.host.output_pipes import LOG, RANK_LOG
-from ftrun.records import failure_report, recent_events, record_files, state
+from ftrun.records import recent_events, record_files, state
+from ftrun.records.record_files import Record, own_fields
+
+SHOWN: Final = ("exited", "rank_exited", "fault", "escalated", "problem")
+READ: Final = (*SHOWN, "stopping", "restart", "ended")  # the records that it is made from
+
+
+def _document(
+    records: Sequence[Record], attempt: int, run_dir: str, tail: Sequence[str], node: str, command: list[Any] | None
+) -> dict[str, Any] | None:
+    """What is known about how this attempt ended; None if it has not ended badly.  `tail`: the last lines of its
+    output, where that is kept; `node`: the host; `command`: its words, None if they are unknown."""
+    own = [record for record in records if record.get("attempt") == attempt]
+    if (end := _bad_end(own)) is None:
+        return None
+    following = [record for record in records if _follows(record, attempt)]
+    return {
+        "schema": 1,
+        "attempt": attempt,
+        "command": command,
+        "node": node,
+        "run_dir": run_dir,
+        "time": end.get("time"),
+        "code": end.get("code"),
+        "signal": end.get("signal"),
+        "why": end.get("why"),
+        "records": [record for record in own if record["event"] in SHOWN],
+        "then": following[0] if following else None,
+        "output": list(tail),
+    }
+
+
+def _bad_end(own: Sequence[Record]) -> Record | None:
+    """The record of the end of this attempt, of which these are the records; None if it has not ended badly."""
+    ends = [record for record in own if record["event"] == "exited" and (record.get("code") or record.get("signal"))]
+    if not ends or any(record["event"] == "stopping" for record in own[: own.index(ends[-1])]):
+        return None  # somebody asked for the end, or ftrun decided it and has a report of its own
+    return ends[-1]
+
+
+def _follows(record: Record, attempt: int) -> bool:
+    wanted = {"restart": attempt + 1, "ended": attempt}
+    return record["event"] in wanted and record.get("attempt") == wanted[record["event"]]
+
+
+def _concerns(record: Record, attempt: int) -> bool:
+    """Whether the report of this attempt is made from this record."""
+    return record.get("attempt") == attempt or _follows(record, attempt)
+
+
+def _failed_among(records: Sequence[Record]) -> list[int]:
+    """The attempts for which there is such a report, in order."""
+    own: dict[int, list[Record]] = {}
+    for record in records:
+        if type(number := record.get("attempt")) is int:
+            own.setdefault(number, []).append(record)
+    return sorted(number for number, found in own.items() if _bad_end(found) is not None)
+
+
+def failure_lines(found: dict[str, Any]) -> list[str]:
+    """The same for a person: first what ended and why, then what ftrun did, then the evidence."""
+    ending = f"ended by {sentences.signal(found['signal'])}" if found["signal"] else f"exit code {found['code']}"
+    command = " ".join(map(str, found["command"] or ())) or "unknown"
+    stack: list[Any] = next((one["stack"] for one in found["records"] if isinstance(one.get("stack"), list)), [])
+    text = [
+        f"Attempt {found['attempt']} failed: {ending}",
+        "",
+        f"command  {command}",
+        f"host     {found['node'] or 'unknown'}",
+        f"time     {found['time']}",
+        f"cause    {found['why'] or 'the command gave none'}",
+        f"then     {_then(found['then'])}",
+        f"do       {_what_to_do(found)}",
+        f"run dir  {found['run_dir']}",
+    ]
+    text += ["", "Stack of the crash, the innermost call first:", *(f"  {frame}" for frame in stack)] if stack else []
+    text += ["", "Records:"]
+    for record in found["records"]:
+        fields = own_fields(record, "stack", "output")
+        text.append(f"  {record.get('time')} {sentences.record(str(record['event']), fields)}")
+    if found["output"]:
+        text += ["", "Last lines of its output:", *(f"  {line}" for line in found["output"])]
+    else:
+        text += ["", "Its output is not kept (ftrun --log-dir DIR keeps it)."]
+    return [sentences.printable(line) for line in text]
+
+
+def _what_to_do(found: dict[str, Any]) -> str:
+    """What a person can do about this failure."""
+    if any(record.get("oom_kills") for record in found["records"]):
+        return "give the job more memory, or let it use less (batch size, workers, cache)"
+    if any(record["event"] == "fault" for record in found["records"]):
+        return f"have the device checked that the records name, on {found['node'] or 'its host'}"
+    if found["signal"] == signal.SIGKILL:
+        return "find out who sent SIGKILL: `dmesg` and the scheduler say whether memory had run out"
+    if (found["then"] or {}).get("event") == "restart":
+        return "nothing now, it was started again; if it comes again, mend the cause"
+    return "mend the cause; with `--restart-on hang,fault,failure` ftrun starts it again by itself"
+
+
+def failure_markdown(found: dict[str, Any]) -> str:
+    """The same in the form of the report of a hang."""
+    head, _, *rest = failure_lines(found)
+    return f"# {markdown.plain(head)}\n\n{markdown.block(chr(10).join(rest))}\n"
+
+
+def _then(record: Record | None) -> str:
+    if record is None:
+        return "nothing yet"
+    if record["event"] == "restart":
+        return f"ftrun started attempt {record.get('attempt')} ({record.get('consecutive')} in a row without progress)"
+    return f"ftrun ended with {record.get('exit_code')} ({record.get('verdict')})"
+
 
 LIMIT: Final = 64 << 20  # bytes of a report
 TAIL: Final = 1 << 20  # bytes of output that are read
 LINES: Final = 30  # lines of output that are shown
-RANK_LOGS: Final = RANK_LOG.format("*")
 
 
-def hung(run_dir: str) -> list[int]:
-    """The attempts with a report.md, in order."""
+def collected(run_dir: str) -> list[int]:
+    """The attempts of which there is evidence, in order."""
     try:
         names = os.listdir(f"{run_dir}/reports")
     except OSError:
         return []
-    numbers = (int(found[1]) for name in names if (found := re.fullmatch(r"attempt-(\d{1,9})", name, re.ASCII)))
-    return sorted(n for n in numbers if os.path.exists(path(run_dir, n)))
+    found = (re.fullmatch(r"attempt-(\d{1,9})", name, re.ASCII) for name in names)
+    return sorted(int(one[1]) for one in found if one)
+
+
+def hung(run_dir: str) -> list[int]:
+    """The attempts with a report.md, in order."""
+    return [number for number in collected(run_dir) if os.path.exists(path(run_dir, number))]
 
 
 def path(run_dir: str, attempt: int, name: str = "report.md") -> str:
@@ -40,7 +157,7 @@ def known(run_dir: str) -> list[int]:
 
 def failed(run_dir: str) -> list[int]:
     """The attempts that failed, whose reports are made from the records."""
-    return failure_report.failed(_records(run_dir))
+    return _failed_among(_records(run_dir))
 
 
 def failure(run_dir: str, attempt: int) -> dict[str, Any] | None:
@@ -54,7 +171,7 @@ def failure(run_dir: str, attempt: int) -> dict[str, Any] | None:
         command = next(started, {}).get("command")
     known = command if isinstance(command, list) else None
     tail = _tail(run_dir, attempt) or _tail_elsewhere(run_dir, records, attempt)
-    return failure_report.document(records, attempt, run_dir, tail, node, known)
+    return _document(records, attempt, run_dir, tail, node, known)
 
 
 def text(run_dir: str, attempt: int) -> str | None:
@@ -63,7 +180,7 @@ def text(run_dir: str, attempt: int) -> str | None:
     if content is not None:
         return _with_recurrence(content.decode("utf-8", "replace"), run_dir, attempt)
     found = failure(run_dir, attempt)
-    return None if found is None else failure_report.as_markdown(found)
+    return None if found is None else failure_markdown(found)
 
 
 def _with_recurrence(report: str, run_dir: str, attempt: int) -> str:
@@ -77,22 +194,22 @@ def _with_recurrence(report: str, run_dir: str, attempt: int) -> str:
     return f"{title}\n\n**{markdown.plain(again[0].upper() + again[1:])}.**\n\n{rest}"
 
 
-def _records(run_dir: str) -> list[record_files.Record]:
-    return list(record_files.search_back(f"{run_dir}/events.jsonl", failure_report.READ))[::-1]
+def _records(run_dir: str) -> list[Record]:
+    return list(record_files.search_back(f"{run_dir}/events.jsonl", READ))[::-1]
 
 
-def _records_of(run_dir: str, attempt: int) -> list[record_files.Record]:
+def _records_of(run_dir: str, attempt: int) -> list[Record]:
     """Those that the report of this attempt is made from.  The others are not kept: there may be very many."""
-    found: list[record_files.Record] = []
-    for record in record_files.search_back(f"{run_dir}/events.jsonl", failure_report.READ):
-        if failure_report.concerns(record, attempt):
+    found: list[Record] = []
+    for record in record_files.search_back(f"{run_dir}/events.jsonl", READ):
+        if _concerns(record, attempt):
             found.append(record)
         elif found and (state.integer(record.get("attempt")) or attempt) < attempt:
             break  # all that is older is of earlier attempts
     return found[::-1]
 
 
-def _tail_elsewhere(run_dir: str, records: list[record_files.Record], attempt: int) -> list[str]:
+def _tail_elsewhere(run_dir: str, records: list[Record], attempt: int) -> list[str]:
     """The same from the files of the command, where its output goes into files; ftrun's own lines are left out.  A file
     of another user than that of the records is not read: whoever reads a report may have more rights than they."""
     ends = [one for one in records if one["event"] == "exited" and one.get("attempt") == attempt]
@@ -114,12 +231,22 @@ def _same_owner(path: str, other: str) -> bool:
         return False
 
 
+def output_files(run_dir: str) -> list[tuple[int | None, str]]:
+    """The files with the output of the command, each with the number of its local rank; None, the last one: of all."""
+    try:
+        names = os.listdir(run_dir)
+    except OSError:
+        return []
+    ranks = sorted(int(found[1]) for name in names if (found := re.fullmatch(RANK_LOG.format(r"(\d+)"), name)))
+    whole: list[tuple[int | None, str]] = [(None, f"{run_dir}/{LOG}")] if LOG in names else []
+    return [*((rank, f"{run_dir}/{RANK_LOG.format(rank)}") for rank in ranks), *whole]
+
+
 def _tail(run_dir: str, attempt: int) -> list[str]:
     """The last lines of the output of this attempt, where it is kept; with the number of the rank where there are
     several."""
     found = []
-    folder = glob.escape(run_dir)
-    for file in sorted(glob.glob(f"{folder}/{LOG}") + glob.glob(f"{folder}/{RANK_LOGS}")):
+    for rank, file in output_files(run_dir):
         own: list[str] = []  # from the end on: the last attempt, whose report is read most, is there
         for line in record_files.backwards(file, TAIL):
             shown = line.decode("utf-8", "replace")
@@ -129,6 +256,5 @@ def _tail(run_dir: str, attempt: int) -> list[str]:
                 own = []  # these were of a later one
             elif len(own) < LINES:
                 own.append(shown)
-        name = re.fullmatch(r"output-(\d+)\.log", os.path.basename(file))
-        found += [f"[{name[1]}] {shown}" if name else shown for shown in reversed(own)]
+        found += [shown if rank is None else f"[{rank}] {shown}" for shown in reversed(own)]
     return found

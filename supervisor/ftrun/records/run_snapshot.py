@@ -21,7 +21,6 @@ from ftrun.records import (
     live_verdict,
     liveness,
     own_ranks,
-    paces,
     recent_events,
     record_files,
     rundir,
@@ -32,8 +31,8 @@ from ftrun.records.beatfile import BeatFileContent
 from ftrun.records.live_verdict import LiveVerdict
 from ftrun.records.next_action import next_action
 from ftrun.records.record_files import Record
-from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot, Stall
-from ftrun.records.state import State
+from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot, StalledRank
+from ftrun.records.state import SavedState
 
 RECORD_DELAY = 2.0  # s; what ftrun has seen is on disk by then
 
@@ -48,10 +47,10 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
         return _snapshot(run_dir, now, recent, found, problems)._replace(full_disk=full)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         problems.append(f"{run_dir}/state.json is malformed: {error!r}")
-        return _snapshot(run_dir, now, recent, State(found.ledger), problems)._replace(full_disk=full)
+        return _snapshot(run_dir, now, recent, SavedState(found.ledger), problems)._replace(full_disk=full)
 
 
-def _snapshot(run_dir: str, now: float, recent: list[Record], found: State, problems: list[str]) -> Snapshot:
+def _snapshot(run_dir: str, now: float, recent: list[Record], found: SavedState, problems: list[str]) -> Snapshot:
     ledger, run, status = found.ledger or Ledger(), found.part("run"), found.part("now")
     began, ended = recent_events.last(recent, "started"), recent_events.ended(recent)
     if ended is not None and (run.get("began") or "") > (state.string(ended.get("time")) or ""):
@@ -138,7 +137,7 @@ def _rounds(found: dict[str, Any] | None, now: float) -> dict[str, Any]:
     return {"round": number, "recovery": f"{what} {since}: {found['why']}; {last}"}
 
 
-def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: list[str]) -> Snapshot:
+def _attempt(shown: Snapshot, now: float, clock: float, found: SavedState, problems: list[str]) -> Snapshot:
     """With the present attempt: its ranks and its timeouts.  For an ftrun that is gone `now` is its end."""
     run, status = found.part("run"), found.part("now")
     spawned_at, beats = float(status["attempt"]["spawned_at"]), BeatFileContent()
@@ -163,7 +162,7 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: State, problems: 
     ranks = own_ranks.with_processes(ranks, attempt.processes, max(0.0, now - spawned_at))
     ranks = own_ranks.with_devices(ranks, shown.devices)
     if shown.alive:
-        measured = paces.read(shown.run_dir, shown.attempt, clock) if liveness.same_boot(run) else {}
+        measured = steps.measured_paces(shown.run_dir, shown.attempt, clock) if liveness.same_boot(run) else {}
         ranks = own_ranks.with_paces(ranks, measured)
         if not stops:  # a rank that a debugger holds is no straggler
             ranks = own_ranks.with_stragglers(ranks)
@@ -219,7 +218,7 @@ def _left(rank: RankNow) -> tuple[bool, float]:
     return rank.limit is None, (rank.limit or 0.0) - (rank.age or 0.0)
 
 
-def _stall(attempt: Attempt, now: float) -> Stall | None:
+def _stall(attempt: Attempt, now: float) -> StalledRank | None:
     """The stall of which a person was told, as long as that rank has not moved."""
     found = attempt.stalled
     if found is None or found.rank is None:
@@ -227,7 +226,9 @@ def _stall(attempt: Attempt, now: float) -> Stall | None:
     rank = next((rank for rank in attempt.ranks if rank.rank == found.rank), None)
     if rank is not None and (rank.moved_at or 0.0) > found.since:
         return None
-    return Stall(found.rank, time_awake(found.since, now, attempt.aways) - (rank.credit if rank is not None else 0.0))
+    return StalledRank(
+        found.rank, time_awake(found.since, now, attempt.aways) - (rank.credit if rank is not None else 0.0)
+    )
 
 
 def _paused(status: dict[str, Any], now: float) -> dict[str, Any]:

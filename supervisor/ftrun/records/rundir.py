@@ -27,13 +27,13 @@ def find(given: str | None, own: bool = False) -> str:
     path = given or os.environ.get("FTRUN_RUN_DIR")
     if path:
         return _local_folder(path) or _local_folder(found := _within(path)) or found
-    existing = {_real(folder): folder for folder in _run_dirs_in_temp() if not own or _is_own(folder)}
-    holders = {real: pid for real, pid in _holders().items() if not own or _is_own(f"/proc/{pid}")}
-    running = {real: folder for real, folder in existing.items() if real in holders or _is_running(folder)}
+    existing = {os.path.realpath(folder): folder for folder in in_temp_folder() if not own or _is_own(folder)}
+    holders = {real: pid for real, pid in running().items() if not own or _is_own(f"/proc/{pid}")}
+    at_work = {real: folder for real, folder in existing.items() if real in holders or _is_running(folder)}
     temp_folder = os.environ.get("TMPDIR")
     near = {real: real for real, pid in holders.items() if _temp_folder(pid) == temp_folder}
     # Those that run with another temp folder come last, since a user sets one to be separate.
-    for among in (near | running, existing, {real: real for real in holders}):
+    for among in (near | at_work, existing, {real: real for real in holders}):
         if among is existing and existing and (main := _foreign([1])):  # an old run is not what runs in this container
             raise NoRunDir(f"{_foreign_line(main)}; a run dir of yours is {_list(sorted(existing.values(), key=_age))}")
         if len(among) == 1:
@@ -45,7 +45,7 @@ def find(given: str | None, own: bool = False) -> str:
         raise NoRunDir(
             f"no ftrun is running, and {len(existing)} old run dirs exist: name one with --run-dir ({_list(newest)})"
         )
-    others = [] if not own else [folder for folder in _holders() if folder not in holders]
+    others = [] if not own else [folder for folder in running() if folder not in holders]
     if others:
         raise NoRunDir(
             f"no ftrun of yours is running, only of other users: name one with --run-dir ({_list(others)}); "
@@ -56,7 +56,7 @@ def find(given: str | None, own: bool = False) -> str:
             raise NoRunDir(_deleted_line(folder, pid))
     if foreign := _foreign(process.pid for process in procfs.all_processes()):
         raise NoRunDir(_foreign_line(foreign))
-    raise NoRunDir(f"no run dir in {_default_folder()}, and no ftrun is running; name one with --run-dir")
+    raise NoRunDir(f"no run dir in {default_folder()}, and no ftrun is running; name one with --run-dir")
 
 
 def _local_folder(path: str) -> str | None:
@@ -84,7 +84,7 @@ def check(path: str) -> None:
     except PermissionError:
         raise NoRunDir(f"{path}: not permitted: {_owner(path)}") from None
     except FileNotFoundError:
-        if (pid := _deleted().get(_real(path))) is not None:
+        if (pid := _deleted().get(os.path.realpath(path))) is not None:
             raise NoRunDir(_deleted_line(path, pid)) from None
         missing = "no such folder" if not os.path.lexists(path) else "not a run dir (it has no events.jsonl)"
         raise NoRunDir(f"{path}: {missing}") from None
@@ -126,9 +126,9 @@ def _current_phase(folder: str, phase_file: str) -> str | None:
     return f"{folder}/{names[-1]}" if names else None
 
 
-def _run_dirs_in_temp() -> list[str]:
+def in_temp_folder() -> list[str]:
     """The run dirs under the temp folder that belong to this user, or for root to any."""
-    folder, me = _default_folder(), os.getuid()
+    folder, me = default_folder(), os.getuid()
     whose = r"\d+" if me == 0 else str(me)
     try:
         names = [name for name in os.listdir(folder) if re.match(rf"ftrun-{whose}-\d+-", name)]
@@ -144,7 +144,7 @@ def _run_dirs_in_temp() -> list[str]:
     return found
 
 
-def _default_folder() -> str:
+def default_folder() -> str:
     """The folder in which ftrun creates run dirs here."""
     try:
         return work_dir.default_folder()
@@ -152,7 +152,7 @@ def _default_folder() -> str:
         return os.environ.get("TMPDIR") or "/tmp"
 
 
-def _holders() -> dict[str, int]:
+def running() -> dict[str, int]:
     """The run dirs of all running ftruns with their pids: each holds the lock of its records."""
     pids = {int(fields[4]) for fields in liveness.held_locks() if fields[4].isdigit()}
     found: dict[str, int] = {}
@@ -231,16 +231,6 @@ def _open_files(pid: int) -> Iterator[str]:
             pass
 
 
-def in_temp_folder() -> list[str]:
-    """The run dirs under the temp folder that belong to this user, or for root to any."""
-    return _run_dirs_in_temp()
-
-
-def held() -> list[str]:
-    """The run dirs of all running ftruns of this user, or for root of any."""
-    return list(_holders())
-
-
 def _is_running(folder: str) -> bool:
     return liveness.is_running(folder, state.load(folder).part("run"))
 
@@ -267,10 +257,6 @@ def _owner(path: str) -> str:
         if uid != os.getuid():
             return f"it belongs to user {uid}"
     return "run ftctl as its owner, or as root"
-
-
-def _real(path: str) -> str:
-    return os.path.realpath(path)
 
 
 def _list(paths: Any) -> str:

@@ -28,7 +28,6 @@ MOST: Final = 256  # attempts in a file, the last ones
 READ: Final = 512  # files that are read, the newest
 TEXT: Final = 300  # characters of a text
 COMMAND: Final = 1000  # characters of a command
-TAIL: Final = 8 << 20  # bytes of records and of steps from which a file is begun, the last ones
 EARLY: Final = 1.0  # s by which the clocks of a start may differ
 
 
@@ -51,7 +50,7 @@ class AttemptLine(NamedTuple):
     open: bool = False
 
 
-class Life(NamedTuple):
+class RunLife(NamedTuple):
     """One ftrun of the job.  `schedule`: the outer scheduler's count; `member`: its rank in the group.  `verdict` is
     None where no end was recorded: it runs or waits, or its node died."""
 
@@ -74,7 +73,7 @@ class Life(NamedTuple):
     attempts: tuple[AttemptLine, ...] = ()
 
 
-def with_history(life: Life, found: History) -> Life:
+def with_history(life: RunLife, found: History) -> RunLife:
     """The life with the last attempts of this history of its run dir, from its begin on.  Pure."""
     lines = {span.number: _line(span, found.lost) for span in found.attempts if span.since >= life.began - EARLY}
     attempts = tuple(lines[number] for number in sorted(lines))[-MOST:]
@@ -127,16 +126,16 @@ def _safe(key: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", key).lstrip(".")[:200]
 
 
-def dump(life: Life) -> bytes:
+def dump(life: RunLife) -> bytes:
     return EXACT.dump(life).encode("ascii") + b"\n"
 
 
-def load(content: bytes) -> Life | None:
+def load(content: bytes) -> RunLife | None:
     """None for a file of another version, or one that no ftrun has written."""
     try:
         found = parse_object(content, LIMIT)
-        known = {name: found[name] for name in Life._fields if name in found}
-        life = EXACT.value(Life, known)
+        known = {name: found[name] for name in RunLife._fields if name in found}
+        life = EXACT.value(RunLife, known)
     except (Malformed, TypeError):
         return None
     return life if life.schema == SCHEMA else None
@@ -152,7 +151,7 @@ def names(folder: str) -> list[str]:
     return [name for _, name in sorted(found, reverse=True)]
 
 
-def read(folder: str) -> list[Life]:
+def read(folder: str) -> list[RunLife]:
     """The lives in this state dir in the order of the schedules, at most READ of them."""
     contents = (procfs.read(f"{folder}/{FOLDER}/{name}", LIMIT) for name in names(folder)[:READ])
     lives = [life for content in contents if content and (life := load(content)) is not None]
@@ -162,7 +161,7 @@ def read(folder: str) -> list[Life]:
     return sorted(lives, key=lambda life: (began[life.schedule], life.schedule, life.member, life.began, life.key))
 
 
-def of_job(run_dir: str) -> tuple[list[Life], str]:
+def of_job(run_dir: str) -> tuple[list[RunLife], str]:
     """The lives of the job of this run, and the folder that they were read from: its state dir, or the run dir."""
     folder = state.string(state.load(run_dir).part("run").get("state_dir"))
     lives = [] if folder is None else read(folder)
@@ -181,14 +180,14 @@ def kept_report(run_dir: str, member: int, attempt: int) -> str | None:
     return None
 
 
-def of_run(run_dir: str) -> list[Life]:
+def of_run(run_dir: str) -> list[RunLife]:
     """The ftruns that worked in this run dir, where there is no state dir: one life for each."""
     run_dir, found = os.path.abspath(run_dir), history.read(run_dir)
     command = sentences.short(" ".join(found.command), COMMAND)
     lives = []
     for number, (since, until) in enumerate(found.runs):
         last = number == len(found.runs) - 1
-        life = Life(SCHEMA, f"{run_dir}#{number}", 0, 0, "", "", "", run_dir, command, since)
+        life = RunLife(SCHEMA, f"{run_dir}#{number}", 0, 0, "", "", "", run_dir, command, since)
         inside = tuple(span for span in found.attempts if since - EARLY <= span.since <= until)
         known = found._replace(attempts=inside, runs=(found.runs[number],))
         lives.append(with_history(life, known if last else known._replace(verdict=None, open=True)))
@@ -198,7 +197,7 @@ def of_run(run_dir: str) -> list[Life]:
 # --- as text ----------------------------------------------------------------------------------------------------------
 
 
-def lines(lives: Sequence[Life], folder: str = "") -> list[str]:
+def lines(lives: Sequence[RunLife], folder: str = "") -> list[str]:
     """A line for each schedule and member, and one for each attempt; not wrapped.  `folder`: the state dir they are
     from, if they are."""
     found: list[str] = []
@@ -218,14 +217,14 @@ def lines(lives: Sequence[Life], folder: str = "") -> list[str]:
     return found
 
 
-def _report(life: Life, attempt: AttemptLine, folder: str) -> str:
+def _report(life: RunLife, attempt: AttemptLine, folder: str) -> str:
     """The path of the report: in the run dir if it is there, else of the copy."""
     own = os.path.join(life.run_dir, attempt.report) if attempt.report else ""
     copy = report_copy(folder, life.key, attempt.number) if folder else ""
     return next((path for path in (own, copy) if path and os.path.exists(path)), attempt.report or "")
 
 
-def table(lives: Sequence[Life], folder: str, run_dir: str) -> list[dict[str, Any]]:
+def table(lives: Sequence[RunLife], folder: str, run_dir: str) -> list[dict[str, Any]]:
     """A row for each attempt, as JSON values for the page.  `link`: where the page has its report, if it can be read:
     in its own run dir `run_dir`, or as a copy in the state dir `folder`."""
     rows, replaced = [], _replaced(lives)
@@ -254,7 +253,7 @@ def table(lives: Sequence[Life], folder: str, run_dir: str) -> list[dict[str, An
     return rows
 
 
-def _stopped(life: Life, attempt: AttemptLine) -> str:
+def _stopped(life: RunLife, attempt: AttemptLine) -> str:
     """Why an attempt without a cause of its own ended, as the next one says it."""
     after = next((one.reason for one in life.attempts if one.number > attempt.number), "")
     known = {
@@ -265,7 +264,7 @@ def _stopped(life: Life, attempt: AttemptLine) -> str:
     return known.get(after, "ended")
 
 
-def _link(life: Life, attempt: AttemptLine, folder: str, run_dir: str) -> str | None:
+def _link(life: RunLife, attempt: AttemptLine, folder: str, run_dir: str) -> str | None:
     if attempt.cause in REPORTED and os.path.realpath(life.run_dir) == os.path.realpath(run_dir):
         return f"report/{attempt.number}"
     if folder and os.path.exists(report_copy(folder, life.key, attempt.number)):
@@ -273,13 +272,13 @@ def _link(life: Life, attempt: AttemptLine, folder: str, run_dir: str) -> str | 
     return None
 
 
-def _replaced(lives: Sequence[Life]) -> set[str]:
+def _replaced(lives: Sequence[RunLife]) -> set[str]:
     """The keys of those that a later one of the same member has replaced."""
     last = {(life.phase, life.member): life.key for life in lives}
     return {life.key for life in lives} - set(last.values())
 
 
-def _ending(life: Life, replaced: bool) -> str:
+def _ending(life: RunLife, replaced: bool) -> str:
     if life.verdict is None and replaced:
         return "no end was recorded, and another ftrun has taken its place"
     if life.verdict is None:

@@ -117,7 +117,7 @@ class JobNow(NamedTuple):
     lost: bool = False
 
 
-class Stall(NamedTuple):
+class StalledRank(NamedTuple):
     """A rank that has not moved for `age` seconds, unusually long, and nothing is proved."""
 
     rank: int
@@ -179,7 +179,7 @@ class Snapshot(NamedTuple):
     recovery: str | None = None  # how they recover at this moment
     recovered: dict[str, int] = {}  # noqa: RUF012 - so often in this run dir, by rung
     next_start: NextStart | None = None  # whether it would be warm; None: no standbys
-    stalled: Stall | None = None
+    stalled: StalledRank | None = None
     heartbeats: str | None = None  # where they come from, or what would add them
     wait: str | None = None  # what a job that stands still waits for, according to the last look at it
     devices: tuple[DeviceNow, ...] = ()

@@ -13,7 +13,7 @@ LARGEST: Final = 1e15  # of any number that is shown
 Kind = Any  # a function that returns None for another kind of value; a dict of kinds by name; a list of one kind
 
 
-class State(NamedTuple):
+class SavedState(NamedTuple):
     """`ledger`: None if it cannot be read.  `rest`: the other parts.  `problem`: why something is missing, one line."""
 
     ledger: Ledger | None = None
@@ -26,19 +26,19 @@ class State(NamedTuple):
         return found if isinstance(found, dict) else {}
 
 
-def load(run_dir: str) -> State:
+def load(run_dir: str) -> SavedState:
     """Never raises."""
     path = f"{run_dir}/state.json"
     content = procfs.read(path, LIMIT)
     if content is None:
-        return State(problem=f"{path} cannot be read: only the records are shown")
+        return SavedState(problem=f"{path} cannot be read: only the records are shown")
     try:
         ledger, rest = load_state(content)
     except Malformed as error:
-        return State(problem=f"{path}: {error}: only the records are shown")
+        return SavedState(problem=f"{path}: {error}: only the records are shown")
     if (name := malformed(rest, STATE)) is not None:
-        return State(ledger, problem=f"{path}: {name} is malformed: only the records are shown")
-    return State(ledger, rest)
+        return SavedState(ledger, problem=f"{path}: {name} is malformed: only the records are shown")
+    return SavedState(ledger, rest)
 
 
 # --- values of unknown origin: each as the kind that is expected, or None ---------------------------------------------

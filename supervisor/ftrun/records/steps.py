@@ -1,11 +1,16 @@
-"""The time per step, from the samples in `steps.jsonl` and the present steps of the ranks."""
+"""How fast training steps: by the samples in `steps.jsonl`, over the whole attempt, and for each rank by `paces.json`,
+as the messenger measures it over the last minute."""
 
+import json
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
 from ftrun.core.machine.values import Rank
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.rules.stragglers import Pace
+from ftrun.host import procfs
+from ftrun.records import state
 from ftrun.records.record_files import Record, last_lines, parsed
 from ftrun.records.state import integer, number
 
@@ -63,3 +68,25 @@ def rank_pace(rank: Rank, seen: Sequence[StepSample]) -> float | None:
 
 def _per_step(seconds: float, steps: int) -> float | None:
     return seconds / steps if steps > 0 and seconds > 0 else None
+
+
+OLD: Final = 15.0  # s; an older file is not used: the messenger is gone
+
+
+def measured_paces(run_dir: str, attempt: int, now: float) -> dict[tuple[int, int], Pace]:
+    """By rank and pid; empty if nothing was measured yet, or the file is of another attempt.  Never raises."""
+    try:
+        found = json.loads(procfs.read(f"{run_dir}/paces.json", state.LIMIT) or b"{}")
+        mono = number(found.get("mono"))
+        if mono is None or not 0 <= now - mono < OLD or integer(found.get("attempt")) != attempt:
+            return {}
+        return {(int(one["rank"]), int(one["pid"])): _measured_pace(one) for one in found["ranks"]}
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return {}
+
+
+def _measured_pace(one: dict[str, object]) -> Pace:
+    step_time = number(one["step_time"])
+    if step_time is None or step_time <= 0:
+        raise ValueError("not a pace")
+    return Pace(step_time, number(one.get("work")))

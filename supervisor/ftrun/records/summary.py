@@ -13,6 +13,7 @@ from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
 from ftrun.records.advice import hung_nowhere, no_step, quiet, what_to_do
+from ftrun.records.recent_events import REASONS
 from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
@@ -39,20 +40,30 @@ def document(shown: Snapshot) -> dict[str, Any]:
 
 def title(shown: Snapshot, width: int = 80) -> list[str]:
     """The headline, wrapped."""
-    return textwrap.wrap(printable(headline(shown)), width, **_WRAP)
+    return wrapped(headline(shown), width)
 
 
 def lines(shown: Snapshot, width: int = 80) -> list[str]:
     """The lines below the title: about 25 at most, none wider than `width` except for a long path."""
     found, indent = [], " " * HEAD
     for name, text in _lines(shown):
-        body = textwrap.wrap(printable(text), width, initial_indent=indent, subsequent_indent=indent, **_WRAP)
+        body = wrapped(text, width, indent, indent)
         body[:1] = [f"{name:<{HEAD}}{body[0][HEAD:]}"] if body else []
         found += body
     return found
 
 
-_WRAP: Final[dict[str, Any]] = {"break_long_words": False, "break_on_hyphens": False}
+def wrapped(text: str, width: int, indent: str = "", first: str = "") -> list[str]:
+    """The text in lines: the first begins with `first`, each other one with `indent`.  A word is not cut, so that a
+    path or a command can be copied."""
+    return textwrap.wrap(
+        printable(text),
+        width,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def headline(shown: Snapshot, ages: bool = True) -> str:
@@ -63,7 +74,7 @@ def headline(shown: Snapshot, ages: bool = True) -> str:
 
 def _headline(shown: Snapshot, ages: bool) -> str:
     attempt = f"attempt {shown.attempt}" + (
-        f" after {shown.origin or _reason(shown.reason)}" if shown.reason not in ("first", "") else ""
+        f" after {shown.origin or REASONS.get(shown.reason, shown.reason)}" if shown.reason not in ("first", "") else ""
     )
     if shown.paused is not None and shown.alive:
         end = "until `ftctl resume`"
@@ -150,7 +161,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
     elif shown.alive:
         yield "incident", "none so far"
     if shown.restarts or shown.left:
-        yield "restarts", _restarts(shown)
+        yield "restarts", restarts(shown)
     if shown.recovered or (shown.round or 1) > 1:
         yield "recovered", _recovered(shown)
     if shown.next_start is not None and shown.alive:
@@ -187,7 +198,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
 def _end(shown: Snapshot) -> Iterator[Line]:
     if shown.why:
         yield "why", shown.why
-    known = next((v for v in exit_codes.TABLE if v.name == shown.verdict), None)
+    known = exit_codes.named(shown.verdict)
     action = "act as it would without ftrun" if known is None else f"{known.outer}: {meaning(shown, known)}"
     yield "scheduler", f"should {action}"
 
@@ -198,9 +209,10 @@ def meaning(shown: Snapshot, verdict: exit_codes.Verdict) -> str:
     return "a member of its group was missing" if missing else verdict.meaning
 
 
-def _restarts(shown: Snapshot) -> str:
+def restarts(shown: Snapshot) -> str:
+    """All so far, and for each cause how many of its budget are used up."""
     done = {why: number for why, number in shown.restarts.items() if number}
-    total = ", ".join(f"{number} after {_reason(why)}" for why, number in done.items()) or "none"
+    total = ", ".join(f"{number} after {REASONS.get(why, why)}" for why, number in done.items()) or "none"
     if shown.phase == "done" or not shown.left:
         return total
     budgets = [_budget(shown, cause) for cause in shown.counts if _permitted(shown, cause)]
@@ -326,17 +338,6 @@ def _command(shown: Snapshot) -> str:
     text = sentences.short(" ".join(shown.command), COMMAND) or "unknown"
     part = f"phase {shown.part}: " if shown.part else ""
     return f"{part}{text}" + (f" (process {shown.pid})" if shown.pid and shown.alive else "")
-
-
-def _reason(reason: str) -> str:
-    return {
-        "manual": "an operator command",
-        "peer": "another member stopped",
-        "returned": "a device that is used again",
-        "hang": "a hang",
-        "fault": "a fault",
-        "failure": "a failure",
-    }.get(reason, reason)
 
 
 def saved(shown: Snapshot) -> str:

@@ -24,7 +24,7 @@ class When(Enum):
     RESTORE = "while the next round loads its state"
 
 
-class Kind(NamedTuple):
+class FailureKind(NamedTuple):
     """`usage` is its name and its argument; `line` is printed, with its name and `value`, before `begin` is called."""
 
     usage: str
@@ -48,12 +48,12 @@ class Kind(NamedTuple):
         return self.line.format(name=self.name, value=value)
 
 
-def _healthy(name: str, description: str, begin: Begin, when: When = When.STEP, mute: bool = False) -> Kind:
-    return Kind(f"{name} [DURATION]", description, begin, "{name} for {value:g} s", when, mute=mute)
+def _healthy(name: str, description: str, begin: Begin, when: When = When.STEP, mute: bool = False) -> FailureKind:
+    return FailureKind(f"{name} [DURATION]", description, begin, "{name} for {value:g} s", when, mute=mute)
 
 
-def _rank(name: str, description: str, begin: Begin, line: str, when: When = When.STEP) -> Kind:
-    return Kind(f"rank-{name}", description, begin, line, when, ranks=True)
+def _rank(name: str, description: str, begin: Begin, line: str, when: When = When.STEP) -> FailureKind:
+    return FailureKind(f"rank-{name}", description, begin, line, when, ranks=True)
 
 
 def _nothing(setting: Setting) -> None:
@@ -61,34 +61,34 @@ def _nothing(setting: Setting) -> None:
 
 
 FAILURES = (
-    Kind("sleep", "the main thread sleeps for ever", failures.sleep),
-    Kind("deadlock", "it waits for a lock that it holds", failures.deadlock),
-    Kind("gil", "C code blocks and keeps the GIL: no thread runs", failures.gil),
-    Kind("native", "a program without Python sleeps for ever", failures.native),
-    Kind("collective", "two ranks; one never comes to the all_reduce (PyTorch)", failures.deadlock, torch=True),
-    Kind("mismatch", "two ranks, in different collectives (PyTorch)", failures.other_collective, torch=True),
-    Kind("dataloader", "a worker never returns with its batch (PyTorch)", _nothing, torch=True),
-    Kind("lock-cycle", "two threads, each waits for the lock of the other", failures.lock_cycle),
-    Kind("queues", "a parent and a child, each waits for a message of the other", failures.queues),
-    Kind("full-pipes", "a child writes into a full pipe, and so does its parent", failures.full_pipes),
-    Kind("pipe", "a write into a pipe that nobody reads", failures.pipe),
-    Kind("flock", "a file lock that another open file holds", failures.flock),
-    Kind("netread", "a read from a server that never answers", failures.netread),
-    Kind("nfs-like", "state D, as on a dead file server", failures.nfs_like),
-    Kind("stop", "stopped by SIGSTOP", failures.stop),
-    Kind("spin", "an endless loop", failures.spin),
-    Kind("busy", "an endless loop that calls functions: its stack moves", failures.busy),
-    Kind("flag", "an endless loop that waits for a flag, which nobody sets", failures.spin_on_flag),
-    Kind("chatty", "deadlock, while a side thread logs and gives heartbeats", failures.chatty),
-    Kind("nobeat", "trains for ever without heartbeats", failures.train_without_heartbeats, when=When.START),
-    Kind("forkstorm", "processes that fork and end, without end", failures.fork_storm),
-    Kind("crash CODE", "ends with this exit code", failures.crash, "crashing: exit code {value}"),
-    Kind("signal NAME", "is ended by this signal", failures.die, "killing itself: {value.name}"),
-    Kind("orphans N", "leaves N orphans behind and trains on", failures.orphans, "left behind: {value} orphans"),
-    Kind("daemon", "leaves a daemon behind and trains on", failures.daemon, "left behind: a daemon"),
+    FailureKind("sleep", "the main thread sleeps for ever", failures.sleep),
+    FailureKind("deadlock", "it waits for a lock that it holds", failures.deadlock),
+    FailureKind("gil", "C code blocks and keeps the GIL: no thread runs", failures.gil),
+    FailureKind("native", "a program without Python sleeps for ever", failures.native),
+    FailureKind("collective", "two ranks; one never comes to the all_reduce (PyTorch)", failures.deadlock, torch=True),
+    FailureKind("mismatch", "two ranks, in different collectives (PyTorch)", failures.other_collective, torch=True),
+    FailureKind("dataloader", "a worker never returns with its batch (PyTorch)", _nothing, torch=True),
+    FailureKind("lock-cycle", "two threads, each waits for the lock of the other", failures.lock_cycle),
+    FailureKind("queues", "a parent and a child, each waits for a message of the other", failures.queues),
+    FailureKind("full-pipes", "a child writes into a full pipe, and so does its parent", failures.full_pipes),
+    FailureKind("pipe", "a write into a pipe that nobody reads", failures.pipe),
+    FailureKind("flock", "a file lock that another open file holds", failures.flock),
+    FailureKind("netread", "a read from a server that never answers", failures.netread),
+    FailureKind("nfs-like", "state D, as on a dead file server", failures.nfs_like),
+    FailureKind("stop", "stopped by SIGSTOP", failures.stop),
+    FailureKind("spin", "an endless loop", failures.spin),
+    FailureKind("busy", "an endless loop that calls functions: its stack moves", failures.busy),
+    FailureKind("flag", "an endless loop that waits for a flag, which nobody sets", failures.spin_on_flag),
+    FailureKind("chatty", "deadlock, while a side thread logs and gives heartbeats", failures.chatty),
+    FailureKind("nobeat", "trains for ever without heartbeats", failures.train_without_heartbeats, when=When.START),
+    FailureKind("forkstorm", "processes that fork and end, without end", failures.fork_storm),
+    FailureKind("crash CODE", "ends with this exit code", failures.crash, "crashing: exit code {value}"),
+    FailureKind("signal NAME", "is ended by this signal", failures.die, "killing itself: {value.name}"),
+    FailureKind("orphans N", "leaves N orphans behind and trains on", failures.orphans, "left behind: {value} orphans"),
+    FailureKind("daemon", "leaves a daemon behind and trains on", failures.daemon, "left behind: a daemon"),
 )
 HEALTHY = (
-    Kind("none", "trains without a fault", _nothing, ""),
+    FailureKind("none", "trains without a fault", _nothing, ""),
     _healthy("slow-step", "one step of many small parts", healthy.slow_step),
     _healthy("long-checkpoint", "writes some MB a second, each to the disk", healthy.long_checkpoint),
     _healthy("long-compile", "torch.compile; without --torch, children that compute and write", healthy.long_compile),
@@ -99,7 +99,7 @@ HEALTHY = (
 )
 KILLED = "killing itself: SIGKILL"
 RANKS = (
-    Kind("rank-none", "trains without a fault", _nothing, "", ranks=True),
+    FailureKind("rank-none", "trains without a fault", _nothing, "", ranks=True),
     _rank("killed", "is ended by SIGKILL", rank_failures.kill, KILLED),
     _rank("exit", "ends with os._exit", rank_failures.leave_at_once, f"crashing: exit code {rank_failures.EXIT_CODE}"),
     _rank("exception", "raises an exception", rank_failures.throw, "raising ValueError"),
@@ -117,7 +117,7 @@ RANKS = (
 KINDS = {kind.name: kind for kind in FAILURES + HEALTHY + RANKS}
 
 
-def parse(name: str, argument: str | None) -> tuple[Kind, float]:
+def parse(name: str, argument: str | None) -> tuple[FailureKind, float]:
     """The kind and the value of its argument; ValueError, in one line, if either is wrong."""
     if name not in KINDS:
         raise ValueError(f"unknown kind {name!r}{_near(name, KINDS)}; see fthang --help")

@@ -5,15 +5,82 @@ have the same weights.  A failure of one rank changes neither the weights nor th
 """
 
 import os
+import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import ftrun_hooks as ft
-from ftrun.workload.kinds import Kind, When
-from ftrun.workload.together import Together
+from ftrun.workload.kinds import FailureKind, When
 from ftrun.workload.training import BEGINNING, POINTS, RATE, Checkpoint, Setting, newest, save, say
+
+CONNECTING = 0.01  # seconds between two tries: rank 0 may listen later than the others connect
+NUMBER = struct.Struct("=Q")
+
+
+class Together:
+    """The connections of this rank.  Use it with `with`, which closes them."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self._peers: dict[int, socket.socket] = {}  # of rank 0: by rank; of each other: rank 0
+
+    def __enter__(self) -> "Together":
+        address = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "0"))
+        try:
+            if self.size > 1 and self.rank == 0:
+                self._accept(address[1])
+            elif self.size > 1:
+                self._connect(address)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _accept(self, port: int) -> None:
+        with socket.create_server(("", port)) as server:
+            while len(self._peers) < self.size - 1:
+                peer, _ = server.accept()
+                self._peers[NUMBER.unpack(_exactly(peer, NUMBER.size))[0]] = peer
+
+    def _connect(self, address: tuple[str, int]) -> None:
+        while not self._peers:
+            try:
+                self._peers[0] = socket.create_connection(address)
+            except ConnectionRefusedError:
+                time.sleep(CONNECTING)
+        self._peers[0].sendall(NUMBER.pack(self.rank))
+
+    def __exit__(self, *error: object) -> None:
+        for peer in self._peers.values():
+            peer.close()
+
+    def added(self, own: Sequence[float]) -> tuple[float, ...]:
+        """The sum of the vectors of all ranks, added in the order of the ranks: the same bits at each rank, in each
+        run.  Raises ConnectionError if a rank is gone."""
+        packed = struct.Struct(f"={len(own)}d")
+        if self.rank:
+            self._peers[0].sendall(packed.pack(*own))
+            return packed.unpack(_exactly(self._peers[0], packed.size))
+        total = list(own)
+        for rank in range(1, self.size):
+            theirs = packed.unpack(_exactly(self._peers[rank], packed.size))
+            total = [one + other for one, other in zip(total, theirs, strict=True)]
+        for peer in self._peers.values():
+            peer.sendall(packed.pack(*total))
+        return tuple(total)
+
+
+def _exactly(peer: socket.socket, size: int) -> bytes:
+    content = b""
+    while len(content) < size:
+        piece = peer.recv(size - len(content))
+        if not piece:
+            raise ConnectionResetError("another rank has closed its connection")
+        content += piece
+    return content
+
 
 if TYPE_CHECKING:
     from ftrun_hooks import Run
@@ -21,7 +88,7 @@ if TYPE_CHECKING:
 STATE = struct.Struct("=3d")
 
 
-class Model:
+class LineModel:
     """The weights and the loss, with the two methods that PyTorch's models have."""
 
     def __init__(self, loading: Callable[[], None]) -> None:
@@ -48,7 +115,7 @@ class _Failure:
     """What `kind` does, once, at each rank that `--rank` names.  If it happens between two rounds, another one
     asks for a retry first."""
 
-    def __init__(self, kind: Kind, setting: Setting, disturbed: bool) -> None:
+    def __init__(self, kind: FailureKind, setting: Setting, disturbed: bool) -> None:
         self._kind, self._setting = kind, setting
         self._pending = self._asks = disturbed
 
@@ -72,7 +139,7 @@ def _asker(failing: frozenset[int], size: int) -> int:
     return next((rank for rank in (after, *range(size)) if rank not in failing), after)
 
 
-def train(kind: Kind, setting: Setting, disturbed: bool) -> None:
+def train(kind: FailureKind, setting: Setting, disturbed: bool) -> None:
     """Train to the last step, however many rounds that takes.  Only the first process of a rank fails."""
     call: Callable[..., Checkpoint] = ft.recoverable(_train)
     state = call(_Failure(kind, setting, disturbed), setting)
@@ -83,7 +150,7 @@ def train(kind: Kind, setting: Setting, disturbed: bool) -> None:
 
 def _train(run: "Run", failure: _Failure, setting: Setting) -> Checkpoint:
     failure.at(When.GO, run)
-    model = Model(lambda: failure.at(When.RESTORE, run))
+    model = LineModel(lambda: failure.at(When.RESTORE, run))
 
     def checkpoint() -> int:
         failure.at(When.RESTORE, run)
@@ -102,7 +169,7 @@ def _train(run: "Run", failure: _Failure, setting: Setting) -> Checkpoint:
     return model.state
 
 
-def _steps(run: "Run", model: Model, ranks: Together, failure: _Failure, setting: Setting) -> None:
+def _steps(run: "Run", model: LineModel, ranks: Together, failure: _Failure, setting: Setting) -> None:
     share = POINTS[run.rank :: run.world_size]
     while model.state.step < setting.steps:
         failure.at(When.STEP, run, model.state.step)

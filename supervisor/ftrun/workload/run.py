@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from functools import partial
 
 import ftrun_hooks as ft
-from ftrun.workload.kinds import Kind, When
-from ftrun.workload.training import Checkpoint, Plain, Setting, Training, compute, save, say
+from ftrun.workload.kinds import FailureKind, When
+from ftrun.workload.training import Checkpoint, Plain, Setting, TrainingLoop, compute, save, say
 
 
-def train(kind: Kind, setting: Setting, begun: Checkpoint, disturbed: bool) -> Checkpoint:
+def train(kind: FailureKind, setting: Setting, begun: Checkpoint, disturbed: bool) -> Checkpoint:
     """Train from `begun` on and return the state at the end; if `disturbed`, the kind begins once."""
     pending, mute, state = disturbed, False, begun
     moment = When.START if setting.after == 0 and kind.when is When.STEP else kind.when
     # The step after which the kind begins, unless it begins at the start.
     begins = begun.step if moment is When.START else max(setting.after, begun.step + 1)
-    training: Training = Plain(begun)
+    training: TrainingLoop = Plain(begun)
     if setting.torch or kind.torch:
         from ftrun.workload import with_torch
 
@@ -44,7 +44,9 @@ def train(kind: Kind, setting: Setting, begun: Checkpoint, disturbed: bool) -> C
     return state
 
 
-def _moments(training: Training, begun: Checkpoint, epoch_end: int, steps: int) -> Iterator[tuple[When, Checkpoint]]:
+def _moments(
+    training: TrainingLoop, begun: Checkpoint, epoch_end: int, steps: int
+) -> Iterator[tuple[When, Checkpoint]]:
     """The start, then each step, and each end of an epoch: one epoch ends at `epoch_end`, one at the last step."""
     state = begun
     yield When.START, begun

@@ -128,7 +128,7 @@ def load(path: Path) -> Checkpoint | None:
         return None
 
 
-class Training(Protocol):
+class TrainingLoop(Protocol):
     """Begins with a checkpoint; its steps depend on nothing else."""
 
     leads: bool  # this process saves the checkpoints

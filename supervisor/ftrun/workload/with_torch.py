@@ -127,7 +127,7 @@ class Launched(Torch):
         self.weights.grad /= dist.get_world_size()
 
 
-class Ranks(Launched):
+class TwoRanks(Launched):
     """This process and a copy of it, which dies with it."""
 
     peer: subprocess.Popen[bytes] | None = None
@@ -155,7 +155,7 @@ def training(kind: str, begin: Begin, setting: Setting, begun: Checkpoint, begin
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return Launched(begun)
     if kind in ("collective", "mismatch"):
-        return Ranks(begun)
+        return TwoRanks(begun)
     if kind == "dataloader":
         return Torch(begun, 1, stuck)
     if setting.in_worker:

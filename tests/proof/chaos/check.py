@@ -3,21 +3,16 @@
 from collections.abc import Iterator, Sequence
 from signal import Signals
 
-from ftrun.config import derived, option_values
-from ftrun.core.machine.values import Ledger
 from ftrun.core.rules.exit_codes import INTERNAL
-from ftrun.core.rules.policy import Policy
-from ftrun.messages.codec import Malformed
 from ftrun.messages.records import SCHEMA
-from ftrun.messages.state import load_state
 from proof.chaos.plan import Injected, Outcome, Record, Run
-from proof.chaos.replay import UNDECIDED, Beside, replay
+from proof.chaos.replay import BESIDE, replay
 
 SPOILING = ("disk full", "run dir read-only")  # records are lost, and ftrun says so
 STARVING = ("no more processes", "no more descriptors", "/dev/shm full")  # may keep ftrun from a start: 125
 FALLING = ("raises", "exits", "segfaults", "fails")
 ENDS = ("hang", "exited", "stopping", "escalated")
-PARTING = ("order", "paused", "resumed", *UNDECIDED)  # may follow the end: replies, and requests that were not executed
+PARTING = ("order", "paused", "resumed", *BESIDE)  # may follow the end: replies, and requests that were not executed
 SLACK = 0.2  # s between what we did and what ftrun saw of it, or the other way round
 LATE = 0.5  # s; where we were not awake for that long, neither may the training have been
 GATHERING = 30.0  # s that evidence may take, if it is struck
@@ -320,35 +315,9 @@ def _asked(outcome: Outcome, run: int, record: Record) -> bool:
 # --- replay -----------------------------------------------------------------------------------------------------------
 
 
-def policy(outcome: Outcome) -> Policy:
-    """As the options of the job make it."""
-    given = {name: text.format(folder="/job") for name, text in outcome.job.options}
-    return derived.policy(option_values.settings(given, {}))
-
-
 def _replayed(outcome: Outcome) -> Iterator[str]:
-    """The pure core comes to the same records and the same end."""
-    by = policy(outcome)
-    fatal = frozenset(record["start"] for record in outcome.attempts if record.get("does") == "fails")
+    """The pure core comes to the same records."""
     for number, run in enumerate(outcome.runs):
-        if not run.records or any("traceback" in record for record in run.records):
-            continue
-        sent = [s for s in injected(outcome, "termination signal", "signal forwarded") if s.run == number]
-        signals = [(s.at, int(Signals[f"SIG{s.fault.what}"])) for s in sent]
-        again = replay(run.records, by, _resumed_with(run), Beside(signals, fatal))
-        if again.wrong is not None:
-            if not run.killed or not again.wrong.startswith("after the last"):
-                yield f"ftrun {number} against the core: {again.wrong}"
-        elif run.code is not None and not run.killed and again.code != run.code:
-            yield f"ftrun {number} ended with {run.code}, the core with {again.code}"
-
-
-def _resumed_with(run: Run) -> Ledger:
-    """As ftrun takes over what one before it has left."""
-    if run.state is None:
-        return Ledger()
-    try:
-        ledger, state = load_state(run.state)
-    except Malformed:
-        return Ledger()
-    return ledger._replace(reason="first" if ledger.start_cnt == 0 or state.get("succeeded") is True else "failure")
+        if run.decisions is not None and not any("traceback" in record for record in run.records):
+            found = replay(run.decisions, run.records, run.killed)
+            yield from (f"ftrun {number} against the core: {wrong}" for wrong in found)

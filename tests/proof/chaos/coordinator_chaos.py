@@ -1,21 +1,14 @@
-"""What `bin/prove chaos --groups --coordinator` publishes: how many jobs of coordinator_plan.py went as they must."""
+"""Many short jobs of groups that lose their coordinator: `--groups --coordinator`."""
 
 import os
 from collections import Counter
 
-from proof.chaos.group_chaos import GroupResult, summary
+from proof.chaos import coordinator_plan, group_chaos
 from proof.chaos.group_plan import ALL_SUSPENDED, FOLDER, REPLACED
+from proof.chaos.series import Result
 from support import measured
 
-ENOUGH = 50  # jobs
 SUSPENSION = "container stopped"
-FOUND = """\
-- A whole job that was suspended for longer than the lease in the shared folder ended its epoch when it was continued,
-  since its messenger did not try to renew the lease first (`tests/net/test_group_lease.py`).
-- Where `--peer-timeout` and `--wait-peer` together were shorter than the lease, all members ended with 195 before one
-  could take the place of member 0 (`tests/net/test_group_lease.py`).
-- A coordinator whose renewal was answered after the end of its lease, since the folder had stalled, began an epoch for
-  a moment (`tests/helpers/test_lease_renewal.py`)."""
 
 
 def _kind(one: dict[str, object]) -> str:
@@ -29,9 +22,9 @@ def _kind(one: dict[str, object]) -> str:
     return kind
 
 
-def page(results: list[GroupResult], seed: str, took: float) -> measured.Measured:
+def page(results: list[Result], seed: int, took: float) -> measured.Measured:
     """The published section."""
-    _, _, went = summary(results)
+    _, _, went = group_chaos.tally(results)
     happened: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
     lost = Counter[str]()
     for result in results:
@@ -68,5 +61,7 @@ def page(results: list[GroupResult], seed: str, took: float) -> measured.Measure
             *((kind, *(f"{each[kind]:,}" for each in (*happened.values(), lost))) for kind in sorted(both)),
             ("**total**", *(f"**{each.total():,}**" for each in (*happened.values(), lost))),
         ),
-        after=("These defects were found by it. All are fixed, each with a test:", FOUND),
     )
+
+
+FORM = group_chaos.FORM._replace(options="--groups --coordinator", job=coordinator_plan.job, page=page, enough=50)

@@ -1,88 +1,39 @@
-"""Many short jobs of groups with faults of everything at once, each derived from a seed and an index: `--groups`."""
+"""Many short jobs of groups with faults of everything at once: `--groups`."""
 
 import os
-import pickle
-import shutil
-import threading
-import traceback
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-from proof.chaos import coordinator_plan
-from proof.chaos.described import last
+from proof.chaos import group_faults, world
 from proof.chaos.group_check import check
-from proof.chaos.group_plan import CONGESTED, DISKS, FOR_EVER, LINK_CUT, GroupJob, GroupOutcome, job
+from proof.chaos.group_plan import CONGESTED, DISKS, FOR_EVER, LINK_CUT, GroupJob, job
 from proof.chaos.group_play import play
-from proof.chaos.play import Stopped
-from support import measured
+from proof.chaos.series import HEAD, Form, Result, last, options, output, table
+from support import hosts, measured
 
-ENOUGH = 300  # faults
-FOUND = """\
-- In a group with fewer members than the complete job, a process that the platform wanted replaced
-  (`RestartFaultProcess` in `reset.json`) went on: the platform's number of its rank was taken for that in the smaller
-  job (`tests/core/test_faults_of_ranks.py`).
-- A spare ended with 195 after a job that had succeeded, where the helper of member 0 had died just before the end: the
-  new one did not wait for a spare that had not reconnected yet (`tests/helpers/test_messenger_group.py`)."""
 TAIL = 60  # records of an ftrun in a job that failed
 
 
-class GroupResult(NamedTuple):
-    """`outcome` is None if the harness itself failed; `wrong` has the reason."""
-
-    job: GroupJob
-    outcome: GroupOutcome | None
-    wrong: list[str]
+def refusal() -> str | None:
+    return world.refusal() or hosts.refusal() or group_faults.refusal()
 
 
-def one(
-    seed: int,
-    index: int,
-    folder: Path,
-    stop: threading.Event,
-    outcomes: Path | None = None,
-    coordinator: bool = False,
-) -> GroupResult | None:
-    """One job; None if it was stopped.  `coordinator`: of coordinator_plan.py.  The folder of a failed one is kept, and
-    in `outcomes` what is known of each, so that it can be checked again."""
-    made = coordinator_plan.job(seed, index) if coordinator else job(seed, index)
-    mine = folder / f"groups-{seed}-{index}"
-    try:
-        outcome = play(made, mine, stop)
-        if outcomes is not None:
-            (outcomes / f"{seed}-{index}.pickle").write_bytes(pickle.dumps(outcome))
-        wrong = check(outcome)
-    except Stopped:
-        return None
-    except Exception:
-        return GroupResult(made, None, [f"the harness failed: {traceback.format_exc()}"])
-    if not wrong:
-        shutil.rmtree(mine, ignore_errors=True)
-    return GroupResult(made, outcome, wrong)
-
-
-def report(result: GroupResult, folder: Path) -> str:
-    """A description of the job and of what was wrong."""
-    made, outcome = result.job, result.outcome
-    lines = [f"--- {made.name} {'failed' if result.wrong else 'passed'}", *(f"  {wrong}" for wrong in result.wrong)]
-    lines += [f"  {made.shape}, devices {made.devices}, {made.base._replace(options=(), inner=())}"]
-    lines += [f"  {' '.join(f'--{name}={text}' for name, text in made.base.options)}"]
-    lines += [f"  planned: {fault}" for fault in (*made.base.inner, *made.outer)]
+def describe(made: GroupJob, outcome: Any) -> Iterator[str]:
+    yield f"{made.shape}, devices {made.devices}, {made.base._replace(options=(), inner=())}"
+    yield options(made.base.options)
+    yield from (f"planned: {fault}" for fault in (*made.base.inner, *made.outer))
     if outcome is not None:
-        lines += [f"  happened: {one}" for one in outcome.struck]
-        lines.append(f"  after {outcome.seconds:.1f} s")
+        yield from (f"happened: {one}" for one in outcome.struck)
+        yield f"after {outcome.seconds:.1f} s"
         for run in outcome.runs:
             killed = ", killed by the chaos" if run.killed else ""
-            lines.append(f"  ftrun {run.member}-{run.container}: code {run.code}{killed}, from {run.began:.3f}")
-            lines += last(run.records, TAIL)
-            lines += [f"    | {line}" for line in run.stderr.splitlines()[-8:]]
-    how = "--groups --coordinator" if made.moves else "--groups"
-    lines.append(f"  folder: {folder}; again: bin/prove chaos {how} --job {made.name}")
-    return "\n".join(lines)
+            yield f"ftrun {run.member}-{run.container}: code {run.code}{killed}, from {run.began:.3f}"
+            yield from (*last(run.records, TAIL), *output(run.stderr, 8))
 
 
-def summary(results: list[GroupResult]) -> tuple[Counter[str], Counter[str], Counter[str]]:
+def tally(results: Sequence[Result]) -> tuple[Counter[str], Counter[str], Counter[str]]:
     """Faults by kind, those of them in a job that failed, and how the jobs went on and ended."""
     happened, lost, went = Counter[str](), Counter[str](), Counter[str]()
     for result in results:
@@ -116,9 +67,9 @@ def _kind(one: dict[str, object]) -> str:
     return (f"{one['kind']}: {one['what']}" if named else str(one["kind"])) + lasting
 
 
-def page(results: list[GroupResult], seed: int, took: float) -> measured.Measured:
+def page(results: list[Result], seed: int, took: float) -> measured.Measured:
     """The published section."""
-    happened, lost, went = summary(results)
+    happened, lost, went = tally(results)
     jobs = sorted(result.outcome.seconds for result in results if result.outcome is not None)
     ends = {name: number for name, number in went.items() if name.startswith("ended")}
     failed = [result for result in results if result.wrong]
@@ -161,19 +112,13 @@ def page(results: list[GroupResult], seed: int, took: float) -> measured.Measure
             "and the pure core, given the events on which each ftrun had decided, comes to the same records, field by "
             "field.",
         ),
-        head=("fault (moment)", "injected", "mishandled"),
-        rows=(
-            *((kind, f"{happened[kind]:,}", f"{lost[kind]:,}") for kind in sorted(happened)),
-            ("**total**", f"**{happened.total():,}**", f"**{lost.total():,}**"),
-        ),
+        head=HEAD,
+        rows=table(happened, lost),
         after=(
             "The network: a link is cut (its host detects that, or not), carries so little that messages are late or "
             "lost (the kernel's token bucket filter), or what one ftrun sends to the others is dropped while the "
             "training goes on. Most of it lasts for up to four seconds, some for longer than `--peer-timeout` (15 s), "
             "some for ever. A silence of the ftruns that is shorter than that has to end nothing.",
-            "These defects were found by earlier runs with faults of the platform and the network. Both are fixed, "
-            "each with a test:",
-            FOUND,
             "The following is accepted: where the run dir could not be written, records are missing, but those that "
             "exist are the core's, in its order; an ftrun whose run dir is read-only when its container comes back is "
             "started once that is over; a spare that `ftctl stop` is for ends alone; and 195 for a member that was cut "
@@ -181,3 +126,6 @@ def page(results: list[GroupResult], seed: int, took: float) -> measured.Measure
             "devices twice a second.",
         ),
     )
+
+
+FORM = Form("--groups", refusal, job, play, check, describe, tally, page, enough=300)

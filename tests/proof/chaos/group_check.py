@@ -24,11 +24,11 @@ from proof.chaos.group_plan import (
     GroupOutcome,
     GroupRun,
 )
-from proof.chaos.group_replay import replay
 from proof.chaos.plan import Record
 from proof.chaos.rank_check import OWN
 from proof.chaos.rank_numbers import final_values
 from proof.chaos.rank_plan import RankOutcome
+from proof.chaos.replay import replay
 
 # What no rank has to notice.
 HARMLESS = (

@@ -55,7 +55,6 @@ RESET = 1  # what the driver asks for
 class Container(World):
     """One of a member, which may be started several times.  `number`: of those of this member."""
 
-    program = (sys.executable, str(CHAOS / "kept_decisions.py"))
     devices = LOCAL
 
     def __init__(self, job: GroupJob, shared: Path, network: GroupNetwork, member: int, number: int) -> None:
@@ -72,10 +71,6 @@ class Container(World):
     def node(self) -> str:
         return f"member-{self.member}-{self.number}"
 
-    @property
-    def decisions(self) -> Path:
-        return self.folder / f"decisions-{len(self.started)}"
-
     def start(self) -> "subprocess.Popen[bytes]":
         self.tail.read()
         self.first, self.began = len(self.tail.records), time.monotonic()
@@ -86,8 +81,8 @@ class Container(World):
         return [sys.executable, WORK, str(self.shared), json.dumps(self.group.plan())]
 
     def environment(self) -> dict[str, str]:
-        mine = {"CHAOS_NODE": self.node, "CHAOS_DECISIONS": str(self.folder / f"decisions-{len(self.started) + 1}")}
-        mine |= {"FTRUN_GROUP_SIZE": self.group.shape.option, "FTRUN_GROUP_RANK": str(self.member)}
+        mine = {"CHAOS_NODE": self.node, "FTRUN_GROUP_RANK": str(self.member)}
+        mine |= {"FTRUN_GROUP_SIZE": self.group.shape.option}
         mine |= {"FTRUN_GROUP_ENDPOINT": self._network.endpoint, "FTRUN_NODE_NAME": f"node-{self.host.number}"}
         mine |= {"FTRUN_GROUP_SECRET_FILE": str(self.shared / "secret")}
         if self.group.has(None, RESET_FILE):
@@ -230,11 +225,11 @@ class Player:
         one.tail.read()
         output = (one.folder / f"output-{len(one.started) - 1}").read_text(errors="replace")
         status, records = _status(code, output), tuple(one.tail.records[one.first :])
-        decisions = one.decisions.read_bytes() if one.decisions.exists() else b""
         killed = one.process.pid in self._killed
         verdict = _json(one.folder / "verdict")
         over = time.monotonic()
-        return GroupRun(one.member, one.number, records, status, killed, one.began, verdict, output, decisions, over)
+        decided = one.decisions
+        return GroupRun(one.member, one.number, records, status, killed, one.began, verdict, output, decided, over)
 
     # --- playing ------------------------------------------------------------------------------------------------------
 

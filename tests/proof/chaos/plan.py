@@ -72,13 +72,13 @@ class Injected(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One ftrun.  `code`: as in a shell; None: it did not end in time.  `killed`: by the chaos.  `state`: the
-    state.json at its start; `late`: for how long, in s, the harness itself was not awake."""
+    """One ftrun.  `code`: as in a shell; None: it did not end in time.  `killed`: by the chaos.  `decisions`: what its
+    PID 1 decided on, None: not kept; `late`: for how long, in s, the harness itself was not awake."""
 
     records: tuple[Record, ...]
     code: int | None
     killed: bool = False
-    state: bytes | None = None
+    decisions: bytes | None = None
     stderr: str = ""
     late: float = 0.0
 

@@ -85,7 +85,6 @@ class Player:
 
     def _run(self, until: float) -> Run:
         """One ftrun to its end."""
-        state = _read(self.world.run_dir / "state.json")
         self.tail.read()
         first, late, number = len(self.tail.records), 0.0, len(self.runs)
         process = self.world.start()
@@ -105,7 +104,7 @@ class Player:
         code = _status(process.returncode, output)
         killed = code == 137 and any(s.fault.kind == "ftrun killed" and s.run == number for s in self.injected)
         self.tail.read()
-        return Run(tuple(self.tail.records[first:]), code, killed, state, output, late)
+        return Run(tuple(self.tail.records[first:]), code, killed, self.world.decisions, output, late)
 
     def _inject_due(self, now: float, number: int, first: int) -> None:
         if not self._queue:

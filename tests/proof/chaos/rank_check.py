@@ -14,14 +14,10 @@ HARMLESS = ("helper killed", "standby killed", SHM_FULL)
 
 
 def check(outcome: RankOutcome) -> list[str]:
-    if any(side.code is None for side in outcome.sides):
+    if outcome.code is None:
         return ["it did not end in time"]
     found = [*_weights(outcome), *_rounds(outcome), *_processes(outcome)]
-    for side in outcome.sides:
-        alone = outcome._replace(code=side.code, records=side.records, verdict=side.verdict)
-        found += [*_end(alone), *_rungs(alone), *_unexplained(alone)]
-    if len({side.code == 0 for side in outcome.sides}) > 1:
-        found.append(f"the members have ended with {[side.code for side in outcome.sides]}")
+    found += [*_end(outcome), *_rungs(outcome), *_unexplained(outcome)]
     return found + [f"left behind: {one}" for one in outcome.left]
 
 
@@ -80,7 +76,7 @@ def _processes(outcome: RankOutcome) -> Iterator[str]:
     for one in outcome.rounds:
         pids.setdefault((_attempt(outcome, one["mono"]), one["round"]), {})[one["rank"]] = one["pid"]
     written: dict[tuple[int, int], set[int]] = {}
-    for record in (one for side in outcome.sides for one in side.records if one["event"] == "recovering"):
+    for record in (one for one in outcome.records if one["event"] == "recovering"):
         written.setdefault((record["attempt"], record["round"]), set()).update(record["ranks"])
     attempts = [record["attempt"] for record in outcome.records if record["event"] in STARTS]
     for (attempt, before), (same, after) in pairwise(sorted(pids)):

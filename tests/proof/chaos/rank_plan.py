@@ -52,11 +52,6 @@ class RankJob(NamedTuple):
     def name(self) -> str:
         return f"{self.seed}:{self.number}"
 
-    @property
-    def local(self) -> int:
-        """How many ranks each ftrun starts."""
-        return self.ranks // self.members
-
     def plan(self) -> Record:
         """As the training gets it."""
         names = ("steps", "pace", "keep_every", "save_every", "same", "swallows", "workers")
@@ -64,18 +59,9 @@ class RankJob(NamedTuple):
         return given | {"faults": [fault._asdict() for fault in self.inner]}
 
 
-class Side(NamedTuple):
-    """How one ftrun has ended."""
-
-    code: int | None
-    records: tuple[Record, ...]
-    verdict: Record | None
-
-
 class RankOutcome(NamedTuple):
     """`code`: as in a shell; None: it did not end in time.  `struck`: the faults that happened, with `kind`; `steps`,
-    `rounds`: what the training wrote; `final`: the values of the ranks at the end; `left`: processes and folders;
-    `others`: of the further ftruns of a group."""
+    `rounds`: what the training wrote; `final`: the values of the ranks at the end; `left`: processes and folders."""
 
     job: RankJob
     code: int | None
@@ -88,11 +74,6 @@ class RankOutcome(NamedTuple):
     left: tuple[str, ...] = ()
     stderr: str = ""
     seconds: float = 0.0
-    others: tuple[Side, ...] = ()
-
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        return Side(self.code, self.records, self.verdict), *self.others
 
 
 AT_A_STEP = (
@@ -115,12 +96,10 @@ HELPERS = (
 MOMENTS = ("first_beat", "progress", "recovering", "recovering", "rank_spawned", "rank_exited", "recovered", "restart")
 
 
-def job(seed: int, index: int, members: int = 1) -> RankJob:
-    """`members`: of a group, with two ranks each."""
+def job(seed: int, index: int) -> RankJob:
     chance = random.Random(f"ranks:{seed}:{index}")
     ranks, steps, restarts = chance.randint(2, 4), chance.randint(14, 30), chance.randint(2, 3)
-    ranks = ranks if members == 1 else 2 * members
-    made = RankJob(
+    return RankJob(
         seed,
         index,
         ranks,
@@ -131,15 +110,11 @@ def job(seed: int, index: int, members: int = 1) -> RankJob:
         chance.random() < 0.5,
         chance.random() < 0.25,
         chance.random() < 0.25,
-        _options(chance, ranks // members, restarts),
+        _options(chance, ranks, restarts),
         restarts,
         _inner(chance, ranks, steps),
         _outer(chance, ranks),
-        members,
     )
-    # What the platform and shared memory do is a matter of one node.
-    ours = tuple(one for one in made.outer if one.kind not in (*PLATFORM, SHM_FULL))
-    return made if members == 1 else made._replace(outer=ours)
 
 
 def _options(chance: random.Random, local: int, restarts: int) -> tuple[tuple[str, str], ...]:

@@ -13,8 +13,7 @@ import uuid
 from pathlib import Path
 
 from proof.chaos.play import Stopped
-from proof.chaos.rank_plan import PLATFORM, SHM_FULL, Outer, RankJob, RankOutcome, Record, Side
-from support.ports import free_port
+from proof.chaos.rank_plan import PLATFORM, SHM_FULL, Outer, RankJob, RankOutcome, Record
 from support.runs import FTRUN, HOUSE, MOUNTS, alive, carrying, children, helpers, words
 
 LOOK = 0.004  # s
@@ -40,7 +39,6 @@ def play(job: RankJob, folder: Path, stop: threading.Event) -> RankOutcome:
 class _Player:
     def __init__(self, job: RankJob, folder: Path, stop: threading.Event) -> None:
         self.job, self.folder, self._stop = job, folder, stop
-        self._port = free_port() if job.members > 1 else 0
         self.mark = f"CHAOS={uuid.uuid4().hex}"
         self.struck: list[Record] = []
         self._queue = list(job.outer)
@@ -52,55 +50,40 @@ class _Player:
 
     def play(self) -> RankOutcome:
         began = time.monotonic()
-        processes = [self._start(member) for member in range(self.job.members)]
-        pids = [process.pid for process in processes]
+        process = self._start()
         try:
-            while any(process.poll() is None for process in processes) and time.monotonic() < began + DEADLINE:
+            while process.poll() is None and time.monotonic() < began + DEADLINE:
                 if self._stop.is_set():
                     raise Stopped
                 if self._cured is not None and time.monotonic() >= self._cured:
                     self._report()
                 elif self._queue and self._cured is None:
-                    self._strike(pids)
+                    self._strike(process.pid)
                 self._continue_done()
                 time.sleep(LOOK if self._queue else 10 * LOOK)
-            ended = all(process.poll() is not None for process in processes)
-            left = self._left(pids) if ended else []
+            code = process.poll()
+            left = self._left(process.pid) if code is not None else []
         finally:
-            self._end(processes)
-        sides = [self._side(member, process.returncode if ended else None) for member, process in enumerate(processes)]
+            self._end(process)
         final = [_read(self.folder / f"final-{rank}") for rank in range(self.job.ranks)]
         return RankOutcome(
             self.job,
-            sides[0].code,
-            sides[0].records,
+            code if code is None or code >= 0 else 128 - code,
+            tuple(self._records()),
             (*self.struck, *_lines(self.folder / "struck")),
             tuple(_lines(self.folder / "steps")),
             tuple(_lines(self.folder / "rounds")),
             tuple(int(one) if one else None for one in final),
-            sides[0].verdict,
+            json.loads(_read(self.folder / "verdict") or "null"),
             tuple(left),
             (_read(self.folder / "output") or ""),
             time.monotonic() - began,
-            tuple(sides[1:]),
         )
 
-    def _side(self, member: int, code: int | None) -> Side:
-        verdict = json.loads(_read(self.folder / f"verdict-{member}") or "null")
-        return Side(code if code is None or code >= 0 else 128 - code, tuple(self._records(member)), verdict)
-
-    def _start(self, member: int) -> "subprocess.Popen[bytes]":
-        run, verdict = (str(self.folder / f"{name}-{member}") for name in ("run", "verdict"))
-        command = [*FTRUN, "--run-dir", run, "--termination-log", verdict]
+    def _start(self) -> "subprocess.Popen[bytes]":
+        command = [*FTRUN, "--run-dir", str(self.folder / "run"), "--termination-log", str(self.folder / "verdict")]
         for name, text in self.job.options:
             command += [f"--{name}={text.format(self.folder)}" if text else f"--{name}"]
-        if self.job.members > 1:
-            (self.folder / "secret").write_text("a secret of this job")
-            (self.folder / "secret").chmod(0o600)
-            group = {"size": self.job.members, "rank": member, "secret-file": self.folder / "secret"}
-            group["endpoint"] = f"127.0.0.1:{self._port}"
-            command += [f"--group-{name}={value}" for name, value in group.items()]
-            command += ["--wait-peer=60s", f"--node-name=node-{member}"]
         if any(fault.kind in PLATFORM for fault in self.job.outer):
             command += ["--reset-file", str(self.folder / "reset.json")]
         command += ["--", sys.executable, WORK, str(self.folder), json.dumps(self.job.plan())]
@@ -119,10 +102,10 @@ class _Player:
                 start_new_session=True,
             )
 
-    def _records(self, member: int = 0) -> list[Record]:
-        return _lines(self.folder / f"run-{member}" / "events.jsonl")
+    def _records(self) -> list[Record]:
+        return _lines(self.folder / "run" / "events.jsonl")
 
-    def _strike(self, ftruns: list[int]) -> None:
+    def _strike(self, ftrun: int) -> None:
         """Inject the next fault from outside, if its moment has come."""
         fault, now = self._queue[0], time.monotonic()
         if self._due is None:
@@ -139,9 +122,9 @@ class _Player:
             self._next()
             return
         if fault.kind == SHM_FULL:
-            _fill(Path(f"/proc/{ftruns[0]}/root/dev/shm/ballast"))
+            _fill(Path(f"/proc/{ftrun}/root/dev/shm/ballast"))
             self.struck.append({"mono": now, "kind": fault.kind})
-        for pid in self._targets(fault, ftruns):
+        for pid in self._targets(fault, ftrun):
             try:
                 os.kill(pid, signal.SIGSTOP if fault.kind == "rank stopped" else signal.SIGKILL)
             except ProcessLookupError:
@@ -175,15 +158,14 @@ class _Player:
         self._queue.pop(0)
         self._due, self._since, self._seen = None, time.monotonic(), len(self._records())
 
-    def _targets(self, fault: Outer, ftruns: list[int]) -> list[int]:
+    def _targets(self, fault: Outer, ftrun: int) -> list[int]:
         """The living processes that this fault is for."""
         ranks = [int(_read(self.folder / f"pid-{rank}") or 0) for rank in range(self.job.ranks)]
         if fault.kind == "helper killed":
-            found = [pid for ftrun in ftruns for _, pid in sorted(helpers(ftrun).items())]
+            found = [pid for _, pid in sorted(helpers(ftrun).items())]
             chosen = found[fault.rank % len(found) :][:1] if found else []
         elif fault.kind == "standby killed":
-            found = [pid for ftrun in ftruns for pid in children(ftrun)]
-            chosen = [pid for pid in found if WORK in words(pid) and pid not in ranks][:1]
+            chosen = [pid for pid in children(ftrun) if WORK in words(pid) and pid not in ranks][:1]
         elif "rank" in fault.kind:
             both = fault.rank, (fault.rank + 1) % self.job.ranks
             chosen = [ranks[rank] for rank in (both if fault.kind == "two ranks killed" else both[:1])]
@@ -192,30 +174,29 @@ class _Player:
             chosen = []
         return [pid for pid in chosen if alive(pid)]
 
-    def _left(self, ftruns: list[int]) -> list[str]:
+    def _left(self, ftrun: int) -> list[str]:
         until = time.monotonic() + DYING
-        while (found := self._found(ftruns)) and time.monotonic() < until:
+        while (found := self._found(ftrun)) and time.monotonic() < until:
             time.sleep(0.05)
         return found
 
-    def _found(self, ftruns: list[int]) -> list[str]:
+    def _found(self, ftrun: int) -> list[str]:
         left = [f"process {pid} {words(pid)[:200]}" for pid in carrying(self.mark)]
-        return left + [str(path) for ftrun in ftruns for path in _beat_folders(ftrun)]
+        return left + [str(path) for path in _beat_folders(ftrun)]
 
-    def _end(self, processes: "list[subprocess.Popen[bytes]]") -> None:
+    def _end(self, process: "subprocess.Popen[bytes]") -> None:
         until = time.monotonic() + DYING
         while time.monotonic() < until:
-            living = [one.pid for one in processes if one.poll() is None] + carrying(self.mark)
+            living = ([process.pid] if process.poll() is None else []) + carrying(self.mark)
             if not living:
                 break
             for pid in living:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
-        for process in processes:
-            process.wait()
-            for path in _beat_folders(process.pid):
-                shutil.rmtree(path, ignore_errors=True)
+        process.wait()
+        for path in _beat_folders(process.pid):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _beat_folders(ftrun: int) -> list[Path]:

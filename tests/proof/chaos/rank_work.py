@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "supervisor"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests"))
 
 import ftrun_hooks as ft
-from ftrun.workload.together import Together
+from ftrun.workload.ranks import Together
 from proof.chaos.rank_numbers import addend, first_value, next_value
 
 FOLDER, PLAN = Path(sys.argv[1]), json.loads(sys.argv[2])

@@ -9,31 +9,31 @@ from pathlib import Path
 
 import pytest
 
-from proof.chaos.__main__ import Chaos, report, seconds
-from proof.chaos.world import refusal
+from proof.chaos import coordinator_chaos, group_chaos, plain_chaos, rank_chaos
+from proof.chaos.__main__ import seconds
+from proof.chaos.series import Form, report, run
 
+FORMS = (plain_chaos.FORM, rank_chaos.FORM, group_chaos.FORM, coordinator_chaos.FORM)
 SHORT_SEED, SHORT = 1, 10.0  # s
 
 
-@pytest.fixture(autouse=True)
-def _need_a_world() -> None:
-    if why := refusal():
+def finds_nothing(form: Form, seed: int, lasting: float, folder: Path) -> None:
+    if why := form.refusal():
         pytest.skip(why)
-
-
-def run(seed: int, lasting: float, folder: Path) -> None:
-    chaos = Chaos(seed, lasting, 2, folder)
-    results = chaos.run()
-    failed = "\n".join(report(result, folder) for result in results if result.wrong)
+    results, _ = run(form, seed, lasting, 2, folder)
+    failed = "\n".join(report(form, result, folder) for result in results if result.wrong)
     assert results
     assert not failed, failed
 
 
 def test_short_chaos_finds_no_violation(tmp_path: Path) -> None:
-    run(SHORT_SEED, SHORT, tmp_path)
+    finds_nothing(plain_chaos.FORM, SHORT_SEED, SHORT, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_long_chaos_finds_no_violation(tmp_path: Path) -> None:
-    run(random.SystemRandom().randrange(1, 10**6), seconds(os.environ.get("FTRUN_CHAOS", "2m")), tmp_path)
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.options or "one ftrun")
+def test_long_chaos_finds_no_violation(form: Form, tmp_path: Path) -> None:
+    finds_nothing(
+        form, random.SystemRandom().randrange(1, 10**6), seconds(os.environ.get("FTRUN_CHAOS", "1m")), tmp_path
+    )

@@ -1,18 +1,12 @@
 """The check finds two epochs at work around a coordinator that is replaced or suspended; a short chaos finds none."""
 
-import threading
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from proof.chaos import coordinator_plan, group_chaos, group_faults, rank_chaos
+from proof.chaos import coordinator_plan
 from proof.chaos.coordinator_plan import FOR_GOOD, KINDS, SHAPES, job
 from proof.chaos.group_check import check
 from proof.chaos.group_plan import LINK_CUT, MACHINE_LOST, REPLACED, GroupOutcome
 from proof.chaos.test_chaos_groups import RECORDS, begun, lines, order, outcome, run, struck
-from proof.chaos.world import refusal
-from support import hosts
 
 SUSPENDED = "container stopped"
 
@@ -73,18 +67,3 @@ def test_a_job_follows_from_seed_and_index() -> None:
         assert goes_on or not one.has(0, [MACHINE_LOST])
         assert goes_on or all(each.back for each in one.outer if each.fault.kind in FOR_GOOD)
     assert coordinator_plan.job(7, 1) != coordinator_plan.job(8, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(0)
-def test_a_chaos_of_lost_coordinators_finds_no_violation(tmp_path: Path) -> None:
-    if why := refusal() or hosts.refusal() or group_faults.refusal():
-        pytest.skip(why)
-
-    def play_one(index: int, stop: threading.Event) -> group_chaos.GroupResult | None:
-        return group_chaos.one(1, index, tmp_path, stop, coordinator=True)
-
-    results = rank_chaos.side_by_side(play_one, 30.0, 3)
-    failed = "\n".join(group_chaos.report(result, tmp_path) for result in results if result.wrong)
-    assert results
-    assert not failed, failed

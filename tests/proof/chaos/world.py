@@ -13,13 +13,13 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from proof.chaos.plan import Job
 from support.device.nvml import FakeNvml
-from support.runs import FTRUN, HOUSE, alive, carrying, state_of
+from support.runs import HOUSE, alive, carrying, state_of
 
 CGROUPS = Path("/sys/fs/cgroup")
 KINDS = ("pids", "freezer")
@@ -57,7 +57,7 @@ def refusal() -> str | None:
 class World:
     """To be closed, whatever happened in it."""
 
-    program: Sequence[str] = FTRUN
+    program = (sys.executable, str(Path(__file__).with_name("kept_decisions.py")))
     devices = 1
 
     def __init__(self, job: Job, folder: Path) -> None:
@@ -163,11 +163,21 @@ class World:
     def environment(self) -> dict[str, str]:
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("FTRUN_", "MA_", "SLURM_", "PYTHON"))}
         plain |= {"TMPDIR": str(self.folder)} | dict([self.mark.split("=")])
+        plain["CHAOS_DECISIONS"] = str(self._decisions(len(self.started)))
         if self.job.place == "devices":
             plain |= self.driver.environment()
         if self.job.place == "moving clock":
             plain |= {"LD_PRELOAD": str(self.folder / "clock.so"), "CHAOS_CLOCK": str(self.folder / "clock")}
         return plain
+
+    def _decisions(self, number: int) -> Path:
+        return self.folder / f"decisions-{number}"
+
+    @property
+    def decisions(self) -> bytes:
+        """What PID 1 of the newest ftrun decided on, as kept_decisions.py writes it."""
+        path = self._decisions(len(self.started) - 1)
+        return path.read_bytes() if path.exists() else b""
 
     @functools.cached_property
     def driver(self) -> FakeNvml:

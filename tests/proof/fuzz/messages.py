@@ -18,10 +18,10 @@ from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job, Running
 from ftrun.core.machine.values import Attempt, Ledger
 from ftrun.core.ranks import table
-from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
+from ftrun.helpers.messenger.coordinator_link import CoordinatorLink, sender
+from ftrun.helpers.messenger.known_lives import KnownLives
 from ftrun.helpers.messenger.member_link import MemberLink
 from ftrun.helpers.messenger.operator_channel import OperatorChannel
-from ftrun.helpers.messenger.peer import sender
 from ftrun.host.helpers import Helpers, Line
 from ftrun.host.output_pipes import OutputPipes, RankOutput
 from ftrun.host.tree import Tree
@@ -30,7 +30,7 @@ from ftrun.messages import group_view, group_waits, messenger, operator, peers, 
 from ftrun.messages.codec import Malformed
 from ftrun.pid1.clients.base import Context
 from ftrun.pid1.clients.registry import TABLE, Clients
-from ftrun.pid1.rank_channel import RankChannel
+from ftrun.pid1.rank_recovery import RankChannel
 from proof.fuzz.kit import NOW, Quiet, folder, one_line, pieces, policy
 
 
@@ -130,7 +130,7 @@ def member(content: bytes) -> None:
 
 @cache
 def _member() -> MemberLink:
-    return MemberLink(ADDRESS._replace(rank=1), str(folder("beats")), Quiet(messenger.EVENTS))
+    return MemberLink(ADDRESS._replace(rank=1), str(folder("beats")), Quiet(messenger.EVENTS), KnownLives(True))
 
 
 class UnstartedHelpers(Helpers):
@@ -207,7 +207,7 @@ def rank_packets(content: bytes) -> None:
             for packet in (ranks.FROM_RANK.dump(ranks.Hello(local_rank, 1)), *packets):
                 with contextlib.suppress(OSError):  # too large for a packet
                     peer.send(packet, socket.MSG_DONTWAIT)
-        members = tuple(table.Member(number, number) for number in range(2))
+        members = tuple(table.RankMember(number, number) for number in range(2))
         held = Job(Running(Attempt(1, 1, NOW - 5, rounds=table.Rounds(members)), deadline=NOW + 5))
         for report in channel.receive(None):
             held, effects = decide(held, ev.RankReported(NOW, report), policy())

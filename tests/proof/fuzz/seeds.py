@@ -161,26 +161,26 @@ RANK_FAULT: Final = healing.RankFault(0, 0, "reset.json", "unknown", "fault")
 DEVICE: Final = probe.Device(
     "ascend", "npu0", 0, "910", 5, 1, 70, memory_used=5, memory_total=9, pids=(1,), visible="0"
 )
-STORED: Final = state_store.Fault("n", "npu0", "80C98002", "minor", 1.5, "boot", 2.5)
-SCHEDULED: Final = state_store.Schedule("k", 1, "n", 1.5, 7, None, True, False)
-STORED_VERDICT: Final = state_store.Verdict(1, "node-fault", 197, "n", None, "w", 1, "2026-01-01T00:00:00Z")
+STORED: Final = state_store.StoredFault("n", "npu0", "80C98002", "minor", 1.5, "boot", 2.5)
+SCHEDULED: Final = state_store.StoredSchedule("k", 1, "n", 1.5, 7, None, True, False)
+STORED_VERDICT: Final = state_store.SharedVerdict(1, "node-fault", 197, "n", None, "w", 1, "2026-01-01T00:00:00Z")
 SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "line_writer": (PROBLEMS, (Problem("w"),)),
-    "mirror": (output.MIRROR_EVENTS, (output.Done(read="-"), output.Refused("w"))),
+    "mirror": (output.MIRROR_EVENTS, (output.MirrorDone(read="-"), output.MirrorRefused("w"))),
     "messenger": (
         messenger.EVENTS,
         (
             messenger.OperatorRequest("1", "pause", "root", 5.0, 2000.0),
             messenger.OperatorRequest("1", "restart", "root", None, 2000.0),
-            messenger.Ordered(GroupOrder(3, "run", "go")),
-            messenger.Ordered(GroupOrder(3, "run", "go", world=World("a", 4000, ((2, 8),)))),
-            messenger.Ordered(GroupOrder(3, "end", "over", end=GroupEnd(195, "hang-limit", "w"))),
+            messenger.ChangedOrder(GroupOrder(3, "run", "go")),
+            messenger.ChangedOrder(GroupOrder(3, "run", "go", world=World("a", 4000, ((2, 8),)))),
+            messenger.ChangedOrder(GroupOrder(3, "end", "over", end=GroupEnd(195, "hang-limit", "w"))),
             messenger.Contact(1.0),
             messenger.Tenure(1.0),
             messenger.RankZeroSilent("w"),
-            messenger.Refused("w", True),
+            messenger.NodeRefused("w", True),
             messenger.GroupNote("w"),
-            messenger.MemberLost(1, "n", "w", LossWait((1,), 1, 5.0, "go on", 2)),
+            messenger.LostMember(1, "n", "w", LossWait((1,), 1, 5.0, "go on", 2)),
             messenger.Straggler(5, 2.0, 1.0, 60.0, 1, "n", "d", 1.9),
             messenger.FoundImports("{}"),
             messenger.LeaveConfirmed(),
@@ -190,11 +190,11 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
         activity.WATCHER_EVENTS,
         (activity.Saved("/c/1", 999.0, True), activity.AllSent(), Ready(), Problem("w")),
     ),
-    "output": (output.OUTPUT_EVENTS, (output.Tail(("a",)), output.Broken(1))),
+    "output": (output.OUTPUT_EVENTS, (output.LastLines(("a",)), output.Broken(1))),
     "state_store": (
         state_store.EVENTS,
         (
-            state_store.History((STORED,), (SCHEDULED,)),
+            state_store.StoredHistory((STORED,), (SCHEDULED,)),
             state_store.StoredImports('{"modules": ["torch"], "command": ["python", "train.py"]}'),
             state_store.Shared(STORED_VERDICT),
             state_store.VerdictStored(None),
@@ -398,7 +398,7 @@ def _process(syscall: str, *more: str) -> str:
     return "\0".join([*found, "RANK=1", *more, "\5\0\0\0\1\0\0\0" if not more else ""][: 9 + len(more)])
 
 
-HELLO: Final = peers.Hello("0.1.0", "", 4, 1, "life", "node")
+HELLO: Final = peers.MemberHello("0.1.0", "", 4, 1, "life", "node")
 MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
     "config": lambda: [TOML, "[phase]\n", "hang-timeout = 5\n"],
     "options": lambda: [
@@ -435,11 +435,11 @@ MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
     "history": lambda: [json.dumps({"schema": 1, "faults": [FAULT], "schedules": [SCHEDULE], "more": [1]})],
     "verdict": lambda: [json.dumps(VERDICT)],
     "control": lambda: [
-        operator.dump_request(operator.Request("7", "pause", "root", 60.0, 5.0)),
-        operator.dump_reply(operator.Reply("7", True, "it does"), version="1"),
+        operator.dump_request(operator.ControlRequest("7", "pause", "root", 60.0, 5.0)),
+        operator.dump_reply(operator.ControlReply("7", True, "it does"), version="1"),
     ],
     "channel": lambda: [
-        b"\0" + operator.dump_request(operator.Request("7", verb, "root")) for verb in ("ping", "stop")
+        b"\0" + operator.dump_request(operator.ControlRequest("7", verb, "root")) for verb in ("ping", "stop")
     ],
     "peers": _messages,
     "waits": lambda: [b"\0".join(group_waits.dump(found) for found in _waits())],

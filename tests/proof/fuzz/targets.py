@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ftctl.timeline import html
+from ftrun import platforms
 from ftrun.config import annotations, option_table, option_values
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
@@ -32,8 +33,7 @@ from ftrun.host.console import Console
 from ftrun.messages import healing, helpers, state, state_store
 from ftrun.messages.codec import Malformed
 from ftrun.pid1 import phases
-from ftrun.platforms import table as platforms
-from ftrun.platforms.base import Surroundings
+from ftrun.platforms import Surroundings
 from ftrun.records import beatfile, run_snapshot, summary
 from ftrun.records import history as past
 from ftrun_hooks import layout as at

@@ -22,10 +22,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from proof.hangs.hanging import BUSY, CELLS, HANGS, MOMENTS, SHAPES, Found, find
+from proof.hangs.hanging import CELLS, HANGS, MOMENTS, SHAPES, Found, find
 from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import Met, meet
-from proof.hangs.others import KIND_NAMES, Seen, see
 from proof.hangs.schedule import Job, run_all
 from proof.hangs.sections import publish
 from proof.hangs.server import serving
@@ -33,7 +32,7 @@ from proof.hangs.server import serving
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["hangs", "healthy", "others", []], help="[all]")
+    parser.add_argument("what", nargs="*", choices=["hangs", "healthy", []], help="[all]")
     parser.add_argument("--repeats", type=int, default=50, metavar="N", help="of each healthy row [%(default)s]")
     parser.add_argument("--hang-repeats", type=int, default=1, metavar="N", help="of each hang [%(default)s]")
     parser.add_argument("--seconds", type=float, default=75.0, metavar="S", help="that a wait takes [%(default)s]")
@@ -59,7 +58,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hangs-") as folder, serving() as ports, given.out.open("a") as out:
         numbers = itertools.count()
 
-        def measured(what: str, one: Callable[[Path], Met | Found | Seen]) -> Callable[[], None]:
+        def measured(what: str, one: Callable[[Path], Met | Found]) -> Callable[[], None]:
             def do() -> None:
                 result = one(Path(folder) / str(next(numbers)))._asdict()
                 text = json.dumps({"what": what, "load": round(os.getloadavg()[0], 1)} | result, ensure_ascii=False)
@@ -86,11 +85,6 @@ def main() -> int:
                 for number, row in itertools.product(range(given.repeats), rows):
                     moment = row.moments[number % len(row.moments)]
                     yield Job(row.cores, measured("healthy", partial(meet, row, moment, given.seconds, ports)))
-
-            if "others" in given.what or not given.what:
-                for kind in KIND_NAMES:
-                    job = measured("others", partial(see, kind, given.patience))
-                    yield Job(BUSY.get(kind, 0.1), job)
 
         run_all(jobs(), given.at_once, given.cores, given.pause, stop)
     print(f"{len(failed)} runs failed")

@@ -24,7 +24,6 @@ from proof.hangs.hanging import (
 )
 from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import UNENDED
-from proof.hangs.others import section
 from proof.hangs.rows import MOMENTS as HEALTHY_MOMENTS
 from support.measured import RESULTS, Measured, save
 
@@ -61,11 +60,9 @@ def publish(runs: Sequence[Run], add: bool = False) -> list[Path]:
     counted beside those that are published, which are not among `runs`."""
     hangs = [run for run in runs if run["what"] == "hang" and not run["wrong"].startswith(UNBEGUN)]
     healthy = [run for run in runs if run["what"] == "healthy" and not run["wrong"].startswith(UNENDED)]
-    others = [run for run in runs if run["what"] == "others"]
     measured = {run["shape"] for run in hangs}
     made = [_hangs(number, shape, hangs) for number, shape in enumerate(SHAPES) if shape in measured]
     made += [_healthy(healthy, _published(HEALTHY) if add else {})] if healthy else []
-    made += [section(others)] if others else []
     return [save(PAGE, one) for one in made]
 
 

@@ -1,195 +1,309 @@
-"""Simulate groups of up to 100,000 members, with messengers in a star and in a tree: `bin/prove scale`.
+"""A group of 10,000 real connections: `bin/prove scale [MEMBERS]...`.
 
-Rank 0 runs the real coordinator (`core/group`); what is between it and the members is `relay.py`, a plan (ADR 35); the
-network and the processors are a model (`model.py`).  Every run has a seed and is the same on every machine."""
+Member 0's messenger is the real one.  Each other member is a TCP connection with CURVE of its own, and a few processes
+drive them: they connect, report, send heartbeats, and answer each order with a report.  The heartbeats of a member
+begin after the first reply to it, as a real member waits for the connection before it sends anything.
+"""
 
 import argparse
+import json
+import os
 import resource
+import socket as sockets
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from typing import Final
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Self
 
-from proof.scale import page
-from proof.scale.fleet import Fleet, Node
-from proof.scale.model import RACK_SIZE, Network, Simulation
-from proof.scale.outcome import FAN, Case, Outcome
-from support.measured import save
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / part) for part in ("supervisor", "hooks", "tests")]
 
-LIMIT: Final = 900.0  # s of simulated time until a run counts as stuck
+import zmq  # noqa: E402
 
+from ftrun import __version__  # noqa: E402
+from ftrun.core.group.messages import Report, State  # noqa: E402
+from ftrun.helpers.messenger.member_link import REPLY_TIMEOUT  # noqa: E402
+from ftrun.helpers.messenger.transport import secure  # noqa: E402
+from ftrun.messages import group_view, peers  # noqa: E402
+from ftrun.messages.codec import EXACT  # noqa: E402
+from proof.scale.failures import failures  # noqa: E402
+from support.helper_process import HelperProcess  # noqa: E402
+from support.measured import Measured, save  # noqa: E402
 
-def started(size: int, fan: int, network: Network, seed: int) -> Fleet:
-    fleet = Fleet(Simulation(network, seed), size, fan)
-    fleet.begin()
-    wait_until(fleet, lambda: count(fleet, "run", 1) == size)
-    settle(fleet, 1.0)
-    for node in fleet.nodes:
-        node.received_bytes = node.sent_bytes = 0
-    return fleet
-
-
-def settle(fleet: Fleet, seconds: float) -> None:
-    """Let the reports of this moment arrive."""
-    end = fleet.simulation.now + seconds
-    fleet.simulation.at(end, lambda: None)
-    fleet.simulation.run(lambda: fleet.simulation.now >= end, seconds + 1.0)
-
-
-def wait_until(fleet: Fleet, condition: Callable[[], bool]) -> None:
-    if not fleet.simulation.run(condition, LIMIT):
-        raise AssertionError(f"the group is stuck in {fleet.coordinator.phase}: {fleet.coordinator.order}")
-
-
-def count(fleet: Fleet, what: str, epoch: int) -> int:
-    return len(fleet.moments.get((what, epoch), ()))
-
-
-def recovered(fleet: Fleet, began: float, lost: float = 0.0) -> Outcome:
-    """Wait until all members run the second epoch.  `lost`: seconds that the fault itself takes, which do not count."""
-    size = len(fleet.nodes)
-    wait_until(fleet, lambda: count(fleet, "run", 2) >= size)
-    fence = max(fleet.moments.get(("stop", 1), [began])) - began
-    total = max(fleet.moments["run", 2]) - began
-    return Outcome(fence, max(0.0, total - max(fence, lost)), fleet.coordinator.epoch, *burden(fleet))
-
-
-def undisturbed(fleet: Fleet, began: float, ready: Callable[[], bool]) -> Outcome:
-    """Wait until the tree is whole again; `barrier` is that time, and no epoch may have begun."""
-    wait_until(fleet, ready)
-    whole = fleet.simulation.now - began
-    settle(fleet, 30.0)
-    return Outcome(0.0, whole, fleet.coordinator.epoch, *burden(fleet))
-
-
-def burden(fleet: Fleet) -> tuple[float, int, int]:
-    busiest = max(fleet.nodes, key=lambda node: node.received_bytes + node.sent_bytes)
-    children = max(len(node.children) for node in fleet.nodes)
-    return (busiest.received_bytes + busiest.sent_bytes) / 1024, children, fleet.depth
-
-
-# --- the faults -----------------------------------------------------------------------------------------------------
-
-
-def one_command(fleet: Fleet) -> Outcome:
-    began = fleet.simulation.now
-    fleet.nodes[-1].fail("CUDA error")
-    return recovered(fleet, began)
-
-
-def rack(fleet: Fleet) -> Outcome:
-    began = fleet.simulation.now
-    first = len(fleet.nodes) // 2 // RACK_SIZE * RACK_SIZE
-    for node in fleet.nodes[first : first + RACK_SIZE]:
-        node.fail("CUDA error")
-    return recovered(fleet, began)
-
-
-def inner(fleet: Fleet) -> Node:
-    """A relay directly below rank 0, whose loss concerns the most members."""
-    return next(node for node in reversed(fleet.root.children) if node.children)
-
-
-def inner_messenger(fleet: Fleet) -> Outcome:
-    node, began = inner(fleet), fleet.simulation.now
-    fleet.kill_messenger(node)
-    return undisturbed(fleet, began, lambda: len(node.relay.members) == node.relay.size)
-
-
-def inner_messenger_in_restart(fleet: Fleet) -> Outcome:
-    began = fleet.simulation.now
-    fleet.nodes[-1].fail("CUDA error")
-    fleet.kill_messenger(inner(fleet))
-    return recovered(fleet, began)
-
-
-def inner_container(fleet: Fleet, gone: float = 20.0) -> Outcome:
-    node, began = inner(fleet), fleet.simulation.now
-    fleet.kill_container(node)
-    fleet.simulation.at(began + gone, fleet.replace, node)
-    return recovered(fleet, began, gone)
-
-
-def power_zone(fleet: Fleet, gone: float = 60.0) -> Outcome:
-    """A tenth of all members, from the leaves, whose containers come back after a minute."""
-    began = fleet.simulation.now
-    leaves = [node for node in fleet.nodes if not node.children]
-    zone = leaves[-len(fleet.nodes) // 10 :]
-    for node in zone:
-        fleet.kill_container(node)
-        fleet.simulation.at(began + gone, fleet.replace, node)
-    return recovered(fleet, began, gone)
-
-
-def switch(fleet: Fleet, lasting: float = 30.0) -> Outcome:
-    """A pod without its uplink; nothing else fails."""
-    began = fleet.simulation.now
-    fleet.simulation.cut.add(1)
-    fleet.simulation.at(began + lasting, fleet.simulation.cut.clear)
-    found = undisturbed(fleet, began, lambda: not fleet.simulation.cut)
-    return found._replace(barrier=found.barrier - lasting)
-
-
-def switch_in_restart(fleet: Fleet, lasting: float = 30.0) -> Outcome:
-    began = fleet.simulation.now
-    fleet.simulation.cut.add(1)
-    fleet.simulation.at(began + lasting, fleet.simulation.cut.clear)
-    fleet.nodes[-1].fail("CUDA error")
-    return recovered(fleet, began, lasting)
-
-
-CASES: Final = (
-    Case("the command of one member fails", one_command, 2),
-    Case("32 members of a rack fail at once", rack, 2),
-    Case("one node in a hundred is 50 times slower, and a command fails", one_command, 2, Network(slow=0.01)),
-    Case("1 % of the segments are lost, and a command fails", one_command, 2, Network(loss=0.01)),
-    Case("a messenger directly below rank 0 dies", inner_messenger, 1),
-    Case("the same while all members restart", inner_messenger_in_restart, 2),
-    Case("the container of such a messenger is lost for 20 s", inner_container, 2),
-    Case("a tenth of all members loses power for 60 s", power_zone, 2),
-    Case("a switch cuts off 1,024 members for 30 s", switch, 1),
-    Case("the same, and meanwhile a command fails", switch_in_restart, 2),
+SIZES: Final = (65, 1_000, 10_000)
+EACH: Final = 2_500  # members of a process
+AT_ONCE: Final = 64  # of them, that connect at the same time: the two ends share the cores of one machine
+WAIT: Final = 3_600.0  # s that member 0 waits for the others; reached only if something is broken
+REST: Final = 10.0  # s
+TICK: Final = os.sysconf("SC_CLK_TCK")
+BESIDE: Final = 256  # descriptors of a driver beside its connections
+BEFORE: Final = (
+    "The messenger of member 0, and members of which each is a TCP connection of its own with authentication and "
+    "encryption, all on this machine, which works for both ends; 256 "
+    "connect at the same time. *Up* is "
+    "the time until each member has had the first reply; *latest reply*, how long one member waited for it at most. "
+    "*Stop* is the time from member 0's failure until the last member has the order to stop, which each answers at "
+    "once, and *again*, from then until all have the order to start, for which all answers are needed. The heartbeats "
+    "of a member begin after its first reply. *At rest* is the CPU use of the messenger with the heartbeats of all.",
+    "In a tree of messengers none has more than 65 connections, whatever the size, so the first row is what each of "
+    "its messengers needs; the code that would merge reports is not part of ftrun.",
+)
+HEAD: Final = (
+    "members",
+    "up",
+    "its CPU",
+    "latest reply",
+    "stop",
+    "again",
+    "at rest, % of a core",
+    "messenger, MiB",
+    "descriptors",
 )
 
 
-def run(case: Case, size: int, fan: int, seed: int) -> Outcome:
-    found = case.play(started(size, fan, case.network, seed))
-    if found.epochs != case.epochs:
-        raise AssertionError(f"{case.name}: {found.epochs} epochs began, not {case.epochs}")
-    return found
+class Driver:
+    """In a process of its own: the members from `first` to before `last`."""
+
+    def __init__(self, place: peers.MemberAddress, first: int, last: int) -> None:
+        self._place, self._first = place, first
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._context.max_sockets = last - first + 64
+        self._ranks = range(first, last)
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self._poller = zmq.Poller()
+        self._rank_of: dict[zmq.Socket[bytes], int] = {}
+        self._hellos = [
+            peers.dump(peers.MemberHello(__version__, "job", place.size, rank, f"l{rank}", "n")) for rank in self._ranks
+        ]
+        self._reports = [b""] * len(self._ranks)
+        self._seq = 1
+        self._asked: dict[int, float] = {}  # when the first message of a member was sent
+        self._replied: set[int] = set()
+        self._at: dict[tuple[str, int], set[int]] = {}  # by order: who has it
+        self.latest = 0.0
+
+    def connect(self) -> float:
+        """All of them, a few at a time.  The time of the last first reply."""
+        return self.follow("wait", 0, None)
+
+    def _connect(self) -> None:
+        """One more member."""
+        rank = self._first + len(self._sockets)
+        socket = self._context.socket(zmq.DEALER)
+        socket.linger = 0
+        secure(socket, self._place, False)
+        socket.connect(f"tcp://{self._place.endpoint}")
+        self._sockets.append(socket)
+        self._rank_of[socket] = rank
+        self._poller.register(socket, zmq.POLLIN)
+        self._asked[rank] = time.monotonic()
+        self._report(rank, "ready", 0)
+        self._beat(rank)  # sent with the end of the handshake
+
+    def _report(self, rank: int, state: State, epoch: int) -> None:
+        """From now on the member reports that."""
+        report = Report(rank, f"l{rank}", self._seq, "n", "b", epoch, state)
+        self._reports[rank - self._first] = peers.dump(report)
+
+    def _beat(self, rank: int) -> None:
+        number = rank - self._first
+        pulse = b'{"rank": %d, "step": 5, "age": 0.25}' % rank
+        stamp = peers.dump_time(time.monotonic())
+        self._sockets[number].send_multipart([self._hellos[number], self._reports[number], pulse, stamp])
+
+    def follow(self, what: str, epoch: int, answer: State | None, seconds: float = 0.0) -> float:
+        """Heartbeats until all have that order, or without one for so many seconds.  The time of the last one.  Each
+        member reports `answer` as soon as it has the order."""
+        self._seq += 1
+        have = self._at.setdefault((what, epoch), set())
+        began = time.monotonic()
+        last, sent = began, 0
+        while len(have) < len(self._ranks) if what else time.monotonic() < began + seconds:
+            while len(self._sockets) < min(len(self._ranks), len(self._replied) + AT_ONCE):
+                self._connect()
+            for socket, _ in self._poller.poll(50):
+                last = self._receive(socket, what, epoch, answer, last)
+            # The heartbeats are spread evenly over the period.
+            due = (time.monotonic() - began) / peers.period(self._place.size) * len(self._ranks)
+            while sent < due:
+                rank = self._first + sent % len(self._ranks)
+                sent += 1
+                if rank in self._replied:
+                    self._beat(rank)
+        return last
+
+    def _receive(self, socket: "zmq.Socket[bytes]", what: str, epoch: int, answer: State | None, last: float) -> float:
+        rank = self._rank_of[socket]
+        while True:
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return last
+            if frames[0] in group_view.KINDS:
+                continue  # about the view of the group, and about what its members wait for
+            assert frames[0] == peers.ORDER, frames
+            if rank not in self._replied:
+                self._replied.add(rank)
+                self.latest = max(self.latest, time.monotonic() - self._asked[rank])
+            order = json.loads(frames[1])
+            have = self._at.setdefault((order["what"], order["epoch"]), set())
+            if rank not in have:
+                have.add(rank)
+                if (order["what"], order["epoch"]) == (what, epoch):
+                    last = time.monotonic()
+                    if answer is not None:
+                        self._report(rank, answer, epoch)
+                        self._beat(rank)
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
 
 
-def main() -> int:
+def drive(place: peers.MemberAddress, first: int, last: int) -> None:
+    """Each line of stdin is a request; the reply is one line with the time of the last order."""
+    driver = Driver(place, first, last)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["what"] == "connect":
+            at = driver.connect()
+        else:
+            at = driver.follow(request["what"], request["epoch"], request["answer"], request["seconds"])
+        print(json.dumps({"at": at, "latest": driver.latest}), flush=True)
+    driver.close()
+
+
+class Drivers:
+    """The processes that drive the members.  A context manager: they end with it."""
+
+    def __init__(self, place: peers.MemberAddress) -> None:
+        bounds = [*range(1, place.size, EACH), place.size]
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--drive", json.dumps(place._asdict()), str(first), str(last)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for first, last in pairwise(bounds)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def begin(self, what: str, epoch: int = 0, answer: State | None = None, seconds: float = 0.0) -> None:
+        for process in self._processes:
+            assert process.stdin is not None
+            request = {"what": what, "epoch": epoch, "answer": answer, "seconds": seconds}
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+
+    def finish(self, messenger: HelperProcess) -> tuple[float, float]:
+        """When the last member had the order, and how long a first reply took at most."""
+        found: list[dict[str, Any]] = []
+        for process in self._processes:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, f"a driver ended with {process.wait()}; the messenger: {messenger.problems}"
+            messenger.read(0.0)
+            found.append(json.loads(line))
+        return max(one["at"] for one in found), max(one["latest"] for one in found)
+
+
+class Own:
+    """Member 0's own reports, as its PID 1 gives them to its messenger."""
+
+    def __init__(self, messenger: HelperProcess) -> None:
+        self._messenger, self._seq = messenger, 0
+
+    def say(self, state: State, epoch: int) -> None:
+        self._seq += 1
+        self._messenger.ask(ask="report", report=EXACT.plain(Report(0, "l0", self._seq, "n0", "b", epoch, state)))
+        self._messenger.read(0.0)
+
+
+def used(messenger: HelperProcess) -> float:
+    fields = Path(f"/proc/{messenger.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+def measure(size: int) -> tuple[str, ...]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ftrun-bench-")))
+        (folder / "events.jsonl").touch()
+        (folder / "secret").write_text("a secret of more than sixteen bytes")
+        with sockets.socket() as at:
+            at.bind(("127.0.0.1", 0))
+            port = at.getsockname()[1]
+        where = f"127.0.0.1:{port}"
+        place = peers.MemberAddress(
+            size, 0, where, str(folder / "secret"), WAIT, 10, 300, "job", "l0", "n0", "b", silence=WAIT
+        )
+        messenger = stack.enter_context(
+            HelperProcess("messenger", str(folder), str(folder), json.dumps(place._asdict()))
+        )
+        own, drivers = Own(messenger), stack.enter_context(Drivers(place))
+        began, spent = time.monotonic(), used(messenger)
+        drivers.begin("connect")
+        at_, latest = drivers.finish(messenger)
+        up, cpu = at_ - began, used(messenger) - spent
+        own.say("ready", 0)
+        drivers.begin("run", 1, "running")
+        drivers.finish(messenger)
+        own.say("running", 1)
+        drivers.begin("", seconds=REST)
+        spent, began = used(messenger), time.monotonic()
+        drivers.finish(messenger)
+        share = (used(messenger) - spent) / (time.monotonic() - began)
+        began = time.monotonic()
+        drivers.begin("stop", 1, "ready")
+        own.say("stopping", 1)
+        stopped, _ = drivers.finish(messenger)
+        own.say("ready", 1)
+        drivers.begin("run", 2, "running")
+        again, _ = drivers.finish(messenger)
+        pid = messenger.process.pid
+        status = Path(f"/proc/{pid}/status").read_text().split()
+        resident = int(status[status.index("VmRSS:") + 1]) / 1024
+        descriptors = len(os.listdir(f"/proc/{pid}/fd"))
+        print(f"problems of the messenger: {messenger.problems}")
+    times = f"{up:.1f} s", f"{cpu:.1f} s", f"{latest:.2f} s", f"{stopped - began:.2f} s", f"{again - stopped:.2f} s"
+    return f"{size:,}", *times, f"{share:.1%}", f"{resident:.0f}", f"{descriptors:,}"
+
+
+def main() -> None:
     parser = argparse.ArgumentParser("bin/prove scale", description=__doc__)
-    parser.add_argument("--size", type=int, default=100_000, help="of the largest group [%(default)s]")
-    parser.add_argument("--seed", type=int, default=1, help="[%(default)s]")
+    parser.add_argument("sizes", type=int, nargs="*", metavar="MEMBERS", help=f"[{SIZES}]")
     parser.add_argument("--dry", action="store_true", help="publish nothing")
+    parser.add_argument("--drive", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    rows, found = [], []
-    for size, fan in shapes(given.size):
-        rows.append((size, fan, report("one failure", size, fan, CASES[0], given.seed)))
-    for case in CASES:
-        for size in (given.size // 10, given.size):
-            found.append((case, size, report(case.name, size, FAN, case, given.seed)))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if given.drive:
+        place, first, last = given.drive
+        drive(peers.MemberAddress(**json.loads(place)), int(first), int(last))
+        return
+    rows = []
+    for size in given.sizes or SIZES:
+        rows.append(measure(size))
+        print(dict(zip(HEAD, rows[-1], strict=True)), flush=True)
     if not given.dry:
-        print(*(save("scale", part) for part in (page.sizes(rows), page.faults(found), page.failures())))
-    print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB at most")
-    return 0
-
-
-def shapes(largest: int) -> list[tuple[int, int]]:
-    stars = [size for size in (100, 1_000, 4_000, 10_000) if size <= largest]
-    trees = [size for size in (100, 1_000, 10_000, 100_000) if size <= largest]
-    found = [(size, size) for size in stars] + [(size, FAN) for size in trees]
-    return found + [(trees[-1], fan) for fan in (16, 32, 128, 320)]
-
-
-def report(name: str, size: int, fan: int, case: Case, seed: int) -> Outcome:
-    began = time.monotonic()
-    found = run(case, size, fan, seed)
-    print(f"{size} members, {fan} each: {name}: {found}, in {time.monotonic() - began:.0f} s", flush=True)
-    return found
+        load = os.getloadavg()[0]
+        after = (
+            f"A real member renews its connection when a reply takes more than {REPLY_TIMEOUT:.0f} s, and so connects "
+            f"once more; the members of this benchmark do not. The load of the machine was {load:.0f}: other work ran.",
+        )
+        found = Measured("15-sockets", "Real connections", "bin/prove scale", BEFORE, HEAD, tuple(rows), after)
+        print(*(save("scale", part) for part in (found, failures())))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -17,13 +17,12 @@ from typing import Final, NamedTuple
 from proof.soak.growth import FILLED, Growth, grown, growths
 from proof.soak.running import FORMS, Broken, Plan, Soak
 from proof.soak.samples import SUPERVISOR, Sample, read, written
-from support.measured import Measured, Plot, Series, save
+from support.measured import Measured, save
 from support.runs import Mode, need_pid1
 
 MODES: Final[tuple[Mode, ...]] = ("pid1", "subreaper")
 NAMES: Final = {"pid1": "PID 1", "subreaper": "subreaper"}
 COLUMNS: Final = {"descriptors": 1, "threads": 1, "rss": 1024, "pss": 1024}  # and what the figure is divided by
-POINTS: Final = 25  # of a line
 REPEATED: Final = {"restarts": ("restarts", 0), "ranks": ("replaced ranks", 2), "warm": ("warm starts", 4)}
 BEFORE: Final = {
     "restarts": (
@@ -89,8 +88,8 @@ def main() -> int:
         return 130
     wrong = [f"{NAMES[mode]}: {line}" for mode, one in found.items() for line in grown(one.samples)]
     if not given.dry and given.keep is None:
-        for section in sections(found, Plan(min(one.restarts for one in found.values()), form=given.form), wrong):
-            print(save("reliability", section))
+        plan = Plan(min(one.restarts for one in found.values()), form=given.form)
+        print(save("reliability", section(found, plan, wrong)))
     print(*wrong, sep="\n")
     return 1 if wrong else 0
 
@@ -127,7 +126,7 @@ def soaked(mode: Mode, plan: Plan) -> Kept:
     return Kept(soak.restarts, time.monotonic() - began, samples)
 
 
-def sections(kept: dict[Mode, Kept], plan: Plan, wrong: list[str]) -> list[Measured]:
+def section(kept: dict[Mode, Kept], plan: Plan, wrong: list[str]) -> Measured:
     found = {mode: one.samples for mode, one in kept.items()}
     minutes = " and ".join(f"{one.seconds / 60:.0f}" for one in kept.values())
     before = (
@@ -152,19 +151,7 @@ def sections(kept: dict[Mode, Kept], plan: Plan, wrong: list[str]) -> list[Measu
         f"These entries of the run dir grow by design: {_kept(found[first])}.",
     )
     title = f"{plan.restarts:,} {what} in one run of ftrun"
-    memory = Measured(
-        f"2{number}-soak", title, made_by, before, heads, rows, after, _plot(found[first], "rss", "RSS, MiB")
-    )
-    again = Measured(
-        f"2{number + 1}-soak-descriptors",
-        f"Open file descriptors over {plan.restarts:,} {what}",
-        made_by,
-        (f"The plot is of the same run, as {NAMES[first]}.",),
-        (),
-        (),
-        plot=_plot(found[first], "descriptors", "open descriptors"),
-    )
-    return [memory, again]
+    return Measured(f"2{number}-soak", title, made_by, before, heads, rows, after)
 
 
 def _rows(mode: Mode, samples: list[Sample]) -> list[tuple[str, ...]]:
@@ -215,25 +202,6 @@ def _kept(samples: list[Sample]) -> str:
         if each >= 1:
             found.append(f"`{name}` by {each:,.0f} B per restart ({KNOWN.get(name, 'for an unknown reason')})")
     return ", ".join(found)
-
-
-def _plot(samples: list[Sample], what: str, label: str) -> Plot:
-    names = sorted(
-        {name for sample in samples for name in sample.processes}, key=lambda name: (name != SUPERVISOR, name)
-    )
-    each = COLUMNS[what]
-    series = (
-        Series(
-            name,
-            tuple(
-                (sample.restarts, (getattr(sample.processes[name], what) / each,))
-                for sample in samples[:: max(1, len(samples) // POINTS)]
-                if name in sample.processes
-            ),
-        )
-        for name in names
-    )
-    return Plot("lines", "restarts", label, tuple(series))
 
 
 if __name__ == "__main__":

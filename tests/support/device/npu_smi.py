@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 # All answers are replaced by one rename, so a tool that runs meanwhile prints the old or the new state, not both.
+# It is started hundreds of times, and so it forks only for an exit status.
 SCRIPT: Final = """#!/bin/sh
 echo "$*" >>{here}/calls
-here=$(readlink -f {here}/now)
-answer="$here/$*"
+cd -P {here}/now || exit
+answer="./$*"
 if [ -e "$answer.never" ]; then trap '' TERM INT HUP; exec sleep 100000; fi
-[ -e "$answer" ] || answer="$here/unknown"
+[ -e "$answer" ] || answer=./unknown
+[ -e "$answer.exit" ] || exec cat "$answer"
 cat "$answer"
-[ -e "$answer.exit" ] && exit "$(cat "$answer.exit")"
-exit 0
+read -r code <"$answer.exit"
+exit "$code"
 """
 UNKNOWN: Final = "Error parameter of -t\nUsage: npu-smi info <watch|proc|-h|-m|-l|-t type> [Options...]\n"
 NAMES: Final = {"910A": "Ascend 910A", "910B": "Ascend 910B3", "A3": "Ascend910", "950": "Ascend950PR"}
@@ -85,7 +87,7 @@ class FakeNpuSmi:
         for question, (text, code) in (self.answers() | self._fixed).items():
             (answers / question).write_bytes(text if isinstance(text, bytes) else text.encode())
             if code:
-                (answers / f"{question}.exit").write_text(str(code))
+                (answers / f"{question}.exit").write_text(f"{code}\n")
         never = {str(card) for (card, _), state in self.chips.items() if state.never}
         for answer in list(answers.glob("* -i *")):
             if answer.name.split()[4] in never:

@@ -76,7 +76,7 @@ def _has_not_begun(job: Job) -> bool:
 
 
 def _latest(account: Account, now: float, first: bool) -> float:
-    """The later of the times: an exit that was held back may carry a time before that of other events."""
+    """The later of the times: an exit that was held back may carry an earlier time than other events."""
     return now if first or account.at is None else max(account.at, now)
 
 

@@ -70,11 +70,10 @@ from ftrun.core.group.membership import (
     kind_of,
 )
 from ftrun.core.group.messages import GroupEnd, GroupOrder, Pulse, Report
-from ftrun.core.group.places import next_members, pairs
+from ftrun.core.group.places import agree, next_members, pairs
 from ftrun.core.group.reports import put_member, take_report, with_places
-from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect, first, root_cause
+from ftrun.core.group.root_cause import FirstSuspect, MemberLost, MemberState, first, root_cause
 from ftrun.core.group.takeover import take_lease
-from ftrun.core.group.world import agree
 from ftrun.core.machine.values import CAUSES
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences
@@ -440,7 +439,7 @@ def _restart(group: Coordinator, who: MemberState | None, pulses: Mapping[int, P
         return GroupRestart("peer", why)
     leaves = who.report.end is not None and not _ends_all(group, who.report.end)
     if who.report.failure is None or who.report.epoch != group.epoch or leaves:
-        return GroupRestart("peer", why, Suspect(who.report.node, member=who.report.rank))
+        return GroupRestart("peer", why, FirstSuspect(who.report.node, member=who.report.rank))
     cause = who.report.failure.cause
     counts = who.report.counts if cause in CAUSES else None
     return GroupRestart(cause, why, root_cause(who, group.members, pulses), counts)

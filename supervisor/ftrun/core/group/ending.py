@@ -43,8 +43,14 @@ def end_not_ready(group: Coordinator, age: float) -> Outcome:
     kinds = ((m.report.rank, kind_of(m, group.epoch, m.report.rank in group.fences)) for m in group.working)
     late = [rank for rank, kind in kinds if kind != "ready"]
     why = f"{member_names(late, group)} {'was' if len(late) == 1 else 'were'} not ready within {durations.seconds(age)}"
-    if not late:
+    if not late and group.lease_state == "foreign":
         why = f"the lease in the shared folder was another coordinator's for {durations.seconds(age)}"
+    elif not late:
+        epoch, base = group.base
+        why = (
+            f"for {durations.seconds(age)} it was not certain that the processes of {member_names(sorted(base))} that"
+            f" ran epoch {epoch} do not go on with another member 0"
+        )
     return end_group(group, _hang_limit(why, _only_node(group, late)))
 
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from ftrun.core.group.losses import Losses
 from ftrun.core.group.membership import LATE, Coordinator, Effects, NodeNote, Steady, kind_of
+from ftrun.core.group.places import agree
 from ftrun.core.group.root_cause import MemberState
-from ftrun.core.group.world import agree
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import GroupRound, NodeRounds, Rung
 
@@ -135,7 +135,7 @@ def _has_left(rounds: NodeRounds, order: GroupRound) -> bool:
 
 def _is_unexplained(group: Coordinator, order: GroupRound, view: _View) -> bool:
     """Whether each member has declared a hang in this round, and nobody's evidence names a rank: no more will come."""
-    hung = [rank for rank, one in view.rounds.items() if one.unexplained and one.number == order.number]
+    hung = [rank for rank, one in view.rounds.items() if one.lacks_culprit and one.number == order.number]
     return len(hung) == len(_places(group))
 
 
@@ -211,7 +211,7 @@ def _with(group: Coordinator, order: GroupRound) -> Coordinator:
 
 def _given_up(group: Coordinator, phase: Steady, order: GroupRound, view: _View, why: str, now: float) -> Step:
     """Without a next round: a member that has noticed a fault does what follows from it; otherwise all restart."""
-    noticed = any(rounds.rung is not None or rounds.unexplained for rounds in view.rounds.values())
+    noticed = any(rounds.rung is not None or rounds.lacks_culprit for rounds in view.rounds.values())
     if view.lost or not noticed or view.other:
         who = next((f"{group.members[rank].name} is lost" for rank in sorted(view.lost)), why)
         return Step(group, drain=who if noticed or view.lost else why)

@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 from ftrun.core.group.lease import Place
 from ftrun.core.group.losses import Losses, LossWait
 from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Life, Pulse, Report, Starter
-from ftrun.core.group.root_cause import MemberLost, MemberState, Suspect
+from ftrun.core.group.root_cause import FirstSuspect, MemberLost, MemberState
 from ftrun.core.machine.values import Reason
 from ftrun.core.named_tuple import NamedTuple
 
@@ -120,7 +120,7 @@ class GroupRestart(NamedTuple):
 
     cause: Reason
     why: str
-    suspect: Suspect | None = None
+    suspect: FirstSuspect | None = None
     counts: Counts | None = None  # None: as they were
 
 

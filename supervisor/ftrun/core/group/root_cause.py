@@ -38,7 +38,7 @@ class MemberState(NamedTuple):
         return f"member {self.report.rank} ({self.report.node})"
 
 
-class Suspect(NamedTuple):
+class FirstSuspect(NamedTuple):
     node: str
     rank: int | None = None
     step: int | None = None
@@ -79,22 +79,22 @@ def _failed_since(member: MemberState, epoch: int) -> float | None:
     return None
 
 
-def root_cause(failed: MemberState, members: Mapping[int, MemberState], pulses: Mapping[int, Pulse]) -> Suspect:
+def root_cause(failed: MemberState, members: Mapping[int, MemberState], pulses: Mapping[int, Pulse]) -> FirstSuspect:
     """The suspect of the failure.  In a hang that is the rank that is proved to be its cause; else the one with the
     lowest step; among several, one whose stack does not show that it waits for others; then the one that has been
     silent longest.  In any other failure, the reported rank."""
     failure = failed.report.failure
     if failure is None:
-        return Suspect(failed.report.node, member=failed.report.rank)
+        return FirstSuspect(failed.report.node, member=failed.report.rank)
     if failure.cause != "hang" or failure.proved:
-        return Suspect(failed.report.node, failure.rank, failure.step, failed.report.rank)
+        return FirstSuspect(failed.report.node, failure.rank, failure.step, failed.report.rank)
     epoch = failed.report.epoch
     found = [
         _candidate(member.report, member.report.failure, pulses.get(rank))
         for rank, member in members.items()
         if member.report.epoch == epoch and (member is failed or rank in pulses)
     ]
-    named = Suspect(failed.report.node, failure.rank, failure.step, failed.report.rank)
+    named = FirstSuspect(failed.report.node, failure.rank, failure.step, failed.report.rank)
     return min(found, key=lambda one: (one.step, one.waits, -one.silent, one.member)).suspect if found else named
 
 
@@ -103,7 +103,7 @@ class _Candidate(NamedTuple):
     waits: bool
     silent: float
     member: int
-    suspect: Suspect
+    suspect: FirstSuspect
 
 
 def _candidate(report: Report, failure: NodeFailure | None, pulse: Pulse | None) -> _Candidate:
@@ -113,5 +113,5 @@ def _candidate(report: Report, failure: NodeFailure | None, pulse: Pulse | None)
         rank = hung.rank if hung.rank is not None else rank
         step = hung.step if hung.step is not None else step
         age, waits = max(age, hung.age), hung.waits
-    suspect = Suspect(report.node, rank, step, report.rank)
+    suspect = FirstSuspect(report.node, rank, step, report.rank)
     return _Candidate(NOWHERE if step is None else step, waits, age, report.rank, suspect)

@@ -1,9 +1,9 @@
 """Which processes of a group wait for each other for ever, over all of its members.  Pure.
 
 Each member that stands still publishes its `Waits`: its processes that cannot run unless one of them, or another
-member, ends their wait.  `dead` merges them: a connection that leads out of one member leads into another one if that
-one shows the same connection from its own end.  What leads anywhere else, or to a member that has not answered, may end
-the wait.
+member, ends their wait.  `dead` merges them: a connection that leads out of one member leads into another member if
+that one shows the same connection from its own end.  What leads anywhere else, or to a member that has not answered,
+may end the wait.
 
 The clocks of the members cannot be compared, so one answer of each proves nothing: A may have been waiting when it
 looked, and B later.  Therefore there are waves (`Waves`).  A new one begins once the answers to the one before form a
@@ -97,7 +97,7 @@ class Proved(NamedTuple):
     mechanism: str
 
 
-class Answer(NamedTuple):
+class WaitsAnswer(NamedTuple):
     """What rank 0 tells one member about the waits of all.  `suspected`: the fingerprint of this member's waits, if
     they are part of a deadlock that this wave has to confirm; otherwise empty.  `reasons`: by member, why its ranks may
     go on; of the first members that say so."""
@@ -146,7 +146,7 @@ def wave_name(waves: Waves, prefix: str) -> str:
     return f"{prefix}:{waves.number}"
 
 
-def answer(waves: Waves, prefix: str, member: int) -> Answer:
+def answer(waves: Waves, prefix: str, member: int) -> WaitsAnswer:
     reasons = tuple((number, waits.why) for number, waits in sorted(waves.waits.items()) if waits.why)
     before, found, proved = waves.before, waves.deadlock, None
     if found is not None:
@@ -154,7 +154,7 @@ def answer(waves: Waves, prefix: str, member: int) -> Answer:
         together = ";".join(f"{number}:{prints[number]}" for number in sorted(prints))
         proved = Proved(prints.get(member, ""), _hash(together), found.member, found.pid, found.rank, found.mechanism)
     suspected = before.fingerprints.get(member, "") if before is not None else ""
-    return Answer(waves.epoch, wave_name(waves, prefix), suspected, proved, reasons[:REASONS])
+    return WaitsAnswer(waves.epoch, wave_name(waves, prefix), suspected, proved, reasons[:REASONS])
 
 
 def _hash(text: str) -> str:

@@ -1,11 +1,29 @@
-"""Device faults: which ones act at once, which are only recorded, and how a fault is healed before the next start."""
+"""Device faults: which ones act at once, which are only recorded, and how a fault is healed before the next start.
+
+Devices that were taken out and are well again are used again by the next start, or at a checkpoint, where that is asked
+for.  In a group rank 0 decides the moment, since a checkpoint may have a part of each member (`_scale_out` in
+core/group/coordinator.py).
+"""
 
 from collections.abc import Collection, Sequence
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.pause import postpone_fault
-from ftrun.core.machine.states import Finish, Healing, Job, Pending, Restart, Stopping, Watched
+from ftrun.core.machine.states import (
+    Blame,
+    Finish,
+    Healing,
+    Job,
+    KeepRunning,
+    Pending,
+    Phase,
+    Restart,
+    Running,
+    Starting,
+    Stopping,
+    Watched,
+)
 from ftrun.core.machine.stopping import (
     AttemptEnd,
     Effects,
@@ -20,7 +38,7 @@ from ftrun.core.machine.stopping import (
     stop,
     unless_schedules_exhausted,
 )
-from ftrun.core.machine.values import Attempt, Device, Fault, VisibleDevices
+from ftrun.core.machine.values import Attempt, Fault, UsableDevice, VisibleDevices
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import DAY, NO_CODE, TIMES, Clock, Occurrence, age, merge
 from ftrun.core.rules.policy import Policy, is_exhausted
@@ -160,7 +178,7 @@ def remove_device(job: Job, fault: Fault, policy: Policy, first: bool = False) -
     return job._replace(ledger=ledger, removed_devices=(*job.removed_devices, fault.device)), record
 
 
-def _visible(devices: Sequence[Device]) -> VisibleDevices:
+def _visible(devices: Sequence[UsableDevice]) -> VisibleDevices:
     return VisibleDevices(devices[0].variable, tuple(device.name for device in devices))
 
 
@@ -271,3 +289,52 @@ def end_unhealed(job: Job, phase: Healing, why: str | None) -> Outcome:
         want = finish_with(exit_codes.HANG_LIMIT, f"requested by the platform: {job.held}")
         return conclude(job, unless_schedules_exhausted(job, want))
     return isolate(job, f"the platform does not permit a start: {job.held}")
+
+
+# --- devices that are well again, at a checkpoint ---------------------------------------------------------------------
+
+
+def newest_checkpoint(attempt: Attempt) -> int | None:
+    """A number that rises with each checkpoint that is saved in this attempt; None: none is known."""
+    reported = attempt.checkpoint
+    return (attempt.saves or None) if reported is None else reported.checkpoint_step
+
+
+def on_devices_found(job: Job, phase: Phase, event: ev.DevicesFound, policy: Policy) -> Outcome:
+    """The devices of this node; while some are taken out, each report of the probe comes here."""
+    job = job._replace(devices=event.devices)
+    if not (policy.scale_out and isinstance(phase, Starting | Running)):
+        return job, ()
+    well = () if job.paused is not None else may_return(job, event.well, event.clock, policy)
+    newest = newest_checkpoint(phase.attempt)
+    attempt = phase.attempt._replace(
+        regain=phase.attempt.regain.following(
+            [device for device in well if device not in job.ledger.regained], newest, event.now
+        )
+    )
+    return regain_if_due(job._replace(phase=phase._replace(attempt=attempt)), event.now, policy, ())
+
+
+def regain_if_due(job: Job, now: float, policy: Policy, so_far: Effects) -> Outcome:
+    """Restart the command to use its devices again, if a checkpoint has been saved since they are well."""
+    phase = job.phase
+    if not isinstance(phase, Starting | Running) or not phase.attempt.regain.armed or policy.membership.group:
+        return job, so_far
+    attempt = phase.attempt
+    busy = job.paused is not None or attempt.stopped_at is not None or attempt.rounds.is_under_way
+    if busy or not isinstance(job.want, KeepRunning) or not attempt.regain.is_due(newest_checkpoint(attempt)):
+        return job, so_far
+    devices = tuple(attempt.regain.well)
+    why = f"a checkpoint is saved, and {sentences.devices(devices)} can be used again"
+    record = do.Persist("regaining", (("devices", devices), ("why", why)), durable=True)
+    job = spend(job, attempt)._replace(want=Restart("returned"), blame=Blame(now, "returned", why))
+    line = sentences.sentence(why, "the command starts again")
+    return stop(job, attempt, now, policy, (*so_far, record), line)
+
+
+def spend(job: Job, attempt: Attempt) -> Job:
+    """The job in which the devices that a checkpoint could have brought back have had their restart."""
+    if not attempt.regain.armed:
+        return job
+    regained = tuple(dict.fromkeys((*job.ledger.regained, *attempt.regain.well)))
+    return job._replace(ledger=job.ledger._replace(regained=regained))

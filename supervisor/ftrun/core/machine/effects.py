@@ -36,7 +36,7 @@ class Spawn(NamedTuple):
     round: int = 1
 
 
-class HoldStandbys(NamedTuple):
+class PrepareStandbys(NamedTuple):
     """This member waits as a spare: have standbys ready for a start at a place that may be like this (`Spawn`)."""
 
     place: RankPlace | None
@@ -105,7 +105,7 @@ class AskForVerdict(NamedTuple):
     """Ask whether another ftrun of this job has reached a verdict; the answer is `VerdictShared`."""
 
 
-class Answer(NamedTuple):
+class AnswerOperator(NamedTuple):
     """Reply to the operator's request `id`."""
 
     id: str
@@ -128,7 +128,7 @@ Effect = (
     Persist
     | LogLine
     | Spawn
-    | HoldStandbys
+    | PrepareStandbys
     | RankEffect
     | Forward
     | Investigate
@@ -139,7 +139,7 @@ Effect = (
     | Release
     | Heal
     | AskForVerdict
-    | Answer
+    | AnswerOperator
     | Exit
 )
 

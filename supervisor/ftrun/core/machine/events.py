@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, get_args
 
 from ftrun.core.group import messages
-from ftrun.core.machine.values import Device, Fault, LocalRank, Rank, Spin
+from ftrun.core.machine.values import Fault, LocalRank, Rank, Spin, UsableDevice
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.table import Report
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
@@ -272,7 +272,7 @@ class DevicesFound(NamedTuple):
     """The devices that the command may use.  `well`: those of them that are healthy, without any fault."""
 
     now: float
-    devices: tuple[Device, ...]
+    devices: tuple[UsableDevice, ...]
     well: tuple[str, ...] = ()
     clock: Clock = Clock(0.0)
 

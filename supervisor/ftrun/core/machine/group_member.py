@@ -9,8 +9,7 @@ from typing import Final
 from ftrun.core.group.messages import Counts, GroupEnd, GroupOrder, NodeFailure, Ranks, Report, Starter, State
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.device_faults import begin_healing, has_to_wait
-from ftrun.core.machine.regaining import newest_checkpoint
+from ftrun.core.machine.device_faults import begin_healing, has_to_wait, newest_checkpoint
 from ftrun.core.machine.requests import keep_until_exec, on_pause_requested, on_resume_requested
 from ftrun.core.machine.restarting import launch, may_start, start_or_finish
 from ftrun.core.machine.states import (

@@ -10,17 +10,7 @@ effects come out in the order in which they must happen, records first.
 """
 
 from ftrun.core.accounting import goodput
-from ftrun.core.machine import (
-    device_faults,
-    ending,
-    group_member,
-    pause,
-    regaining,
-    requests,
-    restarting,
-    starting,
-    watching,
-)
+from ftrun.core.machine import device_faults, ending, group_member, pause, requests, restarting, starting, watching
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.requests import Handler
@@ -177,9 +167,9 @@ def _on_signal_received_idle(job: Job, phase: Pending | Healing, event: ev.Signa
 
 def _on_fault_reported(job: Job, phase: Watched, event: ev.FaultReported, policy: Policy) -> Outcome:
     if phase.attempt.rounds.is_open and job.paused is None:
-        from ftrun.core.machine import online_faults, ranks  # only where ftrun starts the ranks
+        from ftrun.core.machine import ranks, recovering  # only where ftrun starts the ranks
 
-        if online_faults.survives(job, phase.attempt, event.fault, event.now):
+        if recovering.survives(job, phase.attempt, event.fault, event.now):
             return ranks.on_fault_reported(job, phase, event, policy)
     return device_faults.on_fault_reported(job, phase, event, policy)
 
@@ -300,7 +290,7 @@ def _on_devices_released(job: Job, phase: Stopping, event: ev.DevicesReleased, p
     if not event.held:
         what = f"it is not known whether the devices are free; continuing: {'; '.join(event.silent)}"
         written: Effects = (do.Persist("problem", (("what", what),)),) if event.silent else ()
-        job, returned = device_faults.return_devices(regaining.spend(job, phase.attempt), event, policy)
+        job, returned = device_faults.return_devices(device_faults.spend(job, phase.attempt), event, policy)
         return restarting.start_or_finish(job, phase.attempt, event.now, policy, written + returned)
     return isolate(job, "devices are still in use after the kill: " + "; ".join(event.held))
 
@@ -332,7 +322,7 @@ WATCHED: dict[type[ev.Event], Handler] = {
 }
 UNFINISHED: dict[type[ev.Event], Handler] = {
     ev.StartPermission: requests.on_start_permission,
-    ev.DevicesFound: regaining.on_devices_found,
+    ev.DevicesFound: device_faults.on_devices_found,
     ev.HistoryLoaded: starting.on_history_loaded,
     ev.InputSpent: _on_input_spent,
     ev.GroupOrderReceived: group_member.on_group_order_received,

@@ -10,7 +10,7 @@ from ftrun.core.machine.restarting import is_spare
 from ftrun.core.machine.states import Finish, Healing, Job, Pending, Running, Starting, Stopping
 from ftrun.core.machine.values import Attempt
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.rules import spin
+from ftrun.core.rules import liveness
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import durations, sentences
@@ -103,7 +103,7 @@ def start_line(attempt: Attempt, policy: Policy, run_dir: str) -> str:
     limits = policy.limits
     watched = ["deadlocks (no timeout)"] if limits.auto else []
     if limits.auto:  # the rows of docs/hangs.md that apply to a rank that has stepped
-        device, spinning = (durations.seconds(spin.LIMITS[rule]) for rule in ("device-wait", "spin"))
+        device, spinning = (durations.seconds(liveness.SPIN_LIMITS[rule]) for rule in ("device-wait", "spin"))
         watched.append(f"waits for devices ({device}) and computations that show nothing ({spinning}) once ranks step")
     if limits.hang is not None:
         watched.append(f"heartbeats (timeout {durations.seconds(limits.hang)})")

@@ -2,7 +2,7 @@
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine import online_faults, recovering
+from ftrun.core.machine import recovering
 from ftrun.core.machine.device_faults import stop_for_fault
 from ftrun.core.machine.ending import is_by_request, status_text
 from ftrun.core.machine.recovering import CLOSED, Recovery, advance
@@ -33,8 +33,8 @@ def on_rank_event(job: Job, phase: Watched | Stopping, event: ev.RankEvent, poli
 
 
 def on_fault_reported(job: Job, phase: Watched, event: ev.FaultReported, policy: Policy) -> Outcome:
-    """A device fault that the ranks may survive (online_faults.py)."""
-    recovery = online_faults.handle(job, phase, event, policy)
+    """A device fault that the ranks may survive (recovering.py)."""
+    recovery = recovering.handle_fault(job, phase, event, policy)
     if recovery.failed is not None and event.fault.acts:
         job, attempt, effects, _ = recovery
         return stop_for_fault(job, attempt, event.fault, event.now, policy, effects)
@@ -44,7 +44,7 @@ def on_fault_reported(job: Job, phase: Watched, event: ev.FaultReported, policy:
 def on_group_round(job: Job, phase: Watched, order: GroupRound, now: float, policy: Policy) -> Outcome:
     """The members of the group have decided about the rounds of their ranks."""
     before = phase.attempt
-    recovery = recovering.follow_group(job, before, order, now, policy)
+    recovery = advance(job, before, table.GroupOrdered(order), now, policy)
     if recovery.attempt == before:
         return job, recovery.effects
     return _go_on(phase, recovery, now, policy)
@@ -68,7 +68,7 @@ def _on_rank_exited(job: Job, phase: Watched, event: ev.RankExited, policy: Poli
     why = status_text(ev.CommandExited(event.now, event.code, event.signal, rank=rank))
     if status == 0 and not replaced and any(one.exited_at is None for one in attempt.processes):
         written += (do.FindLeftovers(event.local_rank),)
-    recovery = advance(job, attempt, table.Ended(event.local_rank, status, why), event.now, policy)
+    recovery = advance(job, attempt, table.RankProcessEnded(event.local_rank, status, why), event.now, policy)
     recovery = recovery._replace(effects=written + recovery.effects)
     if status and recovering.counted_cause(recovery.attempt.rounds, policy) == "failure":
         recovery = recovery._replace(failed=None)  # the exit of the command follows, with what explains it
@@ -104,7 +104,7 @@ def _on_rank_tree_ended(job: Job, phase: Watched, event: ev.RankTreeEnded, polic
     written: Effects = ()
     if event.killed and (done := _done(phase.attempt, event.local_rank)) is not None:
         written = (do.Persist("rank_killed", (*_numbers(done), ("processes", event.killed))),)
-    recovery = advance(job, phase.attempt, table.Cleared(event.local_rank), event.now, policy)
+    recovery = advance(job, phase.attempt, table.RankTreeCleared(event.local_rank), event.now, policy)
     return _go_on(phase, recovery._replace(effects=written + recovery.effects), event.now, policy)
 
 

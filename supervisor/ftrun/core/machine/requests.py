@@ -190,4 +190,4 @@ def _answer(event: Request, ok: bool, why: str) -> Effects:
         return ()
     what = type(event).__name__.removesuffix("Requested").lower()
     fields = (("what", what), ("id", event.requester.id), ("by", event.requester.by), ("ok", ok), ("why", why))
-    return do.Persist("order", fields), do.Answer(event.requester.id, ok, why)
+    return do.Persist("order", fields), do.AnswerOperator(event.requester.id, ok, why)

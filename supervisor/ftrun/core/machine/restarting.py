@@ -54,9 +54,9 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
         job = job._replace(places=order.places, starter=order.starter or job.starter)
         number_of_round = order.round.number + 1 if order.round is not None else 1
         if (ranks := local_ranks(job.ledger, policy)) is not None:
-            from ftrun.core.group.world import place as place_in  # only where ftrun starts the ranks
+            from ftrun.core.group.places import rank_place  # only where ftrun starts the ranks
 
-            place = place_in(order.world, number)
+            place = rank_place(order.world, number)
             if place is None or place.number != ranks:
                 return _refuse_epoch(job, epoch, ranks)
     again = job.want if isinstance(job.want, Restart) else None
@@ -86,19 +86,16 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
 def _wait_as_spare(job: Job, order: GroupOrder, working: int, policy: Policy) -> Outcome:
     """The epoch starts without this member.  It is ready after it, so that it can have a place in the next one, for
     which it prepares as if that were the last one."""
-    from ftrun.core.group.world import place as place_in  # only in a group
+    from ftrun.core.group.places import rank_place  # only in a group
 
     why = f"{sentences.several(working, 'member')} work in epoch {order.epoch}, and this one waits as a spare"
     written = do.Persist("group", (("what", "spare"), ("epoch", order.epoch), ("why", why)))
     ledger = job.ledger._replace(epoch=order.epoch)
     line = do.LogLine(sentences.sentence(why, "it starts when it is needed, at a restart of all"))
-    ranks = place_in(order.world, working - 1) if local_ranks(job.ledger, policy) is not None else None
-    hold = do.HoldStandbys(ranks, NodePlace(working - 1, working, order.master))
-    return job._replace(phase=Pending(), ledger=ledger, places=order.places, starter=order.starter), (
-        written,
-        line,
-        hold,
-    )
+    ranks = rank_place(order.world, working - 1) if local_ranks(job.ledger, policy) is not None else None
+    prepare = do.PrepareStandbys(ranks, NodePlace(working - 1, working, order.master))
+    job = job._replace(phase=Pending(), ledger=ledger, places=order.places, starter=order.starter)
+    return job, (written, line, prepare)
 
 
 def is_spare(job: Job, policy: Policy) -> bool:

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from ftrun.core.group.messages import GroupOrder, Places, Starter
 from ftrun.core.machine.events import Event, FaultReported
-from ftrun.core.machine.values import Attempt, Device, Fault, Finding, Ledger, Reason
+from ftrun.core.machine.values import Attempt, Fault, Finding, Ledger, Reason, UsableDevice
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.fault_history import Schedule
 
@@ -154,7 +154,7 @@ class Job(NamedTuple):
     want: Want = KeepRunning()
     ledger: Ledger = Ledger()
     held: str | None = None
-    devices: tuple[Device, ...] = ()
+    devices: tuple[UsableDevice, ...] = ()
     past: tuple[Schedule, ...] = ()
     paused: Paused | None = None
     blame: Blame | None = None

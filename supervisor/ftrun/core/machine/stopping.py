@@ -92,7 +92,7 @@ def _verdict(job: Job, attempt: Attempt, end: AttemptEnd, policy: Policy) -> Fin
         return unless_schedules_exhausted(job, finish_with(exit_codes.USER_FAULT_LIMIT, why, fault.device))
     may_restart = end.may_restart(policy) and not job.input_spent and not is_exhausted(job.ledger, cause, policy)
     if cause == "hang" and (has_ended_before(job.ledger) or (attempt.is_at_end and not may_restart)):
-        # There is nothing left to train, so that neither another restart nor another schedule gets further (ADR 38).
+        # There is nothing left to train, so that neither another restart nor another schedule gets further (ADR 39).
         if not attempt.is_at_end:
             why += ", in a restart of a training that had reached its end or its exit"
         elif has_ended_before(job.ledger):

@@ -206,7 +206,7 @@ class LinkFault(NamedTuple):
     limit: float
 
 
-class Device(NamedTuple):
+class UsableDevice(NamedTuple):
     """A device that the command may use: `name` is its name in the environment variable `variable`."""
 
     id: str

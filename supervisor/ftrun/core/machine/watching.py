@@ -2,9 +2,8 @@
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.device_faults import fault_that_ended
+from ftrun.core.machine.device_faults import fault_that_ended, regain_if_due
 from ftrun.core.machine.pause import NOTED, excuse, is_over, lift
-from ftrun.core.machine.regaining import regain_if_due
 from ftrun.core.machine.states import (
     Done,
     Healing,
@@ -28,7 +27,7 @@ from ftrun.core.machine.values import (
     Finding,
     Ledger,
 )
-from ftrun.core.rules import early_evidence, hang_rules, looks, stalls, usual_pauses
+from ftrun.core.rules import early_evidence, hang_rules, looks, stalls
 from ftrun.core.rules.checkpoint_names import step_of
 from ftrun.core.rules.idle import observe, unchanged_for
 from ftrun.core.rules.liveness import assess, is_same, time_awake
@@ -53,14 +52,14 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
         return job._replace(phase=_watched_phase(attempt, job.paused and job.paused.until)), so_far
     link_due: float | None = None
     if attempt.rounds.is_changing or attempt.link is not None:
-        from ftrun.core.machine import online_faults, recovering  # only where ftrun starts the ranks
+        from ftrun.core.machine import recovering  # only where ftrun starts the ranks
 
-        wait = recovering.wait if attempt.rounds.is_changing else online_faults.wait
+        wait = recovering.wait if attempt.rounds.is_changing else recovering.wait_for_library
         recovery = wait(job, attempt, now, policy, so_far)
         if recovery.failed is not None:
             return recovering.fall(recovery, now, policy)
         job, attempt, so_far = recovery.job, recovery.attempt, recovery.effects
-        link_due = online_faults.due(attempt, now)
+        link_due = recovering.library_due(attempt, now)
     if attempt.rounds.is_under_way:  # nobody is expected to move
         attempt = early_evidence.drop(attempt, now)
         return job._replace(phase=_watched_phase(attempt, attempt.rounds.deadline)), so_far
@@ -102,7 +101,7 @@ def _look(attempt: Attempt, now: float, policy: Policy) -> tuple[Attempt, float 
     return attempt, looks.due(attempt, now), tuple(effects)
 
 
-def _notice(stall: stalls.Stall) -> Effects:
+def _notice(stall: stalls.UnusualPause) -> Effects:
     """A stall that is no hang, as far as anybody can know: once, for a person."""
     rank, age, wait = stall
     fields = (("rank", rank.rank), ("step", rank.step), ("age", age), ("wait", wait), ("advice", stalls.ADVICE))
@@ -164,11 +163,11 @@ def _progress_record(
 def _learn(ledger: Ledger, attempt: Attempt, policy: Policy) -> tuple[Ledger, Effects]:
     if not policy.limits.auto:
         return ledger, ()
-    before, known = ledger.learned, usual_pauses.learn(ledger.learned, attempt.ranks)
+    before, known = ledger.learned, stalls.learn(ledger.learned, attempt.ranks)
     ledger = ledger._replace(learned=known)
     if known is None or (before is not None and before.usual == known.usual):
         return ledger, ()
-    notice = usual_pauses.unusual(None, known)
+    notice = stalls.unusual_from(None, known)
     fields = (("usual", known.usual), ("longest", known.longest), ("steps", known.steps), ("notice", notice))
     return ledger, (do.Persist("learned", fields),)
 

@@ -9,35 +9,36 @@ The finest rung comes first; a fault before the next round is proved takes the r
 an attempt: what follows is the restart of the tree, as without recovery.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ftrun.core.ranks import loans
 from ftrun.core.ranks.shared import Rung
 from ftrun.core.ranks.table import (
     Act,
     AskedRetry,
     Begin,
+    BeginRound,
     Blamed,
-    Cleared,
-    Ended,
     EndRank,
     FenceRank,
-    Finished,
+    FunctionFinished,
     GiveUp,
+    GroupOrdered,
+    HangWithoutCulprit,
     Happened,
+    HeldSnapshot,
     LeftRound,
-    Member,
-    Ordered,
     Prove,
+    RankMember,
+    RankProcessEnded,
+    RankTreeCleared,
+    ReleaseSnapshot,
     Restore,
-    Restored,
     Rounds,
     Rules,
     SaidHello,
-    Snapshot,
+    SnapshotRestored,
     StartRank,
-    Unexplained,
     Waited,
 )
 
@@ -58,12 +59,12 @@ def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcom
         if rounds.stage == "meeting" and (more := happened.local_ranks - rounds.replacing):
             return _replace_more(rounds, more, happened.why, now, rules)
         return rounds, ()
-    if isinstance(happened, Unexplained):
+    if isinstance(happened, HangWithoutCulprit):
         if rounds.stage not in ("working", "proving"):
             return rounds, ()
-        rounds = rounds._replace(cause=happened.cause, status=None, unexplained=True, stage="settling", since=now)
+        rounds = rounds._replace(cause=happened.cause, status=None, lacks_culprit=True, stage="settling", since=now)
         return rounds._replace(why=happened.why, settles=now + ELSEWHERE), ()
-    if isinstance(happened, Ordered):
+    if isinstance(happened, GroupOrdered):
         return rounds, ()  # of a group (together.py)
     if isinstance(happened, Waited):
         return _waited(rounds, happened, now, rules)
@@ -77,20 +78,20 @@ def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcom
             return _asked_retry(rounds, member, happened, now, rules)
         case LeftRound():
             return _left_round(rounds, member, happened, now, rules)
-        case Restored(local_rank, number):
-            return loans.restored(rounds, local_rank) if number == rounds.number else (rounds, ())
-        case Finished(_, number):
+        case SnapshotRestored(local_rank, number):
+            return snapshot_restored(rounds, local_rank) if number == rounds.number else (rounds, ())
+        case FunctionFinished(_, number):
             return _finished(rounds, member, number)
-        case Ended():
+        case RankProcessEnded():
             return _ended(rounds, member, happened, now, rules)
-        case Cleared():
+        case RankTreeCleared():
             return _cleared(rounds, member, now, rules)
 
 
 # --- what a rank reports ----------------------------------------------------------------------------------------------
 
 
-def _said_hello(rounds: Rounds, member: Member, event: SaidHello, now: float, rules: Rules) -> Outcome:
+def _said_hello(rounds: Rounds, member: RankMember, event: SaidHello, now: float, rules: Rules) -> Outcome:
     member = _holding(member, event.held)
     if member.state == "starting":
         return _meet(rounds.with_member(member._replace(state="waiting", due=None)), now)
@@ -110,7 +111,7 @@ def open_rounds(rounds: Rounds, now: float, rules: Rules) -> Outcome:
     return (rounds, ()) if asker is None else _begin(rounds, rounds.replacing, asker, rounds.why, now, rules)
 
 
-def _asked_retry(rounds: Rounds, member: Member, event: AskedRetry, now: float, rules: Rules) -> Outcome:
+def _asked_retry(rounds: Rounds, member: RankMember, event: AskedRetry, now: float, rules: Rules) -> Outcome:
     if event.round != rounds.number or member.state != "working" or rounds.stage == "meeting":
         return rounds, ()
     rounds = rounds.with_member(member._replace(state="leaving"))
@@ -133,7 +134,7 @@ def _settle(rounds: Rounds, why: str, now: float, rules: Rules) -> Rounds:
     return rounds._replace(stage="settling", why=why, since=now, settles=now + settle)
 
 
-def _left_round(rounds: Rounds, member: Member, event: LeftRound, now: float, rules: Rules) -> Outcome:
+def _left_round(rounds: Rounds, member: RankMember, event: LeftRound, now: float, rules: Rules) -> Outcome:
     if event.round != rounds.number or member.state not in ("working", "leaving", "finished"):
         return rounds, ()
     rounds = rounds.with_member(_holding(member._replace(state="waiting", due=None), event.held))
@@ -154,15 +155,15 @@ def _left_round(rounds: Rounds, member: Member, event: LeftRound, now: float, ru
     return _begin(rounds, frozenset(), member.local_rank, f"rank {member.rank} has left the round", now, rules)
 
 
-def _finished(rounds: Rounds, member: Member, number: int) -> Outcome:
+def _finished(rounds: Rounds, member: RankMember, number: int) -> Outcome:
     if number != rounds.number or rounds.stage == "meeting" or member.state != "working":
         return rounds, ()  # one that was asked to leave its round comes back, also after its function returned
-    rounds, released = loans.restored(rounds.with_member(member._replace(state="finished")), member.local_rank)
+    rounds, released = snapshot_restored(rounds.with_member(member._replace(state="finished")), member.local_rank)
     rounds, proved = _prove(rounds)
     return rounds, (*released, *proved)
 
 
-def _holding(member: Member, held: tuple[Snapshot, ...]) -> Member:
+def _holding(member: RankMember, held: tuple[HeldSnapshot, ...]) -> RankMember:
     """The member with what it holds now.  A rank keeps its shard, also where a new process finds no snapshot."""
     shard = next((one.shard for one in held if one.shard), member.shard)
     return member._replace(held=held, shard=shard)
@@ -171,7 +172,7 @@ def _holding(member: Member, held: tuple[Snapshot, ...]) -> Member:
 # --- what PID 1 sees --------------------------------------------------------------------------------------------------
 
 
-def _ended(rounds: Rounds, member: Member, event: Ended, now: float, rules: Rules) -> Outcome:
+def _ended(rounds: Rounds, member: RankMember, event: RankProcessEnded, now: float, rules: Rules) -> Outcome:
     if member.state in ("ending", "exited"):
         return rounds, ()
     if event.status == 0:
@@ -192,7 +193,7 @@ def _ended(rounds: Rounds, member: Member, event: Ended, now: float, rules: Rule
     return _replace_more(rounds, frozenset({member.local_rank}), event.why, now, rules)
 
 
-def _cleared(rounds: Rounds, member: Member, now: float, rules: Rules) -> Outcome:
+def _cleared(rounds: Rounds, member: RankMember, now: float, rules: Rules) -> Outcome:
     if member.state != "ending":
         return rounds, ()
     due = now + max(rules.timeout, SLOWER * rounds.slowest_hello)
@@ -205,8 +206,8 @@ def _waited(rounds: Rounds, event: Waited, now: float, rules: Rules) -> Outcome:
         return _prove(rounds._replace(moved=rounds.moved | event.moved))
     if rounds.deadline is None or now < rounds.deadline:
         return rounds, ()
-    if rounds.stage == "settling" and rounds.unexplained:
-        return give_up_unexplained(rounds, "the evidence names no rank as the cause")
+    if rounds.stage == "settling" and rounds.lacks_culprit:
+        return give_up_without_culprit(rounds, "the evidence names no rank as the cause")
     if rounds.stage == "settling":
         return _begin(rounds, frozenset(), None, rounds.why, now, rules)
     late = [member for member in rounds.members if member.due is not None and now >= member.due]
@@ -246,7 +247,7 @@ def end_round(rounds: Rounds, replaced: frozenset[int], written: Begin, now: flo
     """All ranks leave the round, but for those of this node whose processes are replaced."""
     since, why = rounds.since if rounds.is_under_way else now, written.why
     rounds = rounds._replace(stage="meeting", rung=written.rung, replacing=replaced, moved=frozenset(), restored=None)
-    rounds = rounds._replace(why=why, since=since, settles=None, unexplained=False)
+    rounds = rounds._replace(why=why, since=since, settles=None, lacks_culprit=False)
     acts: list[Act] = [written]
     for member in rounds.members:
         if member.local_rank not in replaced and member.state != "waiting":
@@ -280,7 +281,7 @@ def _refusal(rounds: Rounds, replaced: frozenset[int], rules: Rules) -> str | No
     return None
 
 
-def _in_a_row(member: Member, rules: Rules) -> int:
+def _in_a_row(member: RankMember, rules: Rules) -> int:
     """How often the process is replaced in a row without progress, with this time."""
     return member.in_a_row + 1 if member.replaced and member.mark == rules.progress else 1
 
@@ -303,7 +304,7 @@ def _meet(rounds: Rounds, now: float) -> Outcome:
     assert rounds.rung is not None
     plan, reason, number = restores(rounds.members), rounds.rung, rounds.number + 1
     step = next((one.step for one in plan.values()), None)
-    rounds, acts = loans.begin(rounds, plan, number, reason)
+    rounds, acts = begin_with_loans(rounds, plan, number, reason)
     return rounds._replace(stage="proving", began=now, restored=step), acts
 
 
@@ -323,10 +324,10 @@ def all_moved(rounds: Rounds) -> bool:
 
 def give_up(rounds: Rounds, why: str) -> Outcome:
     """No message changes anything in this attempt any more."""
-    return rounds._replace(members=(), stage="closed", rung=None, settles=None, unexplained=False), (GiveUp(why),)
+    return rounds._replace(members=(), stage="closed", rung=None, settles=None, lacks_culprit=False), (GiveUp(why),)
 
 
-def give_up_unexplained(rounds: Rounds, why: str) -> Outcome:
+def give_up_without_culprit(rounds: Rounds, why: str) -> Outcome:
     """No member of the group can name the cause of the hang for which the ranks settle."""
     first_cause = rounds.cause if rounds.rung is None else rounds.first_cause
     return give_up(rounds._replace(first_cause=first_cause), why)
@@ -336,7 +337,7 @@ def numbers(rounds: Rounds, local_ranks: frozenset[int]) -> tuple[int, ...]:
     return tuple(member.rank for member in rounds.members if member.local_rank in local_ranks)
 
 
-def restores(members: Sequence[Member]) -> dict[int, Restore]:
+def restores(members: Sequence[RankMember]) -> dict[int, Restore]:
     """For each local rank the snapshot of the newest step that all of them can have: its own, or one of the same shard.
     Empty: there is no such step, so the state comes from the checkpoint."""
     for number in sorted({one.step for member in members for one in member.held}, reverse=True):
@@ -347,10 +348,41 @@ def restores(members: Sequence[Member]) -> dict[int, Restore]:
     return {}
 
 
-def source(member: Member, members: Iterable[Member], number: int) -> Restore | None:
+def source(member: RankMember, members: Iterable[RankMember], number: int) -> Restore | None:
     own = next((one for one in member.held if one.step == number), None)
     if own is not None:
         return Restore(number, member.local_rank, own.shard)
-    same = (m.local_rank for m in members if member.shard and Snapshot(number, member.shard) in m.held)
+    same = (m.local_rank for m in members if member.shard and HeldSnapshot(number, member.shard) in m.held)
     other = next(same, None)
     return None if other is None else Restore(number, other, member.shard)
+
+
+# --- snapshots that ranks lend to others of the same shard at the beginning of a round --------------------------------
+
+
+def begin_with_loans(
+    rounds: Rounds, plan: Mapping[int, Restore], number: int, reason: Rung, master: tuple[str, int] | None = None
+) -> tuple[Rounds, tuple[Act, ...]]:
+    """All ranks begin this round, each with the snapshot that `plan` has for its local rank.
+
+    The rank that lends goes on with its steps, and keeps new snapshots, while a slower one still reads.  So the
+    snapshot that was lent is not overwritten before every rank that borrows one has said that it has loaded it."""
+    borrowers = frozenset(local_rank for local_rank, found in plan.items() if found.source != local_rank)
+    lenders = frozenset(plan[local_rank].source for local_rank in borrowers)
+    acts = [
+        BeginRound(local_rank, number, plan.get(local_rank), reason, master, local_rank in lenders)
+        for local_rank, *_ in rounds.members
+    ]
+    members = tuple(member._replace(state="working") for member in rounds.members)
+    return rounds._replace(members=members, number=number, borrowers=borrowers, lenders=lenders), tuple(acts)
+
+
+def snapshot_restored(rounds: Rounds, local_rank: int) -> tuple[Rounds, tuple[Act, ...]]:
+    """This rank has loaded the snapshot of the rank that lends it."""
+    if local_rank not in rounds.borrowers:
+        return rounds, ()
+    rounds = rounds._replace(borrowers=rounds.borrowers - {local_rank})
+    if rounds.borrowers:
+        return rounds, ()
+    acts = tuple(ReleaseSnapshot(lender, rounds.number) for lender in sorted(rounds.lenders))
+    return rounds._replace(lenders=frozenset()), acts

@@ -44,8 +44,8 @@ class NodeRounds(NamedTuple):
     """The ranks of a member, between the rounds of the group.  `number`: of the round at work, or of the one that they
     leave or have left; `adopted`: the last `GroupRound` that was followed.
 
-    `ended`: a rank has ended with 0, so that there is no next round.  `unexplained`: a hang was declared here, and the
-    evidence of this member names no rank as its cause.  With `leaving` and `waiting`, if a fault was noticed here:
+    `ended`: a rank has ended with 0, so that there is no next round.  `lacks_culprit`: a hang was declared here, and
+    the evidence of this member names no rank as its cause.  With `leaving` and `waiting`, if a fault was noticed here:
     `rung`, `ranks` and `why` of it.  With `waiting`: all of them can have snapshots of `steps`.  `limit`:
     the most seconds that they need to come to the next round.  `rungs`: what `--recover` permits.
     """
@@ -61,4 +61,4 @@ class NodeRounds(NamedTuple):
     limit: float = 0.0
     slowest: float = 0.0
     rungs: tuple[str, ...] = ()
-    unexplained: bool = False
+    lacks_culprit: bool = False

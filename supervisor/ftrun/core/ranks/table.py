@@ -19,7 +19,7 @@ Stage = Literal["closed", "working", "settling", "meeting", "proving"]
 SOON, LATE = 0.1, 5.0  # s; how often the heartbeats are read until a recovery is proved: ever more seldom
 
 
-class Snapshot(NamedTuple):
+class HeldSnapshot(NamedTuple):
     """State of training that a rank has in shared memory.  Ranks with the same `shard` hold the same state; "": nobody
     else holds this one."""
 
@@ -35,7 +35,7 @@ class Restore(NamedTuple):
     shard: str = ""
 
 
-class Member(NamedTuple):
+class RankMember(NamedTuple):
     """One rank of this node.  `replaced`: how often its process was replaced in this attempt; `in_a_row`: without
     progress in between, where `mark` is the progress of the job at the last time.  `due`: by when its state has to
     change, where ftrun waits for that."""
@@ -43,7 +43,7 @@ class Member(NamedTuple):
     local_rank: int
     rank: int
     state: State = "new"
-    held: tuple[Snapshot, ...] = ()
+    held: tuple[HeldSnapshot, ...] = ()
     shard: str = ""
     replaced: int = 0
     in_a_row: int = 0
@@ -66,10 +66,10 @@ class Rounds(NamedTuple):
 
     `shared`: they recover together with the ranks of the other members of a group.  `adopted`: the last order that was
     followed; `proving`: the one that began the round at work.  `own`: the fault that ended the round was noticed here.
-    `unexplained`: while they settle, another node may name the cause; otherwise nothing below the tree helps.
+    `lacks_culprit`: while they settle, another node may name the cause; otherwise nothing below the tree helps.
     """
 
-    members: tuple[Member, ...] = ()
+    members: tuple[RankMember, ...] = ()
     stage: Stage = "closed"
     number: int = 1
     rung: Rung | None = None
@@ -90,7 +90,7 @@ class Rounds(NamedTuple):
     adopted: GroupRound | None = None
     proving: GroupRound | None = None
     own: bool = False
-    unexplained: bool = False
+    lacks_culprit: bool = False
 
     @property
     def deadline(self) -> float | None:
@@ -124,10 +124,10 @@ class Rounds(NamedTuple):
         members = tuple(m if m.due is None else m._replace(due=m.due + seconds) for m in self.members)
         return self._replace(members=members, settles=None if self.settles is None else self.settles + seconds)
 
-    def member(self, local_rank: int) -> Member | None:
+    def member(self, local_rank: int) -> RankMember | None:
         return next((member for member in self.members if member.local_rank == local_rank), None)
 
-    def with_member(self, changed: Member) -> "Rounds":
+    def with_member(self, changed: RankMember) -> "Rounds":
         members = (changed if member.local_rank == changed.local_rank else member for member in self.members)
         return self._replace(members=tuple(members))
 
@@ -148,7 +148,7 @@ class Rules(NamedTuple):
 
 class SaidHello(NamedTuple):
     local_rank: int
-    held: tuple[Snapshot, ...] = ()
+    held: tuple[HeldSnapshot, ...] = ()
     after: float = 0.0  # seconds since its process was started
 
 
@@ -166,26 +166,26 @@ class LeftRound(NamedTuple):
 
     local_rank: int
     round: int
-    held: tuple[Snapshot, ...] = ()
+    held: tuple[HeldSnapshot, ...] = ()
     problem: str | None = None
 
 
-class Restored(NamedTuple):
+class SnapshotRestored(NamedTuple):
     """A rank has loaded the snapshot with which it begins this round."""
 
     local_rank: int
     round: int
 
 
-class Finished(NamedTuple):
+class FunctionFinished(NamedTuple):
     local_rank: int
     round: int
 
 
-Report = SaidHello | AskedRetry | LeftRound | Restored | Finished
+Report = SaidHello | AskedRetry | LeftRound | SnapshotRestored | FunctionFinished
 
 
-class Ended(NamedTuple):
+class RankProcessEnded(NamedTuple):
     """The process of a rank ended; `status`: as a shell reports it, 0 where it has ended well."""
 
     local_rank: int
@@ -203,20 +203,20 @@ class Blamed(NamedTuple):
     suspect: int | None = None
 
 
-class Unexplained(NamedTuple):
+class HangWithoutCulprit(NamedTuple):
     """A verdict whose cause may be a rank of another node of the group, which names it in a moment."""
 
     why: str = ""
     cause: str = "hang"
 
 
-class Cleared(NamedTuple):
+class RankTreeCleared(NamedTuple):
     """No process of this rank is left."""
 
     local_rank: int
 
 
-class Ordered(NamedTuple):
+class GroupOrdered(NamedTuple):
     """What the members of the group do together."""
 
     round: GroupRound
@@ -228,7 +228,7 @@ class Waited(NamedTuple):
     moved: frozenset[int] = frozenset()
 
 
-Happened = Report | Ended | Blamed | Unexplained | Cleared | Ordered | Waited
+Happened = Report | RankProcessEnded | Blamed | HangWithoutCulprit | RankTreeCleared | GroupOrdered | Waited
 
 
 # --- what has to be done: those about one rank are also effects (core/machine) and messages to that rank --------------
@@ -252,7 +252,7 @@ class FenceRank(NamedTuple):
 
 
 class EndRank(NamedTuple):
-    """Send SIGKILL to all processes of a rank until none is left; the answer is `Cleared`."""
+    """Send SIGKILL to all processes of a rank until none is left; the answer is `RankTreeCleared`."""
 
     local_rank: int
 

@@ -6,17 +6,16 @@ one.  That happens only when every rank of every member waits, so no two rounds 
 
 from typing import Final
 
-from ftrun.core.ranks import loans
 from ftrun.core.ranks import rounds as alone
 from ftrun.core.ranks.rounds import Outcome
 from ftrun.core.ranks.shared import GroupRound, NodeRounds, Progress, Rung
 from ftrun.core.ranks.table import (
     Act,
     Begin,
+    GroupOrdered,
     Happened,
-    Member,
-    Ordered,
     Prove,
+    RankMember,
     Restore,
     Rounds,
     Rules,
@@ -26,7 +25,7 @@ ORDER: Final = ("work", "leave", "close")
 
 
 def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcome:
-    if not isinstance(happened, Ordered):
+    if not isinstance(happened, GroupOrdered):
         return alone.step(rounds, happened, now, rules)
     order, before = happened.round, rounds.adopted
     if not rounds.members or order == before or (before is not None and _place(order) < _place(before)):
@@ -43,8 +42,8 @@ def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcom
             rounds, more = _leave(rounds, order, now, rules)
         case "close":
             rounds, more = rounds._replace(adopted=order), ()
-            if rounds.unexplained:
-                rounds, more = alone.give_up_unexplained(rounds, order.why)
+            if rounds.lacks_culprit:
+                rounds, more = alone.give_up_without_culprit(rounds, order.why)
             elif rounds.stage == "meeting" and rounds.own:
                 rounds, more = alone.give_up(rounds, order.why)
     return rounds, (*acts, *more)
@@ -70,7 +69,7 @@ def _work(rounds: Rounds, order: GroupRound, now: float) -> Outcome:
         return rounds, ()
     reason, master = order.rung or "retry", (order.address, order.port)
     known, plan = _recorded(rounds), _restores(rounds, order)
-    rounds, acts = loans.begin(rounds, plan, order.number, reason, master)
+    rounds, acts = alone.begin_with_loans(rounds, plan, order.number, reason, master)
     if order.rung is not None and known != (order.rung, order.ranks):  # a fault of a member whose report came late
         acts = (Begin(order.rung, order.number, order.ranks, order.why), *acts)
     rounds = rounds._replace(stage="proving", began=now, restored=order.step)
@@ -114,7 +113,7 @@ def _restores(rounds: Rounds, order: GroupRound) -> dict[int, Restore]:
     return {local_rank: found for local_rank, found in plan.items() if found is not None}
 
 
-def joined(members: tuple[Member, ...], order: GroupRound, now: float, rules: Rules) -> Rounds:
+def joined(members: tuple[RankMember, ...], order: GroupRound, now: float, rules: Rules) -> Rounds:
     """The ranks of an ftrun that is new: all of them start for the next round."""
     due = now + max(rules.timeout, alone.SLOWER * order.slowest)
     members = tuple(member._replace(state="starting", due=due) for member in members)
@@ -138,11 +137,11 @@ def node_rounds(rounds: Rounds, rules: Rules) -> NodeRounds:
         ended=any(member.state == "exited" for member in rounds.members),
         limit=limit,
         slowest=rounds.slowest_hello,
-        unexplained=rounds.unexplained,
+        lacks_culprit=rounds.lacks_culprit,
     )
     if rounds.stage == "meeting" and rounds.own:
         replaced = alone.numbers(rounds, rounds.replacing)
-        # That of the fault here, and never the one that was ordered: the next order follows from this report.
+        # The rung of the fault here, and never the rung that was ordered: the next order follows from this report.
         known = known._replace(rung="rank" if replaced else "retry", ranks=replaced, why=rounds.why)
     if known.progress == "waiting":
         known = known._replace(steps=_steps(rounds))

@@ -10,9 +10,8 @@ import re
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.rules.crash_stack import CrashStack
 from ftrun.core.rules.first_death import Death
-from ftrun.core.text.sentences import rank, short, signal
+from ftrun.core.text.sentences import printable, rank, short, signal
 
 TICK: Final = 0.01  # s; the resolution of a process's start time in the kernel
 SOON: Final = 3.0  # s; an exit code that comes later has another cause than the traceback of another process
@@ -89,7 +88,7 @@ OF_PEERS: Final = (  # ranks, because of a peer
     Symptom("torch.distributed.DistError"),
     Symptom("torch.distributed.elastic.rendezvous.api.RendezvousError"),
     Symptom("ConnectionError"),
-    Symptom("EOFError", r"^$"),  # from a pipe; that of a file has a message
+    Symptom("EOFError", r"^$"),  # from a pipe; an EOFError of a file has a message
     Symptom("Exception", r"(?i)(connection|socket) (was )?(closed|reset)( by (remote )?peer)?\b|broken pipe"),
     Symptom("Exception", r"(?i)watchdog .*time.?out|(nccl|hccl|gloo) .*(time.?out|timed out|remote|abort)"),
     Symptom("Exception", r"(?i)nccl (communicator was aborted|error)|timed out waiting \d+ ?ms"),
@@ -165,8 +164,17 @@ def _overlapped(earlier: Traceback, later: Traceback) -> bool:
 # --- the diagnosis ----------------------------------------------------------------------------------------------------
 
 
+class CrashStack(NamedTuple):
+    """`error`: as `Segmentation fault`.  `frames`: of the thread that crashed, the innermost first, as
+    `train.py:68 in step`; `place`: the innermost one of the program's own code, else of any."""
+
+    error: str
+    frames: tuple[str, ...]
+    place: str
+
+
 class CommandFailure(NamedTuple):
-    """How the command ended, and when (`ended`).  `pid` was that of the command; `oom_kills`: how many of its processes
+    """How the command ended, and when (`ended`).  `pid`: of the command; `oom_kills`: how many of its processes
     the kernel killed because memory ran out; `tail`: its last lines of output, where they are kept.  `death`: a process
     that left no exception, and caused the end of the process in `cause`; `also`: a related fact for the reason;
     `crash`: the stack of a process that a signal ended; `output`: the files with its output, which nobody else keeps,
@@ -213,7 +221,7 @@ class Diagnosis(NamedTuple):
     line: str | None = None
 
 
-class Rule(NamedTuple):
+class CrashRule(NamedTuple):
     """A rule applies if all its conditions hold: one of `kinds` (`package.*`: all of a package, `*Name`: all classes
     whose names end so) is in the chain of exceptions, with `text` in its message; one of `roots` is below it; without a
     chain the status is one of `codes` (128 + n for signal n); `output` is in the last lines; `reading`: it was raised
@@ -266,7 +274,7 @@ CONFIGURATION: Final = (
     "lightning.fabric.utilities.exceptions.MisconfigurationException",
     "lightning_fabric.utilities.exceptions.MisconfigurationException",
 )
-# What shows that a configuration is being read: the name of a function, that of a file of the program, or the line.
+# What shows that a configuration is being read: the name of a function or of a file of the program, or the line.
 NAMES: Final = r"(?:config(?:uration)?|cfg|conf|settings|hparams|hyperparameters)"
 READERS: Final = re.compile(
     rf"(?!.*_and_)_*(?:(?:load|read|parse|validate|check|resolve|merge)_(?:\w+_)?{NAMES}s?"
@@ -292,120 +300,79 @@ PASSING: Final = r"killed|no space left|input/output error|stale file handle|can
 XLA: Final = ("jaxlib.xla_extension.XlaRuntimeError", "jaxlib._jax.XlaRuntimeError", "jax.errors.JaxRuntimeError")
 MEMORY: Final = ("MemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
 
+# What several rules have in common: the name, whether a restart can help, and the reason.
+MEMORY_RULE: Final = ("memory", True, "out of memory")
+FAILED_MACHINE: Final = ("machine", True, "a disk or a device failed, or a limit of the machine was reached")
+UNUSABLE_FILE: Final = ("machine", True, "a file or a connection could not be used")
+MISSING_MODULE: Final = ("import", False, "a restart installs nothing")
+COMPILATION: Final = ("compile", False, "the same program is compiled again with the same result")
+ASSERTION: Final = ("assertion", False, "a failed assertion fails again")
+WRONG_CONFIGURATION: Final = ("configuration", False, "a restart does not change the configuration")
 RULES: Final = (
-    Rule("kernel-memory", True, "the kernel killed {oom_kills} of its processes for lack of memory", by_kernel=True),
-    Rule("memory", True, "out of memory", kinds=MEMORY),
-    Rule("memory", True, "out of memory", kinds=("RuntimeError", "torch.AcceleratorError"), text=r"(?i)out of memory"),
-    Rule("memory", True, "out of memory", kinds=XLA, text=r"^RESOURCE_EXHAUSTED"),
-    Rule(
-        "machine",
-        True,
-        "a disk or a device failed, or a limit of the machine was reached",
+    CrashRule(
+        "kernel-memory", True, "the kernel killed {oom_kills} of its processes for lack of memory", by_kernel=True
+    ),
+    CrashRule(*MEMORY_RULE, kinds=MEMORY),
+    CrashRule(*MEMORY_RULE, kinds=("RuntimeError", "torch.AcceleratorError"), text=r"(?i)out of memory"),
+    CrashRule(*MEMORY_RULE, kinds=XLA, text=r"^RESOURCE_EXHAUSTED"),
+    CrashRule(
+        *FAILED_MACHINE,
         kinds=("ImportError", "SyntaxError", "OSError", *COMPILERS),
         text=r"(?i)stale file handle|input/output error|no space left|too many open files|endpoint is not connected"
         r"|resource temporarily unavailable|disk quota exceeded|cannot allocate memory(?! in static)",
     ),
-    Rule(
-        "machine",
-        True,
-        "a disk or a device failed, or a limit of the machine was reached",
+    CrashRule(
+        *FAILED_MACHINE,
         kinds=("RuntimeError", "subprocess.CalledProcessError"),
         text=rf"(?=.*(?:Error building extension|{BUILD})).*(?i:{PASSING})",
     ),
-    Rule(
-        "machine",
-        True,
-        "a disk or a device failed, or a limit of the machine was reached",
-        codes=(1, 2, 255),
-        output=r"(?i)killed signal terminated program|no space left on device",
+    CrashRule(
+        *FAILED_MACHINE, codes=(1, 2, 255), output=r"(?i)killed signal terminated program|no space left on device"
     ),
-    Rule(
-        "machine",
-        True,
-        "a file or a connection could not be used",
-        kinds=(*COMPILERS, *CONFIGURATION),
-        roots=("OSError", "ConnectionError"),
+    CrashRule(*UNUSABLE_FILE, kinds=(*COMPILERS, *CONFIGURATION), roots=("OSError", "ConnectionError")),
+    CrashRule(*UNUSABLE_FILE, kinds=("requests.*",)),
+    CrashRule(
+        "shutdown", True, "Python was shutting down", kinds=("Exception",), text="Python is likely shutting down"
     ),
-    Rule("machine", True, "a file or a connection could not be used", kinds=("requests.*",)),
-    Rule("shutdown", True, "Python was shutting down", kinds=("Exception",), text="Python is likely shutting down"),
-    Rule("syntax", False, "a restart does not change the program", kinds=("SyntaxError",)),
-    Rule("import", False, "a restart installs nothing", kinds=("ImportError",)),
-    Rule("compile", False, "the same program is compiled again with the same result", kinds=COMPILERS),
-    Rule(
-        "compile",
-        False,
-        "the same program is compiled again with the same result",
-        kinds=XLA,
-        text=r"^UNIMPLEMENTED|ptxas exited|Mosaic failed|(?i:failed to compile)",
-    ),
-    Rule(
-        "compile",
-        False,
-        "the same program is compiled again with the same result",
+    CrashRule("syntax", False, "a restart does not change the program", kinds=("SyntaxError",)),
+    CrashRule(*MISSING_MODULE, kinds=("ImportError",)),
+    CrashRule(*COMPILATION, kinds=COMPILERS),
+    CrashRule(*COMPILATION, kinds=XLA, text=r"^UNIMPLEMENTED|ptxas exited|Mosaic failed|(?i:failed to compile)"),
+    CrashRule(
+        *COMPILATION,
         kinds=("RuntimeError",),
         text=r"Error building extension|Failed to compile Op\b|Compile operator failed|(?i:build graph failed)"
         r"|Compile graph .{0,99} failed|\b(E40021|EB0000)\b",  # CANN: TEFusion, TBE
     ),
-    Rule(
-        "compile",
-        False,
-        "the same program is compiled again with the same result",
-        kinds=("RuntimeError", "subprocess.CalledProcessError"),
-        text=BUILD,
-    ),
-    Rule(
-        "compile",
-        False,
-        "the same program is compiled again with the same result",
-        codes=(1, 2, 255),
-        output=r"^nvcc fatal\b|^ninja: build stopped: ",
-    ),
-    Rule("assertion", False, "a failed assertion fails again", kinds=("AssertionError",)),
-    Rule(
-        "configuration",
-        False,
-        "a restart does not change the configuration",
-        kinds=CONFIGURATION,
-        before_first_beat=True,
-    ),
-    Rule(
-        "configuration",
-        False,
-        "a restart does not change the configuration",
+    CrashRule(*COMPILATION, kinds=("RuntimeError", "subprocess.CalledProcessError"), text=BUILD),
+    CrashRule(*COMPILATION, codes=(1, 2, 255), output=r"^nvcc fatal\b|^ninja: build stopped: "),
+    CrashRule(*ASSERTION, kinds=("AssertionError",)),
+    CrashRule(*WRONG_CONFIGURATION, kinds=CONFIGURATION, before_first_beat=True),
+    CrashRule(
+        *WRONG_CONFIGURATION,
         kinds=("json.decoder.JSONDecodeError",),
         text=r"\(char (?!0\))",  # nothing that is JSON at all may be a file that is being written, or an answer
         before_first_beat=True,
     ),
-    Rule(
-        "configuration",
-        False,
-        "a restart does not change the configuration",
-        kinds=("FileNotFoundError",),
-        text=MISSING,
-        before_first_beat=True,
-    ),
-    Rule(
-        "configuration",
-        False,
-        "a restart does not change the configuration",
+    CrashRule(*WRONG_CONFIGURATION, kinds=("FileNotFoundError",), text=MISSING, before_first_beat=True),
+    CrashRule(
+        *WRONG_CONFIGURATION,
         kinds=("TypeError",),
         text=r"^\w*(?:Config|Configuration|Settings|Args|Arguments|Options|HParams)\.__init__\(\) (?:got an|missing) ",
         before_first_beat=True,
     ),
-    Rule(
-        "configuration",
-        False,
-        "a restart does not change the configuration",
+    CrashRule(
+        *WRONG_CONFIGURATION,
         kinds=("ValueError", "KeyError", "TypeError", "FileNotFoundError"),
         before_first_beat=True,
         reading=True,
     ),
-    Rule("usage", False, "a restart does not change its arguments", codes=(2,), before_first_beat=True),
-    Rule("command", False, "a restart does not provide the program", codes=(126, 127), before_first_beat=True),
-    Rule("import", False, "a restart installs nothing", codes=(127,), output="error while loading shared libraries: "),
-    Rule("import", False, "a restart installs nothing", codes=(1,), output=r"^\S*python[\d.]*: No module named "),
-    Rule("assertion", False, "a failed assertion fails again", codes=(134,), output=r"\bAssertion [`'].*' failed\.?$"),
-    Rule("killed", True, "as platforms kill what exceeds its memory limit", codes=(137, 247)),
+    CrashRule("usage", False, "a restart does not change its arguments", codes=(2,), before_first_beat=True),
+    CrashRule("command", False, "a restart does not provide the program", codes=(126, 127), before_first_beat=True),
+    CrashRule(*MISSING_MODULE, codes=(127,), output="error while loading shared libraries: "),
+    CrashRule(*MISSING_MODULE, codes=(1,), output=r"^\S*python[\d.]*: No module named "),
+    CrashRule(*ASSERTION, codes=(134,), output=r"\bAssertion [`'].*' failed\.?$"),
+    CrashRule("killed", True, "as platforms kill what exceeds its memory limit", codes=(137, 247)),
 )
 
 
@@ -444,7 +411,7 @@ def _status_text(ending: CommandFailure) -> str:
     return f"the command exited with {ending.code}"
 
 
-def _applies(rule: Rule, ending: CommandFailure, chain: tuple[ExceptionRecord, ...]) -> bool:
+def _applies(rule: CrashRule, ending: CommandFailure, chain: tuple[ExceptionRecord, ...]) -> bool:
     status = 128 + ending.signal if ending.signal is not None else ending.code
     if ending.death is not None and ending.death.code < 0 and ending.explained:
         status = 128 - ending.death.code
@@ -464,7 +431,7 @@ def _applies(rule: Rule, ending: CommandFailure, chain: tuple[ExceptionRecord, .
     return not rule.output or any(re.search(rule.output, _split_prefix(line)[1]) for line in ending.tail[-AFTER:])
 
 
-def _matches(thrown: ExceptionRecord, rule: Rule) -> bool:
+def _matches(thrown: ExceptionRecord, rule: CrashRule) -> bool:
     kind = any(_is_named(kind, name) for name in rule.kinds for kind in thrown.kinds)
     return kind and (re.search(rule.text, f"{thrown.message} {thrown.more}") is not None)
 
@@ -524,7 +491,7 @@ def _split_prefix(line: str) -> tuple[str, str]:
 
 
 def _ends_with_frames(above: list[str]) -> bool:
-    """Whether these lines end with those of a stack."""
+    """Whether these lines end with the lines of a stack."""
     for text in reversed(above):
         if text.startswith('  File "'):
             return True
@@ -545,7 +512,7 @@ def _printed_stack(above: list[str]) -> tuple[str, str, str, tuple[str, ...], st
             own = own if LIBRARY.search(path) else places[-1]
         elif text.startswith("    ") and not source:
             source = text.strip()
-        elif text.startswith("Traceback "):  # those before it are those of other exceptions
+        elif text.startswith("Traceback "):  # the lines before it belong to other exceptions
             places, frames, own, source = [""], [], "", ""
     return "", places[-1], own, tuple(frames[-KEPT_FRAMES:]), source
 
@@ -556,3 +523,43 @@ def _bases(name: str) -> tuple[str, ...]:
     if isinstance(kind, type) and issubclass(kind, BaseException):
         return tuple(base.__name__ for base in kind.__mro__ if base is not object)
     return (name, "Exception")
+
+
+IN_USE: Final = re.compile(r"EADDRINUSE|(?i:address (is )?already in use)")
+
+
+def is_port_taken(cause: Traceback | None, port: int) -> bool:
+    """True only if an exception of rank 0 itself says so, and names this port: torch's store and the sockets of Python
+    do.  Another port is a matter of the program."""
+    if cause is None or cause.rank != 0 or not port:
+        return False
+    texts = [f"{thrown.message} {thrown.more}" for thrown in cause.chain]
+    return any(IN_USE.search(text) and re.search(rf"(?<!\d){port}(?!\d)", text) for text in texts)
+
+
+# --- the stack of a process that a signal ended, as faulthandler writes it --------------------------------------------
+
+
+FATAL: Final = "Fatal Python error: "
+CRASH_FRAMES: Final = 24
+FRAME_LENGTH: Final = 120  # characters
+
+
+def parsed_crash(text: str) -> CrashStack | None:
+    """The last one in the text; None where there is none, or no frame of the thread that crashed."""
+    _, begin, rest = text.rpartition(FATAL)
+    if not begin:
+        return None
+    error, _, threads = rest.partition("\n")
+    own = threads.partition("Current thread ")[2].partition("\n\n")[0].split("\n")
+    found = [match for line in own if (match := FRAME.fullmatch(line))]
+    if not found:
+        return None
+    frames = tuple(_crash_frame(match) for match in found)
+    program = (frame for frame, match in zip(frames, found, strict=True) if not LIBRARY.search(match[1]))
+    return CrashStack(short(printable(error), FRAME_LENGTH), frames[:CRASH_FRAMES], next(program, frames[0]))
+
+
+def _crash_frame(match: re.Match[str]) -> str:
+    path, line, function = match.groups()
+    return short(printable(f"{path.rpartition('/')[2]}:{line} in {function}"), FRAME_LENGTH)

@@ -134,6 +134,11 @@ FAILED: Final = "failed"
 STOPPED: Final = "stopped"
 
 
+def named(verdict: object) -> Verdict | None:
+    """None for one that carries the command's own status, or that is not known."""
+    return next((known for known in TABLE if known.name == verdict), None)
+
+
 def shell_status(code: int | None, signal: int | None) -> int:
     """The status that a shell reports for this end: the exit code, or 128 plus the signal number."""
     return 128 + signal if signal else (code or 0)

@@ -70,7 +70,7 @@ class Schedule(NamedTuple):
     member: int = 0
 
 
-class Reached(NamedTuple):
+class ReachedBefore(NamedTuple):
     """Where the command of an earlier schedule was: its last step, and the path of its last checkpoint."""
 
     step: int | None = None
@@ -145,7 +145,7 @@ def earlier_schedules(schedules: Sequence[Schedule], number: int) -> list[Schedu
     return found
 
 
-def reached_before(schedules: Sequence[Schedule], number: int, member: int) -> Reached:
+def reached_before(schedules: Sequence[Schedule], number: int, member: int) -> ReachedBefore:
     """Where this job was before schedule `number`, according to the latest schedule that knows it.  Members may save a
     file each, so the file of the same member comes first; otherwise it is that of the newest checkpoint."""
     earlier = earlier_schedules(schedules, number)
@@ -158,8 +158,8 @@ def reached_before(schedules: Sequence[Schedule], number: int, member: int) -> R
             step = highest(one.last_step for one in own or lives)
         saved = [one for one in own if one.last_checkpoint] or [one for one in lives if one.last_checkpoint]
         if saved:  # the latest life comes first, and `max` takes the first of several
-            return Reached(step, max(saved, key=_checkpoint_step).last_checkpoint)
-    return Reached(step)
+            return ReachedBefore(step, max(saved, key=_checkpoint_step).last_checkpoint)
+    return ReachedBefore(step)
 
 
 def _checkpoint_step(one: Schedule) -> int:

@@ -2,6 +2,7 @@
 or by an exit that bypasses Python (`os._exit`, C), or with 0 while the others still needed it."""
 
 from collections.abc import Container, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from ftrun.core.machine.values import TOUCH, LocalRank, Rank
@@ -12,6 +13,9 @@ from ftrun.core.text.sentences import signal
 
 STOP_SIGNALS: Final = (-2, -15)  # SIGINT, SIGTERM: a launcher ends its other children with these signals
 FROM_PYTHON: Final = 1  # what Python exits with after an exception
+# SIGILL, SIGBUS, SIGFPE, SIGKILL, SIGSEGV: the failure of another rank ends no process so.  SIGABRT is missing, with
+# which communication libraries end a process whose peer is lost.
+OWN_FAULTS: Final = (-4, -7, -8, -9, -11)
 
 
 class Death(NamedTuple):
@@ -39,6 +43,14 @@ def first_death(children: Sequence[Death], with_exception: Container[int]) -> De
     return min(silent, key=lambda one: (one.code > 0, one.code == FROM_PYTHON), default=None)
 
 
+def may_be_explained(deaths: Sequence[Death], living: AbstractSet[int], with_exception: Container[int]) -> bool:
+    """Whether an exception that is still to come, of a rank that lives (`living`: pids), may explain these ends of
+    ranks.  No exception that was left (`with_exception`) is the cause of the others."""
+    return any(pid not in with_exception for pid in living) and not any(
+        one.code in OWN_FAULTS and one.pid not in with_exception for one in deaths
+    )
+
+
 def rank_without_exception(ranks: Iterable[tuple[int, int]], with_exception: Container[int]) -> str:
     """An addition to the reason where no launcher reported a child: which of the ranks (rank and process) left no
     exception, if all others did."""
@@ -52,7 +64,7 @@ def rank_without_exception(ranks: Iterable[tuple[int, int]], with_exception: Con
 
 
 class EarlyLeave(NamedTuple):
-    """A rank that ended with 0, or called itself done, before another one died of a connection that was closed, a
+    """A rank that ended with 0, or called itself done, before another rank died of a connection that was closed, a
     timeout, or the like.  `at`: when it ended, where ftrun has seen that; `description` leads over to what followed."""
 
     rank: int

@@ -139,8 +139,8 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         missing=lambda found: "without any work",
     ),
     "deadlock": HangRule(
-        meaning="nothing that can still run can end the wait of a rank, or of the command; only under "
-        "`--hang-timeout auto`, and without any timeout",
+        meaning="nothing that can still run can end the wait of a rank, or of the command; it needs no timeout, and is "
+        "looked for only under `--hang-timeout auto`",
         timeout="hang",
         by_work=False,
         by_proof=True,
@@ -150,8 +150,8 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         missing=lambda found: "without movement",
     ),
     "device-wait": HangRule(
-        meaning="every rank waits for its device or for another rank, and no device works: each is used all the time "
-        "but draws little power and moves no memory, or does nothing; only under `--hang-timeout auto`",
+        meaning="every rank waits for its device or for another rank, and no device works; only under "
+        "`--hang-timeout auto`",
         timeout="hang",
         by_work=False,
         by_proof=True,
@@ -162,8 +162,7 @@ RULES: Final[Mapping[Rule, HangRule]] = {
     ),
     "spin": HangRule(
         meaning="a rank that has moved computes for an hour in one and the same function, and nothing that it does can "
-        "be seen outside: it reads and writes nothing, starts nothing, and its devices do nothing; only under "
-        "`--hang-timeout auto`",
+        "be seen outside; only under `--hang-timeout auto`",
         timeout="hang",
         by_work=False,
         by_proof=True,

@@ -2,19 +2,30 @@
 
 A rank is *alive* with any heartbeat.  It *moves* with a step that advances or a heartbeat from the main thread; only
 moving counts.
+
+Two rules are for what no proof covers: a rank that computes for an hour in one and the same function, of which nothing
+can be seen outside, and ranks that wait for their devices or for each other while no device works.  A look reads where
+the main thread is, and what it has read, written and started, without stopping it (waitproof/spinning.py).  The sampler
+adds what the whole tree reads and writes.  A computation that ends looks the same as one that does not: ADR 39 says why
+an hour was chosen, and what is not found.  Where all ranks wait (waitproof/device_waits.py) and all devices spin or do
+nothing, nobody is left who could end the wait.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from ftrun.core.machine.values import Attempt, Finding, Rank, Rule, Section
+from ftrun.core.machine.values import TOUCH, Attempt, Finding, Rank, Rule, Section, Spin
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.rules import spin
 from ftrun.core.rules.idle import idle_for, unchanged_for
 
 # Heartbeats are read at least this often within the shortest limit.  A freeze between two reads goes unnoticed, so it
 # must be small against the limit; the touch file has no trustworthy clock, so its heartbeat is timed by the read.
 LOOKS_PER_LIMIT = 8
 STILL = 15.0  # s without a movement, from which on looks are taken (looks.py)
+SPIN_LIMITS: Final[Mapping[Rule, float]] = {"spin": 3600.0, "device-wait": 45.0}  # s
+SPIN_OTHERS: Final = (
+    0.05  # cores that the other threads and the descendants of the process may use: watchdogs, keep-alives
+)
 
 
 class Limits(NamedTuple):
@@ -192,14 +203,14 @@ def waits_for_devices(attempt: Attempt, now: float, limits: Limits) -> bool:
 def _unproved(awaited: list[Rank], attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
     """The finding for a rank that computes, or for ranks that wait for their devices, overdue or not.  In a group the
     other members may be what a device waits for, unless their ranks wait as well."""
-    found, seen = spin.spinning(attempt, awaited), attempt.look.spin
+    found, seen = spinning(attempt, awaited), attempt.look.spin
     if found is None or seen is None or has_own_limit(found[1], limits):
         return []
     rule, rank, since = found
     if rule == "device-wait" and limits.idle_together and not attempt.group_awaits_devices:
         return []
     age = time_awake(since, now, attempt.aways) - rank.credit
-    return [Finding(rule, rank.rank, age, spin.LIMITS[rule], rank.step, None, rank.pid, seen.why)]
+    return [Finding(rule, rank.rank, age, SPIN_LIMITS[rule], rank.step, None, rank.pid, seen.why)]
 
 
 def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
@@ -220,3 +231,32 @@ def _idle(attempt: Attempt, now: float, limits: Limits) -> list[Finding]:
     since = max([begun, attempt.spawned_at, *(r.moved_at for r in attempt.ranks if r.moved_at is not None)])
     age = time_awake(since, now, attempt.aways) - max((rank.credit for rank in attempt.ranks), default=0.0)
     return [Finding("idle", None, age, max(limits.idle, raised), pid=attempt.pid)]
+
+
+# --- what no proof covers ---------------------------------------------------------------------------------------------
+
+
+def follow_spin(before: Spin | None, seen: Spin | None) -> Spin | None:
+    """What looks in a row have shown: the first of those that found the same, or the last one."""
+    if before is None or seen is None:
+        return seen
+    same = _comparable(before) == _comparable(seen)
+    quiet = seen.others - before.others <= SPIN_OTHERS * max(1.0, seen.since - before.since)
+    launches = "" not in (before.launched, seen.launched) and before.launched != seen.launched
+    return before if same and quiet and not launches else seen
+
+
+def _comparable(seen: Spin) -> Spin:
+    return seen._replace(since=0.0, why="", others=0.0, launched="")
+
+
+def spinning(attempt: Attempt, awaited: Iterable[Rank]) -> tuple[Rule, Rank, float] | None:
+    """The rule and the rank that are found once the limit of the rule has passed, and since when it was seen so.
+    `awaited`: the ranks that have to move."""
+    found, still, idle = attempt.look.spin, attempt.look.still, attempt.idle
+    if found is None or still is None:
+        return None
+    rank = next((rank for rank in awaited if rank.rank == found.rank and rank.pid == found.pid), None)
+    if rank is None or rank.rank <= TOUCH or rank.moved_at is None or rank.moved_at > still.since:
+        return None
+    return ("device-wait", rank, found.since) if found.on_device else ("spin", rank, max(found.since, idle.active_at))

@@ -4,21 +4,21 @@ Under `--hang-timeout auto` a helper looks whether anything can still end the wa
 the longest time.  An open look changes nothing.  A closed one is repeated soon; if both find the same, the job is
 suspected, and evidence has to prove it once more.  No timeout is involved, and no heartbeat is needed.
 
-A look at a rank that computes says in which function it does so (rules/spin.py).
+A look at a rank that computes says in which function it does so (rules/liveness.py).
 """
 
 from typing import Final
 
 from ftrun.core.machine.values import Attempt, ClosedLook, LookState, Spin, Standstill
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.rules import spin
+from ftrun.core.rules import liveness
 from ftrun.core.rules.liveness import STILL, awaited_ranks, time_awake
 
 # Seconds without a movement at which a look is due.  The reason of an open look may pass at once, as where a thread
 # runs for a moment; a hang is to be found within a minute although a few looks are open.
 LOOKS: Final = (STILL, 22.0, 30.0, 40.0, 50.0, 60.0)
 PERIOD: Final = 30.0  # s between two looks from then on
-AGAIN: Final = 5.0  # s from a closed look to the one that has to confirm it
+AGAIN: Final = 5.0  # s from a closed look to the look that has to confirm it
 REPEATS: Final = 8  # looks that the group asks for, until those at the usual times have to do
 SPACING: Final = 200  # times the CPU time of a look: the least time to the next one, so that looks take 0.5 % of a core
 LOST: Final = 25.0  # s; a look that has not been answered by then has failed
@@ -82,7 +82,7 @@ def end(attempt: Attempt, result: LookResult, now: float) -> Attempt:
     result differs from the one before is confirmed at the usual time."""
     before, found = attempt.look.closed, result.closed
     look = attempt.look._replace(begun=None, earliest=now + SPACING * result.cost, closed=found, wait=result.wait)
-    look = look._replace(spin=spin.follow(look.spin, result.spin))
+    look = look._replace(spin=liveness.follow_spin(look.spin, result.spin))
     if found is not None and before is not None:
         look = look._replace(proved=bool(found.fingerprint) and found._replace(at=before.at) == before)
     elif found is not None:

@@ -11,8 +11,8 @@ def one_each(claimed: Iterable[Rank]) -> tuple[Rank, ...]:
 
     A launcher that called a hook once, or a data worker that sends heartbeats, must neither hide the process that
     trains nor be waited for in its place.  So processes that step come before those that only send heartbeats, and
-    among equals the one that moved last.  Where the process that stepped has died, another one replaces it, and counts
-    from the time that it ended.  Reports of any of them (a checkpoint, files, a non-recoverable error) are kept.
+    among equals the one that moved last.  Where the process that stepped has died, another process replaces it, and
+    counts from the time that it ended.  Reports of any of them (a checkpoint, files, a non-recoverable error) are kept.
 
     Where several processes have no rank and at least two of them step (Hogwild, `multiprocessing.spawn`), each of those
     represents itself, numbered by `unranked`, so that one that hangs is not hidden by the others.  A process that

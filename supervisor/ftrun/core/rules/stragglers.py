@@ -91,7 +91,7 @@ def _silent(pace: Pace, silences: Sequence[float], times: Sequence[float]) -> Sl
 
 
 def _in_lockstep(paces: Mapping[Key, Pace], times: Sequence[float]) -> dict[Key, float]:
-    """The work of those whose step time is that of all."""
+    """The work of the ranks whose step time is the same as that of all ranks."""
     usual = times[len(times) // 2]
     return {
         name: pace.work
@@ -106,7 +106,7 @@ def _least(ordered: Sequence[float]) -> float:
 
 
 def _others(ordered: Sequence[float], own: float) -> float:
-    """The median without that one."""
+    """The median without this value."""
     at, middle = bisect_left(ordered, own), len(ordered) - 1
     low, high = (middle - 1) // 2, middle // 2
     return (ordered[low + (low >= at)] + ordered[high + (high >= at)]) / 2

@@ -53,7 +53,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _statx = getattr(_libc, "statx", None)
 
 
-class Look(NamedTuple):
+class FileLook(NamedTuple):
     """A match at one instant.  `print`: a number for its size and time; for a folder, for those of all its content.
     `newest`: when it was written, or the last file in it; 0 if there is none, or the folder was not read."""
 
@@ -63,7 +63,7 @@ class Look(NamedTuple):
     newest: int = 0
 
 
-class Stat(NamedTuple):
+class FileStat(NamedTuple):
     dev: int
     ino: int
     mode: int
@@ -79,7 +79,7 @@ class Stat(NamedTuple):
         return st.S_ISLNK(self.mode)
 
 
-def stat(path: str, follow: bool = True, fresh: bool = False) -> Stat:
+def stat(path: str, follow: bool = True, fresh: bool = False) -> FileStat:
     """`fresh`: ask the server; an NFS client may otherwise return attributes that are up to a minute old (acdirmax in
     nfs(5)).  OSError."""
     if fresh and _statx is not None:
@@ -88,9 +88,9 @@ def stat(path: str, follow: bool = True, fresh: bool = False) -> Stat:
         buffer = ctypes.create_string_buffer(256)
         if _statx(_AT_FDCWD, os.fsencode(path), flags, _STATX_BASIC_STATS, buffer) == 0:
             mode, ino, size, seconds, nanoseconds, major, minor = struct.unpack("=28xH2xQQ64xqI12xII", buffer.raw[:144])
-            return Stat(os.makedev(major, minor), ino, mode, size, seconds * 10**9 + nanoseconds)
+            return FileStat(os.makedev(major, minor), ino, mode, size, seconds * 10**9 + nanoseconds)
     found = os.stat(path, follow_symlinks=follow)
-    return Stat(found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns)
+    return FileStat(found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns)
 
 
 def local(path: str) -> bool:
@@ -101,7 +101,7 @@ def local(path: str) -> bool:
     return ctypes.c_ulong.from_buffer(buffer).value & 0xFFFFFFFF in LOCAL
 
 
-def look(path: str, fresh: bool = False, walk: bool = True) -> Look | None:
+def look(path: str, fresh: bool = False, walk: bool = True) -> FileLook | None:
     """The state of a match; None if it cannot be a checkpoint.  A link is followed; a dangling link is a match like any
     other.  `walk`: read the content of a folder.  OSError if the disk fails."""
     link = None
@@ -113,12 +113,12 @@ def look(path: str, fresh: bool = False, walk: bool = True) -> Look | None:
     except OSError as error:
         if error.errno not in GONE:
             raise
-        return Look(link.ino, link.mtime_ns) if link else None
+        return FileLook(link.ino, link.mtime_ns) if link else None
     if found.folder:
         content, newest = _walk(path) if walk else (0, 0)
-        return Look(found.ino, content, folder=True, newest=newest)
+        return FileLook(found.ino, content, folder=True, newest=newest)
     print_ = hash((found.size, found.mtime_ns))
-    return Look(found.ino, print_, newest=found.mtime_ns) if st.S_ISREG(found.mode) else None
+    return FileLook(found.ino, print_, newest=found.mtime_ns) if st.S_ISREG(found.mode) else None
 
 
 def busy(path: str, folder: bool) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Final
 
-from ftrun.helpers.checkpoint_watcher.disk import Look
+from ftrun.helpers.checkpoint_watcher.disk import FileLook
 from ftrun.helpers.checkpoint_watcher.globs import Globs, State
 
 MARKS: Final = 200_000  # known matches
@@ -18,17 +18,17 @@ class Origin(Enum):
     RENAMED = auto()  # renamed into place with its content
 
 
-Match = tuple["Folder", str]  # the folder that it lies in, and its name
+Match = tuple["WatchedFolder", str]  # the folder that it lies in, and its name
 
 
-class Folder:
+class WatchedFolder:
     """The known state of an existing folder.  `path` is empty for the root of the file system."""
 
-    def __init__(self, path: str, name: str, parent: "Folder | None", state: State, globs: Globs) -> None:
+    def __init__(self, path: str, name: str, parent: "WatchedFolder | None", state: State, globs: Globs) -> None:
         self.path, self.name, self.parent, self.state = path, name, parent, state
         self.literals = globs.literals(state)  # names that are looked up, not listed
         self.open = globs.open(state)  # other names can match too, so it is listed
-        self.children: dict[str, Folder] = {}
+        self.children: dict[str, WatchedFolder] = {}
         self.content_of: Match | None = None  # a write to a file in here is one to that matched folder
         self.newest: int | None = None  # of the match itself: the time of its newest file when it was last read
         self.crowded = False  # it has too many folders for a watch on each
@@ -53,20 +53,20 @@ class Folder:
     def at(self, name: str) -> str:
         return f"{self.path}/{name}"
 
-    def mark(self, name: str, look: Look) -> int:
+    def mark(self, name: str, look: FileLook) -> int:
         """A number that changes when the match is replaced; for a literal name, which is looked up anyway, also
         when it is overwritten."""
         if look.folder:
             return 0 if self.exact else look.ino
         return look.print if self.exact or name in self.literals else look.ino
 
-    def know(self, name: str, look: Look) -> None:
+    def know(self, name: str, look: FileLook) -> None:
         if len(self.marks) < MARKS:
             self.marks[hash(name)] = self.mark(name, look)
 
-    def ancestors(self) -> "Iterator[Folder]":
+    def ancestors(self) -> "Iterator[WatchedFolder]":
         """The folder itself, then its parents."""
-        folder: Folder | None = self
+        folder: WatchedFolder | None = self
         while folder is not None:
             yield folder
             folder = folder.parent

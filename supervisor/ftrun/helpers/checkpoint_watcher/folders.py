@@ -15,8 +15,8 @@ from typing import Final
 
 from ftrun.core.rules.checkpoint_names import step_of
 from ftrun.helpers.checkpoint_watcher import disk
-from ftrun.helpers.checkpoint_watcher.disk import Look
-from ftrun.helpers.checkpoint_watcher.folder import MARKS, Folder, Match, Origin
+from ftrun.helpers.checkpoint_watcher.disk import FileLook
+from ftrun.helpers.checkpoint_watcher.folder import MARKS, Match, Origin, WatchedFolder
 from ftrun.helpers.checkpoint_watcher.globs import Globs
 from ftrun.helpers.checkpoint_watcher.matches import FileEvent, Matches, fits
 from ftrun.host import inotify
@@ -53,16 +53,16 @@ class Folders:
         self._since = since  # None after the first look
         self._globs, self._matches, self._notify, self._problem = globs, matches, notify, problem
         self._marks = 0
-        self._folders: dict[Folder, None] = {}  # parents first
-        self._listed: dict[Folder, None] = {}  # those for which inotify is not enough
-        self._by_wd: dict[int, dict[Folder, None]] = {}
-        self._pending: dict[Folder, Origin] = {}  # to be listed now
+        self._folders: dict[WatchedFolder, None] = {}  # parents first
+        self._listed: dict[WatchedFolder, None] = {}  # those for which inotify is not enough
+        self._by_wd: dict[int, dict[WatchedFolder, None]] = {}
+        self._pending: dict[WatchedFolder, Origin] = {}  # to be listed now
         self._contents: dict[Match, None] = {}  # those whose content is followed, the last used one last
         self._present: dict[Match, int] = {}  # matched folders that were there: the time of each
         self._inner = 0  # folders in which no match can appear
         self._all = False  # something happened without an event: check all folders
         began = time.monotonic()
-        root = Folder("", "", None, globs.root(), globs)
+        root = WatchedFolder("", "", None, globs.root(), globs)
         self._folders[root] = None
         self._refresh(root, disk.stat("/"), Origin.PRESENT)
         self._list_pending()
@@ -77,7 +77,7 @@ class Folders:
         """Handle a mount or unmount, which inotify does not report."""
         self._all = True
 
-    def on(self, event: inotify.Event) -> None:
+    def on(self, event: inotify.InotifyEvent) -> None:
         if event.mask & inotify.Q_OVERFLOW:
             self._all = True
             self._matches.lost()
@@ -108,7 +108,7 @@ class Folders:
         ended = time.monotonic()
         self._next_round = ended + max(ROUND, DUTY * (ended - began))
 
-    def _entry(self, folder: Folder, name: str, mask: int) -> None:
+    def _entry(self, folder: WatchedFolder, name: str, mask: int) -> None:
         if folder.content_of is not None and mask & FILLED:
             self._written(folder, folder.content_of, name, mask)
         if mask & (inotify.OPEN | inotify.CLOSE_NOWRITE) and not self._matches.waiting(folder, name):
@@ -135,7 +135,7 @@ class Folders:
 
     # --- adding and removing folders
 
-    def _enter(self, parent: Folder | None, name: str, origin: Origin) -> None:
+    def _enter(self, parent: WatchedFolder | None, name: str, origin: Origin) -> None:
         """Update the known state of that entry as a folder to be followed."""
         if parent is None:
             return
@@ -172,7 +172,7 @@ class Folders:
         if child is not None:
             self._refresh(child, found, origin)
 
-    def _add_folder(self, parent: Folder, name: str, target: tuple[int, int] | None) -> Folder | None:
+    def _add_folder(self, parent: WatchedFolder, name: str, target: tuple[int, int] | None) -> WatchedFolder | None:
         """Add a folder; None if it would be followed without end, or if there are too many."""
         state, path = self._globs.step(parent.state, name).below, parent.at(name)
         if target is not None and self._globs.deep(state) and any(up.identity == target for up in parent.ancestors()):
@@ -186,14 +186,14 @@ class Folders:
             top.crowded = True
             self._update_listed(top)
             return None
-        child = Folder(path, name, parent, state, self._globs)
+        child = WatchedFolder(path, name, parent, state, self._globs)
         child.content_of = inside
         self._inner += not state
         parent.children[name] = child
         self._folders[child] = None
         return child
 
-    def _refresh(self, folder: Folder, found: disk.Stat, origin: Origin) -> None:
+    def _refresh(self, folder: WatchedFolder, found: disk.FileStat, origin: Origin) -> None:
         """Watch the folder, and list it if it is not the known one or was not watched."""
         identity, wd = (found.dev, found.ino), folder.wd
         folder.mtime_ns = found.mtime_ns
@@ -205,7 +205,7 @@ class Folders:
             self._pending[folder] = origin
         self._update_listed(folder)
 
-    def _leave(self, folder: Folder | None) -> None:
+    def _leave(self, folder: WatchedFolder | None) -> None:
         """Remove a folder and its descendants."""
         if folder is None:
             return
@@ -227,7 +227,7 @@ class Folders:
             self._marks -= folder.listed
         self._matches.left(left)
 
-    def _watch(self, folder: Folder) -> None:
+    def _watch(self, folder: WatchedFolder) -> None:
         if self._notify is None:
             return
         if folder.wd < 0 and len(self._by_wd) >= WATCHES:
@@ -250,7 +250,7 @@ class Folders:
             if wd >= 0:
                 self._by_wd.setdefault(wd, {})[folder] = None
 
-    def _unwatch(self, folder: Folder) -> None:
+    def _unwatch(self, folder: WatchedFolder) -> None:
         others = self._by_wd.get(folder.wd)
         if others is not None and self._notify is not None:
             others.pop(folder, None)
@@ -259,7 +259,7 @@ class Folders:
                 self._notify.remove(folder.wd)
         folder.wd = -1
 
-    def _update_listed(self, folder: Folder) -> None:
+    def _update_listed(self, folder: WatchedFolder) -> None:
         more = folder.unresolved or folder.crowded
         if folder in self._folders and (folder.wd < 0 or not folder.local or more):
             self._listed[folder] = None
@@ -299,7 +299,7 @@ class Folders:
                 folder.content_of = None
                 todo.extend(folder.children.values())
 
-    def _written(self, folder: Folder, match: Match, name: str, mask: int) -> None:
+    def _written(self, folder: WatchedFolder, match: Match, name: str, mask: int) -> None:
         """Something in a matched folder was written."""
         if mask & inotify.ISDIR:
             self._enter(folder, name, _origin(mask))
@@ -317,7 +317,7 @@ class Folders:
         ended = time.monotonic()
         self._next_walk = ended + DUTY * (ended - began)
 
-    def _read_content(self, match: Match, top: Folder) -> None:
+    def _read_content(self, match: Match, top: WatchedFolder) -> None:
         try:
             look = disk.look(top.path, fresh=not top.local)
         except OSError:
@@ -348,7 +348,7 @@ class Folders:
                 if self._is_recent(top.newest or 0):
                     self._matches.handle(*match, FileEvent.FOUND)
 
-    def _check(self, folder: Folder, everything: bool) -> None:
+    def _check(self, folder: WatchedFolder, everything: bool) -> None:
         self._enter(folder.parent, folder.name, Origin.CREATED)
         for name in list(folder.unresolved):
             # A link may lead to a new mount.
@@ -365,7 +365,7 @@ class Folders:
         for name in folder.literals:
             self._check_literal(folder, name, Origin.CREATED)
 
-    def _list(self, folder: Folder, origin: Origin) -> None:
+    def _list(self, folder: WatchedFolder, origin: Origin) -> None:
         began = time.monotonic()
         folder.listed_mtime_ns = folder.mtime_ns
         for name in folder.literals:
@@ -385,7 +385,7 @@ class Folders:
         ended = time.monotonic()
         folder.relist_at = ended + max(RELIST, RELIST_DUTY * (ended - began))
 
-    def _enter_folders(self, folder: Folder, origin: Origin) -> None:
+    def _enter_folders(self, folder: WatchedFolder, origin: Origin) -> None:
         try:
             with os.scandir(folder.full_path) as entries:
                 names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -394,7 +394,7 @@ class Folders:
         for name in names:
             self._enter(folder, name, origin)
 
-    def _check_literal(self, folder: Folder, name: str, origin: Origin) -> None:
+    def _check_literal(self, folder: WatchedFolder, name: str, origin: Origin) -> None:
         step = self._globs.step(folder.state, name)
         if step.below:
             self._enter(folder, name, origin)
@@ -410,7 +410,7 @@ class Folders:
             folder.marks.pop(hash(name), None)
         return None
 
-    def _read(self, folder: Folder, origin: Origin) -> dict[int, int]:
+    def _read(self, folder: WatchedFolder, origin: Origin) -> dict[int, int]:
         """The marks of all matches.  A known match costs no system call, unless inode numbers are meaningless here."""
         marks = {hash(name): folder.marks[hash(name)] for name in folder.literals if hash(name) in folder.marks}
         known = folder.marks
@@ -430,7 +430,7 @@ class Folders:
         return marks
 
     def _found_match(
-        self, folder: Folder, name: str, mark: int, origin: Origin, marks: dict[int, int], is_folder: bool
+        self, folder: WatchedFolder, name: str, mark: int, origin: Origin, marks: dict[int, int], is_folder: bool
     ) -> None:
         if self._marks + len(marks) - folder.listed >= MARKS:
             self._problem(f"more than {MARKS} matches: new ones are detected by inotify alone")
@@ -449,7 +449,7 @@ class Folders:
         else:
             self._matches.handle(folder, name, FileEvent.FOUND)
 
-    def _found_present(self, folder: Folder, name: str, is_folder: bool) -> None:
+    def _found_present(self, folder: WatchedFolder, name: str, is_folder: bool) -> None:
         # On a network disk each question takes time: there only a folder whose entries have changed is asked for them.
         asks = self._since is not None and (folder.local or self._is_recent(folder.mtime_ns))
         if not (asks or is_folder):
@@ -475,10 +475,10 @@ def _not_detected(path: str, error: OSError) -> str:
     return f"{path!r}: {error.strerror}; checkpoints there are not detected"
 
 
-def _mark(folder: Folder, entry: "os.DirEntry[str]") -> int:
+def _mark(folder: WatchedFolder, entry: "os.DirEntry[str]") -> int:
     """The mark of an entry.  SMB without server inodes and many FUSE daemons invent inode numbers: there the mark is
     made of size and time."""
-    look = Look(entry.inode(), 0, entry.is_dir(follow_symlinks=False))
+    look = FileLook(entry.inode(), 0, entry.is_dir(follow_symlinks=False))
     try:
         if folder.exact is None and not look.folder:
             folder.exact = entry.stat(follow_symlinks=False).st_ino != look.ino

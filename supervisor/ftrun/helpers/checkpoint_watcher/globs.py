@@ -25,7 +25,7 @@ class Glob(NamedTuple):
     folders: bool  # it ended in a slash: only folders match
 
 
-class Step(NamedTuple):
+class GlobStep(NamedTuple):
     """The result for one entry: the state below it, and whether it matches itself."""
 
     below: State
@@ -76,7 +76,7 @@ class Globs:
                 todo.append((number, at + 1))
         return frozenset(pairs)
 
-    def step(self, state: State, name: str) -> Step:
+    def step(self, state: State, name: str) -> GlobStep:
         below: set[tuple[int, int]] = set()
         match = match_folder = False
         for number, at in state:
@@ -90,7 +90,7 @@ class Globs:
                 match = match or not glob.folders
             elif glob.parts[at] is not DEEP:  # else its closure has the next part
                 below.add((number, at + 1))
-        return Step(self._closed(below), match, match_folder)
+        return GlobStep(self._closed(below), match, match_folder)
 
     def literals(self, state: State) -> frozenset[str]:
         """Names that match literally; `..` may be one, which no listing contains."""

@@ -11,9 +11,9 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.checkpoint_watcher import disk
-from ftrun.helpers.checkpoint_watcher.disk import Look
-from ftrun.helpers.checkpoint_watcher.folder import Folder
-from ftrun.helpers.checkpoint_watcher.globs import Globs, Step
+from ftrun.helpers.checkpoint_watcher.disk import FileLook
+from ftrun.helpers.checkpoint_watcher.folder import WatchedFolder
+from ftrun.helpers.checkpoint_watcher.globs import Globs, GlobStep
 
 WAITS: Final = 10_000  # matches that wait at the same time; beyond that the oldest is dropped
 REPORTED: Final = 1024  # last reported matches whose state is remembered
@@ -44,7 +44,7 @@ class Wait(NamedTuple):
     opens: int = 0
     made: bool = False  # on this machine, and not closed by a writer since
     written: bool = False  # closed by a writer: no second look is needed unless it is opened again
-    look: Look | None = None
+    look: FileLook | None = None
     began: float = 0.0  # the first look
     since: float = 0.0  # since when it has had this state
     found: bool = False  # by a listing, and nothing has been reported of it since but opens and their ends
@@ -74,7 +74,7 @@ def is_closed(wait: Wait) -> bool:
     return wait.written and not wait.opens
 
 
-def after_look(wait: Wait, look: Look | None, now: float, took: float = 0.0) -> tuple[Wait | None, bool]:
+def after_look(wait: Wait, look: FileLook | None, now: float, took: float = 0.0) -> tuple[Wait | None, bool]:
     """The result of a look: the remaining wait, and whether the match counts now.  `took`: the seconds that the look
     took; the next one is at least 20 times that later."""
     if look is None:
@@ -114,33 +114,33 @@ class Matches:
 
     def __init__(self, globs: Globs) -> None:
         self._globs = globs
-        self._waits: dict[tuple[Folder, str], Wait] = {}
-        self._reported: dict[str, Look] = {}
+        self._waits: dict[tuple[WatchedFolder, str], Wait] = {}
+        self._reported: dict[str, FileLook] = {}
         self.saved: list[SavedMatch] = []
 
     def due(self) -> float | None:
         return min((wait.due for wait in self._waits.values() if wait.due is not None), default=None)
 
-    def waiting(self, folder: Folder, name: str) -> bool:
+    def waiting(self, folder: WatchedFolder, name: str) -> bool:
         return (folder, name) in self._waits
 
-    def handle(self, folder: Folder, name: str, what: FileEvent) -> None:
+    def handle(self, folder: WatchedFolder, name: str, what: FileEvent) -> None:
         self._put(folder, name, after(self._waits.get((folder, name)), what, time.monotonic()))
 
     def lost(self) -> None:
         for folder, name in list(self._waits):
             self.handle(folder, name, FileEvent.LOST)
 
-    def gone(self, folder: Folder, name: str) -> None:
+    def gone(self, folder: WatchedFolder, name: str) -> None:
         self._put(folder, name, None)
         self._reported.pop(folder.at(name), None)
         folder.marks.pop(hash(name), None)  # a successor may get the same inode number
 
-    def left(self, folders: set[Folder]) -> None:
+    def left(self, folders: set[WatchedFolder]) -> None:
         for key in [key for key in self._waits if key[0] in folders]:
             del self._waits[key]
 
-    def renamed(self, folder: Folder, name: str) -> None:
+    def renamed(self, folder: WatchedFolder, name: str) -> None:
         """Handle a match that was renamed into place: it counts at once."""
         self._put(folder, name, None)
         try:
@@ -182,7 +182,7 @@ class Matches:
                 self._put(folder, name, None)
                 self._count(folder, name, look, renamed=False)
 
-    def _look(self, folder: Folder, name: str, wait: Wait) -> None:
+    def _look(self, folder: WatchedFolder, name: str, wait: Wait) -> None:
         path, began = folder.at(name), time.monotonic()
         try:
             look = disk.look(path, fresh=not folder.local)
@@ -201,7 +201,7 @@ class Matches:
             self._count(folder, name, look, renamed=False)
         return None
 
-    def _put(self, folder: Folder, name: str, wait: Wait | None) -> None:
+    def _put(self, folder: WatchedFolder, name: str, wait: Wait | None) -> None:
         if wait is None:
             self._waits.pop((folder, name), None)
             return
@@ -209,7 +209,7 @@ class Matches:
         if len(self._waits) > WAITS:
             del self._waits[next(iter(self._waits))]
 
-    def _count(self, folder: Folder, name: str, look: Look, renamed: bool) -> None:
+    def _count(self, folder: WatchedFolder, name: str, look: FileLook, renamed: bool) -> None:
         """Count the match, unless the same state of this path was reported before: it was closed after its rename, or
         closed again unchanged."""
         path = folder.at(name)
@@ -228,5 +228,5 @@ class Matches:
         self.saved.append(SavedMatch(path, now, renamed, written))
 
 
-def fits(step: Step, look: Look) -> bool:
+def fits(step: GlobStep, look: FileLook) -> bool:
     return step.match or (step.match_folder and look.folder)

@@ -28,7 +28,7 @@ from ftrun.messages.helpers import Problem
 MARGIN: Final = 1.0  # s before the timeout at which the reply is sent with what is known
 
 
-class Work(NamedTuple):
+class EvidenceWork(NamedTuple):
     """`run` does the work until the given time; `give_up` reports why it could not be completed; `receive` gets what
     comes on stdin."""
 
@@ -66,23 +66,23 @@ def main(argv: Sequence[str]) -> int:
     os._exit(0)  # a thread may be stuck in the kernel
 
 
-def _look(request: Look) -> Work:
+def _look(request: Look) -> EvidenceWork:
     from ftrun.helpers.evidence.look import look  # a look is light, so it loads nothing of an investigation
 
     def give_up(why: str) -> None:
         _send(Problem(f"evidence: {why}"))
 
-    return Work(lambda until: _send(look(request)), give_up, lambda content: None)
+    return EvidenceWork(lambda until: _send(look(request)), give_up, lambda content: None)
 
 
-def _investigation(request: Request) -> Work:
+def _investigation(request: Request) -> EvidenceWork:
     from ftrun.helpers.evidence.investigation import Investigation
 
     investigation = Investigation(request, _send)
-    return Work(investigation.run, investigation.give_up, investigation.receive)
+    return EvidenceWork(investigation.run, investigation.give_up, investigation.receive)
 
 
-def _run(work: Work, until: float, end: int) -> None:
+def _run(work: EvidenceWork, until: float, end: int) -> None:
     try:
         work.run(until)
     except Exception as error:

@@ -19,7 +19,7 @@ from typing import Final
 from ftrun.core.machine.values import Finding
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.hang_rules import RULES
-from ftrun.helpers.evidence.changes import BUSY_CPU, Change
+from ftrun.helpers.evidence.processes import BUSY_CPU, ProcessChange
 from ftrun.messages.evidence import RankState
 
 BUSY_IO: Final = 262_144.0  # bytes per second read and written: checkpoints and data, not log lines and keep-alives
@@ -51,7 +51,7 @@ class Classification(NamedTuple):
 
 def classify(
     finding: Finding,
-    suspects: Sequence[Change],
+    suspects: Sequence[ProcessChange],
     accelerated: bool,
     outside: Outside = _NOT_FOLLOWED,
 ) -> Classification:
@@ -81,7 +81,7 @@ def other_silent_ranks(finding: Finding, ranks: Iterable[RankState], now: float)
     return [r for r in others if r.moved_at is not None and now - r.moved_at >= finding.limit / 2]
 
 
-def _work_of(living: Sequence[Change], doubt: bool, moved: float = 0.0) -> str | None:
+def _work_of(living: Sequence[ProcessChange], doubt: bool, moved: float = 0.0) -> str | None:
     """The work that these processes do, or None.  `doubt`: CPU use within one line counts as work.  `moved`: bytes per
     second on their sockets, which no process counter includes."""
     working = [c for c in living if not c.waits_for_ranks and (doubt or c.moved is not False)]
@@ -98,7 +98,7 @@ def _work_of(living: Sequence[Change], doubt: bool, moved: float = 0.0) -> str |
     return f"it works: {cpu:.0%} of a core, all in one call that may be a long one, {busiest.location}"
 
 
-def _inactivity(living: Sequence[Change], cpu: float, io: float) -> str:
+def _inactivity(living: Sequence[ProcessChange], cpu: float, io: float) -> str:
     if not living:
         return "its process is gone"
     suspect = living[0]

@@ -6,7 +6,7 @@ A process with `TORCH_WORKER_SERVER_SOCKET` answers HTTP on that Unix socket, fr
 process, whose environment cannot show it, listens on `$FTRUN_BEAT_DIR/torch-<pid>.sock`.
 
 It records 2,000 calls by default (torch 2.13), or as many as `TORCH_FR_BUFFER_SIZE` says (earlier, and off by default,
-`TORCH_NCCL_TRACE_BUFFER_SIZE`); ADR 22 says why the hooks do not start the server.  The lagging rank has the lower
+`TORCH_NCCL_TRACE_BUFFER_SIZE`); ADR 21 says why the hooks do not start the server.  The lagging rank has the lower
 `collective_seq_id`; an entry's `state` is always `scheduled` under gloo, so it is not used.
 """
 
@@ -39,7 +39,7 @@ class Collective(NamedTuple):
     open: bool
 
 
-class Answer(NamedTuple):
+class FlightRecord(NamedTuple):
     """The answer of one process.  `last`: its last collective by process group.  `waiting`: point-to-point calls that
     it has not left."""
 
@@ -49,12 +49,12 @@ class Answer(NamedTuple):
     problem: str | None = None
 
 
-def ask_all(pids: Iterable[int], ranks: Mapping[int, int]) -> dict[int, Answer]:
+def ask_all(pids: Iterable[int], ranks: Mapping[int, int]) -> dict[int, FlightRecord]:
     """The answers by rank.  `ranks` maps pids to ranks; for a pid that is not in it, RANK in its environment is used.
 
     A data worker inherits the socket path of the process that listens on it, so one request is sent to each path.
     """
-    requests: dict[str, tuple[int | None, Task[Answer]]] = {}
+    requests: dict[str, tuple[int | None, Task[FlightRecord]]] = {}
     for pid in pids:
         variables = environment(pid)
         path = _path(pid, variables)
@@ -66,7 +66,7 @@ def ask_all(pids: Iterable[int], ranks: Mapping[int, int]) -> dict[int, Answer]:
     until = time.monotonic() + 2 * ANSWER
     for path, (rank, task) in requests.items():
         task.wait(until - time.monotonic())
-        answer = task.value or Answer(0, {}, problem=f"{path}: {task.problem or 'no answer'}")
+        answer = task.value or FlightRecord(0, {}, problem=f"{path}: {task.problem or 'no answer'}")
         number = ranks.get(answer.pid, rank)
         if number is not None:
             found[number] = answer
@@ -81,7 +81,7 @@ def _path(pid: int, variables: Mapping[str, str]) -> str | None:
     return own if os.path.exists(own) else None
 
 
-def ask(path: str) -> Answer:
+def ask(path: str) -> FlightRecord:
     """The records of the process that listens there; OSError, ValueError or RecursionError if it does not
     answer in ANSWER s or the answer is malformed."""
     owner, problem, content = 0, None, []
@@ -95,10 +95,10 @@ def ask(path: str) -> Answer:
         problem = "this version of torch has no flight recorder"
     answers = [read(owner, found) for found in content]
     last = {group: at for answer in answers for group, at in answer.last.items()}
-    return Answer(owner, last, tuple(w for answer in answers for w in answer.waiting), problem)
+    return FlightRecord(owner, last, tuple(w for answer in answers for w in answer.waiting), problem)
 
 
-def read(pid: int, found: dict[str, Any]) -> Answer:
+def read(pid: int, found: dict[str, Any]) -> FlightRecord:
     """The content of one dump; ValueError if it is malformed."""
     last: dict[str, Collective] = {}
     waiting = []
@@ -116,10 +116,10 @@ def read(pid: int, found: dict[str, Any]) -> Answer:
         raise ValueError(f"not a flight recorder's dump: {error!r}") from None
     if not last and "pg_status" in found:
         last[DEFAULT] = Collective(0, "none", "", False)
-    return Answer(pid, last, tuple(waiting[-8:]))
+    return FlightRecord(pid, last, tuple(waiting[-8:]))
 
 
-def lagging_ranks(answers: Mapping[int, Answer]) -> list[str]:
+def lagging_ranks(answers: Mapping[int, FlightRecord]) -> list[str]:
     """Which ranks have not reached which collective, one clause for each process group; also which ranks wait in
     different calls."""
     found = []
@@ -141,7 +141,7 @@ def lagging_ranks(answers: Mapping[int, Answer]) -> list[str]:
     return found
 
 
-def mismatch(answers: Mapping[int, Answer]) -> str:
+def mismatch(answers: Mapping[int, FlightRecord]) -> str:
     """That ranks of one process group wait in different collectives, or at different numbers of the same one, as a
     sentence; empty if none do."""
     for group in sorted({group for answer in answers.values() for group in answer.last}):

@@ -39,7 +39,7 @@ _MEANINGS: Final = (  # the first that fits; in the order of HCCL's own priority
 )
 
 
-class Event(NamedTuple):
+class HcclEvent(NamedTuple):
     """`place`: the [IP/ID] of the rank in trouble, `by`: of the one that has noticed.  `local`: that of the writer,
     where the line has it."""
 
@@ -49,18 +49,18 @@ class Event(NamedTuple):
     local: str = ""
 
 
-def read(text: str) -> list[Event]:
+def read(text: str) -> list[HcclEvent]:
     """The events in a log, each once, the earliest first."""
-    found = list[Event]()
+    found = list[HcclEvent]()
     for line in text.splitlines():
         if event := _EVENT.search(line):
-            found.append(Event(event[2], event[3].strip(), event[4], event[1]))
+            found.append(HcclEvent(event[2], event[3].strip(), event[4], event[1]))
         elif error := _EXCEPTION.search(line):
-            found.append(Event(error[1], error[3].strip().upper(), error[2]))
+            found.append(HcclEvent(error[1], error[3].strip().upper(), error[2]))
     return list(dict.fromkeys(found))
 
 
-def sentences_of(events: Mapping[int, Iterable[Event]]) -> list[str]:
+def sentences_of(events: Mapping[int, Iterable[HcclEvent]]) -> list[str]:
     """What the ranks with these numbers have written, in a few clauses, the most telling first."""
     names = {event.local: f"rank {rank}" for rank, written in events.items() for event in written if event.local}
 
@@ -77,7 +77,7 @@ def sentences_of(events: Mapping[int, Iterable[Event]]) -> list[str]:
 
 def collect(ranks: Mapping[int, int]) -> list[str]:
     """The same from the logs of these processes, by pid the number of the rank."""
-    events = dict[int, list[Event]]()
+    events = dict[int, list[HcclEvent]]()
     for pid, rank in list(ranks.items())[:RANKS]:
         for path in _logs(pid):
             try:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from ftrun.core.machine.values import Spin
-from ftrun.core.rules import spin
+from ftrun.core.rules import liveness
 from ftrun.core.rules.culprit import RankSeen, culprits
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.text.sentences import sentence
@@ -21,23 +21,19 @@ from ftrun.helpers.evidence import (
     nccl_ras,
     processes,
     report,
-    report_document,
     wait_picture,
-    wait_text,
 )
 from ftrun.helpers.evidence.blocking_calls import Task
-from ftrun.helpers.evidence.changes import Change, changes, process_subtree
 from ftrun.helpers.evidence.classification import (
     Classification,
     Outside,
     classify,
     other_silent_ranks,
 )
-from ftrun.helpers.evidence.folder import Folder
-from ftrun.helpers.evidence.nccl_ras import View
+from ftrun.helpers.evidence.nccl_ras import NcclView
 from ftrun.helpers.evidence.other_members import OtherMembers
-from ftrun.helpers.evidence.processes import Observation
-from ftrun.helpers.evidence.report import Facts
+from ftrun.helpers.evidence.processes import Observation, ProcessChange, changes, process_subtree
+from ftrun.helpers.evidence.report import ReportFacts, ReportFolder
 from ftrun.messages.evidence import ON_TIME, Event, Reply, Request
 from ftrun.messages.helpers import Problem
 from ftrun.records import state
@@ -71,7 +67,7 @@ class Investigation:
         self._excluded = frozenset(request.excluded)  # and those that were not a part of it
         self._group = waits.group(request.excluded)
         self._others = OtherMembers(request.group) if request.group is not None else None
-        self._folder: Folder | None = None
+        self._folder: ReportFolder | None = None
 
     def run(self, until: float) -> None:
         """Send the reply as soon as the report is written, and add to the report what arrives until `until`."""
@@ -104,13 +100,13 @@ class Investigation:
         walk = self._walk(*worlds, before)
         wait, chain = walk.describe.explain(request.suspect, walk.reasons)
         open_reason: str | None = None
-        if request.finding.rule in spin.LIMITS:
+        if request.finding.rule in liveness.SPIN_LIMITS:
             open_reason, wait = self._still_computes(spinning), request.finding.mechanism
         elif self._by_proof:
             late = first_task.running or second_task.running or bool(failed)
             open_reason, wait = (LATE, wait) if late else self._prove(walk)
         verdict = self._classify(found, accelerated, worlds, open_reason, wait)
-        facts = Facts(
+        facts = ReportFacts(
             request,
             verdict,
             found,
@@ -212,7 +208,12 @@ class Investigation:
         return Walk(before, after, found.found, job, in_group=in_group, code=code)
 
     def _classify(
-        self, found: list[Change], accelerated: bool, worlds: tuple[World, World], open_reason: str | None, wait: str
+        self,
+        found: list[ProcessChange],
+        accelerated: bool,
+        worlds: tuple[World, World],
+        open_reason: str | None,
+        wait: str,
     ) -> Classification:
         request = self._request
         suspects = found if request.suspects_whole_tree else process_subtree(request.suspect, found)
@@ -233,7 +234,7 @@ class Investigation:
         return next((why for pid in sorted(pids) if (why := deliberate(pid, world)) is not None), None)
 
     def _computing(self) -> Spin | None:
-        if self._request.finding.rule not in spin.LIMITS:
+        if self._request.finding.rule not in liveness.SPIN_LIMITS:
             return None
         asked = look.ask_nccl(self._request)
         asked.wait(nccl_ras.ANSWER)
@@ -242,7 +243,7 @@ class Investigation:
     def _still_computes(self, before: Spin | None) -> str | None:
         """None: the rank that looks have found to compute still does, and nothing of it is seen."""
         after = self._computing()
-        same = before is not None and after is not None and spin.follow(before, after) is before
+        same = before is not None and after is not None and liveness.follow_spin(before, after) is before
         suspected = same and before is not None and before.pid == self._request.finding.pid
         return None if suspected else "it does something else now"
 
@@ -262,14 +263,14 @@ class Investigation:
         since = time.gmtime(now - self._request.finding.age)
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)), time.strftime("%Y-%m-%d %H:%M:%S UTC", since)
 
-    def _write(self, facts: Facts) -> str | None:
+    def _write(self, facts: ReportFacts) -> str | None:
         """Write the report and return its path, or send a problem and return None."""
         try:
-            self._folder = self._folder or Folder(self._request.run_dir, self._request.attempt)
+            self._folder = self._folder or ReportFolder(self._request.run_dir, self._request.attempt)
             texts = {c.pid: report.stack_text(c) for c in facts.changes if c.stack or c.seen.kernel}
             picture = wait_picture.render(facts.graph, facts.mechanism)
             text = report.markdown(facts, self._folder.picture)
-            self._folder.write(text, report_document.document(facts), texts, picture)
+            self._folder.write(text, report.document(facts), texts, picture)
             return self._folder.report
         except OSError as error:
             if not self._replied.locked():  # otherwise the report exists and only lacks what arrived late
@@ -286,7 +287,7 @@ class BackgroundWork:
         self._output = {path: Task(partial(blocking_calls.tail, path)) for path in request.output[:OUTPUTS]}
         ranks = {rank.pid: rank.rank for rank in request.ranks}
         self._answers = Task(partial(flight_recorder.ask_all, pids, ranks))
-        self._views: list[View] = []  # what NCCL says, the last one last
+        self._views: list[NcclView] = []  # what NCCL says, the last one last
         self._hccl = Task(partial(hccl_log.collect, ranks))
         self._tasks: dict[str, Task[Any]] = {
             "command lines": Task(partial(blocking_calls.read_commands, pids, self._commands)),
@@ -304,7 +305,7 @@ class BackgroundWork:
         for task in self._tasks.values():
             task.wait(until - time.monotonic())
 
-    def add_to(self, facts: Facts) -> Facts:
+    def add_to(self, facts: ReportFacts) -> ReportFacts:
         """The facts with all that has arrived so far, and with the names of what has not.  The numbers of collectives
         that do not match are the headline."""
         failed = [(name, task.problem) for name, task in self._tasks.items() if task.problem is not None]
@@ -321,25 +322,25 @@ class BackgroundWork:
         )
 
 
-def _with_culprit(facts: Facts) -> str:
-    """The headline; where all ranks wait for their devices, with the one that is behind."""
+def _with_culprit(facts: ReportFacts) -> str:
+    """The headline; where all ranks wait for their devices, with the rank that is behind."""
     named = report.late(facts)[:1] if facts.request.finding.rule == "device-wait" else []
     return facts.mechanism if all(one in facts.mechanism for one in named) else sentence(facts.mechanism, *named)
 
 
-def _with_origin(facts: Facts) -> Facts:
+def _with_origin(facts: ReportFacts) -> ReportFacts:
     """The facts with the command and the host, as `state.json` of the run has them."""
     run = state.load(facts.request.run_dir).part("run")
     return facts._replace(job=state.strings(run.get("command")) or (), node=state.string(run.get("node")) or "")
 
 
-def _explained(facts: Facts, walk: Walk) -> Facts:
+def _explained(facts: ReportFacts, walk: Walk) -> ReportFacts:
     """The facts with the headline and the graph of the waits."""
-    found = facts.request.finding.mechanism or wait_text.headline(walk.sentence(facts.request.suspect))
-    return facts._replace(mechanism=found, graph=wait_graph.build(walk, facts.request.suspect, wait_text.clean))
+    found = facts.request.finding.mechanism or report.headline(walk.sentence(facts.request.suspect))
+    return facts._replace(mechanism=found, graph=wait_graph.build(walk, facts.request.suspect, report.clean))
 
 
-def _seen_ranks(facts: Facts) -> list[RankSeen]:
+def _seen_ranks(facts: ReportFacts) -> list[RankSeen]:
     """What each rank of this node that has not ended was seen to do."""
     graph, numbers = facts.graph, {rank.pid: rank.rank for rank in facts.request.ranks if rank.present}
     awaits: dict[int, set[int]] = {}
@@ -365,7 +366,7 @@ def _seen_ranks(facts: Facts) -> list[RankSeen]:
 
 
 def _is_python(pid: int) -> bool:
-    """Whether its program's name is that of Python; a program that embeds Python is not recognised."""
+    """Whether its program's name is a name of Python; a program that embeds Python is not recognised."""
     try:
         return "python" in os.readlink(f"/proc/{pid}/exe")
     except OSError:

@@ -38,15 +38,6 @@ def tree(everyone: Iterable[Stat], root: int, excluded: frozenset[int], is_ours:
     return [process for process in found.values() if not process.ended]
 
 
-def below(pid: int, processes: Iterable[Stat]) -> set[int]:
-    """`pid` and its descendants."""
-    parents = {process.pid: process.parent for process in processes}
-    found = {pid} & parents.keys()
-    while fresh := {child for child, parent in parents.items() if parent in found} - found:
-        found |= fresh
-    return found
-
-
 def is_standby(pid: int, state: str) -> bool:
     """Whether it waits to be a start of the command (`host/standby_process.py`), or was one and could not hide that."""
     return state != "D" and any(e.startswith(b"FTRUN_PARKED=") for e in procfs.environment(pid))

@@ -13,7 +13,7 @@ from ftrun.core.machine.values import Spin
 from ftrun.core.text import sentences
 from ftrun.helpers.evidence import job_processes, nccl_ras
 from ftrun.helpers.evidence.blocking_calls import Task
-from ftrun.helpers.evidence.nccl_ras import View
+from ftrun.helpers.evidence.nccl_ras import NcclView
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.messages.evidence import Look, Looked, Request
 from waitproof import device_waits, libraries, proof, spinning, stacks, threads, waits
@@ -90,13 +90,13 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
     return proof.prove(before, after, found, job, False, in_group, code=code)
 
 
-def ask_nccl(request: Look | Request) -> Task[View | None]:
+def ask_nccl(request: Look | Request) -> Task[NcclView | None]:
     """What NCCL itself says about the ranks, in the background."""
     ranks = {rank.pid: rank.rank for rank in request.ranks if rank.pid and rank.present}
     return Task(lambda: nccl_ras.ask(ranks, ranks))
 
 
-def unproved(request: Look | Request, view: View | None) -> Spin | None:
+def unproved(request: Look | Request, view: NcclView | None) -> Spin | None:
     """What no proof covers: all ranks wait for their devices or for each other, or those that stand still compute and
     nothing that they do can be seen outside.  `view`: what NCCL says."""
     job = facts(request)

@@ -48,7 +48,7 @@ _RANK: Final = re.compile(
 )
 
 
-class Member(NamedTuple):
+class CommunicatorMember(NamedTuple):
     """A rank of a communicator.  `number`: its place there; `rank`: its number in the job, if it is a rank of this
     node."""
 
@@ -64,12 +64,12 @@ class Member(NamedTuple):
         return f"process {self.pid} on {self.host}" if self.pid > 0 else f"member {self.number}"
 
 
-class Reached(NamedTuple):
+class LaunchCount(NamedTuple):
     """Those that have launched so many collectives of one kind.  `members`: empty where only their number is known."""
 
     launched: int
     number: int
-    members: tuple[Member, ...]
+    members: tuple[CommunicatorMember, ...]
 
     @property
     def names(self) -> str:
@@ -86,7 +86,7 @@ class Difference(NamedTuple):
     count first."""
 
     kind: str
-    reached: tuple[Reached, ...]
+    reached: tuple[LaunchCount, ...]
 
 
 class Communicator(NamedTuple):
@@ -94,11 +94,11 @@ class Communicator(NamedTuple):
 
     name: str
     differences: tuple[Difference, ...] = ()
-    silent: tuple[Member, ...] = ()
-    failed: tuple[tuple[Member, int], ...] = ()
+    silent: tuple[CommunicatorMember, ...] = ()
+    failed: tuple[tuple[CommunicatorMember, int], ...] = ()
 
 
-class View(NamedTuple):
+class NcclView(NamedTuple):
     """One answer.  `counts`: the same as long as nothing is launched; empty where the answer does not show that.
     `stands`: an answer of a second earlier was the same.  `problem`: why there is none."""
 
@@ -111,7 +111,7 @@ class View(NamedTuple):
 # --- what it says -----------------------------------------------------------------------------------------------------
 
 
-def sentences_of(view: View | None) -> list[str]:
+def sentences_of(view: NcclView | None) -> list[str]:
     """Who does not answer, who is behind, and whose collectives do not match: a few clauses, the most telling first."""
     if view is None:
         return []
@@ -123,12 +123,12 @@ def sentences_of(view: View | None) -> list[str]:
     return [printable(text) for text in dict.fromkeys(found)][:SENTENCES]
 
 
-def culprits(view: View | None) -> tuple[int, ...]:
-    """The ranks of this node that are behind in a communicator and wait for nobody in another one, if two answers show
-    the same and all those that are behind are fewer than half; else none."""
+def culprits(view: NcclView | None) -> tuple[int, ...]:
+    """The ranks of this node that are behind in a communicator and wait for nobody in another communicator, if two
+    answers show the same and all those that are behind are fewer than half; else none."""
     if view is None or not view.stands:
         return ()
-    late, ahead = set[Member](), set[Member]()
+    late, ahead = set[CommunicatorMember](), set[CommunicatorMember]()
     for one in view.communicators:
         for difference in one.differences:
             first, *rest = difference.reached
@@ -180,7 +180,7 @@ def _mismatch(one: Communicator) -> str:
 RankOf = Callable[[str, int], int | None]  # the rank of the job with this host and pid
 
 
-def read(text: str, rank_of: RankOf) -> View | None:
+def read(text: str, rank_of: RankOf) -> NcclView | None:
     """The content of an answer, in JSON or text; None for a text that is neither."""
     start = text.find("{")
     if text.lstrip().startswith("{"):
@@ -191,7 +191,7 @@ def read(text: str, rank_of: RankOf) -> View | None:
     return _text(text, rank_of) if text.startswith("NCCL version ") and "\nCommunicators..." in text else None
 
 
-def _document(found: dict[str, Any], rank_of: RankOf) -> View | None:
+def _document(found: dict[str, Any], rank_of: RankOf) -> NcclView | None:
     """Only the communicators of which a rank of this node is a member: another job of this host may have answered."""
     communicators, counts = [], []
     for one in found["communicators"]:
@@ -212,36 +212,36 @@ def _document(found: dict[str, Any], rank_of: RankOf) -> View | None:
         )
         communicators.append(Communicator(name, () if ends else _differences(launched), silent, failed))
         counts.append((name, [(member.number, *launched[member].items()) for member in sorted(launched)]))
-    return View(tuple(communicators), repr(sorted(counts)))
+    return NcclView(tuple(communicators), repr(sorted(counts)))
 
 
-def _member(at: dict[str, Any], rank_of: RankOf) -> Member:
+def _member(at: dict[str, Any], rank_of: RankOf) -> CommunicatorMember:
     host, pid = str(at["host"]), int(at["pid"])
-    return Member(int(at["rank"]), pid, host, rank_of(host, pid))
+    return CommunicatorMember(int(at["rank"]), pid, host, rank_of(host, pid))
 
 
 def _counts(at: dict[str, Any]) -> dict[str, int]:
     return {str(kind): int(number) for kind, number in at["collective_counts"].items()}
 
 
-def _differences(launched: Mapping[Member, Mapping[str, int]]) -> tuple[Difference, ...]:
+def _differences(launched: Mapping[CommunicatorMember, Mapping[str, int]]) -> tuple[Difference, ...]:
     found = []
     for kind in dict.fromkeys(kind for counts in launched.values() for kind in counts):
-        by_count: dict[int, list[Member]] = {}
+        by_count: dict[int, list[CommunicatorMember]] = {}
         for member, counts in launched.items():
             by_count.setdefault(counts.get(kind, 0), []).append(member)
         if len(by_count) > 1:
             ordered = sorted(by_count.items(), reverse=True)
-            found.append(Difference(kind, tuple(Reached(n, len(who), tuple(who)) for n, who in ordered)))
+            found.append(Difference(kind, tuple(LaunchCount(n, len(who), tuple(who)) for n, who in ordered)))
     return tuple(found)
 
 
-def _text(text: str, rank_of: RankOf) -> View:
+def _text(text: str, rank_of: RankOf) -> NcclView:
     """The sections of each communicator: `INCOMPLETE` lists members that do not answer, `MISMATCH` counts."""
-    silent: dict[str, list[Member]] = {}
-    counts: dict[tuple[str, str], dict[int, tuple[int, list[Member]]]] = {}
+    silent: dict[str, list[CommunicatorMember]] = {}
+    counts: dict[tuple[str, str], dict[int, tuple[int, list[CommunicatorMember]]]] = {}
     name = section = kind = ""
-    reached: list[Member] | None = None
+    reached: list[CommunicatorMember] | None = None
     for line in text.splitlines():
         if head := _HEAD.fullmatch(line):
             (name, section), kind, reached = head.groups(), "", None
@@ -254,7 +254,7 @@ def _text(text: str, rank_of: RankOf) -> View:
             reached = counts.setdefault((name, kind), {}).setdefault(int(many[2] or 0), (int(many[1]), []))[1]
         elif rank := _RANK.fullmatch(line):
             pid, host = int(rank[4] or 0), rank[5] or ""
-            member = Member(int(rank[1]), pid, host, rank_of(host, pid))
+            member = CommunicatorMember(int(rank[1]), pid, host, rank_of(host, pid))
             if section == "INCOMPLETE":
                 silent.setdefault(name, []).append(member)
             elif kind and rank[2]:
@@ -266,18 +266,18 @@ def _text(text: str, rank_of: RankOf) -> View:
     made = []
     for name in names:
         differences = [
-            Difference(kind, tuple(Reached(n, by[n][0], tuple(by[n][1])) for n in sorted(by, reverse=True)))
+            Difference(kind, tuple(LaunchCount(n, by[n][0], tuple(by[n][1])) for n in sorted(by, reverse=True)))
             for (of, kind), by in counts.items()
             if of == name and len(by) > 1
         ]
         made.append(Communicator(name, tuple(differences), tuple(silent.get(name, ()))))
-    return View(tuple(made))
+    return NcclView(tuple(made))
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
-def ask(pids: Iterable[int], ranks: Mapping[int, int]) -> View | None:
+def ask(pids: Iterable[int], ranks: Mapping[int, int]) -> NcclView | None:
     """The view of the first of these processes' services that answers, within ANSWER s; None where no process runs RAS.
     `ranks` maps pids to ranks."""
     until, problem = time.monotonic() + ANSWER, None
@@ -291,12 +291,12 @@ def ask(pids: Iterable[int], ranks: Mapping[int, int]) -> View | None:
                 break
             if text is not None:
                 view = read(text, rank_of)
-                return view or View(problem=f"{address[0]}:{address[1]}: the answer is not understood")
+                return view or NcclView(problem=f"{address[0]}:{address[1]}: the answer is not understood")
             problem = f"{address[0]}:{address[1]}: more than {SIZE >> 20} MiB"
-    return None if problem is None else View(problem=problem)
+    return None if problem is None else NcclView(problem=problem)
 
 
-def watch(pids: Iterable[int], ranks: Mapping[int, int], publish: Callable[[View], None]) -> None:
+def watch(pids: Iterable[int], ranks: Mapping[int, int], publish: Callable[[NcclView], None]) -> None:
     """Publish the view, and once more a second later with whether it is still the same."""
     known = list(pids)
     first = ask(known, ranks)

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ftrun.core.group.waits import Answer, Blocked, Link, Waits
+from ftrun.core.group.waits import Blocked, Link, Waits, WaitsAnswer
 from ftrun.core.text import sentences
 from ftrun.host import safe_files
 from ftrun.messages import group_waits as messages
 from ftrun.messages.codec import Malformed
-from ftrun.messages.group_waits import Membership
+from ftrun.messages.group_waits import LookMembership
 from waitproof.group_waits import GroupWaits
 from waitproof.proof import Facts, Proof
 
@@ -33,7 +33,7 @@ def as_message(seen: GroupWaits, member: int, epoch: int = 0, wave: str = "") ->
 class OtherMembers:
     """The others, as this member knows them when its look begins."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: LookMembership) -> None:
         self._membership = membership
         self._answer = self._read()
 
@@ -80,14 +80,14 @@ class OtherMembers:
         member, why = others[0]
         return f"and of member {member}: {sentences.short(why)}"
 
-    def _read(self) -> Answer:
+    def _read(self) -> WaitsAnswer:
         """The last answer of rank 0; one without content if there is none for this epoch."""
         try:
             content = safe_files.read(os.path.join(self._membership.folder, messages.ANSWER_FILE), messages.LIMIT)
             answer = messages.load_answer(content or b"")
         except (OSError, Malformed, ValueError):
-            return Answer()
-        return answer if answer.epoch == self._membership.epoch else Answer()
+            return WaitsAnswer()
+        return answer if answer.epoch == self._membership.epoch else WaitsAnswer()
 
     def _publish(self, own: Waits) -> bool:
         try:

@@ -15,7 +15,7 @@ from ftrun.core.text import sentences
 from ftrun.core.text.sentences import printable, several, short
 from ftrun.helpers.evidence import blocking_calls, job_processes, processes
 from ftrun.helpers.evidence.processes import ProcessState
-from ftrun.helpers.evidence.report_document import decodable
+from ftrun.helpers.evidence.report import decodable
 from ftrun.host import procfs
 from ftrun.records import live_verdict, state
 from ftrun.records.own_ranks import ENDED
@@ -34,7 +34,7 @@ class NoStacks(Exception):
     """One line: why there are none."""
 
 
-class Process(NamedTuple):
+class ProcessStacks(NamedTuple):
     """`rank`: the rank whose heartbeats it sends.  `missing`: why there is no stack."""
 
     seen: ProcessState
@@ -48,7 +48,7 @@ class Process(NamedTuple):
         return self.seen.stat.pid
 
 
-def observe(path: str, rank: int | None) -> list[Process]:
+def observe(path: str, rank: int | None) -> list[ProcessStacks]:
     """The processes of the run in this run dir, of one rank if given; NoStacks."""
     ranks = {one.pid: one.rank for one in read_snapshot(path).ranks if one.state not in ENDED}
     if rank is not None and rank not in ranks.values():
@@ -84,7 +84,7 @@ def _every(ranks: Collection[int]) -> str:
     return ", ".join([*filter(None, [_ranges(numbers)]), *(f"{number}: {sentences.rank(number)}" for number in others)])
 
 
-def _processes(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Process]:
+def _processes(root: int, ranks: Mapping[int, int], rank: int | None) -> list[ProcessStacks]:
     """The processes, those that send heartbeats of a rank first."""
     everyone = processes.observe(job_processes.members(root, None)).processes.values()
     standbys = {one.stat.pid for one in everyone if job_processes.is_standby(one.stat.pid, one.stat.state)}
@@ -100,7 +100,7 @@ def _processes(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Pr
     found = stacks.collect(stacks.program(), pids, SECONDS)
     task.wait(COMMANDS)
     return [
-        Process(one, ranks.get(pid), commands.get(pid, ""), found.found.get(pid), found.missing.get(pid))
+        ProcessStacks(one, ranks.get(pid), commands.get(pid, ""), found.found.get(pid), found.missing.get(pid))
         for one, pid in zip(seen, pids, strict=True)
     ]
 
@@ -108,8 +108,8 @@ def _processes(root: int, ranks: Mapping[int, int], rank: int | None) -> list[Pr
 # --- as text -----------------------------------------------------------------------------------------------------
 
 
-def lines(found: list[Process], all_threads: bool) -> Iterator[str]:
-    groups: dict[tuple[str, ...], list[Process]] = {}
+def lines(found: list[ProcessStacks], all_threads: bool) -> Iterator[str]:
+    groups: dict[tuple[str, ...], list[ProcessStacks]] = {}
     for process in found:
         if process.stack is not None:
             groups.setdefault(_frames(process.stack.main), []).append(process)
@@ -146,14 +146,14 @@ def _ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
 
 
-def _who(members: list[Process]) -> str:
+def _who(members: list[ProcessStacks]) -> str:
     named = [process.rank for process in members if process.rank is not None and process.rank >= 0]
     others = [process for process in members if process.rank is None or process.rank < 0]
     parts = [f"rank{'s' if len(named) > 1 else ''} {_ranges(named)}"] if named else []
     return ", ".join([*parts, *_named(others)])
 
 
-def _named(members: list[Process]) -> list[str]:
+def _named(members: list[ProcessStacks]) -> list[str]:
     shown = [
         f"{f'process {one.pid}' if one.rank is None else sentences.member(one.rank, one.pid)} "
         f"({short(one.command or one.seen.stat.name, 60)})"
@@ -162,8 +162,8 @@ def _named(members: list[Process]) -> list[str]:
     return shown + ([f"{len(members) - NAMED} more"] if len(members) > NAMED else [])
 
 
-def _missing(found: list[Process]) -> Iterator[str]:
-    why: dict[str, list[Process]] = {}
+def _missing(found: list[ProcessStacks]) -> Iterator[str]:
+    why: dict[str, list[ProcessStacks]] = {}
     for process in found:
         if process.missing is not None:
             why.setdefault(process.missing, []).append(process)
@@ -175,7 +175,7 @@ def _missing(found: list[Process]) -> Iterator[str]:
 # --- as JSON -----------------------------------------------------------------------------------------------------
 
 
-def document(process: Process) -> dict[str, Any]:
+def document(process: ProcessStacks) -> dict[str, Any]:
     stack = process.stack
     document = {
         **{name: getattr(process.seen.stat, name) for name in ("pid", "parent", "name", "state", "start")},

@@ -1,25 +1,34 @@
-"""report.md, for an operator.  Pure, except that `stacks.permission` reads the capabilities of this process."""
+"""The report of a suspicion: report.md for an operator, report.json with the same for programs, and the folder of both.
 
+The texts are pure, except that `stacks.permission` reads the capabilities of this process.
+"""
+
+import json
+import os
+import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 from ftrun.core.machine.values import TOUCH
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import hang_rules
 from ftrun.core.text import durations, sentences
 from ftrun.core.text.markdown import block, code, plain, table
-from ftrun.core.text.sentences import printable
-from ftrun.helpers.evidence import nccl_ras, wait_text
-from ftrun.helpers.evidence.changes import Change
+from ftrun.core.text.redaction import redact
+from ftrun.core.text.sentences import begun, printable, several, short
+from ftrun.helpers.evidence import nccl_ras
 from ftrun.helpers.evidence.classification import Classification
-from ftrun.helpers.evidence.flight_recorder import Answer, lagging_ranks
-from ftrun.helpers.evidence.nccl_ras import View
+from ftrun.helpers.evidence.flight_recorder import FlightRecord, lagging_ranks
+from ftrun.helpers.evidence.nccl_ras import LaunchCount, NcclView, sentences_of
+from ftrun.helpers.evidence.processes import ProcessChange
+from ftrun.host import safe_files
 from ftrun.messages.evidence import RankState, Request
 from ftrun.messages.probe import Device
 from waitproof import stacks
 from waitproof.describe import STOPPED
 from waitproof.stacks import Thread
-from waitproof.wait_graph import WaitGraph
+from waitproof.wait_graph import RUNS, Node, WaitGraph
 from waitproof.world import LATE, World
 
 LOCATION: Final = 500  # characters of the location in a verdict
@@ -27,6 +36,12 @@ PROGRAM: Final = 100  # characters of a command line in a table
 NAMED: Final = 10  # processes in one line
 FILES: Final = 256  # open files
 ROWS: Final = 100  # rows of a table in report.md; report.json has all
+KEPT_REPORTS: Final = 8  # reports of earlier suspicions in the same attempt
+SCHEMA: Final = 1
+WAIT_LINES: Final = 60  # in report.md
+NAMED_WAKERS: Final = 4  # others that are named in one line
+HEADLINE: Final = 240  # characters of it
+NODE_TEXT: Final = 160  # characters of each text of a node
 
 
 class OpenFiles(NamedTuple):
@@ -38,7 +53,7 @@ class OpenFiles(NamedTuple):
     call: str | None
 
 
-class Facts(NamedTuple):
+class ReportFacts(NamedTuple):
     """All that is known.  `changes`: the suspect first, then the ranks, then the rest.  `missing`: data that could not
     be collected, and why.  `time`: the wall clock at `request.now`, ISO-8601 UTC; `since`: when the suspect last made
     progress.  `chain`: the pids from the suspect to the process for which it waits in the end.  `mechanism`: the
@@ -46,41 +61,41 @@ class Facts(NamedTuple):
 
     request: Request
     verdict: Classification
-    changes: Sequence[Change]
+    changes: Sequence[ProcessChange]
     seconds: float  # between the observations
     time: str
     since: str
     missing: Sequence[tuple[str, str]] = ()
     commands: Mapping[int, str] = {}
     files: OpenFiles | None = None
-    answers: Mapping[int, Answer] = {}
+    answers: Mapping[int, FlightRecord] = {}
     output: Mapping[str, str] = {}
     chain: Sequence[int] = ()
     mechanism: str = ""
     graph: WaitGraph = WaitGraph()
     job: tuple[str, ...] = ()
     node: str = ""
-    nccl: View | None = None  # what NCCL's RAS says
+    nccl: NcclView | None = None  # what NCCL's RAS says
     hccl: tuple[str, ...] = ()  # what HCCL has written, as clauses
 
     @property
-    def suspect(self) -> Change | None:
+    def suspect(self) -> ProcessChange | None:
         return next((c for c in self.changes if c.pid == self.request.suspect), None)
 
 
-def location_summary(facts: Facts) -> str:
+def location_summary(facts: ReportFacts) -> str:
     """Where the suspect is, and which process it waits for: for the verdict.  Empty if the suspect has ended."""
     suspect = facts.suspect
     locations = [*_cause(facts), suspect.location] if suspect and not suspect.gone else []
     return printable("; ".join(locations + late(facts)))[:LOCATION]
 
 
-def late(facts: Facts) -> list[str]:
+def late(facts: ReportFacts) -> list[str]:
     """Which ranks are behind in which collective, according to torch's flight recorder, else NCCL or HCCL itself."""
     return lagging_ranks(facts.answers) or nccl_ras.sentences_of(facts.nccl) or list(facts.hccl)
 
 
-def _cause(facts: Facts) -> list[str]:
+def _cause(facts: ReportFacts) -> list[str]:
     """The state of the suspect and of the process for which it waits in the end; a stopped process comes first."""
     last = facts.chain[-1] if facts.chain else facts.request.suspect
     causes = list[str]()
@@ -96,7 +111,7 @@ def _cause(facts: Facts) -> list[str]:
     return sorted(causes, key=lambda cause: " is stopped " not in cause)
 
 
-def process_name(facts: Facts, change: Change) -> str:
+def process_name(facts: ReportFacts, change: ProcessChange) -> str:
     finding = facts.request.finding
     if change.pid == finding.pid and finding.rank is not None:
         return sentences.rank(finding.rank)
@@ -104,19 +119,19 @@ def process_name(facts: Facts, change: Change) -> str:
     return sentences.rank(rank.rank) if rank is not None else f"process {change.pid} ({change.seen.stat.name})"
 
 
-def title(facts: Facts) -> str:
+def title(facts: ReportFacts) -> str:
     """The first line: the mechanism of the hang, else what the hang rule found."""
     return f"# {plain(_capitalized(facts.mechanism or hang_rules.sentence(facts.request.finding)))}"
 
 
-def origin(facts: Facts) -> str:
+def origin(facts: ReportFacts) -> str:
     """The second line: the job, its host, the attempt, and when this was found."""
     command = f" of {code(' '.join(facts.job))}" if facts.job else ""
     host = f" on {plain(facts.node)}" if facts.node else ""
     return f"Attempt {facts.request.attempt}{command}{host}, {facts.time.replace('T', ' ').removesuffix('Z')} UTC."
 
 
-def opening(facts: Facts) -> str:
+def opening(facts: ReportFacts) -> str:
     """The first paragraph: which rank hangs, since when, where in the code, and by which rule."""
     finding, suspect = facts.request.finding, facts.suspect
     location = f"It is at {code(suspect.location)}" if suspect and not suspect.gone else "Its process has ended"
@@ -125,7 +140,7 @@ def opening(facts: Facts) -> str:
     return f"**{'. '.join(reasons)}. The hang rule is {code(finding.rule)}.**"
 
 
-def what_to_do(facts: Facts) -> str:
+def what_to_do(facts: ReportFacts) -> str:
     """What a person can do about it, as a sentence.  The restart budget is not known here."""
     involved = [change for change in facts.changes if change.pid in (facts.request.suspect, *facts.chain)]
     by_state = {change.seen.stat.state: change for change in reversed(involved) if not change.gone}
@@ -146,7 +161,7 @@ def what_to_do(facts: Facts) -> str:
     return f"nothing now, if a restart is left; if it comes again at the same place, mend {where}"
 
 
-def markdown(facts: Facts, picture: str = "") -> str:
+def markdown(facts: ReportFacts, picture: str = "") -> str:
     """The content of report.md; `picture`: the file with the picture of the waits, empty where there is none."""
     verdict, suspect = facts.verdict, facts.suspect
     result = f"was cleared: {verdict.cleared}" if verdict.cleared else f"was not cleared: {verdict.reason}"
@@ -154,7 +169,7 @@ def markdown(facts: Facts, picture: str = "") -> str:
     parts += [plain(f"The suspicion {result}."), plain(_first_to_stop(facts))]
     if picture and facts.graph.nodes:
         parts.append(f"![What waits for what]({picture})")
-    parts += wait_text.lines(facts.graph) + _ranks(facts) + _nccl(facts.nccl) + _hccl(facts.hccl) + _groups(facts)
+    parts += wait_lines(facts.graph) + _ranks(facts) + _nccl(facts.nccl) + _hccl(facts.hccl) + _groups(facts)
     if suspect is not None:
         parts += _suspect(suspect, facts.files)
     parts += ["## Processes", _processes(facts)]
@@ -170,7 +185,7 @@ def markdown(facts: Facts, picture: str = "") -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def stack_text(change: Change) -> str:
+def stack_text(change: ProcessChange) -> str:
     """The content of stacks/<pid>.txt: all threads, the innermost frame first, the main thread's earlier stack if it
     changed, and the kernel stack."""
     lines = [f"{change.pid} ({printable(change.seen.stat.name)}) {change.seen.stat.state} {change.seen.wchan or '-'}"]
@@ -206,7 +221,7 @@ def open_files(world: World, pid: int) -> OpenFiles | None:
 
 
 def unavailable(
-    found: Sequence[Change], no_stack: Mapping[int, str], world: World, suspect: int
+    found: Sequence[ProcessChange], no_stack: Mapping[int, str], world: World, suspect: int
 ) -> list[tuple[str, str]]:
     """Which data could not be collected, and why: one line each, for any number of processes.  `no_stack`: why the
     stack of a process was not read, in either observation."""
@@ -251,7 +266,7 @@ def first_to_stop(ranks: Sequence[RankState]) -> list[RankState]:
     return [rank for rank in active if rank.moved_at == earliest]
 
 
-def ranks_by_stack(facts: Facts) -> dict[tuple[str, ...], list[int]]:
+def ranks_by_stack(facts: ReportFacts) -> dict[tuple[str, ...], list[int]]:
     """The ranks by the stack of their main thread, the smallest group first, because the exception is of interest."""
     by_pid = {change.pid: change for change in facts.changes}
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -264,7 +279,7 @@ def ranks_by_stack(facts: Facts) -> dict[tuple[str, ...], list[int]]:
     return dict(sorted(groups.items(), key=lambda group: len(group[1])))
 
 
-def _first_to_stop(facts: Facts) -> str:
+def _first_to_stop(facts: ReportFacts) -> str:
     first, request = first_to_stop(facts.request.ranks), facts.request
     if len(request.ranks) < 2 or not first:
         return ""
@@ -274,7 +289,7 @@ def _first_to_stop(facts: Facts) -> str:
     return f"The first to stop {'was' if len(first) == 1 else 'were'} {names}{step}, {age} ago."
 
 
-def _ranks(facts: Facts) -> list[str]:
+def _ranks(facts: ReportFacts) -> list[str]:
     if not facts.request.ranks:
         return []
 
@@ -295,7 +310,7 @@ def _ranks(facts: Facts) -> list[str]:
     return ["## Ranks", table(heads, rows), _remainder(len(facts.request.ranks))]
 
 
-def _nccl(view: View | None) -> list[str]:
+def _nccl(view: NcclView | None) -> list[str]:
     found = nccl_ras.sentences_of(view)
     if view is None or not (found or view.communicators):
         return []
@@ -309,7 +324,7 @@ def _hccl(found: Sequence[str]) -> list[str]:
     return ["## What HCCL has written into its logs", *(f"* {plain(line)}" for line in found)] if found else []
 
 
-def _collectives(answer: Answer) -> list[str]:
+def _collectives(answer: FlightRecord) -> list[str]:
     if answer.problem:
         return [answer.problem]
     last = [f"{c.number} {c.name} of {g}{', not left' if c.open else ''}" for g, c in answer.last.items()]
@@ -321,7 +336,7 @@ def _rank_number(rank: int) -> str:
     return str(rank) if rank >= TOUCH else sentences.rank(rank)
 
 
-def _groups(facts: Facts) -> list[str]:
+def _groups(facts: ReportFacts) -> list[str]:
     groups = ranks_by_stack(facts)
     if not groups:
         return []
@@ -332,7 +347,7 @@ def _groups(facts: Facts) -> list[str]:
     return parts
 
 
-def _suspect(suspect: Change, files: OpenFiles | None) -> list[str]:
+def _suspect(suspect: ProcessChange, files: OpenFiles | None) -> list[str]:
     parts = ["## The suspect", block(stack_text(suspect).rstrip("\n"))]
     if files is not None:
         rows = [[str(number), code(description)] for number, description in files.opened]
@@ -341,7 +356,7 @@ def _suspect(suspect: Change, files: OpenFiles | None) -> list[str]:
     return parts
 
 
-def _processes(facts: Facts) -> str:
+def _processes(facts: ReportFacts) -> str:
     rows = []
     for c in facts.changes[:ROWS]:
         moved = {None: "not read twice", True: "changed", False: "unchanged"}[c.moved]
@@ -377,3 +392,207 @@ def _remainder(count: int) -> str:
 
 def _number(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.0f}"
+
+
+# --- report.json ------------------------------------------------------------------------------------------------------
+
+
+def document(facts: ReportFacts) -> dict[str, Any]:
+    """The content of report.json."""
+    request, verdict = facts.request, facts.verdict
+    content = {
+        "schema": SCHEMA,
+        "attempt": request.attempt,
+        "command": list(facts.job),
+        "node": facts.node,
+        "time": facts.time,
+        "since": facts.since,
+        "finding": request.finding._asdict(),
+        "mechanism": facts.mechanism,
+        "do": what_to_do(facts),
+        "graph": waits_document(facts.graph),
+        "verdict": verdict._asdict(),
+        "where": facts.suspect.location if facts.suspect else None,
+        "suspect": request.suspect,
+        "seconds_between_looks": facts.seconds,
+        "first_to_stop": [rank.rank for rank in first_to_stop(request.ranks)],
+        "ranks": [_rank_document(rank, request.now) for rank in request.ranks],
+        "groups": [{"stack": list(stack), "ranks": list(ranks)} for stack, ranks in ranks_by_stack(facts).items()],
+        "processes": [_process_document(change, facts) for change in facts.changes],
+        "collectives": {
+            "late": late(facts),
+            "ranks": {str(rank): _answer_document(answer) for rank, answer in sorted(facts.answers.items())},
+        },
+        "nccl": None if facts.nccl is None else _nccl_document(facts.nccl),
+        "hccl": list(facts.hccl),
+        "files": {str(number): what for number, what in facts.files.opened} if facts.files else None,
+        "call": facts.files.call if facts.files else None,
+        "devices": [device._asdict() for device in request.devices],
+        "output": dict(facts.output),
+        "missing": [{"what": what, "why": why} for what, why in facts.missing],
+    }
+    return {name: decodable(value) for name, value in content.items()}
+
+
+def _rank_document(rank: RankState, now: float) -> dict[str, Any]:
+    def ago(at: float | None) -> float | None:
+        return None if at is None else max(0.0, now - at)
+
+    return {
+        **{name: getattr(rank, name) for name in ("rank", "pid", "step", "present", "done")},
+        "moved_ago": ago(rank.moved_at),
+        "alive_ago": ago(rank.alive_at),
+        "sections": list(rank.sections),
+    }
+
+
+def _process_document(c: ProcessChange, facts: ReportFacts) -> dict[str, Any]:
+    return {
+        **{name: getattr(c.seen.stat, name) for name in ("pid", "parent", "name", "state", "threads", "start")},
+        **{name: getattr(c, name) for name in ("cpu", "cpu_all", "io", "calls", "switches", "moved", "gone")},
+        "command": facts.commands.get(c.pid),
+        "uid": c.seen.uid,
+        "wchan": c.seen.wchan,
+        "stack": [frame._asdict() for frame in c.main.frames] if c.main else None,
+        "kernel": c.seen.kernel.splitlines(),
+    }
+
+
+def _answer_document(answer: FlightRecord) -> dict[str, Any]:
+    last = {group: collective._asdict() for group, collective in answer.last.items()}
+    return {"pid": answer.pid, "last": last, "waiting": list(answer.waiting), "problem": answer.problem}
+
+
+def _nccl_document(view: NcclView) -> dict[str, Any]:
+    differences = [
+        {
+            "communicator": one.name,
+            "kind": found.kind,
+            "reached": [_reached_document(reached) for reached in found.reached],
+        }
+        for one in view.communicators
+        for found in one.differences
+    ]
+    silent = [member._asdict() for one in view.communicators for member in one.silent]
+    found = {"found": sentences_of(view), "differences": differences, "silent": silent}
+    names = [one.name for one in view.communicators]
+    return {**found, "communicators": names, "stands": view.stands, "problem": view.problem}
+
+
+def _reached_document(reached: LaunchCount) -> dict[str, Any]:
+    members = [member._asdict() for member in reached.members]
+    return {"launched": reached.launched, "number": reached.number, "members": members}
+
+
+def decodable(value: Any) -> Any:
+    """The value with undecodable bytes written as escapes, so that every JSON reader accepts it."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {decodable(str(name)): decodable(inner) for name, inner in value.items()}
+    return [decodable(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+# --- the folder of the reports ----------------------------------------------------------------------------------------
+
+
+class ReportFolder:
+    """`<run_dir>/reports/attempt-<n>`; symbolic links are not followed.  OSError if it cannot be written."""
+
+    def __init__(self, run_dir: str, attempt: int) -> None:
+        self.path = os.path.join(run_dir, "reports", f"attempt-{attempt}")
+        self.report = os.path.join(self.path, "report.md")
+        os.makedirs(run_dir, 0o700, exist_ok=True)
+        reports = safe_files.open_subfolder("reports", os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        self._folder = safe_files.open_subfolder(f"attempt-{attempt}", reports)
+        self._stacks = safe_files.open_subfolder("stacks", self._folder)
+        self.picture = f"waits-{self._retire()}.svg"
+
+    def write(self, markdown: str, document: Mapping[str, Any], stacks: Mapping[int, str], picture: str = "") -> None:
+        """Write each file atomically; `picture` under the name `self.picture`, to which report.md refers.  The reports
+        are synced to disk when this returns; the rest is not, because what matters most of it is in the reports."""
+        for name in set(os.listdir(self._stacks)) - {f"{pid}.txt" for pid in stacks}:
+            os.unlink(name, dir_fd=self._stacks)
+        for pid, text in stacks.items():
+            _replace(f"{pid}.txt", self._stacks, text, durable=False)
+        if picture:
+            _replace(self.picture, self._folder, picture, durable=False)
+        _replace("report.json", self._folder, json.dumps(document, indent=1) + "\n")
+        _replace("report.md", self._folder, markdown)
+        os.fsync(self._folder)
+
+    def _retire(self) -> int:
+        """Rename the report of an earlier suspicion to a numbered file, and delete the oldest ones.  Returns the number
+        that the new report gets when it is renamed; its picture has that number from the beginning."""
+        folder = self._folder
+        numbers = sorted({int(m[1]) for name in os.listdir(folder) if (m := re.match(r"report-(\d+)\.", name))})
+        fresh = numbers[-1] + 1 if numbers else 1
+        if os.path.exists(self.report):
+            numbers.append(fresh)
+        for kind in ("md", "json"):
+            with suppress(FileNotFoundError):
+                os.replace(f"report.{kind}", f"report-{fresh}.{kind}", src_dir_fd=folder, dst_dir_fd=folder)
+            for number in numbers[:-KEPT_REPORTS]:
+                with suppress(FileNotFoundError):
+                    os.unlink(f"report-{number}.{kind}", dir_fd=folder)
+        for number in numbers[:-KEPT_REPORTS]:
+            with suppress(FileNotFoundError):
+                os.unlink(f"waits-{number}.svg", dir_fd=folder)
+        return numbers[-1] + 1 if numbers else 1
+
+
+def _replace(name: str, folder: int, text: str, durable: bool = True) -> None:
+    safe_files.replace(name, text.encode("utf-8", "backslashreplace"), durable=durable, folder=folder)
+
+
+# --- what waits for what ----------------------------------------------------------------------------------------------
+
+
+def headline(sentence: str) -> str:
+    return begun(printable(redact(sentence)), HEADLINE)
+
+
+def clean(text: str) -> str:
+    """A text of a node as it is shown."""
+    return short(printable(redact(text)), NODE_TEXT)
+
+
+def wait_lines(graph: WaitGraph) -> list[str]:
+    """The section of report.md: one line a node."""
+    if not graph.nodes:
+        return []
+    shown = [_wait_line(node, graph) for node in graph.nodes[:WAIT_LINES]]
+    left = sum(node.size for node in graph.nodes[WAIT_LINES:]) + graph.more
+    parts = ["## What waits for what", "\n".join(shown)]
+    if graph.cycle:
+        names = [plain(graph.nodes[place].name) for place in (*graph.cycle, graph.cycle[0])]
+        parts.append(f"They wait for each other: {' → '.join(names)}.")
+    if left:
+        parts.append(f"{several(left, 'thread')} more are not shown here.")
+    return parts
+
+
+def _wait_line(node: Node, graph: WaitGraph) -> str:
+    where = f", at {code(node.place)}" if node.place else ""
+    return f"* {plain(node.name)}{where}: {plain(node.does)}.{plain(_who_ends(node, graph))}"
+
+
+def _who_ends(node: Node, graph: WaitGraph) -> str:
+    """Who can end the wait of a node, with a space before it."""
+    if node.ends == RUNS or node.fails:
+        return ""
+    if node.ends:
+        return f" That may end: it {node.ends}."
+    names = [graph.nodes[place].name for place in node.wakers[:NAMED_WAKERS]]
+    others = len(node.wakers) - len(names)
+    named = "; ".join([*names, f"{others} more"] if others else names)
+    if not names:
+        return " No thread of the job can end that."
+    return f" It can be ended by: {named}."
+
+
+def waits_document(graph: WaitGraph) -> dict[str, Any]:
+    """The same for report.json: `wakers` and `cycle` are places in `nodes`."""
+    shown = ("pid", "who", "thread", "place", "does", "ends", "wakers", "size")
+    nodes = [{name: getattr(node, name) for name in shown} for node in graph.nodes]
+    return {"nodes": nodes, "cycle": list(graph.cycle), "more": graph.more}

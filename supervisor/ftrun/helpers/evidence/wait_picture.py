@@ -17,7 +17,7 @@ ACROSS, DOWN = 84.0, 20.0  # between boxes
 MARGIN, HEAD, FOOT = 24.0, 76.0, 34.0
 TITLE, LEAST = 14.0, 560.0  # size of the headline, width of the picture
 OUTSIDE: Final = 150.0  # width of the cloud
-ARROWS: Final = 60  # more are left out, but for those of the cycle
+ARROWS: Final = 60  # more are left out, except arrows of the cycle
 HEAD_LENGTH, HEAD_WIDTH = 9.0, 4.0  # of an arrow
 Place = tuple[float, float]  # the upper left of a box
 
@@ -109,7 +109,7 @@ def _box(graph: WaitGraph, number: int, place: Place) -> list[Shape]:
 
 
 def _arrows(graph: WaitGraph, places: dict[int, Place]) -> list[Shape]:
-    """Those to the right, and on top of them those of the cycle: all of them would be a tangle."""
+    """The arrows to the right, and on top of them the arrows of the cycle: all arrows would be a tangle."""
     circle = set(zip(graph.cycle, (*graph.cycle[1:], *graph.cycle[:1]), strict=True))
     pairs = [(node, end) for node in places for end in graph.nodes[node].wakers if end in places and end != node]
     others = [pair for pair in pairs if pair not in circle and places[pair[1]][0] > places[pair[0]][0]][:ARROWS]

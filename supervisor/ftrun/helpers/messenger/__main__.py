@@ -23,7 +23,7 @@ from ftrun.helpers.messenger.imports import ImportsSeeker
 from ftrun.helpers.messenger.paces import Paces
 from ftrun.helpers.messenger.steps import Steps, read_slots
 from ftrun.messages import peers
-from ftrun.messages.messenger import EVENTS, REQUESTS, Answer, Attempt, Report, SeekImports
+from ftrun.messages.messenger import EVENTS, REQUESTS, AttemptNumber, ChangedReport, OperatorAnswer, SeekImports
 
 if TYPE_CHECKING:
     from ftrun.helpers.messenger.group_link import GroupLink
@@ -79,13 +79,13 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
             now = time.monotonic()
             for request in lines.requests(0.0) if 0 in ready else ():
                 match request:
-                    case Attempt(number):
+                    case AttemptNumber(number):
                         steps.attempt = number
-                    case Report(report) if link is not None:
+                    case ChangedReport(report) if link is not None:
                         link.set_report(peers.bounded(report), now)
                     case SeekImports() if seeker is not None:
                         seeker.begin(now)
-                    case Answer():
+                    case OperatorAnswer():
                         channel.reply(request)
             channel.process(now)
             if publisher.fd in ready:

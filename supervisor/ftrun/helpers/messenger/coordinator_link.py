@@ -10,6 +10,7 @@ prevent its start, use up the connections, and read the orders.  It cannot run a
 """
 
 import errno
+import json
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -27,12 +28,51 @@ from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, Lines
 from ftrun.helpers.messenger.connections import HANDSHAKE, Connections, is_own
 from ftrun.helpers.messenger.death_watch import DeathWatch
 from ftrun.helpers.messenger.group_view import CoordinatorSide
-from ftrun.helpers.messenger.peer import Peer, job_text, sender
 from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.messenger.transport import LATE, RESUMED, RETRY, Unusable, secure, server
 from ftrun.messages import group_view, peers
 from ftrun.messages import messenger as messages
 from ftrun.messages.codec import Malformed
+
+NAME: Final = 100  # characters
+
+
+class MemberProcess:
+    """One ftrun process of a member."""
+
+    def __init__(self, hello: peers.MemberHello, hello_frame: bytes = b"") -> None:
+        self.hello, self.hello_frame = hello, hello_frame
+        self.id, self.fd = b"", -1  # of its connection, if there is one
+        self.report, self.seq, self.state = b"", 0, ""
+        self.last_seen, self.stamp = 0.0, b""  # when the last message arrived, and the sender's time in it
+        self.host = ""  # its address
+        self.closed = self.until = math.inf  # when its connection closed, and until when it may reconnect
+        self.gone = False  # the coordinator has counted it as lost or left
+        self.renews = False  # it has announced that it renews its connection
+        self.refused = ""
+        self.lease: peers.LeaseView | None = None  # what it knows of the lease, as it said at that time
+        self.lease_at = 0.0
+
+    def located(self, report: Report) -> Report:
+        """The report, with the address from which it came, where the other members can reach this one."""
+        if not self.host:
+            return report
+        ranks = report.ranks and report.ranks._replace(address=report.ranks.address or self.host)
+        return report._replace(address=self.host, ranks=ranks)
+
+
+def sender(content: bytes) -> str:
+    """The sender of a `Hello` for a person, as far as it can be decoded."""
+    try:
+        found = json.loads(content[: peers.LIMIT])
+        return f"member {int(found['rank'])} ({peers.line(str(found['node'])[:NAME])})"
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return "a peer"
+
+
+def job_text(name: str) -> str:
+    return f"the job {name}" if name else "a job without a name"
+
 
 BATCH: Final = 256  # messages that are read before other work is done
 QUEUED: Final = 16  # messages to one peer; each carries a complete state, so the next one replaces a lost one
@@ -68,11 +108,11 @@ class CoordinatorLink:
         self._connections = Connections(router, address.size, lines)
         self.sources = (router, self._connections.source)
         self._bound, self._unbound = False, ""  # the second: why not
-        self._peers: dict[int, dict[str, Peer]] = {}  # by rank and life
-        self._by_id: dict[bytes, Peer] = {}
-        self._by_fd: dict[int, Peer] = {}
-        self._disconnected: list[Peer] = []  # whose connection has just closed
-        self._deaths: DeathWatch[Peer] = DeathWatch()
+        self._peers: dict[int, dict[str, MemberProcess]] = {}  # by rank and life
+        self._by_id: dict[bytes, MemberProcess] = {}
+        self._by_fd: dict[int, MemberProcess] = {}
+        self._disconnected: list[MemberProcess] = []  # whose connection has just closed
+        self._deaths: DeathWatch[MemberProcess] = DeathWatch()
         self._starters: DeathWatch[str] = DeathWatch()  # earlier processes of member 0, by life
         self._pulse_frames: dict[int, tuple[bytes, float]] = {}  # by rank: the last pulse as received, and when
         self._pulses: dict[int, Pulse] = {}
@@ -245,7 +285,7 @@ class CoordinatorLink:
         present = {p.hello.rank for p in self._by_id.values() if p.last_seen >= since and not (p.gone or p.refused)}
         return not self._coordinator.epoch or len(present) == self._address.size - 1
 
-    def _all_peers(self) -> Iterator[Peer]:
+    def _all_peers(self) -> Iterator[MemberProcess]:
         return (peer for peers_of_rank in self._peers.values() for peer in peers_of_rank.values())
 
     def _read(self, now: float) -> None:
@@ -256,7 +296,7 @@ class CoordinatorLink:
             except zmq.Again:
                 return
             id, *content = (frame.bytes for frame in frames)
-            peer: Peer | None = None
+            peer: MemberProcess | None = None
             try:
                 if len(content) == 2 and content[1] in (peers.BYE, peers.RENEW):
                     self._goodbye(id, content, now)
@@ -293,7 +333,7 @@ class CoordinatorLink:
         peer = next((one for one in lives if one.id and not one.refused), None)
         return peer is not None and self._send([peer.id, kind, content])
 
-    def _present(self) -> dict[int, Peer]:
+    def _present(self) -> dict[int, MemberProcess]:
         """The members that are connected."""
         return {peer.hello.rank: peer for peer in self._by_id.values() if peer.id and not peer.refused}
 
@@ -307,7 +347,7 @@ class CoordinatorLink:
         else:
             self._lose_member(peer, "its ftrun has died", True, now, peer.hello.contained)
 
-    def _admit(self, content: bytes) -> Peer:
+    def _admit(self, content: bytes) -> MemberProcess:
         """The peer with this `Hello`; `Malformed` if it cannot be a member of this group."""
         hello = peers.load_hello(content, __version__)
         if hello.job != self._address.job:
@@ -324,11 +364,11 @@ class CoordinatorLink:
         peers_of_rank = self._peers.setdefault(hello.rank, {})
         for life in [life for life, old in peers_of_rank.items() if old.gone and not old.id and life != hello.life]:
             del peers_of_rank[life]
-        peer = peers_of_rank.setdefault(hello.life, Peer(hello))
+        peer = peers_of_rank.setdefault(hello.life, MemberProcess(hello))
         peer.hello, peer.hello_frame = hello, content
         return peer
 
-    def _attach(self, peer: Peer, id: bytes, fd: int, now: float) -> None:
+    def _attach(self, peer: MemberProcess, id: bytes, fd: int, now: float) -> None:
         self._by_id.pop(peer.id, None)
         self._by_fd.pop(peer.fd, None)
         before = self._by_fd.get(fd)
@@ -345,7 +385,7 @@ class CoordinatorLink:
             self._connections.fits(peer.host)
             self._deaths.joined(peer, peer.host, peer.hello.port, now)
 
-    def _receive_report(self, peer: Peer, frames: list[bytes], now: float) -> None:
+    def _receive_report(self, peer: MemberProcess, frames: list[bytes], now: float) -> None:
         """Process the report, pulse and time of a member.  A heartbeat without changes costs nothing further."""
         content, pulse, stamp = frames[:3]
         peer.last_seen, peer.stamp = now, stamp
@@ -469,7 +509,7 @@ class CoordinatorLink:
         found = read_pulse(self._beat_dir, time.monotonic())
         return found is not None and found.age < self._address.silence
 
-    def _lose_member(self, peer: Peer, why: str, closed: bool, now: float, certain: bool = False) -> None:
+    def _lose_member(self, peer: MemberProcess, why: str, closed: bool, now: float, certain: bool = False) -> None:
         peer.gone = True
         self._deaths.forget(peer)
         if not peer.refused:
@@ -500,7 +540,7 @@ class CoordinatorLink:
                 case membership.SendOrder(order):
                     self._order, self._lives = peers.dump(order), ()
                 case membership.RefuseMember(self._address.rank, _, why):
-                    self._lines.send(messages.Refused(why))
+                    self._lines.send(messages.NodeRefused(why))
                 case membership.RefuseMember(rank, life, why):
                     peer = self._peers.get(rank, {}).get(life)
                     if peer is not None:
@@ -508,7 +548,7 @@ class CoordinatorLink:
                 case membership.NodeNote(what):
                     self._lines.send(messages.GroupNote(what[:MAX_PROBLEM_LENGTH]))
                 case membership.NodeLost(rank, node, why, wait):
-                    self._lines.send(messages.MemberLost(rank, node, why[:MAX_PROBLEM_LENGTH], wait))
+                    self._lines.send(messages.LostMember(rank, node, why[:MAX_PROBLEM_LENGTH], wait))
 
     def _send_order(self) -> None:
         """Send the current order to all members and to PID 1, if it has changed."""
@@ -523,7 +563,7 @@ class CoordinatorLink:
         if self._own_report is not None and own is not None and self._order != self._delivered_order:
             self._delivered_order = self._order
             self._lines.send(messages.Contact())
-            self._lines.send(messages.Ordered(peers.load_order(self._order)._replace(lives=())))
+            self._lines.send(messages.ChangedOrder(peers.load_order(self._order)._replace(lives=())))
 
     @property
     def _ended_without(self) -> bytes:
@@ -532,7 +572,7 @@ class CoordinatorLink:
         end = self._coordinator.order.end
         return peers.OVER if end is not None and not end.asked else b""
 
-    def _send_order_to(self, peer: Peer) -> None:
+    def _send_order_to(self, peer: MemberProcess) -> None:
         held = (
             [peers.dump_stamp(self._address.life, time.monotonic())] if self._coordinator.lease_state == "held" else []
         )

@@ -58,7 +58,7 @@ class Question:
             self._socket = None
 
 
-class Watched:
+class WatchedMember:
     """A member.  `accepted`: it was reached before.  `closed`: when its connection closed, so that it may be dead.
     `lives`: it was reached after that, when it was asked last."""
 
@@ -74,7 +74,7 @@ class DeathWatch(Generic[Key]):
     """The owner calls `joined` for a member with a connection, `closed` when that closes, and `process` at `due`."""
 
     def __init__(self) -> None:
-        self._members: dict[Key, Watched] = {}
+        self._members: dict[Key, WatchedMember] = {}
         self._active: set[Key] = set()
 
     @property
@@ -89,7 +89,7 @@ class DeathWatch(Generic[Key]):
             return
         self.forget(key)
         if host and port:
-            self._members[key] = Watched(host, port, now)
+            self._members[key] = WatchedMember(host, port, now)
             self._active.add(key)
 
     def closed(self, key: Key, now: float) -> None:
@@ -101,7 +101,7 @@ class DeathWatch(Generic[Key]):
     def suspect(self, key: Key, host: str, port: int, now: float) -> None:
         """Watch a process that others have reached, until it is dead or forgotten."""
         if key not in self._members:
-            self._members[key] = member = Watched(host, port, now)
+            self._members[key] = member = WatchedMember(host, port, now)
             member.accepted, member.closed = True, now
             self._active.add(key)
 

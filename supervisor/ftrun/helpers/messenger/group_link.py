@@ -15,7 +15,8 @@ from ftrun.core.group.lease import Place
 from ftrun.core.group.messages import Report
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.group_view import Answer
-from ftrun.helpers.messenger.lease_keeper import Change, LeaseKeeper
+from ftrun.helpers.messenger.known_lives import KnownLives
+from ftrun.helpers.messenger.lease_keeper import LeaseChange, LeaseKeeper
 from ftrun.helpers.messenger.transport import LATE, RESUMED
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
@@ -39,6 +40,8 @@ class GroupLink:
         self._following: MemberLink | None = None
         self._report: Report | None = None
         self._endpoint = address.endpoint  # of the coordinator
+        is_fixed = (address.least or address.size - address.spares) == address.size
+        self._lives = KnownLives(joined=is_fixed)
         self._keeper = LeaseKeeper(address, lines) if address.folder else None
         self._ended = False  # the lease, so that the ranks here stop
         self._before: Place | None = None  # that of another one, until the coordinator here knows that it is over
@@ -79,7 +82,13 @@ class GroupLink:
     def set_report(self, report: Report, now: float) -> None:
         self._report = report
         if not self._must_renew(now):
-            self._link.set_report(report, now)
+            self._tell(report, now)
+
+    def _tell(self, report: Report, now: float) -> None:
+        if self._leading is not None:
+            self._lives.sent(report)
+            report = report._replace(lives=self._lives.of(report))
+        self._link.set_report(report, now)
 
     def process(self, now: float) -> None:
         keeper, renewed = self._keeper, self._renewing
@@ -91,7 +100,7 @@ class GroupLink:
                 self._leading.marking = keeper.holds and not keeper.is_over and not self._ended
         if not self._must_renew(now):
             if renewed and self._report is not None:
-                self._link.set_report(self._report, now)
+                self._tell(self._report, now)
             self._link.process(now)
         if keeper is not None and self._leading is not None and self._leading.group.order.what == "end":
             self._mark_end(keeper, self._leading, now)
@@ -104,6 +113,7 @@ class GroupLink:
         if self._planned and now > self._planned + LATE:
             self._resumed = self._planned = now
             keeper.resumed(now)
+            self._lives.stopped()
 
     def _must_renew(self, now: float) -> bool:
         """Whether this holder of a lease was suspended until after the end of that, perhaps with all others, so that it
@@ -200,7 +210,7 @@ class GroupLink:
         place = keeper.place
         return peers.LeaseView(place.number, place.life, now - keeper.watch.since, lease.is_binding(place))
 
-    def _changed(self, keeper: LeaseKeeper, change: Change, now: float) -> None:
+    def _changed(self, keeper: LeaseKeeper, change: LeaseChange, now: float) -> None:
         place = keeper.place
         assert place is not None
         if change.taken:
@@ -249,20 +259,23 @@ class GroupLink:
         self._endpoint = endpoint
         self._leading = CoordinatorLink(self._address._replace(endpoint=endpoint), self._beat_dir, self._lines)
         if self._report is not None:
-            self._leading.set_report(self._report, time.monotonic())
+            self._tell(self._report, time.monotonic())
 
     def _follow(self, endpoint: str) -> None:
         from ftrun.helpers.messenger.member_link import MemberLink
 
         self._close_link()
         self._endpoint = endpoint
-        self._following = MemberLink(self._address._replace(endpoint=endpoint), self._beat_dir, self._lines)
+        self._following = MemberLink(
+            self._address._replace(endpoint=endpoint), self._beat_dir, self._lines, self._lives
+        )
         if self._report is not None:
-            self._following.set_report(self._report, time.monotonic())
+            self._tell(self._report, time.monotonic())
 
     def _close_link(self) -> None:
         if self._leading is not None or self._following is not None:
             self._link.close(False)
+            self._lives.connected()
         self._leading = self._following = None
 
     def _reachable(self, host: str) -> str:

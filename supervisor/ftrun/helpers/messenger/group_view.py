@@ -5,13 +5,12 @@ Everything is bounded: the rows and their rate, the files that may be read (thos
 at most `MOST` bytes), the requests under way, and how long they wait.  A failure here harms nothing but the view.
 """
 
-import base64
 import json
 import math
 import os
-import re
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group import membership
@@ -24,13 +23,74 @@ from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger import imports
 from ftrun.helpers.messenger.group_waits import Connected, CoordinatorWaits, MemberWaits
 from ftrun.helpers.messenger.paces import straggler
-from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks
-from ftrun.helpers.messenger.view_delivery import ViewDelivery
+from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks, part_of
 from ftrun.host import procfs, safe_files
 from ftrun.messages import group_view as messages
 from ftrun.messages import group_waits
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import FilePart, FileRequest, GroupView, MemberRow
+
+RATE: Final = 4 * messages.BYTES_PER_SECOND  # news may make the views of a group four times as frequent
+BURST: Final = 1_000_000  # bytes that are sent at once: the whole view, in a group of up to 40 members
+FRESH: Final = 1.0  # s for which the same bytes are sent, since they contain the time
+
+
+class ViewDelivery:
+    """`send` passes bytes to that member; one that does not take them misses these rows until the next view."""
+
+    def __init__(self, send: Callable[[int, bytes], bool]) -> None:
+        self._send = send
+        self._view: GroupView | None = None
+        self._parts: deque[tuple[MemberRow, ...]] = deque()
+        self._members: tuple[int, ...] = ()
+        self._served = 0  # of the members, with the first part
+        self._content, self._made = b"", -math.inf
+        self._paid = 0.0  # the time from which on more may be sent
+
+    @property
+    def due(self) -> float:
+        """When `process` has to be called next; infinity: nothing is left to send."""
+        return self._paid if self._parts else math.inf
+
+    def begin(self, view: GroupView, members: Collection[int]) -> None:
+        """Send this view to these members, from the next `process` on.  The one before has been sent."""
+        self._view, self._members, self._served, self._made = view, tuple(members), 0, -math.inf
+        self._parts = deque(_parts(view.rows) if members else ())
+
+    def process(self, now: float) -> None:
+        self._paid = max(self._paid, now - BURST / RATE)
+        while self._parts and self._paid <= now:
+            if now >= self._made + FRESH:
+                self._content, self._made = self._dump(now), now
+            self._send(self._members[self._served], self._content)
+            self._paid += len(self._content) / RATE
+            self._served += 1
+            if self._served == len(self._members):
+                self._parts.popleft()
+                self._served, self._made = 0, -math.inf
+
+    def _dump(self, now: float) -> bytes:
+        """The first part, as of now."""
+        assert self._view is not None
+        view, loss = self._view, self._view.loss
+        if loss is not None:
+            loss = loss._replace(left=max(0.0, loss.left - (now - view.now)))
+        return messages.dump(view._replace(now=now, loss=loss, rows=self._parts[0]))
+
+
+def _parts(rows: tuple[MemberRow, ...]) -> list[tuple[MemberRow, ...]]:
+    """The rows by the frames that they are sent in, of at most LIMIT bytes."""
+    parts, some, size = [], list[MemberRow](), 0
+    for row in rows:
+        length = len(messages.dump(row))
+        if some and size + length > messages.VIEW_ROWS:
+            parts.append(tuple(some))
+            some, size = [], 0
+        if length <= messages.VIEW_ROWS:
+            some.append(row)
+            size += length
+    return [*parts, tuple(some)]
+
 
 if TYPE_CHECKING:
     from ftrun.messages.peers import MemberAddress
@@ -53,7 +113,7 @@ class OwnMember:
     def row(self, now: float) -> MemberRow | None:
         """None as long as there is nothing to show."""
         try:
-            from ftrun.records.member_row import read_row  # once the command runs: it takes time and memory
+            from ftrun.records.group import read_row  # once the command runs: it takes time and memory
 
             return read_row(os.getcwd(), self._address.rank, self._address.node, now)
         except Exception as error:
@@ -71,15 +131,11 @@ class OwnMember:
         """A part of a file of a report, or of the imports; never an exception."""
         if request.what == "imports":
             content = imports.own()
-            return _part(request, 0, content) if content else FilePart(request.id, False, "it has imported nothing yet")
-        try:
-            attempts = sorted(
-                int(found[1]) for name in os.listdir("reports") if (found := re.fullmatch(r"attempt-(\d{1,9})", name))
-            )
-        except OSError:
-            attempts = []
-        failed = _failed_attempts() if request.what in ("report.md", "report.json") else []
-        attempts = sorted({*attempts, *failed})
+            return part_of(request, content) if content else FilePart(request.id, False, "it has imported nothing yet")
+        from ftrun.records import reports  # seldom needed: it takes time and memory
+
+        failed = reports.failed(".") if request.what in ("report.md", "report.json") else []
+        attempts = sorted({*reports.collected("."), *failed})
         attempt = request.attempt or (attempts[-1] if attempts else 0)
         if attempt not in attempts:
             known = f"; attempts with a report: {', '.join(map(str, attempts[-9:]))}" if attempts else ""
@@ -89,29 +145,17 @@ class OwnMember:
         if not content:
             what = f"reports/attempt-{attempt}/{request.what} cannot be read"
             return FilePart(request.id, False, f"member {self._address.rank}: {what}", attempt)
-        return _part(request, attempt, content)
-
-
-def _part(request: FileRequest, attempt: int, content: bytes) -> FilePart:
-    part = content[request.offset : request.offset + messages.PART] if request.offset >= 0 else b""
-    return FilePart(request.id, True, "", attempt, len(content), base64.b64encode(part).decode("ascii"))
-
-
-def _failed_attempts() -> list[int]:
-    """The attempts that failed, whose reports are made from the records."""
-    from ftrun.records import reports  # seldom needed: it takes time and memory
-
-    return reports.failed(".")
+        return part_of(request, content, attempt)
 
 
 def _failure(attempt: int, what: str) -> bytes:
     """From the records alone: a file that is not read safely is not read."""
-    from ftrun.records import failure_report, reports
+    from ftrun.records import reports
 
     found = reports.failure(".", attempt)
     if found is None:
         return b""
-    text = failure_report.as_markdown(found) if what == "report.md" else json.dumps(found)
+    text = reports.failure_markdown(found) if what == "report.md" else json.dumps(found)
     return text.encode("utf-8", "replace")[: messages.MOST]
 
 

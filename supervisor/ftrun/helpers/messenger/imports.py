@@ -18,7 +18,7 @@ MOST: Final = 1 << 16  # bytes; a standby leaves a quarter of that at most
 STATE: Final = 1 << 20  # bytes of `state.json`
 
 
-class View(Protocol):
+class MemberFiles(Protocol):
     """The side of a member in the view of its group (group_view.py)."""
 
     @property
@@ -40,7 +40,7 @@ def own() -> bytes:
 class ImportsSeeker:
     """Asks one member at work after the other.  `due`: when `process` is to be called."""
 
-    def __init__(self, lines: Lines, view: View) -> None:
+    def __init__(self, lines: Lines, view: MemberFiles) -> None:
         self._lines, self._view = lines, view
         self._member = -1  # that was asked last
         self._content = b""

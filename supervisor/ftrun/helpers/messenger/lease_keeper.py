@@ -37,7 +37,7 @@ from ftrun.helpers.messenger.lease_clerk import main
 sys.exit(main(sys.argv[2:]))"""
 
 
-class Change(NamedTuple):
+class LeaseChange(NamedTuple):
     """`taken`: this member has taken the newest place; otherwise another one has.  `before`: the place before it."""
 
     taken: bool
@@ -163,7 +163,7 @@ class LeaseKeeper:
         self._tried = new, before, now
         self.bound |= {*new.witnesses}
 
-    def changes(self, now: float) -> list[Change]:
+    def changes(self, now: float) -> list[LeaseChange]:
         """What the clerk has said since the last call, as far as it is news."""
         if now >= self._start_at:
             self._start_at = math.inf
@@ -193,7 +193,7 @@ class LeaseKeeper:
             self._unsure = new.number, min(began, self._unsure[1]) if self._unsure[0] == new.number else began
         self._left, self._start_at = b"", now + AGAIN
 
-    def _told(self, line: bytes, now: float) -> Change | None:
+    def _told(self, line: bytes, now: float) -> LeaseChange | None:
         said = json.loads(line)
         if "looked" in said:
             self._looked = now - SINCE
@@ -208,7 +208,7 @@ class LeaseKeeper:
             number, earlier = self._unsure
             self.bound = self.bound if number == new.number else {*new.witnesses}
             self.watch, self._renewed = Watch(new, now), earlier if number == new.number else began
-            return Change(True, before)
+            return LeaseChange(True, before)
         elif "seen" in said:
             return self._seen(said["seen"], now)
         return None
@@ -217,7 +217,7 @@ class LeaseKeeper:
         self._lines.problem(f"the lease in {self._folder}: {why}")
         self._tried, self._next = None, now + AGAIN
 
-    def _seen(self, content: object, now: float) -> Change | None:
+    def _seen(self, content: object, now: float) -> LeaseChange | None:
         try:
             place = peers.load_place(json.dumps(content).encode())
         except Malformed as error:
@@ -229,4 +229,4 @@ class LeaseKeeper:
         self.watch = lease.seen(self.watch, place, now)
         if self.place is before or before is None or place.life == self._address.life or place.over:
             return None
-        return Change(False, before)
+        return LeaseChange(False, before)

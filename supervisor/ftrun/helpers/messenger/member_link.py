@@ -13,13 +13,14 @@ from typing import Final
 import zmq
 
 from ftrun import __version__
-from ftrun.core.group.messages import GroupOrder, Life, Report
+from ftrun.core.group.messages import GroupOrder, Report
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.connections import describe, own_host
 from ftrun.helpers.messenger.death_watch import POLL, Question
 from ftrun.helpers.messenger.group_view import MemberSide
 from ftrun.helpers.messenger.handshakes import ENDED, FAILED, Handshakes
+from ftrun.helpers.messenger.known_lives import KnownLives
 from ftrun.helpers.messenger.steps import read_pulse
 from ftrun.helpers.messenger.transport import (
     LATE,
@@ -48,10 +49,12 @@ ASKING: Final = 8  # the highest rank of a member that finds out where the ftrun
 class MemberLink:
     """The owner polls `sources`, and calls `process` after that and at `due`."""
 
-    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines) -> None:
-        self._address, self._beat_dir, self._lines = address, beat_dir, lines
+    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines, lives: KnownLives) -> None:
+        self._address, self._beat_dir, self._lines, self._lives = address, beat_dir, lines, lives
         shape = (address.least, address.spares, address.port, address.contained)
-        hello = peers.Hello(__version__, address.job, address.size, address.rank, address.life, address.node, *shape)
+        hello = peers.MemberHello(
+            __version__, address.job, address.size, address.rank, address.life, address.node, *shape
+        )
         self._hello = peers.dump(hello)
         self._period = peers.period(address.size)
         # A context of its own: its I/O thread blocks during name resolution.
@@ -86,9 +89,6 @@ class MemberLink:
         self._stamp, self.lease_heard = b"", ("", 0.0)
         self._question: tuple[str, Question] | None = None  # to the ftrun of that life, whether it accepts connections
         self._accepts = ""  # the life of the one that does
-        self._lives: tuple[int, tuple[Life, ...]] = (0, ())  # an epoch, and the processes that run it
-        # That nothing of it runs here any more may be known at the other end of this connection, and of an earlier one.
-        self._disclosed = self._disclosed_before = False
         self._refusals: set[str] = set()
         self._refusal = ""
         self._handshakes = Handshakes(address)
@@ -100,6 +100,7 @@ class MemberLink:
         now = time.monotonic()
         self._since = self._planned = now
         self._next = self._lenient_until = now
+        self._resumed = -math.inf  # when this process ran again after it was stopped
         # When we sent the latest message that rank 0 has confirmed: it will not give us up before we give it up.
         self._confirmed: float | None = None
         self._awaiting = math.inf  # when the oldest message without a reply was sent
@@ -136,13 +137,13 @@ class MemberLink:
         self._report = report
         self._reported_at = self._next = self.view.row_due = now
         self._frame = b""
-        if report.rounds is not None or report.epoch > self._lives[0]:
-            self._lives = 0, ()
+        self._lives.reported(report)
 
     def process(self, now: float) -> None:
         if now > self._planned + LATE:
             self._lenient_until = now + (RESUMED if now > self._planned + RESUMED else LATE)
-            self._lives = 0, ()  # this process was stopped: a lease may be over, and another epoch may have begun
+            self._resumed = now
+            self._lives.stopped()
         for event, value in monitor_events(self._monitor):
             self._connection_changed(event, value, now)
         self._read(now)
@@ -190,7 +191,7 @@ class MemberLink:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._next, self._up, self._unanswered = now, True, 0
             self._handshakes.reset()
-            self._disclosed_before |= self._disclosed
+            self._lives.connected()
             self._frame = b""  # a new rank 0 may have taken over, and it needs the current age of the failure
             return
         if event == zmq.EVENT_DISCONNECTED:
@@ -224,7 +225,7 @@ class MemberLink:
             self._renew_at = min(self._renew_at, now + RETRY)
         elif handshakes.certain and not self._refusal:
             self._refusal = handshakes.refusal
-            self._lines.send(messages.Refused(self._refusal, True))
+            self._lines.send(messages.NodeRefused(self._refusal, True))
 
     def _secret_changed(self) -> bool:
         """Whether the secret file has changed since the connection was made, as when a platform replaces it."""
@@ -236,28 +237,15 @@ class MemberLink:
     def _send(self, report: Report, now: float) -> None:
         if not self._frame:
             failure = report.failure and report.failure._replace(age=report.failure.age + now - self._reported_at)
-            self._frame = peers.dump(report._replace(failure=failure, lives=self._known_lives(report)))
+            self._frame = peers.dump(report._replace(failure=failure, lives=self._lives.of(report)))
         pulse = peers.dump_pulse(read_pulse(self._beat_dir, now))
         lease = (
             [] if self.lease_view is None else [peers.dump(self.lease_view(now)._replace(heard=self._stamp.decode()))]
         )
         if self._try_send(self._frame, pulse, peers.dump_time(now), *lease):
             self._sent_at = now
-            self._disclosed |= report.state in ("ready", "left")
+            self._lives.sent(report)
             self._awaiting = min(self._awaiting, now)
-
-    def _known_lives(self, report: Report) -> tuple[Life, ...]:
-        epoch, lives = self._lives
-        return lives if report.epoch == report.ran == epoch and not self._disclosed_before else ()
-
-    def _note_lives(self, order: GroupOrder) -> None:
-        """Remember who runs the epoch, for a new rank 0.  A container that is new may join ranks that can recover
-        within an epoch, so that these are not known."""
-        report = self._report
-        at_work = report is not None and report.state == "running" and report.epoch == report.ran == order.epoch
-        if order.lives and at_work and report is not None and report.rounds is None:
-            self._lives = order.epoch, order.lives
-            self._disclosed = self._disclosed_before = False
 
     def _try_send(self, *frames: bytes) -> bool:
         """Send a message; False if there is no connection."""
@@ -285,7 +273,7 @@ class MemberLink:
             known = self._refusal in self._refusals or len(self._refusals) >= BATCH
             if not known or frames[2] == peers.OVER:
                 self._refusals.add(self._refusal)
-                self._lines.send(messages.Refused(self._refusal, frames[2] == peers.FINAL, frames[2] == peers.OVER))
+                self._lines.send(messages.NodeRefused(self._refusal, frames[2] == peers.FINAL, frames[2] == peers.OVER))
             return
         if frames[0] in group_view.KINDS and len(frames) == 2:
             self.view.receive(frames[0], frames[1], now)
@@ -303,12 +291,12 @@ class MemberLink:
             self._cut, self._contact_sent = False, now
             self._lines.send(messages.Contact(max(0.0, now - self._confirmed)))
         if frames[1] != self._order:
-            order = peers.load_order(frames[1])
+            self._ordered = order = peers.load_order(frames[1])
             self._order, self._over = frames[1], order.what == "end"
-            self._note_lives(order)
-            self._ordered = order = order._replace(lives=())
             self._ask_starter(order, now)
-            self._lines.send(messages.Ordered(self._located(order)))
+            self._lines.send(messages.ChangedOrder(self._located(order)))
+        if self._ordered is not None and sent_at >= self._resumed:
+            self._lives.ordered(self._ordered, self._report)
         left = self._report is not None and self._report.state == "left" and acknowledged >= self._report.seq
         if left and not self._left:
             self._report_left()
@@ -327,11 +315,11 @@ class MemberLink:
         life, self._question = self._question[0], None
         if answer == "accepted" and self._ordered is not None:
             self._accepts = life
-            self._lines.send(messages.Ordered(self._located(self._ordered)))
+            self._lines.send(messages.ChangedOrder(self._located(self._ordered)))
 
     def _located(self, order: GroupOrder) -> GroupOrder:
         """The order, with the address at which its sender was reached."""
-        starter = order.starter
+        order, starter = order._replace(lives=()), order.starter
         if starter is None:
             return order
         port = starter.port if self._accepts == starter.life else 0

@@ -16,7 +16,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import Lines
 from ftrun.messages import operator
 from ftrun.messages.group_view import FilePart, FileRequest
-from ftrun.messages.messenger import Answer, OperatorRequest, Verb
+from ftrun.messages.messenger import OperatorAnswer, OperatorRequest, Verb
 
 BATCH: Final = 64  # messages that are read before other work is done
 MAX_PENDING: Final = 16  # requests that wait for a reply
@@ -27,7 +27,7 @@ READS: Final = 100.0  # requests for a part of a file, at once and in a second
 Ask = Callable[[FileRequest, Callable[[FilePart], None], float], None]
 
 
-class Pending(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request that waits for its reply.  `envelope`: the frames before the message, which also precede the reply; a
     REQ socket adds an empty one."""
 
@@ -41,7 +41,7 @@ class OperatorChannel:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], lines: Lines) -> None:
         self._lines = lines
-        self._pending: dict[str, Pending] = {}
+        self._pending: dict[str, PendingRequest] = {}
         self._count = 0
         self._tokens, self._at = BURST, time.monotonic()
         self._reads, self._reads_at = READS, time.monotonic()
@@ -81,7 +81,7 @@ class OperatorChannel:
             self._receive(frames, now)
         self._more = True
 
-    def reply(self, answer: Answer) -> None:
+    def reply(self, answer: OperatorAnswer) -> None:
         """Send the decision of PID 1."""
         pending = self._pending.pop(answer.id, None)
         if pending is not None:
@@ -92,10 +92,10 @@ class OperatorChannel:
         try:
             request = operator.load_request(frames[-1])
         except operator.RequestRefused as error:
-            self._send_reply(Pending(envelope, error.id, now), False, str(error))
+            self._send_reply(PendingRequest(envelope, error.id, now), False, str(error))
             return
         until = now + REPLY_TIMEOUT
-        pending = Pending(envelope, request.id, until if request.until is None else min(until, request.until))
+        pending = PendingRequest(envelope, request.id, until if request.until is None else min(until, request.until))
         if request.verb == operator.PING:
             self._send_reply(pending, True, f"ftrun {__version__}")
         elif request.read is not None:
@@ -111,7 +111,7 @@ class OperatorChannel:
             verb = cast(Verb, request.verb)
             self._lines.send(OperatorRequest(str(self._count), verb, request.by, request.lasting, pending.until))
 
-    def _read(self, pending: Pending, request: FileRequest, now: float) -> None:
+    def _read(self, pending: PendingRequest, request: FileRequest, now: float) -> None:
         """Answer with a part of a file of a member; PID 1 is not asked."""
         self._reads, self._reads_at = min(READS, self._reads + READS * (now - self._reads_at)), now
         if self.ask is None:
@@ -133,10 +133,10 @@ class OperatorChannel:
         self._tokens -= 1
         return True
 
-    def _send_reply(self, pending: Pending, ok: bool, why: str, **more: object) -> None:
+    def _send_reply(self, pending: PendingRequest, ok: bool, why: str, **more: object) -> None:
         assert self.socket is not None
         try:
-            reply = operator.dump_reply(operator.Reply(pending.id, ok, why), version=__version__, **more)
+            reply = operator.dump_reply(operator.ControlReply(pending.id, ok, why), version=__version__, **more)
             self.socket.send_multipart([*pending.envelope, reply], zmq.NOBLOCK)
         except zmq.ZMQError:
             pass  # the client is gone, or does not read

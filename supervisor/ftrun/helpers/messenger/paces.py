@@ -13,14 +13,100 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.idle import median
 from ftrun.core.rules.stragglers import LEAST, Pace, Persistence, Slowness, stragglers
 from ftrun.helpers.lines import Lines
-from ftrun.helpers.messenger.main_threads import MainThread, Used, plus, uses_accelerator
-from ftrun.host import safe_files
+from ftrun.host import procfs, safe_files
 from ftrun.messages import group_view
 from ftrun.messages.messenger import Straggler
 from ftrun_hooks import layout as at
+from waitproof import calls
+from waitproof.world import ACCELERATORS
+
+DESCRIPTORS: Final = 4096  # of a process that are examined
+KNOWN: Final = 0.1  # of a period: what was blocked for less needs no glance
+
+_CALLS: Final = calls.table(os.uname().machine)  # empty for a machine whose numbers are not known
+FUTEX: Final = frozenset(str(number).encode() for number, call in _CALLS.items() if call.kind == "futex")
+
+
+class ThreadUse(NamedTuple):
+    """What the main thread has used of a period of `seconds`: `ran`, on a processor or in the queue for one, in s.
+    `futex`, `other`: how often it was seen blocked there."""
+
+    seconds: float = 0.0
+    ran: float = 0.0
+    futex: int = 0
+    other: int = 0
+
+    @property
+    def share(self) -> float | None:
+        """The part of the period in which it did not wait for other ranks; None: unknown."""
+        if self.seconds <= 0:
+            return None
+        ran = min(1.0, self.ran / self.seconds)
+        if not self.futex + self.other:
+            return 1.0 if 1 - ran < KNOWN else None
+        return ran + (1 - ran) * self.other / (self.futex + self.other)
+
+
+def plus(one: ThreadUse, other: ThreadUse) -> ThreadUse:
+    return ThreadUse(one.seconds + other.seconds, one.ran + other.ran, one.futex + other.futex, one.other + other.other)
+
+
+class MainThread:
+    """Of one process; an instance outlives it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._task = f"/proc/{pid}/task/{pid}"
+        self._ran = self._read_ran()
+        self._futex = self._other = 0
+
+    def glance(self) -> None:
+        """Count where it is blocked now, if it is."""
+        call = (procfs.read(f"{self._task}/syscall", 512, at_once=True) or b"").split()
+        if call and FUTEX:
+            if call[0] in FUTEX:
+                self._futex += 1
+            elif call[0] != b"running":
+                self._other += 1
+            return
+        # Under Yama only an ancestor may read the call.  The kernel's function is visible to the same user, if at all.
+        wchan = procfs.read(f"{self._task}/wchan", 128, at_once=True) or b"0"
+        if b"futex" in wchan:
+            self._futex += 1
+        elif wchan != b"0":
+            self._other += 1
+
+    def used(self, seconds: float) -> ThreadUse | None:
+        """Since the last time, which was `seconds` ago; None: unknown."""
+        before, self._ran = self._ran, self._read_ran()
+        seen, self._futex, self._other = (self._futex, self._other), 0, 0
+        return None if before is None or self._ran is None else ThreadUse(seconds, self._ran - before, *seen)
+
+    def _read_ran(self) -> float | None:
+        """Documentation/scheduler/sched-stats.rst of Linux: on a processor, in the queue for one, in ns; how often."""
+        fields = (procfs.read(f"{self._task}/schedstat", 128, at_once=True) or b"").split()
+        if len(fields) < 3 or fields[2] == b"0":  # the kernel does not count
+            return None
+        return (int(fields[0]) + int(fields[1])) / 1e9
+
+
+def uses_accelerator(pid: int) -> bool:
+    """Whether the process has opened one, or this cannot be known."""
+    try:
+        for number in os.listdir(f"/proc/{pid}/fd")[:DESCRIPTORS]:
+            try:
+                if os.readlink(f"/proc/{pid}/fd/{number}").startswith(ACCELERATORS):
+                    return True
+            except FileNotFoundError:  # closed meanwhile
+                continue
+    except OSError:
+        return True
+    return False
+
 
 FILE: Final = "paces.json"
 LOOK: Final = 1.0  # s between two reads of the beat file
@@ -40,7 +126,7 @@ class _Rank:
         self.begun, self.last = (now, moved, step), now
         self.thread: MainThread | None = None if uses_accelerator(pid) else MainThread(pid)
         self.checked = now
-        self.used = Used()
+        self.used = ThreadUse()
         self.known = True
         self.stretches: deque[Pace] = deque(maxlen=STRETCHES)
 
@@ -50,12 +136,12 @@ class _Rank:
             self.thread = None if uses_accelerator(self.thread.pid) else self.thread
         used = None if self.thread is None else self.thread.used(now - self.last)
         self.last, self.known = now, self.known and used is not None
-        self.used = plus(self.used, used or Used())
+        self.used = plus(self.used, used or ThreadUse())
         began, moved_then, step_then = self.begun
         if step > step_then and moved > moved_then and now >= began + stretch:
             time, share = (moved - moved_then) / (step - step_then), self.used.share if self.known else None
             self.stretches.append(Pace(time, None if share is None else share * time))
-            self.begun, self.used, self.known = (now, moved, step), Used(), True
+            self.begun, self.used, self.known = (now, moved, step), ThreadUse(), True
 
     def pace(self) -> Pace | None:
         """None until there are enough stretches."""
@@ -130,12 +216,12 @@ class Paces:
         found = stragglers(paces)
         for rank in self._slow.update(found, now):
             device, node = _place(rank, now)
-            pace = group_view.Pace(rank, paces[rank].step_time, device)
+            pace = group_view.RankPace(rank, paces[rank].step_time, device)
             lines.send(straggler(found[rank], pace, self._slow.seconds(rank, now), node))
 
 
 def straggler(
-    found: Slowness, pace: group_view.Pace, lasting: float, node: str, member: int | None = None
+    found: Slowness, pace: group_view.RankPace, lasting: float, node: str, member: int | None = None
 ) -> Straggler:
     """The message about a rank that has been slow for so many seconds."""
     work = None if found.work is None else round(found.work, 4)

@@ -48,7 +48,7 @@ class PresentStacks:
     def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
         """Answered through `answer`, in any case: later, if the stacks have to be collected."""
         if request.offset > 0:
-            answer(_part(request, self._content))
+            answer(part_of(request, self._content))
         elif self._process is not None and (request.rank != self._rank or len(self._waiting) >= WAITING):
             answer(FilePart(request.id, False, "the stacks are being collected for another request"))
         elif self._process is not None or self._start(request, answer, now):
@@ -66,7 +66,7 @@ class PresentStacks:
         waiting, self._waiting = self._waiting, []
         for request, answer in waiting:
             why = f"the stacks were not collected within {LONGEST:.0f} s" if late else ""
-            answer(FilePart(request.id, False, why) if late else _part(request, self._content))
+            answer(FilePart(request.id, False, why) if late else part_of(request, self._content))
 
     def close(self) -> None:
         """End the program and what it has started, if it runs."""
@@ -93,6 +93,7 @@ class PresentStacks:
         return True
 
 
-def _part(request: FileRequest, content: bytes) -> FilePart:
-    part = content[request.offset : request.offset + messages.PART]
-    return FilePart(request.id, True, "", 0, len(content), base64.b64encode(part).decode("ascii"))
+def part_of(request: FileRequest, content: bytes, attempt: int = 0) -> FilePart:
+    """What was asked for of this content."""
+    part = content[request.offset : request.offset + messages.PART] if request.offset >= 0 else b""
+    return FilePart(request.id, True, "", attempt, len(content), base64.b64encode(part).decode("ascii"))

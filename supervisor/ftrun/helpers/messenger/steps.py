@@ -10,7 +10,7 @@ from ftrun.core.group.messages import Pulse
 from ftrun.core.machine.values import Rank
 from ftrun.core.rules.ranks import one_each
 from ftrun.helpers.lines import Lines
-from ftrun.host import beat_slots, safe_files
+from ftrun.host import beat_file, safe_files
 from ftrun_hooks import layout as at
 
 FILE: Final = "steps.jsonl"
@@ -50,8 +50,8 @@ class Steps:
 def read_pulse(beat_dir: str, now: float) -> Pulse | None:
     """The rank with the lowest step; among equals, the one that has been silent longest.  None: no rank has sent a
     heartbeat, or all are done."""
-    rows = (row for row in read_slots(beat_dir) if beat_slots.has_plausible_times(row, now))
-    ranks = [beat_slots.rank(row, row[at.CREDIT], (), lambda _: None) for row in rows]
+    rows = (row for row in read_slots(beat_dir) if beat_file.has_plausible_times(row, now))
+    ranks = [beat_file.rank(row, row[at.CREDIT], (), lambda _: None) for row in rows]
     pulses = (_pulse(rank, now) for rank in one_each(ranks) if not rank.done)
     return min(pulses, key=lambda pulse: (pulse.step is None, pulse.step or 0, -pulse.age), default=None)
 

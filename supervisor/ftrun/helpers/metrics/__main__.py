@@ -18,7 +18,7 @@ from ftrun.messages.exports import METRICS_EVENTS, Listening
 
 if TYPE_CHECKING:
     from ftrun.helpers.metrics.exporter import Exporter
-    from ftrun.helpers.metrics.server import Server
+    from ftrun.helpers.metrics.server import MetricsServer
 
 PERIOD: Final = 15.0  # s
 RETRY: Final = 5.0  # s
@@ -44,7 +44,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
 class Metrics:
     def __init__(self, exporter: "Exporter", address: str, path: str, lines: Lines) -> None:
         self._exporter, self._address, self._path, self._lines = exporter, address, path, lines
-        self._server: Server | None = None
+        self._server: MetricsServer | None = None
 
     def run(self) -> None:
         listen = write = 0.0  # when each is due
@@ -63,11 +63,11 @@ class Metrics:
             self._write_file(True)
 
     def _listen(self) -> None:
-        from ftrun.helpers.metrics.server import Server
+        from ftrun.helpers.metrics.server import MetricsServer
 
         host, _, port = self._address.rpartition(":")
         try:
-            self._server = Server(host.strip("[]"), int(port), self._exporter, self._lines.problem)
+            self._server = MetricsServer(host.strip("[]"), int(port), self._exporter, self._lines.problem)
         except OSError as error:
             reason = str(error.strerror).partition(" (while")[0]  # socket.create_server adds the address
             self._lines.problem(f"--metrics {self._address}: {reason}; ftrun tries again")

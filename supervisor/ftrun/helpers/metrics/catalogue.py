@@ -171,16 +171,7 @@ BY_NAME: Final = {metric.name: metric for metric in METRICS}
 COUNTERS: Final = frozenset(metric.name for metric in METRICS if metric.kind == "counter")
 
 
-def table() -> list[str]:
-    """As rows of Markdown."""
-    rows = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
-    for metric in METRICS:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
-    return rows
-
-
-class Reading(NamedTuple):
+class MetricReading(NamedTuple):
     """`labels`: the label values, in the order of the catalogue."""
 
     name: str
@@ -188,10 +179,10 @@ class Reading(NamedTuple):
     value: float
 
 
-def readings(found: Snapshot) -> list[Reading]:
+def readings(found: Snapshot) -> list[MetricReading]:
     """All readings.  An unknown value has none."""
     return [
-        Reading(name, labels, float(value))
+        MetricReading(name, labels, float(value))
         for name, labels, value in (*_job(found), *_ranks(found), *_devices(found))
         if value is not None and math.isfinite(value)
     ]

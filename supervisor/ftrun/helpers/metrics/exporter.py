@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from ftrun.helpers.metrics import catalogue
-from ftrun.helpers.metrics.catalogue import Reading, readings
+from ftrun.helpers.metrics.catalogue import MetricReading, readings
 from ftrun.host import safe_files
 from ftrun.records import group
 from ftrun.records.run_snapshot import read_snapshot
@@ -30,7 +30,7 @@ class Exporter(Collector):
     def __init__(self, run_dir: str) -> None:
         self._run_dir = run_dir
         self._lock = Lock()
-        self._readings: list[Reading] = []
+        self._readings: list[MetricReading] = []
         self._read_at = 0.0
 
     def collect(self) -> Iterator[Family]:
@@ -44,7 +44,7 @@ class Exporter(Collector):
         content = generate_latest(_registry(self._current(0.0, ended), ("run", name.removesuffix(".prom"))))
         safe_files.replace(path, content, 0o644, fresh=f"{folder}/.{name}.new", durable=False)
 
-    def _current(self, max_age: float = MAX_AGE, ended: bool = False) -> list[Reading]:
+    def _current(self, max_age: float = MAX_AGE, ended: bool = False) -> list[MetricReading]:
         with self._lock:
             now = time.monotonic()
             if self._readings and now - self._read_at < max_age:
@@ -70,22 +70,22 @@ def _snapshot(run_dir: str) -> Snapshot:
 
 
 class _Collector(Collector):
-    def __init__(self, found: Iterable[Reading], label: tuple[str, str] | None) -> None:
+    def __init__(self, found: Iterable[MetricReading], label: tuple[str, str] | None) -> None:
         self._readings, self._label = found, label
 
     def collect(self) -> Iterator[Family]:
         return families(self._readings, self._label)
 
 
-def _registry(found: Iterable[Reading], label: tuple[str, str] | None = None) -> CollectorRegistry:
+def _registry(found: Iterable[MetricReading], label: tuple[str, str] | None = None) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(found, label))
     return registry
 
 
-def families(found: Iterable[Reading], label: tuple[str, str] | None = None) -> Iterator[Family]:
+def families(found: Iterable[MetricReading], label: tuple[str, str] | None = None) -> Iterator[Family]:
     """The metrics in the order of the catalogue; those without readings are omitted."""
-    by_name: dict[str, list[Reading]] = {}
+    by_name: dict[str, list[MetricReading]] = {}
     for reading in found:
         by_name.setdefault(reading.name, []).append(reading)
     names, values = ((label[0],), (label[1],)) if label else ((), ())

@@ -38,7 +38,7 @@ class Handler(MetricsHandler):
         self.rfile = io.BytesIO(head)
 
 
-class Server(ThreadingHTTPServer):
+class MetricsServer(ThreadingHTTPServer):
     """Listens from its creation on and answers in threads of its own; OSError where it cannot listen.
 
     An empty `host` means all addresses of this machine.  `problem` gets one line for each unexpected exception.

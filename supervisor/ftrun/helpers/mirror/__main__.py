@@ -9,10 +9,10 @@ respond: PID 1 gives it up, or does not wait for it at all.
     mirror keep LOCAL REMOTE READ    copies LOCAL to REMOTE until stdin ends, and then the rest (synchronization.py);
                                      READ: the token of what was fetched, `none` if there was nothing, `-` if it was not
                                      read in time, `+` for a REMOTE that has yet to be created, as by `new`
-The messages are in messages/output.py: `Done` with the `path` of `new`, or the `read` and `replace` of `fetch`
-(LOCAL/.fetched is to replace LOCAL; `read` is `-` if there is a state that could not be copied); `Refused` for a folder
-that ftrun may not write to.  It exits with 0 when all is done or PID 1 no longer reads, and with 1 after an unexpected
-exception.
+The messages are in messages/output.py: `MirrorDone` with the `path` of `new`, or the `read` and `replace` of `fetch`
+(LOCAL/.fetched is to replace LOCAL; `read` is `-` if there is a state that could not be copied); `MirrorRefused` for a
+folder that ftrun may not write to.  It exits with 0 when all is done or PID 1 no longer reads, and with 1 after an
+unexpected exception.
 """
 
 import errno
@@ -27,7 +27,7 @@ from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.mirror import files
 from ftrun.helpers.mirror.synchronization import RECORDS, Synchronization
 from ftrun.host.work_dir import FETCHED, NOTHING, UNREAD
-from ftrun.messages.output import MIRROR_EVENTS, Done, Refused
+from ftrun.messages.output import MIRROR_EVENTS, MirrorDone, MirrorRefused
 from ftrun.records import liveness
 
 MAX_FETCHED: Final = 64 << 20  # bytes of a file that is fetched
@@ -52,23 +52,23 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     try:
         match verb:
             case "new":
-                lines.send(Done(path=new_folder(arguments[0])))
+                lines.send(MirrorDone(path=new_folder(arguments[0])))
             case "fetch":
                 read, replaced = fetch(*arguments, lines=lines)
-                lines.send(Done(read=read, replace=replaced))
+                lines.send(MirrorDone(read=read, replace=replaced))
             case "get":
                 get(*arguments)
-                lines.send(Done())
+                lines.send(MirrorDone())
             case "put":
                 put(*arguments)
-                lines.send(Done())
+                lines.send(MirrorDone())
             case _:
                 local, remote, read = arguments
                 Synchronization(local, remote, read, make=new_folder, lines=lines).run()
     except OSError as error:
         if verb == "keep" or error.errno not in PERMANENT:
             raise
-        lines.send(Refused(f"run dir {error.filename or arguments[-1]}: {error.strerror}"))
+        lines.send(MirrorRefused(f"run dir {error.filename or arguments[-1]}: {error.strerror}"))
 
 
 def new_folder(path: str) -> str:

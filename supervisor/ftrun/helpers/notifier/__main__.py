@@ -33,7 +33,7 @@ from ftrun.messages.codec import EXACT, Malformed
 from ftrun.messages.exports import Destinations
 from ftrun.messages.helpers import PROBLEMS
 from ftrun.records import recent_events, rundir, state
-from ftrun.records.record_files import GrowingFile, Record, record
+from ftrun.records.record_files import GrowingFile, Record, own_fields, record
 
 PERIOD: Final = 0.5  # s between two reads of the records
 TIMEOUT: Final = 10.0  # s for an attempt
@@ -284,8 +284,7 @@ def sentence(found: Record) -> str:
             return f"recovery by {found.get('rung')}: {found.get('why')}"
         case "hang" | "fault":
             return f"{found['event']}: {recent_events.why(found)}"
-    fields = ((name, value) for name, value in found.items() if name not in ("schema", "time", "mono", "attempt"))
-    return sentences.record(str(found["event"]), [(name, value) for name, value in fields if name != "event"])
+    return sentences.record(str(found["event"]), own_fields(found))
 
 
 def _lost(found: Record) -> str:

@@ -269,7 +269,7 @@ def _do(found: Record, cause: str, left: int | None, again: str, node: str) -> s
                 return "mend what `ftctl report` shows: it comes again at the same place"
             return ends if left == 0 else "nothing has to be done; `ftctl report` has the details"
         case "ended" if found.get("exit_code"):
-            known = next((one for one in exit_codes.TABLE if one.name == found.get("verdict")), None)
+            known = exit_codes.named(found.get("verdict"))
             outer = "" if known is None else f"the scheduler should {known.outer}; "
             details = "`ftctl report` and `ftctl history` have the details"
             return outer + (f"look after {node}" if cause == "loss" else details)

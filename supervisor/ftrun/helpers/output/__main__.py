@@ -18,12 +18,19 @@ from typing import Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.output.log import Log
-from ftrun.helpers.output.prefixed import PrefixedRelay
-from ftrun.helpers.output.relay import HiddenRelay, Relay
+from ftrun.helpers.output.relay import HiddenRelay, PrefixedRelay, Relay
 from ftrun.helpers.output.tail import Tail
 from ftrun.host.output_pipes import NUMBERS
 from ftrun.messages import output as messages
-from ftrun.messages.output import OUTPUT_EVENTS, OUTPUT_REQUESTS, Attempt, Broken, GetTail, OutputEvent, OutputRequest
+from ftrun.messages.output import (
+    OUTPUT_EVENTS,
+    OUTPUT_REQUESTS,
+    AttemptBegins,
+    Broken,
+    GetTail,
+    OutputEvent,
+    OutputRequest,
+)
 
 PATIENCE: Final = 0.5  # s
 LOG_PATIENCE: Final = 2.0  # s
@@ -68,7 +75,7 @@ class Output:
 
     def _handle(self, request: OutputRequest) -> None:
         match request:
-            case Attempt(number, mono, first_rank):
+            case AttemptBegins(number, mono, first_rank):
                 for relay in self._relays:
                     relay.first_rank = first_rank
                 self._tail.begin(mono)
@@ -76,7 +83,7 @@ class Output:
                     log.mark(f"attempt {number}")
             case GetTail():
                 self.lock.wait_for(lambda: all(relay.is_drained for relay in self._relays), PATIENCE)
-                self._send(messages.Tail(tuple(self._tail.lines())))
+                self._send(messages.LastLines(tuple(self._tail.lines())))
 
     # --- calls from the relays ----------------------------------------------------------------------------------------
 

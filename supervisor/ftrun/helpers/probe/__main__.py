@@ -7,7 +7,7 @@ readers; KNOWN is a `KnownDevices` as JSON.  Requests and messages are in messag
 after which the helper exits; then `Present`, `Fault`s and `Checked`, from the shortest check that shows the health of
 the devices; then `Devices` every PERIOD.  A `Fault` is sent within about TURN after the driver reports it, or after the
 sample that shows it.  Devices that do not answer are listed in `Freed.silent`; `ok` may still be true.
-device_health.py decides which devices are free and healthy, and when a fault is over.  A later `Free` replaces an
+device.py decides which devices are free and healthy, and when a fault is over.  A later `Free` replaces an
 earlier one.  The helper exits with 0 when stdin or the reader is closed, and with 1 after an unexpected error.
 
 A driver call may block forever.  All calls are made here, by the same thread that sends `devices`: while these messages
@@ -26,9 +26,15 @@ from typing import Final
 from ftrun.accelerators.table import BY_NAME
 from ftrun.core.rules.fault_codes import Table, look_up
 from ftrun.helpers.lines import Lines, run
-from ftrun.helpers.probe import tables
-from ftrun.helpers.probe.device import DeviceFault, Unavailable, Vendor
-from ftrun.helpers.probe.device_health import devices_held, is_healthy, reason_not_cleared
+from ftrun.helpers.probe.device import (
+    DeviceFault,
+    Unavailable,
+    Vendor,
+    devices_held,
+    is_healthy,
+    load_table,
+    reason_not_cleared,
+)
 from ftrun.host import safe_files
 from ftrun.messages import probe as messages
 from ftrun.messages.codec import EXACT
@@ -58,7 +64,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
         lines.send(messages.Absent("; ".join(reasons)))
         return
     lines.send(messages.Ready(tuple(vendors)))
-    fault_tables = {name: tables.load(name, table, lines.problem) for name in vendors}
+    fault_tables = {name: load_table(name, table, lines.problem) for name in vendors}
     Probe(lines, vendors, fault_tables, float(period), file).run()
 
 
@@ -163,9 +169,7 @@ class Probe:
 
     def _write_file(self, message: messages.Devices) -> None:
         try:
-            with open(safe_files.create(f"{self._file}.new"), "w", encoding="ascii") as stream:
-                stream.write(EXACT.dump(message))
-            os.rename(f"{self._file}.new", self._file)
+            safe_files.replace(self._file, EXACT.dump(message).encode("ascii"), durable=False)
         except OSError as error:
             self._lines.problem(f"{self._file}: {error.strerror}")
 

@@ -17,11 +17,11 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from ftrun.accelerators.ascend import ASCEND
+from ftrun.accelerators.table import ASCEND
 from ftrun.helpers.probe import npu_smi, npu_smi_runs
 from ftrun.helpers.probe.device import DeviceFault, Unavailable
 from ftrun.helpers.probe.npu_smi import Chip
-from ftrun.helpers.probe.npu_smi_runs import Answer, Arguments, ToolRunner, card_of
+from ftrun.helpers.probe.npu_smi_runs import Arguments, ToolAnswer, ToolRunner, card_of
 from ftrun.messages.probe import Device, DeviceIdentity
 
 TOOL: Final = "npu-smi"
@@ -187,7 +187,7 @@ class Ascend:
             devices[chip] = devices[chip]._replace(health=LOST, broken=True)
         return list(devices.values())
 
-    def _check_answer(self, arguments: Arguments, answer: Answer) -> None:
+    def _check_answer(self, arguments: Arguments, answer: ToolAnswer) -> None:
         kind = arguments[2]
         if npu_smi.refused(answer.text):
             self._refused.add((card_of(arguments), kind))
@@ -235,7 +235,7 @@ class Ascend:
                     found[arguments] = kind
         return found
 
-    def _device(self, chip: Chip, answers: Mapping[Arguments, Answer]) -> Device:
+    def _device(self, chip: Chip, answers: Mapping[Arguments, ToolAnswer]) -> Device:
         values = [line for kind in READINGS for line in self._lines(kind, chip, answers)]
         reading = npu_smi.reading(values)
         processes = npu_smi.processes(self._lines("proc-mem", chip, answers))
@@ -261,10 +261,10 @@ class Ascend:
             examined=health.text is not None and (health.codes is not None or events is not None),
         )
 
-    def _visible(self, chip: Chip, processes: Sequence[npu_smi.Process] | None) -> tuple[int, ...]:
+    def _visible(self, chip: Chip, processes: Sequence[npu_smi.ChipProcess] | None) -> tuple[int, ...]:
         """The processes of this PID namespace, also ended ones whose memory the driver still holds.
 
-        In a container the driver may report the host's pids, which name no process or another one here.
+        In a container the driver may report the host's pids, which name no process or another process here.
         """
         if processes is None:
             return ()
@@ -272,7 +272,7 @@ class Ascend:
         self._pids[chip] = tuple(process.pid for process in processes if process.name or process.pid in before)
         return self._pids[chip]
 
-    def _lines(self, kind: str, chip: Chip, answers: Mapping[Arguments, Answer]) -> npu_smi.Lines:
+    def _lines(self, kind: str, chip: Chip, answers: Mapping[Arguments, ToolAnswer]) -> npu_smi.Lines:
         arguments = _arguments(kind, chip)
         found = npu_smi.blocks(answers[arguments].text if arguments in answers else "")
         if chip.chip in found:

@@ -48,7 +48,7 @@ Lines = Sequence[tuple[str, str]]
 
 
 class Chip(NamedTuple):
-    """`logic` is the number that frameworks use, `physical` that of /dev/davinci* on the host, if known."""
+    """`logic` is the number that frameworks use, `physical` the number of /dev/davinci* on the host, if known."""
 
     card: int
     chip: int
@@ -58,7 +58,7 @@ class Chip(NamedTuple):
     by_card: bool  # it is queried by `-i` alone: the tool of a 950 has no `-c`
 
 
-class Reading(NamedTuple):
+class ChipReading(NamedTuple):
     """In percent, watts, MHz and bytes."""
 
     util: float | None = None
@@ -69,14 +69,14 @@ class Reading(NamedTuple):
     memory_total: int | None = None
 
 
-class Process(NamedTuple):
+class ChipProcess(NamedTuple):
     """`name` is empty where the tool could not read /proc/<pid>: a pid of another PID namespace."""
 
     pid: int
     name: str
 
 
-class Health(NamedTuple):
+class ChipHealth(NamedTuple):
     """`text` is `ok` or the driver's own term; `codes`: the present codes."""
 
     text: str | None = None
@@ -130,7 +130,7 @@ def blocks(text: str) -> dict[int | None, Lines]:
     return {chip: lines for chip, lines in found.items() if chip is not None} or dict(found)
 
 
-def reading(lines: Lines) -> Reading:
+def reading(lines: Lines) -> ChipReading:
     """From `usages`, `common`, `power` and `memory`, together or alone; the first value of a key is used.
 
     `memory_used` has the resolution of the tool: one percent of the total.
@@ -139,7 +139,7 @@ def reading(lines: Lines) -> Reading:
     engines = [rate for key in ENGINES if (rate := percent(values.get(key))) is not None]
     memory = next((kind for kind in MEMORIES if integer(values.get(f"{kind} capacity(mb)"))), "hbm")
     total, used = integer(values.get(f"{memory} capacity(mb)")), percent(values.get(f"{memory} usage rate(%)"))
-    return Reading(
+    return ChipReading(
         util=max(engines, default=None),  # a job may use only one kind of them
         memory_util=percent(values.get(f"{memory} bandwidth usage rate(%)")),
         power=number(values.get("npu real-time power(w)")),
@@ -149,22 +149,22 @@ def reading(lines: Lines) -> Reading:
     )
 
 
-def processes(lines: Lines) -> tuple[Process, ...] | None:
+def processes(lines: Lines) -> tuple[ChipProcess, ...] | None:
     """The processes in the output of `proc-mem`.  None: it has no information."""
     matches = [PROCESS.match(value) for key, value in lines if key == "process id"]
-    found = [Process(int(match[1]), match[2].strip()) for match in matches if match]
+    found = [ChipProcess(int(match[1]), match[2].strip()) for match in matches if match]
     if found:
         return tuple(found)
     return () if any(key.startswith("no process") for key, _ in lines) else None
 
 
-def health(lines: Lines) -> Health:
+def health(lines: Lines) -> ChipHealth:
     """The health in the output of `health`.  A query of all chips of a card reports no codes, except on a 950."""
     values = _first(lines)
     text = values.get("health status", values.get("health", ""))
     if not TERM.fullmatch(text) or text.lower() in NO_VALUE:
-        return Health(None, _codes(lines))
-    return Health("ok" if text.lower() == "ok" else text, _codes(lines))
+        return ChipHealth(None, _codes(lines))
+    return ChipHealth("ok" if text.lower() == "ok" else text, _codes(lines))
 
 
 def events(lines: Lines) -> tuple[str, ...] | None:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ftrun.accelerators.ascend import ASCEND
+from ftrun.accelerators.table import ASCEND
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import spawn
 
@@ -30,7 +30,7 @@ LONGEST: Final = 1 << 20  # bytes of the output of one run
 Arguments = tuple[str, ...]
 
 
-class Answer(NamedTuple):
+class ToolAnswer(NamedTuple):
     """The output of the tool and its exit status, negative if a signal ended it."""
 
     text: str
@@ -87,7 +87,7 @@ class ToolRunner:
         self.started: set[Arguments] = set()
         self._held: dict[str, subprocess.Popen[bytes]] = {}  # killed but not ended, by the card that it queries, if any
 
-    def query(self, queues: Iterable[Sequence[Arguments]], timeout: float | None = None) -> dict[Arguments, Answer]:
+    def query(self, queues: Iterable[Sequence[Arguments]], timeout: float | None = None) -> dict[Arguments, ToolAnswer]:
         """The answer of each run, whatever its exit status; each queue in its order, several queues at the same time.
 
         A run that takes longer than `timeout` (s; by default TIMEOUT) has no answer, nor do those behind it in its
@@ -97,7 +97,7 @@ class ToolRunner:
         last = time.monotonic() + LOOK
         waiting = deque(deque(queue) for queue in queues if queue)
         running: list[ToolRun] = []
-        answers: dict[Arguments, Answer] = {}
+        answers: dict[Arguments, ToolAnswer] = {}
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
                 queue = waiting.popleft()
@@ -106,7 +106,7 @@ class ToolRunner:
             for run in list(running):
                 if not run.open and run.process.poll() is not None:
                     text = run.answer.decode(errors="replace")
-                    answers[run.queue.popleft()] = Answer(text, run.process.returncode)
+                    answers[run.queue.popleft()] = ToolAnswer(text, run.process.returncode)
                     if run.queue:
                         waiting.appendleft(run.queue)
                 elif time.monotonic() >= run.deadline:

@@ -6,20 +6,27 @@ process or another one (nvidia-docker#1483); some report none.  An unlisted proc
 is checked as well.
 
 MIG devices report their memory and processes, but not their utilisation (NVML API, "Multi Instance GPU Management");
-their health is that of their GPU.
+their health is the health of their GPU.
+
+Which of the devices that NVML lists a job may use follows from CUDA_VISIBLE_DEVICES (`selected`, which is pure).  The
+CUDA Programming Guide ("CUDA environment variables") has the rules: unset means all; entries are positions or UUIDs,
+and a UUID may be abbreviated as long as it names one device; the first entry that names none ends the list (-1 is used
+for that).  As in the driver, "1gpu" is 1, and a repeated entry makes the list empty.
+
+NVIDIA_VISIBLE_DEVICES is ignored.  It is meant for the container runtime, and NVML does not list what that leaves out;
+inside a container it misleads: with GPUs from CDI it is `void` (nvidia-container-toolkit#395).
 """
 
 import ctypes
+import re
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ftrun.accelerators.nvidia import NVIDIA
+from ftrun.accelerators.table import NVIDIA
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.probe.device import DeviceFault, Unavailable
-from ftrun.helpers.probe.device_health import UNLISTED, LastingStates, StateTexts
-from ftrun.helpers.probe.visible import Gpu, Mig, Unit, has_positions, selected
+from ftrun.helpers.probe.device import UNLISTED, DeviceFault, LastingStates, StateTexts, Unavailable
 from ftrun.messages.probe import Device, DeviceIdentity
 
 LIBRARY: Final = "libnvidia-ml.so.1"
@@ -32,6 +39,70 @@ AT_ONCE: Final = 64  # faults reported in one turn
 ALL_INSTANCES: Final = 0xFFFFFFFF  # an event concerns all instances of the GPU
 # The recovery actions, by the value of NVML_GPU_RECOVERY_ACTION.
 RECOVERY: Final = ("none", "reset", "reboot", "drain", "drain_reset", "imex", "reset", "reboot")
+
+
+class Mig(NamedTuple):
+    """A MIG device: a compute instance within a GPU instance."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+
+
+class Gpu(NamedTuple):
+    """`number`: as in nvidia-smi; `uuid`: empty if unknown; `migs`: its MIG devices if it is partitioned."""
+
+    number: int
+    uuid: str
+    migs: tuple[Mig, ...] = ()
+
+
+Unit = tuple[Gpu, Mig | None]
+
+
+def selected(setting: str | None, gpus: Sequence[Gpu]) -> dict[Unit, str]:
+    """The devices of `gpus`, in order, that this value of CUDA_VISIBLE_DEVICES (None: unset) selects: GPUs that are not
+    partitioned, and MIG devices.  Each with the entry that names it, or "" if there is none that names it alone."""
+    if setting is None:
+        return {unit: "" for gpu in gpus for unit in _units(gpu)}
+    found: dict[Unit, str] = {}
+    for entry in map(str.strip, setting.split(",")):
+        named = _named(entry, gpus)
+        if any(unit in found for unit in named):
+            return {}
+        if not named:
+            break
+        found |= dict.fromkeys(named, entry if len(named) == 1 else "")
+    return found
+
+
+def has_positions(setting: str | None) -> bool:
+    """Whether the order of the devices matters."""
+    return setting is not None and re.match(r"\s*\+?\d", setting) is not None
+
+
+def _units(gpu: Gpu) -> list[Unit]:
+    return [(gpu, mig) for mig in gpu.migs] or [(gpu, None)]
+
+
+def _named(entry: str, gpus: Sequence[Gpu]) -> list[Unit]:
+    position = re.match(r"\+?(\d+)", entry)
+    if position:
+        return [unit for gpu in gpus[int(position[1]) :][:1] for unit in _units(gpu)]
+    if entry.startswith("GPU-"):
+        # A GPU that was lost before its UUID was read must be the one that no other GPU matches.
+        matching = [gpu for gpu in gpus if gpu.uuid.startswith(entry)] or [gpu for gpu in gpus if not gpu.uuid]
+        return _units(matching[0]) if len(matching) == 1 else []
+    if entry.startswith("MIG-"):
+        migs = [(gpu, mig) for gpu in gpus for mig in gpu.migs]
+        # Until driver 470 a MIG device was called MIG-<GPU-UUID>/<GPU instance>/<compute instance>; that still works.
+        exact = [(g, m) for g, m in migs if entry == f"MIG-{g.uuid}/{m.gpu_instance}/{m.compute_instance}"]
+        named: list[Unit] = [*(exact or [(gpu, mig) for gpu, mig in migs if mig.uuid.startswith(entry)])]
+        return named if len(named) == 1 else []
+    return []
+
+
+# --- NVML -------------------------------------------------------------------------------------------------------------
 
 
 class FoundDevice(NamedTuple):
@@ -48,7 +119,7 @@ class FoundDevice(NamedTuple):
 
 def open(environment: Mapping[str, str], known: Sequence[DeviceIdentity] = ()) -> "Nvidia":
     """The devices that a job with this environment may use.  Unavailable if there is no driver or no such device.
-    `known`: devices that were seen before.  A lost GPU does not tell its UUID, so it gets that of its index.
+    `known`: devices that were seen before.  A lost GPU does not tell its UUID, so it gets the UUID of its index.
 
     Any other error may be temporary: it is the `health` of the devices, and NVML is restarted until it is over.
     """

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from ftrun.accelerators.ascend import ASCEND
+from ftrun.accelerators.table import ASCEND
 from ftrun.core.rules import fault_codes
 from ftrun.helpers.lines import Lines, run
-from ftrun.helpers.probe import tables
+from ftrun.helpers.probe.device import load_table
 from ftrun.helpers.reset_file import contents
 from ftrun.host import safe_files
 from ftrun.messages.healing import RESET_EVENTS, Contents
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str], lines: Lines) -> None:
     path, period, site, ranks, member = (*argv, "", "", "")[:5]
     local = contents.local_ranks(os.environ, int(ranks) if ranks else None, int(member) if member else None)
-    reader = ResetFile(path, tables.load(ASCEND.name, site, lines.problem), local, lines)
+    reader = ResetFile(path, load_table(ASCEND.name, site, lines.problem), local, lines)
     reader.report()
     lines.send(Ready())
     while not lines.ended:

@@ -1,8 +1,8 @@
 """Reports the activity of the process tree of the command once a period: `main([PERIOD])`, in seconds.
 
-A `Tree` on stdin names the tree after each start of the command (messages/activity.py).  A new tree is confirmed by
-`Begun`, so that the sampler is never silent for longer than a period or an attempt.  It is not part of PID 1 because
-reading `/proc/<pid>/io` waits for a lock that a process blocked in exec may hold.
+A `SampledTree` on stdin names the tree after each start of the command (messages/activity.py).  A new tree is
+confirmed by `Begun`, so that the sampler is never silent for longer than a period or an attempt.  It is not part of
+PID 1 because reading `/proc/<pid>/io` waits for a lock that a process blocked in exec may hold.
 """
 
 import os
@@ -16,7 +16,7 @@ from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.sampler.counters import Count, Process, activity, counts
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
-from ftrun.messages.activity import SAMPLER_EVENTS, SAMPLER_REQUESTS, Begun, Sample, Tree
+from ftrun.messages.activity import SAMPLER_EVENTS, SAMPLER_REQUESTS, Begun, Sample, SampledTree
 
 
 def main(argv: Sequence[str]) -> int:
@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(period: float, lines: Lines) -> None:
-    sampled = Tree(0, ())
+    sampled = SampledTree(0, ())
     before: dict[Process, Count] = {}
     since = due = time.monotonic()
     while True:
@@ -46,7 +46,7 @@ def _run(period: float, lines: Lines) -> None:
             before, since, due = after, now, now + period
 
 
-def processes(sampled: Tree, before: Container[Process]) -> list[Stat]:
+def processes(sampled: SampledTree, before: Container[Process]) -> list[Stat]:
     """The processes of the tree, and those of `before` that are zombies now."""
     (root, spared), everyone = sampled, procfs.all_processes()
     zombies = [process for process in everyone if process.ended and (process.pid, process.start) in before]

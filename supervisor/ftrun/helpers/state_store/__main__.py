@@ -2,15 +2,16 @@
 
 The folder may be shared by several state stores, and may be on a network disk.  It contains `history.json`,
 `verdict.json`, `verdict-member-<n>.json`, `imports.json` and `history.lock`.  The requests and replies are in
-messages/state_store.py.  `StoredImports`, if there are any, and a `History` are sent at the start, and one in reply to
-each `Keep`: faults of the last 2 days or of this boot, at most 256, and 64 schedules.  Each fault is stored once; a
-schedule is merged with the stored one of the same `key` (best_*: the maximum; progressed and faulted stay true; all
-other fields take the new value).  Once a request is answered its data is on disk, unless a `problem` reports a write
-error: then it is in memory, and is written as soon as writing works again.  A file with foreign content is set aside as
-`NAME.corrupt-<n>`; one that cannot be read is left alone.  When stdin ends, the store completes the pending requests
-and exits with 0; after an unexpected exception it exits with 1.  It may block on a dead disk: no process waits for it.
+messages/state_store.py.  `StoredImports`, if there are any, and a `StoredHistory` are sent at the start, and one in
+reply to each `Keep`: faults of the last 2 days or of this boot, at most 256, and 64 schedules.  Each fault is stored
+once; a schedule is merged with the stored one of the same `key` (best_*: the maximum; progressed and faulted stay true;
+all other fields take the new value).  Once a request is answered its data is on disk, unless a `problem` reports a
+write error: then it is in memory, and is written as soon as writing works again.  A file with foreign content is set
+aside as `NAME.corrupt-<n>`; one that cannot be read is left alone.  When stdin ends, the store completes the pending
+requests and exits with 0; after an unexpected exception it exits with 1.  It may block on a dead disk: no process waits
+for it.
 
-With RUN_DIR it also writes `runs/<key>.json`, the attempts of this ftrun (`records.schedules.Life`), from the records
+With RUN_DIR it also writes `runs/<key>.json`, the attempts of this ftrun (`records.schedules`), from the records
 in RUN_DIR: after each start of the command and at the end, before that request is answered, once more two seconds
 after a start, and at most once a minute in between.  GIVEN is the path of the run dir that the user knows.
 """
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.shared_folder import Folder, ForeignContent
 from ftrun.helpers.state_store import contents
-from ftrun.helpers.state_store.contents import History
+from ftrun.helpers.state_store.contents import HistoryFile
 from ftrun.host import procfs
 from ftrun.messages import state_store as messages
 
@@ -69,8 +70,8 @@ class StateStore:
     def __init__(self, path: str, lines: Lines) -> None:
         self.folder = self._folder = Folder(path, lines.problem)
         self._lines = lines
-        self._history = History()
-        self._unsaved = History()
+        self._history = HistoryFile()
+        self._unsaved = HistoryFile()
         self._boot = procfs.boot_id()
 
     def answer(self, request: messages.Request) -> None:
@@ -90,20 +91,22 @@ class StateStore:
 
     # --- the history ------------------------------------------------------------------------------------------------
 
-    def keep(self, faults: Sequence[messages.Fault], schedule: messages.Schedule | None) -> messages.History:
+    def keep(
+        self, faults: Sequence[messages.StoredFault], schedule: messages.StoredSchedule | None
+    ) -> messages.StoredHistory:
         """Add these entries.  Returns the resulting history."""
-        valid_faults = [entry._asdict() for entry in faults if self._is_valid(entry._asdict(), messages.Fault)]
+        valid_faults = [entry._asdict() for entry in faults if self._is_valid(entry._asdict(), messages.StoredFault)]
         schedules = [] if schedule is None else [schedule._asdict()]
-        valid_schedules = [entry for entry in schedules if self._is_valid(entry, messages.Schedule)]
+        valid_schedules = [entry for entry in schedules if self._is_valid(entry, messages.StoredSchedule)]
         self._unsaved = contents.merge(self._unsaved, valid_faults, valid_schedules)
         try:
             with self._folder.locked(LOCK):
                 before = self._read_history()
                 self._history = self._with_unsaved()
                 content = contents.dump(self._history)
-                if content != before and (before is not None or self._history != History()):
+                if content != before and (before is not None or self._history != HistoryFile()):
                     self._folder.write(HISTORY, content)
-            self._unsaved = History()
+            self._unsaved = HistoryFile()
         except OSError as error:
             self._write_failed(HISTORY, error)
             self._history = self._with_unsaved()
@@ -114,7 +117,7 @@ class StateStore:
             self._lines.problem(f"malformed request: {reason}")
         return reason is None
 
-    def _with_unsaved(self) -> History:
+    def _with_unsaved(self) -> HistoryFile:
         return contents.merge(self._history, self._unsaved.faults, self._unsaved.schedules)
 
     def _read_history(self) -> bytes | None:
@@ -147,7 +150,7 @@ class StateStore:
 
     # --- the verdict ------------------------------------------------------------------------------------------------
 
-    def set_verdict(self, job_verdict: messages.Verdict, since: float) -> messages.Verdict:
+    def set_verdict(self, job_verdict: messages.SharedVerdict, since: float) -> messages.SharedVerdict:
         """Store this verdict unless there is one of the same schedule.  Returns the stored one: the first wins.  A
         verdict from before `since` (s since the epoch) is of an earlier job, and is replaced."""
         try:
@@ -160,7 +163,7 @@ class StateStore:
             self._write_failed(VERDICT, error)
         return job_verdict
 
-    def set_member_verdict(self, verdict: messages.Verdict, member: int) -> messages.Verdict:
+    def set_member_verdict(self, verdict: messages.SharedVerdict, member: int) -> messages.SharedVerdict:
         """Store the verdict about this member alone, in place of an earlier one.  It is no verdict on the job."""
         name = MEMBER_VERDICT.format(member)
         try:
@@ -170,7 +173,7 @@ class StateStore:
             self._write_failed(name, error)
         return verdict
 
-    def get_verdict(self, schedule_cnt: int, since: float) -> messages.Verdict | None:
+    def get_verdict(self, schedule_cnt: int, since: float) -> messages.SharedVerdict | None:
         """The stored verdict of this schedule; one from before `since` is of an earlier job, and does not count."""
         try:
             found = self._read_verdict(aside=False)
@@ -179,7 +182,7 @@ class StateStore:
             return None
         return found if found is not None and contents.holds(found, schedule_cnt, since) else None
 
-    def _read_verdict(self, aside: bool) -> messages.Verdict | None:
+    def _read_verdict(self, aside: bool) -> messages.SharedVerdict | None:
         try:
             content = self._folder.read(VERDICT, contents.VERDICT_LIMIT)
             return None if content is None else contents.parse_verdict(content)

@@ -11,7 +11,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.shared_folder import ForeignContent
 from ftrun.messages import state_store as messages
 from ftrun.messages.codec import EXACT, Malformed, Value, parse_object
-from ftrun.messages.state_store import Verdict
+from ftrun.messages.state_store import SharedVerdict
 
 SCHEMA: Final = 1  # of both files
 LIMIT: Final = 8 << 20  # bytes of the history; at most half of it is written
@@ -29,7 +29,7 @@ SENT_PATHS: Final = 16  # schedules that are sent with the path of their last ch
 Entry = dict[str, Any]
 
 
-class History(NamedTuple):
+class HistoryFile(NamedTuple):
     """`extra`: unknown fields of the file, which are preserved."""
 
     faults: tuple[Entry, ...] = ()
@@ -55,7 +55,7 @@ def _fields(entry: Entry, kind: type[Value], without: Iterable[str] = ()) -> Ent
     return {name: entry[name] for name in kind._fields if name in entry and name not in without}  # type: ignore[attr-defined]
 
 
-def parse(content: bytes) -> tuple[History, list[str]]:
+def parse(content: bytes) -> tuple[HistoryFile, list[str]]:
     """The history in the file, and why entries were dropped.  `ForeignContent` if it has another format."""
     try:
         found = parse_object(content, LIMIT)
@@ -67,9 +67,9 @@ def parse(content: bytes) -> tuple[History, list[str]]:
     dropped: list[str] = []
     if len(json.dumps(extra)) > EXTRA:
         extra, dropped = {}, ["the unknown fields: they are too large"]
-    faults = _valid_entries(found, "faults", messages.Fault, dropped)
-    schedules = _valid_entries(found, "schedules", messages.Schedule, dropped)
-    return History(faults, schedules, extra), dropped
+    faults = _valid_entries(found, "faults", messages.StoredFault, dropped)
+    schedules = _valid_entries(found, "schedules", messages.StoredSchedule, dropped)
+    return HistoryFile(faults, schedules, extra), dropped
 
 
 def _valid_entries(found: Mapping[str, Any], name: str, kind: type[Value], dropped: list[str]) -> tuple[Entry, ...]:
@@ -81,12 +81,12 @@ def _valid_entries(found: Mapping[str, Any], name: str, kind: type[Value], dropp
     return tuple(entry for entry, reason in zip(entries, why, strict=True) if reason is None)
 
 
-def dump(history: History) -> bytes:
+def dump(history: HistoryFile) -> bytes:
     content = {"schema": SCHEMA, "faults": history.faults, "schedules": history.schedules, **history.extra}
     return json.dumps(content).encode("ascii") + b"\n"
 
 
-def merge(base: History, faults: Iterable[Entry], schedules: Iterable[Entry]) -> History:
+def merge(base: HistoryFile, faults: Iterable[Entry], schedules: Iterable[Entry]) -> HistoryFile:
     """Merge: each fault once, and one schedule for each key.  The operation is idempotent."""
     by_identity = {_identity(fault): fault for fault in base.faults}
     for fault in faults:
@@ -95,7 +95,7 @@ def merge(base: History, faults: Iterable[Entry], schedules: Iterable[Entry]) ->
     for schedule in schedules:
         before = by_key.get(schedule["key"])
         by_key[schedule["key"]] = schedule if before is None else _merged(before, schedule)
-    return History(_limited(tuple(by_identity.values())), tuple(by_key.values())[-SCHEDULES:], base.extra)
+    return HistoryFile(_limited(tuple(by_identity.values())), tuple(by_key.values())[-SCHEDULES:], base.extra)
 
 
 def _identity(fault: Entry) -> tuple[object, ...]:
@@ -122,14 +122,14 @@ def _limited(faults: Sequence[Entry]) -> tuple[Entry, ...]:
     return tuple(reversed(kept[:FAULTS]))
 
 
-def reply(history: History, now: float, boot: str) -> messages.History:
+def reply(history: HistoryFile, now: float, boot: str) -> messages.StoredHistory:
     """The reply to PID 1: faults of the last two days by the wall clock, or of this boot, whatever the clock."""
     recent = [fault for fault in history.faults if fault["boot"] == boot or fault["wall"] > now - RECENT]
     older = [schedule | {"last_checkpoint": ""} for schedule in history.schedules[:-SENT_PATHS]]
     sent = [*older, *history.schedules[-SENT_PATHS:]]
-    schedules, room = _last_that_fit(messages.Schedule, sent, FOR_SCHEDULES)
-    faults, _ = _last_that_fit(messages.Fault, recent[-SENT_FAULTS:], LINE - FOR_SCHEDULES + room)
-    return messages.History(faults, schedules)
+    schedules, room = _last_that_fit(messages.StoredSchedule, sent, FOR_SCHEDULES)
+    faults, _ = _last_that_fit(messages.StoredFault, recent[-SENT_FAULTS:], LINE - FOR_SCHEDULES + room)
+    return messages.StoredHistory(faults, schedules)
 
 
 def _last_that_fit(kind: type[Value], entries: Sequence[Entry], room: int) -> tuple[tuple[Value, ...], int]:
@@ -147,10 +147,12 @@ def _last_that_fit(kind: type[Value], entries: Sequence[Entry], room: int) -> tu
     return tuple(reversed(kept)), room
 
 
-def parse_verdict(content: bytes) -> Verdict:
+def parse_verdict(content: bytes) -> SharedVerdict:
     """The verdict with its known fields.  `ForeignContent` if it is incomplete or invalid."""
     try:
-        verdict = EXACT.value(Verdict, {"device": None} | _fields(parse_object(content, VERDICT_LIMIT), Verdict))
+        verdict = EXACT.value(
+            SharedVerdict, {"device": None} | _fields(parse_object(content, VERDICT_LIMIT), SharedVerdict)
+        )
     except Malformed:
         verdict = None
     if verdict is None or not is_valid(verdict):
@@ -158,17 +160,17 @@ def parse_verdict(content: bytes) -> Verdict:
     return verdict
 
 
-def is_valid(verdict: Verdict) -> bool:
+def is_valid(verdict: SharedVerdict) -> bool:
     return verdict.schema == SCHEMA and _seconds(verdict.time) is not None
 
 
-def holds(verdict: Verdict, schedule_cnt: int, since: float) -> bool:
+def holds(verdict: SharedVerdict, schedule_cnt: int, since: float) -> bool:
     """Whether it belongs to that schedule; a verdict from before `since` (s since the epoch) is of an earlier job."""
     time = _seconds(verdict.time)
     return time is not None and verdict.schedule_cnt == schedule_cnt and time >= since
 
 
-def dump_verdict(verdict: Verdict) -> bytes:
+def dump_verdict(verdict: SharedVerdict) -> bytes:
     return EXACT.dump(verdict).encode("ascii") + b"\n"
 
 

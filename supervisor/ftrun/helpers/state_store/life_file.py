@@ -12,15 +12,17 @@ from ftrun.helpers.lines import Lines
 from ftrun.helpers.shared_folder import Folder
 from ftrun.messages import state_store as messages
 from ftrun.records import reports, schedules
-from ftrun.records.history_follower import HistoryFollower
+from ftrun.records.history import HistoryReader
 from ftrun.records.rundir import NoRunDir
-from ftrun.records.schedules import SCHEMA, Life
+from ftrun.records.schedules import SCHEMA, RunLife
 
 KEPT: Final = 512  # files; the oldest are removed
 REPORTS: Final = 16  # copies of reports of one ftrun, the last ones
 REPORT: Final = 256 << 10  # bytes of a copy; a longer report is cut
 COPY: Final = re.compile(r"attempt-(\d+)\.md")  # the name of one
 CUT: Final = "\n\n(This copy is cut: the whole report is in the run dir.)\n"
+TAIL: Final = 8 << 20  # bytes of records and of steps from which a file is begun, the last ones
+SAMPLES: Final = 4_000  # steps that are kept at least; a long run has one a minute
 EVERY: Final = 60.0  # s between two writes without a new attempt
 AGAIN: Final = 2.0  # s after a new attempt: its first records, or the last report, may not have been there before
 
@@ -32,9 +34,9 @@ class LifeFile:
         self._path, self._run_dir, self._given, self._lines = folder.path, run_dir, given, lines
         self._written: tuple[int, bool] | None = None
         self._at = 0.0
-        self._history = HistoryFollower(run_dir, schedules.MOST, schedules.TAIL)
+        self._history = HistoryReader(run_dir, TAIL, TAIL, schedules.MOST, SAMPLES)
         self._copied: set[int] = set()
-        self._schedule: messages.Schedule | None = None  # of the last request
+        self._schedule: messages.StoredSchedule | None = None  # of the last request
         self._again = math.inf  # when the file of a new attempt is written once more
 
     @property
@@ -59,8 +61,8 @@ class LifeFile:
             if self._schedule is not None:
                 self._write(self._schedule, False)
 
-    def _write(self, schedule: messages.Schedule, first: bool) -> None:
-        life = Life(
+    def _write(self, schedule: messages.StoredSchedule, first: bool) -> None:
+        life = RunLife(
             SCHEMA,
             schedule.key,
             schedule.count,
@@ -88,7 +90,7 @@ class LifeFile:
         except OSError as error:
             self._lines.problem(f"{self._path}/{schedules.FOLDER} cannot be written ({error.strerror})")
 
-    def _copy_reports(self, life: Life) -> None:
+    def _copy_reports(self, life: RunLife) -> None:
         """Those of attempts that are over and were not copied yet."""
         over = [one.number for one in life.attempts if one.cause in schedules.REPORTED and not one.open][-REPORTS:]
         self._copied.intersection_update(over)  # an attempt that is not among the last ones never is again

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from ftrun.helpers.lines import Lines, run
-from ftrun.helpers.telemetry.journal import Journal
+from ftrun.helpers.telemetry.journal import Journald
 from ftrun.host import installation
 from ftrun.messages.codec import EXACT
 from ftrun.messages.exports import Exports
@@ -25,7 +25,7 @@ MOST: Final = 1 << 20  # bytes of it
 MISSING: Final = "no OpenTelemetry: its SDK is not installed ({})"
 
 
-class Destination(Protocol):
+class Export(Protocol):
     def follow(self, found: Record) -> None:
         """The next record."""
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(run_dir: str, offset: int, lines: Lines) -> None:
     exports = EXACT.load(Exports, os.pread(EXPORTS, MOST, 0))
-    destinations: list[Destination] = [Journal(run_dir, lines.problem)] if exports.journal else []
+    destinations: list[Export] = [Journald(run_dir, lines.problem)] if exports.journal else []
     if exports.otlp:
         try:
             from ftrun.helpers.telemetry.otlp import Otlp

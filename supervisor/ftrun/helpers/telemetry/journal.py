@@ -8,7 +8,7 @@ from typing import Final
 
 from ftrun.config.derived import JOURNAL as SOCKET
 from ftrun.core.text import sentences
-from ftrun.records.record_files import Record
+from ftrun.records.record_files import Record, own_fields
 
 PRIORITIES: Final = {  # of syslog(3); a record without one is `info`
     **dict.fromkeys(("hang", "fault", "escalated"), 3),
@@ -19,11 +19,10 @@ PRIORITIES: Final = {  # of syslog(3); a record without one is `info`
 }
 INFO: Final = 6
 LEFT_OUT: Final = ("progress", "look")  # there may be very many
-HIDDEN: Final = ("schema", "time", "mono", "event", "attempt")
 LARGEST: Final = 64 << 10  # bytes of an entry
 
 
-class Journal:
+class Journald:
     """An entry that journald does not take at once is dropped; the first failure is a problem."""
 
     def __init__(self, run_dir: str, problem: Callable[[str], None], path: str = SOCKET) -> None:
@@ -52,11 +51,10 @@ class Journal:
 def entry(found: Record, run_dir: str) -> bytes:
     """The datagram: FIELD=value lines; a value with a newline is preceded by its length."""
     event, code = str(found["event"]), found.get("exit_code")
-    fields = [(name, value) for name, value in found.items() if name not in HIDDEN]
     priority = PRIORITIES.get(event, INFO) if event != "ended" or code == 0 else 3
     attempt = found.get("attempt")
     values = {
-        "MESSAGE": sentences.printable(sentences.record(f"attempt {attempt}: {event}", fields)),
+        "MESSAGE": sentences.printable(sentences.record(f"attempt {attempt}: {event}", own_fields(found))),
         "PRIORITY": str(priority),
         "SYSLOG_IDENTIFIER": "ftrun",
         "FTRUN_EVENT": event,

@@ -26,10 +26,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from ftrun import __version__
 from ftrun.core.text import sentences
-from ftrun.helpers.telemetry.journal import HIDDEN, INFO, LEFT_OUT, PRIORITIES
+from ftrun.helpers.telemetry.journal import INFO, LEFT_OUT, PRIORITIES
 from ftrun.messages.exports import Exports
 from ftrun.records import beatfile, state
-from ftrun.records.record_files import Record
+from ftrun.records.record_files import Record, own_fields
 
 TIMEOUT: Final = 4.0  # s for an export, with its retries
 RANKS: Final = 64  # whose sections are exported
@@ -165,7 +165,6 @@ class Otlp:
     def _log(self, found: Record, event: str, at: int) -> None:
         if event in LEFT_OUT:
             return
-        fields = [(name, value) for name, value in found.items() if name not in HIDDEN]
         severity = SEVERITIES[PRIORITIES.get(event, INFO)]
         span = self._attempt if self._attempt is not None else self._run
         self._logger.emit(
@@ -175,7 +174,7 @@ class Otlp:
                 context=None if span is None else trace.set_span_in_context(span, Context()),
                 severity_number=severity,
                 severity_text=severity.name,
-                body=sentences.printable(sentences.record(event, fields)),
+                body=sentences.printable(sentences.record(event, own_fields(found))),
                 attributes={f"ftrun.{name}": value for name, value in _plain(found).items()} | {"ftrun.event": event},
                 event_name=f"ftrun.{event}",
             )

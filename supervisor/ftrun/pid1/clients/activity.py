@@ -19,7 +19,7 @@ from ftrun.pid1.clients.base import Client
 SILENCE: Final = 25.0  # s; a scan of /proc that takes longer counts as stuck
 
 
-class Sampler(Client[messages.SamplerEvent]):
+class SamplerClient(Client[messages.SamplerEvent]):
     name = "sampler"
     requests, events = messages.SAMPLER_REQUESTS, messages.SAMPLER_EVENTS
 
@@ -56,10 +56,10 @@ class Sampler(Client[messages.SamplerEvent]):
             return
         self._root = self.context.tree.command
         if self._root is not None:
-            self.send(messages.Tree(self._root, self.context.excluded))
+            self.send(messages.SampledTree(self._root, self.context.excluded))
 
 
-class CheckpointWatcher(Client[messages.WatcherEvent]):
+class CheckpointWatcherClient(Client[messages.WatcherEvent]):
     """`rest_requested`: the helper has yet to report what was saved before the command ended."""
 
     name = "checkpoint_watcher"

@@ -13,7 +13,7 @@ from ftrun.core.rules.idle import DeviceUse
 from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import Helpers
 from ftrun.host.output_pipes import OutputPipes
-from ftrun.host.reaper import Change
+from ftrun.host.reaper import ChildChange
 from ftrun.host.tree import Tree
 from ftrun.host.work_dir import WorkDir
 from ftrun.messages.codec import Malformed, Protocol
@@ -44,7 +44,7 @@ class Standbys(StructuralType):
     @property
     def deadline(self) -> float | None: ...
     def settle(self, now: float) -> None: ...
-    def child_changed(self, change: Change, now: float) -> None: ...
+    def child_changed(self, change: ChildChange, now: float) -> None: ...
     def finish(self, until: float) -> None: ...
 
 

@@ -14,7 +14,7 @@ from ftrun.core.rules.hang_rules import needs_evidence
 from ftrun.core.rules.liveness import is_same
 from ftrun.host import mounts
 from ftrun.messages import evidence as messages
-from ftrun.messages.group_waits import Membership
+from ftrun.messages.group_waits import LookMembership
 from ftrun.pid1.clients.base import Client
 
 OPTIONAL: Final = ("mechanism", "culprits")  # fields of the record that are absent where they are empty
@@ -24,7 +24,7 @@ PIPE: Final = 65536  # bytes that a pipe takes at once (pipe(7))
 LATE: Final = 2.0  # s after the timeout of a look, when it is ended
 
 
-class Evidence(Client[messages.Event]):
+class EvidenceClient(Client[messages.Event]):
     name = "evidence"
     events = messages.EVENTS
 
@@ -91,11 +91,11 @@ class Evidence(Client[messages.Event]):
         )
 
     @property
-    def _membership(self) -> Membership | None:
+    def _membership(self) -> LookMembership | None:
         group = self.context.group
         if group is None:
             return None
-        return Membership(self.context.work_dir.path, group.rank, group.size, self._epoch)
+        return LookMembership(self.context.work_dir.path, group.rank, group.size, self._epoch)
 
     def _ask(self, request: messages.Request | messages.Look) -> None:
         """Start the helper with this request; one that still runs is ended."""

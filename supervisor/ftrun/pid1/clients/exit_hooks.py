@@ -7,7 +7,7 @@ from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client
 
 
-class ExitHooks(Client[messages.Event]):
+class ExitHooksClient(Client[messages.Event]):
     name = "exit_hooks"
     events = messages.EVENTS
 

@@ -45,7 +45,7 @@ class RecordFollower(Client[Message]):
 WRITING: Final = 2.0  # s at the very end for writing the metrics with the verdict
 
 
-class Metrics(Client[messages.MetricsEvent]):
+class MetricsClient(Client[messages.MetricsEvent]):
     name = "metrics"
     prints_problems = True
     events = messages.METRICS_EVENTS
@@ -69,7 +69,7 @@ class Metrics(Client[messages.MetricsEvent]):
         return None
 
 
-class Notifier(RecordFollower[Problem]):
+class NotifierClient(RecordFollower[Problem]):
     name = "notifier"
     events = PROBLEMS
 
@@ -87,7 +87,7 @@ class Notifier(RecordFollower[Problem]):
         self.follow_records(destinations, "events are not reported")
 
 
-class Telemetry(RecordFollower[Problem]):
+class TelemetryClient(RecordFollower[Problem]):
     name = "telemetry"
     events = PROBLEMS
 

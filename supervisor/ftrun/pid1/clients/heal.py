@@ -12,7 +12,7 @@ from ftrun.pid1.clients.base import Client
 SPARE: Final = 10.0  # s before the core gives up, within which the sources have to answer
 
 
-class Heal(Client[messages.HealEvent]):
+class HealClient(Client[messages.HealEvent]):
     """Handles one fault at a time.  It is over when the command has succeeded, and the probe and the platform, if
     they have reported the fault, report that it is gone.  The probe holds the devices open, so it does not run beside
     the command."""

@@ -37,7 +37,7 @@ RESUMED: Final = 8.0  # s that a job that was suspended as a whole has to make c
 KILLING: Final = 5.0  # s from SIGKILL to the end of every process that can be killed
 
 
-class Messenger(Client[messages.Event]):
+class MessengerClient(Client[messages.Event]):
     """The messenger of an ftrun without a group."""
 
     name = "messenger"
@@ -58,16 +58,16 @@ class Messenger(Client[messages.Event]):
         return []
 
     def on_spawning(self) -> None:
-        self.send(messages.Attempt(self.context.attempt))
+        self.send(messages.AttemptNumber(self.context.attempt))
 
     def on_helpers_started(self) -> None:
-        self.send(messages.Attempt(self.context.attempt))
+        self.send(messages.AttemptNumber(self.context.attempt))
 
-    def answer(self, answer: do.Answer) -> None:
-        self.send(messages.Answer(*answer))
+    def answer(self, answer: do.AnswerOperator) -> None:
+        self.send(messages.OperatorAnswer(*answer))
 
 
-class GroupMessenger(Messenger):
+class GroupMessengerClient(MessengerClient):
     """The messenger of a group member."""
 
     def __init__(self, context: Context) -> None:
@@ -116,7 +116,7 @@ class GroupMessenger(Messenger):
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
-            case messages.Ordered(order):
+            case messages.ChangedOrder(order):
                 return [ev.GroupOrderReceived(now, order)]
             case messages.Contact(age):
                 self._contact(now - age, now)
@@ -126,7 +126,7 @@ class GroupMessenger(Messenger):
                 self._tenure = until
             case messages.RankZeroSilent(why, takeover, holder):
                 return [self._contact_lost(why, now, takeover, holder)]
-            case messages.Refused(why, final, over):
+            case messages.NodeRefused(why, final, over):
                 self._refusal = f"{self._rank_zero} does not take this node: {why}"
                 self.problem(self._refusal)
                 # A member that was accepted before may fit again when all members are rescheduled.
@@ -136,7 +136,7 @@ class GroupMessenger(Messenger):
                     return [ev.CoordinatorLost(now, f"{self._refusal}; the group has ended")]
             case messages.GroupNote(what):
                 self._note(what)
-            case messages.MemberLost(member, node, why, wait):
+            case messages.LostMember(member, node, why, wait):
                 fields: tuple[tuple[str, object], ...] = (("member", member), ("node", node), ("why", why))
                 if wait is not None:
                     fields += (("wait", wait.left), ("then", wait.then))
@@ -216,13 +216,13 @@ class GroupMessenger(Messenger):
         self._seq += 1
         self._sent = new._replace(seq=self._seq)
         self.awaited = {"group"} if new.state == "left" else set()  # until rank 0 has confirmed the report
-        self.send(messages.Report(self._sent))
+        self.send(messages.ChangedReport(self._sent))
 
     def on_helpers_started(self) -> None:
         """A new messenger gets the complete report again."""
         super().on_helpers_started()
         if self._sent is not None:
-            self.send(messages.Report(self._sent))
+            self.send(messages.ChangedReport(self._sent))
         if self.context.standbys is not None and self.context.standbys.wants_imports:
             self.seek_imports()
 

@@ -12,7 +12,7 @@ from ftrun.pid1.clients.base import SETTLED, Client
 DRAINING: Final = 5.0  # s at the very end for output that has not been read yet
 
 
-class Output(Client[messages.OutputEvent]):
+class OutputClient(Client[messages.OutputEvent]):
     """`tail`: the last lines of the command's output, once the helper has sent them."""
 
     name = "output"
@@ -22,7 +22,7 @@ class Output(Client[messages.OutputEvent]):
     def start(self) -> None:
         captured = self.context.output_pipes
         self.tail_requested = self._further = False
-        self._attempt: messages.Attempt | None = None  # the one that was spawned last
+        self._attempt: messages.AttemptBegins | None = None  # the one that was spawned last
         self.tail: tuple[str, ...] = ()
         arguments = captured.arguments(self.context.work_dir.output)
         self.context.helpers.add(self.name, *arguments, passed=captured.descriptors, lasting=True)
@@ -31,14 +31,14 @@ class Output(Client[messages.OutputEvent]):
         match message:
             case messages.Broken(stream):
                 self.context.output_pipes.reader_closed(stream)
-            case messages.Tail(lines):
+            case messages.LastLines(lines):
                 self.tail, self.tail_requested = lines, False
         return []
 
     def on_spawning(self) -> None:
         # Whether the helper runs before the first start depends on what that had to wait for; the log does not.
         number, self._further = self.context.attempt if self._further else 0, True
-        self._attempt = messages.Attempt(number, time.monotonic(), self.context.first_rank)
+        self._attempt = messages.AttemptBegins(number, time.monotonic(), self.context.first_rank)
         self._announce()
 
     def on_helpers_started(self) -> None:
@@ -67,7 +67,7 @@ class Output(Client[messages.OutputEvent]):
 WRITING: Final = 2.0  # s at the very end for lines that the disk has not taken yet
 
 
-class LineWriter(Client[Problem]):
+class LineWriterClient(Client[Problem]):
     """The lines that the helper cannot take, because the disk does not answer, are lost on stderr; `run.log` has
     them."""
 
@@ -101,7 +101,7 @@ class LineWriter(Client[Problem]):
 COPYING: Final = 5.0  # s at the very end for copying to the network disk
 
 
-class Mirror(Client[messages.MirrorEvent]):
+class MirrorClient(Client[messages.MirrorEvent]):
     name = "mirror"
     prints_problems = True
     events = messages.MIRROR_EVENTS

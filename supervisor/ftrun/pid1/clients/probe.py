@@ -7,7 +7,7 @@ from typing import Final
 
 from ftrun.accelerators.table import BY_NAME
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.values import Device, Fault
+from ftrun.core.machine.values import Fault, UsableDevice
 from ftrun.core.rules.idle import DeviceUse
 from ftrun.host import devices as host
 from ftrun.host import procfs
@@ -24,7 +24,7 @@ PIDS: Final = 4096  # of dead processes in one request: a pipe holds 64 KiB
 FILE: Final = "devices.json"  # in the run dir: the last report of the probe
 
 
-class Probe(Client[messages.Event]):
+class ProbeClient(Client[messages.Event]):
     """`checks`: the first start of the command waits for the first check of the devices."""
 
     name = "probe"
@@ -171,10 +171,10 @@ class Probe(Client[messages.Event]):
         return tuple(_use(device) for device in self.context.devices if _used_by_job(device))
 
 
-def _usable(devices: Sequence[messages.Health | messages.Device]) -> tuple[Device, ...]:
+def _usable(devices: Sequence[messages.Health | messages.Device]) -> tuple[UsableDevice, ...]:
     """The devices that have a name for the visibility variable; others cannot be selected."""
     return tuple(
-        Device(one.id, BY_NAME[one.vendor].visible, one.visible)
+        UsableDevice(one.id, BY_NAME[one.vendor].visible, one.visible)
         for one in devices
         if one.visible and one.vendor in BY_NAME
     )

@@ -17,21 +17,21 @@ from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Attempt, Fault, Ledger
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import devices
-from ftrun.host.reaper import Change
+from ftrun.host.reaper import ChildChange
 from ftrun.pid1.clients.base import Client, Context, Record, StandbyRequest, Standbys
 
 if TYPE_CHECKING:
     from ftrun.messages.exit_hooks import Work
-    from ftrun.messages.state_store import Verdict
-    from ftrun.pid1.clients.activity import CheckpointWatcher
-    from ftrun.pid1.clients.evidence import Evidence
-    from ftrun.pid1.clients.exit_hooks import ExitHooks
-    from ftrun.pid1.clients.heal import Heal
-    from ftrun.pid1.clients.messenger import Messenger
-    from ftrun.pid1.clients.output import Output
-    from ftrun.pid1.clients.probe import Probe
-    from ftrun.pid1.clients.reset_file import ResetFile
-    from ftrun.pid1.clients.state_store import StateStore
+    from ftrun.messages.state_store import SharedVerdict
+    from ftrun.pid1.clients.activity import CheckpointWatcherClient
+    from ftrun.pid1.clients.evidence import EvidenceClient
+    from ftrun.pid1.clients.exit_hooks import ExitHooksClient
+    from ftrun.pid1.clients.heal import HealClient
+    from ftrun.pid1.clients.messenger import MessengerClient
+    from ftrun.pid1.clients.output import OutputClient
+    from ftrun.pid1.clients.probe import ProbeClient
+    from ftrun.pid1.clients.reset_file import ResetFileClient
+    from ftrun.pid1.clients.state_store import StateStoreClient
 
 ASKING: Final = 2.0  # s at most for all helpers to report the cause of a failure
 ENDING: Final = 1.0  # s at the very end for standbys that were killed
@@ -67,6 +67,10 @@ def _samples(context: Context) -> bool:
     return limits.idle is not None and (limits.idle_given or bool(context.devices) or (limits.auto and context.settled))
 
 
+def _serves_operators(context: Context) -> bool:
+    return context.group is None and context.settled
+
+
 def _exports_metrics(context: Context) -> bool:
     return bool(context.command) and bool(context.settings.metrics or context.settings.metrics_file)
 
@@ -80,22 +84,22 @@ def _exports_records(context: Context) -> bool:
 
 
 TABLE: Final = (
-    Entry("line_writer", "output.LineWriter", lambda context: context.lines is not None),
-    Entry("mirror", "output.Mirror", lambda context: bool(context.work_dir.copied)),
-    Entry("messenger", "messenger.Messenger", lambda context: context.group is None and context.settled, later=True),
-    Entry("messenger", "messenger.GroupMessenger", lambda context: context.group is not None),
-    Entry("checkpoint_watcher", "activity.CheckpointWatcher", lambda context: bool(context.settings.progress)),
-    Entry("output", "output.Output", lambda context: context.output_pipes.captures),
-    Entry("state_store", "state_store.StateStore", lambda context: state_dir(context.settings) is not None),
-    Entry("reset_file", "reset_file.ResetFile", lambda context: reset_file(context.settings) is not None),
-    Entry("probe", "probe.Probe", _probes),
-    Entry("sampler", "activity.Sampler", _samples, later=True),
-    Entry("metrics", "exports.Metrics", _exports_metrics, later=True),
-    Entry("notifier", "exports.Notifier", _notifies, later=True),
-    Entry("telemetry", "exports.Telemetry", _exports_records),
-    Entry("evidence", "evidence.Evidence"),
-    Entry("heal", "heal.Heal"),
-    Entry("exit_hooks", "exit_hooks.ExitHooks"),
+    Entry("line_writer", "output.LineWriterClient", lambda context: context.lines is not None),
+    Entry("mirror", "output.MirrorClient", lambda context: bool(context.work_dir.copied)),
+    Entry("messenger", "messenger.MessengerClient", _serves_operators, later=True),
+    Entry("messenger", "messenger.GroupMessengerClient", lambda context: context.group is not None),
+    Entry("checkpoint_watcher", "activity.CheckpointWatcherClient", lambda context: bool(context.settings.progress)),
+    Entry("output", "output.OutputClient", lambda context: context.output_pipes.captures),
+    Entry("state_store", "state_store.StateStoreClient", lambda context: state_dir(context.settings) is not None),
+    Entry("reset_file", "reset_file.ResetFileClient", lambda context: reset_file(context.settings) is not None),
+    Entry("probe", "probe.ProbeClient", _probes),
+    Entry("sampler", "activity.SamplerClient", _samples, later=True),
+    Entry("metrics", "exports.MetricsClient", _exports_metrics, later=True),
+    Entry("notifier", "exports.NotifierClient", _notifies, later=True),
+    Entry("telemetry", "exports.TelemetryClient", _exports_records),
+    Entry("evidence", "evidence.EvidenceClient"),
+    Entry("heal", "heal.HealClient"),
+    Entry("exit_hooks", "exit_hooks.ExitHooksClient"),
 )
 LATER: Final = [entry for entry in TABLE if entry.later]
 
@@ -159,7 +163,7 @@ class Clients:
             if entry.runs is None:
                 entry.load()
 
-    def child_changed(self, change: Change, now: float) -> None:
+    def child_changed(self, change: ChildChange, now: float) -> None:
         if self._standbys is not None:
             self._standbys.child_changed(change, now)
         if change.ended:
@@ -197,7 +201,7 @@ class Clients:
             if line is None:
                 found += client.on_end(now)
             elif (message := client.parse(line)) is not None:
-                heal: Heal | None = self._running.get("heal")
+                heal: HealClient | None = self._running.get("heal")
                 if heal is not None and name == "probe":
                     found += heal.handle_probe(message, now)
                 found += client.handle(message, now)
@@ -218,12 +222,12 @@ class Clients:
     @property
     def checks_devices(self) -> bool:
         """Whether the first start waits for a check of the devices, `DevicesChecked`."""
-        probe: Probe | None = self._running.get("probe")
+        probe: ProbeClient | None = self._running.get("probe")
         return probe is not None and probe.checks
 
     def investigate(self, wanted: do.Investigate, attempt: Attempt) -> None:
         """Answered by `EvidenceCollected`, unless it is `due` later."""
-        evidence: Evidence = self.client("evidence")
+        evidence: EvidenceClient = self.client("evidence")
         if wanted.due is None:
             evidence.investigate(wanted.finding, attempt)
         else:
@@ -231,31 +235,31 @@ class Clients:
 
     def look(self, attempt: Attempt) -> None:
         """Answered by `Looked`, if at all."""
-        evidence: Evidence = self.client("evidence")
+        evidence: EvidenceClient = self.client("evidence")
         evidence.look(attempt)
 
     def release(self, pids: Sequence[int], now: float) -> list[ev.Event]:
         """Ask whether the devices are free; answered at once without devices, or else later."""
         self._give_up_healing()
-        probe: Probe | None = self._running.get("probe")
+        probe: ProbeClient | None = self._running.get("probe")
         return [ev.DevicesReleased(now)] if probe is None else probe.release(pids, now)
 
     def heal(self, fault: Fault | None, now: float) -> list[ev.Event]:
         """Answered by `HealingFinished`; without a fault, by `StartPermission`, of the platform."""
         if fault is not None:
-            heal: Heal = self.client("heal")
+            heal: HealClient = self.client("heal")
             return heal.heal(fault, now)
         self._give_up_healing()
-        reset: ResetFile | None = self._running.get("reset_file")
+        reset: ResetFileClient | None = self._running.get("reset_file")
         return [ev.StartPermission(now) if reset is None else reset.permitted(now)]
 
     def _give_up_healing(self) -> None:
-        heal: Heal | None = self._running.get("heal")
+        heal: HealClient | None = self._running.get("heal")
         if heal is not None:
             heal.give_up()
 
-    def answer(self, answer: do.Answer) -> None:
-        messenger: Messenger = self._running["messenger"]
+    def answer(self, answer: do.AnswerOperator) -> None:
+        messenger: MessengerClient = self._running["messenger"]
         messenger.answer(answer)
 
     def keep(self, ledger: Ledger, final: str | None = None) -> None:
@@ -270,8 +274,8 @@ class Clients:
         return [ev.VerdictShared(now)] if store is None else store.consult(ledger, now)
 
     @property
-    def _store(self) -> "StateStore | None":
-        found: StateStore | None = self._running.get("state_store")
+    def _store(self) -> "StateStoreClient | None":
+        found: StateStoreClient | None = self._running.get("state_store")
         return found
 
     def on_failed(self) -> None:
@@ -287,13 +291,13 @@ class Clients:
         return () if self._output is None else self._output.tail
 
     @property
-    def _output(self) -> "Output | None":
-        found: Output | None = self._running.get("output")
+    def _output(self) -> "OutputClient | None":
+        found: OutputClient | None = self._running.get("output")
         return found
 
     @property
-    def _watcher(self) -> "CheckpointWatcher | None":
-        found: CheckpointWatcher | None = self._running.get("checkpoint_watcher")
+    def _watcher(self) -> "CheckpointWatcherClient | None":
+        found: CheckpointWatcherClient | None = self._running.get("checkpoint_watcher")
         return found
 
     def cause_deadline(self, since: float) -> float:
@@ -308,13 +312,13 @@ class Clients:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def end(self, verdict: "Verdict | None", alone: bool, work: "Work | None") -> None:
+    def end(self, verdict: "SharedVerdict | None", alone: bool, work: "Work | None") -> None:
         """The last requests: `verdict` for the other ftruns, or `alone` about this member of their group; `work` for
         the end of the container."""
         if (store := self._store) is not None:
             store.end(verdict, alone)
         if work is not None:
-            hooks: ExitHooks = self.client("exit_hooks")
+            hooks: ExitHooksClient = self.client("exit_hooks")
             hooks.begin(work)
 
     @property

@@ -3,10 +3,10 @@
 import os
 from typing import Final
 
-from ftrun.accelerators.ascend import ASCEND
+from ftrun.accelerators.table import ASCEND
 from ftrun.config.derived import reset_file
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.values import Device, Fault
+from ftrun.core.machine.values import Fault, UsableDevice
 from ftrun.core.rules.fault_history import NO_CODE
 from ftrun.host.clock import clock
 from ftrun.messages import healing as messages
@@ -21,7 +21,7 @@ FAULTY: Final = "fault"  # the status that ClusterD gives to such ranks
 FAILED: Final = "failed"  # the status of a chip that the platform has reset in vain: it does not heal (ModelArts)
 
 
-class ResetFile(Client[messages.ResetEvent]):
+class ResetFileClient(Client[messages.ResetEvent]):
     name = "reset_file"
     events = messages.RESET_EVENTS
 
@@ -66,7 +66,7 @@ class ResetFile(Client[messages.ResetEvent]):
             self._refusal, context.blocked_devices = "all processes of the job are to end (GracefulExit)", frozenset()
         events: list[ev.Event] = [self.permitted(now)]
         if not ids and (visible := os.environ.get(ASCEND.visible)):  # no probe has reported the devices
-            devices = tuple(Device(f"npu{name}", ASCEND.visible, name) for name in visible.split(","))
+            devices = tuple(UsableDevice(f"npu{name}", ASCEND.visible, name) for name in visible.split(","))
             events.append(ev.DevicesFound(now, devices))
         new = [fault for key, fault in found.items() if key not in context.asked]
         events += [ev.FaultReported(now, fault, clock()) for fault in new]

@@ -17,7 +17,7 @@ DRIFT: Final = 30.0  # s by which the clocks of two nodes may differ
 SENT: Final = 64  # faults in one request: a pipe holds 64 KiB
 
 
-class StateStore(Client[messages.Event]):
+class StateStoreClient(Client[messages.Event]):
     """`loaded`: the history was received."""
 
     name = "state_store"
@@ -31,7 +31,7 @@ class StateStore(Client[messages.Event]):
         self._kept: object = None  # the part of the ledger that was sent last
         self._again: set[Occurrence] = set()  # faults that were sent a second time
         self._final: str | None = None
-        self._verdict: messages.Verdict | None = (
+        self._verdict: messages.SharedVerdict | None = (
             None  # until the helper confirms it, because the helper may be restarted
         )
         self._alone = False
@@ -41,7 +41,7 @@ class StateStore(Client[messages.Event]):
 
     def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
         match message:
-            case messages.History():
+            case messages.StoredHistory():
                 return [self._merge(message, now)]
             case messages.StoredImports(content):
                 self.imports = content
@@ -67,7 +67,7 @@ class StateStore(Client[messages.Event]):
         if kept == self._kept or not self.context.helpers.is_running(self.name):
             return
         self._kept = kept
-        schedule = messages.Schedule(
+        schedule = messages.StoredSchedule(
             key=self._key,
             count=ledger.schedule_cnt,
             node=self.context.policy.membership.node,
@@ -97,7 +97,7 @@ class StateStore(Client[messages.Event]):
         self.send(messages.GetVerdict(ledger.schedule_cnt, self._since - DRIFT))
         return []
 
-    def end(self, verdict: messages.Verdict | None, alone: bool) -> None:
+    def end(self, verdict: messages.SharedVerdict | None, alone: bool) -> None:
         """Send the last requests; `verdict` is for the other ftruns.  `alone`: it is about this member of a group only;
         the others go on, and must not take it for the verdict on the job when they are stopped later."""
         self.awaited.add("history")
@@ -107,7 +107,7 @@ class StateStore(Client[messages.Event]):
             if self.loaded:
                 self._store_verdict()
 
-    def _merge(self, history: messages.History, now: float) -> ev.Event:
+    def _merge(self, history: messages.StoredHistory, now: float) -> ev.Event:
         if self._verdict is not None:
             self._store_verdict()
         ledger, final = self.context.ledger, self._final
@@ -141,16 +141,16 @@ def _path(path: str) -> str:
     return path if len(json.dumps(path)) <= messages.PATH else ""
 
 
-def _fault(one: Occurrence) -> messages.Fault:
+def _fault(one: Occurrence) -> messages.StoredFault:
     at = one.at
-    return messages.Fault(one.node, one.device, one.code, one.severity, at.wall, at.boot, at.mono, one.job)
+    return messages.StoredFault(one.node, one.device, one.code, one.severity, at.wall, at.boot, at.mono, one.job)
 
 
-def _occurrence(one: messages.Fault) -> Occurrence:
+def _occurrence(one: messages.StoredFault) -> Occurrence:
     return Occurrence(one.node, one.device, one.code, one.severity, Clock(one.wall, one.boot, one.mono), one.job)
 
 
-def _shared(found: messages.Verdict | None, now: float) -> ev.VerdictShared:
+def _shared(found: messages.SharedVerdict | None, now: float) -> ev.VerdictShared:
     if found is None:
         return ev.VerdictShared(now)
     why = f"{found.why} (on {found.node})"

@@ -18,15 +18,11 @@ FIGURES = {
     "20-footprint": "footprint",
     "30-heartbeat": "heartbeat",
     "40-hang": "hang",
-    "42-wait-graph": "wait_graph",
-    "45-unconfigured": "unconfigured",
     "50-again": "again",
     "55-warm-starts": "warm_starts",
     "57-recovered-ranks": "recovered_ranks",
     "60-survivors": "survivors",
     "70-teardown": "teardown",
-    "80-coordinator": "coordinator",
-    "90-known-failures": "known_failures",
     "95-lost-nodes": "lost_nodes",
 }
 

@@ -14,7 +14,7 @@ from proof.bench.compare.hang import Watch
 from proof.bench.compare.kit import contained, made_by
 from proof.bench.compare.peers import CIRCUSD, DUMB_INIT, FT_LAUNCHER, OURS, SUPERVISORD, TINI, TORCHRUN, Peer
 from proof.bench.compare.trainees import apart, outside, trainee, until
-from support.measured import Measured, Plot, Series, spread
+from support.measured import Measured, spread
 
 NAME = "50-again"
 
@@ -72,12 +72,7 @@ def measure(short: bool) -> Measured:
         ("end of the rank, program", "time to the next start", "samples"),
         tuple(rows),
         AFTER,
-        Plot("bars", "", "ms", tuple(_bars(kills)), log_y=True),
     )
-
-
-def _bars(kills: dict[str, list[float]]) -> list[Series]:
-    return [Series("kill -9", tuple((who, tuple(times)) for who, times in kills.items()))]
 
 
 AFTER = (

@@ -13,7 +13,7 @@ from pathlib import Path
 from proof.bench.compare import peers
 from proof.bench.compare.kit import made_by, settled
 from proof.bench.compare.plain import by_plain, plain
-from support.measured import Measured, Plot, Series, spread
+from support.measured import Measured, spread
 
 NAME = "10-first-instruction"
 FLOOR = "python3 -c pass"
@@ -46,7 +46,6 @@ def measure(short: bool) -> Measured:
             seen[name].append(took[name])
     rows = [(name, spread(seen[name]), ratio(seen[name], seen["bare"]), ratio(seen[name], seen[FLOOR]))
             for name in names]  # fmt: skip
-    points = tuple((name, tuple(samples)) for name, samples in seen.items())
     after = [reason for name, reason in WHY.items() if any(peer.name == name for peer in found)]
     return Measured(
         NAME,
@@ -56,7 +55,6 @@ def measure(short: bool) -> Measured:
         ("program", "ms", "relative to the bare command", f"relative to `{FLOOR}`"),
         tuple(rows),
         tuple(after),
-        Plot("bars", "", "ms to the first instruction", (Series("time", points),), log_y=True),
     )
 
 

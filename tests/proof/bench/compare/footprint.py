@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from proof.bench.compare import peers
 from proof.bench.compare.kit import contained, made_by
-from support.measured import Measured, Plot, Series
+from support.measured import Measured
 from support.measured import short as rounded
 from support.runs import wait_for
 
@@ -49,11 +49,10 @@ def measure(short: bool) -> Measured:
     found = peers.installed()[1:]  # the bare command has no supervisor
     shown: list[tuple[peers.Peer, str, Sequence[str]]] = [(peer, peer.titled, ()) for peer in found]
     shown.insert(1, (peers.OURS, "ftrun, more helpers", MORE))
-    rows, lines = [], []
+    rows = []
     for peer, name, options in shown:
         seen = [(size, footprint(peer, size, settle, span, options)) for size in sizes]
         rows += [(name if size == sizes[0] else "", str(size), *cells(of)) for size, of in seen]
-        lines.append(Series(name, tuple((size, (of.pss,)) for size, of in seen if isinstance(of, Footprint))))
     return Measured(
         NAME,
         "Resources of an idle supervisor",
@@ -62,7 +61,6 @@ def measure(short: bool) -> Measured:
         ("program", "ranks", "processes", "threads", "PSS, MiB", "RSS, MiB", "CPU, % of a core"),
         tuple(rows),
         tuple(reasons(found)),
-        Plot("lines", "ranks", "PSS, MiB", tuple(lines), log_x=True, log_y=True),
     )
 
 

@@ -22,7 +22,7 @@ from proof.bench.compare.peers import (
 )
 from proof.bench.compare.trainee import MORE, TACT, WARM
 from proof.bench.compare.trainees import Mortal, apart, outside, trainee, until
-from support.measured import Measured, Plot, Series, spread
+from support.measured import Measured, spread
 
 NAME = "40-hang"
 TIMEOUT = 2.0  # s, of all of them
@@ -142,12 +142,7 @@ def measure(short: bool) -> Measured:
         ("program", "delay", "of which evidence", "remainder", "hangs"),
         tuple(rows),
         AFTER,
-        Plot("bars", "", "delay after the timeout, ms", tuple(_bars(found)), log_y=True),
     )
-
-
-def _bars(found: dict[str, list[Hang]]) -> list[Series]:
-    return [Series("delay", tuple((who, tuple(1e3 * h.late for h in samples)) for who, samples in found.items()))]
 
 
 AFTER = (

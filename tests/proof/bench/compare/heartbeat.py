@@ -19,7 +19,7 @@ from typing import Any
 from proof.bench.compare import peers
 from proof.bench.compare.kit import made_by, settled
 from support.beat_file import BeatDir
-from support.measured import Measured, Plot, Series, spread
+from support.measured import Measured, spread
 
 NAME = "30-heartbeat"
 ROUNDS = (3, 25)  # for a short and for a full measurement, as the two below
@@ -40,13 +40,6 @@ AFTER = (
     "process, so a supervisor that is stopped or dead does not delay the rank. A heartbeat of nvidia-resiliency-ext is "
     "a message over a socket, and the call waits for the reply: two switches between processes.",
 )
-LABELS = {
-    FLOOR: "bare store",
-    OURS: "ft.beat(step)",
-    OUTSIDE: "ft.beat(step)\noutside ftrun",
-    TOUCH: "touch a file",
-    NVRX: "nvidia-\nresiliency-ext",
-}
 Call = Callable[[], object]
 
 
@@ -63,8 +56,6 @@ def measure(short: bool) -> Measured:
     rows = [
         (name, *(cell for seen in (tight, slow) for cell in (spread(seen[name]), ratio(seen, name)))) for name in tight
     ]
-    kinds = (("in a tight loop", tight), ("one call in 2 ms", slow))
-    plots = tuple(Series(kind, tuple((LABELS[name], tuple(seen[name])) for name in seen)) for kind, seen in kinds)
     return Measured(
         NAME,
         "The cost of a heartbeat for the rank",
@@ -73,7 +64,6 @@ def measure(short: bool) -> Measured:
         ("call", "tight loop, ns", "relative to the baseline", "one call in 2 ms, ns", "relative to the baseline"),
         tuple(rows),
         AFTER + cheaper(tight, slow),
-        Plot("bars", "", "ns a call", plots, log_y=True),
     )
 
 

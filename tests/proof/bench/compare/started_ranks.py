@@ -15,7 +15,7 @@ from typing import Final
 from proof.bench.compare import peers
 from proof.bench.compare.kit import made_by, settled
 from proof.bench.compare.plain import by_plain, plain
-from support.measured import Measured, Plot, Series, spread
+from support.measured import Measured, spread
 
 NAME = "15-started-ranks"
 SCRIPT: Final = Path(__file__).with_name("first_line.py")
@@ -75,10 +75,6 @@ def measure(short: bool) -> Measured:
         mixed = [f"{cell}; {part}" if name != LOOP else cell for cell, part in zip(cells, ratios, strict=True)]
         rows.append((name, *mixed, spread(again[name]) if again[name] else "–"))
     head = [f"{several(size)}{', PyTorch' if asked else ''}" for size, asked in columns]
-    series = tuple(
-        Series(name, tuple((size, tuple(found[name, size, asked])) for size, asked in columns if not asked))
-        for name in names
-    )
     return Measured(
         NAME,
         "Start of the ranks of a node",
@@ -87,7 +83,6 @@ def measure(short: bool) -> Measured:
         ("program", *head, f"a rank of {FAILING} fails"),
         tuple(rows),
         () if short else WHY,
-        Plot("lines", "ranks", "s to the first line of the last rank", series, log_x=True, log_y=True),
     )
 
 

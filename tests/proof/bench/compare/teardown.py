@@ -17,7 +17,7 @@ from typing import NamedTuple
 from proof.bench.compare import peers
 from proof.bench.compare.kit import CONTAINER, end, made_by, settled
 from proof.bench.compare.plain import by_plain
-from support.measured import Measured, Plot, Series, spread
+from support.measured import Measured, spread
 
 NAME = "70-teardown"
 SIZES = {10: 7, 100: 7, 1000: 5, 5000: 3}  # processes: samples
@@ -71,10 +71,6 @@ def measure(short: bool) -> Measured:
                     seen[name, size].append(one := ended(name, peer, size, LAG[short]))
                     late |= {name} if one.late else set()
     rows = [(name, *(cell(seen[name, size]) for size in sizes)) for name, _ in ways]
-    lines = []
-    for name, _ in ways:
-        known = [(size, tuple(one.ms for one in seen[name, size] if one.ms is not None)) for size in sizes]
-        lines.append(Series(name.replace("`", ""), tuple((size, samples) for size, samples in known if samples)))
     return Measured(
         NAME,
         "Time to end a process tree, by its size",
@@ -83,7 +79,6 @@ def measure(short: bool) -> Measured:
         ("ended by", *(f"{size:,} processes" for size in sizes)),
         tuple(rows),
         AFTER,
-        Plot("lines", "processes", "ms", tuple(line for line in lines if line.points), log_x=True, log_y=True),
     )
 
 
