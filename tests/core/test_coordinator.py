@@ -15,6 +15,7 @@ from ftrun.core.group.membership import (
     Effects,
     Ended,
     Event,
+    FolderProved,
     Gathering,
     JoiningHindered,
     LifeEnded,
@@ -245,6 +246,27 @@ def test_with_fewer_members_a_new_member_0_needs_more_than_half(here: tuple[int,
         group.gone(rank, closed=False, last_message=0.0)
     group.at(2 * FENCE)
     assert (group.order.what == "run") == starts
+
+
+@pytest.mark.parametrize(("shape", "here", "proved"), [
+    (Shape(2, 1), 1, False), (Shape(4, 2), 2, False), (Shape(2, 1), 1, True), (Shape(3, 2), 2, False),
+])  # fmt: skip
+def test_a_coordinator_whose_folder_may_not_be_that_of_the_others_begins_nothing_that_they_may_have_begun(
+    shape: Shape, here: int, proved: bool
+) -> None:
+    group = Group(shape.size, shape=shape)
+    group.coordinator = new_coordinator(0.0, shape, WAIT, DRAIN, unproved=True)
+    group.ready(*range(here))
+    if proved:
+        group.event(FolderProved(group.now))
+    group.at(WAIT)
+    if not proved and shape.size - here >= shape.least:
+        assert group.end is not None
+        assert group.end[0] == 195
+        assert "nothing shows that the state dir here is the one that they share" in group.end[1]
+        return
+    group.at(2 * FENCE)  # nobody of an epoch that is not known here has worked for so long without a member 0
+    assert group.did[:2] == ("run", 1)
 
 
 # --- the start ------------------------------------------------------------------------------------------------------

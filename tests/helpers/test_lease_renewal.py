@@ -1,4 +1,4 @@
-"""The holder of a lease decides nothing while that may be over."""
+"""The holder of a lease decides nothing while that may be over, nor before somebody shares its folder."""
 
 import select
 import time
@@ -34,6 +34,8 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupLink]
         *(3, 0, "127.0.0.1:0", None, 10.0, 1.0, 1.0, "", "mine", "node", "boot", LENGTH, 1), folder=str(tmp_path)
     )
     made = GroupLink(address, str(tmp_path), cast("Lines", Sent()))
+    wait_for(lambda: processed(made) == "none" and cast("LeaseKeeper", made._keeper).holds, "the first place")
+    taken(made)
     wait_for(lambda: processed(made) == "held", "the first lease")
     yield made
     made.close(False)

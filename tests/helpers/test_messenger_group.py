@@ -210,7 +210,9 @@ def test_a_new_member_0_starts_nothing_while_the_ftrun_of_the_earlier_one_accept
     assert start_epoch.starter.life == "new"
 
 
-@pytest.mark.parametrize("how", ["", "told", "recovers", "suspended"])
+@pytest.mark.parametrize(
+    "how", ["", "told", *(pytest.param(how, marks=pytest.mark.slow) for how in ("recovers", "suspended"))]
+)
 def test_members_that_are_lost_together_with_member_0_start_when_their_ports_are_closed(
     make: Callable[[int], Group], how: str
 ) -> None:

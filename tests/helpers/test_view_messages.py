@@ -14,6 +14,7 @@ import pytest
 
 from core.test_coordinator import running
 from ftrun.core.group import membership
+from ftrun.helpers.messenger.group_link import GroupLink
 from ftrun.helpers.messenger.group_view import CoordinatorSide, MemberSide, OwnMember
 from ftrun.helpers.messenger.imports import ImportsSeeker
 from ftrun.messages import group_view as messages
@@ -137,6 +138,20 @@ def test_a_member_keeps_the_last_view_with_its_own_times(run_dir: Path) -> None:
     answers: list[FilePart] = []
     side.ask(FileRequest("q", 1, "report.md"), answers.append, 52.0)
     assert [one.why for one in answers] == ["there is no connection to rank 0"]
+
+
+def test_who_takes_the_place_of_member_0_has_seen_it(run_dir: Path) -> None:
+    """Its row is shown on, as that of one that is lost."""
+    link = GroupLink(address(1), str(run_dir), Lines())  # type: ignore[arg-type]
+    try:
+        assert isinstance(link._link.view, MemberSide)
+        view = GroupView(1, 3, 0, 1000.0, 4, "run", "", (), (row(0, at=998.0), row(1, at=1000.0)))
+        link._link.view.receive(messages.VIEW, messages.dump(view), time.monotonic())
+        for lead in (link._lead, link._follow):
+            lead("127.0.0.1:9")
+            assert link._link.view.rows[0].node == "node-0"
+    finally:
+        link.close(False)
 
 
 def test_view_of_a_large_group_goes_in_frames_of_bounded_size(run_dir: Path) -> None:

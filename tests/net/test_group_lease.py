@@ -127,6 +127,8 @@ def test_all_train_again_within_one_lease_after_the_loss_of_member_0(hosts: Make
     assert took < LENGTH + 2.0 + (0.0 if lost == "dead" else QUIET)
     assert set(members(group, 2).values()) == {1, 2, 3}
     for rank in (1, 2, 3):
+        assert "never seen" not in ftctl(group.rank(rank), "status", "--all").stdout
+    for rank in (1, 2, 3):
         assert "its lease in the shared folder ends in" in group.rank(rank).stderr
         assert next(one["then"] for one in group.rank(rank).named("lost") if one["member"] == 0) == "replace"
     if lost == "cut off":

@@ -9,8 +9,7 @@ import random
 from proof.chaos import rank_plan
 from proof.chaos.group_plan import (
     ALL_SUSPENDED,
-    FOLDER_AWAY,
-    FOLDER_STALLS,
+    FOLDER,
     LINK_CUT,
     LOCAL,
     MACHINE_LOST,
@@ -27,7 +26,7 @@ SHAPES = (*(Shape(2), Shape(3)), *(Shape(2, 1), Shape(3, 1), Shape(3, 2), Shape(
 FOR_GOOD = (MACHINE_LOST, "ftrun killed")  # only where another member can take the place
 KINDS = (
     *(REPLACED, REPLACED, *FOR_GOOD, TWO_LOST, ALL_SUSPENDED),
-    *("container stopped", "container stopped", FOLDER_STALLS, FOLDER_AWAY),
+    *("container stopped", "container stopped", *FOLDER),
 )
 
 
@@ -35,11 +34,11 @@ def job(seed: int, index: int) -> GroupJob:
     chance = random.Random(f"coordinator:{seed}:{index}")
     shape, shares = chance.choice(SHAPES), chance.random() < 0.75
     elastic = bool(shape.least or shape.spares)
-    kinds = [kind for kind in KINDS if shares or kind not in (*FOR_GOOD, FOLDER_STALLS, FOLDER_AWAY)]
+    kinds = [kind for kind in KINDS if shares or kind not in (*FOR_GOOD, *FOLDER)]
     kind = chance.choice([one for one in kinds if elastic or one not in FOR_GOOD])
     outer = [_main(chance, kind, shape, shares)]
-    if shares and kind not in (FOLDER_STALLS, FOLDER_AWAY) and chance.random() < 0.35:
-        outer.insert(0, _folder(chance, chance.choice((FOLDER_STALLS, FOLDER_AWAY))))
+    if shares and kind not in FOLDER and chance.random() < 0.35:
+        outer.insert(0, _folder(chance, chance.choice(FOLDER)))
     if chance.random() < 0.4:
         outer.append(_beside(chance, shape))
     base = RankJob(
@@ -83,7 +82,7 @@ def _main(chance: random.Random, kind: str, shape: Shape, shares: bool) -> Group
     def fault(lasting: float = 0.0, *what: str) -> Fault:
         return Fault(kind, "progress", after, round(lasting, 2), chance.choice(what) if what else "")
 
-    if kind in (FOLDER_STALLS, FOLDER_AWAY):
+    if kind in FOLDER:
         return _folder(chance, kind)
     if kind == REPLACED:
         # Without a folder only the end of the old one lets the new one begin, which takes too long to wait for.

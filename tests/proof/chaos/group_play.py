@@ -21,6 +21,8 @@ from proof.chaos.group_plan import (
     DISK_FULL,
     DISKS,
     FOLDER,
+    FOLDER_LIES,
+    FOLDER_LOCKED,
     FOLDER_STALLS,
     FOR_EVER,
     LOCAL,
@@ -41,6 +43,7 @@ from proof.chaos.world import Undo, World, _each, _signal
 from support.device.nvml import RECOVERY
 from support.runs import HOUSE, alive, children, status, words
 
+FAR = 4e9  # s since 1970: in the future
 LOOK = 0.01  # s
 PATIENCE = 4.0  # s that a fault waits for its record, after which it is injected anyway; and for its target
 SETTLING = 60.0  # s that the training waits until each member works, or is a spare
@@ -117,6 +120,14 @@ class Container(World):
             for server in servers:
                 server.send_signal(signal.SIGSTOP)
             return lambda: _each(_signal, [server.pid for server in servers], signal.SIGCONT)
+        if kind == FOLDER_LOCKED:
+            self._remount("ro")
+            return lambda: self._remount("rw")
+        if kind == FOLDER_LIES:
+            for one in (self.shared / "disk").rglob("*"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(one, (FAR, FAR) if len(one.name) % 2 else (0.0, 0.0))
+            return lambda: None
         for server in servers:
             server.kill()
             server.wait()
@@ -126,6 +137,11 @@ class Container(World):
             self._mount_disks()
 
         return mount_again
+
+    def _remount(self, how: str) -> None:
+        """It may be away meanwhile."""
+        words = [*World._enter(self), "mount", "-o", f"remount,{how}", str(self.shared / "state")]
+        subprocess.run(words, stderr=subprocess.DEVNULL, check=False)
 
     def remains(self) -> list[str]:
         """Files of ftrun that should not outlive it."""

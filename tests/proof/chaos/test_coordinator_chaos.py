@@ -55,6 +55,14 @@ def test_the_end_of_a_container_that_was_replaced_is_not_that_of_the_new_one() -
     assert made.last == (new,)
 
 
+def test_a_member_may_end_beside_a_member_0_that_was_suspended_for_long() -> None:
+    """It could not reach that, and without it nobody knows of the others."""
+    lost = run(1, code=195, records=(*RECORDS[:-1], RECORDS[-1] | {"exit_code": 195}), verdict={"exit_code": 195})
+    for lasting, wrong in ((39.0, False), (1.0, True)):
+        made = outcome(struck=(struck(SUSPENDED, lasting=lasting),), runs=(run(0), lost), lost=())
+        assert found("member 1 ended with 195", made) == wrong
+
+
 def test_a_job_follows_from_seed_and_index() -> None:
     made = [job(7, index) for index in range(300)]
     assert made == [job(7, index) for index in range(300)]

@@ -35,6 +35,7 @@ from ftrun.core.group.fences import (
     fence_latecomer,
     fence_predecessor,
     fence_unknown,
+    may_begin,
     may_decide,
     note_waiting,
     over_at,
@@ -50,6 +51,7 @@ from ftrun.core.group.membership import (
     Effects,
     Ended,
     Event,
+    FolderProved,
     Gathering,
     GroupRestart,
     JoiningHindered,
@@ -89,6 +91,8 @@ def decide(group: Coordinator, event: Event) -> Outcome:
         after = end_of_starter(group, event)
     elif isinstance(event, LeaseTaken):
         after = take_lease(group, event)
+    elif isinstance(event, FolderProved):
+        after = group._replace(unproved=False) if group.unproved else group
     elif isinstance(event, LeaseForeign):
         return _without_lease(group, event)
     elif isinstance(event, LifeEnded):
@@ -229,7 +233,7 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
         return _start_epoch(group, GroupRestart("first", ""), now)
     waited = now >= group.started + group.wait
     enough = n("ready", 0) >= (group.shape.fewest if waited else group.shape.most)
-    if not group.epoch and enough and not (foreign and group.lease_until is None):
+    if not group.epoch and enough and may_begin(group) and not (foreign and group.lease_until is None):
         # An epoch of which none of these knows may run at those that are missing, until their leases are over.
         until = max((over_at(group, rank) for rank in absent_ranks(group)), default=now)
         if foreign:

@@ -15,6 +15,7 @@ from ftrun.core.group.membership import (
     Gathering,
     LifeEnded,
     StarterDied,
+    absent_ranks,
     count_kinds,
 )
 from ftrun.core.group.messages import Report
@@ -119,6 +120,13 @@ def may_decide(group: Coordinator) -> bool:
         return True
     known = [report for report in present.values() if report.starter is not None and report.epoch >= epoch]
     return group.size - len(known) < group.shape.fewest
+
+
+def may_begin(group: Coordinator) -> bool:
+    """Whether this coordinator, which knows of no epoch, may start one without the members that are absent.  Where the
+    folder that these share is perhaps not the one seen here, one of them may have the lease there, unless they are too
+    few for an epoch."""
+    return not group.unproved or len(absent_ranks(group)) < group.shape.fewest
 
 
 def without_dead(group: Coordinator, rank: int) -> Coordinator:

@@ -94,6 +94,12 @@ def is_binding(place: Place | None) -> bool:
     return place is not None and bool(place.witnesses) and not place.over
 
 
+def proves_sharing(place: Place) -> bool:
+    """Whether this place shows that several members see its folder: another one has proved that to its holder, or a
+    member has taken it over.  What member 0 has written there alone may be in an empty mount point."""
+    return bool(place.rank or place.witnesses)
+
+
 def takes_at(watch: Watch, me: Witness, length: float, patience: float, lost: Mapping[Witness, float]) -> float:
     """When this process may try to take the next place; inf: never.  `lost`: since when witnesses that are here have
     had no contact with the holder.  A process that is no witness takes over only if it is new at the holder's member,

@@ -129,6 +129,7 @@ class CoordinatorLink:
             membership.Shape(address.size, address.least, address.spares, address.replaces, address.scale_out),
             *(address.wait, address.drain, address.heal, address.silence),
             Starter(address.life, address.node, address.boot, "", address.port, address.contained, rank=address.rank),
+            unproved=bool(address.folder),
         )
         self._stopped = 0.0  # s for which this process was stopped: see `_note_stop`
         self._order, self._sent_order, self._delivered_order = peers.dump(self._coordinator.order), b"", b""
@@ -237,10 +238,17 @@ class CoordinatorLink:
         ended = (m for m in members if m.report.state == "left" or (m.gone is not None and m.gone.certain))
         return {(m.report.rank, m.report.life) for m in ended}
 
+    def folder_proved(self, now: float) -> None:
+        self._note_stop(now)
+        if self._coordinator.unproved:
+            self._decide(membership.FolderProved(self._running(now)))
+
     def lease_taken(self, before: Place | None, now: float) -> None:
+        self._note_stop(now)
         self._decide(membership.LeaseTaken(self._running(now), before))
 
     def lease_foreign(self, holder: int, until: float | None, now: float) -> None:
+        self._note_stop(now)
         until = None if until is None or until == math.inf else self._running(until)
         known = self._coordinator
         if (known.lease_state, known.lease_holder, known.lease_until) != ("foreign", holder, until):

@@ -8,6 +8,7 @@ its address in the folder, and the one before becomes a member like any other.
 import math
 import socket
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group import lease
@@ -20,7 +21,7 @@ from ftrun.helpers.messenger.lease_keeper import LeaseChange, LeaseKeeper
 from ftrun.helpers.messenger.transport import LATE, RESUMED
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
-from ftrun.messages.group_view import FileRequest
+from ftrun.messages.group_view import FileRequest, MemberRow
 
 if TYPE_CHECKING:
     from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
@@ -42,6 +43,7 @@ class GroupLink:
         self._endpoint = address.endpoint  # of the coordinator
         is_fixed = (address.least or address.size - address.spares) == address.size
         self._lives = KnownLives(joined=is_fixed)
+        self._rows: Mapping[int, MemberRow] = {}  # of all members, as the link before knew them
         self._keeper = LeaseKeeper(address, lines) if address.folder else None
         self._ended = False  # the lease, so that the ranks here stop
         self._before: Place | None = None  # that of another one, until the coordinator here knows that it is over
@@ -144,6 +146,11 @@ class GroupLink:
         group, views = link.group, link.lease_views
         witnesses = {who for who, (view, _) in views.items() if view.life == self._address.life}
         places, place = group.order.places, keeper.place
+        elsewhere = any(view.binding and view.life != self._address.life for view, _ in views.values())
+        if keeper.shared:
+            link.folder_proved(now)
+        elif elsewhere and keeper.holds:
+            link.lease_foreign(0, None, now)  # the folder here is not that of the others
         if keeper.holds and not keeper.has_renewed:
             keeper.take(self._endpoint, group.epoch, places, witnesses)
             return
@@ -169,7 +176,7 @@ class GroupLink:
             keeper.take(self._endpoint, group.epoch, places, witnesses, group.all_new)
         if place is not None and lease.is_binding(place):
             link.lease_foreign(place.rank, takes_at, now)
-        elif any(view.binding and view.life != self._address.life for view, _ in views.values()):
+        elif elsewhere:
             link.lease_foreign(0, None, now)  # the folder cannot be read here
 
     def _mark_end(self, keeper: LeaseKeeper, link: "CoordinatorLink", now: float) -> None:
@@ -222,9 +229,8 @@ class GroupLink:
                 self._before = change.before
             if now >= self._held_until(keeper, self._leading):
                 return  # it was taken long ago, and the answer came too late: it has to be renewed first
-            if self._ended or self._leading.group.lease_state != "held":
-                self._leading.lease_taken(self._before or change.before, now)
-            self._ended, self._before = False, None
+            self._before = self._before or change.before
+            self._count_lease(keeper, self._leading, now)
             return
         before = change.before
         assert before is not None
@@ -239,6 +245,14 @@ class GroupLink:
                 self._tenure = 0.0
             keeper.bound, self._ended, self._before = set(), False, None
             self._follow(place.endpoint)
+
+    def _count_lease(self, keeper: LeaseKeeper, link: "CoordinatorLink", now: float) -> None:
+        """The lease has been taken, which counts once it is known that the folder is shared."""
+        if not keeper.shared:
+            return
+        if self._ended or link.group.lease_state != "held":
+            link.lease_taken(self._before, now)
+        self._ended, self._before = False, None
 
     def _tell_tenure(self, until: float) -> None:
         found = None if until == math.inf else until
@@ -258,6 +272,7 @@ class GroupLink:
         self._close_link()
         self._endpoint = endpoint
         self._leading = CoordinatorLink(self._address._replace(endpoint=endpoint), self._beat_dir, self._lines)
+        self._leading.view.adopt(self._rows)
         if self._report is not None:
             self._tell(self._report, time.monotonic())
 
@@ -269,11 +284,13 @@ class GroupLink:
         self._following = MemberLink(
             self._address._replace(endpoint=endpoint), self._beat_dir, self._lines, self._lives
         )
+        self._following.view.adopt(self._rows)
         if self._report is not None:
             self._tell(self._report, time.monotonic())
 
     def _close_link(self) -> None:
         if self._leading is not None or self._following is not None:
+            self._rows = self._link.view.rows
             self._link.close(False)
             self._lives.connected()
         self._leading = self._following = None

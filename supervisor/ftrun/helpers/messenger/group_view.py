@@ -226,6 +226,14 @@ class MemberSide:
         """The other members whose command runs, as far as that is known."""
         return _at_work(self._rows, self._address.rank)
 
+    @property
+    def rows(self) -> Mapping[int, MemberRow]:
+        return self._rows
+
+    def adopt(self, rows: Mapping[int, MemberRow]) -> None:
+        """What this member knew of all at its coordinator before."""
+        self._rows.update(rows)
+
     def close(self) -> None:
         self._own.stacks.close()
 
@@ -321,6 +329,14 @@ class CoordinatorSide:
     def at_work(self) -> list[int]:
         """The other members whose command runs, as far as that is known."""
         return _at_work(self._rows, self._address.rank)
+
+    @property
+    def rows(self) -> Mapping[int, MemberRow]:
+        return self._rows
+
+    def adopt(self, rows: Mapping[int, MemberRow]) -> None:
+        """What this member knew of all at its coordinator before."""
+        self._rows.update(rows)
 
     def close(self) -> None:
         self._own.stacks.close()

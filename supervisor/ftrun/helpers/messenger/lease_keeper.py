@@ -16,7 +16,7 @@ from ftrun.core.group.lease import Place, Watch, Witness
 from ftrun.core.group.messages import Places
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import Lines
-from ftrun.host import spawn
+from ftrun.host import mounts, spawn
 from ftrun.messages import peers
 from ftrun.messages.codec import Malformed
 
@@ -53,6 +53,8 @@ class LeaseKeeper:
         self.length, self.patience = lease.length(address.silence, address.drain), address.silence + address.wait
         self.watch = Watch(None, time.monotonic())
         self.proved = False  # this member can write there
+        # It is the folder of the others: until that is known it may be an empty mount point.  A mount cannot be.
+        self.shared, self._mounted = False, mounts.is_network_volume(address.folder)
         self.bound: set[Witness] = set()  # of the newest own place, and of those that it may have taken
         self._tried: tuple[Place, Place | None, float] | None = None  # under way: what, before which, since when
         self._renewed, self._began = -math.inf, -math.inf
@@ -146,6 +148,7 @@ class LeaseKeeper:
         """Try to take the next place; a change tells whether it succeeded.  One attempt at a time.  `all_new`: no
         witness of before is in this group."""
         now, before, address = time.monotonic(), self.place, self._address
+        self.shared |= bool(found)
         if self._tried is not None or now < self._next or not self.proved:
             return
         inherits = before is not None and (before.life != address.life or self.is_fresh) and not all_new
@@ -199,6 +202,7 @@ class LeaseKeeper:
             self._looked = now - SINCE
         elif "proved" in said:
             self.proved = True
+            self.shared |= self._mounted
         elif "failed" in said:
             self._failed(str(said["failed"]), now)
         elif "taken" in said and self._tried is not None:
@@ -223,7 +227,7 @@ class LeaseKeeper:
         except Malformed as error:
             self._failed(f"a place in it is malformed: {error}", now)
             return None
-        before = self.place
+        before, self.shared = self.place, self.shared or lease.proves_sharing(place)
         if self._tried is not None and place.number >= self._tried[0].number and place.life != self._address.life:
             self._tried = None
         self.watch = lease.seen(self.watch, place, now)
