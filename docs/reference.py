@@ -23,19 +23,19 @@ SEEN = (
     ),
     (
         "MA_SCHEDULE_CNT",
-        "the number of this schedule: passed on, else the outer scheduler's count of restarts + 1, else 1",
+        "the number of this schedule: passed on, else the scheduler's count of restarts + 1, else 1",
     ),
     ("FTRUN_RUN_DIR", "the run dir"),
     ("FTRUN_BEAT_DIR", "the beat folder; touching `touch` in it is a heartbeat"),
     ("FTRUN_RESTART_REASON", "first, hang, fault, failure, manual, peer or returned"),
     (
         "FTRUN_LAST_STEP",
-        "the highest step that the earlier attempt reported, or with a state dir an earlier schedule; absent if none",
+        "the highest step of the earlier attempt, or with a state dir of an earlier schedule; absent if none",
     ),
-    ("FTRUN_LAST_CHECKPOINT", "path of the newest checkpoint reported, also of an earlier schedule; absent if none"),
+    ("FTRUN_LAST_CHECKPOINT", "the newest checkpoint, also of an earlier schedule; absent if none"),
     ("FTRUN_EPOCH", "the number of this start of the whole group; absent without a group"),
     ("FTRUN_LAST_SECTION", "the outermost section in which the earlier attempt ended; absent if none"),
-    ("FTRUN_ROUND", "of a rank that was started again alone, or joins a group: the round for which it was started"),
+    ("FTRUN_ROUND", "of a rank that was started again alone: the round for which it was started"),
     ("PYTHONPATH", "with automatic heartbeats: a folder of ftrun before the given value"),
     (
         "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_WORLD_SIZE, "
@@ -45,12 +45,12 @@ SEEN = (
     ),
     (
         "TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCH_NCCL_RETHROW_CUDA_ERRORS",
-        "in a rank that can recover: 0 if not set, so that NCCL does not end the process that ftrun keeps",
+        "in a rank that can recover: 0 if not set",
     ),
-    ("OMP_NUM_THREADS", "with `--nproc-per-node`: 1 if it is not set and there are several ranks, as with torchrun"),
+    ("OMP_NUM_THREADS", "with several ranks: 1 if it is not set, as with torchrun"),
     (
         ", ".join(vendor.visible for vendor in VENDORS),
-        "with `--min-devices`: without the devices that did not heal and are not healthy again",
+        "with `--min-devices`: without the devices that did not heal",
     ),
 )
 # What the probe of each vendor reads besides its `visible`, and for what.
@@ -75,14 +75,14 @@ READ = (
     (", ".join(NODES), "the default of `--node-name`"),
     (
         ", ".join(JOBS),
-        "the name of the job, which distinguishes its faults and schedules from those of other jobs",
+        "the name of the job",
     ),
     *((", ".join(one.variables), f"the group, {one.name}") for one in PLATFORMS),
     (", ".join(TASKS), "the number of this task among several, for `phases.json`"),
     (
         "NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT, HCCL_RDMA_TIMEOUT, HCCL_RDMA_RETRY_CNT, HCCL_OP_RETRY_ENABLE, "
         "HCCL_OP_RETRY_PARAMS",
-        "how long the communication library itself repeats what a faulty link did not deliver (`--link-timeout auto`)",
+        "for `--link-timeout auto`: how long the communication library retries",
     ),
     (
         "RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MS_LOCAL_WORKER, MA_NUM_GPUS, GROUP_RANK, MS_NODE_RANK",
@@ -90,28 +90,28 @@ READ = (
     ),
     (
         "RANK_ID, PADDLE_TRAINER_ID, OMPI_COMM_WORLD_RANK",
-        "the rank of a process of MindSpore or PaddlePaddle without RANK and LOCAL_RANK",
+        "the rank of a process without RANK and LOCAL_RANK",
     ),
     (
         "RANK, WORLD_SIZE, LOCAL_WORLD_SIZE",
         "read from each process of the job as evidence of ranks on other nodes",
     ),
     *((", ".join((one.visible, *PROBES[one.name][0])), PROBES[one.name][1]) for one in VENDORS),
-    ("TORCH_GLOO_LAZY_INIT", "whether ranks connect only when they first need each other, for the proof of deadlocks"),
+    ("TORCH_GLOO_LAZY_INIT", "whether ranks connect only when they need each other, for proofs"),
     ("TORCH_WORKER_SERVER_SOCKET", "the socket of torch's flight recorder, for evidence"),
     (
         "ASCEND_PROCESS_LOG_PATH, ASCEND_WORK_PATH",
         "in a rank: CANN's logs, for evidence; else `~/ascend/log`",
     ),
-    ("NCCL_RAS_ADDR", "in a rank: where NCCL's RAS answers, for looks and evidence; `localhost:28028` by default"),
+    ("NCCL_RAS_ADDR", "in a rank: where NCCL's RAS answers; `localhost:28028` by default"),
     ("PET_NPROC_PER_NODE, PET_…", "options of torchrun, where the command line is one of torchrun"),
     ("TMPDIR", "the temp folder [default: /tmp]"),
     ("KUBERNETES_SERVICE_HOST", "`ftctl doctor`: in a pod it shows remedies for a manifest"),
     (
         "OTEL_SERVICE_NAME, OTEL_EXPORTER_OTLP_HEADERS, TRACEPARENT",
-        "with `--otlp`: the name of the service, headers for the collector, and the trace that the run is a part of",
+        "with `--otlp`: the name of the service, headers, and the trace that the run is a part of",
     ),
-    ("JOURNAL_STREAM", "`--journal auto`: whether ftrun's stderr goes to journald anyway"),
+    ("JOURNAL_STREAM", "whether ftrun's stderr goes to journald anyway"),
     ("NO_COLOR, TERM", "no colours where the first is set, or the second is `dumb`"),
     ("GLOO_SOCKET_IFNAME", "`fthang collective`: the network interface of its two ranks"),
 )
@@ -131,15 +131,18 @@ HEALS = (
 )
 
 
+OPTIONS = (
+    "In brackets: the default; `off` disables. Durations: `500ms 90s 10m 1h 1d`. The variable of an option is `FTRUN_`",
+    "and its name in capitals, such as `FTRUN_HANG_TIMEOUT`; a repeatable one has a value a line. In a config file",
+    '(`--config`, TOML) these names are keys: `hang-timeout = "10m"`. What is given first counts: option, environment,',
+    "annotations, phase, config file, default.",
+)
 LINES = """## ftrun's own lines
 
 ftrun writes its own lines to stderr, each with `[ftrun]` before it. A line that stderr cannot accept at once is
 dropped, so that a full pipe never delays the job; `run.log` has all lines. In foreign text line breaks and control
 characters are escaped. In a pipe or a file a line may follow an unfinished line of the command. `--quiet` is for a
 script that needs the stderr of the bare command.
-
-The first line comes once, when the command has been executed for the first time: `attempt 1 started; run dir
-/tmp/ftrun-…; watched: …` names the run dir, the active checks and their timeouts, as `ftctl status` does at any time.
 
 With `--log-format json` each line is a JSON object: `time` (ISO-8601, UTC), `level` (`error`: a verdict, or ftrun
 itself failed; `warning`: a problem; `info`; `debug`: a record), `source` (`ftrun`), `attempt`, `message`, and with `-v`
@@ -150,38 +153,28 @@ itself failed; `warning`: a problem; `info`; `debug`: a record), `source` (`ftru
 
 def page() -> str:
     """Options, environment and exit codes, as MyST Markdown."""
-    lines = ["# Reference", "", "Generated from the code by `docs/reference.py`.", "", "## Options", ""]
-    lines += ["| option | variable | default | meaning |", "| --- | --- | --- | --- |"]
+    lines = ["# Reference", "", "Generated from the code by `docs/reference.py`.", "", "## Options", "", *OPTIONS, ""]
     for option in option_table.OPTIONS:
         short = f"`-{option.short}`, " if option.short else ""
-        metavar = f" {option.metavar}".replace("|", "\\|") if option.metavar else ""
-        default = "" if option.flag and not option.no else option.default
-        name = f"--{option.name}`, `--no-{option.name}" if option.no else f"--{option.name}{metavar}"
-        repeated = " Repeatable; in the variable, one per line." if option.many else ""
-        lines.append(f"| {short}`{name}` | `{option.variable}` | {default} | {option.meaning}{repeated} |")
-    lines += ["", "Option > environment > annotations > phase > config file > default.  `off` disables.", ""]
-    lines += ["Durations: `500ms 90s 10m 1h 1d`.", ""]
-    lines += ['In a config file (`--config`, TOML) these names are keys: `hang-timeout = "10m"`; options that are']
-    lines += ["repeatable take lists.", ""]
+        name = f"--{option.name}`, `--no-{option.name}" if option.no else f"--{option.name} {option.metavar}".rstrip()
+        default = "" if (option.flag and not option.no) or not option.default else f" ({option.default})"
+        repeated = " Repeatable." if option.many else ""
+        lines.append(f"- {short}`{name}`{default}: {option.meaning}{repeated}")
+    lines.append("")
     lines += ["## What the command sees", "", *_list(SEEN), ""]
     lines += ["The command of `--heal` also sees these:", "", *_list(HEALS), ""]
     lines += ["Those of `--on-event` see these:", "", *_list(AT_EVENT), ""]
     lines += ["The commands of `--on-exit` also see these:", "", *_list(AT_EXIT), ""]
     lines += ["## What ftrun reads", "", *_list(READ), ""]
     lines += LINES.splitlines()
-    lines += [
-        "## Rules by which ftrun finds a hang",
-        "",
-        "[How a hang is detected](hangs.md).",
-        "",
-        "| rule | what it finds | timeout |",
-        "| --- | --- | --- |",
-    ]
-    lines += [f"| `{name}` | {rule.meaning} | `--{rule.timeout}-timeout` |" for name, rule in RULES.items()]
+    lines += ["## Rules by which ftrun finds a hang", "", "[How a hang is detected](hangs.md).", ""]
+    lines += [f"- `{name}` (`--{rule.timeout}-timeout`): {rule.meaning}" for name, rule in RULES.items()]
     lines += ["", f"## Exit codes (contract version {exit_codes.CONTRACT_VERSION})", ""]
-    lines += ["| code | verdict | meaning | the outer scheduler should |", "| --- | --- | --- | --- |"]
-    lines.append("| the command's own, or 128+signal | | it ended by itself | do as without ftrun |")
-    lines += [f"| {v.code} | `{v.name}` | {v.meaning} | {v.outer} |" for v in exit_codes.TABLE]
+    lines += [
+        "What each means, and what the outer scheduler should do. Any other is the command's own, or 128 + signal.",
+        "",
+    ]
+    lines += [f"- {v.code} `{v.name}`: {v.meaning}. Then: {v.outer}" for v in exit_codes.TABLE]
     return "\n".join(lines) + "\n"
 
 

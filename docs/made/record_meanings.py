@@ -7,9 +7,9 @@ from ftrun.core.rules.hang_rules import RULES
 NAMES: Final = [f"`{rule}`" for rule in RULES]
 FINDING: Final = {
     "rule": f"{', '.join(NAMES[:-1])} or {NAMES[-1]}",
-    "rank": "its number; -1: the touch file; -1 - pid: a process without RANK; `null`: the whole command",
+    "rank": "-1: the touch file; -1 - pid: a process without RANK; `null`: the whole command",
     "age": "how long it has been silent",
-    "limit": "the timeout that has passed; `deadlock`: after how long a job that stands still is looked at",
+    "limit": "the timeout that has passed; `deadlock`: when it is looked at",
     "step": "its step",
     "section": "the section that is overdue",
     "pid": "its process id",
@@ -20,8 +20,8 @@ FAULT: Final = {
     "code": "the vendor's code",
     "severity": "ignore, user, minor, major, critical or unknown",
     "why": "the meaning of the code",
-    "retry": "what may cure it where ranks can recover: memory, network, request or process",
-    "rank": "the rank that has the fault, where the platform names it",
+    "retry": "what may cure it: memory, network, request or process",
+    "rank": "its rank, where the platform names it",
 }
 END: Final = {"verdict": "its name", "exit_code": "of ftrun", "why": "one sentence"}
 # In the order in which one meets them: when it is written, and the fields of its own.
@@ -50,20 +50,20 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "local_rank": "its number on this node",
             "code": "its exit code",
             "signal": "the signal that ended it",
-            "exception": "the last exception that one of its processes left, and where it was raised",
+            "exception": "the last exception of one of its processes, and where it was raised",
         },
     ),
     "link_fault": (
-        "a link is faulty, and the communication library's own retries come before any rung of recovery",
+        "a link is faulty; the communication library's own retries come first",
         {
             "device": "the device that reports it",
             "code": "its code",
             "limit": "for how long a rank may stand still meanwhile (`--link-timeout`)",
-            "library": "the library, and the variables that this follows from",
+            "library": "the library, and its variables",
         },
     ),
     "link_recovered": (
-        "all ranks have moved since, so that the library's retries have helped",
+        "all ranks have moved since",
         {"device": "the device that reports it", "code": "its code", "seconds": "since the fault"},
     ),
     "rank_leftovers": (
@@ -84,14 +84,14 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "rank_spawned": (
-        "the process of a rank was started in place of one that has ended, while the other ranks go on",
+        "a rank was started again, while the others go on",
         {"rank": "its number", "local_rank": "its number on this node", "pid": "of the new process"},
     ),
     "recovering": (
         "the ranks leave their round, or the attempt ends because they cannot recover (`tree`)",
         {
             "rung": "`retry`: each rank calls its function again; `rank`: some are replaced; `tree`: all are restarted",
-            "round": "the number of the round that is prepared",
+            "round": "the number of the next round",
             "ranks": "the numbers of the ranks that are replaced",
             "why": "the fault in a sentence; `tree`: why no other rung is left",
         },
@@ -118,7 +118,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {
             "rank": "its number",
             "step": "its step, if it reports steps",
-            "source": "the framework whose calls gave the heartbeat, if it was not the program itself",
+            "source": "the framework that gave the heartbeat, if it was not the program itself",
         },
     ),
     "progress": (
@@ -126,7 +126,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {
             "by": "`checkpoint`, `step`, `save` (it resumed from its newest file and saved a newer one) or "
             "`stable` (`--stable-after`)",
-            "step": "that of a checkpoint whose step was reported, otherwise the highest",
+            "step": "of the checkpoint, otherwise the highest",
             "checkpoint": "path of the newest",
             "seen": "with `--progress`: when the file was seen complete, as `mono`",
         },
@@ -141,11 +141,10 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "look": (
-        "a job that has stood still for a minute or longer was looked at, and waits for something else than at the "
-        "record before",
+        "a job that has stood still for a minute or longer waits for something else than at the record before",
         {
             "age": "for how long it has stood still",
-            "open": "true: something may still end the wait; false: nothing can, which another look has to confirm",
+            "open": "true: something may still end the wait; false: nothing can",
             "why": "what it waits for, a sentence",
         },
     ),
@@ -157,7 +156,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         | {
             "mechanism": "why the suspect stands still, a sentence; the headline of the report",
             "why": "the place in the code, if it is known",
-            "cpu": "cores that the suspect and its children used between the two looks",
+            "cpu": "cores that the suspect and its children used",
             "io": "bytes a second that they read and wrote",
             "report": "path of the report",
             "processes": "the number of processes in the tree",
@@ -170,21 +169,21 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "a device reports a fault",
         FAULT | {"follows": "the code of the memory error whose consequence it is"},
     ),
-    "healing": ("the tree is dead and a fault is being cured, or the platform permits no start", FAULT),
+    "healing": ("a fault is being cured, or the platform permits no start", FAULT),
     "removed": (
         "the command continues without a device",
         {"device": "the id of the device", "left": "the number of devices that are left"},
     ),
     "platform": (
-        "the platform wants the command to end, or to start again with other pods",
+        "the platform wants the command to end or to start again",
         {"what": "`end` or `restart`", "why": "the field of reset.json that says so"},
     ),
     "regaining": (
-        "a checkpoint restarts the command to use devices again that were taken out (`--scale-out checkpoint`)",
+        "a checkpoint restarts the command to use devices again (`--scale-out checkpoint`)",
         {"devices": "their ids", "why": "why now"},
     ),
     "returned": (
-        "a device that was taken out is well again, and the next start has it",
+        "the next start has a device again that was taken out",
         {
             "device": "the id of the device",
             "devices": "the number of devices of the command",
@@ -194,7 +193,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "stopping": (
         "the tree is being ended",
         {
-            "by": "`SIGTERM` or `SIGKILL`: by ftrun; `outside`: a signal from outside was forwarded",
+            "by": "`SIGTERM` or `SIGKILL`: ftrun; `outside`: a signal was forwarded",
             "grace": "seconds until SIGKILL",
             "signal": "its number, if from outside",
         },
@@ -209,7 +208,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "rank": "with `--nproc-per-node`: the rank whose end this is",
             "oom_kills": "the number of processes that the kernel killed for lack of memory",
             "stack": "of a Python process that an exception or a signal ended, the innermost call first",
-            "output": "the files into which its output goes, where they are not in the run dir, and their sizes then",
+            "output": "the files into which its output goes, outside the run dir, and their sizes",
         },
     ),
     "killed": ("SIGKILL was needed", {"processes": "the number of processes that it ended"}),
@@ -232,22 +231,21 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
     ),
     "resumed": (
         "verdicts are active again",
-        {"stood": "seconds of the pause in which no rank has moved, up to now; `null`: not known"},
+        {"stood": "seconds of the pause in which no rank has moved"},
     ),
     "frozen": (
-        "ftrun did not run for 10 s or more: it was suspended, perhaps with its whole container or machine; while "
-        "the command ran, that time is lost (`paused`)",
+        "ftrun did not run for 10 s or more; while the command ran, that time is lost (`paused`)",
         {"seconds": "for how long"},
     ),
     "standby": (
-        "unless `--standby off`, and with `--preload`: what has become of the processes that wait for the next start",
+        "what has become of the processes that wait for the next start",
         {
             "what": "`ready`: they wait; `cold`: the next start is cold; `failed`: one ended, and is replaced; `off`: "
             "there are none any more; `alone`: each rank has a standby that imports by itself; `start`: the outcome of "
             "a start; `saved`: the time that a warm start has saved",
             "why": "the reason of a cold start, or of the end of a standby",
             "ready": "how many wait",
-            "forked": "how many of these were forked from one process that had done the imports",
+            "forked": "how many of these were forked from one process",
             "of": "the number of processes of the command",
             "warm": "how many of these were standbys",
             "local_rank": "the rank whose standby it was",
@@ -266,17 +264,17 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "group": (
-        "a new order of the coordinator to the whole group; at rank 0 also what the coordinator has observed",
+        "an order of the coordinator to the group; at rank 0 also what it has observed",
         {
             "what": "`wait`; `run`: start the command of this epoch; `stop`: end the command; `end`: end the job; "
             "`unheard`: rank 0 is silent; `cut`: rank 0 was not reachable in time; `noted`: what rank 0 observed",
             "epoch": "the number of the start of the whole group",
             "why": "a sentence",
-            "world_size": "with `run`: how many ranks start on all members together, with `--nproc-per-node`",
-            "cause": "of the next start: hang, fault, failure, manual or peer; absent while that is open",
+            "world_size": "with `run`: how many ranks start on all members",
+            "cause": "of the next start: hang, fault, failure, manual or peer",
             "node": "the node of the first failure",
-            "member": "the member of the group that it was on",
-            "rank": "the rank that stopped first, if it is known",
+            "member": "its member",
+            "rank": "the rank that stopped first",
             "step": "its step",
             "verdict": "with `end`: its name",
             "exit_code": "with `end`: the exit code of all members",
@@ -290,13 +288,13 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "node": "its host",
             "why": "a sentence",
             "wait": "for how long it is waited for, in seconds; absent: it is not",
-            "then": "what follows if it does not come back: `go on` without it, `replace` it by a spare, or `end`",
+            "then": "what follows: `go on` without it, `replace` it by a spare, or `end`",
             "working": "with `go on`: how many members that are",
             "exit_code": "with `end`: the exit code of the job",
         },
     ),
     "waiting": (
-        "no command has run for five minutes, since something is waited for; once for each such wait",
+        "no command has run for five minutes; once for each wait",
         {"seconds": "for how long", "why": "what is waited for"},
     ),
     "problem": (
@@ -305,7 +303,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "what": "a sentence",
             "helper": "the helper that reported it",
             "annotations": "the file with a value that is not valid",
-            "traceback": "of ftrun itself, which failed and ends with 125",
+            "traceback": "of ftrun itself, which ends with 125",
         },
     ),
     "stalled": (
@@ -319,7 +317,7 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "straggler": (
-        "a rank has been slow against the others for a minute; nothing is ended for it. In a group rank 0 writes it",
+        "a rank has been slow against the others for a minute; in a group rank 0 writes it",
         {
             "rank": "its number in the job",
             "step_time": "seconds per step of this rank",
@@ -335,5 +333,5 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "a helper listens for clients: `--metrics`",
         {"helper": "its name", "address": "`HOST:PORT`, with the real port"},
     ),
-    "ended": ("the run is over; last records of helpers, and answers to requests, may follow", END),
+    "ended": ("the run is over", END),
 }

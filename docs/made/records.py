@@ -23,9 +23,14 @@ with its count, an end by a verdict) are on disk before anything is done about t
 - `event`: the name of the record
 - `attempt` (int): the attempt to which it belongs, 1 for the first
 
-A field is text unless its type is named. Times are in seconds. A field without a value is `null` or absent. Skip a
-line that is not a JSON object: a killed ftrun may leave an incomplete one. `ftctl events --json` prints the records.
+A field is text unless its type is named; `why` is a sentence. Times are in seconds. A field without a value is `null`
+or absent. Skip a line that is not a JSON object: a killed ftrun may leave an incomplete one.
 """
+# What the name of a field says already.
+PLAIN: Final = (
+    *("its number", "its step", "its code", "its name", "its host", "its process id", "its member", "its exit code"),
+    *("a sentence", "one sentence", "the reason", "for how long", "`--grace`", "of the report", "path of the report"),
+)
 
 
 def page() -> str:
@@ -36,11 +41,16 @@ def page() -> str:
         repeated: dict[str, list[str]] = {}
         for field, words in fields.items():
             item = f"`{field}`{_type(name, field)}"
-            if (record := described.setdefault((item, words), name)) == name:
+            if words in PLAIN:
+                repeated.setdefault("", []).append(item)
+            elif (record := described.setdefault((item, words), name)) == name:
                 lines.append(f"- {item}: {words}")
             else:
                 repeated.setdefault(record, []).append(item)
-        lines += [f"- {', '.join(items)}: as in [`{record}`](#{record})" for record, items in repeated.items()]
+        lines += [
+            f"- {', '.join(items)}" + (f": as in [`{record}`](#{record})" if record else "")
+            for record, items in repeated.items()
+        ]
         if fields:
             lines.append("")
     return "\n".join(lines).rstrip("\n") + "\n"

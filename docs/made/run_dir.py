@@ -48,37 +48,32 @@ STATE: Final = (
 
 def page() -> str:
     lines = ["# Files", "", "Generated from the code by `docs/reference.py`.", ""]
-    lines += ["## Run dir", "", *WHERE, "", *_table(FILES), ""]
-    lines += [
-        "A reader sees `state.json` complete or not at all; the last line of `events.jsonl` may be incomplete.",
-        "",
-    ]
+    lines += ["## Run dir", "", *WHERE, "", *_list(FILES), ""]
+    lines += []
     lines += [
         "## State dir",
         "",
         "`--state-dir`, else `--log-dir`: files that outlive the container. A helper writes them.",
         "",
     ]
-    lines += [*_table(STATE), "", "## Elsewhere", "", "| where | what |", "| --- | --- |", *ELSEWHERE]
+    lines += [*_list(STATE), "", "## Elsewhere", "", *ELSEWHERE]
     return "\n".join(lines) + "\n"
 
 
 WHERE: Final = (
-    "`--run-dir`; with `--log-dir DIR` the folder `DIR/<YYYYmmdd_HHMMSS>_restartable`; else a fresh one,",
-    "`ftrun-UID-PID-…`, in the temp folder. Its mode is 0700. One ftrun at a time works in it. It has only kilobytes",
-    "and is not removed. Each `[[phase]]` table has a run dir of its own, which `phases.json` beside them names.",
+    "`--run-dir`; with `--log-dir DIR` the folder `DIR/<YYYYmmdd_HHMMSS>_restartable`; else a fresh one in the temp",
+    "folder. One ftrun at a time works in it, and it is not removed. Each `[[phase]]` has a run dir of its own.",
     "",
-    "On a network disk it is a copy of a local folder, up to one second old. ftrun names the local folder in its first",
-    "line and, for the command, in `FTRUN_RUN_DIR`, so a dead disk stops nothing. `ftctl` accepts either. Files that",
-    "the command puts there are copied too, up to 64 MiB a file, but not copied back.",
+    "On a network disk it is a copy of a local folder, up to one second old, so that a dead disk stops nothing. ftrun",
+    "names the local folder in its first line and in `FTRUN_RUN_DIR`; `ftctl` accepts either.",
 )
 ELSEWHERE: Final = (
-    f"| `/dev/shm/ftrun-beats-…` | the beat folder, `FTRUN_BEAT_DIR`: {layout.FILE_BYTES // 1024} KiB in memory, for"
-    f" {layout.SLOTS} ranks; removed at the end. That of a killed ftrun is removed by the next ftrun of the same user"
-    " there, in whichever container, unless a process that the killed one left still gives heartbeats in it |",
-    "| `/dev/termination-log` | the verdict as one line of JSON, at most 4,096 bytes, where it exists |",
+    f"- `/dev/shm/ftrun-beats-…`: the beat folder, `FTRUN_BEAT_DIR`: {layout.FILE_BYTES // 1024} KiB in memory, for"
+    f" {layout.SLOTS} ranks; removed at the end. That of a killed ftrun is removed by the next one of the same user,"
+    " unless something still gives heartbeats in it",
+    "- `/dev/termination-log`: the verdict as one line of JSON, at most 4,096 bytes, where it exists",
 )
 
 
-def _table(files: tuple[File, ...]) -> list[str]:
-    return ["| file | what |", "| --- | --- |", *(f"| `{one.name}` | {one.words} |" for one in files)]
+def _list(files: tuple[File, ...]) -> list[str]:
+    return [f"- `{one.name}`: {one.words}" for one in files]

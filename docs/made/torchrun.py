@@ -6,18 +6,18 @@ ABOVE = """# Options of torchrun
 
 Generated from the code by `docs/reference.py`.
 
-`ftrun` understands the command line of torchrun, so that `ftrun` can take the place of `torchrun` in a working command:
-[ranks](../howto/ranks.md). Underscores in place of hyphens are accepted. If an option is not here, it is one of
-[ftrun](../reference.md), or an error.
+`ftrun` can take the place of `torchrun` in a working command: [ranks](../howto/ranks.md). Underscores in place of
+hyphens are accepted. An option that is not here is one of [ftrun](../reference.md), or an error.
 
-The variables `PET_<OPTION>`, such as `PET_NNODES`, count like the options where the command line is one of torchrun: it
-has one of these options, or its command is a Python file and `PET_NPROC_PER_NODE` is set. They do not affect
-`ftrun torchrun ...`.
+The variables `PET_<OPTION>`, such as `PET_NNODES`, count like the options where the command line has one of these, or
+its command is a Python file and `PET_NPROC_PER_NODE` is set. They do not affect `ftrun torchrun ...`.
 
-| option | what ftrun uses in its place |
-| --- | --- |
+What ftrun uses in the place of each:
+
 """
 
 
 def page() -> str:
-    return ABOVE + "".join(f"| `--{row.name}` | {row.meaning} |\n" for row in TABLE)
+    ignored = [row for row in TABLE if row.meaning.startswith("not needed") and "refused" not in row.meaning]
+    used = "".join(f"- `--{row.name}`: {row.meaning}\n" for row in TABLE if row not in ignored)
+    return ABOVE + used + f"\nAccepted, and not needed: {', '.join(f'`--{row.name}`' for row in ignored)}.\n"

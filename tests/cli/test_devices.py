@@ -226,26 +226,3 @@ def asleep(run: Run) -> None:
         return len(seen) >= 50 and len(set(seen[-50:])) == 1
 
     wait_for(still, "that it sleeps")
-
-
-def test_ten_restarts_leak_no_descriptor(runs: Runs) -> None:
-    faked(runs)
-    code = "import os, time\nif ft.attempt().start_cnt not in (2, 12): os._exit(1)\n"
-    code += "while not os.path.exists(f'go-{ft.attempt().start_cnt}'): time.sleep(0.02)\n"
-    code += "os._exit(ft.attempt().start_cnt == 2)"
-    options = ("--max-restarts", "off", "--idle-timeout", "1h", "--progress", "*.ckpt", "--backoff", "off")
-    run = runs.start(*AGAIN, *options, *python(code), program=SOON)
-    run.until("spawned", 2)
-    wait_for(lambda: set(helpers(run.pid)) == {"probe", "sampler", "checkpoint_watcher", "messenger"}, "the helpers")
-    before, running = descriptors(run), helpers(run.pid)
-    (runs.folder / "go-2").touch()
-    run.until("spawned", 12)
-    assert helpers(run.pid) == running
-    # PID 1 may have had a file open for a moment when they were counted; a leak would be one for each restart.
-    wait_for(lambda: descriptors(run) <= before, f"at most {before}")
-    (runs.folder / "go-12").touch()
-    assert run.wait() == 0, run.log()
-
-
-def descriptors(run: Run) -> int:
-    return len(os.listdir(f"/proc/{run.pid}/fd"))

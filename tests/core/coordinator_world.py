@@ -314,7 +314,9 @@ class Side:
         assert zero is not None
         world = zero.world
         own = Starter(zero.life, f"node-{zero.boot}", zero.boot, rank=zero.rank)
-        self.coordinator = new_coordinator(world.now, world.shape, world.wait, world.drain, silence=SILENCE, own=own)
+        self.coordinator = new_coordinator(
+            *(world.now, world.shape, world.wait, world.drain), silence=SILENCE, own=own, unproved=world.unproved
+        )
         world.wake(self)
 
     @property
@@ -338,6 +340,8 @@ class Side:
 
 
 class World:
+    unproved = False  # what a new coordinator knows of the folder
+
     """`heal()` ends all that is bad about the network; nothing else happens from then on either."""
 
     def __init__(

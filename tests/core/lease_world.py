@@ -9,7 +9,7 @@ from typing import Final
 from core.coordinator_world import BEAT, SILENCE, Body, Side, World
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place, Watch, Witness
-from ftrun.core.group.membership import Effects, Event, LeaseForeign, LeaseTaken, Shape
+from ftrun.core.group.membership import Effects, Event, FolderProved, LeaseForeign, LeaseTaken, Shape
 from ftrun.core.group.messages import Report
 
 RESUMED: Final = 8.0  # s that PID 1 has after it was suspended (pid1/clients/messenger.py)
@@ -22,6 +22,8 @@ class Hand:
     def __init__(self, world: "LeaseWorld", body: Body) -> None:
         self.world, self.body = world, body
         self.watch, self.born = Watch(None, world.now), world.now
+        self.folder, self.times = ({}, {}) if body.rank in world.unmounted else (world.folder, world.times)
+        self.shared = False  # that folder, as is known
         self.stalled = 0.0  # until then nothing that it asks of the folder is done
         self.stale = 0.0  # s by which what it reads is old
         self.frozen = self.thawed = -FOREVER  # until then it is suspended; since then it runs again
@@ -68,14 +70,19 @@ class Hand:
             return
         if self.thawed < self.frozen:
             self.thawed, self.watch = world.now, lease.resumed(self.watch, world.now)
-        if world.now >= self.stalled and (found := world.read(self.stale)) is not None:
+        if world.now >= self.stalled and (found := self.read()) is not None:
             self.see(found)
         if body.leads:
             self.lead()
         elif not self.asking and world.now >= self.takes_at:
             self.ask()
 
+    def read(self) -> Place | None:
+        seen = [number for number, at in self.times.items() if at <= self.world.now - self.stale]
+        return self.folder[max(seen)] if seen else None
+
     def see(self, place: Place) -> None:
+        self.shared = self.shared or lease.proves_sharing(place)
         before, self.watch = self.place, lease.seen(self.watch, place, self.world.now)
         if self.place is before or self.place is None:
             return
@@ -111,6 +118,8 @@ class Hand:
 
     def lead(self) -> None:
         world, body, side = self.world, self.body, self.body.side
+        if self.shared and side.coordinator is not None and side.coordinator.unproved:
+            world.tell(side, FolderProved(world.now))
         if self.holds or self.ended:
             if not self.ended and world.now >= self.stops:
                 self.ended = True
@@ -137,6 +146,7 @@ class Hand:
         epoch, places = (body.epoch, body.places) if group is None else (group.epoch, group.order.places)
         before = self.place
         witnesses = self.proved if body.leads else set()
+        self.shared = self.shared or bool(witnesses)
         inherits = group is None or not group.all_new
         if lease.is_binding(before) and before is not None and inherits and (before.life != body.life or self.fresh):
             witnesses = witnesses | {*before.witnesses} - {self.me}
@@ -153,8 +163,8 @@ class Hand:
                 # It is on its way in the kernel, and may be done at any time.
                 world.later(max(self.stalled, self.frozen) - world.now, done)
                 return
-            found = world.folder.setdefault(new.number, new)
-            world.times.setdefault(new.number, world.now)
+            found = self.folder.setdefault(new.number, new)
+            self.times.setdefault(new.number, world.now)
             if found is not new:
                 self.asking = False
                 self.see(found)
@@ -178,7 +188,7 @@ class Hand:
         if world.now >= self.stops:
             return  # the answer came too late
         if body.leads and body.side.coordinator is not None:
-            if not mine or body.side.coordinator.lease_state != "held":
+            if self.shared and (not mine or body.side.coordinator.lease_state != "held"):
                 world.tell(body.side, LeaseTaken(world.now, before))
             self.ended = False
             return
@@ -194,6 +204,8 @@ class Hand:
 
 class LeaseWorld(World):
     def __init__(self, seed: int, size: int, bad: float, shape: Shape | None) -> None:
+        self.unproved = shape is not None and not shape.is_fixed
+        self.unmounted: set[int] = set()  # members whose next containers see an empty folder of their own
         self.folder: dict[int, Place] = {}
         self.times: dict[int, float] = {}
         self.hands: dict[str, Hand] = {}
@@ -201,10 +213,6 @@ class LeaseWorld(World):
         super().__init__(seed, size, bad=bad, shape=shape)
         self.length, self.patience = lease.length(SILENCE, self.drain), SILENCE + self.wait
         self.nowhere = Side(None)
-
-    def read(self, stale: float) -> Place | None:
-        seen = [number for number, at in self.times.items() if at <= self.now - stale]
-        return self.folder[max(seen)] if seen else None
 
     def born(self, rank: int) -> Body:
         body = super().born(rank)
@@ -254,7 +262,7 @@ class LeaseWorld(World):
         if hand.place is not None and leader.place is not None and hand.place.life == leader.place.life:
             leader.lost[me] = hand.watch.since if hand.place.life != side.zero_life else self.now
         group = side.coordinator
-        if group is None or leader.holds or hand.place is None or not lease.is_binding(hand.place):
+        if group is None or (leader.holds and leader.shared) or hand.place is None or not lease.is_binding(hand.place):
             return
         if hand.place.life != side.zero_life and group.lease_state == "none":
             self.tell(side, LeaseForeign(self.now, hand.place.rank))

@@ -244,6 +244,11 @@ def a_lease_is_taken_over_without_waiting(right: Wrong, watch: Any, me: Any, len
     return right(watch, me, 0.0, *rest)
 
 
+@planted("group.fences.may_begin", LEASE)
+def a_new_member_0_begins_alone_in_an_empty_mount_point(right: Wrong, group: Any) -> Any:
+    return True
+
+
 @planted("group.takeover.take_lease", LEASE)
 def a_lost_coordinator_is_waited_for_like_any_member(right: Wrong, group: Any, event: Any) -> Any:
     return right(group, event._replace(before=None))

@@ -121,6 +121,21 @@ def test_without_a_folder_nobody_takes_over() -> None:
     assert {body.epoch for body in world.current()[1:]} == {1}
 
 
+def test_a_new_member_0_whose_folder_is_not_mounted_starts_nothing_beside_the_others() -> None:
+    world = LeaseWorld(1, 2, 0.0, Shape(2, 1))
+    world.run(60.0)
+    zero, one = world.current()
+    zero.die()
+    zero.side.end()
+    world.run(60.0 + 3 * world.length)
+    assert (one.state, one.epoch, one.leads) == ("running", 2, True)
+    world.unmounted.add(0)
+    new = world.born(0)
+    world.run(world.now + 600.0)
+    assert (one.state, one.epoch) == ("running", 2)
+    assert (new.ran, new.state) == (0, "left")
+
+
 def _blind(world: LeaseWorld, body: Body) -> Body:
     world.hands[body.life].stalled = math.inf
     return body

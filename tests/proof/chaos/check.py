@@ -169,7 +169,8 @@ def _resumed(outcome: Outcome) -> Iterator[str]:
         if "resumed" not in record:
             continue
         known = [r for r in kept if r["attempt"] < record["start"] and r["by"] == "checkpoint" and r["checkpoint"]]
-        steps = [int(str(r["checkpoint"]).rpartition("/")[2].partition(".")[0]) for r in known]
+        names = [str(r["checkpoint"]).rpartition("/")[2].partition(".")[0] for r in known]
+        steps = [int(name) for name in names if name.isdigit()]  # that file is as new as the one before it
         if steps and record["resumed"] < steps[-1]:
             yield f"start {record['start']} resumed at {record['resumed']}, on record is checkpoint {steps[-1]}"
 
@@ -236,7 +237,7 @@ def _passed_on(outcome: Outcome, one: Injected, after: Sequence[Record]) -> Iter
 
 def _stuck(outcome: Outcome, one: Injected) -> bool:
     """A training that stands does not take what comes."""
-    return any(r.get("does") == "stops" for r in outcome.attempts if r["start"] == one.attempt) or bool(
+    return any(r.get("does") in ("stops", "never ends") for r in outcome.attempts if r["start"] == one.attempt) or bool(
         injected(outcome, "disk unresponsive")
     )
 
@@ -274,7 +275,7 @@ def _before(outcome: Outcome, run: int, record: Record, *kinds: str) -> list[Inj
 
 def _stood(outcome: Outcome, run: int, record: Record, of: Run) -> bool:
     does = [r["does"] for r in outcome.attempts if r["start"] == record["attempt"] and "does" in r]
-    if set(does) & {"sleeps", "stops"} or of.late > LATE:
+    if set(does) & {"sleeps", "stops", "never ends"} or of.late > LATE:
         return True
     return bool(_before(outcome, run, record, "command stopped", "disk unresponsive", *STARVING))
 

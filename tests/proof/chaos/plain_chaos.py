@@ -41,6 +41,8 @@ def tally(results: Sequence[Result]) -> tuple[Counter[str], Counter[str], Counte
             continue
         kinds = Counter(s.fault.kind for s in result.outcome.injected)
         kinds.update(f"training {r['does']}" for r in result.outcome.attempts if "does" in r)
+        kinds.update(f"beside: {kind}" for kind in result.job.training.beside)
+        kinds.update(["checkpoint rewritten in place"] * result.job.training.rewrites)
         kinds["start with a changed uptime"] += (len(result.outcome.runs) - 1) * (result.job.place == "other uptime")
         injected += kinds
         lost += kinds if result.wrong else Counter()

@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from proof.chaos.companions import COMPANIONS
+
 Mode = Literal["pid1", "subreaper"]
 Record = dict[str, Any]
 
@@ -24,7 +26,8 @@ class Fault(NamedTuple):
 
 class Training(NamedTuple):
     """`failures`: its own failures, as (start, kind, steps after the one it resumed at).  `term`: its reaction to
-    SIGTERM.  `reports`: it reports its checkpoints by the hooks; else ftrun watches the files."""
+    SIGTERM.  `reports`: it reports its checkpoints by the hooks; else ftrun watches the files.  `beside`: of
+    `companions.COMPANIONS`.  `rewrites`: it also saves into one and the same file, in place."""
 
     steps: int
     pace: float
@@ -34,6 +37,8 @@ class Training(NamedTuple):
     reports: bool
     children: tuple[str, ...]
     failures: tuple[tuple[int, str, int], ...]
+    beside: tuple[str, ...] = ()
+    rewrites: bool = False
 
 
 class Job(NamedTuple):
@@ -102,7 +107,7 @@ class Outcome(NamedTuple):
 
 
 CHILDREN = ("plain", "daemon", "session", "stopped", "ignore_term")
-FAILURES = ("sleeps", "stops", "raises", "exits", "segfaults", "fails")
+FAILURES = ("sleeps", "stops", "never ends", "raises", "exits", "segfaults", "fails")
 MOMENTS = ("", "", "started", "spawned", "first_beat", "progress", "suspect", "stopping", "exited", "restart", "killed")
 HELPERS = ("messenger", "checkpoint_watcher", "sampler", "evidence", "output", "state_store", "metrics", "probe")
 KILLING = ("KILL", "SEGV", "TERM", "ABRT")
@@ -126,11 +131,12 @@ FTRUN_KILLED = _one("ftrun killed")
 ANYWHERE: Sequence[tuple[int, Maker]] = (
     (5, _one("command killed", *KILLING)),
     (3, _one("command stopped")),
-    (3, _one("child signalled", "KILL", "STOP", "TERM")),
+    (3, _one("child signalled", "KILL", "STOP", "TERM", "USR1", "SEGV")),
     (5, FTRUN_KILLED),
     (6, _one("helper killed", *HELPERS)),
     (4, _one("helper stopped", *HELPERS, longest=3.0)),
     (3, _one("container stopped", "signals", "freezer", longest=2.5)),
+    (1, _one("container stopped", "signals", "freezer", longest=14.0)),  # so long that it is recorded
     (2, _one("termination signal", *ENDING)),
     (3, _one("signal forwarded", *PASSED)),
     (2, _one("operator request", "restart", "restart", "resume", "stop")),
@@ -181,6 +187,8 @@ def _training(chance: random.Random, place: str) -> Training:
         reports=chance.random() < 0.6,
         children=tuple(chance.sample(CHILDREN, chance.randint(0, 3))),
         failures=failures,
+        beside=tuple(chance.sample(sorted(COMPANIONS), chance.randint(0, 2))),
+        rewrites=chance.random() < 0.2,
     )
 
 

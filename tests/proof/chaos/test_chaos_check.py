@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from proof.chaos.check import check
+from proof.chaos.companions import COMPANIONS
 from proof.chaos.plan import Fault, Injected, Job, Outcome, Run, Training, job
 
 OPTIONS = {"restart-on": "hang,failure", "max-restarts": "1", "hang-timeout": "2s", "grace": "1s", "probe": "off"}
@@ -144,3 +145,4 @@ def test_a_job_is_made_of_seed_and_index_alone() -> None:
     assert len(set(made)) == 200
     assert job(8, 0) != made[0]
     assert {one.mode for one in made} == {"pid1", "subreaper"}
+    assert {kind for one in made for kind in one.training.beside} == set(COMPANIONS)

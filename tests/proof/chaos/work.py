@@ -8,13 +8,16 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "hooks"))
 
 import ftrun_hooks as ft
+from proof.chaos.companions import COMPANIONS
 
 FOLDER, PLAN = Path(sys.argv[1]), json.loads(sys.argv[2])
 START = int(os.environ["MA_PROC_START_CNT"])
@@ -31,6 +34,8 @@ def save(step: int) -> None:
     new = path.with_suffix(".new")
     new.write_text(json.dumps({"step": step}))
     os.replace(new, path)
+    if PLAN["rewrites"]:
+        (FOLDER / "checkpoints" / "latest.json").write_text(json.dumps({"step": step}))
     write_down(saved=step, path=str(path))
     if PLAN["reports"]:
         ft.checkpoint(step, path)
@@ -39,6 +44,8 @@ def save(step: int) -> None:
 def resume() -> int:
     """At what ftrun says; what is on disk and was never reported does not count."""
     description = os.environ.get("FTRUN_LAST_CHECKPOINT")
+    if description and Path(description).name == "latest.json":  # it may be torn
+        description = str(max(Path(description).parent.glob("0*.json")))
     return int(json.loads(Path(description).read_text())["step"]) if description else 0
 
 
@@ -77,6 +84,9 @@ def fail(kind: str) -> None:
     if kind == "fails":
         ft.fail("as planned", recoverable=False)
         os._exit(4)
+    if kind == "never ends":
+        threading.Thread(target=stay).start()
+        sys.exit(0)
     os._exit(7)
 
 
@@ -95,6 +105,8 @@ def main() -> int:
     write_down(pid=os.getpid(), resumed=begun, checkpoint=os.environ.get("FTRUN_LAST_CHECKPOINT"))
     for kind in PLAN["children"]:
         child(kind)
+    for kind in PLAN["beside"]:
+        COMPANIONS[kind](FOLDER)
     kind, after = next(((kind, after) for start, kind, after in PLAN["failures"] if start == START), ("", 0))
     for step in range(begun + 1, PLAN["steps"] + 1):
         time.sleep(PLAN["pace"])

@@ -70,6 +70,7 @@ class World:
         for name in ("run", "checkpoints", "logs", "state", "below"):
             (folder / name).mkdir()
         (folder / "clock").write_bytes(bytes(8))
+        (folder / "input").write_text("a line of the input\n" * 100)
         if job.place == "moving clock":
             library = ["cc", "-shared", "-fPIC", "-O1", "-o", str(folder / "clock.so"), str(CLOCK)]
             subprocess.run(library, check=True, stdin=subprocess.DEVNULL)
@@ -140,11 +141,11 @@ class World:
         for name, text in self.job.options:
             words += [f"--{name}={text.format(self.folder, folder=self.folder)}" if text else f"--{name}"]
         words += ["--", *self.command()]
-        with (self.folder / f"output-{number}").open("wb") as output:
+        with (self.folder / f"output-{number}").open("wb") as output, (self.folder / "input").open("rb") as given:
             process = subprocess.Popen(
                 words,
                 env=self.environment(),
-                stdin=subprocess.DEVNULL,
+                stdin=given,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,

@@ -464,7 +464,7 @@ def _was_reading(thrown: ExceptionRecord) -> bool:
 # The prefix that torchrun and torch put before each line of a rank.
 PREFIX: Final = re.compile(r"((?:\[(?!rank)[A-Za-z_]\w*?\d+\]:)?(?:\[rank\d+\]: ?)?)(.*)", re.DOTALL)
 COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
-FRAME: Final = re.compile(r'  File "(.*)", line (\d+), in (.*)')
+FRAME: Final = re.compile(r'  File "(.*)", line (\d+),? in (.*)')  # faulthandler writes no comma
 LIBRARY: Final = re.compile(r"^<|-packages/|/lib/python3")
 KEPT_FRAMES: Final = 16
 LAST: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")

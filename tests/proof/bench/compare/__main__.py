@@ -15,10 +15,8 @@ from support.measured import Measured, save
 FIGURES = {
     "10-first-instruction": "first_instruction",
     "15-started-ranks": "started_ranks",
-    "20-footprint": "footprint",
     "30-heartbeat": "heartbeat",
     "40-hang": "hang",
-    "50-again": "again",
     "55-warm-starts": "warm_starts",
     "57-recovered-ranks": "recovered_ranks",
     "60-survivors": "survivors",

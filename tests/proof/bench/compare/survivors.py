@@ -5,16 +5,22 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from proof.bench.compare import again
-from proof.bench.compare.hang import Watch
+from proof.bench.compare.hang import NVIDIA, Watch
 from proof.bench.compare.kit import Contained, contained, made_by
-from proof.bench.compare.peers import DUMB_INIT, FT_LAUNCHER, TINI, TORCHRUN
+from proof.bench.compare.peers import CIRCUSD, DUMB_INIT, FT_LAUNCHER, OURS, SUPERVISORD, TINI, TORCHRUN
 from proof.bench.compare.trainee_family import KINDS
 from proof.bench.compare.trainees import apart
 from support.measured import Measured
 from support.runs import wait_for
 
 NAME = "60-survivors"
+WAYS = (
+    Watch(OURS, "", ("--restart-on=failure", "--max-restarts=off")),
+    Watch(CIRCUSD, "", ()),
+    Watch(SUPERVISORD, "autorestart=true", ("autorestart=true",)),
+    Watch(TORCHRUN, "--max-restarts", ("--max-restarts=9",)),
+    Watch(FT_LAUNCHER, "--max-restarts", NVIDIA),
+)
 FAMILY = (sys.executable, str(Path(__file__).with_name("trainee_family.py")))
 
 
@@ -38,8 +44,8 @@ def survivors(run: Contained) -> list[str]:
 
 def measure(short: bool) -> Measured:
     rows = []
-    for way in again.WAYS:
-        if way.peer is not again.LOOP and way.peer.installed and "--backoff=10ms" not in way.options:
+    for way in WAYS:
+        if way.peer.installed:
             for ranks in (1, 2) if way.peer in (TORCHRUN, FT_LAUNCHER) else (1,):
                 runs = [set(living(way, ranks)) for _ in range(1 if short else 3)]
                 rows.append((way.peer.titled + ", of two ranks the other one fails" * (ranks == 2), *_cells(runs)))
