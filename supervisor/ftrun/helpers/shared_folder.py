@@ -96,8 +96,10 @@ class Folder:
 
     def write(self, name: str, content: bytes) -> None:
         """Replace the file atomically; the new content is on disk when this returns."""
-        # With the lock the name is used by one process, and reused, so that a kill leaves at most one file behind.
-        fresh = f"{name}.new" if self._has_lock else f"{name}.new-{os.urandom(6).hex()}"
+        # With the lock the name is used by one process of a machine, and reused, so that a kill leaves at most one file
+        # behind.  Some disks keep locks on each machine alone (NFS with `nolock`, FUSE), hence the machine's name.
+        who = os.uname().nodename if self._has_lock else os.urandom(6).hex()
+        fresh = f"{name}.{who}.new"
         safe_files.replace(f"{self.path}/{name}", content, 0o644, fresh=f"{self.path}/{fresh}")
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

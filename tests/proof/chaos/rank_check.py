@@ -7,7 +7,7 @@ from itertools import pairwise
 from proof.chaos.rank_numbers import final_values
 from proof.chaos.rank_plan import SHM_FULL, RankOutcome, Record
 
-OWN = re.compile(r"/supervisor/ftrun/(?!workload/together)")  # a file of ftrun in a traceback
+OWN = re.compile(r"/supervisor/ftrun/(?!workload/ranks)")  # a file of ftrun in a traceback
 STARTS = ("started", "restart")
 LADDER = ("retry", "rank", "tree")
 HARMLESS = ("helper killed", "standby killed", SHM_FULL)
