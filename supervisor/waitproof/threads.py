@@ -23,6 +23,7 @@ PAUSE: Final = 0.005  # s apart
 SPARE: Final = 0.3  # s of one observation for reading again threads of which that is not known
 POLLED: Final = 1024  # descriptors of one call that are read
 INTERPRETER: Final = 0.1  # s: a wait for the interpreter's own lock has a timeout of 5 ms
+FIELDS: Final = 20  # of a `stat` file that are used
 DIGITS: Final = 20  # of a number of the kernel, at most
 _CALLS: Final = calls.table(os.uname().machine)
 _FUTEX: Final = next((str(number) for number, call in _CALLS.items() if call.kind == "futex"), "")
@@ -147,7 +148,7 @@ def _scheduled(task: str) -> tuple[float, int]:
 def _state(task: str, tid: int) -> WaitingThread:
     """What its `stat` and `schedstat` say (proc_pid_stat(5))."""
     name, fields = procfs.fields(f"{task}/stat")
-    if not fields:
+    if len(fields) < FIELDS:
         return WaitingThread(tid, None)
     cpu, runs = _scheduled(task)
     known = runs or _switches(task)

@@ -566,7 +566,8 @@ class Auditor(Adversary):
         now = event.now
         if self.since is not None:
             suspended = 0.0
-            if isinstance(event, ev.WokeLate) and before.paused is None and _column(before) == "attempt":
+            runs = _column(before) == "attempt" and not isinstance(before.phase, Launching)
+            if isinstance(event, ev.WokeLate) and before.paused is None and runs:
                 suspended = now - max(event.since, self.since)
             self.book["paused"] += (suspended := suspended if suspended >= NOTED else 0.0)
             self.book[_column(before)] += now - self.since - suspended

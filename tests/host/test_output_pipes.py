@@ -169,7 +169,7 @@ def test_the_log_separates_attempts(start: Start, tmp_path: Path) -> None:
         (tmp_path / "cwd").mkdir()
         run = start(*python(code), attempts=3, stdout=err, stderr=err, cwd=tmp_path / "cwd")
     assert run.wait() == 1
-    assert [line["lines"] for line in run.named("tail")] == [["failed 0"], ["failed 1"], ["failed 2"]]
+    assert [line["lines"] for line in run.named("last_lines")] == [["failed 0"], ["failed 1"], ["failed 2"]]
     assert (tmp_path / "err").read_text() == "failed 0\nfailed 1\nfailed 2\n"
     assert run.log == b"failed 0\n--- attempt 2 ---\nfailed 1\n--- attempt 3 ---\nfailed 2\n"
 
@@ -180,7 +180,7 @@ def test_output_of_a_command_that_ends_before_the_helper_runs_is_kept(start: Sta
     os.close(target)
     assert until_end(end) == b"usage: it\n"
     assert run.wait() == 2
-    assert run.named("tail")[0]["lines"] == ["usage: it"]
+    assert run.named("last_lines")[0]["lines"] == ["usage: it"]
 
 
 # --- the streams ------------------------------------------------------------------------------------------------------

@@ -40,13 +40,17 @@ def output(submit: Submit, folder: Path, line: str) -> list[str]:
 def test_each_task_of_a_step_is_a_member_and_the_script_is_none(submit: Submit, tmp_path: Path) -> None:
     prints = python(PRINTS_MEMBERSHIP)
     assert output(submit, tmp_path, prints) == [
-        "Membership(source=\"Slurm's batch script\", size=1, rank=None, host=None, job='')"
+        "PlatformMembership(source=\"Slurm's batch script\", size=1, rank=None, host=None, job='')"
     ]
     found = output(submit, tmp_path, f"srun --overcommit {prints}")
     job = found[0].rpartition("job='")[2].partition(".")[0]
-    assert found == [f"Membership(source='Slurm', size=4, rank={rank}, host='n1', job='{job}.0')" for rank in range(4)]
+    assert found == [
+        f"PlatformMembership(source='Slurm', size=4, rank={rank}, host='n1', job='{job}.0')" for rank in range(4)
+    ]
     found = output(submit, tmp_path, f"srun --overcommit --nodes=1 --ntasks=1 --nodelist=n2 {prints}")
-    assert [line.partition(", job")[0] for line in found] == ["Membership(source='Slurm', size=1, rank=0, host='n2'"]
+    assert [line.partition(", job")[0] for line in found] == [
+        "PlatformMembership(source='Slurm', size=1, rank=0, host='n2'"
+    ]
 
 
 def test_the_script_for_users_makes_a_group_if_there_is_a_secret(submit: Submit, tmp_path: Path) -> None:
