@@ -12,7 +12,7 @@ import pytest
 from support.device.nvml import BUSY, IDLE, SPINNING, FakeNvml
 from support.device.ras import At, Ras, in_json
 from support.evidence_job import needs_spy
-from support.runs import Run, Runs, python
+from support.runs import Run, Runs, python, wait_for
 
 pytestmark = [pytest.mark.slow, needs_spy, pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")]
 
@@ -77,7 +77,9 @@ def test_a_hang_of_eight_ranks_is_found_within_ninety_seconds(runs: Runs) -> Non
     with Ras("") as nccl:
         runs.environment |= nccl.variable
         run = start(runs, WAITS, SPINNING)
-        pids = [int((runs.folder / f"pid-{number}").read_text()) for number in range(RANKS)]
+        files = [runs.folder / f"pid-{number}" for number in range(RANKS)]
+        wait_for(lambda: all(file.exists() and file.read_text() for file in files), "the start of all ranks")
+        pids = [int(file.read_text()) for file in files]
         nccl.answers = [in_json([At(pid, 99 if number == LAST else 100) for number, pid in enumerate(pids)])]
         assert run.wait(300) == 0, run.log()
     (hang,) = run.named("hang")
