@@ -30,6 +30,16 @@ def fields(effects: list[do.Effect], event: str) -> list[dict[str, Any]]:
     return [dict(e.fields) for e in effects if isinstance(e, do.Persist) and e.event == event]
 
 
+def test_a_checkpoint_that_is_found_after_a_later_one_is_not_resumed_from() -> None:
+    """The watcher of checkpoints was started again, and found them by listing."""
+    for files in (("/c/step-45", "/c/step-36"), ("/c/last.pt", "/c/before.pt")):
+        saved = [ev.CheckpointSaved(20.0 + n, file, 20.0 + n, False, 19.0 - n, n > 0) for n, file in enumerate(files)]
+        job, _ = run(MINUTE, *saved)
+        assert job.ledger.last_checkpoint == files[0]
+    job, _ = run(MINUTE, ev.CheckpointSaved(20.0, "/c/step-45", 20.0), ev.CheckpointSaved(21.0, "/c/step-36", 21.0))
+    assert job.ledger.last_checkpoint == "/c/step-36", "a job that starts from scratch each time"
+
+
 def test_a_deadline_of_an_earlier_phase_does_not_kill() -> None:
     """The loop appends Ticked behind what came in the same wake-up: a SIGTERM, then the tick of the suspicion."""
     job, effects = run(

@@ -81,6 +81,7 @@ class Listing:
                 self.folders.round()
         self.now = until
         saved = [os.path.basename(match.path) for match in self.matches.saved]
+        self.older = [match.older for match in self.matches.saved]
         self.matches.saved.clear()
         return saved
 
@@ -123,6 +124,16 @@ def test_of_several_new_files_the_last_one_that_was_written_comes_last(listing: 
         then = time.time_ns() - age * 10_000_000
         os.utime(put(tmp_path / name), ns=(then, then))
     assert listing.go_on(5) == written
+
+
+def test_one_that_is_found_after_a_later_one_is_known_to_be_older(listing: Listing, tmp_path: Path) -> None:
+    listing.start(f"{tmp_path}/*.pt")
+    now = time.time_ns()
+    for name, age, older in (("2.pt", 100, False), ("1.pt", 200, True), ("3.pt", 0, False)):
+        then = now - age * 10**9
+        os.utime(put(tmp_path / name), ns=(then, then))
+        assert listing.go_on(5) == [name]
+        assert listing.older == [older]
 
 
 def test_listing_takes_at_most_a_twentieth_of_the_time(listing: Listing, tmp_path: Path) -> None:

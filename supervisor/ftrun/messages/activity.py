@@ -42,12 +42,14 @@ SINCE: Final = "--since="  # the first argument of the helper: what was written 
 
 class Saved(NamedTuple):
     """A checkpoint was complete at `mono`, of time.monotonic().  `renamed`: it was renamed into place, rather than
-    closed by its writer, which may have died.  `written`: when it was last written to, where that is known."""
+    closed by its writer, which may have died.  `written`: when it was last written to, where that is known.  `older`:
+    a checkpoint that was written later was reported before."""
 
     path: str
     mono: float
     renamed: bool
     written: float | None = None
+    older: bool = False
 
 
 class GetRest(NamedTuple):

@@ -60,13 +60,15 @@ class BeatsRead(NamedTuple):
 
 class CheckpointSaved(NamedTuple):
     """A checkpoint file was completed at the time `at`: it was renamed into place, or written there, closed, and not
-    changed since.  `written`: when it was last written to, where that is known."""
+    changed since.  `written`: when it was last written to, where that is known.  `older`: a checkpoint that was written
+    later was reported before."""
 
     now: float
     path: str
     at: float
     renamed: bool = True
     written: float | None = None
+    older: bool = False
 
 
 class TreeSampled(NamedTuple):

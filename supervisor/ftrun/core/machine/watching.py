@@ -181,7 +181,8 @@ def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, polic
         return job, ()
     step = step_of(event.path)
     if step is not None and not is_beyond(step, job.ledger.best_checkpoint):  # a job that starts from scratch each time
-        job = job._replace(ledger=job.ledger._replace(last_checkpoint=event.path))
+        if not event.older:
+            job = job._replace(ledger=job.ledger._replace(last_checkpoint=event.path))
         if attempt is None or event.at < attempt.spawned_at or not (policy.membership.elastic or policy.scale_out):
             return job, ()
         assert not isinstance(phase, Pending | Healing | Done)
@@ -189,7 +190,8 @@ def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, polic
         return regain_if_due(job, event.now, policy, ())
     ledger, want = job.ledger._replace(hang=0, fault=0, failure=0, reached=True), job.want
     best = ledger.best_checkpoint if step is None else step
-    ledger = ledger._replace(last_checkpoint=event.path, best_checkpoint=best)
+    last = ledger.last_checkpoint if step is None and event.older else event.path
+    ledger = ledger._replace(last_checkpoint=last, best_checkpoint=best)
     if attempt is not None and event.at < attempt.spawned_at and ledger.reason in CAUSES:
         ledger = ledger.counted(ledger.reason)
     if isinstance(want, Restart) and want.reason in CAUSES:

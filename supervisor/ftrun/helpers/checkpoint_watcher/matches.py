@@ -101,12 +101,13 @@ def postponed(wait: Wait, now: float) -> Wait:
 
 class SavedMatch(NamedTuple):
     """A match that counts.  `mono`: the monotonic time when it was found complete; `written`: when it was last written,
-    None if that is unknown."""
+    None if that is unknown.  `older`: a match that was written later counted before, since a listing found this one."""
 
     path: str
     mono: float
     renamed: bool
     written: float | None
+    older: bool
 
 
 class Matches:
@@ -116,6 +117,7 @@ class Matches:
         self._globs = globs
         self._waits: dict[tuple[WatchedFolder, str], Wait] = {}
         self._reported: dict[str, FileLook] = {}
+        self._last_written = float("-inf")  # of those that count
         self.saved: list[SavedMatch] = []
 
     def due(self) -> float | None:
@@ -225,7 +227,10 @@ class Matches:
         now, written = time.monotonic(), None
         if folder.local and look.newest:  # otherwise the time is that of another machine
             written = now - (time.time_ns() - look.newest) / 1e9
-        self.saved.append(SavedMatch(path, now, renamed, written))
+        older = not renamed and written is not None and written < self._last_written
+        if written is not None:
+            self._last_written = max(self._last_written, written)
+        self.saved.append(SavedMatch(path, now, renamed, written, older))
 
 
 def fits(step: GlobStep, look: FileLook) -> bool:

@@ -76,8 +76,8 @@ class CheckpointWatcherClient(Client[messages.WatcherEvent]):
         if isinstance(message, messages.Saved | Ready):  # all before that is known, if it is started again
             self.context.helpers.pass_next(self.name, *self._arguments(now))
         match message:
-            case messages.Saved(path, mono, renamed, written):
-                return [ev.CheckpointSaved(now, path, mono, renamed, written)]
+            case messages.Saved(path, mono, renamed, written, older):
+                return [ev.CheckpointSaved(now, path, mono, renamed, written, older)]
             case messages.AllSent():
                 self.rest_requested = False
         return []
