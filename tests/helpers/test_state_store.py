@@ -331,11 +331,12 @@ def test_a_pipe_a_link_or_a_folder_in_its_place_is_set_aside_and_never_followed(
 
 def test_a_link_or_a_pipe_where_it_writes_first_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("precious")
-    (tmp_path / "history.json.new").symlink_to(tmp_path / "target")
+    fresh = tmp_path / f"history.json.{os.uname().nodename}.new"
+    fresh.symlink_to(tmp_path / "target")
     state_store, _ = start(tmp_path)
     with state_store:
         keep(state_store, fault(1))
-        os.mkfifo(tmp_path / "history.json.new")
+        os.mkfifo(fresh)
         keep(state_store, fault(2))
     assert (tmp_path / "target").read_text() == "precious"
     assert codes(kept(tmp_path)) == ["C1", "C2"]
