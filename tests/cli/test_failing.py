@@ -217,7 +217,7 @@ def rank(number, failed):
     os.environ['RANK'] = str(number)
     if number == 1:
         time.sleep(0.2); failed.set(); assert False, 'odd'
-    failed.wait(); time.sleep(1); raise ConnectionResetError('by peer')
+    failed.wait(); time.sleep(1); raise ConnectionResetError('by peer')  # the consequence comes a second later
 if __name__ == '__main__':
     fork = mp.get_context('fork'); failed = fork.Event()
     ranks = [fork.Process(target=rank, args=(n, failed)) for n in range(2)]

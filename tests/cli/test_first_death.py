@@ -37,7 +37,7 @@ if len(sys.argv) > 1:
     ft.beat(1)
     if number == 1:
         {death}
-    time.sleep(1)
+    time.sleep(1)  # as the other ranks notice a lost connection: later
     raise ConnectionResetError(104, "Connection reset by peer")
 ranks = [subprocess.Popen([sys.executable, __file__, str(number)]) for number in range(2)]
 codes = [rank.wait() for rank in ranks]

@@ -315,7 +315,10 @@ class Side:
         world = zero.world
         own = Starter(zero.life, f"node-{zero.boot}", zero.boot, rank=zero.rank)
         self.coordinator = new_coordinator(
-            *(world.now, world.shape, world.wait, world.drain), silence=SILENCE, own=own, unproved=world.unproved
+            *(world.now, world.shape, world.wait, world.drain),
+            silence=SILENCE,
+            own=own,
+            folder_unproved=world.folder_unproved,
         )
         world.wake(self)
 
@@ -340,7 +343,7 @@ class Side:
 
 
 class World:
-    unproved = False  # what a new coordinator knows of the folder
+    folder_unproved = False  # what a new coordinator knows of the folder
 
     """`heal()` ends all that is bad about the network; nothing else happens from then on either."""
 

@@ -118,7 +118,7 @@ class Hand:
 
     def lead(self) -> None:
         world, body, side = self.world, self.body, self.body.side
-        if self.shared and side.coordinator is not None and side.coordinator.unproved:
+        if self.shared and side.coordinator is not None and side.coordinator.folder_unproved:
             world.tell(side, FolderProved(world.now))
         if self.holds or self.ended:
             if not self.ended and world.now >= self.stops:
@@ -204,7 +204,7 @@ class Hand:
 
 class LeaseWorld(World):
     def __init__(self, seed: int, size: int, bad: float, shape: Shape | None) -> None:
-        self.unproved = shape is not None and not shape.is_fixed
+        self.folder_unproved = shape is not None and not shape.is_fixed
         self.unmounted: set[int] = set()  # members whose next containers see an empty folder of their own
         self.folder: dict[int, Place] = {}
         self.times: dict[int, float] = {}

@@ -255,7 +255,7 @@ def test_a_coordinator_whose_folder_may_not_be_that_of_the_others_begins_nothing
     shape: Shape, here: int, proved: bool
 ) -> None:
     group = Group(shape.size, shape=shape)
-    group.coordinator = new_coordinator(0.0, shape, WAIT, DRAIN, unproved=True)
+    group.coordinator = new_coordinator(0.0, shape, WAIT, DRAIN, folder_unproved=True)
     group.ready(*range(here))
     if proved:
         group.event(FolderProved(group.now))

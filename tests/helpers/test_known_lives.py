@@ -34,6 +34,14 @@ def test_an_earlier_coordinator_that_may_know_that_the_member_has_stopped_may_ha
     assert lives.of(READY) == ()
 
 
+def test_the_same_order_again_does_not_take_back_that_the_member_has_stopped() -> None:
+    lives = known()
+    lives.sent(READY)
+    lives.ordered(ORDER, READY)
+    lives.connected()
+    assert lives.of(READY) == ()
+
+
 @pytest.mark.parametrize("joined", [False, True])
 def test_ranks_that_recover_hide_them_only_where_a_new_container_may_join(joined: bool) -> None:
     lives = KnownLives(joined)

@@ -20,6 +20,15 @@ from support.runs import descendants, state_of, wait_for
 QUICK = ("--steps", "100000", "--step-time", "0.02")
 
 
+def notified(here: Hosts, *options: str) -> tuple[Group, Path]:
+    """A group at work of which each member notifies, and the file with all notifications."""
+    seen = here.folder / "seen"
+    group = Group(here, *QUICK, wait="5m", options=(*options, "--on-event", f"cat >> {seen}; echo >> {seen}"))
+    group.begin()
+    group.until_step(20)
+    return group, seen
+
+
 def reported(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -31,11 +40,7 @@ def reports(file: Path, number: int) -> bool:
 @pytest.mark.slow
 def test_each_incident_of_a_group_is_one_notification(hosts: Callable[[int], Hosts]) -> None:
     here = hosts(3)
-    seen = here.folder / "seen"
-    hook = f"cat >> {seen}; echo >> {seen}"
-    group = Group(here, *QUICK, wait="5m", options=("--peer-timeout", "5s", "--on-event", hook))
-    group.begin()
-    group.until_step(20)
+    group, seen = notified(here, "--peer-timeout", "5s")
 
     for count, rank in enumerate((2, 0), 1):
         group.rank(rank).kill()
@@ -63,11 +68,7 @@ def test_each_incident_of_a_group_is_one_notification(hosts: Callable[[int], Hos
 def test_the_member_that_remains_reports_the_loss_of_all_before_it(hosts: Callable[[int], Hosts]) -> None:
     """Members 0 and 1 die at the same moment: nobody can tell member 2 that member 1 does not report it."""
     here = hosts(3)
-    seen = here.folder / "seen"
-    hook = f"cat >> {seen}; echo >> {seen}"
-    group = Group(here, *QUICK, wait="5m", options=("--peer-timeout", "5s", "--on-event", hook))
-    group.begin()
-    group.until_step(20)
+    group, seen = notified(here, "--peer-timeout", "5s")
     os.kill(group.rank(0).messenger, signal.SIGSTOP)  # it coordinates, and must not learn of the end of member 1
     for rank in (0, 1):
         group.rank(rank).kill()
@@ -80,11 +81,7 @@ def test_the_member_that_remains_reports_the_loss_of_all_before_it(hosts: Callab
 @pytest.mark.slow
 def test_a_group_that_is_suspended_as_a_whole_is_one_notification(hosts: Callable[[int], Hosts]) -> None:
     here = hosts(3)
-    seen = here.folder / "seen"
-    hook = f"cat >> {seen}; echo >> {seen}"
-    group = Group(here, *QUICK, wait="5m", options=("--hang-timeout", "60s", "--on-event", hook))
-    group.begin()
-    group.until_step(20)
+    group, seen = notified(here, "--hang-timeout", "60s")
     pids = sorted({pid for one in here.last for pid in (one.pid, *descendants(one.pid))})
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)

@@ -92,7 +92,7 @@ def decide(group: Coordinator, event: Event) -> Outcome:
     elif isinstance(event, LeaseTaken):
         after = take_lease(group, event)
     elif isinstance(event, FolderProved):
-        after = group._replace(unproved=False) if group.unproved else group
+        after = group._replace(folder_unproved=False) if group.folder_unproved else group
     elif isinstance(event, LeaseForeign):
         return _without_lease(group, event)
     elif isinstance(event, LifeEnded):

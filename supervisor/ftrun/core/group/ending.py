@@ -56,7 +56,7 @@ def end_not_ready(group: Coordinator, age: float) -> Outcome:
 
 def end_not_joined(group: Coordinator, missing: list[int]) -> Outcome:
     why = f"{member_names(missing)} did not join within {durations.seconds(group.wait)}"
-    if group.unproved and len(missing) >= group.shape.fewest:
+    if group.folder_unproved and len(missing) >= group.shape.fewest:
         why += "; nothing shows that the state dir here is the one that they share, so they may be at work elsewhere"
     return end_group(group, _hang_limit(f"{why}; {group.obstacle}" if group.obstacle else why))
 

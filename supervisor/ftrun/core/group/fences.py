@@ -126,7 +126,7 @@ def may_begin(group: Coordinator) -> bool:
     """Whether this coordinator, which knows of no epoch, may start one without the members that are absent.  Where the
     folder that these share is perhaps not the one seen here, one of them may have the lease there, unless they are too
     few for an epoch."""
-    return not group.unproved or len(absent_ranks(group)) < group.shape.fewest
+    return not group.folder_unproved or len(absent_ranks(group)) < group.shape.fewest
 
 
 def without_dead(group: Coordinator, rank: int) -> Coordinator:

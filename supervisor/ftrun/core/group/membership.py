@@ -241,7 +241,7 @@ class Coordinator(NamedTuple):
     lease_holder: int = 0  # and which member has it
     # The members may share a folder that is not the one seen here, so that absent ones may be at work in an epoch of
     # which nothing is known here.
-    unproved: bool = False
+    folder_unproved: bool = False
     lease: float = 0.0  # how long a member's command may continue after its last contact (clients/messenger)
     all_new: bool = False  # this coordinator has started epoch 1, with every member
     ceded: frozenset[int] = frozenset()  # former holders of the lease, for which nobody waits any longer
@@ -331,12 +331,12 @@ def new_coordinator(
     heal: float = 0.0,
     silence: float = SILENCE,
     own: Starter | None = None,
-    unproved: bool = False,
+    folder_unproved: bool = False,
 ) -> Coordinator:
     """A new coordinator, without any knowledge."""
     phase, everyone = Gathering(now + wait, now + HINT), frozenset(range(shape.size))
     group = Coordinator(shape, wait, drain, heal, now, phase, silence=silence, placed=everyone, own=own)
-    return group._replace(lease=silence + wait, unproved=unproved)
+    return group._replace(lease=silence + wait, folder_unproved=folder_unproved)
 
 
 def kind_of(member: MemberState, epoch: int, fenced: bool) -> Kind:

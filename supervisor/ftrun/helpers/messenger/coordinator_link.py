@@ -129,7 +129,7 @@ class CoordinatorLink:
             membership.Shape(address.size, address.least, address.spares, address.replaces, address.scale_out),
             *(address.wait, address.drain, address.heal, address.silence),
             Starter(address.life, address.node, address.boot, "", address.port, address.contained, rank=address.rank),
-            unproved=bool(address.folder),
+            folder_unproved=bool(address.folder),
         )
         self._stopped = 0.0  # s for which this process was stopped: see `_note_stop`
         self._order, self._sent_order, self._delivered_order = peers.dump(self._coordinator.order), b"", b""
@@ -240,7 +240,7 @@ class CoordinatorLink:
 
     def folder_proved(self, now: float) -> None:
         self._note_stop(now)
-        if self._coordinator.unproved:
+        if self._coordinator.folder_unproved:
             self._decide(membership.FolderProved(self._running(now)))
 
     def lease_taken(self, before: Place | None, now: float) -> None:

@@ -8,7 +8,7 @@ NOTHING: Final[tuple[int, tuple[Life, ...]]] = (0, ())  # an epoch, and who runs
 
 
 class KnownLives:
-    """It goes with the member from one coordinator to the next.  `joined`: whether a container that is new may join
+    """The member keeps this knowledge when it follows another coordinator.  `joined`: whether a new container may join
     ranks that recover within an epoch, so that those who run it are not known."""
 
     def __init__(self, joined: bool) -> None:
@@ -17,7 +17,7 @@ class KnownLives:
         self._disclosed = self._disclosed_before = False
 
     def ordered(self, order: GroupOrder, report: Report | None) -> None:
-        """An order that the coordinator has sent since this process ran again, if it was stopped."""
+        """The coordinator has sent this order, after the last suspension of this process if there was one."""
         at_work = report is not None and report.state == "running" and report.epoch == report.ran == order.epoch
         if order.lives and at_work and not self._may_join(report):
             self._known = order.epoch, order.lives
@@ -36,7 +36,7 @@ class KnownLives:
         self._disclosed_before |= self._disclosed
 
     def stopped(self) -> None:
-        """This process was stopped: a lease may be over, and another epoch may have begun."""
+        """This process was suspended: a lease may be over, and another epoch may have begun."""
         self._known = NOTHING
 
     def of(self, report: Report) -> tuple[Life, ...]:
