@@ -9,6 +9,7 @@ from ftctl.common import size
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import durations
 from ftrun.core.text.sentences import several
+from ftrun.messages.run_state import RunFacts
 from ftrun.records import liveness, state
 from ftrun.records.own_ranks import ENDED
 from ftrun.records.snapshot import RankNow, Snapshot
@@ -57,8 +58,8 @@ class Meter:
 
     def measured(self, shown: Snapshot) -> Snapshot:
         """The same with the figures of the ranks that run here; those of another PID namespace have none."""
-        run = state.load(shown.run_dir).part("run") if shown.ranks else {}
-        if not shown.alive or not liveness.is_local(run):
+        run = state.load(shown.run_dir).rest.run if shown.ranks else RunFacts()
+        if not shown.alive or run.pid is None or not liveness.is_local(run):
             return shown
         try:
             import psutil  # here, since it takes longer to load than all else that `top --once` needs
@@ -68,7 +69,7 @@ class Meter:
         found = []
         for rank in shown.ranks[:MOST]:
             try:
-                found.append(rank if rank.state in ENDED else self._rank(rank, before, run["pid"]))
+                found.append(rank if rank.state in ENDED else self._rank(rank, before, run.pid))
             except (psutil.Error, OSError):  # it has ended, or is hidden
                 found.append(rank)
         return shown._replace(ranks=(*found, *shown.ranks[MOST:]))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ftrun.core.rules.checkpoint_names import step_of
+from ftrun.core.rules.policy import step_of
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftrun.core.machine.events import Looked
 from ftrun.core.machine.values import Attempt, ClosedLook, Rank, Section
 from ftrun.core.rules import looks
 from ftrun.core.rules.liveness import STILL
-from ftrun.core.rules.looks import LOST, SPACING, LookResult
+from ftrun.core.rules.looks import LOST, SPACING
 
 SPAWNED = 100.0
 CLOSED = ClosedLook(0.0, "f", "it waits for itself", 0, 7)
@@ -21,7 +22,9 @@ def attempt(*ranks: Rank) -> Attempt:
 def looked(seen: Attempt, now: float, found: ClosedLook | None = None, cost: float = 0.0, took: float = 3.0) -> Attempt:
     """After a look that began at `now`."""
     begun = looks.begin(seen, now)
-    return looks.end(begun, LookResult(found and found._replace(at=now), "it waits", cost), now + took)
+    if found is None:
+        return looks.end(begun, Looked(now + took, "it waits", cost=cost))
+    return looks.end(begun, Looked(now + took, None, found.mechanism, found.fingerprint, found.rank, found.pid, cost))
 
 
 def all_looks(seen: Attempt, until: float, cost: float = 0.0) -> list[float]:
@@ -49,7 +52,7 @@ def test_a_deadlock_that_the_group_suspects_is_looked_at_again_soon_but_not_for_
     seen, at, ages = attempt(), SPAWNED, list[float]()
     while (at := looks.due(seen, at) or 0.0) < SPAWNED + 200:
         ages.append(looks.age_of(seen, at))
-        seen = looks.end(looks.begin(seen, at), LookResult(None, "it waits for member 0", 0.0, again=True), at + 3)
+        seen = looks.end(looks.begin(seen, at), Looked(at + 3, "it waits for member 0", again=True))
     assert ages[:9] == [15 + n * (looks.AGAIN + 3) for n in range(9)]
     assert ages[9:] == [ages[8] + n * looks.PERIOD for n in range(1, 5)]
 

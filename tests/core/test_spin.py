@@ -2,6 +2,7 @@
 
 import pytest
 
+from ftrun.core.machine.events import Looked
 from ftrun.core.machine.values import Attempt, Rank, Section, Spin
 from ftrun.core.rules import liveness, looks
 from ftrun.core.rules.idle import Idle, Thresholds, TreeSample, observe
@@ -14,8 +15,8 @@ ATTEMPT = looks.follow(Attempt(1, pid=7, spawned_at=50.0, ranks=(RANK,)))
 
 
 def looked(seen: Attempt, now: float, found: Spin | None) -> Attempt:
-    result = looks.LookResult(None, "it computes", 0.1, spin=found and found._replace(since=now))
-    return looks.end(looks.begin(seen, now), result, now + 1)
+    result = Looked(now + 1, "it computes", cost=0.1, spin=found and found._replace(since=now))
+    return looks.end(looks.begin(seen, now), result)
 
 
 def found_at(seen: Attempt, until: float = 20_000.0) -> float | None:

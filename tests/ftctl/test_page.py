@@ -23,6 +23,7 @@ from ftctl.page.middleware import Middleware
 from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.group_view import GroupView, MemberRow, SlowRank
+from ftrun.messages.run_state import RunFacts, RunState
 from ftrun.records import schedules, steps
 from ftrun.records.history import History
 from ftrun.records.rundir import NoRunDir, find
@@ -342,8 +343,8 @@ def test_the_history_has_the_reports_that_outlived_their_containers(
     copy = Path(schedules.report_copy(str(folder), "pod-1", 1))
     copy.parent.mkdir(parents=True)
     copy.write_text("# It hung\n")
-    state = json.dumps({"schema": 1, "run": {"state_dir": str(folder)}})
-    monkeypatch.setattr("ftrun.records.state.load", lambda run_dir: SavedState(rest=json.loads(state)))
+    known = SavedState(rest=RunState(run=RunFacts(state_dir=str(folder))))
+    monkeypatch.setattr("ftrun.records.state.load", lambda run_dir: known)
     found = client.get("/history.json").json()
     assert found["source"] == str(folder)
     first, second = found["rows"]

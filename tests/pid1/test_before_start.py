@@ -24,7 +24,7 @@ ftrun()
 # Of ftrun and its hooks, packages included: each takes about 0.3 ms.  Among them are early_evidence and stalls,
 # which are asked at each check, core/ranks/shared, whose names of rungs the options need, core/rules/regain, which is
 # asked at each checkpoint, host/standard_input, which notes where that is before the first start, and
-# core/rules/checkpoint_names, which tells whether a checkpoint is beyond the highest.
+# messages/run_state, of which the first `state.json` is made.
 MODULES: Final = 103
 STANDARD: Final = 44  # of the standard library, beyond those of a bare interpreter
 

@@ -17,7 +17,7 @@ NOW = 1000.0
 RANKS = (Rank(0, pid=11, moved_at=990.0), Rank(1, pid=12, claimed_at=980.0), Rank(2, pid=13, moved_at=970.0))
 ATTEMPT = Attempt(1, pid=10, spawned_at=900.0, ranks=RANKS, look=LookState(begun=NOW))
 FINDING = Finding("deadlock", 1, 60.0, 50.0)
-LOOKED = messages.Looked(None, "it waits for itself", "f", 1, 12, 0.2)
+LOOKED = ev.Looked(NOW - 1, None, "it waits for itself", "f", 1, 12, 0.2)
 REPLY = messages.Reply(None, "train.py:3", 0.0, 0, 1, None, False)
 
 
@@ -88,7 +88,7 @@ def test_a_rank_that_ftrun_started_and_that_ended_with_0_is_done(world: World) -
 
 def test_the_answer_is_an_event_and_a_second_one_is_not(world: World) -> None:
     world.client.look(ATTEMPT)
-    assert world.client.handle(LOOKED, NOW) == [ev.Looked(NOW, None, "it waits for itself", "f", 1, 12, 0.2)]
+    assert world.client.handle(LOOKED, NOW) == [LOOKED._replace(now=NOW)]
     assert world.client.handle(LOOKED, NOW) == []
     assert world.client.on_end(NOW) == []
     assert (world.client.deadline, world.problems()) == (None, [])

@@ -12,6 +12,7 @@ from ftrun.helpers.lines import Lines
 from ftrun.helpers.shared_folder import Folder
 from ftrun.helpers.state_store.life_file import TAIL, LifeFile
 from ftrun.messages import state_store as messages
+from ftrun.messages.run_state import RunFacts, RunState
 from ftrun.records import history, schedules
 from ftrun.records.history import HistoryReader
 from ftrun.records.record_files import GrowingFile
@@ -144,7 +145,9 @@ class Store:
 def test_one_more_attempt_takes_no_more_memory_however_long_the_records_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = SavedState(rest={"run": {"command": ["train"]}})  # without it the command is looked for in all records
+    known = SavedState(
+        rest=RunState(run=RunFacts(command=("train",)))
+    )  # without it the command is looked for in all records
     monkeypatch.setattr("ftrun.records.state.load", lambda _: known)
     store = Store(tmp_path)
     store.fail(schedules.MOST + 50)

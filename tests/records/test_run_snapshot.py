@@ -12,11 +12,10 @@ import pytest
 
 from ftctl.verbs.status import condition
 from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
-from ftrun.core.rules.liveness import Limits
 from ftrun.core.text import sentences
 from ftrun.messages import records
 from ftrun.messages.group_view import MemberRow
-from ftrun.records import group, state
+from ftrun.records import group
 from ftrun.records.group import GroupNow, own_row
 from ftrun.records.run_snapshot import read_snapshot
 from ftrun.records.rundir import NoRunDir
@@ -231,7 +230,8 @@ def test_ages_do_not_grow_during_a_pause(run: MadeRun) -> None:
     assert found.ranks[0].age == pytest.approx(35, abs=0.01)
 
 
-NEXT_ACTIONS = [
+FOUND = {"rank": 1, "age": 9.0, "limit": 8.0}
+NEXT_ACTIONS: list[tuple[dict[str, Any], float | None, str]] = [
     ({"phase": "pending", "want": {"want": "again"}}, 8, "Restart in 8s (backoff)."),
     ({"phase": "stopping", "stage": "term"}, 4, "SIGKILL in 4s."),
     (
@@ -251,18 +251,18 @@ NEXT_ACTIONS = [
         "The platform does not permit a start: hands off; given up in 3m.",
     ),
     (
-        {"phase": "suspect", "finding": {"rank": 3}},
+        {"phase": "suspect", "finding": FOUND | {"rule": "step", "rank": 3}},
         28,
         "The verdict on rank 3 follows in 28s at the latest; evidence is being collected.",
     ),
     (
-        {"phase": "suspect", "finding": {"rank": 1, "rule": "deadlock", "mechanism": "it waits for itself"}},
+        {"phase": "suspect", "finding": FOUND | {"rule": "deadlock", "mechanism": "it waits for itself"}},
         28,
         "Rank 1 was proved to be deadlocked: it waits for itself; the verdict follows in 28s at the latest; evidence "
         "is being collected.",
     ),
     (
-        {"phase": "suspect", "finding": {"rank": 1, "rule": "spin", "mechanism": "rank 1 computes at train.py:7"}},
+        {"phase": "suspect", "finding": FOUND | {"rule": "spin", "mechanism": "rank 1 computes at train.py:7"}},
         28,
         "Rank 1 computes at train.py:7; the verdict follows in 28s at the latest; evidence is being collected.",
     ),
@@ -628,7 +628,3 @@ def test_a_full_disk_is_a_problem(run: MadeRun, monkeypatch: pytest.MonkeyPatch)
     shown = read_snapshot(path)
     assert headline(shown).startswith("THE DISK OF THE RUN DIR IS FULL, what follows may be out of date: running")
     assert lines(shown)[0].startswith("do          free space on the disk of")
-
-
-def test_every_limit_is_checked() -> None:
-    assert state.LIMITS.keys() == set(Limits._fields)

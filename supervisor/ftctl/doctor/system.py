@@ -6,7 +6,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from importlib import metadata
-from typing import Any, Final
+from typing import Final
 
 from ftctl.common import GIB, size
 from ftctl.doctor.finding import Outcome, warn_if
@@ -35,11 +35,11 @@ PACKAGES: Final = {
 }
 
 
-def first(run: dict[str, Any]) -> Iterator[Outcome]:
-    """`run`: from the `state.json` of the running ftrun; empty if none is running."""
+def first(pid: int | None) -> Iterator[Outcome]:
+    """`pid`: of the running ftrun; None if none is running."""
     one = procfs.stat(1)
-    name = "ftrun" if run.get("pid") == 1 else one.name if one else "an invisible process"
-    if run.get("pid") == 1:
+    name = "ftrun" if pid == 1 else one.name if one else "an invisible process"
+    if pid == 1:
         yield Outcome("PID 1", "ok", "ftrun is PID 1", "it receives every signal and every orphan of this container")
     elif name in SHELLS and os.getppid() != 1:
         remedy = 'start ftrun in place of it: ENTRYPOINT ["ftrun", ...] in exec form, or `exec ftrun ...` in its script'
@@ -47,7 +47,7 @@ def first(run: dict[str, Any]) -> Iterator[Outcome]:
         yield Outcome("PID 1", "warning", f"PID 1 is a shell, {name}", means, remedy)
     else:
         yield Outcome("PID 1", "ok", f"PID 1 is {name}", "ftrun runs below it, as a subreaper")
-    if run.get("pid") != 1:
+    if pid != 1:
         able = spawn.become_subreaper() and spawn.prctl(spawn.PR_SET_CHILD_SUBREAPER, 0)
         if able:
             yield Outcome("subreaper", "ok", "permitted", "daemons of the command are found and terminated")
@@ -56,10 +56,9 @@ def first(run: dict[str, Any]) -> Iterator[Outcome]:
             yield Outcome("subreaper", "missing", "refused", "daemons of the command outlive a restart", remedy)
 
 
-def signalling(run: dict[str, Any]) -> Iterator[Outcome]:
+def signalling(pid: int | None) -> Iterator[Outcome]:
     """Whether ftrun can signal a command that changes its user (capabilities(7))."""
-    pid = run.get("pid") or "self"
-    lines = (procfs.read(f"/proc/{pid}/status", 1 << 16) or b"").decode("ascii", "replace").splitlines()
+    lines = (procfs.read(f"/proc/{pid or 'self'}/status", 1 << 16) or b"").decode("ascii", "replace").splitlines()
     effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), None)
     if effective is None:
         return
@@ -115,11 +114,10 @@ def tracing() -> Iterator[Outcome]:
     yield Outcome("py-spy", "warning", f"it cannot read a test process: {why}", "no Python stacks in reports", remedy)
 
 
-def limits(run: dict[str, Any], running: bool) -> Iterator[Outcome]:
+def limits(pid: int | None) -> Iterator[Outcome]:
     """The limits of the running ftrun, else those of this process."""
-    pid = int(run["pid"]) if running else 0
     files, processes, core = (
-        _limit(pid, number) for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE)
+        _limit(pid or 0, number) for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE)
     )
     means = "many ranks with data workers and sockets need thousands"
     remedy = "ulimit -n 65536; docker: --ulimit nofile=65536"

@@ -86,7 +86,7 @@ class Reports:
         key, number = request.path_params["key"], _number(request, "number")
 
         def read() -> str | None:
-            folder = state.load(self._find()).part("run").get("state_dir")
+            folder = state.load(self._find()).rest.run.state_dir
             return None if folder is None else read_text(schedules.report_copy(folder, key, number or 0))
 
         return await self._answer(f"Report of attempt {number} of {key}", "../../", read if number else None, PATIENCE)

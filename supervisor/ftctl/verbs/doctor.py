@@ -10,6 +10,7 @@ from ftctl.common import AS_JSON, RUN_DIR, show, show_json, width
 from ftctl.doctor import devices, disk, system
 from ftctl.doctor.finding import Outcome
 from ftrun.accelerators.table import VENDORS
+from ftrun.messages.run_state import RunFacts
 from ftrun.records import liveness, rundir, state, summary
 
 SCHEMA: Final = 1
@@ -34,22 +35,21 @@ def command(run_dir: str | None, as_json: bool) -> None:
 
 
 def _findings(path: str | None) -> Iterator[Outcome]:
-    run = {} if path is None else state.load(path).part("run")
-    running = liveness.is_local(run)
-    run = run if running else {}
+    run = RunFacts() if path is None else state.load(path).rest.run
+    run = run if liveness.is_local(run) else RunFacts()
     checks: tuple[tuple[str, Callable[[], Iterable[Outcome]]], ...] = (
-        ("PID 1", partial(system.first, run)),
-        ("signals", partial(system.signalling, run)),
+        ("PID 1", partial(system.first, run.pid)),
+        ("signals", partial(system.signalling, run.pid)),
         ("/proc", system.proc),
         ("py-spy", system.tracing),
         ("/dev/shm", system.shared),
         *(devices.CHECKS[vendor.name] for vendor in VENDORS),
         ("cgroup", system.groups),
-        ("limits", partial(system.limits, run, running)),
+        ("limits", partial(system.limits, run.pid)),
         ("run dir", partial(disk.folder, path)),
         ("termination", disk.message),
         ("inotify", disk.inotify),
-        ("versions", partial(system.versions, str(run.get("version") or ""))),
+        ("versions", partial(system.versions, run.version)),
     )
     for name, check in checks:
         try:

@@ -142,7 +142,7 @@ class RecordStream:
         """New records as they come, until the run has ended or ftrun is gone."""
         alive = True
         while alive and not self._ended:
-            alive = liveness.is_running(self._run_dir, state.load(self._run_dir).part("run"))
+            alive = liveness.is_running(self._run_dir, state.load(self._run_dir).rest.run)
             yield from self.more()
             if alive and not self._ended:
                 time.sleep(PAUSE)

@@ -1,5 +1,6 @@
 """`ftctl explain`."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import click
@@ -22,24 +23,22 @@ SCHEMA: Final = 1
 def command(run_dir: str | None, as_json: bool) -> None:
     found = rundir.find(run_dir)
     loaded = state.load(found)
-    run = loaded.part("run")
-    given = state.text_pairs(run.get("options"))
-    if given is None:
-        raise UserError(loaded.problem or f"{found}: the ftrun of this run, {run.get('version')}, kept no options")
-    words = state.strings(run.get("command")) or ()
-    rows = _rows(given, state.texts(run.get("meanings")) or {})
+    run = loaded.rest.run
+    if run.options is None:
+        raise UserError(loaded.problem or f"{found}: the ftrun of this run, {run.version}, kept no options")
+    rows = _rows(run.options, run.meanings)
     if as_json:
         options = {
             row.name: {"value": row.text, "source": row.source} | ({"meaning": row.meaning} if row.meaning else {})
             for row in rows
         }
-        show_json({"schema": SCHEMA, "run_dir": found, "options": options, "command": words})
+        show_json({"schema": SCHEMA, "run_dir": found, "options": options, "command": run.command})
         return
-    show(map(printable, [*lines(rows), command_line(words)]))
+    show(map(printable, [*lines(rows), command_line(run.command)]))
 
 
-def _rows(given: dict[str, tuple[str, ...]], meanings: dict[str, str]) -> list[OptionRow]:
+def _rows(given: Mapping[str, tuple[str, str]], meanings: Mapping[str, str]) -> list[OptionRow]:
     """The options that the run was given, and the others with the defaults of the installed ftrun."""
     defaults = {option.name: (option.default, "default") for option in OPTIONS if option.name != "dry-run"}
-    shown = (defaults | given).items()
+    shown = (defaults | dict(given)).items()
     return [OptionRow(name, text, source, meanings.get(name, "")) for name, (text, source) in shown]

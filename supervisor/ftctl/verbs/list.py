@@ -59,7 +59,7 @@ def run_dirs(folders: Sequence[str]) -> list[str]:
 
 
 def _state_dir(run_dir: str) -> str | None:
-    return state.load(run_dir).part("run").get("state_dir")
+    return state.load(run_dir).rest.run.state_dir
 
 
 def _inside(folder: str) -> Iterable[str]:

@@ -32,7 +32,7 @@ def command(run_dir: str | None, last: int | None, rank: int | None, follow: boo
         for mark, log in logs:
             _write(mark, log.lines() if last is None else deque(log.lines(), last))
         while follow:
-            alive = liveness.is_running(folder, state.load(folder).part("run"))
+            alive = liveness.is_running(folder, state.load(folder).rest.run)
             for mark, log in logs:
                 _write(mark, log.lines())
             if not alive:

@@ -3,26 +3,13 @@
 import time
 from typing import Final
 
+from ftrun.core.machine import events as ev
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import procfs
 from ftrun.host.tree import MAX_NAMED, RECHECK, Tree
 
 RARELY: Final = 1.0  # s; the longest pause while a grace lasts
 SETTLED: Final = 1.0  # s after its end in which what a rank started may end by itself
-
-
-class RankTreeGone(NamedTuple):
-    """Nothing is left of a rank; `killed` of its processes needed SIGKILL."""
-
-    local_rank: int
-    killed: int
-
-
-class Left(NamedTuple):
-    """A rank that is done has left these processes, each as `pid (name) state wchan`."""
-
-    local_rank: int
-    processes: tuple[str, ...]
 
 
 class RankKiller:
@@ -58,19 +45,19 @@ class RankKiller:
         self._graces[local_rank] = Grace(grace, now, now + RECHECK)
         self._plan()
 
-    def check(self) -> list[RankTreeGone | Left]:
+    def check(self) -> list[ev.Event]:
         """Do what is due.  What is killed is listed again until nothing is left, as it may have forked meanwhile."""
         now = time.monotonic()
-        found: list[RankTreeGone | Left] = []
+        found: list[ev.Event] = []
         for local_rank in [one for one, at in self._done.items() if now >= at]:
             del self._done[local_rank]
             if members := self._tree.rank_members(local_rank):
                 names = tuple(procfs.describe(member) for member in members[:MAX_NAMED])
-                found.append(Left(local_rank, names))
+                found.append(ev.LeftoversFound(now, local_rank, names))
         for local_rank in [one for one, grace in self._graces.items() if now >= grace.check_at]:
             grace = self._graces.pop(local_rank).checked(now)
             if not self._tree.rank_members(local_rank):
-                found.append(RankTreeGone(local_rank, 0))
+                found.append(ev.RankTreeEnded(now, local_rank))
             elif grace.left > 0:
                 self._graces[local_rank] = grace
             else:
@@ -80,7 +67,7 @@ class RankKiller:
             killed |= {member.pid for member in members}
             if not members and local_rank not in self._tree.processes.values():
                 del self._killed[local_rank]
-                found.append(RankTreeGone(local_rank, len(killed)))
+                found.append(ev.RankTreeEnded(now, local_rank, len(killed)))
         self._plan()
         return found
 

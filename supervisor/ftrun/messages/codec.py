@@ -21,15 +21,17 @@ class Malformed(ValueError):
 
 class Codec:
     """`text` is applied to every string, in both directions.  `checks`: for these types, functions that check and
-    convert the JSON representation.  `complete`: fields with a default must be there too."""
+    convert the JSON representation.  `complete`: fields with a default must be there too.  `tolerant`: unknown fields
+    are left out."""
 
     def __init__(
         self,
         text: Callable[[str], str] = str,
         checks: Mapping[object, Check] | None = None,
         complete: bool = False,
+        tolerant: bool = False,
     ) -> None:
-        self._text, self._complete = text, complete
+        self._text, self._complete, self._tolerant = text, complete, tolerant
         self._fields: dict[type, dict[str, Check]] = {}
         self._checks: dict[object, Check] = {
             int: _integer,
@@ -62,6 +64,8 @@ class Codec:
         values = {}
         for name, value in found.items():
             if name not in fields:
+                if self._tolerant:
+                    continue
                 raise Malformed(f"unknown field {name[:NAME]!r}")
             try:
                 values[name] = fields[name](value)

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from ftrun.core.machine.values import Finding, Spin
+from ftrun.core.machine.events import Looked as Looked
+from ftrun.core.machine.values import Finding
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
 from ftrun.messages.group_waits import LookMembership
@@ -24,8 +25,8 @@ class RankState(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The helper's only argument: look whether anything can still end the wait of a job that stands still.  The fields
-    are as in `Request`."""
+    """The helper's only argument: look whether anything can still end the wait of a job that stands still.  The answer
+    is exactly one `Looked`.  The fields are as in `Request`."""
 
     root: int
     now: float
@@ -36,27 +37,6 @@ class Look(NamedTuple):
     timeout: float = 20.0
     group: LookMembership | None = None
     powers: tuple[tuple[str, float], ...] = ()
-
-
-class Looked(NamedTuple):
-    """The answer to a `Look`, exactly one.
-
-    `open_reason`: why something may still end the wait; None: the look is closed.  `mechanism`: of a closed look, what
-    waits for what; of an open one, what the still rank waits for; a sentence.  `fingerprint`: of a closed look, a hash
-    over the threads that cannot run any more: pid, start time, tid, call, arguments and context switches.  `rank`: of a
-    closed look, the rank at the end of the chain, if it has one; `pid`: its process.  `cost`: CPU seconds that the look
-    took, with its children.  `again`: an open look that the group has to repeat soon, because all members together seem
-    to be closed.  `spin`: of an open look, the rank that computes, if one does (spinning.py).
-    """
-
-    open_reason: str | None
-    mechanism: str = ""
-    fingerprint: str = ""
-    rank: int | None = None
-    pid: int = 0
-    cost: float = 0.0
-    again: bool = False
-    spin: Spin | None = None
 
 
 class Request(NamedTuple):

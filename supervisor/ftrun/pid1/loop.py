@@ -304,8 +304,10 @@ class Supervisor:
             self._has_read_last = True
             self._read_beats(now, ended=True)
         watched = isinstance(self._job.phase, Launching | Starting | Running | Suspect)
-        status = (change.status, None) if change.how == os.CLD_EXITED else (None, change.status)
-        end = ev.CommandExited(now, *status)
+        exited_itself = change.how == os.CLD_EXITED
+        end = (
+            ev.CommandExited(now, code=change.status) if exited_itself else ev.CommandExited(now, signal=change.status)
+        )
         exited: ev.CommandExited | None = end
         if self._ranks.processes:
             self._queue.append(ev.RankExited(now, local_rank, end.code, end.signal, self._exit_cause.exception(change)))

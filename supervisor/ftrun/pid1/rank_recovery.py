@@ -26,7 +26,7 @@ from ftrun.core.ranks.table import (
     SnapshotRestored,
 )
 from ftrun.core.rules.policy import Policy
-from ftrun.host.rank_killer import RankKiller, RankTreeGone
+from ftrun.host.rank_killer import RankKiller
 from ftrun.host.rank_socket import RankConnection, RankSocket
 from ftrun.host.tree import Tree
 from ftrun.messages import ranks
@@ -95,21 +95,15 @@ class RankRecovery:
         if not watched:
             self._killer.forget()
         elif self._killer.recheck_at is not None:
-            events += self._check(now)
+            events += self._killer.check()
         return events
-
-    def _check(self, now: float) -> list[ev.Event]:
-        return [
-            ev.RankTreeEnded(now, *found) if isinstance(found, RankTreeGone) else ev.LeftoversFound(now, *found)
-            for found in self._killer.check()
-        ]
 
     def perform(self, effect: do.RankEffect, ledger: Ledger) -> list[ev.Event]:
         now = time.monotonic()
         match effect:
             case do.EndRank(local_rank):
                 self._killer.end(local_rank)
-                return self._check(now)
+                return self._killer.check()
             case do.FindLeftovers(local_rank):
                 self._killer.find_leftovers(local_rank)
             case do.EndLeftovers(local_rank, grace):

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ftrun import __version__
 from ftrun.config.derived import meanings, state_dir
@@ -14,7 +14,7 @@ from ftrun.core.rules.policy import Policy
 from ftrun.core.text import redaction
 from ftrun.core.text.sentences import short
 from ftrun.host import clock, leftovers, procfs
-from ftrun.messages import state
+from ftrun.messages.run_state import RunFacts, RunState, job_status
 from ftrun.pid1.bootstrap import Setup, local_ranks
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ class StateFile:
         """What a later ftrun may import in advance."""
         if self._standbys is None:
             return self._setup.imports
-        kept = self._standbys.kept
-        return None if kept is None else kept._asdict()
+        return self._standbys.kept
 
     @property
     def due(self) -> float | None:
@@ -91,19 +90,19 @@ class StateFile:
             self._at, self._since = at, self._saved_at
         self._next_start = None if self._standbys is None else self._standbys.next_start
         process = procfs.stat(self._tree.command) if self._tree.command else None
-        more: dict[str, object] = {
-            "beat_dir": self._setup.beats.path,
-            "pid": process.pid if process else None,
-            "pid_start": process.start if process else None,
-            "group": self._group.follow(process, self._saved_at),
-            "ended": isinstance(job.phase, Done),
-            "succeeded": isinstance(job.phase, Done) and job.phase.code == 0,
-            "run": self._run,
-            "next_start": None if self._next_start is None else self._next_start._asdict(),
-            "imports": self._imports,
-            "now": state.dump_job(job) | {"since": self._since, "spare": is_spare(job, self._policy)},
-        }
-        self._journal.save(job.ledger, more, durable)
+        more = RunState(
+            beat_dir=self._setup.beats.path,
+            pid=process.pid if process else None,
+            pid_start=process.start if process else None,
+            group=self._group.follow(process, self._saved_at),
+            ended=isinstance(job.phase, Done),
+            succeeded=isinstance(job.phase, Done) and job.phase.code == 0,
+            run=self._run,
+            next_start=self._next_start,
+            imports=self._imports,
+            now=job_status(job, self._since, is_spare(job, self._policy)),
+        )
+        self._journal.save(job.ledger, more._asdict(), durable)
 
 
 def _shape(job: Job) -> tuple[object, ...]:
@@ -121,36 +120,31 @@ def _shape(job: Job) -> tuple[object, ...]:
     return type(phase), getattr(phase, "stage", None), job.want, job.held, job.paused, job.order, counts, saved, facts
 
 
-def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Group | None") -> dict[str, Any]:
-    """Facts that do not change while this ftrun runs."""
+def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Group | None") -> RunFacts:
     me = procfs.stat(os.getpid())
     asked = settings.nproc_per_node
     ranks = None if asked is None else local_ranks(asked)
-    return {
-        "version": __version__,
-        "pid": os.getpid(),
-        "pid_start": me.start if me else None,
-        "boot": procfs.boot_id(),
-        "began": clock.timestamp(),
-        "mono": time.monotonic(),
-        "command": redaction.redact_command(command),
-        "part": policy.membership.phase,
-        "node": policy.membership.node,
-        "limits": policy.limits._asdict(),
-        "sources": {name: settings[name].source for name in TIMEOUTS},
-        "options": {  # those that do not have their default; `ftctl explain` adds the others
-            option.name: [short(redaction.redact_option(option.name, given.text), OPTION), given.source]
+    return RunFacts(
+        version=__version__,
+        pid=os.getpid(),
+        pid_start=me.start if me else None,
+        boot=procfs.boot_id(),
+        began=clock.timestamp(),
+        command=tuple(redaction.redact_command(command)),
+        part=policy.membership.phase,
+        node=policy.membership.node,
+        limits=policy.limits,
+        sources={name: settings[name].source for name in TIMEOUTS},
+        options={  # `ftctl explain` adds the others
+            option.name: (short(redaction.redact_option(option.name, given.text), OPTION), given.source)
             for option in OPTIONS
             if (given := settings[option.name]).source != "default"
         },
-        "meanings": {
+        meanings={
             name: short(redaction.redact_option(name, text), OPTION)
             for name, text in meanings(settings, policy, ranks, group and group.size).items()
         },
-        "max_restarts": policy.max_restarts,
-        "restart_on": sorted(policy.restart_on),
-        "grace": policy.limits.grace,
-        "stop_grace": policy.limits.stop_grace,
-        "log_dir": bool(settings.log_dir),
-        "state_dir": os.path.abspath(kept) if (kept := state_dir(settings)) else None,
-    }
+        max_restarts=policy.max_restarts,
+        restart_on=tuple(sorted(policy.restart_on)),
+        state_dir=os.path.abspath(kept) if (kept := state_dir(settings)) else None,
+    )

@@ -13,6 +13,7 @@ from ftrun.records import recent_events
 from ftrun.records.lost_time import AttemptSpan, LostInterval
 from ftrun.records.record_files import Record
 from ftrun.records.state import integer, number, string
+from ftrun.records.steps import StepSample
 
 SAMPLES_MOST: Final = 10_000
 RECOVERIES_MOST: Final = 1_000  # intervals of an attempt
@@ -53,9 +54,8 @@ class AttemptHistory:
         self._seen, self._samples_most = seen, samples
         self.attempts: list[AttemptSpan] = []
         self.runs: list[tuple[float, float]] = []
-        # Plain tuples with the fields of StepSample and Checkpoint, since there may be a million of them.
-        self.samples: list[tuple[float, int, int, int]] = []
-        self.checkpoints: list[tuple[float, int, int | None]] = []
+        self.samples: list[StepSample] = []
+        self.checkpoints: list[SavedCheckpoint] = []
         self.marks: list[Mark] = []
         self.paused: list[LostInterval] = []
         self.command: tuple[str, ...] = ()
@@ -167,8 +167,8 @@ class AttemptHistory:
         self.saved_before |= any(attempt.saved is not None for attempt in self.attempts[:-most])
         self.attempts = self.attempts[-most:]
         since, oldest = self.attempts[0].since, min(attempt.number for attempt in self.attempts)
-        self.samples = [one for one in self.samples if one[1] >= oldest]
-        self.checkpoints = [one for one in self.checkpoints if one[0] >= since]
+        self.samples = [one for one in self.samples if one.attempt >= oldest]
+        self.checkpoints = [one for one in self.checkpoints if one.at >= since]
         self.marks = [one for one in self.marks if one.at >= since]
         self.paused = [one for one in self.paused if one.until >= since]
         self.runs = self.runs[-most:]
@@ -211,7 +211,7 @@ class AttemptHistory:
     def _add_checkpoint(self, step: int | None) -> None:
         self._saved_at = self._at
         self.saved += step is not None
-        self.checkpoints.append((self._at, self.attempts[-1].number, step))
+        self.checkpoints.append(SavedCheckpoint(self._at, self.attempts[-1].number, step))
         if len(self.checkpoints) > 2 * self._samples_most:
             self.checkpoints = thinned(self.checkpoints, self._samples_most)
 
@@ -228,7 +228,7 @@ class AttemptHistory:
     def _add_step(self, at: float, step: int | None) -> None:
         if step is not None and self.attempts:
             attempt = self.attempts[-1]
-            self.samples.append((at if at > attempt.since else attempt.since, attempt.number, step, step))
+            self.samples.append(StepSample(max(at, attempt.since), attempt.number, step, step))
             if len(self.samples) > 2 * self._samples_most:
                 self.samples = thinned(self.samples, self._samples_most)
 

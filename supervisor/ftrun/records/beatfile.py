@@ -32,14 +32,12 @@ def read(folder: str, now: float, spawned_at: float, here: bool) -> BeatFileCont
     """
     try:
         fd = os.open(f"{folder}/{at.BEATS}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            return _read(fd, folder, now, spawned_at, here)
+        finally:
+            os.close(fd)
     except OSError as error:
         return BeatFileContent(problem=f"{folder}: the heartbeats cannot be read ({error.strerror})")
-    try:
-        return _read(fd, folder, now, spawned_at, here)
-    except OSError as error:
-        return BeatFileContent(problem=f"{folder}: the heartbeats cannot be read ({error.strerror})")
-    finally:
-        os.close(fd)
 
 
 def _read(fd: int, folder: str, now: float, spawned_at: float, here: bool) -> BeatFileContent:

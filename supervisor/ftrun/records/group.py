@@ -162,32 +162,31 @@ def state(found: GroupNow, row: MemberRow) -> str:
 def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
     """The snapshot with what only the view of the whole group has: the stragglers that a comparison over all members
     has found among its ranks, until when a lost member is waited for, and what has happened on another member."""
-    cause = None if found is None else found.cause
+    if found is None:
+        return shown
+    cause = found.cause
     if cause is not None and (shown.trouble is None or shown.trouble.attempt <= cause.attempt):
         shown = shown._replace(trouble=cause)
-    if found is not None and shown.alive:
-        shown = shown._replace(job=_job(shown, found))
-        number = 0 if found.loss is None else found.loss.number
-        shown = shown._replace(lost_members=max(number, len(lost(found))))
-    if found is not None and found.loss is not None and shown.alive and shown.phase in ("waiting", "spare"):
-        what = loss_sentence(found.loss, found.size)
-        shown = shown._replace(deadline=found.loss.left, next=f"{what[0].upper()}{what[1:]}.")
-    elif found is not None and found.is_cut_off and shown.job is not None and shown.phase in ("waiting", "spare"):
-        text = shown.job.text
-        left = _lease_left(found) if found.takeover is None else found.takeover
-        shown = shown._replace(deadline=left, next=f"{text[0].upper()}{text[1:]}.")
-    elif found is not None and found.is_cut_off and shown.alive and shown.phase in states.LIVE:
-        left, who = _lease_left(found), _named(found, found.holder)
+    if not shown.alive:
+        return shown
+    number = 0 if found.loss is None else found.loss.number
+    job = _job(shown, found)
+    shown = shown._replace(job=job, lost_members=max(number, len(lost(found))))
+    left = _lease_left(found) if found.takeover is None else found.takeover
+    if found.loss is not None and shown.phase in ("waiting", "spare"):
+        shown = shown._replace(deadline=found.loss.left, next=_as_sentence(loss_sentence(found.loss, found.size)))
+    elif found.is_cut_off and job is not None and shown.phase in ("waiting", "spare"):
+        shown = shown._replace(deadline=left, next=_as_sentence(job.text))
+    elif found.is_cut_off and shown.phase in states.LIVE:
+        who = _named(found, found.holder)
         ends = f"the job ends with {exit_codes.HANG_LIMIT.code} in {seconds(left)} unless {who} is back"
         if found.takeover is not None:
-            left = found.takeover
             ends = f"another member takes the place of {who} in {seconds(left)}, unless it is back"
         shown = shown._replace(deadline=left, next=f"The command keeps running; {ends}.")
-    if found is not None and found.is_cut_off and shown.alive and shown.group:
+    if found.is_cut_off and shown.group:
         shown = shown._replace(group=f"{shown.group}, when rank 0 was last heard of")
-    own = next((row for row in found.rows if row.rank == found.seen_from), None) if found is not None else None
-    slow = {one.rank: one for one in own.slow} if own is not None else {}
-    if not slow or not shown.alive or shown.paused is not None:
+    slow = {one.rank: one for row in found.rows if row.rank == found.seen_from for one in row.slow}
+    if shown.paused is not None:
         return shown
     return shown._replace(
         ranks=tuple(
@@ -197,6 +196,10 @@ def marked(shown: Snapshot, found: GroupNow | None) -> Snapshot:
             for rank in shown.ranks
         )
     )
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _lease_left(found: GroupNow) -> float:

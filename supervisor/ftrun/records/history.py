@@ -19,7 +19,6 @@ from ftrun.records.steps import StepSample, sample
 
 RECORDS: Final = "events.jsonl"
 STEPS: Final = "steps.jsonl"
-CUT: Final = "only the last"  # how the problem of a file that is too long begins
 RECORDS_MOST: Final = 64 << 20  # bytes, the last ones; a picture of more records would be unreadable
 STEPS_MOST: Final = 16 << 20
 CHECKPOINTS_MOST: Final = 5_000
@@ -29,7 +28,8 @@ class History(NamedTuple):
     """`runs`: from when to when an ftrun worked in this run dir.  `lost`: where its lost time is drawn; no two of the
     intervals overlap.  `figures`: how much that was, by the account in `state.json`; None where there is none, so that
     the intervals are summed up.  `saved`: how many checkpoints there were; `checkpoints` has some of them.  `open`: an
-    ftrun is working.  `problems`: what could not be read."""
+    ftrun is working.  `problems`: what could not be read; `cut`: what is shown of the files that are too long,
+    as `only the last 64 MiB of its records`."""
 
     run_dir: str
     command: tuple[str, ...] = ()
@@ -45,6 +45,7 @@ class History(NamedTuple):
     exit_code: int | None = None
     why: str | None = None
     problems: tuple[str, ...] = ()
+    cut: str = ""
     figures: Figures | None = None
 
     @property
@@ -62,19 +63,6 @@ class History(NamedTuple):
         """Lost seconds by reason, in a fixed order, without zeros."""
         found = self.drawn_totals if self.figures is None else self.figures.lost
         return {why: found[why] for why in lost_time.REASONS if found.get(why, 0.0) > 0}
-
-    @property
-    def cut(self) -> str:
-        """What is shown of the files that are too long: `only the last 64 MiB of its records`; else empty."""
-        names = ((f"/{RECORDS} are shown", "its records"), (f"/{STEPS} are shown", "its steps"))
-        cut = (problem for problem in self.problems if problem.startswith(CUT))
-        found = [
-            f"{problem.partition(' of /')[0]} of {what}"
-            for problem in cut
-            for end, what in names
-            if problem.endswith(end)
-        ]
-        return ", ".join(found)
 
     @property
     def drawn_totals(self) -> dict[str, float]:
@@ -128,22 +116,25 @@ class HistoryReader:
         samples: int = SAMPLES_MOST,
     ) -> None:
         self._run_dir, self._attempts, self._samples = run_dir, attempts, samples
+        self._problems: list[str] = []
         self._cut: list[str] = []
-        self._records = self._end_of(RECORDS, records_most)
-        self._step_file = self._end_of(STEPS, steps_most)
+        self._records = self._end_of(RECORDS, "records", records_most)
+        self._step_file = self._end_of(STEPS, "steps", steps_most)
         self._steps: list[StepSample] = []
         self._stepped_at: dict[int, float] = {}  # CLOCK_MONOTONIC of the last sample, by attempt
         self._seen_at: dict[int, float] = {}  # the same of the attempt in state.json
         self._found = AttemptHistory(self._stepped_at, self._seen_at, samples=samples)
 
-    def _end_of(self, name: str, most: int) -> GrowingFile:
+    def _end_of(self, name: str, what: str, most: int) -> GrowingFile:
         path = f"{self._run_dir}/{name}"
         try:
             size = os.stat(path).st_size
         except OSError:
             return GrowingFile(path)  # it does not exist yet, or the first read says why it cannot be read
         if size > most:
-            self._cut.append(f"{CUT} {most >> 20} MiB of {path} are shown")
+            last = f"only the last {most >> 20} MiB of"
+            self._problems.append(f"{last} {path} are shown")
+            self._cut.append(f"{last} its {what}")
         return GrowingFile(path, max(0, size - most))
 
     def read(self, now: float | None = None) -> History:
@@ -153,12 +144,12 @@ class HistoryReader:
         known = known_state(self._run_dir, time.monotonic() + now - wall)  # first: a later end is then in the records
         rundir.check(self._run_dir)
         try:
-            problems = [*self._cut, *self._read_steps()]
+            problems = [*self._problems, *self._read_steps()]
             self._read_records(known)
         except OSError as error:
             raise rundir.NoRunDir(f"{error.filename or self._run_dir}: {error.strerror}") from None
         found = summed_up(self._run_dir, self._found.copy(), self._steps, now, known)
-        return found._replace(problems=tuple(problems))
+        return found._replace(problems=tuple(problems), cut=", ".join(self._cut))
 
     def _read_steps(self) -> list[str]:
         """Read the samples of steps.  Without them the records still have a history, and the result says why."""
@@ -199,7 +190,7 @@ class HistoryReader:
 def known_state(run_dir: str, now: float) -> KnownState:
     """`now`: CLOCK_MONOTONIC."""
     found = state.load(run_dir)
-    run = found.part("run")
+    run = found.rest.run
     alive = liveness.is_running(run_dir, run)
     if found.ledger is None:
         return KnownState(alive)
@@ -216,7 +207,7 @@ def summed_up(
     """The history of the records that were added to `found`, which is finished thereby.  Pure."""
     found.finish(now, known.alive)
     attempts = tuple(found.attempts)
-    samples = _joined([StepSample(*one) for one in found.samples], _on_wall_clock(stepped, attempts))
+    samples = _joined(found.samples, _on_wall_clock(stepped, attempts))
     samples = (*samples, *_last_step(samples, attempts, known))
     attempts = lost_time.with_steps(attempts, samples)
     return History(
@@ -225,7 +216,7 @@ def summed_up(
         runs=tuple(found.runs),
         attempts=attempts,
         samples=samples,
-        checkpoints=tuple(SavedCheckpoint(*one) for one in thinned(found.checkpoints, CHECKPOINTS_MOST)),
+        checkpoints=tuple(thinned(found.checkpoints, CHECKPOINTS_MOST)),
         saved=found.saved,
         marks=tuple(found.marks),
         lost=lost_time.lost_intervals(attempts, samples, found.paused, found.saved_before),

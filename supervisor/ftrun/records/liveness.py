@@ -3,27 +3,26 @@
 import fcntl
 import os
 import struct
-from typing import Any
 
 from ftrun.host import mounts, procfs
+from ftrun.messages.run_state import RunFacts
 
 
-def is_running(run_dir: str, run: dict[str, Any]) -> bool:
+def is_running(run_dir: str, run: RunFacts) -> bool:
     """By the process that `state.json` names; if that is in another PID namespace, by the lock on the records; on a
     network disk by the lock of the mirror, which may be on another node."""
     return is_local(run) or is_locked(f"{run_dir}/events.jsonl") or is_mirrored(run_dir)
 
 
-def is_local(run: dict[str, Any]) -> bool:
+def is_local(run: RunFacts) -> bool:
     """Whether that ftrun is running and in this PID namespace, so that its pids are valid here."""
-    pid, start = run.get("pid"), run.get("pid_start")
-    process = procfs.stat(pid) if type(pid) is int and pid > 0 and same_boot(run) else None
-    return process is not None and process.start == start and not process.ended
+    process = procfs.stat(run.pid) if run.pid is not None and run.pid > 0 and same_boot(run) else None
+    return process is not None and process.start == run.pid_start and not process.ended
 
 
-def same_boot(run: dict[str, Any]) -> bool:
+def same_boot(run: RunFacts) -> bool:
     """Whether its monotonic times are comparable with the clock here."""
-    return run.get("boot") in (None, procfs.boot_id())
+    return run.boot in ("", procfs.boot_id())
 
 
 def is_locked(path: str) -> bool:

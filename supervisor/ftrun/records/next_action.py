@@ -1,6 +1,6 @@
 """What ftrun will do next, and when, as a sentence."""
 
-from typing import Any, Final
+from typing import Final
 
 from ftrun.core.machine.values import Finding
 from ftrun.core.rules import liveness
@@ -8,6 +8,7 @@ from ftrun.core.rules.exit_codes import NODE_FAULT
 from ftrun.core.rules.hang_rules import RULES, mechanism
 from ftrun.core.rules.looks import LOOKS
 from ftrun.core.text import durations, sentences
+from ftrun.messages.run_state import JobStatus
 from ftrun.records.live_verdict import LiveVerdict
 from ftrun.records.snapshot import Limit
 
@@ -24,18 +25,17 @@ ORIGINS: Final = {  # of an option's value, `Limit.source`
 
 
 def next_action(
-    status: dict[str, Any], phase: str, live: LiveVerdict | None, limits: tuple[Limit, ...], now: float
+    status: JobStatus, phase: str, live: LiveVerdict | None, limits: tuple[Limit, ...], now: float
 ) -> NextAction:
-    """`status` is the `now` of `state.json`; `live` is None where no hang rule is active."""
+    """`live` is None where no hang rule is active."""
     seconds, what = _next_action(status, phase, live, limits, now)
     return seconds, None if what is None else f"{what[0].upper()}{what[1:]}."
 
 
 def _next_action(
-    status: dict[str, Any], phase: str, live: LiveVerdict | None, limits: tuple[Limit, ...], now: float
+    status: JobStatus, phase: str, live: LiveVerdict | None, limits: tuple[Limit, ...], now: float
 ) -> NextAction:
-    paused, deadline = status.get("paused"), status.get("deadline")
-    left = None if deadline is None else max(0.0, float(deadline) - now)
+    left = None if status.deadline is None else max(0.0, status.deadline - now)
     if phase == "done":
         return None, None
     if phase == "spare":
@@ -47,12 +47,12 @@ def _next_action(
     if phase == "stopping":
         return _stopping(status, left)
     if phase == "healing":
-        if status.get("held"):
-            return _within(f"the platform does not permit a start: {status['held']}; given up", left)
+        if status.held:
+            return _within(f"the platform does not permit a start: {status.held}; given up", left)
         return _within("healing is given up", left, f", and ftrun exits with {NODE_FAULT.code}")
-    if paused:
-        until = paused.get("until")
-        resumes = None if until is None else max(0.0, float(until) - now)
+    if status.paused is not None:
+        until = status.paused.until
+        resumes = None if until is None else max(0.0, until - now)
         then = "" if resumes is None else f"; verdicts resume in {durations.seconds(resumes)}"
         return resumes, f"paused: hangs and faults are not acted on{then}"
     if phase == "launching" or live is None:
@@ -60,8 +60,8 @@ def _next_action(
     if live.attempt.stopped_at is not None:
         return None, "the command is stopped by job control: no timeout runs until it continues"
     if phase == "suspect":
-        return _within(_proof(status.get("finding") or {}), left, " at the latest; evidence is being collected")
-    return _suspicion(live, limits, bool((status.get("attempt") or {}).get("wait")))
+        return _within(_proof(status.finding), left, " at the latest; evidence is being collected")
+    return _suspicion(live, limits, status.attempt is not None and bool(status.attempt.wait))
 
 
 def _suspicion(live: LiveVerdict, limits: tuple[Limit, ...], waits: bool) -> NextAction:
@@ -76,14 +76,14 @@ def _suspicion(live: LiveVerdict, limits: tuple[Limit, ...], waits: bool) -> Nex
     return left, f"{sentences.rank(first.rank)} would be suspected in {when}: {_silence(first, source)}"
 
 
-def _proof(finding: dict[str, Any]) -> str:
+def _proof(finding: Finding | None) -> str:
     """`the verdict on rank 1 follows`, after what was proved."""
-    who = sentences.rank(finding.get("rank"))
-    if not finding.get("mechanism"):
+    who = sentences.rank(None if finding is None else finding.rank)
+    if finding is None or not finding.mechanism:
         return f"the verdict on {who} follows"
-    if finding.get("rule") in liveness.SPIN_LIMITS:  # nothing is proved, and the evidence may still clear it
-        return f"{finding['mechanism']}; the verdict follows"
-    return f"{who} was proved to be deadlocked: {mechanism(finding['mechanism'])}; the verdict follows"
+    if finding.rule in liveness.SPIN_LIMITS:  # nothing is proved, and the evidence may still clear it
+        return f"{finding.mechanism}; the verdict follows"
+    return f"{who} was proved to be deadlocked: {mechanism(finding.mechanism)}; the verdict follows"
 
 
 def _sooner(live: LiveVerdict, left: float) -> str:
@@ -125,17 +125,16 @@ def _no_active_timeout(live: LiveVerdict, waits: bool) -> str:
     return sentences.DEADLOCKS_DETECTED if live.limits.auto else sentences.HANGS_UNDETECTED
 
 
-def _waiting(status: dict[str, Any], left: float | None) -> NextAction:
-    want = status.get("want") or {}
-    if left is None and status.get("group") is not None:
+def _waiting(status: JobStatus, left: float | None) -> NextAction:
+    if left is None and status.group is not None:
         return None, "the next start, once all members of the group are ready"
-    if want.get("want") == "again":
+    if status.want.want == "again":
         return _within("restart", left, " (backoff)")
     return _within("the first start, once the platform permits it,", left)
 
 
-def _stopping(status: dict[str, Any], left: float | None) -> NextAction:
-    stage = status.get("stage")
+def _stopping(status: JobStatus, left: float | None) -> NextAction:
+    stage = status.stage
     if stage == "asked" and left is None:
         return None, "a signal from outside asked the command to exit; its exit is awaited"
     if stage == "verdict" and left is None:

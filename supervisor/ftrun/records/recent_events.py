@@ -198,13 +198,9 @@ def _newest_incident(newest_first: Iterable[Record], own: int) -> Record | None:
         event, member = record["event"], state.integer(record.get("member"))
         if event == "lost":
             return record
-        if event != "group":
-            if event != "fault" or record.get("severity") in SEVERITIES:
-                return None
-        elif member is not None and (record.get("cause") in CAUSES or _is_bad_end(record)):
+        if event != "group" and (event != "fault" or record.get("severity") in SEVERITIES):
+            return None
+        ends_badly = bool(record.get("exit_code")) and record.get("verdict") != exit_codes.STOPPED
+        if event == "group" and member is not None and (record.get("cause") in CAUSES or ends_badly):
             return record if member != own or record.get("cause") == "peer" else None
     return None
-
-
-def _is_bad_end(record: Record) -> bool:
-    return bool(record.get("exit_code")) and record.get("verdict") != exit_codes.STOPPED

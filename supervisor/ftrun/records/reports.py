@@ -17,31 +17,9 @@ from ftrun.records.record_files import Record, own_fields
 
 SHOWN: Final = ("exited", "rank_exited", "fault", "escalated", "problem")
 READ: Final = (*SHOWN, "stopping", "restart", "ended")  # the records that it is made from
-
-
-def _document(
-    records: Sequence[Record], attempt: int, run_dir: str, tail: Sequence[str], node: str, command: list[Any] | None
-) -> dict[str, Any] | None:
-    """What is known about how this attempt ended; None if it has not ended badly.  `tail`: the last lines of its
-    output, where that is kept; `node`: the host; `command`: its words, None if they are unknown."""
-    own = [record for record in records if record.get("attempt") == attempt]
-    if (end := _bad_end(own)) is None:
-        return None
-    following = [record for record in records if _follows(record, attempt)]
-    return {
-        "schema": 1,
-        "attempt": attempt,
-        "command": command,
-        "node": node,
-        "run_dir": run_dir,
-        "time": end.get("time"),
-        "code": end.get("code"),
-        "signal": end.get("signal"),
-        "why": end.get("why"),
-        "records": [record for record in own if record["event"] in SHOWN],
-        "then": following[0] if following else None,
-        "output": list(tail),
-    }
+LIMIT: Final = 64 << 20  # bytes of a report
+TAIL: Final = 1 << 20  # bytes of output that are read
+LINES: Final = 30  # lines of output that are shown
 
 
 def _bad_end(own: Sequence[Record]) -> Record | None:
@@ -57,15 +35,10 @@ def _follows(record: Record, attempt: int) -> bool:
     return record["event"] in wanted and record.get("attempt") == wanted[record["event"]]
 
 
-def _concerns(record: Record, attempt: int) -> bool:
-    """Whether the report of this attempt is made from this record."""
-    return record.get("attempt") == attempt or _follows(record, attempt)
-
-
-def _failed_among(records: Sequence[Record]) -> list[int]:
-    """The attempts for which there is such a report, in order."""
+def failed(run_dir: str) -> list[int]:
+    """The attempts that failed, in order, whose reports are made from the records."""
     own: dict[int, list[Record]] = {}
-    for record in records:
+    for record in list(record_files.search_back(f"{run_dir}/events.jsonl", READ))[::-1]:
         if type(number := record.get("attempt")) is int:
             own.setdefault(number, []).append(record)
     return sorted(number for number, found in own.items() if _bad_end(found) is not None)
@@ -126,11 +99,6 @@ def _then(record: Record | None) -> str:
     return f"ftrun ended with {record.get('exit_code')} ({record.get('verdict')})"
 
 
-LIMIT: Final = 64 << 20  # bytes of a report
-TAIL: Final = 1 << 20  # bytes of output that are read
-LINES: Final = 30  # lines of output that are shown
-
-
 def collected(run_dir: str) -> list[int]:
     """The attempts of which there is evidence, in order."""
     try:
@@ -155,23 +123,31 @@ def known(run_dir: str) -> list[int]:
     return sorted({*hung(run_dir), *failed(run_dir)})
 
 
-def failed(run_dir: str) -> list[int]:
-    """The attempts that failed, whose reports are made from the records."""
-    return _failed_among(_records(run_dir))
-
-
 def failure(run_dir: str, attempt: int) -> dict[str, Any] | None:
     """The report of an attempt that failed, as JSON values; None if it did not fail."""
-    run, records = state.load(run_dir).part("run"), _records_of(run_dir, attempt)
-    if not records:
+    records, run = _records_of(run_dir, attempt), state.load(run_dir).rest.run
+    own = [record for record in records if record.get("attempt") == attempt]
+    if (end := _bad_end(own)) is None:
         return None
-    node, command = state.string(run.get("node")) or "", run.get("command")
-    if command is None:  # there is no state.json
+    command: list[Any] | None = list(run.command)
+    if not command:  # there is no state.json
         started = record_files.search_back(f"{run_dir}/events.jsonl", ("started",))
-        command = next(started, {}).get("command")
-    known = command if isinstance(command, list) else None
-    tail = _tail(run_dir, attempt) or _tail_elsewhere(run_dir, records, attempt)
-    return _document(records, attempt, run_dir, tail, node, known)
+        found = next(started, {}).get("command")
+        command = found if isinstance(found, list) else None
+    return {
+        "schema": 1,
+        "attempt": attempt,
+        "command": command,
+        "node": run.node,
+        "run_dir": run_dir,
+        "time": end.get("time"),
+        "code": end.get("code"),
+        "signal": end.get("signal"),
+        "why": end.get("why"),
+        "records": [record for record in own if record["event"] in SHOWN],
+        "then": next((record for record in records if _follows(record, attempt)), None),
+        "output": _tail(run_dir, attempt) or _tail_elsewhere(run_dir, end),
+    }
 
 
 def text(run_dir: str, attempt: int) -> str | None:
@@ -194,26 +170,21 @@ def _with_recurrence(report: str, run_dir: str, attempt: int) -> str:
     return f"{title}\n\n**{markdown.plain(again[0].upper() + again[1:])}.**\n\n{rest}"
 
 
-def _records(run_dir: str) -> list[Record]:
-    return list(record_files.search_back(f"{run_dir}/events.jsonl", READ))[::-1]
-
-
 def _records_of(run_dir: str, attempt: int) -> list[Record]:
     """Those that the report of this attempt is made from.  The others are not kept: there may be very many."""
     found: list[Record] = []
     for record in record_files.search_back(f"{run_dir}/events.jsonl", READ):
-        if _concerns(record, attempt):
+        if record.get("attempt") == attempt or _follows(record, attempt):
             found.append(record)
         elif found and (state.integer(record.get("attempt")) or attempt) < attempt:
             break  # all that is older is of earlier attempts
     return found[::-1]
 
 
-def _tail_elsewhere(run_dir: str, records: list[Record], attempt: int) -> list[str]:
+def _tail_elsewhere(run_dir: str, end: Record) -> list[str]:
     """The same from the files of the command, where its output goes into files; ftrun's own lines are left out.  A file
     of another user than that of the records is not read: whoever reads a report may have more rights than they."""
-    ends = [one for one in records if one["event"] == "exited" and one.get("attempt") == attempt]
-    named = ends[-1].get("output") if ends else None
+    named = end.get("output")
     found: list[str] = []
     for path, size in named.items() if isinstance(named, dict) else ():
         if type(size) is not int or size <= 0 or not _same_owner(path, f"{run_dir}/events.jsonl"):

@@ -10,12 +10,12 @@ from typing import Any
 
 from ftrun.core.accounting.totals import figures
 from ftrun.core.machine.values import CAUSES, TOUCH, Attempt, Ledger, Rank
-from ftrun.core.rules.liveness import Limits, time_awake
-from ftrun.core.rules.standby import NextStart
+from ftrun.core.rules.liveness import time_awake
 from ftrun.core.text import durations, heartbeats, sentences, states
 from ftrun.core.text.sentences import several
 from ftrun.host import procfs
 from ftrun.messages import records
+from ftrun.messages.run_state import AttemptStatus, JobStatus, RoundStatus, RunFacts, RunState
 from ftrun.records import (
     beatfile,
     live_verdict,
@@ -32,7 +32,6 @@ from ftrun.records.live_verdict import LiveVerdict
 from ftrun.records.next_action import next_action
 from ftrun.records.record_files import Record
 from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot, StalledRank
-from ftrun.records.state import SavedState
 
 RECORD_DELAY = 2.0  # s; what ftrun has seen is on disk by then
 
@@ -42,30 +41,22 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
     rundir.check(run_dir)
     now = time.monotonic() if now is None else now
     recent, found = record_files.last_condensed(f"{run_dir}/events.jsonl"), state.load(run_dir)
-    problems, full = [] if found.problem is None else [found.problem], rundir.is_full(run_dir)
-    try:
-        return _snapshot(run_dir, now, recent, found, problems)._replace(full_disk=full)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        problems.append(f"{run_dir}/state.json is malformed: {error!r}")
-        return _snapshot(run_dir, now, recent, SavedState(found.ledger), problems)._replace(full_disk=full)
-
-
-def _snapshot(run_dir: str, now: float, recent: list[Record], found: SavedState, problems: list[str]) -> Snapshot:
-    ledger, run, status = found.ledger or Ledger(), found.part("run"), found.part("now")
+    problems = [] if found.problem is None else [found.problem]
+    ledger, run, status = found.ledger or Ledger(), found.rest.run, found.rest.now
     began, ended = recent_events.last(recent, "started"), recent_events.ended(recent)
-    if ended is not None and (run.get("began") or "") > (state.string(ended.get("time")) or ""):
+    if ended is not None and run.began > (state.string(ended.get("time")) or ""):
         ended = None  # of an earlier ftrun: the present one has no record before its first start
     alive = ended is None and liveness.is_running(run_dir, run)
-    phase = str(status.get("phase") or recent_events.phase(recent)).replace("pending", "waiting")
+    phase = (status.phase or recent_events.phase(recent)).replace("pending", "waiting")
     newest: Record = recent[-1] if recent else {}
     clock = now
     if not alive or not liveness.same_boot(run):  # that clock is not ours: show it as of its last record
         now = max(state.number(newest.get("mono")) or 0.0, ledger.account.at or 0.0) or now
     if not alive:
         phase = "cut off" if ended is None else "done"
-    elif phase == "waiting" and status.get("spare") is True:
+    elif phase == "waiting" and status.spare:
         phase = "spare"
-    elif phase == "stopping" and status.get("stage") == "verdict" and (status.get("want") or {}).get("code") == 0:
+    elif phase == "stopping" and status.stage == "verdict" and status.want.code == 0:
         phase = "finished"
     shown = Snapshot(
         run_dir=run_dir,
@@ -74,13 +65,13 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: SavedState,
         attempt=ledger.start_cnt or state.integer(newest.get("attempt")) or 0,
         reason=recent_events.reason(recent) if found.ledger is None else ledger.reason,
         origin=recent_events.origin(recent),
-        command=state.strings(run.get("command") or began.get("command")) or (),
-        version=run.get("version") or state.string(began.get("version")) or "",
-        pid=found.rest.get("pid"),
-        node=run.get("node") or "",
-        part=run.get("part") or state.string(began.get("phase")) or "",
+        command=run.command or state.strings(began.get("command")) or (),
+        version=run.version or state.string(began.get("version")) or "",
+        pid=found.rest.pid,
+        node=run.node,
+        part=run.part or state.string(began.get("phase")) or "",
         schedule_cnt=None if found.ledger is None else ledger.schedule_cnt,
-        began=run.get("began") or state.string(began.get("time")),
+        began=run.began or state.string(began.get("time")),
         restarts=recent_events.restarts(recent),
         step=ledger.last_step,
         best_step=ledger.best_step,
@@ -91,8 +82,8 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: SavedState,
         devices=_devices(run_dir, clock if liveness.same_boot(run) else now),
         trouble=recent_events.last_incident(run_dir, recent, found.ledger is None or ledger.start_cnt > 1),
     )
-    if alive and (since := state.number(status.get("since"))) is not None:
-        shown = shown._replace(since=max(0.0, now - since))
+    if alive and status.since is not None:
+        shown = shown._replace(since=max(0.0, now - status.since))
     if found.ledger is not None:
         done = {rung: number for rung, number in (("retry", ledger.retried), ("rank", ledger.replaced)) if number}
         shown = shown._replace(recovered=done)
@@ -102,58 +93,49 @@ def _snapshot(run_dir: str, now: float, recent: list[Record], found: SavedState,
         shown = shown._replace(verdict=verdict, exit_code=state.integer(ended.get("exit_code")), why=why)
     if not alive:
         shown = shown._replace(ended=state.string((newest if ended is None else ended).get("time")))
-    if status.get("attempt") is not None:
-        shown = _attempt(shown, now, clock, found, problems)
+    if status.attempt is not None:
+        shown = _attempt(shown, now, clock, found.rest, status.attempt, problems)
     else:
         at, what = next_action(status, phase, None, (), now)
         shown = shown._replace(deadline=at, next=what, **_paused(status, now))
     if alive:
-        shown = shown._replace(group=_group(status, ledger), next_start=_next_start(found.rest.get("next_start")))
-    return shown._replace(problems=tuple(problems))
+        shown = shown._replace(group=_group(status, ledger), next_start=found.rest.next_start)
+    return shown._replace(problems=tuple(problems), full_disk=rundir.is_full(run_dir))
 
 
-def _next_start(found: object) -> NextStart | None:
-    if not isinstance(found, dict):
-        return None
-    ready, of = (state.integer(found.get(name)) for name in ("ready", "of"))
-    if ready is None or of is None:
-        return None
-    return NextStart(ready, of, state.string(found.get("why")), state.number(found.get("saved")))
-
-
-def _rounds(found: dict[str, Any] | None, now: float) -> dict[str, Any]:
+def _rounds(found: RoundStatus | None, now: float) -> dict[str, Any]:
     """The round of ranks that can recover, and what is going on between two rounds."""
     if found is None:
         return {}
-    number, replaced = int(found["number"]), ", ".join(f"{sentences.rank(rank)}" for rank in found["replacing"])
-    if found["stage"] == "working":
+    number, replaced = found.number, ", ".join(map(sentences.rank, found.replacing))
+    if found.stage == "working":
         return {"round": number}
     what = f"replacing {replaced}" if replaced else "all ranks retry the step"
-    if found["stage"] == "settling":
+    if found.stage == "settling":
         what = "a collective failed"
-    awaited = ", ".join(f"{sentences.rank(rank)}" for rank in found["awaited"])
+    awaited = ", ".join(map(sentences.rank, found.awaited))
     last = f"waiting for {awaited}" if awaited else f"round {number} has begun, and not every rank has moved in it"
-    since = f"for {durations.seconds(max(0.0, now - float(found['since'])))}"
-    return {"round": number, "recovery": f"{what} {since}: {found['why']}; {last}"}
+    since = f"for {durations.seconds(max(0.0, now - found.since))}"
+    return {"round": number, "recovery": f"{what} {since}: {found.why}; {last}"}
 
 
-def _attempt(shown: Snapshot, now: float, clock: float, found: SavedState, problems: list[str]) -> Snapshot:
+def _attempt(
+    shown: Snapshot, now: float, clock: float, found: RunState, seen: AttemptStatus, problems: list[str]
+) -> Snapshot:
     """With the present attempt: its ranks and its timeouts.  For an ftrun that is gone `now` is its end."""
-    run, status = found.part("run"), found.part("now")
-    spawned_at, beats = float(status["attempt"]["spawned_at"]), BeatFileContent()
+    run, status, spawned_at, beats = found.run, found.now, seen.spawned_at, BeatFileContent()
     if shown.phase != "done" and liveness.same_boot(run):
-        beats = beatfile.read(
-            str(found.rest.get("beat_dir")), clock, spawned_at, liveness.is_local(run) or not shown.alive
-        )
+        beats = beatfile.read(str(found.beat_dir), clock, spawned_at, liveness.is_local(run) or not shown.alive)
         problems += [beats.problem] if beats.problem and shown.alive else []
         if not shown.alive:
             beats = BeatFileContent(_until(beats.ranks, now, problems))
-    attempt, samples = live_verdict.attempt(status["attempt"], beats.ranks), steps.samples(shown.run_dir, shown.attempt)
+    attempt, samples = live_verdict.attempt(seen, beats.ranks), steps.samples(shown.run_dir, shown.attempt)
     attempt = attempt._replace(frameworks=beats.frameworks)
-    stops = [float(at) for at in ((status.get("paused") or {}).get("since"), attempt.stopped_at) if at is not None]
-    verdict = LiveVerdict(attempt, Limits(**run["limits"]), min([now, *stops])) if "limits" in run else None
+    stops = [] if attempt.stopped_at is None else [attempt.stopped_at]
+    stops += [] if status.paused is None else [status.paused.since]
+    verdict = None if run.limits is None else LiveVerdict(attempt, run.limits, min([now, *stops]))
     live = verdict if shown.phase in states.LIVE else None
-    limits = live_verdict.limits(verdict, run.get("sources") or {}) if verdict is not None else ()
+    limits = live_verdict.limits(verdict, run.sources) if verdict is not None else ()
     firsts = repeat(None) if live is None else live.first_of_each()
     ranks = tuple(
         live_verdict.rank_now(rank, first, now, steps.rank_pace(rank, samples))
@@ -168,26 +150,25 @@ def _attempt(shown: Snapshot, now: float, clock: float, found: SavedState, probl
             ranks = own_ranks.with_stragglers(ranks)
     stall = _stall(attempt, now) if live is not None else None
     ranks = own_ranks.with_stall(ranks, stall)
+    stepping = [rank for rank in ranks if rank.step is not None and rank.state not in own_ranks.ENDED]
     at, what = next_action(status, shown.phase, live, limits, now)
     return shown._replace(
         up=max(0.0, now - spawned_at) if shown.phase != "done" else None,
         first_beat=attempt.first_beat,
         suspended=None if attempt.stopped_at is None or live is None else max(0.0, now - attempt.stopped_at),
-        **_rounds(status["attempt"].get("rounds"), now),
+        **_rounds(seen.rounds, now),
         step=shown.step if attempt.step is None else attempt.step,
         step_time=steps.pace(beats.ranks, samples),
         checkpoint_time=shown.checkpoint_time if beats.saved_at is None else _wall(clock - beats.saved_at),
         checkpoint_age=shown.checkpoint_age if beats.saved_at is None else max(0.0, clock - beats.saved_at),
         ranks=ranks,
-        slowest=min(
-            (r for r in ranks if r.step is not None and r.state not in own_ranks.ENDED), key=_step, default=None
-        ),
+        slowest=min(stepping, key=lambda rank: rank.step or 0, default=None),
         stalest=min((r for r in ranks if r.age is not None), key=_left, default=None),
         limits=limits,
         deadline=at,
         next=what,
         stalled=stall,
-        wait=status["attempt"].get("wait") or None,
+        wait=seen.wait or None,
         heartbeats=heartbeats.seen_in(attempt, live.limits) if live is not None else None,
         **_paused(status, now),
     )
@@ -210,10 +191,6 @@ def _runs(pid: int) -> bool:
     return process is not None and not process.ended
 
 
-def _step(rank: RankNow) -> int:
-    return rank.step or 0
-
-
 def _left(rank: RankNow) -> tuple[bool, float]:
     return rank.limit is None, (rank.limit or 0.0) - (rank.age or 0.0)
 
@@ -231,40 +208,39 @@ def _stall(attempt: Attempt, now: float) -> StalledRank | None:
     )
 
 
-def _paused(status: dict[str, Any], now: float) -> dict[str, Any]:
-    paused = status.get("paused")
+def _paused(status: JobStatus, now: float) -> dict[str, Any]:
+    paused = status.paused
     if paused is None:
         return {}
-    until = paused["until"]
-    resumes = None if until is None else max(0.0, float(until) - now)
-    by = paused.get("by") or "another member"
-    return {"paused": max(0.0, now - float(paused["since"])), "resumes": resumes, "paused_by": by}
+    resumes = None if paused.until is None else max(0.0, paused.until - now)
+    by = paused.by or "another member"
+    return {"paused": max(0.0, now - paused.since), "resumes": resumes, "paused_by": by}
 
 
-def _group(status: dict[str, Any], ledger: Ledger) -> str | None:
-    order = status.get("group")
+def _group(status: JobStatus, ledger: Ledger) -> str | None:
+    order = status.group
     if order is None:
         return None
-    why = f": {order['why']}" if order["why"] and order["what"] != "run" else ""
-    return f"epoch {ledger.epoch}, {states.group(order['what'])}{why}"
+    why = f": {order.why}" if order.why and order.what != "run" else ""
+    return f"epoch {ledger.epoch}, {states.group(order.what)}{why}"
 
 
-def _accounted(shown: Snapshot, ledger: Ledger, run: dict[str, Any], now: float) -> Snapshot:
+def _accounted(shown: Snapshot, ledger: Ledger, run: RunFacts, now: float) -> Snapshot:
     found = figures(ledger.account, now if shown.alive and liveness.same_boot(run) else None)
     lost = {why: seconds for why, seconds in found.lost.items() if seconds}
     return shown._replace(wall=found.wall, lost=lost, goodput=found.goodput, restarts=found.restarts)
 
 
-def _budgets(shown: Snapshot, ledger: Ledger, run: dict[str, Any]) -> Snapshot:
+def _budgets(shown: Snapshot, ledger: Ledger, run: RunFacts) -> Snapshot:
     """None after the end: a new run would begin with a full budget."""
     if shown.phase == "done":
         return shown
     counts: dict[str, int] = {cause: ledger.count(cause) for cause in CAUSES}
-    if "restart_on" not in run:
+    if run.restart_on is None:
         return shown._replace(counts=counts)
-    most = run.get("max_restarts")
-    left = {cause: None if most is None else max(0, int(most) - count) for cause, count in counts.items()}
-    return shown._replace(counts=counts, left=left | {cause: 0 for cause in counts if cause not in run["restart_on"]})
+    most = run.max_restarts
+    left = {cause: None if most is None else max(0, most - count) for cause, count in counts.items()}
+    return shown._replace(counts=counts, left=left | {cause: 0 for cause in counts if cause not in run.restart_on})
 
 
 def _checkpoint_time(recent: list[Record]) -> str | None:

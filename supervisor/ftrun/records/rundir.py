@@ -29,7 +29,11 @@ def find(given: str | None, own: bool = False) -> str:
         return _local_folder(path) or _local_folder(found := _within(path)) or found
     existing = {os.path.realpath(folder): folder for folder in in_temp_folder() if not own or _is_own(folder)}
     holders = {real: pid for real, pid in running().items() if not own or _is_own(f"/proc/{pid}")}
-    at_work = {real: folder for real, folder in existing.items() if real in holders or _is_running(folder)}
+    at_work = {
+        real: folder
+        for real, folder in existing.items()
+        if real in holders or liveness.is_running(folder, state.load(folder).rest.run)
+    }
     temp_folder = os.environ.get("TMPDIR")
     near = {real: real for real, pid in holders.items() if _temp_folder(pid) == temp_folder}
     # Those that run with another temp folder come last, since a user sets one to be separate.
@@ -229,10 +233,6 @@ def _open_files(pid: int) -> Iterator[str]:
             yield os.readlink(f"/proc/{pid}/fd/{number}")
         except OSError:
             pass
-
-
-def _is_running(folder: str) -> bool:
-    return liveness.is_running(folder, state.load(folder).part("run"))
 
 
 def _temp_folder(pid: int) -> str | None:

@@ -163,14 +163,14 @@ def read(folder: str) -> list[RunLife]:
 
 def of_job(run_dir: str) -> tuple[list[RunLife], str]:
     """The lives of the job of this run, and the folder that they were read from: its state dir, or the run dir."""
-    folder = state.string(state.load(run_dir).part("run").get("state_dir"))
+    folder = state.load(run_dir).rest.run.state_dir
     lives = [] if folder is None else read(folder)
     return (lives, os.path.abspath(folder)) if lives and folder else (of_run(run_dir), os.path.abspath(run_dir))
 
 
 def kept_report(run_dir: str, member: int, attempt: int) -> str | None:
     """The copy of the newest report of that member in the state dir of this run; `attempt` 0: of any attempt."""
-    folder = state.string(state.load(run_dir).part("run").get("state_dir")) or ""
+    folder = state.load(run_dir).rest.run.state_dir or ""
     for life in reversed(read(folder) if folder else []):
         for line in reversed(life.attempts if life.member == member else ()):
             if attempt in (0, line.number) and (

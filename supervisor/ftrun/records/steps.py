@@ -80,13 +80,10 @@ def measured_paces(run_dir: str, attempt: int, now: float) -> dict[tuple[int, in
         mono = number(found.get("mono"))
         if mono is None or not 0 <= now - mono < OLD or integer(found.get("attempt")) != attempt:
             return {}
-        return {(int(one["rank"]), int(one["pid"])): _measured_pace(one) for one in found["ranks"]}
+        return {
+            (int(one["rank"]), int(one["pid"])): Pace(step_time, number(one.get("work")))
+            for one in found["ranks"]
+            if (step_time := number(one["step_time"]) or 0.0) > 0
+        }
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return {}
-
-
-def _measured_pace(one: dict[str, object]) -> Pace:
-    step_time = number(one["step_time"])
-    if step_time is None or step_time <= 0:
-        raise ValueError("not a pace")
-    return Pace(step_time, number(one.get("work")))

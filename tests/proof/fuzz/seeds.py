@@ -220,7 +220,10 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "metrics": (exports.METRICS_EVENTS, (exports.Listening("127.0.0.1:1"),)),
     "evidence": (
         evidence.EVENTS,
-        (evidence.Reply(None, "w", 0.0, 0, 1, "r", False, "rank 0 sleeps"), evidence.Looked(None, "m", "f", 1, 2, 0.1)),
+        (
+            evidence.Reply(None, "w", 0.0, 0, 1, "r", False, "rank 0 sleeps"),
+            evidence.Looked(1.0, None, "m", "f", 1, 2, 0.1),
+        ),
     ),
     "heal": (healing.HEAL_EVENTS, (healing.Healed(False, "w"),)),
     "exit_hooks": (exit_hooks.EVENTS, (exit_hooks.HooksFinished(("a",), (exit_hooks.Failed("b", "w"),), (1,)),)),

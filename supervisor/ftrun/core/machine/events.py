@@ -100,13 +100,14 @@ class EvidenceCollected(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """The result of a look at a job that stands still.
+    """The result of a look at a job that stands still, as the helper `evidence` sends it.
 
-    `open_reason`: why something may still end the wait; None: the look is closed, nothing can.  `mechanism`: what waits
-    for what, a sentence.  `fingerprint`: two closed looks with the same one found the same threads in the same calls,
-    none of which has run in between.  `rank`, `pid`: the rank, if it has one, and the process at the end of the chain.
-    `cost`: CPU seconds.  `again`: the group has to confirm a deadlock of its members.  `spin`: the rank that computes,
-    if one does and nothing of it can be seen outside."""
+    `open_reason`: why something may still end the wait; None: the look is closed, nothing can.  `mechanism`: of a
+    closed look, what waits for what; of an open one, what the still rank waits for; a sentence.  `fingerprint`: two
+    closed looks with the same one found the same threads in the same calls, none of which has run in between.  `rank`,
+    `pid`: of a closed look, the rank, if it has one, and the process at the end of the chain.  `cost`: CPU seconds.
+    `again`: of an open look, it has to be repeated soon, because all members of the group together seem to be closed.
+    `spin`: the rank that computes, if one does and nothing of it can be seen outside."""
 
     now: float
     open_reason: str | None

@@ -22,16 +22,14 @@ from ftrun.core.machine.values import (
     CAUSES,
     Attempt,
     Cause,
-    ClosedLook,
     EarlyEvidence,
     Finding,
     Ledger,
 )
 from ftrun.core.rules import early_evidence, hang_rules, looks, stalls
-from ftrun.core.rules.checkpoint_names import step_of
 from ftrun.core.rules.idle import observe, unchanged_for
 from ftrun.core.rules.liveness import assess, is_same, time_awake
-from ftrun.core.rules.policy import Policy, is_beyond, latest_file, progress, with_progress
+from ftrun.core.rules.policy import Policy, is_beyond, latest_file, progress, step_of, with_progress
 from ftrun.core.text import durations, sentences
 
 AT_REST = 6.0  # s; a file that was written in place before a kill has been reported as at rest by then
@@ -111,18 +109,14 @@ def _notice(stall: stalls.UnusualPause) -> Effects:
 
 def on_looked(job: Job, phase: Starting | Running, event: ev.Looked, policy: Policy) -> Outcome:
     """A look that a movement or a pause has overtaken is dropped."""
-    attempt, begun = phase.attempt, phase.attempt.look.begun
-    if begun is None:
+    if phase.attempt.look.begun is None:
         return job, ()
-    age, is_open = looks.age_of(attempt, event.now), event.open_reason is not None
-    found = ClosedLook(begun, event.fingerprint, event.mechanism, event.rank, event.pid)
-    why = event.mechanism or event.open_reason or ""
-    result = looks.LookResult(None if is_open else found, why, event.cost, event.again, event.spin)
-    attempt = looks.end(attempt, result, event.now)
+    age, attempt = looks.age_of(phase.attempt, event.now), looks.end(phase.attempt, event)
+    why = attempt.look.wait
     if age < looks.RECORDED or why == attempt.look.recorded:
         return check(job, attempt, event.now, policy)
     attempt = attempt._replace(look=attempt.look._replace(recorded=why))
-    written = do.Persist("look", (("age", age), ("open", is_open), ("why", why)))
+    written = do.Persist("look", (("age", age), ("open", event.open_reason is not None), ("why", why)))
     return check(job, attempt, event.now, policy, (written,))
 
 

@@ -3,12 +3,9 @@
 A rank is *alive* with any heartbeat.  It *moves* with a step that advances or a heartbeat from the main thread; only
 moving counts.
 
-Two rules are for what no proof covers: a rank that computes for an hour in one and the same function, of which nothing
-can be seen outside, and ranks that wait for their devices or for each other while no device works.  A look reads where
-the main thread is, and what it has read, written and started, without stopping it (helpers/evidence/spinning.py).  The
-sampler adds what the whole tree reads and writes.  A computation that ends looks the same as one that does not: ADR 39
-says why an hour was chosen, and what is not found.  Where all ranks wait (helpers/evidence/device_waits.py) and all
-devices spin or do nothing, nobody is left who could end the wait.
+Two rules are for what no proof covers (ADR 39): a rank that computes for an hour in one and the same function, of which
+nothing can be seen outside (helpers/evidence/spinning.py), and ranks that wait for their devices or for each other
+while no device works (helpers/evidence/device_waits.py), so that nobody is left who could end the wait.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,9 +21,7 @@ LOOKS_PER_LIMIT = 8
 STILL = 15.0  # s without a movement, from which on looks are taken (looks.py)
 SPIN_LIMITS: Final[Mapping[Rule, float]] = {"spin": 3600.0, "device-wait": 45.0}  # s
 DEVICE_WAIT_WITHIN: Final = 90.0  # s from the last step, in which a wait for devices is found: the looks begin later
-SPIN_OTHERS: Final = (
-    0.05  # cores that the other threads and the descendants of the process may use: watchdogs, keep-alives
-)
+SPIN_OTHERS: Final = 0.05  # cores that its other threads and its descendants may use: watchdogs, keep-alives
 
 
 class Limits(NamedTuple):

@@ -9,8 +9,8 @@ A look at a rank that computes says in which function it does so (rules/liveness
 
 from typing import Final
 
-from ftrun.core.machine.values import Attempt, ClosedLook, LookState, Spin, Standstill
-from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.machine.events import Looked
+from ftrun.core.machine.values import Attempt, ClosedLook, LookState, Standstill
 from ftrun.core.rules import liveness
 from ftrun.core.rules.liveness import STILL, awaited_ranks, time_awake
 
@@ -23,17 +23,6 @@ REPEATS: Final = 8  # looks that the group asks for, until those at the usual ti
 SPACING: Final = 200  # times the CPU time of a look: the least time to the next one, so that looks take 0.5 % of a core
 LOST: Final = 25.0  # s; a look that has not been answered by then has failed
 RECORDED: Final = 60.0  # s without a movement from which on the result of a look is recorded
-
-
-class LookResult(NamedTuple):
-    """What a look has shown.  `closed`: None after an open one.  `wait`: what the job waits for.  `cost`: CPU seconds
-    of the look.  `again`: an open one is repeated soon.  `spin`: the rank that computes."""
-
-    closed: ClosedLook | None
-    wait: str
-    cost: float
-    again: bool = False
-    spin: Spin | None = None
 
 
 def follow(attempt: Attempt) -> Attempt:
@@ -77,18 +66,21 @@ def begin(attempt: Attempt, now: float) -> Attempt:
     return attempt._replace(look=look)
 
 
-def end(attempt: Attempt, result: LookResult, now: float) -> Attempt:
+def end(attempt: Attempt, seen: Looked) -> Attempt:
     """The attempt after the look that was under way.  Two closed looks with the same result prove a deadlock; one whose
     result differs from the one before is confirmed at the usual time."""
-    before, found = attempt.look.closed, result.closed
-    look = attempt.look._replace(begun=None, earliest=now + SPACING * result.cost, closed=found, wait=result.wait)
-    look = look._replace(spin=liveness.follow_spin(look.spin, result.spin))
+    look, before, found = attempt.look, attempt.look.closed, None
+    if seen.open_reason is None and look.begun is not None:
+        found = ClosedLook(look.begun, seen.fingerprint, seen.mechanism, seen.rank, seen.pid)
+    look = look._replace(begun=None, earliest=seen.now + SPACING * seen.cost, closed=found)
+    wait, spin = seen.mechanism or seen.open_reason or "", liveness.follow_spin(look.spin, seen.spin)
+    look = look._replace(wait=wait, spin=spin)
     if found is not None and before is not None:
         look = look._replace(proved=bool(found.fingerprint) and found._replace(at=before.at) == before)
     elif found is not None:
-        look = look._replace(again=now + AGAIN)
-    elif result.again and look.repeats < REPEATS:
-        look = look._replace(again=now + AGAIN, repeats=look.repeats + 1)
+        look = look._replace(again=seen.now + AGAIN)
+    elif seen.again and look.repeats < REPEATS:
+        look = look._replace(again=seen.now + AGAIN, repeats=look.repeats + 1)
     return attempt._replace(look=look)
 
 

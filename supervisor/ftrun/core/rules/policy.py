@@ -14,6 +14,12 @@ BACKOFF_LIMIT: Final = 60.0  # s
 HOUR: Final = 3600.0
 MOST_SAVED: Final = 64  # files that are kept in the ledger
 _NUMBER: Final = re.compile(r"\d+")
+_WORDS: Final = ("step", "iter", "iteration", "checkpoint", "ckpt", "epoch")  # the first one that is there has the step
+# Patterns are compiled at the first checkpoint: PID 1 loads this file before it starts the command.
+_NAMED: Final = tuple(rf"(?a)(?:^|[^a-z]){word}s?[-_=.]?(\d{{1,18}})(?!\d)" for word in _WORDS)
+_GLOBAL: Final = r"global(?=step|_step)_?"
+_PLAIN: Final = r"(?a)^(?:[^_.].*[-_=])?(\d{1,18})$"  # `100`, `snapshot-100`, but not `llama3`
+_PART: Final = r"(?a)(?:rank|shard|part|of|worker|stage|device|gpu)[-_=]?\d+$"  # of one checkpoint
 
 
 class Membership(NamedTuple):
@@ -136,6 +142,20 @@ def is_beyond(value: int | None, best: int | None) -> bool:
     return value is not None and (best is None or value > best)
 
 
+def step_of(path: str) -> int | None:
+    """The step of a checkpoint file: the number after a word like `step` or `checkpoint`, in the name of the file or of
+    the nearest folder that has one; else the one at the end of the name.  None: each save replaces the one before
+    (`last.pt`)."""
+    parts = [re.sub(_GLOBAL, "", part.lower()) for part in reversed(path.split("/")) if part]
+    for part in parts:
+        for pattern in _NAMED:
+            if found := re.findall(pattern, part):
+                return int(found[-1])
+    stem = parts[0].partition(".")[0] if parts else ""
+    plain = None if re.search(_PART, stem) else re.match(_PLAIN, stem)
+    return int(plain[1]) if plain else None
+
+
 # --- files that the program saves by itself -------------------------------------------------------------------------
 
 
@@ -153,10 +173,9 @@ def has_advanced(attempt: Attempt) -> bool:
     that earlier attempts saved, moved, and then saved a file of that series.
 
     A series is all files whose paths differ only in their numbers: `snapshot.pt` is a series, and so are `epoch_1.pt`
-    and `epoch_2.pt`.  A new file alone is no progress: a job that starts from scratch each time saves its first epoch
-    again and again, maybe into a folder with a new name.  A new file after an older one was loaded is no progress
-    either: stages do that, of which the last one starts from scratch, and so do jobs that repeat what they once
-    reached.  The loaded file must be the very version that was saved, since each attempt may rewrite and load a file.
+    and `epoch_2.pt`.  A new file alone is no progress, since a job that starts from scratch each time saves its first
+    epoch again and again; nor is one after an older file was loaded, as by jobs that repeat what they once reached.
+    The loaded file must be the very version that was saved, since each attempt may rewrite and load a file.
     """
     now = {_series(file.path) for rank in attempt.ranks for file in rank.saved}
     if not now or not attempt.inherited:

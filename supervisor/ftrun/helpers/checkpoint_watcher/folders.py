@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ftrun.core.rules.checkpoint_names import step_of
+from ftrun.core.rules.policy import step_of
 from ftrun.helpers.checkpoint_watcher import disk
 from ftrun.helpers.checkpoint_watcher.disk import FileLook
 from ftrun.helpers.checkpoint_watcher.folder import MARKS, Match, Origin, WatchedFolder

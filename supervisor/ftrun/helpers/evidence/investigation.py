@@ -330,8 +330,8 @@ def _with_culprit(facts: ReportFacts) -> str:
 
 def _with_origin(facts: ReportFacts) -> ReportFacts:
     """The facts with the command and the host, as `state.json` of the run has them."""
-    run = state.load(facts.request.run_dir).part("run")
-    return facts._replace(job=state.strings(run.get("command")) or (), node=state.string(run.get("node")) or "")
+    run = state.load(facts.request.run_dir).rest.run
+    return facts._replace(job=run.command, node=run.node)
 
 
 def _explained(facts: ReportFacts, walk: Walk) -> ReportFacts:

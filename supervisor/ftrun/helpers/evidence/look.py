@@ -41,8 +41,17 @@ def look(request: Look, pause: Callable[[float], None] = time.sleep) -> Looked:
         spin = unproved(request, asked.value)
         behind = nccl_ras.sentences_of(asked.value)[:1]
         mechanism = sentences.sentence(mechanism or found.open_reason, *behind) if behind else mechanism
-    seen = found.open_reason, mechanism, found.fingerprint, found.rank, found.pid
-    return Looked(*seen, round(cpu(), 3), again, spin)
+    return Looked(
+        now=time.monotonic(),
+        open_reason=found.open_reason,
+        mechanism=mechanism,
+        fingerprint=found.fingerprint,
+        rank=found.rank,
+        pid=found.pid,
+        cost=round(cpu(), 3),
+        again=again,
+        spin=spin,
+    )
 
 
 def cpu() -> float:

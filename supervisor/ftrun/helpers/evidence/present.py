@@ -17,7 +17,7 @@ from ftrun.helpers.evidence import blocking_calls, job_processes, processes
 from ftrun.helpers.evidence.processes import ProcessState
 from ftrun.helpers.evidence.report import decodable
 from ftrun.host import procfs
-from ftrun.records import live_verdict, state
+from ftrun.records import state
 from ftrun.records.own_ranks import ENDED
 from ftrun.records.run_snapshot import read_snapshot
 from waitproof import procfs as waitproof_procfs
@@ -58,19 +58,15 @@ def observe(path: str, rank: int | None) -> list[ProcessStacks]:
 
 def _root(path: str) -> int:
     """The pid of the command in this PID namespace, or of a rank of it: one that failed may be waited for."""
-    found = state.load(path)
-    pid, start = found.rest.get("pid"), found.rest.get("pid_start")
-    if found.rest.get("ended") or not isinstance(pid, int):
-        raise NoStacks(f"{path}: no command runs" + (": the run has ended" if found.rest.get("ended") else ""))
+    found = state.load(path).rest
+    pid, attempt = found.pid, found.now.attempt
+    if found.ended or pid is None:
+        raise NoStacks(f"{path}: no command runs" + (": the run has ended" if found.ended else ""))
     process = procfs.stat(pid)
-    if process is not None and process.start == start and not process.ended:
+    if process is not None and process.start == found.pid_start and not process.ended:
         return pid
-    mark = os.fsencode(f"FTRUN_BEAT_DIR={found.rest.get('beat_dir')}")
-    try:
-        others = live_verdict.attempt(found.part("now")["attempt"], ()).processes
-    except (TypeError, ValueError, KeyError):
-        others = ()
-    for rank in others:
+    mark = os.fsencode(f"FTRUN_BEAT_DIR={found.beat_dir}")
+    for rank in attempt.processes if attempt is not None else ():
         if rank.exited_at is None and mark in procfs.environment(rank.pid):
             return rank.pid
     raise NoStacks(

@@ -91,7 +91,7 @@ class Notifier:
             self._lines.problem(what)
 
     def _report(self, ended: bool) -> None:
-        command = state.strings(state.load(self._run_dir).part("run").get("command")) or ()
+        command = state.load(self._run_dir).rest.run.command
         found = [self._located(one) for line in self._records.lines() if (one := record(line)) is not None]
         now = time.monotonic()
         due = [due for one in found for due in self._incidents.take(one, now)]
@@ -104,11 +104,12 @@ class Notifier:
         before, self._full = self._full, rundir.is_full(self._run_dir)
         if before or not self._full or "disk" not in self._asked.names:
             return []
-        attempt = state.integer(state.load(self._run_dir).part("now").get("attempt", {}).get("number"))
+        found = state.load(self._run_dir).rest.now.attempt
+        attempt = None if found is None else found.number
         return [Due("disk", {"event": "disk", "time": clock.timestamp(), "attempt": attempt, "run_dir": self._run_dir})]
 
     def _limit(self) -> int | None:
-        return state.integer(state.load(self._run_dir).part("run").get("max_restarts"))
+        return state.load(self._run_dir).rest.run.max_restarts
 
     def _located(self, found: Record) -> Record:
         """With the host of a lost member, which the others of its group know from the time before."""

@@ -116,7 +116,7 @@ class EvidenceClient(Client[messages.Event]):
                 return [ev.EvidenceCollected(now, (), fields, message.cleared)]
             case messages.Looked() if self._look_until is not None:
                 self._look_until = None
-                return [ev.Looked(now, *message)]
+                return [message._replace(now=now)]
         return []
 
     def follow(self, job: Job, now: float, awaits_cause: bool) -> None:
