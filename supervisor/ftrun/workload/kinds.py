@@ -1,10 +1,10 @@
 """The table of the kinds of `fthang`, and the parser of their arguments."""
 
 import signal
-from collections.abc import Callable, Iterable
-from difflib import get_close_matches
+from collections.abc import Callable
 from enum import Enum
 
+from ftrun.config.parsers import near
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.workload import failures, healthy, rank_failures
 from ftrun.workload.training import Setting
@@ -120,7 +120,7 @@ KINDS = {kind.name: kind for kind in FAILURES + HEALTHY + RANKS}
 def parse(name: str, argument: str | None) -> tuple[FailureKind, float]:
     """The kind and the value of its argument; ValueError, in one line, if either is wrong."""
     if name not in KINDS:
-        raise ValueError(f"unknown kind {name!r}{_near(name, KINDS)}; see fthang --help")
+        raise ValueError(f"unknown kind {name!r}{near(name, KINDS)}; see fthang --help")
     kind = KINDS[name]
     expected = kind.usage.partition(" ")[2]
     if argument is None and expected == "[DURATION]":
@@ -128,11 +128,6 @@ def parse(name: str, argument: str | None) -> tuple[FailureKind, float]:
     if (argument is None) == bool(expected):
         raise ValueError(f"{name} takes {'an' if expected else 'no'} argument: fthang {kind.usage}")
     return kind, PARSERS[expected](argument) if argument is not None else 0
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, known, 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _number(text: str, what: str, least: int, most: int) -> int:
@@ -146,7 +141,7 @@ def _signal(text: str) -> signal.Signals:
     try:
         return signal.Signals(int(text)) if text.isascii() and text.isdigit() else signal.Signals[name]
     except (KeyError, ValueError):
-        raise ValueError(f"not a signal: {text!r}{_near(name, signal.Signals.__members__)}") from None
+        raise ValueError(f"not a signal: {text!r}{near(name, signal.Signals.__members__)}") from None
 
 
 def seconds(text: str) -> float:

@@ -66,18 +66,15 @@ def update(before: Job, event: Event, after: Job) -> Job:
     if isinstance(after.phase, Done) or _has_not_begun(after):
         account = account._replace(into="", at=None)
     else:
-        account = account._replace(into=_kind_of_time(after), at=_latest(account, event.now, _has_not_begun(before)))
+        # An exit that was held back may carry an earlier time than other events.
+        known = None if _has_not_begun(before) else account.at
+        account = account._replace(into=_kind_of_time(after), at=event.now if known is None else max(known, event.now))
     return after._replace(ledger=after.ledger._replace(account=account))
 
 
 def _has_not_begun(job: Job) -> bool:
     """Whether this ftrun, or its group, has not begun: then `at` and `into` were written by an earlier ftrun."""
     return isinstance(job.phase, Pending) and job.phase.deadline is None and isinstance(job.want, KeepRunning)
-
-
-def _latest(account: Account, now: float, first: bool) -> float:
-    """The later of the times: an exit that was held back may carry an earlier time than other events."""
-    return now if first or account.at is None else max(account.at, now)
 
 
 def _kind_of_time(job: Job) -> str:

@@ -1,6 +1,5 @@
 """Where the time of a run went: time that led to kept steps, and lost time by reason.  Durations are seconds."""
 
-from collections.abc import Mapping
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
@@ -103,7 +102,8 @@ def figures(account: Account, now: float | None = None) -> Figures:
 def summary(found: Figures) -> str:
     """For the last line of a run: `goodput 93% of 2h 3m; lost 8m: 5m hang, 2m redone, 1m startup`.  Less than a
     thousandth of the time is left out."""
-    worth = _worth(found.lost, max(0.05, found.wall / 1000))
+    least = max(0.05, found.wall / 1000)
+    worth = sorted(((why, lost) for why, lost in found.lost.items() if lost >= least), key=lambda one: -one[1])
     if found.goodput is None:
         return f"lost {seconds(sum(found.lost.values()))}" if worth else ""
     percent = f"{100 * found.goodput:.0f}"
@@ -112,8 +112,3 @@ def summary(found: Figures) -> str:
     most = ", ".join(f"{seconds(lost)} {why}" for why, lost in worth[:SHOWN])
     percent = ">99" if percent == "100" else percent
     return f"goodput {percent}% of {seconds(found.wall)}; lost {seconds(sum(found.lost.values()))}: {most}"
-
-
-def _worth(lost: Mapping[str, float], least: float) -> list[tuple[str, float]]:
-    """The reasons with at least `least` seconds, the largest first."""
-    return sorted(((why, lost) for why, lost in lost.items() if lost >= least), key=lambda one: -one[1])

@@ -15,33 +15,8 @@ cause it is decided that all members restart, including those that are `ending`.
 
 from collections.abc import Mapping
 
-from ftrun.core.group import group_rounds
-from ftrun.core.group.ending import (
-    NAMED,
-    REPLACEABLE,
-    end_group,
-    end_missing,
-    end_not_joined,
-    end_not_ready,
-    end_not_started,
-    end_stranger,
-    immediate_end,
-    member_names,
-)
-from ftrun.core.group.fences import (
-    drain_time,
-    end_of_life,
-    end_of_starter,
-    fence_latecomer,
-    fence_predecessor,
-    fence_unknown,
-    may_begin,
-    may_decide,
-    note_waiting,
-    over_at,
-    starters_over_at,
-    without_dead,
-)
+from ftrun.core.group import ending, fences, group_rounds
+from ftrun.core.group.ending import NAMED, REPLACEABLE, end_group, member_names
 from ftrun.core.group.loss_waits import can_start, loss_wait
 from ftrun.core.group.losses import Losses
 from ftrun.core.group.membership import (
@@ -88,7 +63,7 @@ def decide(group: Coordinator, event: Event) -> Outcome:
     elif isinstance(event, MemberLost):
         after, effects = _note_loss(group, event)
     elif isinstance(event, StarterDied):
-        after = end_of_starter(group, event)
+        after = fences.end_of_starter(group, event)
     elif isinstance(event, LeaseTaken):
         after = take_lease(group, event)
     elif isinstance(event, FolderProved):
@@ -96,20 +71,20 @@ def decide(group: Coordinator, event: Event) -> Outcome:
     elif isinstance(event, LeaseForeign):
         return _without_lease(group, event)
     elif isinstance(event, LifeEnded):
-        after = end_of_life(group, event)
+        after = fences.end_of_life(group, event)
     elif isinstance(event, JoiningHindered):
         if group.epoch or not isinstance(group.phase, Gathering):
             return group, ()
         after = group._replace(obstacle=event.what)
         if not event.gave_up or not (missing := absent_ranks(group)):
             return after, ()
-        after, effects = end_stranger(after, missing)
+        after, effects = ending.end_stranger(after, missing)
         return after, (*effects, SendOrder(after.order))
     elif group.deadline is not None and event.now >= group.deadline:
         after = _after_deadline(group, event.now)
     if after is group or isinstance(group.phase, Ended):
         return after, effects
-    end = immediate_end(after, event.report) if isinstance(event, Reported) else None
+    end = ending.immediate_end(after, event.report) if isinstance(event, Reported) else None
     if end is not None:
         after, more = end_group(after, end)
     else:
@@ -127,14 +102,14 @@ def _take_report(group: Coordinator, now: float, report: Report) -> Outcome:
         why = f"member {report.rank} does not belong to a group of {group.size}"
         return group, (RefuseMember(report.rank, report.life, why),)
     if before is None:
-        return take_report(fence_latecomer(group, now, report), now, report, None), ()
+        return take_report(fences.fence_latecomer(group, now, report), now, report, None), ()
     if before.report.life != report.life:
         # One that was refused while the group was at work has no part in its verdict.
         refused = isinstance(group.phase, Ended) and (report.rank, report.life) in group.waiting_processes
         if refused or (before.gone is None and before.report.state != "left"):
             why = f"member {report.rank} is there already, on {before.report.node}"
-            return note_waiting(group, now, report), (RefuseMember(report.rank, report.life, why),)
-        after = take_report(fence_predecessor(group, now, before, report), now, report, None)
+            return fences.note_waiting(group, now, report), (RefuseMember(report.rank, report.life, why),)
+        after = take_report(fences.fence_predecessor(group, now, before, report), now, report, None)
         return after, _return_note(group, report)
     if report.seq < before.report.seq or before.report.state == "left":
         return group, ()
@@ -160,7 +135,7 @@ def _note_loss(group: Coordinator, event: MemberLost) -> Outcome:
     if before is None or before.report.life != event.life or before.gone is not None or before.report.state == "left":
         return group, ()
     after = put_member(group, before._replace(gone=event))
-    return (without_dead(after, event.rank) if event.certain else after), ()
+    return (fences.without_dead(after, event.rank) if event.certain else after), ()
 
 
 def _lost(group: Coordinator, after: Coordinator, event: Event) -> Effects:
@@ -221,9 +196,9 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
         bad += n("busy", 0) + n("gone", 0) + group.reports_missing
         everyone = at_work + n("leaving", 0) == len(group.placed)
         if not bad and n("behind", 0) + n("ready", 0) and group_rounds.can_admit(group):
-            return _resume(fence_unknown(group, now), now, pulses) if here else (group, ())
+            return _resume(fences.fence_unknown(group, now), now, pulses) if here else (group, ())
         if bad or (at_work and n("ready", 0) + n("behind", 0)) or (here and not everyone):
-            return _begin_draining(fence_unknown(group, now), now, pulses)
+            return _begin_draining(fences.fence_unknown(group, now), now, pulses)
         if here:
             return _resume(group, now, pulses)
     elif bad:
@@ -233,9 +208,9 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
         return _start_epoch(group, GroupRestart("first", ""), now)
     waited = now >= group.started + group.wait
     enough = n("ready", 0) >= (group.shape.fewest if waited else group.shape.most)
-    if not group.epoch and enough and may_begin(group) and not (foreign and group.lease_until is None):
+    if not group.epoch and enough and fences.may_begin(group) and not (foreign and group.lease_until is None):
         # An epoch of which none of these knows may run at those that are missing, until their leases are over.
-        until = max((over_at(group, rank) for rank in absent_ranks(group)), default=now)
+        until = max((fences.over_at(group, rank) for rank in absent_ranks(group)), default=now)
         if foreign:
             until = max(until, (group.lease_until or now) + HINT)
         if until <= now:
@@ -244,7 +219,7 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
         group = group._replace(phase=phase)
     elif phase.deadline is not None and now >= phase.deadline:
         missing = absent_ranks(group)
-        return end_not_joined(group, missing) if missing else end_not_ready(group, now - group.started)
+        return ending.end_not_joined(group, missing) if missing else ending.end_not_ready(group, now - group.started)
     if phase.hint is not None and now >= phase.hint:
         missing = absent_ranks(group)
         obstacle = f"; {group.obstacle}" if group.obstacle else ""
@@ -291,7 +266,7 @@ def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping
     elif phase.deadline is not None and now >= phase.deadline:
         slow = [m.report.rank for m in group.working if kind_of(m, group.epoch, False) == "behind"]
         slow = [rank for rank in slow if rank != group.chief] or slow  # that of this coordinator starts last
-        return end_not_started(group, slow)
+        return ending.end_not_started(group, slow)
     group = _with_shared_state(group)
     if group.shape.scale_out:
         group, why = _scale_out(group)
@@ -340,7 +315,7 @@ def _begin_draining(
     """`losses`: of members that are waited for already; `otherwise`: why, if no member has failed."""
     who = first(group.working, group.epoch)
     why = why or (otherwise if who is None and otherwise is not None else _reason(group, who))
-    phase = Draining(now, now + drain_time(group), pulses, losses=losses or Losses())
+    phase = Draining(now, now + fences.drain_time(group), pulses, losses=losses or Losses())
     counts, before = group.counts or highest_counts(group), group.order
     order = GroupOrder(group.epoch, "stop", why, node=who and who.report.node, counts=counts, paused=before.paused)
     order = order._replace(progressed=group.progressed, places=before.places, starter=before.starter)
@@ -369,12 +344,12 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
         order = order._replace(cause=restart.cause, why=why, node=node, rank=rank, step=step, member=member)
     patience = losses.until(group.wait)
     waited = (patience is not None and now >= patience) or (bool(absent) and group.ceded.issuperset(absent))
-    over = max((over_at(group, rank) for rank in absent), default=now)
-    over = max(over, starters_over_at(group, absent))
+    over = max((fences.over_at(group, rank) for rank in absent), default=now)
+    over = max(over, fences.starters_over_at(group, absent))
     startable = restart is not None and over <= now and can_start(group, len(absent), waited)
-    if startable and restart is not None and may_decide(group) and group.lease_state != "foreign":
+    if startable and restart is not None and fences.may_decide(group) and group.lease_state != "foreign":
         return _start_epoch(group, restart, now)
-    until = max(phase.since, losses.newest if losses.newest is not None else phase.since) + drain_time(group)
+    until = max(phase.since, losses.newest if losses.newest is not None else phase.since) + fences.drain_time(group)
     until = max((until, *group.fences.values(), over if group.starters else until))
     if patience is not None and missing:
         enough = n("ready", 0) + n("spare", 0) >= group.shape.fewest
@@ -388,12 +363,12 @@ def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Map
     )
     if now < until:
         return group, ()
-    return end_missing(group, absent, losses, now) if missing else end_not_ready(group, now - phase.since)
+    return ending.end_missing(group, absent, losses, now) if missing else ending.end_not_ready(group, now - phase.since)
 
 
 def _starter_text(group: Coordinator, absent: list[int], now: float) -> str:
     """For whom the start waits, and why (`loss_wait`: for how long), where an earlier member 0 may be at work."""
-    left = starters_over_at(group, absent) - now
+    left = fences.starters_over_at(group, absent) - now
     if not group.starters or left <= 0:
         return ""
     nodes = ", ".join(sorted({starter.node for starter, _ in group.starters.values()})[:NAMED])

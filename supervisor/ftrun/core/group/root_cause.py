@@ -95,23 +95,18 @@ def root_cause(failed: MemberState, members: Mapping[int, MemberState], pulses: 
         if member.report.epoch == epoch and (member is failed or rank in pulses)
     ]
     named = FirstSuspect(failed.report.node, failure.rank, failure.step, failed.report.rank)
-    return min(found, key=lambda one: (one.step, one.waits, -one.silent, one.member)).suspect if found else named
+    return min(found)[1] if found else named
 
 
-class _Candidate(NamedTuple):
-    step: int
-    waits: bool
-    silent: float
-    member: int
-    suspect: FirstSuspect
-
-
-def _candidate(report: Report, failure: NodeFailure | None, pulse: Pulse | None) -> _Candidate:
+def _candidate(
+    report: Report, failure: NodeFailure | None, pulse: Pulse | None
+) -> tuple[tuple[int, bool, float, int], FirstSuspect]:
+    """The suspect of a member, after the order in which suspects are preferred."""
     hung = failure if failure is not None and failure.cause == "hang" else None
     rank, step, age, waits = (None, None, 0.0, False) if pulse is None else (*pulse, False)
     if hung is not None and (pulse is None or hung.rank in (None, pulse.rank)):
         rank = hung.rank if hung.rank is not None else rank
         step = hung.step if hung.step is not None else step
         age, waits = max(age, hung.age), hung.waits
-    suspect = FirstSuspect(report.node, rank, step, report.rank)
-    return _Candidate(NOWHERE if step is None else step, waits, age, report.rank, suspect)
+    order = NOWHERE if step is None else step, waits, -age, report.rank
+    return order, FirstSuspect(report.node, rank, step, report.rank)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
+from ftrun.core.machine import stopping
 from ftrun.core.machine.pause import postpone_fault
 from ftrun.core.machine.states import (
     Blame,
@@ -24,20 +25,7 @@ from ftrun.core.machine.states import (
     Stopping,
     Watched,
 )
-from ftrun.core.machine.stopping import (
-    AttemptEnd,
-    Effects,
-    Outcome,
-    conclude,
-    escalation_record,
-    exit_text,
-    finish_with,
-    is_third_in_a_day,
-    isolate,
-    restart_or_escalate,
-    stop,
-    unless_schedules_exhausted,
-)
+from ftrun.core.machine.stopping import AttemptEnd, Effects, Outcome
 from ftrun.core.machine.values import Attempt, Fault, UsableDevice, VisibleDevices
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.fault_history import DAY, NO_CODE, TIMES, Clock, Occurrence, age, merge
@@ -66,17 +54,17 @@ def stop_for_fault(job: Job, attempt: Attempt, fault: Fault, now: float, policy:
     not_healable = why_not_healable(job, fault, policy)
     if not_healable is None or fault.by_user:
         end = AttemptEnd(now, "fault", why, fault=fault, grace=0.0)
-        return restart_or_escalate(job, attempt, end, policy, written)
+        return stopping.restart_or_escalate(job, attempt, end, policy, written)
     why += not_healable
     smaller = remove_device(job, fault, policy)
     if smaller is not None and not is_exhausted(job.ledger, "fault", policy):
         job, removed = smaller
         end = AttemptEnd(now, "fault", f"{why}, continuing without it", grace=0.0)
-        return restart_or_escalate(job, attempt, end, policy, (*written, removed))
-    want = finish_with(exit_codes.NODE_FAULT, why, fault.device)
-    written += (escalation_record("fault", want),)
-    line = sentences.sentence(why, sentences.killing({}), exit_text(want))
-    return stop(job._replace(want=want), attempt, now, policy, written, line, grace=0.0)
+        return stopping.restart_or_escalate(job, attempt, end, policy, (*written, removed))
+    want = stopping.finish_with(exit_codes.NODE_FAULT, why, fault.device)
+    written += (stopping.escalation_record("fault", want),)
+    line = sentences.sentence(why, sentences.killing({}), stopping.exit_text(want))
+    return stopping.stop(job._replace(want=want), attempt, now, policy, written, line, grace=0.0)
 
 
 def record_fault(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Policy) -> tuple[Job, Attempt, Effects]:
@@ -139,12 +127,14 @@ def on_fault_reported_between(
         return job, written
     why = description(fault) + not_healable
     if fault.by_user:
-        verdict = unless_schedules_exhausted(job, finish_with(exit_codes.USER_FAULT_LIMIT, why, fault.device))
+        verdict = stopping.unless_schedules_exhausted(
+            job, stopping.finish_with(exit_codes.USER_FAULT_LIMIT, why, fault.device)
+        )
     else:
-        verdict = finish_with(exit_codes.NODE_FAULT, why, fault.device)
+        verdict = stopping.finish_with(exit_codes.NODE_FAULT, why, fault.device)
     if isinstance(phase, Stopping):
-        return job._replace(want=verdict), (*written, escalation_record("fault", verdict))
-    return conclude(job, verdict, written)
+        return job._replace(want=verdict), (*written, stopping.escalation_record("fault", verdict))
+    return stopping.conclude(job, verdict, written)
 
 
 def _explains(job: Job) -> bool:
@@ -159,7 +149,7 @@ def why_not_healable(job: Job, fault: Fault, policy: Policy) -> str | None:
     """Why healing is not tried, as the end of a sentence; None: it is tried."""
     if fault.is_final:
         return ""
-    third = is_third_in_a_day(job.ledger, fault, policy)
+    third = stopping.is_third_in_a_day(job.ledger, fault, policy)
     return f", for the {sentences.ordinal(TIMES)} time in 24 hours" if third else None
 
 
@@ -200,7 +190,7 @@ def handle_preexisting(job: Job, event: ev.FaultReported, policy: Policy) -> Out
     smaller = remove_device(job, fault, policy, first=True)
     if smaller is not None:
         return smaller[0], (*written, smaller[1], do.LogLine(sentences.sentence(why, "continuing without it")))
-    return isolate(job, why, written, device=device)
+    return stopping.isolate(job, why, written, device=device)
 
 
 def downgrade_preexisting(event: ev.FaultReported) -> ev.FaultReported:
@@ -284,11 +274,11 @@ def without_faults(job: Job, device: str) -> Job:
 def end_unhealed(job: Job, phase: Healing, why: str | None) -> Outcome:
     if phase.fault is not None:
         device, reason = phase.fault.device, f" ({why})" if why else ""
-        return isolate(job, f"device {device} did not heal from {phase.fault.code}{reason}", device=device)
+        return stopping.isolate(job, f"device {device} did not heal from {phase.fault.code}{reason}", device=device)
     if job.leaving:  # the request does not mean that this node is faulty
-        want = finish_with(exit_codes.HANG_LIMIT, f"requested by the platform: {job.held}")
-        return conclude(job, unless_schedules_exhausted(job, want))
-    return isolate(job, f"the platform does not permit a start: {job.held}")
+        want = stopping.finish_with(exit_codes.HANG_LIMIT, f"requested by the platform: {job.held}")
+        return stopping.conclude(job, stopping.unless_schedules_exhausted(job, want))
+    return stopping.isolate(job, f"the platform does not permit a start: {job.held}")
 
 
 # --- devices that are well again, at a checkpoint ---------------------------------------------------------------------
@@ -329,7 +319,7 @@ def regain_if_due(job: Job, now: float, policy: Policy, so_far: Effects) -> Outc
     record = do.Persist("regaining", (("devices", devices), ("why", why)), durable=True)
     job = spend(job, attempt)._replace(want=Restart("returned"), blame=Blame(now, "returned", why))
     line = sentences.sentence(why, "the command starts again")
-    return stop(job, attempt, now, policy, (*so_far, record), line)
+    return stopping.stop(job, attempt, now, policy, (*so_far, record), line)
 
 
 def spend(job: Job, attempt: Attempt) -> Job:

@@ -175,7 +175,9 @@ def _end_with_group(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy
     end = event.order.end
     if end is None:
         return job, written
-    want = Finish(end.code, end.verdict, _reason_with_node(end, policy), node=end.node, device=end.device)
+    named = end.node is None or end.node == policy.membership.node or f"({end.node})" in end.why
+    why = end.why if named else f"{end.why} (on {end.node})"
+    want = Finish(end.code, end.verdict, why, node=end.node, device=end.device)
     if end.verdict == exit_codes.HANG_LIMIT.name and not end.asked:
         want = unless_schedules_exhausted(job, want)
     if end.verdict == exit_codes.SUCCEEDED or (end.asked and isinstance(job.want, Finish)):
@@ -193,11 +195,6 @@ def _end_with_group(job: Job, phase: Phase, event: ev.GroupOrderReceived, policy
     if isinstance(phase, Stopping) and phase.stage != "verdict":
         return job, written
     return start_or_finish(job, phase.attempt if isinstance(phase, Stopping) else None, event.now, policy, written)
-
-
-def _reason_with_node(end: GroupEnd, policy: Policy) -> str:
-    named = end.node is None or end.node == policy.membership.node or f"({end.node})" in end.why
-    return end.why if named else f"{end.why} (on {end.node})"
 
 
 def _apply_shared_state(
@@ -312,8 +309,8 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
     failure = None
     if blame is not None:
         age = max(0.0, now - blame.at)
-        failure = NodeFailure(blame.cause, blame.why, age, blame.rank, blame.step, blame.waits, blame.symptom)
-        failure = failure._replace(proved=blame.proved)
+        suspect = blame.rank, blame.step, blame.waits
+        failure = NodeFailure(blame.cause, blame.why, age, *suspect, symptom=blame.symptom, proved=blame.proved)
     counts: Counts = (ledger.hang, ledger.fault, ledger.failure)
     ranks = local_ranks(ledger, policy)
     state = _member_state(job, fallen)

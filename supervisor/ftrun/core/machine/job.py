@@ -10,7 +10,17 @@ effects come out in the order in which they must happen, records first.
 """
 
 from ftrun.core.accounting import goodput
-from ftrun.core.machine import device_faults, ending, group_member, pause, requests, restarting, starting, watching
+from ftrun.core.machine import (
+    device_faults,
+    ending,
+    group_member,
+    pause,
+    requests,
+    restarting,
+    starting,
+    stopping,
+    watching,
+)
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.requests import Handler
@@ -30,21 +40,7 @@ from ftrun.core.machine.states import (
     Suspect,
     Watched,
 )
-from ftrun.core.machine.stopping import (
-    Effects,
-    Outcome,
-    await_end,
-    await_verdict,
-    escalation_record,
-    exit_text,
-    finish,
-    finish_with,
-    inspect,
-    isolate,
-    kill,
-    stop_leftovers,
-    stopped_by,
-)
+from ftrun.core.machine.stopping import Effects, Outcome
 from ftrun.core.machine.values import CAUSES, Attempt
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.policy import Policy
@@ -97,7 +93,7 @@ def _on_command_spawned(job: Job, phase: Launching, event: ev.CommandSpawned, po
         fields += (("pids", [process.pid for process in event.processes]),)
     written = do.Persist("spawned", fields)
     if isinstance(job.want, Finish):
-        asked = await_end(job, attempt, event.now, policy.limits.stop_grace)
+        asked = stopping.await_end(job, attempt, event.now, policy.limits.stop_grace)
         return _handle_kept((asked, (written,)), phase, event.now, policy)
     return _handle_kept(watching.check(job, attempt, event.now, policy, (written,)), phase, event.now, policy)
 
@@ -118,7 +114,7 @@ def _on_command_exited_launching(job: Job, phase: Launching, event: ev.CommandEx
 
 def _on_spawn_failed(job: Job, phase: Launching, event: ev.SpawnFailed, policy: Policy) -> Outcome:
     verdict = next((v.name for v in exit_codes.TABLE if v.code == event.code), exit_codes.INTERNAL.name)
-    job, end = finish(job, Finish(event.code, verdict, event.why))
+    job, end = stopping.finish(job, Finish(event.code, verdict, event.why))
     job, answers = _handle_kept((job, ()), phase, event.now, policy)
     return job, answers + end
 
@@ -131,10 +127,10 @@ def _on_signal_received(job: Job, phase: Launching | Watched, event: ev.SignalRe
     forward = (do.Forward(event.signal),)
     if not event.stop:
         return job._replace(phase=phase._replace(attempt=attempt)), forward
-    job = job._replace(want=stopped_by(event.signal))
+    job = job._replace(want=stopping.stopped_by(event.signal))
     if isinstance(phase, Launching):
         return job._replace(phase=phase._replace(attempt=attempt)), forward
-    return await_end(job, attempt, event.now, policy.limits.stop_grace), (_stop_record(event), *forward)
+    return stopping.await_end(job, attempt, event.now, policy.limits.stop_grace), (_stop_record(event), *forward)
 
 
 def _on_signal_received_stopping(job: Job, phase: Stopping, event: ev.SignalReceived, policy: Policy) -> Outcome:
@@ -144,11 +140,11 @@ def _on_signal_received_stopping(job: Job, phase: Stopping, event: ev.SignalRece
         attempt = phase.attempt._replace(forwarded=phase.attempt.forwarded | {event.signal})
         job = job._replace(phase=phase._replace(attempt=attempt))
         if isinstance(job.want, Restart) and event.stop:  # the earlier request to stop came from the platform
-            return job._replace(want=stopped_by(event.signal)), (_stop_record(event), do.Forward(event.signal))
+            return job._replace(want=stopping.stopped_by(event.signal)), (_stop_record(event), do.Forward(event.signal))
         return job, (do.Forward(event.signal),)
     if event.stop and isinstance(job.want, Restart):
         # No longer with the command's own status: a command that is being killed for a hang may still exit with 0.
-        return job._replace(want=stopped_by(event.signal)._replace(own=False)), (_stop_record(event),)
+        return job._replace(want=stopping.stopped_by(event.signal)._replace(own=False)), (_stop_record(event),)
     return job, ()
 
 
@@ -159,7 +155,7 @@ def _stop_record(event: ev.SignalReceived) -> do.Persist:
 def _on_signal_received_idle(job: Job, phase: Pending | Healing, event: ev.SignalReceived, policy: Policy) -> Outcome:
     if not event.stop:
         return job, ()
-    job = job._replace(want=stopped_by(event.signal))
+    job = job._replace(want=stopping.stopped_by(event.signal))
     if policy.membership.shared:
         return restarting.ask_for_verdict(job, Attempt(job.ledger.start_cnt), event.now, ())
     return restarting.start_or_finish(job, None, event.now, policy)
@@ -192,7 +188,7 @@ def _on_command_exited_stopping(job: Job, phase: Stopping, event: ev.CommandExit
         job = job._replace(want=Finish(status, verdict, want.message, asked=want.asked))
     if phase.stage != "asked":
         return job, (written,)
-    return stop_leftovers(job, phase, event.now, policy, (written,), event.signal is None)
+    return stopping.stop_leftovers(job, phase, event.now, policy, (written,), event.signal is None)
 
 
 def _on_beats_read_stopping(job: Job, phase: Stopping, event: ev.BeatsRead, policy: Policy) -> Outcome:
@@ -208,9 +204,9 @@ def _on_beats_read_stopping(job: Job, phase: Stopping, event: ev.BeatsRead, poli
 
 def _on_deadline_reached_stopping(job: Job, phase: Stopping, event: ev.DeadlineReached, policy: Policy) -> Outcome:
     if phase.stage in ("asked", "term"):
-        return kill(job, phase.attempt, event.now, policy)
+        return stopping.kill(job, phase.attempt, event.now, policy)
     if phase.stage == "kill":
-        return inspect(job, phase.attempt)
+        return stopping.inspect(job, phase.attempt)
     if phase.stage == "devices":  # a probe that is stuck in its driver must not block the job
         problem = do.Persist("problem", (("what", "it is not known whether the devices are free; continuing"),))
         return restarting.start_or_finish(job, phase.attempt, event.now, policy, (problem,))
@@ -236,7 +232,9 @@ def _on_processes_survived(job: Job, phase: Stopping, event: ev.ProcessesSurvive
         return job, ()
     by_command = isinstance(want, Finish) and want.verdict in BY_COMMAND and not event.command
     if not (event.refused or by_command):
-        return isolate(job, "SIGKILL did not end these processes: " + "; ".join(event.processes), cause="unkillable")
+        return stopping.isolate(
+            job, "SIGKILL did not end these processes: " + "; ".join(event.processes), cause="unkillable"
+        )
     job, written = _end_beside(job, event)
     job, effects = _on_tree_ended(job, phase, ev.TreeEnded(event.now, event.killed), policy)
     return job, (*written, *effects)
@@ -254,9 +252,9 @@ def _end_beside(job: Job, event: ev.ProcessesSurvived) -> tuple[Job, Effects]:
     if restart.own is not None:  # as without ftrun
         want = Finish(restart.own, exit_codes.FAILED, why)
     else:
-        want = finish_with(exit_codes.HANG_LIMIT, why)
-    line = do.LogLine(sentences.sentence(why, exit_text(want)))
-    return job._replace(want=want), (escalation_record(restart.reason, want), line)
+        want = stopping.finish_with(exit_codes.HANG_LIMIT, why)
+    line = do.LogLine(sentences.sentence(why, stopping.exit_text(want)))
+    return job._replace(want=want), (stopping.escalation_record(restart.reason, want), line)
 
 
 def _on_tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Policy) -> Outcome:
@@ -267,7 +265,9 @@ def _on_tree_ended(job: Job, phase: Stopping, event: ev.TreeEnded, policy: Polic
         if policy.membership.shared and job.want.asked:
             return restarting.ask_for_verdict(job, phase.attempt, event.now, written)
         if group_member.waits_for_verdict(job, policy):
-            return await_verdict(job, phase.attempt, group_member.verdict_deadline(job, event.now, policy)), written
+            return stopping.await_verdict(
+                job, phase.attempt, group_member.verdict_deadline(job, event.now, policy)
+            ), written
         return restarting.start_or_finish(job, None, event.now, policy, written)
     if device_faults.has_to_wait(job):
         return device_faults.begin_healing(job, phase.attempt, event.now, policy, written)
@@ -292,7 +292,7 @@ def _on_devices_released(job: Job, phase: Stopping, event: ev.DevicesReleased, p
         written: Effects = (do.Persist("problem", (("what", what),)),) if event.silent else ()
         job, returned = device_faults.return_devices(device_faults.spend(job, phase.attempt), event, policy)
         return restarting.start_or_finish(job, phase.attempt, event.now, policy, written + returned)
-    return isolate(job, "devices are still in use after the kill: " + "; ".join(event.held))
+    return stopping.isolate(job, "devices are still in use after the kill: " + "; ".join(event.held))
 
 
 # --- in every phase -------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def _on_rank_exited(job: Job, phase: Watched, event: ev.RankExited, policy: Poli
     permitted = recovering.is_permitted(job, attempt) and not is_by_request(attempt, event.signal)
     if status and not permitted and not replaced:
         attempt = attempt._replace(rounds=CLOSED)
-    rank = next((one.rank for one in attempt.processes if one.local_rank == event.local_rank), event.local_rank)
+    rank = attempt.rank_of(event.local_rank)
     why = status_text(ev.CommandExited(event.now, event.code, event.signal, rank=rank))
     if status == 0 and not replaced and any(one.exited_at is None for one in attempt.processes):
         written += (do.FindLeftovers(event.local_rank),)
@@ -76,15 +76,11 @@ def _on_rank_exited(job: Job, phase: Watched, event: ev.RankExited, policy: Poli
 
 
 def _with_exit(attempt: Attempt, event: ev.RankExited) -> tuple[Attempt, Effects]:
-    processes = tuple(
-        process._replace(exited_at=event.now, code=event.code, signal=event.signal, exception=event.exception)
-        if process.local_rank == event.local_rank
-        else process
-        for process in attempt.processes
+    numbers = ("rank", attempt.rank_of(event.local_rank)), ("local_rank", event.local_rank)
+    attempt = attempt.with_process(
+        event.local_rank, exited_at=event.now, code=event.code, signal=event.signal, exception=event.exception
     )
-    rank = next((process.rank for process in processes if process.local_rank == event.local_rank), event.local_rank)
-    written = do.Persist("rank_exited", (("rank", rank), ("local_rank", event.local_rank), *event.outcome))
-    return attempt._replace(processes=processes), (written,)
+    return attempt, (do.Persist("rank_exited", (*numbers, *event.outcome)),)
 
 
 def _on_rank_reported(job: Job, phase: Watched, event: ev.RankReported, policy: Policy) -> Outcome:
@@ -129,15 +125,11 @@ def _numbers(process: LocalRank) -> do.Fields:
 
 
 def _on_rank_started(job: Job, phase: Watched, event: ev.RankStarted, policy: Policy) -> Outcome:
-    attempt = phase.attempt
-    processes = tuple(
-        one._replace(pid=event.pid, exited_at=None, code=None, signal=None, started_at=event.now, exception="")
-        if one.local_rank == event.local_rank
-        else one
-        for one in attempt.processes
+    attempt = phase.attempt.with_process(
+        event.local_rank, pid=event.pid, exited_at=None, code=None, signal=None, started_at=event.now, exception=""
     )
-    attempt = attempt._replace(processes=processes, pid=processes[0].pid if processes else attempt.pid)
-    rank = next((one.rank for one in processes if one.local_rank == event.local_rank), event.local_rank)
+    attempt = attempt._replace(pid=attempt.processes[0].pid if attempt.processes else attempt.pid)
+    rank = attempt.rank_of(event.local_rank)
     written = do.Persist("rank_spawned", (("rank", rank), ("local_rank", event.local_rank), ("pid", event.pid)))
     return _go_on(phase, Recovery(job, attempt, (written,)), event.now, policy)
 

@@ -1,13 +1,9 @@
 """Recovery below the tree: what the rounds of the ranks (core/ranks) mean for the attempt, its records and its effects.
 
-A recovery leaves the attempt under way.  Where no rung below the tree is left, what follows is the end of the attempt,
-as if its ranks could not recover.
-
 Device faults that the ranks may survive (MindCluster: process-level online recovery) are handled here as well.  A fault
-of memory is retried at once: the driver has set the faulty page aside, and what was on it is computed again.  A fault
-of a link is left to the communication library, which repeats what was not delivered, for as long as its own settings
-say (core/rules/library_retries.py); only if a rank still stands still then, the step is retried.  Where a round cannot
-cure the fault, what follows is what the fault leads to without recoverable ranks.
+of memory is retried at once, since the driver has set the faulty page aside.  A fault of a link is left to the
+communication library for as long as its own settings say (core/rules/library_retries.py); only if a rank still stands
+still then, the step is retried.  Where no round can cure a fault, the attempt ends as if its ranks could not recover.
 """
 
 from typing import Final, cast
@@ -128,7 +124,7 @@ def _progress(ledger: Ledger, policy: Policy) -> object:
 
 def _begin(rung: str, number: int, ranks: tuple[int, ...], why: str) -> Effects:
     fields: do.Fields = (("rung", rung), ("round", number), ("ranks", list(ranks)), ("why", why))
-    what = f"replacing {_names(ranks)} alone" if ranks else "all ranks retry the step"
+    what = f"replacing {', '.join(map(sentences.rank, ranks))} alone" if ranks else "all ranks retry the step"
     return do.Persist("recovering", fields, durable=True), do.LogLine(sentences.sentence(sentences.reason(why), what))
 
 
@@ -149,10 +145,6 @@ def _give_up(before: Rounds, why: str) -> Effects:
     fields: do.Fields = (("rung", "tree"), ("round", before.number + 1), ("ranks", []), ("why", why))
     line = sentences.sentence("no recovery below a restart of all ranks", sentences.reason(why))
     return do.Persist("recovering", fields), do.LogLine(line)
-
-
-def _names(ranks: tuple[int, ...]) -> str:
-    return ", ".join(map(sentences.rank, ranks))
 
 
 def is_permitted(job: Job, attempt: Attempt) -> bool:

@@ -1,27 +1,11 @@
 """Between two attempts: what the next start waits for after the tree is dead."""
 
 from ftrun.core.group.messages import GroupOrder
+from ftrun.core.machine import device_faults, stopping
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
-from ftrun.core.machine.device_faults import (
-    begin_healing,
-    end_unhealed,
-    has_to_wait,
-    on_fault_reported_between,
-    remove_device,
-    without_faults,
-)
 from ftrun.core.machine.states import Finish, Healing, Job, KeepRunning, Launching, Pending, Restart, Stopping
-from ftrun.core.machine.stopping import (
-    INPUT_SPENT,
-    Effects,
-    Outcome,
-    await_devices,
-    await_verdict,
-    conclude,
-    finish,
-    finish_with,
-)
+from ftrun.core.machine.stopping import INPUT_SPENT, Effects, Outcome
 from ftrun.core.machine.values import Attempt, NodePlace
 from ftrun.core.rules.exit_codes import FAILED, HANG_LIMIT
 from ftrun.core.rules.policy import Policy, local_ranks
@@ -34,8 +18,8 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
     """Start the command.  A member of a group waits until all others can start too."""
     if job.input_spent and isinstance(job.want, Restart):
         own = job.want.own
-        want = finish_with(HANG_LIMIT, INPUT_SPENT) if own is None else Finish(own, FAILED, INPUT_SPENT)
-        return conclude(job, want, cause=job.want.reason)
+        want = stopping.finish_with(HANG_LIMIT, INPUT_SPENT) if own is None else Finish(own, FAILED, INPUT_SPENT)
+        return stopping.conclude(job, want, cause=job.want.reason)
     epoch, place, node, number_of_round = job.ledger.epoch, None, None, 1
     if policy.membership.group:
         if job.order is None or not may_start(job, job.order, policy):
@@ -134,7 +118,7 @@ def _refuse_epoch(job: Job, epoch: int, ranks: int) -> Outcome:
 
 def ask_for_verdict(job: Job, attempt: Attempt, now: float, written: Effects) -> Outcome:
     """A stop from outside may be the consequence of a verdict of another ftrun of this job: ask for it."""
-    return await_verdict(job, attempt, now + ANSWER), (*written, do.AskForVerdict())
+    return stopping.await_verdict(job, attempt, now + ANSWER), (*written, do.AskForVerdict())
 
 
 def release_devices(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
@@ -143,17 +127,17 @@ def release_devices(job: Job, attempt: Attempt | None, now: float, policy: Polic
     if attempt is None or not looks:
         return start_or_finish(job, attempt, now, policy, written)
     deadline = now + (policy.limits.device_timeout or 0.0) + ANSWER
-    return await_devices(job, attempt, deadline), (*written, do.Release())
+    return stopping.await_devices(job, attempt, deadline), (*written, do.Release())
 
 
 def start_or_finish(job: Job, attempt: Attempt | None, now: float, policy: Policy, written: Effects = ()) -> Outcome:
     """The tree is dead and the devices are free: end, or start again, after a fault is healed or a delay has passed."""
     want = job.want
     if isinstance(want, Finish):
-        job, effects = finish(job, want)
+        job, effects = stopping.finish(job, want)
         return job, written + effects
-    if has_to_wait(job):
-        return begin_healing(job, attempt, now, policy, written)
+    if device_faults.has_to_wait(job):
+        return device_faults.begin_healing(job, attempt, now, policy, written)
     if isinstance(want, Restart) and want.delay > 0:
         return job._replace(phase=Pending(now + want.delay)), written
     job, effects = launch(job, now, policy, "started" if isinstance(want, KeepRunning) else "restart")
@@ -173,22 +157,22 @@ def on_healing_finished(
         if event.cured:
             if attempt is not None:  # a fault that recurs after it was healed counts as a new one
                 phase = phase._replace(attempt=attempt._replace(known=()))
-            return heal_or_release(without_faults(job, fault.device), phase, event.now, policy)
+            return heal_or_release(device_faults.without_faults(job, fault.device), phase, event.now, policy)
         why = event.why
-    smaller = None if fault is None else remove_device(job, fault, policy)
+    smaller = None if fault is None else device_faults.remove_device(job, fault, policy)
     if smaller is None:
-        return end_unhealed(job, phase, why)
+        return device_faults.end_unhealed(job, phase, why)
     return heal_or_release(smaller[0], phase, event.now, policy, (smaller[1],))
 
 
 def heal_or_release(job: Job, phase: Healing, now: float, policy: Policy, written: Effects = ()) -> Outcome:
-    if has_to_wait(job):
-        return begin_healing(job, phase.attempt, now, policy, written)
+    if device_faults.has_to_wait(job):
+        return device_faults.begin_healing(job, phase.attempt, now, policy, written)
     return release_devices(job, phase.attempt, now, policy, written)
 
 
 def on_fault_reported(job: Job, phase: Healing, event: ev.FaultReported, policy: Policy) -> Outcome:
-    job, written = on_fault_reported_between(job, phase, event, policy)
+    job, written = device_faults.on_fault_reported_between(job, phase, event, policy)
     under_way = isinstance(job.want, Restart) and phase.fault in job.want.faults
     if not isinstance(job.phase, Healing) or phase.fault is None or under_way:
         return job, written

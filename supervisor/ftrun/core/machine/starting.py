@@ -2,17 +2,8 @@
 
 from typing import Final
 
+from ftrun.core.machine import device_faults, restarting
 from ftrun.core.machine import events as ev
-from ftrun.core.machine import restarting
-from ftrun.core.machine.device_faults import (
-    begin_healing,
-    downgrade_preexisting,
-    handle_preexisting,
-    has_not_healed,
-    has_to_wait,
-    on_fault_reported_between,
-    return_devices,
-)
 from ftrun.core.machine.group_member import heal_at_barrier
 from ftrun.core.machine.restarting import ANSWER, launch
 from ftrun.core.machine.states import Done, Job, KeepRunning, Pending, Phase
@@ -50,15 +41,15 @@ def on_woke_late(job: Job, phase: Pending, event: ev.WokeLate, policy: Policy) -
 def on_deadline_reached(job: Job, phase: Pending, event: ev.DeadlineReached, policy: Policy) -> Outcome:
     written: Effects = ()
     for fault in phase.preexisting:
-        if has_not_healed(job, fault, policy):
+        if device_faults.has_not_healed(job, fault, policy):
             why = "; ".join(filter(None, (fault.fault.why, "it has not healed since an earlier schedule")))
             lasting = fault.fault._replace(severity="critical", why=why)
-            job, more = handle_preexisting(job, fault._replace(fault=lasting), policy)
+            job, more = device_faults.handle_preexisting(job, fault._replace(fault=lasting), policy)
             written += more
         if isinstance(job.phase, Done):
             return job, written
-    if has_to_wait(job):
-        return begin_healing(job, None, event.now, policy, written)
+    if device_faults.has_to_wait(job):
+        return device_faults.begin_healing(job, None, event.now, policy, written)
     job, more = launch(job, event.now, policy, "started" if isinstance(job.want, KeepRunning) else "restart")
     return job, written + more
 
@@ -75,7 +66,7 @@ def on_devices_checked(job: Job, phase: Pending, event: ev.DevicesChecked, polic
     """The devices were checked.  Devices that an earlier ftrun of this run dir removed may be used again."""
     written: Effects = ()
     if "devices" in phase.awaits:
-        job, written = return_devices(job, event, policy)
+        job, written = device_faults.return_devices(job, event, policy)
     if not phase.preexisting and not _recalls(job, policy):  # the history was awaited for devices with a fault only
         phase = phase._replace(awaits=phase.awaits - {"history"})
     job, effects = _note_answer(job, phase, "devices", event.now, policy)
@@ -109,11 +100,13 @@ def on_history_loaded(job: Job, phase: Phase, event: ev.HistoryLoaded, policy: P
 
 def on_fault_reported(job: Job, phase: Pending, event: ev.FaultReported, policy: Policy) -> Outcome:
     if event.preexisting and isinstance(job.want, KeepRunning):
-        job, written = handle_preexisting(job, event, policy)
+        job, written = device_faults.handle_preexisting(job, event, policy)
         if isinstance(job.phase, Pending) and phase.awaits and event.fault.acts and not event.fault.is_final:
             job = job._replace(phase=phase._replace(preexisting=(*phase.preexisting, event)))
         return job, written
-    job, written = on_fault_reported_between(job, phase, downgrade_preexisting(event), policy)
+    job, written = device_faults.on_fault_reported_between(
+        job, phase, device_faults.downgrade_preexisting(event), policy
+    )
     return heal_at_barrier(job, job.phase, event.now, policy, written)
 
 

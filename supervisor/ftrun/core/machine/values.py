@@ -1,6 +1,6 @@
 """The plain values of the core.  Times are CLOCK_MONOTONIC seconds, durations are seconds."""
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ftrun.core.accounting.totals import Account
 from ftrun.core.named_tuple import NamedTuple
@@ -329,6 +329,14 @@ class Attempt(NamedTuple):
     @property
     def fatal(self) -> str | None:
         return next((r.fatal for r in self.ranks if r.fatal is not None), None)
+
+    def rank_of(self, local_rank: int) -> int:
+        return next((one.rank for one in self.processes if one.local_rank == local_rank), local_rank)
+
+    def with_process(self, local_rank: int, **changed: Any) -> "Attempt":
+        """The attempt in which this is so of a process that ftrun started as a rank."""
+        processes = (one._replace(**changed) if one.local_rank == local_rank else one for one in self.processes)
+        return self._replace(processes=tuple(processes))
 
 
 class UsualPauses(NamedTuple):
