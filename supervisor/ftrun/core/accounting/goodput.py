@@ -8,15 +8,7 @@ checkpoints are never reported, the first step of the next attempt decides: the 
 from itertools import pairwise
 
 from ftrun.core.accounting.totals import TRACE, Account, Trace
-from ftrun.core.machine.events import (
-    BeatsRead,
-    CheckpointSaved,
-    DeadlineReached,
-    Event,
-    EvidenceCollected,
-    SpawnFailed,
-    WokeLate,
-)
+from ftrun.core.machine import events as ev
 from ftrun.core.machine.pause import NOTED, seconds_still
 from ftrun.core.machine.states import (
     Done,
@@ -37,30 +29,30 @@ from ftrun.core.rules.exit_codes import STOPPED
 REPORTED = 10.0  # s after a start; by then the files that the attempt before saved have been reported
 
 
-def update(before: Job, event: Event, after: Job) -> Job:
+def update(before: Job, event: ev.Event, after: Job) -> Job:
     """`after` with its account as of this event."""
     if after is before:
         return after  # nothing changed, so time goes where it went
     account = after.ledger.account
     if not _has_not_begun(before):
-        if isinstance(event, WokeLate) and before.paused is None and not account.into:
+        if isinstance(event, ev.WokeLate) and before.paused is None and not account.into:
             account = _count_freeze(account, event)
         account = _count_time(account, event.now)
         if isinstance(before.phase, Suspect) and (isinstance(after.phase, Stopping) or _recovers(after)):
-            account = _count_hang(account) if isinstance(event, EvidenceCollected | DeadlineReached) else account
+            account = _count_hang(account) if isinstance(event, ev.EvidenceCollected | ev.DeadlineReached) else account
         if isinstance(before.phase, Watched) and before.phase.attempt.rounds.is_changing:
             account = _count_recovery(account, before.phase.attempt.rounds, after, event.now)
         account = _note_suspect(account, before, after)
         if before.paused is not None and after.paused is None:
             account = _count_pause(account, before, after, event.now)
-    if isinstance(event, BeatsRead | EvidenceCollected):
+    if isinstance(event, ev.BeatsRead | ev.EvidenceCollected):
         account = _count_beats(account, event.ranks, event.now, before.ledger, after.ledger)
-    elif isinstance(event, CheckpointSaved):
+    elif isinstance(event, ev.CheckpointSaved):
         account = _count_checkpoint_file(account, event, after)
     if after.ledger.start_cnt != before.ledger.start_cnt:
         account = _begin_attempt(account, before, after)
     elif isinstance(after.phase, Done):
-        account = _end(account, after, isinstance(event, SpawnFailed))
+        account = _end(account, after, isinstance(event, ev.SpawnFailed))
     elif account.begun or account.open >= REPORTED:
         account = _settle(account)
     if isinstance(after.phase, Done) or _has_not_begun(after):
@@ -100,7 +92,7 @@ def _count_time(account: Account, now: float) -> Account:
     return account._replace(wall=account.wall + passed, open=account.open + passed, silent=silent)
 
 
-def _count_freeze(account: Account, event: WokeLate) -> Account:
+def _count_freeze(account: Account, event: ev.WokeLate) -> Account:
     """ftrun was suspended, and with it, as far as can be known, its whole container.  A shorter time is that of a busy
     machine."""
     began = event.since if account.at is None else max(account.at, event.since)
@@ -231,7 +223,7 @@ def _work_until(trace: Trace, step: int) -> float:
     return float("inf")
 
 
-def _count_checkpoint_file(account: Account, event: CheckpointSaved, after: Job) -> Account:
+def _count_checkpoint_file(account: Account, event: ev.CheckpointSaved, after: Job) -> Account:
     """A checkpoint file keeps the work up to it, also the work of the attempt before."""
     account = account._replace(stepped=True)
     attempt = None if isinstance(after.phase, Pending | Healing | Done) else after.phase.attempt

@@ -12,35 +12,9 @@ an attempt: what follows is the restart of the tree, as without recovery.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from ftrun.core.ranks import table
 from ftrun.core.ranks.shared import Rung
-from ftrun.core.ranks.table import (
-    Act,
-    AskedRetry,
-    Begin,
-    BeginRound,
-    Blamed,
-    EndRank,
-    FenceRank,
-    FunctionFinished,
-    GiveUp,
-    GroupOrdered,
-    HangWithoutCulprit,
-    Happened,
-    HeldSnapshot,
-    LeftRound,
-    Prove,
-    RankMember,
-    RankProcessEnded,
-    RankTreeCleared,
-    ReleaseSnapshot,
-    Restore,
-    Rounds,
-    Rules,
-    SaidHello,
-    SnapshotRestored,
-    StartRank,
-    Waited,
-)
+from ftrun.core.ranks.table import Act, HeldSnapshot, RankMember, Restore, Rounds, Rules
 
 SETTLE: Final = 0.1  # s; the kernel closes the connections of a dying process before it reports its death
 SETTLE_LONG: Final = 5.0  # s; the same where a collective that fails without a death would restart all ranks
@@ -51,47 +25,47 @@ ELSEWHERE: Final = 45.0  # s; until another node has the evidence of a hang, unl
 Outcome = tuple[Rounds, tuple[Act, ...]]
 
 
-def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcome:
-    if isinstance(happened, Blamed):
+def step(rounds: Rounds, happened: table.Happened, now: float, rules: Rules) -> Outcome:
+    if isinstance(happened, table.Blamed):
         if rounds.stage in ("working", "proving", "settling"):
             rounds = rounds._replace(cause=happened.cause, status=None)
             return _begin(rounds, happened.local_ranks, happened.suspect, happened.why, now, rules)
         if rounds.stage == "meeting" and (more := happened.local_ranks - rounds.replacing):
             return _replace_more(rounds, more, happened.why, now, rules)
         return rounds, ()
-    if isinstance(happened, HangWithoutCulprit):
+    if isinstance(happened, table.HangWithoutCulprit):
         if rounds.stage not in ("working", "proving"):
             return rounds, ()
         rounds = rounds._replace(cause=happened.cause, status=None, lacks_culprit=True, stage="settling", since=now)
         return rounds._replace(why=happened.why, settles=now + ELSEWHERE), ()
-    if isinstance(happened, GroupOrdered):
+    if isinstance(happened, table.GroupOrdered):
         return rounds, ()  # of a group (together.py)
-    if isinstance(happened, Waited):
+    if isinstance(happened, table.Waited):
         return _waited(rounds, happened, now, rules)
     member = rounds.member(happened.local_rank)
     if member is None:
         return rounds, ()
     match happened:
-        case SaidHello():
+        case table.SaidHello():
             return _said_hello(rounds, member, happened, now, rules)
-        case AskedRetry():
+        case table.AskedRetry():
             return _asked_retry(rounds, member, happened, now, rules)
-        case LeftRound():
+        case table.LeftRound():
             return _left_round(rounds, member, happened, now, rules)
-        case SnapshotRestored(local_rank, number):
+        case table.SnapshotRestored(local_rank, number):
             return snapshot_restored(rounds, local_rank) if number == rounds.number else (rounds, ())
-        case FunctionFinished(_, number):
+        case table.FunctionFinished(_, number):
             return _finished(rounds, member, number)
-        case RankProcessEnded():
+        case table.RankProcessEnded():
             return _ended(rounds, member, happened, now, rules)
-        case RankTreeCleared():
+        case table.RankTreeCleared():
             return _cleared(rounds, member, now, rules)
 
 
 # --- what a rank reports ----------------------------------------------------------------------------------------------
 
 
-def _said_hello(rounds: Rounds, member: RankMember, event: SaidHello, now: float, rules: Rules) -> Outcome:
+def _said_hello(rounds: Rounds, member: RankMember, event: table.SaidHello, now: float, rules: Rules) -> Outcome:
     member = _holding(member, event.held)
     if member.state == "starting":
         return _meet(rounds.with_member(member._replace(state="waiting", due=None)), now)
@@ -111,7 +85,7 @@ def open_rounds(rounds: Rounds, now: float, rules: Rules) -> Outcome:
     return (rounds, ()) if asker is None else _begin(rounds, rounds.replacing, asker, rounds.why, now, rules)
 
 
-def _asked_retry(rounds: Rounds, member: RankMember, event: AskedRetry, now: float, rules: Rules) -> Outcome:
+def _asked_retry(rounds: Rounds, member: RankMember, event: table.AskedRetry, now: float, rules: Rules) -> Outcome:
     if event.round != rounds.number or member.state != "working" or rounds.stage == "meeting":
         return rounds, ()
     rounds = rounds.with_member(member._replace(state="leaving"))
@@ -134,7 +108,7 @@ def _settle(rounds: Rounds, why: str, now: float, rules: Rules) -> Rounds:
     return rounds._replace(stage="settling", why=why, since=now, settles=now + settle)
 
 
-def _left_round(rounds: Rounds, member: RankMember, event: LeftRound, now: float, rules: Rules) -> Outcome:
+def _left_round(rounds: Rounds, member: RankMember, event: table.LeftRound, now: float, rules: Rules) -> Outcome:
     if event.round != rounds.number or member.state not in ("working", "leaving", "finished"):
         return rounds, ()
     rounds = rounds.with_member(_holding(member._replace(state="waiting", due=None), event.held))
@@ -172,7 +146,7 @@ def _holding(member: RankMember, held: tuple[HeldSnapshot, ...]) -> RankMember:
 # --- what PID 1 sees --------------------------------------------------------------------------------------------------
 
 
-def _ended(rounds: Rounds, member: RankMember, event: RankProcessEnded, now: float, rules: Rules) -> Outcome:
+def _ended(rounds: Rounds, member: RankMember, event: table.RankProcessEnded, now: float, rules: Rules) -> Outcome:
     if member.state in ("ending", "exited"):
         return rounds, ()
     if event.status == 0:
@@ -198,10 +172,10 @@ def _cleared(rounds: Rounds, member: RankMember, now: float, rules: Rules) -> Ou
         return rounds, ()
     due = now + max(rules.timeout, SLOWER * rounds.slowest_hello)
     rounds = rounds.with_member(member._replace(state="starting", due=due, held=()))
-    return rounds, (StartRank(member.local_rank, rounds.number + 1),)
+    return rounds, (table.StartRank(member.local_rank, rounds.number + 1),)
 
 
-def _waited(rounds: Rounds, event: Waited, now: float, rules: Rules) -> Outcome:
+def _waited(rounds: Rounds, event: table.Waited, now: float, rules: Rules) -> Outcome:
     if rounds.stage == "proving":
         return _prove(rounds._replace(moved=rounds.moved | event.moved))
     if rounds.deadline is None or now < rounds.deadline:
@@ -239,11 +213,11 @@ def _begin(rounds: Rounds, replaced: frozenset[int], asker: int | None, why: str
     if (refused := _refusal(rounds, replaced, rules)) is not None:
         return give_up(rounds, refused)
     rung: Rung = "rank" if replaced else "retry"
-    written = Begin(rung, rounds.number + 1, numbers(rounds, replaced), why)
+    written = table.Begin(rung, rounds.number + 1, numbers(rounds, replaced), why)
     return end_round(rounds._replace(own=True), replaced, written, now, rules)
 
 
-def end_round(rounds: Rounds, replaced: frozenset[int], written: Begin, now: float, rules: Rules) -> Outcome:
+def end_round(rounds: Rounds, replaced: frozenset[int], written: table.Begin, now: float, rules: Rules) -> Outcome:
     """All ranks leave the round, but for those of this node whose processes are replaced."""
     since, why = rounds.since if rounds.is_under_way else now, written.why
     rounds = rounds._replace(stage="meeting", rung=written.rung, replacing=replaced, moved=frozenset(), restored=None)
@@ -252,7 +226,7 @@ def end_round(rounds: Rounds, replaced: frozenset[int], written: Begin, now: flo
     for member in rounds.members:
         if member.local_rank not in replaced and member.state != "waiting":
             rounds = rounds.with_member(member._replace(state="leaving", due=now + rules.timeout))
-            acts.append(FenceRank(member.local_rank, rounds.number, why))
+            acts.append(table.FenceRank(member.local_rank, rounds.number, why))
     rounds, ends = _end(rounds, replaced, now, rules)
     rounds, more = _meet(rounds, now)
     return rounds, (*acts, *ends, *more)
@@ -263,7 +237,7 @@ def _replace_more(rounds: Rounds, more: frozenset[int], why: str, now: float, ru
     if (refused := _refusal(rounds, more, rules)) is not None:
         return give_up(rounds, refused)
     rounds = rounds._replace(rung="rank", replacing=rounds.replacing | more, why=why, own=True)
-    written = Begin("rank", rounds.number + 1, numbers(rounds, rounds.replacing), why)
+    written = table.Begin("rank", rounds.number + 1, numbers(rounds, rounds.replacing), why)
     rounds, ends = _end(rounds, more, now, rules)
     return rounds, (written, *ends)
 
@@ -293,7 +267,7 @@ def _end(rounds: Rounds, replaced: frozenset[int], now: float, rules: Rules) -> 
             row = _in_a_row(member, rules)
             member = member._replace(replaced=member.replaced + 1, in_a_row=row, mark=rules.progress)
             rounds = rounds.with_member(member._replace(state="ending", due=now + rules.timeout))
-            acts.append(EndRank(member.local_rank))
+            acts.append(table.EndRank(member.local_rank))
     return rounds, tuple(acts)
 
 
@@ -313,7 +287,7 @@ def _prove(rounds: Rounds) -> Outcome:
     if rounds.shared or rounds.stage != "proving" or not all_moved(rounds):
         return rounds, ()
     assert rounds.rung is not None
-    proved = Prove(rounds.rung, rounds.number, numbers(rounds, rounds.replacing), rounds.restored)
+    proved = table.Prove(rounds.rung, rounds.number, numbers(rounds, rounds.replacing), rounds.restored)
     return rounds._replace(stage="working", rung=None, replacing=frozenset(), first_cause=""), (proved,)
 
 
@@ -324,7 +298,9 @@ def all_moved(rounds: Rounds) -> bool:
 
 def give_up(rounds: Rounds, why: str) -> Outcome:
     """No message changes anything in this attempt any more."""
-    return rounds._replace(members=(), stage="closed", rung=None, settles=None, lacks_culprit=False), (GiveUp(why),)
+    return rounds._replace(members=(), stage="closed", rung=None, settles=None, lacks_culprit=False), (
+        table.GiveUp(why),
+    )
 
 
 def give_up_without_culprit(rounds: Rounds, why: str) -> Outcome:
@@ -370,7 +346,7 @@ def begin_with_loans(
     borrowers = frozenset(local_rank for local_rank, found in plan.items() if found.source != local_rank)
     lenders = frozenset(plan[local_rank].source for local_rank in borrowers)
     acts = [
-        BeginRound(local_rank, number, plan.get(local_rank), reason, master, local_rank in lenders)
+        table.BeginRound(local_rank, number, plan.get(local_rank), reason, master, local_rank in lenders)
         for local_rank, *_ in rounds.members
     ]
     members = tuple(member._replace(state="working") for member in rounds.members)
@@ -384,5 +360,5 @@ def snapshot_restored(rounds: Rounds, local_rank: int) -> tuple[Rounds, tuple[Ac
     rounds = rounds._replace(borrowers=rounds.borrowers - {local_rank})
     if rounds.borrowers:
         return rounds, ()
-    acts = tuple(ReleaseSnapshot(lender, rounds.number) for lender in sorted(rounds.lenders))
+    acts = tuple(table.ReleaseSnapshot(lender, rounds.number) for lender in sorted(rounds.lenders))
     return rounds._replace(lenders=frozenset()), acts
