@@ -163,14 +163,11 @@ def _options(found: Mapping[str, str]) -> list[str]:
     options += ["--group-job", found["rdzv-id"]] if "rdzv-id" in found else []
     endpoint = found.get("rdzv-endpoint", "")
     if endpoint:
-        endpoint = endpoint if _has_port(endpoint) else f"{endpoint}:{RDZV_PORT}"
+        has_port = endpoint.rpartition("]")[2].count(":") == 1
+        endpoint = endpoint if has_port else f"{endpoint}:{RDZV_PORT}"
     elif "master-addr" in found:
         endpoint = f"{found['master-addr']}:{found.get('master-port', MASTER_PORT)}"
     return [*options, *(("--group-endpoint", endpoint) if endpoint else ())]
-
-
-def _has_port(endpoint: str) -> bool:
-    return endpoint.rpartition("]")[2].count(":") == 1
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], dict[str, str], list[str]]:

@@ -19,7 +19,7 @@ from ftrun.messages.group_view import PACES, TEXT, GroupView, MemberRow, RankPac
 from ftrun.records import own_ranks, reports, summary
 from ftrun.records.recent_events import incident_elsewhere
 from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.snapshot import Incident, JobNow, RankNow, Snapshot
+from ftrun.records.snapshot import Incident, JobNow, Snapshot
 
 STEP: Final = 1 << 53  # the largest step that is passed on
 DEVICE: Final = 64  # characters of the id of a device
@@ -51,12 +51,12 @@ def own_row(shown: Snapshot, rank: int, node: str, now: float) -> MemberRow:
         trouble_time=None if trouble is None else trouble.time,
         report=max(reports.collected(shown.run_dir), default=None),
         run_dir=os.path.abspath(shown.run_dir)[:TEXT],
-        paces=tuple(_pace(one, one.step_time) for one in active if one.step_time)[:PACES],
+        paces=tuple(
+            RankPace(one.rank, round(one.step_time, 6), (one.device or "")[:DEVICE], one.work)
+            for one in active
+            if one.step_time
+        )[:PACES],
     )
-
-
-def _pace(one: RankNow, step_time: float) -> RankPace:
-    return RankPace(one.rank, round(step_time, 6), (one.device or "")[:DEVICE], one.work)
 
 
 OLD: Final = 15.0  # s; an older row says so
@@ -327,7 +327,7 @@ def table(found: GroupNow, columns: int = WIDE) -> Iterator[tuple[str, bool]]:
         beat = "" if row.beat is None else f"{seconds(row.beat + age)} ago"
         step = "" if row.step is None else str(row.step)
         trouble = row.trouble.partition(":")[0].replace(" in attempt ", " in ") if row.trouble else ""
-        trouble = f"{states.STRAGGLER}: {_ranks(row.slow)}" if row.slow else trouble
+        trouble = f"{states.STRAGGLER}: {', '.join(str(one.rank) for one in row.slow)}" if row.slow else trouble
         trouble = "; ".join(filter(None, (trouble, old))) if (old := _old(found, row)) else trouble or "none"
         name = sentences.short(row.node, HOST)
         more = f"{row.attempt:>7} {step:>9} {beat:>9}  {trouble}" if wide else f"{step:>9}  {trouble}"
@@ -364,10 +364,6 @@ def details(found: GroupNow) -> Iterator[str]:
 def straggler(one: SlowRank) -> str:
     who = sentences.placed(sentences.rank(one.rank), one.device)
     return f"{who} is a {states.STRAGGLER}: {_why(one, 'the others')}, for {seconds(one.since)}"
-
-
-def _ranks(slow: tuple[SlowRank, ...]) -> str:
-    return ", ".join(str(one.rank) for one in slow)
 
 
 def _members(ranks: tuple[int, ...], number: int | None = None) -> str:

@@ -22,14 +22,11 @@ def with_processes(ranks: Sequence[RankNow], processes: Iterable[LocalRank], up:
         rank = rank._replace(local_rank=process.local_rank)
         if process.exited_at is not None:
             state = "done" if process.code == 0 else "exited"
-            rank = rank._replace(state=state, exit=_exit(process), rule=None, age=None, limit=None)
+            how = sentences.signal(process.signal) if process.signal is not None else f"code {process.code}"
+            how += f": {process.exception}" if process.exception else ""
+            rank = rank._replace(state=state, exit=how, rule=None, age=None, limit=None)
         found[process.rank] = rank
     return tuple(found[number] for number in sorted(found))
-
-
-def _exit(process: LocalRank) -> str:
-    how = sentences.signal(process.signal) if process.signal is not None else f"code {process.code}"
-    return f"{how}: {process.exception}" if process.exception else how
 
 
 def with_stall(ranks: Sequence[RankNow], stall: StalledRank | None) -> tuple[RankNow, ...]:

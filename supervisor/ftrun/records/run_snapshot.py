@@ -58,6 +58,8 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
         phase = "spare"
     elif phase == "stopping" and status.stage == "verdict" and status.want.code == 0:
         phase = "finished"
+    checkpoints = (one for one in reversed(recent) if one["event"] == "progress" and one.get("by") == "checkpoint")
+    saved = state.string(next(checkpoints, {}).get("time"))
     shown = Snapshot(
         run_dir=run_dir,
         alive=alive,
@@ -77,7 +79,7 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
         best_step=ledger.best_step,
         checkpoint=ledger.last_checkpoint,
         checkpoint_step=ledger.best_checkpoint,
-        checkpoint_time=(saved := _checkpoint_time(recent)),
+        checkpoint_time=saved,
         checkpoint_age=_age(saved),
         devices=_devices(run_dir, clock if liveness.same_boot(run) else now),
         trouble=recent_events.last_incident(run_dir, recent, found.ledger is None or ledger.start_cnt > 1),
@@ -241,11 +243,6 @@ def _budgets(shown: Snapshot, ledger: Ledger, run: RunFacts) -> Snapshot:
     most = run.max_restarts
     left = {cause: None if most is None else max(0, most - count) for cause, count in counts.items()}
     return shown._replace(counts=counts, left=left | {cause: 0 for cause in counts if cause not in run.restart_on})
-
-
-def _checkpoint_time(recent: list[Record]) -> str | None:
-    saved = [record for record in recent if record["event"] == "progress" and record.get("by") == "checkpoint"]
-    return state.string(saved[-1].get("time")) if saved else None
 
 
 def _wall(ago: float) -> str:

@@ -281,7 +281,9 @@ def _begin(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
     assert offer is not None
     number = order.number + 1
     begun = left._replace(number=number, what="work", address=offer.address, port=offer.port, joining=())
-    begun = begun._replace(step=_common_step(view))
+    # The newest step of which every rank of every member can have a snapshot.
+    steps = [set(rounds.steps) for rounds in view.rounds.values()]
+    begun = begun._replace(step=max(set.intersection(*steps), default=None) if steps else None)
     group = _with(group, begun)._replace(phase=phase._replace(round_due=None, losses=Losses()))
     return Step(group, (NodeNote(f"all ranks begin round {number}"),), goes_on=True)
 
@@ -291,9 +293,3 @@ def _counts(group: Coordinator) -> list[int] | None:
     members = [group.members.get(rank) for rank in _places(group)]
     known = [member.report.ranks.number for member in members if member is not None and member.report.ranks is not None]
     return known if len(known) == len(members) else None
-
-
-def _common_step(view: _View) -> int | None:
-    """The newest step of which every rank of every member can have a snapshot; None: there is none."""
-    steps = [set(rounds.steps) for rounds in view.rounds.values()]
-    return max(set.intersection(*steps), default=None) if steps else None

@@ -12,7 +12,7 @@ answers to two waves in a row are the same, all these threads were blocked at th
 data was on its way.  That can never change by itself.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from ftrun.core.named_tuple import NamedTuple
@@ -258,13 +258,9 @@ def _process(members: Mapping[int, Waits], node: Node) -> Blocked:
 def _guilt(members: Mapping[int, Waits], node: Node) -> tuple[bool, bool, int, int]:
     """The order in which ranks are named: one that is stopped, one that is in no collective, the lowest."""
     process = _process(members, node)
-    kinds = [_process(members, other).collective for other in _ranks(members)]
+    kinds = [one.collective for waits in members.values() for one in waits.processes if one.rank is not None]
     usual: Literal[0] | int = kinds.count(process.collective)
     return not process.stopped, bool(process.collective), usual, process.rank or 0
-
-
-def _ranks(members: Mapping[int, Waits]) -> Iterable[Node]:
-    return ((m, n) for m, waits in members.items() for n, p in enumerate(waits.processes) if p.rank is not None)
 
 
 def _sentence(

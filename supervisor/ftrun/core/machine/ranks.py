@@ -18,7 +18,10 @@ from ftrun.core.rules.policy import Policy
 
 def on_rank_event(job: Job, phase: Watched | Stopping, event: ev.RankEvent, policy: Policy) -> Outcome:
     if isinstance(phase, Stopping):
-        return _on_rank_exited_stopping(job, phase, event) if isinstance(event, ev.RankExited) else (job, ())
+        if not isinstance(event, ev.RankExited):
+            return job, ()
+        attempt, written = _with_exit(phase.attempt, event)
+        return job._replace(phase=phase._replace(attempt=attempt)), written
     match event:
         case ev.RankExited():
             return _on_rank_exited(job, phase, event, policy)
@@ -48,11 +51,6 @@ def on_group_round(job: Job, phase: Watched, order: GroupRound, now: float, poli
     if recovery.attempt == before:
         return job, recovery.effects
     return _go_on(phase, recovery, now, policy)
-
-
-def _on_rank_exited_stopping(job: Job, phase: Stopping, event: ev.RankExited) -> Outcome:
-    attempt, written = _with_exit(phase.attempt, event)
-    return job._replace(phase=phase._replace(attempt=attempt)), written
 
 
 def _on_rank_exited(job: Job, phase: Watched, event: ev.RankExited, policy: Policy) -> Outcome:
@@ -87,13 +85,10 @@ def _on_rank_reported(job: Job, phase: Watched, event: ev.RankReported, policy: 
     """A rank reports.  While the user has stopped the command, or it is to end, no round is ended because of it."""
     report, attempt = event.report, phase.attempt
     if isinstance(report, table.SaidHello):
-        report = report._replace(after=max(0.0, event.now - _started_at(attempt, report.local_rank)))
+        again = (one.started_at for one in attempt.processes if one.local_rank == report.local_rank)
+        started_at = next((at for at in again if at is not None), attempt.spawned_at)
+        report = report._replace(after=max(0.0, event.now - started_at))
     return _go_on(phase, advance(job, attempt, report, event.now, policy), event.now, policy)
-
-
-def _started_at(attempt: Attempt, local_rank: int) -> float:
-    found = (one.started_at for one in attempt.processes if one.local_rank == local_rank)
-    return next((at for at in found if at is not None), attempt.spawned_at)
 
 
 def _on_rank_tree_ended(job: Job, phase: Watched, event: ev.RankTreeEnded, policy: Policy) -> Outcome:

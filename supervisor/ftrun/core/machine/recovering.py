@@ -60,7 +60,9 @@ def node_rounds(job: Job, attempt: Attempt | None, policy: Policy) -> NodeRounds
 
 
 def _rules(job: Job, policy: Policy) -> table.Rules:
-    progress = _progress(job.ledger, policy)
+    progress: object = job.ledger.best_step  # or by files, as in `policy.progress`
+    if policy.files or job.ledger.best_checkpoint is not None:
+        progress = job.ledger.best_checkpoint, job.ledger.last_checkpoint
     return table.Rules(policy.recover, policy.limits.recover_timeout, policy.max_restarts, progress)
 
 
@@ -98,7 +100,10 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
 
 def wait(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effects) -> Recovery:
     """Time has passed, and the heartbeats are known as of now."""
-    recovery = advance(job, attempt, table.Waited(_moved_ranks(attempt)), now, policy)
+    began = attempt.rounds.began
+    moved = {rank.rank for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > began}
+    local = frozenset(process.local_rank for process in attempt.processes if process.rank in moved)
+    recovery = advance(job, attempt, table.Waited(local), now, policy)
     return recovery._replace(effects=so_far + recovery.effects)
 
 
@@ -113,13 +118,6 @@ def from_hang(job: Job, attempt: Attempt, why: str, culprits: object, now: float
     if not is_permitted(job, attempt):
         return Recovery(job, attempt, (), "not permitted")
     return advance(job, attempt, table.Blamed(blamed, why), now, policy)
-
-
-def _progress(ledger: Ledger, policy: Policy) -> object:
-    """How far the job has got, by the measure of `policy.progress`."""
-    if policy.files or ledger.best_checkpoint is not None:
-        return ledger.best_checkpoint, ledger.last_checkpoint
-    return ledger.best_step
 
 
 def _begin(rung: str, number: int, ranks: tuple[int, ...], why: str) -> Effects:
@@ -168,13 +166,6 @@ def counted_cause(failed: Rounds, policy: Policy) -> Cause:
     """What a failed recovery is counted as: the fault with which it began, if --restart-on has its cause, so that the
     restart of all ranks follows that would have followed without a recovery; otherwise the last fault."""
     return cast(Cause, failed.first_cause if failed.first_cause in policy.restart_on else failed.cause)
-
-
-def _moved_ranks(attempt: Attempt) -> frozenset[int]:
-    """The local ranks that have moved since the round at work began."""
-    began = attempt.rounds.began
-    moved = {rank.rank for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > began}
-    return frozenset(process.local_rank for process in attempt.processes if process.rank in moved)
 
 
 # --- device faults that the ranks may survive -------------------------------------------------------------------------

@@ -191,9 +191,10 @@ def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, polic
     if isinstance(want, Restart) and want.reason in CAUSES:
         ledger = ledger.counted(want.reason)
         want = want._replace(consecutive=ledger.count(want.reason))
-    written = _progress_record(
-        job.ledger, "checkpoint", _known_step(attempt, job.ledger.last_step), event.path, event.at
-    )
+    # The step when the heartbeats were last read: hundreds of files may appear in a second.
+    stepped = attempt is not None and any(rank.step is not None for rank in attempt.ranks)
+    known = job.ledger.last_step if stepped else None
+    written = _progress_record(job.ledger, "checkpoint", known, event.path, event.at)
     if (
         attempt is not None
         and event.at >= attempt.spawned_at
@@ -203,13 +204,6 @@ def on_checkpoint_saved(job: Job, phase: Phase, event: ev.CheckpointSaved, polic
         attempt = attempt._replace(progressed=True, saves=attempt.saves + 1)
         job = job._replace(phase=phase._replace(attempt=attempt))
     return regain_if_due(job._replace(want=want, ledger=ledger), event.now, policy, (written,))
-
-
-def _known_step(attempt: Attempt | None, last: int | None) -> int | None:
-    """The step of this attempt when the heartbeats were last read.  Not every rank is asked, since hundreds of files
-    may appear in a second."""
-    stepped = attempt is not None and any(rank.step is not None for rank in attempt.ranks)
-    return last if stepped else None
 
 
 def _is_cut_off(phase: Phase, attempt: Attempt | None, event: ev.CheckpointSaved) -> bool:

@@ -387,7 +387,10 @@ def diagnose(ending: CommandFailure) -> Diagnosis:
     if first is not None and ending.explained:
         why = first.description
     else:
-        why = _status_text(ending) + (f", after {line}" if line else "")
+        why = f"the command exited with {ending.code}"
+        if ending.signal is not None:
+            why = f"{signal(ending.signal)} ended the command"
+        why += f", after {line}" if line else ""
         why += f"; before that, {first.description}" if first is not None and first.pid != ending.pid else ""
     why = short(why, LONGEST - len(more)) + more
     if rule is None:
@@ -403,12 +406,6 @@ def diagnose_chain(ending: CommandFailure) -> tuple[ExceptionRecord, ...]:
         return ending.cause.chain if ending.explained and ending.death is None else ()
     printed = last_printed(ending.tail)
     return () if printed is None else (printed,)
-
-
-def _status_text(ending: CommandFailure) -> str:
-    if ending.signal is not None:
-        return f"{signal(ending.signal)} ended the command"
-    return f"the command exited with {ending.code}"
 
 
 def _applies(rule: CrashRule, ending: CommandFailure, chain: tuple[ExceptionRecord, ...]) -> bool:

@@ -158,12 +158,9 @@ def reached_before(schedules: Sequence[Schedule], number: int, member: int) -> R
             step = highest(one.last_step for one in own or lives)
         saved = [one for one in own if one.last_checkpoint] or [one for one in lives if one.last_checkpoint]
         if saved:  # the latest life comes first, and `max` takes the first of several
-            return ReachedBefore(step, max(saved, key=_checkpoint_step).last_checkpoint)
+            newest = max(saved, key=lambda one: -1 if one.best_checkpoint is None else one.best_checkpoint)
+            return ReachedBefore(step, newest.last_checkpoint)
     return ReachedBefore(step)
-
-
-def _checkpoint_step(one: Schedule) -> int:
-    return -1 if one.best_checkpoint is None else one.best_checkpoint
 
 
 def _join(one: Schedule, other: Schedule) -> Schedule:

@@ -27,9 +27,11 @@ def one_each(claimed: Iterable[Rank]) -> tuple[Rank, ...]:
 
 
 def _representatives(processes: list[Rank]) -> list[Rank]:
+    if len(processes) == 1:
+        return processes
     apart = [] if any(process.ranked for process in processes) else _workers(processes)
     if len(apart) < 2:
-        return [_merge(processes)]
+        return [_with_reports(_counted_from_others(_representative(processes), processes), processes)]
     others = [process for process in processes if process not in apart]
     each = [process._replace(rank=unranked(process.pid)) for process in apart]
     if not others:
@@ -44,12 +46,6 @@ def _workers(processes: Sequence[Rank]) -> list[Rank]:
     stepped = [process for process in processes if process.step is not None]
     parents = {pid for process in stepped for pid in process.parents}
     return sorted((process for process in stepped if process.pid not in parents), key=lambda process: process.pid)
-
-
-def _merge(processes: list[Rank]) -> Rank:
-    if len(processes) == 1:
-        return processes[0]
-    return _with_reports(_counted_from_others(_representative(processes), processes), processes)
 
 
 def _representative(processes: list[Rank]) -> Rank:
