@@ -249,7 +249,7 @@ def a_new_member_0_begins_alone_in_an_empty_mount_point(right: Wrong, group: Any
     return True
 
 
-@planted("group.takeover.take_lease", LEASE)
+@planted("group.reports.take_lease", LEASE)
 def a_lost_coordinator_is_waited_for_like_any_member(right: Wrong, group: Any, event: Any) -> Any:
     return right(group, event._replace(before=None))
 

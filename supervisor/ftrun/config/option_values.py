@@ -19,7 +19,9 @@ def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Ph
     file = given.get("config") or from_environment.get("config")
     from_file = read_file(file)[0] if file else {}
     platform = given.get("annotations") or from_environment.get("annotations") or from_file.get("annotations")
-    annotated = read_annotations(platform) if platform else annotations.Annotations()
+    annotated = annotations.Annotations()
+    if platform:
+        annotated = annotations.read(platform, _content("annotations", platform).decode("utf-8", "replace"))
     sources = (
         ("option", given),
         ("environment", from_environment),
@@ -61,10 +63,6 @@ def _check_table(file: str) -> None:
         fault_codes.parse(content.decode())
     except ValueError as error:
         raise ConfigError(f"--fault-table {file}: {error}") from None
-
-
-def read_annotations(file: str) -> annotations.Annotations:
-    return annotations.read(file, _content("annotations", file).decode("utf-8", "replace"))
 
 
 def _content(option: str, file: str) -> bytes:

@@ -48,9 +48,8 @@ from ftrun.core.group.membership import (
 )
 from ftrun.core.group.messages import GroupEnd, GroupOrder, Pulse, Report
 from ftrun.core.group.places import agree, next_members, pairs
-from ftrun.core.group.reports import put_member, take_report, with_places
+from ftrun.core.group.reports import put_member, take_lease, take_report, with_places
 from ftrun.core.group.root_cause import FirstSuspect, MemberLost, MemberState, first, root_cause
-from ftrun.core.group.takeover import take_lease
 from ftrun.core.machine.values import CAUSES
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences
@@ -63,7 +62,7 @@ def decide(group: Coordinator, event: Event) -> Outcome:
     elif isinstance(event, MemberLost):
         after, effects = _note_loss(group, event)
     elif isinstance(event, StarterDied):
-        after = fences.end_of_starter(group, event)
+        after = fences.end_of_starters(group, [event.life])
     elif isinstance(event, LeaseTaken):
         after = take_lease(group, event)
     elif isinstance(event, FolderProved):

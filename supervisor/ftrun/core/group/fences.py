@@ -14,7 +14,6 @@ from ftrun.core.group.membership import (
     Ended,
     Gathering,
     LifeEnded,
-    StarterDied,
     absent_ranks,
     count_kinds,
 )
@@ -98,11 +97,6 @@ def end_of_life(group: Coordinator, event: LifeEnded) -> Coordinator:
     fences = {rank: until for rank, until in group.fences.items() if rank != event.rank}
     group = without_dead(group._replace(dead=group.dead | {event.rank}, fences=fences), event.rank)
     return group._replace(kinds=count_kinds(group))
-
-
-def end_of_starter(group: Coordinator, event: StarterDied) -> Coordinator:
-    """An earlier process of member 0 is certainly dead: nothing waits for its lease."""
-    return end_of_starters(group, [event.life]) if event.life not in group.dead_starters else group
 
 
 def may_decide(group: Coordinator) -> bool:

@@ -1,10 +1,20 @@
-"""How the reports of its members change what the coordinator of a group knows."""
+"""How the reports of its members, and the lease in the shared folder, change what the coordinator of a group knows."""
 
-from ftrun.core.group.fences import fence_unknown, note_lives, note_starter, without_dead
-from ftrun.core.group.membership import Coordinator, Draining, Ended, Gathering, Steady, count_kinds, kinds_of
-from ftrun.core.group.messages import Report
+from ftrun.core.group.fences import end_of_starters, fence_unknown, note_lives, note_starter, without_dead
+from ftrun.core.group.lease import Place
+from ftrun.core.group.membership import (
+    Coordinator,
+    Draining,
+    Ended,
+    Gathering,
+    LeaseTaken,
+    Steady,
+    count_kinds,
+    kinds_of,
+)
+from ftrun.core.group.messages import Report, State
 from ftrun.core.group.places import members
-from ftrun.core.group.root_cause import MemberState, first_failure
+from ftrun.core.group.root_cause import MemberLost, MemberState, first_failure
 
 
 def take_report(group: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
@@ -69,3 +79,34 @@ def with_places(group: Coordinator, places: tuple[int, ...]) -> Coordinator:
         return group
     after = group._replace(places=places, placed=placed, saved=None)
     return after._replace(kinds=count_kinds(after))
+
+
+# --- the lease --------------------------------------------------------------------------------------------------------
+
+
+def take_lease(group: Coordinator, event: LeaseTaken) -> Coordinator:
+    """This coordinator alone may start an epoch from now on.  The holder before has stopped its command, and so have
+    those before it that have held the lease since the last epoch began; nobody waits for these members any longer."""
+    if group.lease_state == "held":
+        return group
+    group, before = group._replace(lease_state="held", lease_until=None), event.before
+    if before is None:
+        return group
+    own = "" if group.own is None else group.own.life
+    ended = [one for one in (*before.former, (before.rank, before.life)) if one[1] != own]
+    group = end_of_starters(group, [life for _, life in ended])
+    for rank, life in reversed(ended):  # the last one first
+        if rank != group.chief and rank not in group.members and 0 <= rank < group.size:
+            group = _without(group, event.now, rank, life, before)
+    return group
+
+
+def _without(group: Coordinator, now: float, rank: int, life: str, before: Place) -> Coordinator:
+    """Of this member, only a new process can take part."""
+    node, epoch = before.node if life == before.life else "its node", before.epoch
+    state: State = "running" if epoch else "ready"
+    last = Report(rank, life, 0, node, before.boot, epoch, state, ran=epoch, places=before.places)
+    gone = MemberLost(now, rank, life, "its lease in the shared folder has ended", certain=True)
+    group = take_report(group, now, last, None)
+    group = put_member(group, group.members[rank]._replace(gone=gone))
+    return without_dead(group, rank)._replace(ceded=group.ceded | {rank})

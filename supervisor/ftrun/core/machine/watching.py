@@ -29,7 +29,7 @@ from ftrun.core.machine.values import (
 from ftrun.core.rules import early_evidence, hang_rules, looks, stalls
 from ftrun.core.rules.idle import observe, unchanged_for
 from ftrun.core.rules.liveness import assess, is_same, time_awake
-from ftrun.core.rules.policy import Policy, is_beyond, latest_file, progress, step_of, with_progress
+from ftrun.core.rules.policy import Policy, is_beyond, progress, step_of, with_progress
 from ftrun.core.text import durations, sentences
 
 AT_REST = 6.0  # s; a file that was written in place before a kill has been reported as at rest by then
@@ -139,7 +139,8 @@ def record_progress(job: Job, attempt: Attempt, now: float, policy: Policy) -> t
     ledger, written = _learn(ledger, attempt, policy)
     if what is None or (what != "checkpoint" and attempt.progressed):
         return job._replace(ledger=ledger), attempt, written
-    path = latest_file(attempt) if what == "save" else ledger.last_checkpoint
+    saved = next((rank.saved[-1].path for rank in attempt.ranks if rank.saved), None)
+    path = saved if what == "save" else ledger.last_checkpoint
     # Other ranks may be a step further when the heartbeats are read.
     step = ledger.best_checkpoint if what == "checkpoint" else attempt.step
     record = _progress_record(job.ledger, what, step, path)

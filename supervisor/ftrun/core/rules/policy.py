@@ -185,11 +185,6 @@ def has_advanced(attempt: Attempt) -> bool:
     return any(_is_same(file, newest[series]) for series in now & newest.keys() for file in resumed)
 
 
-def latest_file(attempt: Attempt) -> str | None:
-    """The path of the file that one of its ranks saved last."""
-    return next((rank.saved[-1].path for rank in attempt.ranks if rank.saved), None)
-
-
 def _series(path: str) -> str:
     return _NUMBER.sub("#", path)
 
