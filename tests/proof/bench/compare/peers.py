@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -117,7 +116,6 @@ CIRCUSD = Peer("circusd", "circusd", "circus", _circusd)
 TORCHRUN = Peer("torchrun", "torchrun", "torch", _launched("torchrun"))
 FT_LAUNCHER = Peer("ft_launcher", "ft_launcher", "nvidia-resiliency-ext", _launched("ft_launcher"))
 ALL = (BARE, OURS, TINI, DUMB_INIT, SUPERVISORD, CIRCUSD, TORCHRUN, FT_LAUNCHER)
-PYTHON = (sys.executable, "-S", "-E")
 
 
 def installed(*among: Peer) -> list[Peer]:

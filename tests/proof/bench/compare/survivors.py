@@ -9,7 +9,6 @@ from proof.bench.compare.hang import NVIDIA, Watch
 from proof.bench.compare.kit import Contained, contained, made_by
 from proof.bench.compare.peers import CIRCUSD, DUMB_INIT, FT_LAUNCHER, OURS, SUPERVISORD, TINI, TORCHRUN
 from proof.bench.compare.trainee_family import KINDS
-from proof.bench.compare.trainees import apart
 from support.measured import Measured
 from support.runs import wait_for
 
@@ -26,7 +25,7 @@ FAMILY = (sys.executable, str(Path(__file__).with_name("trainee_family.py")))
 
 def living(way: Watch, ranks: int = 1) -> list[str]:
     """The kinds of processes that survive, as the second start observes them."""
-    with contained(apart(way.peer), *FAMILY, ranks=ranks, options=way.options) as run:
+    with contained(way.peer, *FAMILY, ranks=ranks, options=way.options) as run:
         return survivors(run)
 
 

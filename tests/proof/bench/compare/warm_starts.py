@@ -235,14 +235,7 @@ def measure(short_form: bool) -> Measured:
     launchers = [] if short_form else peers.installed(peers.TORCHRUN, peers.FT_LAUNCHER)
     programs: list[tuple[str, peers.Peer, bool]] = [(COLD, peers.OURS, False), (WARM, peers.OURS, True)]
     programs += [(peer.titled, peer, False) for peer in launchers]
-    jobs: tuple[tuple[str, int], ...] = (
-        ("nothing", 1),
-        ("nothing", RANKS),
-        ("torch", 1),
-        ("lightning", 1),
-        ("torch", RANKS),
-    )
-    jobs = jobs[:1] if short_form else jobs
+    jobs = JOBS[:1] if short_form else JOBS
     found: dict[tuple[str, str, int], list[Failure]] = {}
     for program, ranks in jobs:
         rounds = 1 if short_form else ROUNDS[program] if ranks == 1 or program == "nothing" else 1
@@ -271,11 +264,7 @@ def _cells(failures: list[Failure]) -> str:
 def _first_starts(launchers: Sequence[peers.Peer]) -> Iterator[str]:
     ways = [("ftrun", peers.OURS, ("--standby=off",)), ("ftrun with `--preload torch`", peers.OURS, PRELOAD)]
     ways += [(peer.titled, peer, ()) for peer in launchers]
-    taken: dict[str, list[float]] = {}
-    for _ in range(1):
-        for name, peer, options in ways:
-            taken.setdefault(name, []).append(first_start(peer, *options))
-            print(name, taken[name], flush=True)
+    taken = {name: [first_start(peer, *options)] for name, peer, options in ways}
     cold, warm = (statistics.median(taken[name]) for name, _, _ in ways[:2])
     text = "; ".join(f"{name} {spread(seconds)} s" for name, seconds in taken.items())
     yield (
