@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Final, NamedTuple
 
 from proof.bench.compare.kit import made_by
 from support.measured import Measured, percentile, spread
+from support.ports import free_port
 from support.runs import FTRUN, carrying
 
 NAME = "57-recovered-ranks"
@@ -91,12 +91,12 @@ def _standbys_wait(folder: Path) -> bool:
 
 
 def _inprocess(folder: Path, fault: str, environment: dict[str, str]) -> list[list[str]]:
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(RANKS)}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
     return [[*TRAINEE, "inprocess", str(folder), fault]] * RANKS
 
 
 def _torchft(folder: Path, fault: str, environment: dict[str, str]) -> list[list[str]]:
-    port = _free_port()
+    port = free_port()
     environment |= {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
     lighthouse = [str(Path(sys.executable).with_name("torchft_lighthouse")), "--min_replicas", str(RANKS - 1)]
     lighthouse += ["--join_timeout_ms", "1000", "--bind", f"127.0.0.1:{port}"]
@@ -118,12 +118,6 @@ WAYS: Final = (
     Way("torchft", "torchft-nightly", "torchft", _torchft),
     Way("torchrun", "torch", "torch", _torchrun),
 )
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @contextlib.contextmanager
