@@ -25,7 +25,6 @@ from proof.chaos.group_plan import (
     FOLDER_LOCKED,
     FOLDER_STALLS,
     FOR_EVER,
-    LOCAL,
     MACHINE_LOST,
     NETWORK,
     READ_ONLY,
@@ -50,18 +49,16 @@ SETTLING = 60.0  # s that the training waits until each member works, or is a sp
 DEADLINE = 300.0  # s for a job; most take fifteen
 REACHED = 12.0  # s that a member 0 which was replaced is there again
 NAMES = "names"  # in place of /etc/hosts
-CHAOS = HOUSE / "tests" / "proof" / "chaos"
-WORK = str(CHAOS / "rank_work.py")
+
+WORK = str(HOUSE / "tests" / "proof" / "chaos" / "rank_work.py")
 RESET = 1  # what the driver asks for
 
 
 class Container(World):
     """One of a member, which may be started several times.  `number`: of those of this member."""
 
-    devices = LOCAL
-
     def __init__(self, job: GroupJob, shared: Path, network: GroupNetwork, member: int, number: int) -> None:
-        self.group, self.shared, self._network = job, shared, network
+        self.group, self.shared, self._network, self.devices = job, shared, network, job.local
         self.member, self.number, self.host = member, number, network.host(member)
         folder = shared / f"{self.node}"
         folder.mkdir()
@@ -81,16 +78,16 @@ class Container(World):
         return self.process
 
     def command(self) -> list[str]:
-        return [sys.executable, WORK, str(self.shared), json.dumps(self.group.plan())]
+        return [sys.executable, WORK, str(self.shared), json.dumps(self.group.base.plan())]
 
     def environment(self) -> dict[str, str]:
-        mine = {"CHAOS_NODE": self.node, "FTRUN_GROUP_RANK": str(self.member)}
-        mine |= {"FTRUN_GROUP_SIZE": self.group.shape.option}
-        mine |= {"FTRUN_GROUP_ENDPOINT": self._network.endpoint, "FTRUN_NODE_NAME": f"node-{self.host.number}"}
-        mine |= {"FTRUN_GROUP_SECRET_FILE": str(self.shared / "secret")}
+        mine = {"CHAOS_NODE": self.node, "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(self.group.local)))}
+        if self.group.is_group:
+            mine |= {"FTRUN_GROUP_RANK": str(self.member), "FTRUN_GROUP_SIZE": self.group.shape.option}
+            mine |= {"FTRUN_GROUP_ENDPOINT": self._network.endpoint, "FTRUN_NODE_NAME": f"node-{self.host.number}"}
+            mine |= {"FTRUN_GROUP_SECRET_FILE": str(self.shared / "secret")}
         if self.group.has(None, RESET_FILE):
             mine |= {"FTRUN_RESET_FILE": str(self.shared / "reset.json")}
-        mine |= {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(LOCAL)))}
         return super().environment() | mine | {"MA_SCHEDULE_CNT": str(self.number + 1)}
 
     def _enter(self) -> list[str]:
@@ -167,7 +164,7 @@ class Container(World):
         return found if found and WORK in words(found) else None
 
     def standby(self) -> int | None:
-        ranks = {self.rank(number) for number in range(LOCAL)}
+        ranks = {self.rank(number) for number in range(self.group.local)}
         waiting = [process.pid for process in self.processes() if not process.what and process.pid not in ranks]
         own = children(self.ftrun() or 0)
         return next((pid for pid in waiting if pid in own and WORK in words(pid) and alive(pid)), None)
@@ -187,7 +184,7 @@ class Player:
     def __init__(self, job: GroupJob, folder: Path, stop: threading.Event) -> None:
         self.job, self.folder, self._stop = job, folder, stop
         self._network = GroupNetwork(job.shape.size, folder / NAMES if job.moves else None)
-        self._reset_file = ResetFile(folder)
+        self._reset_file = ResetFile(folder, job.local)
         self.containers: list[Container] = []
         self.runs: list[GroupRun] = []
         self.struck: list[Record] = []
