@@ -220,27 +220,6 @@ def import_seconds() -> float:
     return time.monotonic() - began
 
 
-def overhead() -> tuple[tuple[str, ...], ...]:
-    """What ftrun costs where nothing fails."""
-    with tempfile.TemporaryDirectory(prefix="ftrun-bench-", dir="/dev/shm") as name:
-        folder = Path(name)
-        words = ["--run-dir", str(folder / "run"), "--nproc-per-node", "1", "--probe", "off", "--"]
-        subprocess.run([*FTRUN, *words, *TRAINEE, "overhead", str(folder), "none"], check=True, timeout=DEADLINE)
-        found = json.loads((folder / "overhead").read_text())
-    rows = []
-    plain, decorated = (statistics.median(found[name]) * 1e9 for name in ("plain", "decorated"))
-    rows.append(("a step of a loop, plain and decorated", f"{plain:.1f} and {decorated:.1f} ns"))
-    for size in found["keep"]:
-        keep, copy = found["keep"][size], found["memcpy"][size]
-        rates = [[int(size) * 2**20 / 1e9 / one for one in samples] for samples in (keep, copy)]
-        per = statistics.median(keep) * 1e3 / int(size)
-        rows.append(
-            (
-                f"`keep` of {size} MiB",
-                f"{spread(rates[0])} GB/s; memcpy {spread(rates[1])} GB/s; {per:.2f} ms for each MiB",
-            )
-        )
-    return tuple(rows)
 
 
 def measure(short: bool) -> Measured:
@@ -275,15 +254,14 @@ def measure(short: bool) -> Measured:
             f"process took {spread(imports)} s meanwhile: compare the programs, not the seconds.",
         ),
         ("program", "retry: s", "steps redone, new processes", "death: s", "steps redone, new processes"),
-        (*rows, *((name, cost, "", "", "") for name, cost in (() if short else overhead()))),
+        tuple(rows),
         (
             "In-process restart goes on with three ranks, since it cannot start a process; it has its default "
             "intervals of a second, and a timeout of 5 s for gloo, without which the other ranks wait for the one that "
             "asks for a retry. torchft goes on with three replicas until the new process has joined, which is the time "
             "here; an exception in a replica ends its process. torchrun starts all ranks again, "
             "which load the checkpoint that rank 0 writes after each step (with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, "
-            "without which gloo cannot connect after the restart). The rows of ftrun's costs are of one "
-            "process: a loop that does nothing else, and the copy of a tensor into snapshots whose pages exist.",
+            "without which gloo cannot connect after the restart).",
         ),
     )
 
