@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from ftrun.config.option_table import OPTIONS
-from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, World
+from ftrun.core.group.messages import GroupOrder, NodeFailure, Pulse, Report
 from ftrun.core.group.waits import Blocked, Link, Waits
 from ftrun.core.machine.values import Ledger, UsualPauses
-from ftrun.core.ranks.shared import GroupRound
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages import group_waits, operator, peers, ranks, state
 from ftrun.messages.codec import Protocol
@@ -208,17 +207,7 @@ def _run_dir() -> list[bytes | str]:
     with tempfile.TemporaryDirectory() as folder:
         made = MadeRun(Path(folder))
         try:
-            for event in (
-                "started",
-                "spawned",
-                "first_beat",
-                "progress",
-                "suspect",
-                "hang",
-                "stopping",
-                "restart",
-                "ended",
-            ):
+            for event in "started spawned first_beat progress suspect hang stopping restart ended".split():
                 made.record(event, reason="hang", rule="step", rank=0, age=5.0, limit=4.0, step=7, verdict="hang-limit")
             made.samples([(5.0, 1, 2), (1.0, 3, 4)])
             made.write()
@@ -258,29 +247,9 @@ def _waits() -> list[Waits]:
 
 
 def _messages() -> list[bytes | str]:
-    failure = NodeFailure("hang", "why", 2.5, 3, 7, True)
-    with_ranks = REPORT._replace(ranks=Ranks(4, "10.0.0.1", 4000))
-    reports = [
-        REPORT,
-        with_ranks,
-        REPORT._replace(failure=failure),
-        REPORT._replace(end=GroupEnd(195, "hang-limit", "why")),
-    ]
-    world = World("10.0.0.1", 4000, ((2, 8), (1, 4)))
-    orders = [
-        GroupOrder(3, "run", "why"),
-        GroupOrder(3, "run", "why", world=world),
-        GroupOrder(3, "run", "why", round=GroupRound(2, "leave", "rank", (1, 2), "a rank died")),
-        GroupOrder(3, "stop", "why", "hang", "n", 1, 7),
-    ]
-    values = [*reports, *orders, Pulse(1, 7, 2.5), Pulse(1, None, 2.5)]
-    return [
-        *map(peers.dump, values),
-        peers.dump(HELLO),
-        peers.dump_time(12.5),
-        b"12",
-        b'{"rank": 1e999, "node": 1}',
-    ]
+    kinds = (Report, GroupOrder, Pulse, peers.MemberHello)
+    values = [value_of(kind, whole) for kind in kinds for whole in (True, False)]
+    return [*map(peers.dump, values), peers.dump_time(12.5), b"12", b'{"rank": 1e999, "node": 1}']
 
 
 # --- /proc and sock_diag ----------------------------------------------------------------------------------------------
