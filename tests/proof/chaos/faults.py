@@ -52,13 +52,9 @@ def _command_killed(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     return _kill(scene.command, _number(fault)), None
 
 
-
-
 def _child_signalled(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     others = [process.pid for process in scene.world.processes() if not process.what and process.pid != scene.command]
     return _kill(others[0] if others and scene.command else None, _number(fault)), None
-
-
 
 
 def _helper(fault: Fault, scene: Scene) -> int | None:
@@ -66,8 +62,6 @@ def _helper(fault: Fault, scene: Scene) -> int | None:
     running = [process for process in scene.world.processes() if process.what not in ("", "ftrun")]
     running.sort(key=lambda process: process.what != fault.what)
     return running[0].pid if running else None
-
-
 
 
 def _helper_stopped(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
@@ -79,8 +73,6 @@ def _container_stopped(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     if scene.world.ftrun() is None:
         raise Missed
     return 0, scene.world.freeze() if fault.what == "freezer" else scene.world.stop_all()
-
-
 
 
 def _forwarded(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
@@ -108,14 +100,6 @@ def _request(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
 
     sent = send(fault.what)
     return sent.pid, resume if fault.what == "pause" else None
-
-
-
-
-
-
-
-
 
 
 def _no_descriptors(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
@@ -159,8 +143,6 @@ def _device_fault(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
         raise Missed
     scene.world.driver.xid(0, int(fault.what))
     return 0, None
-
-
 
 
 def _driver_blocked(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:

@@ -345,6 +345,8 @@ def _ladder(job: GroupJob, records: Sequence[Record]) -> Iterator[str]:
                 if expected != tuple(record[name] for name in ("rung", "round", "ranks")):
                     yield f"it recovered by {record['rung']} for {record['ranks']}, begun was {expected}"
                 under_way, proved = None, record["round"]
+
+
 def _lost_records(run: GroupRun) -> Iterator[str]:
     """ftrun says that its records are incomplete."""
     incomplete = any(replay(run.decisions, run.records, run.killed))

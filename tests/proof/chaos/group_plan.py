@@ -77,7 +77,6 @@ class GroupJob(NamedTuple):
         """The ranks of a member that has a place, in a complete group."""
         return self.base.ranks // self.shape.places
 
-
     def has(self, member: int | None, kinds: Sequence[str]) -> bool:
         """Whether it plans such a fault of this member, or of any."""
         return any(one.fault.kind in kinds and member in (None, one.member) for one in self.outer)
@@ -279,7 +278,16 @@ ALONE = (
     *("command killed", "command killed", "two killed", "command stopped"),
     *("helper killed", "helper killed", "standby killed", "/dev/shm full", *OF_RANKS),
 )
-OF_A_ROUND = ("first_beat", "progress", "recovering", "recovering", "rank_spawned", "rank_exited", "recovered", "restart")
+OF_A_ROUND = (
+    "first_beat",
+    "progress",
+    "recovering",
+    "recovering",
+    "rank_spawned",
+    "rank_exited",
+    "recovered",
+    "restart",
+)
 
 
 def ranks_job(seed: int, index: int) -> GroupJob:

@@ -30,8 +30,8 @@ class Result(NamedTuple):
 
 
 class Form(NamedTuple):
-    """One form of chaos.  `options` choose it; `refusal` says why it is not possible here.  `describe` gives lines about
-    a job and its outcome; `faults` those that happened in a job, by kind, and `went` what else did.  It is published
+    """One form of chaos.  `options` choose it; `refusal` says why it is not possible here.  `describe` gives lines
+    about a job and its outcome; `faults` those that happened in a job, by kind, and `went` what else did.  It is published
     as `name` and `title`, with what it is `about`, if there were `enough` faults."""
 
     options: str
@@ -52,9 +52,7 @@ class Form(NamedTuple):
         return f"bin/prove chaos {self.options}".strip()
 
 
-def one(
-    form: Form, seed: int, index: int, folder: Path, stop: threading.Event
-) -> Result | None:
+def one(form: Form, seed: int, index: int, folder: Path, stop: threading.Event) -> Result | None:
     """One job; None if it was stopped.  The folder of a failed one is kept."""
     made, mine = form.job(seed, index), folder / f"{seed}-{index}"
     try:
@@ -70,9 +68,7 @@ def one(
     return Result(made, outcome, wrong)
 
 
-def run(
-    form: Form, seed: int, seconds: float, beside: int, folder: Path
-) -> tuple[list[Result], bool]:
+def run(form: Form, seed: int, seconds: float, beside: int, folder: Path) -> tuple[list[Result], bool]:
     """Jobs side by side until the time is over, and whether Ctrl-C has ended them; what failed is printed."""
     until, stop, indexes, lock = time.monotonic() + seconds, threading.Event(), count(), threading.Lock()
     results: list[Result] = []
@@ -149,8 +145,8 @@ def page(form: Form, results: Sequence[Result], seed: int, took: float) -> Measu
         title=form.title,
         made_by=form.command,
         before=(
-            f"The result is {len(results):,} jobs with {happened.total():,} faults, of which {lost.total():,}, those of "
-            f"{failed:,} jobs, were mishandled, in {took / 60:.0f} minutes with seed {seed}, on a machine with a load "
+            f"The result is {len(results):,} jobs with {happened.total():,} faults, of which {lost.total():,}, those "
+            f"of {failed:,} jobs, were mishandled, in {took / 60:.0f} minutes with seed {seed}, on a machine with a load "
             f"of {os.getloadavg()[2]:.0f}. {form.about} All of it follows from the seed and the index of the job. The "
             f"median duration of a job is {median:.0f} s. {CHECKED}",
             f"There were: {', '.join(f'{name} {number:,}' for name, number in sorted(went.items()))}.",

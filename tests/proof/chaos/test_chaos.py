@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from proof.chaos.forms import FORMS, PLAIN
 from proof.chaos.__main__ import seconds
+from proof.chaos.forms import FORMS, PLAIN
 from proof.chaos.series import Form, report, run
 
 SHORT_SEED, SHORT = 1, 10.0  # s

@@ -207,7 +207,8 @@ def _run_dir() -> list[bytes | str]:
     with tempfile.TemporaryDirectory() as folder:
         made = MadeRun(Path(folder))
         try:
-            for event in "started spawned first_beat progress suspect hang stopping restart ended".split():
+            events = ("started", "spawned", "first_beat", "progress", "suspect", "hang", "stopping", "restart", "ended")
+            for event in events:
                 made.record(event, reason="hang", rule="step", rank=0, age=5.0, limit=4.0, step=7, verdict="hang-limit")
             made.samples([(5.0, 1, 2), (1.0, 3, 4)])
             made.write()

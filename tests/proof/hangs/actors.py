@@ -1,5 +1,5 @@
-"""What acts from outside on a healthy job, where a process with a few lines (waits/*.txt) cannot: it types, stops all of
-its processes, attaches to it.
+"""What acts from outside on a healthy job, where a process with a few lines (waits/*.txt) cannot: it types, stops
+all of its processes, attaches to it.
 
 Each is a generator of a `Stage`.  It runs in three parts: before the job is started; once the program waits; and after
 the seconds for which the program is to wait.

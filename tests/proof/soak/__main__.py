@@ -91,8 +91,6 @@ class Soaked(NamedTuple):
     samples: list[Sample]
 
 
-
-
 def soaked(mode: Mode, plan: Plan) -> Soaked:
     samples = []
     began = time.monotonic()

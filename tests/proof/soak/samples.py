@@ -60,10 +60,6 @@ def look(ftrun: int, restarts: int, run_dir: Path, folders: dict[str, Path]) -> 
     )
 
 
-
-
-
-
 def size(path: Path) -> int:
     """Of all that is in it."""
     inner = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)

@@ -34,8 +34,6 @@ def test_growth_of_memory_is_found_and_noise_is_not(each: float, seen: bool) -> 
     assert growth(noisy(each), MEMORY).grown is seen
 
 
-
-
 @pytest.mark.parametrize("each", [1, 0.01])
 def test_growth_of_descriptors_is_found(each: float) -> None:
     figures = [(at, 27 + int(each * at)) for at in range(0, 10_000, 100)]

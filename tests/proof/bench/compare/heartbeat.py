@@ -123,8 +123,6 @@ def beat() -> Call:
     return lambda: call(step())
 
 
-
-
 def nvrx(path: Path) -> tuple[Any, Call]:
     """The monitor in a process of its own, and the call of a client that is connected to it.  Without
     nvidia-resiliency-ext there is neither."""

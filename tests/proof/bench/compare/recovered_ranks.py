@@ -220,8 +220,6 @@ def import_seconds() -> float:
     return time.monotonic() - began
 
 
-
-
 def measure(short: bool) -> Measured:
     ways = [way for way in WAYS if way.installed][: 1 if short else None]
     runs = 1 if short else 3

@@ -18,8 +18,6 @@ MORE = 100  # at most so many further heartbeats, a random number
 Beat = Callable[[], object]
 
 
-
-
 def ftrun() -> Beat:
     sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "hooks"))
     import ftrun_hooks

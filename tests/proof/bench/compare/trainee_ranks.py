@@ -167,6 +167,4 @@ def torchrun() -> None:
         note("steps", rank, life, step, os.getpid())
 
 
-
-
 {way.__name__: way for way in (ftrun, inprocess, torchft, torchrun)}[WAY]()

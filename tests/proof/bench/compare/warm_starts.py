@@ -169,8 +169,6 @@ def first_start(peer: peers.Peer, *options: str) -> float:
         return run.last("step", 1) - run.began
 
 
-
-
 Windows = dict[str, tuple[float, float]]  # wall clock and processor time of a hundred steps, both in s
 
 
@@ -265,8 +263,6 @@ def _memory(found: dict[tuple[str, str, int], list[Failure]]) -> str:
     ]
     listed = "; ".join(sizes)
     return f"**Memory of all standbys together** (PSS), by what they have imported and their number: {listed}."
-
-
 
 
 def _cost() -> str:

@@ -48,8 +48,6 @@ def main(fifo: str, program: str) -> None:
         time.sleep(0.01)
 
 
-
-
 def pace(stream: int, ft: Any) -> None:
     """Steps of one thread, in lines of a hundred."""
     import torch

@@ -6,8 +6,8 @@
     the lines that a process outside the job executes; `due()` returns when the wait has lasted for its time
 
 A program has `seconds`, for which it is to wait; `waits()`, which tells those outside that it does now; `ask(path)`, a
-request to the server; and what else rows.py gives it.  A name with `{A B}` is one program for each word, which takes the
-place of `%s` in the lines.  `by` names what acts on it in place of a process: a function of actors.py.
+request to the server; and what else rows.py gives it.  A name with `{A B}` is one program for each word, which takes
+the place of `%s` in the lines.  `by` names what acts on it in place of a process: a function of actors.py.
 """
 
 from __future__ import annotations
@@ -139,7 +139,5 @@ GROUPS = {
 WAITS = tuple(
     row
     for file, group in GROUPS.items()
-    for row in _rows(
-        group, Path(__file__).with_name(f"{file}.txt").read_text(), ("torch",) if file == "torch" else ()
-    )
+    for row in _rows(group, Path(__file__).with_name(f"{file}.txt").read_text(), ("torch",) if file == "torch" else ())
 )
