@@ -133,13 +133,12 @@ GROUPS = Form(
     "14-group-chaos",
     "Chaos of groups, with faults of everything",
     "A job is a group of two or three ftruns, each PID 1 of a container on a host of its own (a network namespace with "
-    "a link to a bridge), with a /dev/shm of its own and two devices of a fake driver library. The size of the group is "
-    "fixed or MIN:MAX, and there may be a spare. Most of what happens to the network lasts up to four seconds, some "
+    "a link to a bridge), with a /dev/shm of its own and two devices of a fake driver library. The size of the group "
+    "is fixed or MIN:MAX, and there may be a spare. Most of what happens to the network lasts up to four seconds, some "
     "for longer than `--peer-timeout` (15 s), some for ever.",
     300,
     group_refusal,
     job,
-    ranks_job,
     group_play.play,
     group_check.check,
     describe_group,
@@ -151,8 +150,8 @@ RANKS = GROUPS._replace(
     name="12-rank-chaos",
     title="Chaos of ranks that recover",
     about="A job is one ftrun with two to four ranks that add numbers over TCP in each step and keep snapshots; some "
-    "have worker processes, or `except Exception` around the step. The faults strike in a step, within `keep`, `restore`, "
-    "the leaving of a round and the beginning of the next, or from outside.",
+    "have worker processes, or `except Exception` around the step. The faults strike in a step, within `keep`, "
+    "`restore`, the leaving of a round and the beginning of the next, or from outside.",
     enough=500,
     job=ranks_job,
 )
@@ -161,9 +160,9 @@ COORDINATOR = GROUPS._replace(
     name="15-coordinator-chaos",
     title="Chaos of groups that lose their coordinator",
     about="The groups are those of `--groups`, without faults of devices and with the shortest timeouts "
-    "(`--peer-timeout 5s`). Most of them share their state dir, through a file system of their own each, so that a lease there, of "
-    "21 s, names the coordinator. Most faults strike member 0, some of them while the folder stalls or is away, or "
-    "soon after each other.",
+    "(`--peer-timeout 5s`). Most of them share their state dir, through a file system of their own each, so that a "
+    "lease there, of 21 s, names the coordinator. Most faults strike member 0, some of them while the folder stalls or "
+    "is away, or soon after each other.",
     enough=50,
     job=coordinator_plan.job,
     faults=coordinator_faults,

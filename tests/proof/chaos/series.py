@@ -31,8 +31,8 @@ class Result(NamedTuple):
 
 class Form(NamedTuple):
     """One form of chaos.  `options` choose it; `refusal` says why it is not possible here.  `describe` gives lines
-    about a job and its outcome; `faults` those that happened in a job, by kind, and `went` what else did.  It is published
-    as `name` and `title`, with what it is `about`, if there were `enough` faults."""
+    about a job and its outcome; `faults` those that happened in a job, by kind, and `went` what else did.  It is
+    published as `name` and `title`, with what it is `about`, if there were `enough` faults."""
 
     options: str
     name: str
@@ -146,9 +146,9 @@ def page(form: Form, results: Sequence[Result], seed: int, took: float) -> Measu
         made_by=form.command,
         before=(
             f"The result is {len(results):,} jobs with {happened.total():,} faults, of which {lost.total():,}, those "
-            f"of {failed:,} jobs, were mishandled, in {took / 60:.0f} minutes with seed {seed}, on a machine with a load "
-            f"of {os.getloadavg()[2]:.0f}. {form.about} All of it follows from the seed and the index of the job. The "
-            f"median duration of a job is {median:.0f} s. {CHECKED}",
+            f"of {failed:,} jobs, were mishandled, in {took / 60:.0f} minutes with seed {seed}, on a machine with a "
+            f"load of {os.getloadavg()[2]:.0f}. {form.about} All of it follows from the seed and the index of the job. "
+            f"The median duration of a job is {median:.0f} s. {CHECKED}",
             f"There were: {', '.join(f'{name} {number:,}' for name, number in sorted(went.items()))}.",
         ),
         head=("fault", "injected", "mishandled"),

@@ -240,7 +240,7 @@ WRONG: dict[str, dict[str, Any]] = {
     ),
 }
 WRONG |= {
-    "a coarser rung comes first": with_run(records=(*RECORDS[:2], COARSE, *recovery()["runs"][1].records[4:])),
+    "a coarser rung comes first": with_run(records=(*RECORDS[:2], COARSE, *recovery(number=3)["runs"][1].records[4:])),
     "a rung that is not permitted": recovery(
         job=ELASTIC._replace(base=BASE._replace(options=(*OPTIONS[:1], ("recover", "retry"))))
     ),
