@@ -385,13 +385,11 @@ def _records_first(outcome: GroupOutcome, run: GroupRun) -> Iterator[str]:
     for r in run.records:
         if (r["event"], r.get("what")) == ("group", "run"):
             orders.setdefault(r["epoch"], r["mono"])
-        if not outcome.job.is_group and r["event"] in ("started", "restart"):
-            orders.setdefault(r["attempt"], r["mono"])
     rounds = [(r["round"], r["mono"]) for r in run.records if r["event"] == "recovering"]
     for one in outcome.rounds:
         if one["node"] != node or not run.began <= one["mono"] <= until:
             continue
-        if not orders.get(one["epoch"], float("inf")) <= one["mono"]:
+        if outcome.job.is_group and not orders.get(one["epoch"], float("inf")) <= one["mono"]:
             yield f"rank {one['rank']} began {_when(one)} before the order to start was on record"
         # Who comes new joins a round that the others have on record as begun.
         same = [o for o in outcome.rounds if (o["node"], o["epoch"]) == (node, one["epoch"])]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -278,14 +278,22 @@ class Player:
             self.job,
             tuple(self.runs),
             (*self.struck, *_lines(self.folder / "struck")),
-            tuple(_lines(self.folder / "steps")),
-            tuple(_lines(self.folder / "rounds")),
+            tuple(self._written("steps")),
+            tuple(self._written("rounds")),
             {int(path.name[6:]): int(path.read_text()) for path in self.folder.glob("final-*") if not path.suffix},
             tuple(self._left() if ended else ()),
             tuple(sorted(self._lost)),
             time.monotonic() - began,
             self._late,
         )
+
+    def _written(self, name: str) -> Iterator[Record]:
+        """What the training wrote.  One ftrun alone has no epochs: its attempts, by the records, take their place."""
+        records = [record for run in self.runs for record in run.records]
+        begins = [record["mono"] for record in records if record["event"] in ("started", "restart")]
+        for one in _lines(self.folder / name):
+            attempt = sum(begin <= one["mono"] for begin in begins)
+            yield one if self.job.is_group else one | {"epoch": attempt}
 
     def _left(self) -> list[str]:
         """The processes of all containers, and the folders of those whose ftrun ended by itself."""

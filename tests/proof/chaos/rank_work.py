@@ -33,8 +33,7 @@ SHARDS = PLAN["shards"]  # of the work of a step, whatever the number of ranks
 
 def write_down(file: str, **what: Any) -> None:
     fd = os.open(FOLDER / file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    epoch = int(os.environ.get("FTRUN_EPOCH") or os.environ["MA_PROC_START_CNT"])  # one ftrun alone has no epochs
-    who = {"rank": RANK, "pid": os.getpid(), "node": NODE, "epoch": epoch}
+    who = {"rank": RANK, "pid": os.getpid(), "node": NODE, "epoch": int(os.environ.get("FTRUN_EPOCH", "0"))}
     os.write(fd, json.dumps({"mono": time.monotonic(), **who, **what}).encode() + b"\n")
     os.close(fd)
 

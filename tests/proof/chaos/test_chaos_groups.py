@@ -293,7 +293,7 @@ def test_a_right_outcome_has_no_violation() -> None:
     assert check(outcome()) == []
 
 
-def test_one_ftrun_alone_has_attempts_in_the_place_of_epochs() -> None:
+def test_one_ftrun_alone_has_no_orders_but_its_rounds_are_on_record() -> None:
     alone = {
         "job": ELASTIC._replace(shape=Shape(1)),
         "runs": (run(0)._replace(records=RECORDS),),
@@ -302,8 +302,9 @@ def test_one_ftrun_alone_has_attempts_in_the_place_of_epochs() -> None:
         "final": {rank: final_values(4, 4, True)[0] for rank in range(4)},
         "lost": (),
     }
-    assert check(outcome(**alone, rounds=begun(1, 4, 0, 1.9))) == []
-    assert any("before the order to start" in wrong for wrong in check(outcome(**alone, rounds=begun(1, 4, 0, 0.9))))
+    first, second = begun(1, 4, 0, 1.9), begun(1, 4, 2, 2.5, number=2)
+    assert check(outcome(**alone, rounds=first)) == []
+    assert any("before that was on record" in wrong for wrong in check(outcome(**alone, rounds=(*first, *second))))
 
 
 @pytest.mark.parametrize("name", WRONG)
