@@ -13,7 +13,7 @@ from proof.chaos.__main__ import seconds
 from proof.chaos.forms import FORMS, PLAIN
 from proof.chaos.series import Form, report, run
 
-SHORT_SEED, SHORT = 1, 10.0  # s
+SHORT_SEED, SHORT = 1, 4.0  # s
 
 
 def finds_nothing(form: Form, seed: int, lasting: float, folder: Path) -> None:

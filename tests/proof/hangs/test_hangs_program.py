@@ -119,6 +119,6 @@ def test_a_row_without_a_new_run_stays(monkeypatch: Any, tmp_path: Path) -> None
 
 
 def test_a_run_that_is_not_given_its_time_is_no_verdict(monkeypatch: Any, tmp_path: Path) -> None:
-    monkeypatch.setattr(meeting, "PATIENCE", 4.0)
+    monkeypatch.setattr(meeting, "PATIENCE", 1.0)
     met = meet(Row("time", "a long sleep", "time.sleep(500)"), "silent", 1.0, (0, 0), tmp_path / "run")
     assert met.wrong.startswith(UNENDED)
