@@ -60,6 +60,7 @@ def test_figures_without_a_peer(figures: Sequence[str], alone: dict[str, str], t
 def test_help_and_names(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
-    assert all(name in capsys.readouterr().out for name in OURS)
+    helped = capsys.readouterr().out
+    assert all(name in helped for name in OURS)
     assert main(["nothing"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

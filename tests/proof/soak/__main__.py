@@ -50,12 +50,7 @@ def main() -> int:
     parser = argparse.ArgumentParser("bin/prove soak", description=__doc__)
     parser.add_argument("--restarts", type=int, default=10_000, metavar="N", help="of each form of ftrun [%(default)s]")
     parser.add_argument(
-        "--for",
-        dest="minutes",
-        type=float,
-        metavar="MIN",
-        default=math.inf,
-        help="at most so long [no limit]",
+        "--for", dest="minutes", type=float, metavar="MIN", default=math.inf, help="at most so long [no limit]"
     )
     parser.add_argument("--form", choices=FORMS, default="restarts", help="what is repeated [%(default)s]")
     parser.add_argument("--as", dest="modes", choices=MODES, nargs="*", default=MODES, help="[both]")

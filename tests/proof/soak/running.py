@@ -53,10 +53,7 @@ FORMS: Final = {
         b'"event": "recovered"',
     ),
     "warm": Form(
-        _python("warm_work.py"),
-        (*RESTART, *METRICS, "--standby", "1", "--hang-timeout", "off"),
-        b'"warm": 1',
-        AT_ONCE,
+        _python("warm_work.py"), (*RESTART, *METRICS, "--standby", "1", "--hang-timeout", "off"), b'"warm": 1', AT_ONCE
     ),
 }
 

@@ -56,11 +56,7 @@ class Hang(NamedTuple):
     evidence: float | None
 
 
-NVIDIA = (
-    f"--ft-rank-heartbeat-timeout={TIMEOUT}",
-    f"--ft-initial-rank-heartbeat-timeout={FOUND}",
-    "--max-restarts=9",
-)
+NVIDIA = (f"--ft-rank-heartbeat-timeout={TIMEOUT}", f"--ft-initial-rank-heartbeat-timeout={FOUND}", "--max-restarts=9")
 FREQUENT = "--ft-workload-check-interval=0.1"
 
 
