@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,6 @@ from typing import NamedTuple
 
 from proof.bench.compare.kit import Contained, contained, made_by
 from proof.bench.compare.peers import (
-    CIRCUSD,
     DUMB_INIT,
     FT_LAUNCHER,
     OURS,
@@ -42,7 +40,6 @@ class Watch(NamedTuple):
     peer: Peer
     how: str
     options: tuple[str, ...]
-    watchdog: str = ""  # the port of the watchdog of circus
 
     @property
     def titled(self) -> str:
@@ -61,21 +58,10 @@ FREQUENT = "--ft-workload-check-interval=0.1"
 
 
 def watches() -> list[Watch]:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.bind(("127.0.0.1", 0))
-        port = str(one.getsockname()[1])  # free now; the container shares the network of the host
-    plugin = (
-        "[plugin:dog]",
-        "use=circus.plugins.watchdog.WatchDog",
-        "watchers_regex=x$",
-        "loop_rate=0.1",
-        f"max_count={TIMEOUT / 0.1:.0f}",
-    )
     found = [
         Watch(OURS, "", (f"--hang-timeout={TIMEOUT}s", "--max-restarts=off")),
         Watch(FT_LAUNCHER, "checks every 5 s, the default", NVIDIA),
         Watch(FT_LAUNCHER, "checks every 0.1 s", (*NVIDIA, FREQUENT)),
-        Watch(CIRCUSD, "watchdog checks every 0.1 s", (*plugin, f"port={port}"), port),
     ]
     return [watch for watch in found if watch.peer.installed]
 
@@ -118,7 +104,7 @@ def died(fd: int, within: float) -> float | None:
 def hangs(watch: Watch, starts: int = STARTS) -> list[Hang]:
     """One run in which `starts` starts hang."""
     found = []
-    with contained(watch.peer, *TRAINEE, options=watch.options, CIRCUS_WATCHDOG=watch.watchdog) as run:
+    with contained(watch.peer, *TRAINEE, options=watch.options) as run:
         for number in range(1, starts + 1):
             last = last_beat(run, number)
             with pidfd(run, last) as rank:
@@ -159,7 +145,7 @@ def measure(short: bool) -> Measured:
         rest = [1e3 * (one.late - one.evidence) for one in samples if one.evidence is not None]
         parts = [spread(part, unit=" ms") for part in (evidence, rest)] if evidence else ["none", ""]
         rows.append((who, late, *parts, str(len(samples))))
-    blind = undetected(installed(TORCHRUN, SUPERVISORD, CIRCUSD, TINI, DUMB_INIT), 4.0 if short else UNDETECTED)
+    blind = undetected(installed(TORCHRUN, SUPERVISORD, TINI, DUMB_INIT), 4.0 if short else UNDETECTED)
     rows += [(who, output, "", "", "1") for who, output in blind.items()]
     return Measured(
         NAME,
@@ -183,8 +169,8 @@ AFTER = (
     "remainder, from the deadline to the suspicion and from the verdict to the death, is the lower bound for all "
     "programs. The others kill at once and cannot report what hung, or where.",
     "The monitor of ft_launcher checks at a fixed interval, so its delay is up to one interval; ftrun sleeps until the "
-    "deadline and needs no interval. circus has a watchdog plugin, for programs that send it datagrams. supervisord, "
-    "tini, dumb-init, torchrun, and circus without the plugin cannot detect a hang; each of them was tried. torchrun "
+    "deadline and needs no interval. supervisord, tini, dumb-init and torchrun cannot detect a hang; each of them was "
+    "tried. torchrun "
     "has timers for a block of code (`TORCHELASTIC_ENABLE_FILE_TIMER`), and NCCL's watchdog ends collectives that hang "
     "on GPUs; neither detects a rank that hangs elsewhere.",
 )

@@ -32,7 +32,7 @@ BEFORE = (
     "This is the cost in nanoseconds of one call for the rank that makes it. The calls are measured in turn, round by "
     "round: once in a tight loop, without the cost of the loop, and once at a pace of one call every 2 ms, as in a "
     "training loop, where the caches are cold and a server has to wake up. The baseline is `struct.pack_into` of eight "
-    "bytes into a mapped file in `/dev/shm`. supervisord, circus, tini, dumb-init and torchrun have no heartbeats.",
+    "bytes into a mapped file in `/dev/shm`. supervisord, tini, dumb-init and torchrun have no heartbeats.",
 )
 AFTER = (
     "**A heartbeat costs more than the bare store**: it reads the clock, counts, and updates the usual interval "

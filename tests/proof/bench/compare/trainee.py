@@ -1,11 +1,10 @@
 """A small training program that hangs.  It sends heartbeats to the program that started it: by ftrun's hooks, by the
-client of nvidia-resiliency-ext, to the watchdog of circus, or not at all.  It appends to the file `last` in its
-working directory a line with the time of its last heartbeat and its pid.
+client of nvidia-resiliency-ext, or not at all.  It appends to the file `last` in its working directory a line with the
+time of its last heartbeat and its pid.
 """
 
 import os
 import random
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -34,14 +33,7 @@ def nvidia() -> Beat:
     return lambda: client.send_heartbeat()
 
 
-def circus() -> Beat:
-    sender, to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), ("127.0.0.1", int(os.environ["CIRCUS_WATCHDOG"]))
-    return lambda: sender.sendto(f"{os.getpid()};{time.time()}".encode(), to)
-
-
 def starter() -> Beat:
-    if os.environ.get("CIRCUS_WATCHDOG"):
-        return circus()
     if "FT_RANK_MONITOR_IPC_SOCKET" in os.environ:
         return nvidia()
     return ftrun() if "FTRUN_BEAT_DIR" in os.environ else lambda: None
