@@ -3,7 +3,6 @@
 import argparse
 import math
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -151,19 +150,7 @@ def _rest(samples: list[Sample]) -> str:
         ("files", "state"): "files in the state dir",
         (SUPERVISOR, "inotify"): "inotify instances of the supervisor",
     }
-    figures = ", ".join(f"{name} {_cell(known[key], 1)}" for key, name in names.items() if key in known)
-    many = max(1, len(samples) // 10)
-    pids, files = (
-        [
-            round(statistics.median(sample.machine[kind] for sample in part))
-            for part in (samples[:many], samples[-many:])
-        ]
-        for kind in (0, 1)
-    )
-    return (
-        f"{figures}. The whole machine, which runs other work too, had {pids[0]} processes at the beginning and "
-        f"{pids[1]} at the end, and {files[0]:,} and {files[1]:,} open files."
-    )
+    return ", ".join(f"{name} {_cell(known[key], 1)}" for key, name in names.items() if key in known) + "."
 
 
 def _growing(samples: list[Sample]) -> str:

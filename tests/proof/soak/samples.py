@@ -22,8 +22,7 @@ class Process(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """`restarts`: before it.  `files`: by folder; `sizes`: bytes of each entry of the run dir.  `machine`: its pids and
-    open files, which other work changes too."""
+    """`restarts`: before it.  `files`: by folder; `sizes`: bytes of each entry of the run dir."""
 
     restarts: int
     processes: dict[str, Process]
@@ -31,7 +30,6 @@ class Sample(NamedTuple):
     zombies: int
     files: dict[str, int]
     sizes: dict[str, int]
-    machine: tuple[int, int]
 
     def figures(self) -> dict[tuple[str, str], float]:
         """All figures, by the process and the name."""
@@ -48,7 +46,6 @@ def look(ftrun: int, restarts: int, run_dir: Path, folders: dict[str, Path]) -> 
     """`ftrun`: its pid.  `folders`: where its files are counted, as they are called."""
     below = [ftrun, *descendants(ftrun)]
     lasting = {SUPERVISOR: ftrun} | {name: pid for name, pid in helpers(ftrun).items() if name != "evidence"}
-    files = Path("/proc/sys/fs/file-nr").read_text().split()[0]
     return Sample(
         restarts,
         {name: process for name, pid in lasting.items() if (process := _process(pid)) is not None},
@@ -56,7 +53,6 @@ def look(ftrun: int, restarts: int, run_dir: Path, folders: dict[str, Path]) -> 
         sum(status(pid).get("State", "").startswith("Z") for pid in below),
         {name: sum(len(files) for _, _, files in os.walk(folder)) for name, folder in folders.items()},
         {path.name: size(path) for path in run_dir.iterdir()},
-        (sum(name.isdigit() for name in os.listdir("/proc")), int(files)),
     )
 
 
