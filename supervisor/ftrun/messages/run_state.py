@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ftrun.core.machine.states import Finish, Job, Paused, Restart, Stopping, Suspect, Want
-from ftrun.core.machine.values import Attempt, Finding, LocalRank, LookState, Standstill
+from ftrun.core.machine.values import Attempt, Finding, LocalRank, LookState, NextStart, Standstill
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules.liveness import Limits
-from ftrun.core.rules.standby import NextStart
 from ftrun.messages.codec import Check, Codec, Malformed
 
 LARGEST: Final = 1e15  # of any number that is read

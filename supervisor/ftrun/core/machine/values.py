@@ -339,6 +339,16 @@ class Attempt(NamedTuple):
         return self._replace(processes=tuple(processes))
 
 
+class NextStart(NamedTuple):
+    """`ready` of the `of` processes of the next start wait with their imports done.  `why`: why the others do not, if
+    that is known; `saved`: the seconds that the last warm start has saved up to its first heartbeat."""
+
+    ready: int
+    of: int
+    why: str | None = None
+    saved: float | None = None
+
+
 class UsualPauses(NamedTuple):
     """What is known of the pauses between two movements, in seconds, as in `Rank`, after so many `steps`."""
 

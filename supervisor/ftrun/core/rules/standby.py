@@ -6,6 +6,7 @@ Pure; times are CLOCK_MONOTONIC seconds, sizes are bytes.
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
+from ftrun.core.machine.values import NextStart as NextStart
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.redaction import is_secret
 
@@ -39,16 +40,6 @@ DIFFERING: Final = frozenset(("RANK", "LOCAL_RANK", "ROLE_RANK"))  # between the
 # Libraries read variables of these families when they are loaded, whatever the rest of the name looks like.
 FAMILIES: Final = ("PYTHON", "LD_", "OMP_", "MKL_", "CUDA_", "NCCL_", "TORCH", "TOKENIZERS_", "HCCL_", "ASCEND_", "LC_")
 Mode = int | Literal["auto"] | None
-
-
-class NextStart(NamedTuple):
-    """`ready` of the `of` processes of the next start wait with their imports done.  `why`: why the others do not, if
-    that is known; `saved`: the seconds that the last warm start has saved up to its first heartbeat."""
-
-    ready: int
-    of: int
-    why: str | None = None
-    saved: float | None = None
 
 
 class Memory(NamedTuple):
