@@ -90,20 +90,6 @@ def test_members_that_do_not_fit_are_counted(height: int, first: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("age", "full", "style"), [(0.0, 0, "green"), (19.0, 12, "green"), (30.4, 19, "yellow"), (38.0, 24, "red")]
-)
-def test_the_bar_shows_the_share_of_the_limit(age: float, full: int, style: str) -> None:
-    shown = snapshot(1)
-    rank = shown.ranks[0]._replace(age=age)
-    shown = shown._replace(stalest=rank, ranks=(rank,))
-    page = top.render(shown, (), (), "", Screen(80, 24, False))
-    (line,) = [line for line in page.plain.split("\n") if line.startswith("silent")]
-    bar = line.split()[1]
-    assert (bar.count("#"), len(bar)) == (full, 24)
-    assert any(str(span.style) == style for span in page.spans)
-
-
-@pytest.mark.parametrize(
     ("more", "mood"),
     [
         ({"phase": "done", "alive": False, "verdict": "succeeded", "exit_code": 0}, "bold green"),

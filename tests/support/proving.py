@@ -68,7 +68,7 @@ def shared_library(source: str) -> bytes:
     """The library that is made of this file in C, which is beside this one."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "made.so")
-        words = ["gcc", "-shared", "-fPIC", "-pthread", "-o", made, Path(__file__).with_name(source)]
+        words = ["gcc", "-shared", "-fPIC", "-pthread", "-o", str(made), str(Path(__file__).with_name(source))]
         subprocess.run(words, check=True)
         return made.read_bytes()
 
