@@ -82,7 +82,7 @@ def test_the_main_job(tmp_path: Path) -> None:
     assert "start 2: 4 of 12 steps are done" in done.stdout
     assert done.stdout.endswith("finished\n")
     records = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
-    (hang,) = (record for record in records if record["event"] == "hang")
+    hang = next(record for record in records if record["event"] == "hang")  # a busy machine may have another one later
     assert (hang["rule"], hang["rank"], hang["step"]) == ("step", 0, 6)
     state = json.loads((run_dir / "state.json").read_bytes())
     assert (state["last_step"], state["last_checkpoint"]) == (12, str(supervised / "checkpoint.pt"))
