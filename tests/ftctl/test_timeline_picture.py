@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from ftctl.page.timeline_cache import NARROWEST
 from ftctl.timeline import axis, html, timeline
+from ftctl.timeline.timeline import NARROWEST
 from ftrun.drawing import svg
 from ftrun.drawing.shapes import Picture, Polyline, Rect, Text, text_width
 from ftrun.records.history import History
