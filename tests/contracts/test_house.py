@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What PID 1 may load of the standard library beyond what a bare interpreter has.  Each costs start time and memory for
 # the life of the job: a new one needs a reason, as inotify (ctypes), the pair of sockets of the messenger (_socket),
-# records (json), what Python keeps for reuse and is given back at each start (gc), and the hooks, which import and never
-# use it (threading).
+# records (json), what Python keeps for reuse and is given back at each start (gc), and the hooks, which import and
+# never use it (threading).
 PID1 = """
     __future__ _bisect _collections _ctypes _endian _functools _json _locale _operator _posixsubprocess _random _socket
     _sre _struct _typing _weakref _weakrefset atexit collections contextlib copyreg ctypes enum errno fcntl ftrun
