@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from support.beat_file import HOUSE
+from support.trained import tensors
 
 pytestmark = pytest.mark.torch
 EXAMPLE = HOUSE / "docs" / "examples" / "train.py"
@@ -21,20 +21,12 @@ def train(folder: Path, *words: str, env: dict[str, str] | None = None) -> str:
     return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
-def tensors(folder: Path) -> dict[str, bytes]:
-    """Those in the checkpoint, of the model and of the optimizer, without an import of PyTorch."""
-    with zipfile.ZipFile(folder / "checkpoint.pt") as archive:
-        names = [name for name in archive.namelist() if "/data/" in name]
-        assert len(names) > 10
-        return {name.partition("/")[2]: archive.read(name) for name in names}
-
-
 @pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     assert "start 1: 0 of 12" in train(tmp_path / "whole", "--steps", "12")
     train(tmp_path / "parts", "--steps", "8")
     assert "8 of 12 steps are done" in train(tmp_path / "parts", "--steps", "12")
-    assert tensors(tmp_path / "whole") == tensors(tmp_path / "parts")
+    assert tensors(tmp_path / "whole" / "checkpoint.pt") == tensors(tmp_path / "parts" / "checkpoint.pt")
 
 
 UNMODIFIED = """
@@ -78,30 +70,21 @@ def test_an_unmodified_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # in the gate the program above hangs and resumes
-@pytest.mark.parametrize("times", [1, 99], ids=["once", "always"])
-def test_the_main_job(tmp_path: Path, times: int) -> None:
-    """A real PyTorch run hangs, is found, ended, started again in place, resumes and finishes; or ends with 195."""
+def test_the_main_job(tmp_path: Path) -> None:
+    """A real PyTorch run hangs, is found, ended, started again in place, resumes and finishes."""
     whole, supervised, run_dir = tmp_path / "whole", tmp_path / "supervised", tmp_path / "run"
     ftrun = [sys.executable, str(HOUSE / "bin" / "ftrun"), "--run-dir", str(run_dir), "--hang-timeout", "3s", "--"]
     command = [sys.executable, str(EXAMPLE), "--dir", str(supervised), "--save-every", "4", "--step-time", "0"]
-    command += ["--steps", "12", "--hang-at", "6", "--hang-times", str(times)]
+    command += ["--steps", "12", "--hang-at", "6"]
     env = {**os.environ, "PYTHONPATH": str(HOUSE / "hooks")}
     done = subprocess.run([*ftrun, *command], env=env, capture_output=True, text=True, timeout=240, check=False)
-    records = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
-    restarts = [record for record in records if record["event"] == "restart"]
-
+    assert done.returncode == 0, done.stderr
     assert "start 2: 4 of 12 steps are done" in done.stdout
-    (hang,) = (record for record in records if record["event"] == "hang" and record["attempt"] == 1)
+    assert done.stdout.endswith("finished\n")
+    records = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    hang = next(record for record in records if record["event"] == "hang")  # a busy machine may have another one later
     assert (hang["rule"], hang["rank"], hang["step"]) == ("step", 0, 6)
-    if times == 1:
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.endswith("finished\n")
-        state = json.loads((run_dir / "state.json").read_bytes())
-        assert (state["last_step"], state["last_checkpoint"]) == (12, str(supervised / "checkpoint.pt"))
-        assert [r["start_cnt"] for r in restarts] == [2]
-        train(whole, "--steps", "12")
-        assert tensors(whole) == tensors(supervised)
-    else:
-        assert done.returncode == 195, done.stderr
-        assert [(r["start_cnt"], r["consecutive"]) for r in restarts] == [(2, 1), (3, 2), (4, 3)]
-        assert [r["verdict"] for r in records if r["event"] == "ended"] == ["hang-limit"]
+    state = json.loads((run_dir / "state.json").read_bytes())
+    assert (state["last_step"], state["last_checkpoint"]) == (12, str(supervised / "checkpoint.pt"))
+    train(whole, "--steps", "12")
+    assert tensors(whole / "checkpoint.pt") == tensors(supervised / "checkpoint.pt")

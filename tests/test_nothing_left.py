@@ -49,6 +49,7 @@ def test_of_a_worker_that_is_killed():
 """
 
 
+@pytest.mark.slow
 def test_the_temporary_folder_of_a_killed_worker_is_removed(tmp_path: Path) -> None:
     temporary, file = tmp_path / "tmp", tmp_path / "test_killed.py"
     temporary.mkdir()

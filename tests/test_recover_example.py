@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from support.beat_file import HOUSE
+from support.trained import tensors
 
 pytestmark = pytest.mark.torch
 EXAMPLE = HOUSE / "docs" / "examples" / "recover.py"
@@ -28,11 +28,6 @@ def train(folder: Path, ranks: int, steps: int, fault: str = "", *options: str) 
 def log(folder: Path, rank: int) -> Lines:
     lines = [line.split() for line in (folder / "out" / f"rank-{rank}.log").read_text().splitlines()]
     return [(int(number), int(step), int(pid), loss) for number, step, pid, loss in lines]
-
-
-def weights(folder: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(folder / "out" / "weights.pt") as archive:
-        return {name: archive.read(name) for name in archive.namelist() if "/data/" in name}
 
 
 def checked(folder: Path, ranks: int, steps: int, replaced: int | None) -> None:
@@ -60,7 +55,7 @@ def test_four_ranks_compute_what_they_would_have_without_the_fault(fault: str, t
     for number in range(4):
         whole = [(step, loss) for _, step, _, loss in log(tmp_path / "whole", number)]
         assert sorted({(step, loss) for _, step, _, loss in log(tmp_path / "faulty", number)}) == whole
-    assert weights(tmp_path / "whole") == weights(tmp_path / "faulty")
+    assert tensors(tmp_path / "whole" / "out" / "weights.pt") == tensors(tmp_path / "faulty" / "out" / "weights.pt")
 
 
 SCRIPT = HOUSE / "docs" / "examples" / "recover_script.py"

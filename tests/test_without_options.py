@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from proof.hangs.hanging import CELLS, PLAIN, SOON, Cell, Found, find
+from proof.hangs.hanging import PLAIN, SOON, Cell, Found, find
 from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import Met, meet
 from proof.hangs.server import serving
@@ -75,7 +75,3 @@ def test_every_healthy_row(name: str, tmp_path: Path) -> None:
     with serving() as ports:
         met = meet(row, row.moments[0], 75.0, ports, tmp_path / "run")
     assert not met.wrong, met.wrong
-
-
-def test_each_cell_is_another_one() -> None:
-    assert len(set(CELLS)) == len(CELLS) > 200

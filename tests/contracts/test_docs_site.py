@@ -9,7 +9,6 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 
@@ -22,21 +21,16 @@ pytestmark = [lacking, pytest.mark.slow]
 
 
 class Page(HTMLParser):
-    """`wanted`: what a browser fetches by itself; `links`: where a reader may go; `ids`: where one may arrive."""
+    """`wanted`: what a browser fetches by itself."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.wanted: list[str] = []
-        self.links: list[str] = []
-        self.ids: set[str] = set()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
-        self.ids |= {value for name, value in attrs if name in ("id", "name") and value}
-        if tag == "a":
-            self.links.append(found.get("href") or "")
-        elif tag == "link" and found.get("rel") in ("stylesheet", "icon", "preload"):
+        if tag == "link" and found.get("rel") in ("stylesheet", "icon", "preload"):
             self.wanted.append(found.get("href") or "")
         elif tag in ("script", "img", "iframe", "source", "video"):
             self.wanted.append(found.get("src") or "")
@@ -53,11 +47,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def pages(site: Path) -> dict[Path, Page]:
-    return {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
-
-
 def test_site_has_each_page(site: Path) -> None:
     sources = [path.relative_to(HOUSE / "docs") for path in (HOUSE / "docs").rglob("*.md")]
     missing = [
@@ -68,26 +57,13 @@ def test_site_has_each_page(site: Path) -> None:
     assert missing == []
 
 
-def test_site_loads_no_foreign_resource(site: Path, pages: dict[Path, Page]) -> None:
-    elsewhere = [(str(path), url) for path, page in pages.items() for url in page.wanted if re.match(r"(\w+:)?//", url)]
-    assert elsewhere == []
+def test_site_loads_no_foreign_resource(site: Path) -> None:
+    pages = {str(path): Page(path.read_text(encoding="utf-8")).wanted for path in site.rglob("*.html")}
+    assert [(path, url) for path, wanted in pages.items() for url in wanted if re.match(r"(\w+:)?//", url)] == []
     styles = list(site.rglob("*.css"))
     assert styles
     for style in styles:
         assert re.findall(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//[^)'\"]*", style.read_text("utf-8")) == [], style
-
-
-def test_each_link_is_valid(site: Path, pages: dict[Path, Page]) -> None:
-    broken = []
-    for path, page in pages.items():
-        for link in [*page.links, *page.wanted]:
-            if not link or re.match(r"[a-z]+:", link):
-                continue
-            place, _, anchor = link.partition("#")
-            target = (path.parent / unquote(place.partition("?")[0])).resolve() if place else path
-            if not target.exists() or (anchor and target in pages and unquote(anchor) not in pages[target].ids):
-                broken.append((str(path.relative_to(site)), link))
-    assert broken == []
 
 
 @pytest.mark.skipif(bool(browser.MISSING), reason=f"not here: {', '.join(browser.MISSING)}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.console import Shell, commands, differences, says, session
+from support.console import Shell, commands, differences, session
 from support.runs import HOUSE
 
 TUTORIAL = commands((HOUSE / "docs" / "tutorial.md").read_text(encoding="utf-8"))
@@ -54,30 +54,3 @@ def test_readme(shell: Shell) -> None:
     quick = [command for command in README if command.block > 0]
     assert len(quick) > 1
     assert differences(shell, quick) == []
-
-
-@pytest.mark.parametrize(
-    ("shown", "printed", "same"),
-    [
-        ("one\ntwo", "one\ntwo\n", True),
-        ("one", "one\ntwo", False),
-        ("one\n…", "one", True),
-        ("one\n…\nfour", "one\ntwo\nthree\nfour", True),
-        ("one\n…\nfour", "one\ntwo\nthree", False),
-        ("took … s", "took 3.1 s", True),
-        ("took … s", "took 3.1 s\ntook 4 s", False),
-        ("a.b", "axb", False),
-        ("", "", True),
-        ("", "something", False),
-    ],
-)
-def test_comparison_with_a_page(shown: str, printed: str, same: bool) -> None:
-    assert says(shown, printed) is same
-
-
-def test_session_is_read_from_a_page() -> None:
-    page = "text\n```console\n$ one \\\n    more\nout\n$ two\n```\n```sh\n$ no\n```\n```console\n$ three\n```\n"
-    found = [(command.block, command.text, command.output) for command in commands(page)]
-    assert found == [(0, "one \\\n    more", "out"), (0, "two", ""), (1, "three", "")]
-    with pytest.raises(ValueError, match="does not begin with a command"):
-        commands("```console\nout\n```\n")

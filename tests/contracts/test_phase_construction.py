@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from ftrun.core.machine import device_faults, restarting, starting, states, stopping, watching
 
 ROOT = Path(states.__file__).parents[1]
@@ -24,24 +22,6 @@ def test_only_the_phase_files_construct_phases() -> None:
     found = {str(path): constructed(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")}
     allowed = {str(module.__file__): phases for module, phases in ALLOWED.items()}
     assert {path: phases for path, phases in found.items() if phases} == allowed
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"from {states.__name__} import Done\nDone(0)",
-        f"from {states.__name__} import Done as D\nD(0)",
-        "from ftrun.core.machine import states\nstates.Done(0)",
-        "class Done(NamedTuple): ...\nPHASES = (Done,)\nDone(0)",
-    ],
-)
-def test_construction_is_found(text: str) -> None:
-    assert constructed(text) == {"Done"}
-
-
-def test_name_of_a_phase_alone_is_no_construction() -> None:
-    assert constructed("class Done(NamedTuple): ...\nDone(0)") == set()
-    assert constructed(f"from {states.__name__} import Done\nmatch phase:\n    case Done(): pass") == set()
 
 
 def constructed(text: str) -> set[str]:

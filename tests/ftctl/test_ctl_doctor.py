@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,8 @@ from ftctl.doctor import devices, disk, system
 from ftctl.doctor.finding import Outcome
 from ftrun.helpers.checkpoint_watcher import disk as watched
 from ftrun.host import mounts, oom
-from support.runs import HOUSE, PID1, Runs, need_mounts, need_pid1
+from support.runs import FTCTL, PID1, Runs, ftctl, need_mounts, need_pid1
 from waitproof import stacks
-
-FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
-
-
-def doctor(*arguments: str, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
-    plain = {k: v for k, v in os.environ.items() if not k.startswith("FTRUN_")}
-    command = [*prefix, *FTCTL, "doctor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=plain | environment, timeout=120)
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
@@ -42,7 +33,7 @@ def only(found: Any) -> Outcome:
 
 def test_every_check_has_a_state_and_a_meaning(tmp_path: Path) -> None:
     before = set(os.listdir("/dev/shm"))
-    done = doctor(TMPDIR=str(tmp_path))
+    done = ftctl("doctor", TMPDIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     heads = [line for line in done.stdout.splitlines() if line and not line.startswith(" ")]
     assert all(line.split()[0] in ("ok", "warning", "missing") for line in heads[:-1])
@@ -65,7 +56,7 @@ def test_capability_to_signal_another_user(runs: Runs) -> None:
 
     def signals(*prefix: str) -> dict[str, Any]:
         # Of a run that is over: without a run dir the check would report another ftrun that runs on this machine.
-        return findings(doctor("--json", "--run-dir", str(run.run_dir), prefix=prefix))["signals"]
+        return findings(ftctl("doctor", "--json", "--run-dir", str(run.run_dir), prefix=prefix))["signals"]
 
     assert signals()["state"] == "ok"
     missing = signals(*ALL_BUT_KILL)
@@ -82,7 +73,7 @@ def _is_in_use(beat_folder: str) -> bool:
 def test_running_ftrun_is_the_one_that_is_checked(runs: Runs) -> None:
     run = runs.start("sleep", "3600", prefix=["bash", "-c", 'ulimit -n 1000; "$@"', "bash"])
     run.until("spawned")
-    found = findings(doctor("--json", "--run-dir", str(run.run_dir)))
+    found = findings(ftctl("doctor", "--json", "--run-dir", str(run.run_dir)))
     assert str(run.run_dir) in found["run dir"]["found"]
     assert (found["open files"]["state"], found["open files"]["found"]) == ("warning", "at most 1000")
     assert "ulimit -n" in found["open files"]["remedy"]
@@ -100,14 +91,11 @@ def test_ftrun_is_pid_1(runs: Runs) -> None:
 def test_shell_as_pid_1_is_a_warning() -> None:
     need_pid1()
     script = '"$@"; true'
-    found = findings(doctor("--json", prefix=(*PID1, "sh", "-c", f"sh -c '{script}' \"$@\"; true", "sh", "sh")))
+    found = findings(
+        ftctl("doctor", "--json", prefix=(*PID1, "sh", "-c", f"sh -c '{script}' \"$@\"; true", "sh", "sh"))
+    )
     assert found["PID 1"]["state"] == "warning"
     assert 'ENTRYPOINT ["ftrun", ...]' in found["PID 1"]["remedy"]
-
-
-def test_wrong_run_dir_is_one_line(tmp_path: Path) -> None:
-    done = doctor("--run-dir", str(tmp_path))
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
 
 
 # --- each check -------------------------------------------------------------------------------------------------------
@@ -130,12 +118,12 @@ def test_py_spy_that_is_missing_or_not_permitted(monkeypatch: pytest.MonkeyPatch
     assert "SYS_PTRACE" in found.remedy
 
 
-@pytest.mark.parametrize(("size", "state"), [("300k", "warning"), ("64m", "warning"), ("2g", "ok")])
+@pytest.mark.parametrize(("size", "state"), [("64m", "warning"), ("2g", "ok")])
 def test_size_of_the_memory_file_system(size: str, state: str) -> None:
     need_mounts()
     script = f'mount -t tmpfs -o size={size} none /dev/shm; exec "$@"'
     prefix = ("unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh")
-    found = findings(doctor("--json", prefix=prefix))["/dev/shm"]
+    found = findings(ftctl("doctor", "--json", prefix=prefix))["/dev/shm"]
     assert found["state"] == state
     assert ("--shm-size" in found["remedy"]) == (state != "ok")
 
@@ -221,16 +209,6 @@ def test_termination_message_of_kubernetes(monkeypatch: pytest.MonkeyPatch, tmp_
     assert only(disk.message()).state == "warning"
 
 
-def test_no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(disk, "Inotify", refuse)
-    found = only(disk.inotify())
-    assert found.state == "warning"
-    assert "max_user_instances" in found.remedy
-
-
 def test_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     texts = {"memory.events": "oom_kill 2", "memory.max": f"{1 << 30}", "memory.current": "5", "pids.max": "100"}
     for name, text in texts.items():
@@ -242,15 +220,6 @@ def test_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (group.state, pids.state, pids.found) == ("warning", "warning", "at most 100")
     monkeypatch.setattr(oom, "files", lambda *texts: iter(()))
     assert only(system.groups()).found == "not visible"
-
-
-def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    known, _ = system.versions("9.9.9")
-    assert (known.state, known.remedy) == ("warning", "use ftctl 9.9.9")
-    monkeypatch.setattr(system, "PACKAGES", {"no-such-package": ("a verb", "page"), "another": ("top", "")})
-    _, packages = system.versions("")
-    found = "not installed: no-such-package, another"
-    assert packages[1:] == ("missing", found, "without: a verb, top", "pip install 'ftrun[page]'")
 
 
 def test_check_that_fails_does_not_hide_the_others(

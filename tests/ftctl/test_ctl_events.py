@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ftctl.verbs.events import EVENTS
-from support.runs import FTCTL, HOUSE, Runs, python, wait_for
+from support.runs import FTCTL, HOUSE, Runs, ftctl, python, wait_for
 
 
 def events(run_dir: Path, *words: str) -> list[str]:
-    command = [*FTCTL, "events", "--run-dir", str(run_dir), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = ftctl("events", "--run-dir", str(run_dir), *words)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
@@ -68,8 +67,7 @@ def test_records_of_a_finished_run_are_printed(runs: Runs) -> None:
 
 
 def test_a_name_that_no_record_has_is_refused(tmp_path: Path) -> None:
-    command = [*FTCTL, "events", "--run-dir", str(tmp_path), "--event", "ended,spawnd"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = ftctl("events", "--run-dir", str(tmp_path), "--event", "ended,spawnd")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no record is named 'spawnd' (did you mean 'spawned'?)" in done.stderr
     meanings = runpy.run_path(str(HOUSE / "docs" / "made" / "record_meanings.py"))["MEANING"]

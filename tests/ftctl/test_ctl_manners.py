@@ -10,14 +10,9 @@ from pathlib import Path
 import pytest
 
 from ftrun.records import rundir
-from support.runs import FTCTL, FTHANG, FTRUN, Runs, wait_for
+from support.runs import FTCTL, FTRUN, Runs, ftctl, wait_for
 
 OTHER = 65534  # a user that is not root
-
-
-def ftctl(*words: str) -> subprocess.CompletedProcess[str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("FTRUN_")}
-    return subprocess.run([*FTCTL, *words], capture_output=True, text=True, env=plain, timeout=120)
 
 
 # --- errors and help --------------------------------------------------------------------------------------------------
@@ -45,7 +40,7 @@ def test_an_error_is_json_where_json_was_asked_for() -> None:
     assert (done.returncode, json.loads(done.stdout)["ok"]) == (2, False)
 
 
-@pytest.mark.parametrize("program", [FTCTL, FTRUN, FTHANG, (*FTCTL, "status")])
+@pytest.mark.parametrize("program", [FTRUN, (*FTCTL, "status")])
 def test_h_is_help(program: tuple[str, ...]) -> None:
     short, long = (subprocess.run([*program, word], capture_output=True, timeout=120) for word in ("-h", "--help"))
     assert (short.returncode, short.stderr) == (0, b"")
@@ -59,12 +54,6 @@ def test_the_run_dir_may_come_before_the_verb(runs: Runs) -> None:
     assert (first.returncode, first.stderr) == (0, "")
     assert json.loads(first.stdout)["run_dir"] == str(run.run_dir)
     assert "no such folder" in ftctl("--run-dir", str(run.run_dir), "status", "--run-dir", "/no/where").stderr
-
-
-def test_lines_of_status_stay_whole_in_a_pipe(runs: Runs) -> None:
-    words = " ".join(f"word{number}" for number in range(15))
-    run = runs.run("sh", "-c", f"exit 3 # {words}")
-    assert any(words in line for line in ftctl("status", "--run-dir", str(run.run_dir)).stdout.splitlines())
 
 
 # --- whose run --------------------------------------------------------------------------------------------------------
@@ -118,13 +107,6 @@ def test_who_reads_a_line_finds_its_record(runs: Runs) -> None:
     assert {"started", "spawned", "exited", "ended"} <= set(seen)
 
 
-def test_an_address_is_no_warning(runs: Runs) -> None:
-    run = runs.start("--log-format", "json", "--metrics", "127.0.0.1:0", "sleep", "3600")
-    wait_for(lambda: "/metrics" in run.whole_stderr and run.whole_stderr.endswith("\n"), "the address")
-    (line,) = [found for found in map(json.loads, run.whole_stderr.splitlines()) if "/metrics" in found["message"]]
-    assert line["level"] == "info"
-
-
 def test_a_run_dir_that_is_deleted_is_called_so(runs: Runs) -> None:
     restarting = ("--restart-on", "failure", "--backoff", "off")
     run = runs.start(*restarting, "sh", "-c", "[ -e again ] && exec sleep 3600; touch again; exit 3")
@@ -135,7 +117,7 @@ def test_a_run_dir_that_is_deleted_is_called_so(runs: Runs) -> None:
         return not run.run_dir.exists()
 
     wait_for(is_deleted, "the end of the folder")
-    done = ftctl("status", "--run-dir", str(run.run_dir))
+    done = run.ftctl("status")
     assert done.returncode == 1
     assert f"was deleted while its ftrun, process {run.pid}, runs" in done.stderr
     run.process.terminate()

@@ -4,16 +4,11 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from ftctl.verbs import report as verb
-from ftrun.records.snapshot import Incident
-from support.runs import FTCTL, Runs, python
+from support.runs import Runs, ftctl, python
 
 
 def report(run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [*FTCTL, "report", "--run-dir", str(run_dir), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return ftctl("report", "--run-dir", str(run_dir), *words)
 
 
 def error(run_dir: Path, *words: str) -> str:
@@ -53,12 +48,3 @@ def test_the_last_or_the_named_report_is_printed(tmp_path: Path) -> None:
     assert report(tmp_path, "9").stdout == "Attempt 9\n---------\n"
     assert error(tmp_path, "3") == f"ftctl: {tmp_path}: no report of attempt 3; attempts with a report: 2, 9, 10\n"
     assert error(tmp_path, "--json").endswith("report.json is not valid JSON: is it truncated?\n")
-
-
-def test_the_report_of_another_member_begins_with_what_comes_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(verb, "read_report", lambda path, member, attempt: "# Deadlock\n")
-    cause = Incident("", 3, "hang", "rank 1 hangs", again="third hang at train.py:68", member=1, node="b")
-    assert verb._show_cause("/run", cause, as_json=False)
-    assert capsys.readouterr().out.startswith("third hang at train.py:68 on member 1 (b): rank 1 hangs\n")

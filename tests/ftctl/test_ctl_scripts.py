@@ -4,22 +4,16 @@
 import json
 import subprocess
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ftctl.verbs.events import Filter, moment
+from ftctl.verbs.events import moment
 from ftctl.verbs.status import condition
-from support.runs import FTCTL, FTRUN, Runs, wait_for
+from support.runs import FTRUN, Runs, ftctl, wait_for
 from support.snapshots import snapshot
 
 NOW = datetime(2026, 11, 23, 3, 0, tzinfo=UTC)
-
-
-def ftctl(verb: str, run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [*FTCTL, verb, "--run-dir", str(run_dir), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=180)
 
 
 @pytest.mark.parametrize(
@@ -39,45 +33,19 @@ def test_condition_of_a_run_is_an_exit_code(changed: dict[str, Any], code: int) 
     assert condition(snapshot(**changed)) == code
 
 
-def test_exit_code_of_status_is_for_scripts(runs: Runs) -> None:
-    run = runs.run("sh", "-c", "exit 3")
-    assert ftctl("status", run.run_dir).returncode == 0, "unless it is asked for"
-    assert ftctl("status", run.run_dir, "--exit-code").returncode == 4
-    assert ftctl("status", run.run_dir / "none", "--exit-code").returncode == 1
-
-
 def test_restart_and_stop_wait_for_their_end(runs: Runs) -> None:
     run = runs.start("--grace", "60s", "sleep", "3600")
     run.until("spawned")
-    done = ftctl("restart", run.run_dir, "--wait")
+    done = run.ftctl("restart", "--wait")
     assert (done.returncode, done.stdout) == (0, "attempt 2 was started\n")
     assert len(run.named("spawned")) == 2
-    done = ftctl("stop", run.run_dir, "--wait", "--json")
+    done = run.ftctl("stop", "--wait", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["why"].startswith("ended with 143 (stopped) in attempt 2")
     assert run.wait() == 143
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wanted", "fits"),
-    [
-        (Filter(), True),
-        (Filter(events=("hang", "restart")), True),
-        (Filter(events=("hang",)), False),
-        (Filter(attempt=2), True),
-        (Filter(attempt=1), False),
-        (Filter(since=NOW), True),
-        (Filter(since=NOW + timedelta(seconds=2)), False),
-        (Filter(("restart",), NOW, 1), False),
-    ],
-)
-def test_filter_of_records(wanted: Filter, fits: bool) -> None:
-    record = {"event": "restart", "attempt": 2, "time": "2026-11-23T03:00:01.000Z"}
-    assert wanted.wants(record) is fits
-    assert not Filter(since=NOW).wants({**record, "time": "torn"})
 
 
 def test_moment_is_an_age_or_a_time() -> None:
@@ -93,7 +61,7 @@ def test_records_are_filtered(runs: Runs) -> None:
     run = runs.run(*again, "sh", "-c", "exit 3")
 
     def events(*words: str) -> list[str]:
-        done = ftctl("events", run.run_dir, "--json", *words)
+        done = run.ftctl("events", "--json", *words)
         assert (done.returncode, done.stderr) == (0, "")
         return [json.loads(line)["event"] for line in done.stdout.splitlines()]
 
@@ -102,44 +70,44 @@ def test_records_are_filtered(runs: Runs) -> None:
     assert events("--event", "exited", "--last", "1") == ["exited"]
     assert events("--since", "1h") == run.order
     assert events("--since", "2999-01-01") == []
-    done = ftctl("events", run.run_dir, "--since", "soon")
+    done = run.ftctl("events", "--since", "soon")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def kept(runs: Runs, *words: str) -> Path:
-    """The run dir of an ftrun that keeps the output of this command, to its end."""
+def output_of(runs: Runs, *words: str) -> dict[str, str]:
+    """What tells `ftctl` the run dir of an ftrun that has kept the output of this command, to its end."""
     folder = runs.folder / "logs"
     command = [*FTRUN, "--log-dir", str(folder), *words]
     subprocess.run(command, env=runs.environment, cwd=runs.folder, capture_output=True, timeout=180)
     (found,) = folder.glob("*_restartable")
-    return found
+    return {"FTRUN_RUN_DIR": str(found)}
 
 
 def test_output_of_the_command_is_printed(runs: Runs) -> None:
-    run_dir = kept(runs, "sh", "-c", "echo one; echo two; printf three")
-    done = ftctl("logs", run_dir)
+    kept = output_of(runs, "sh", "-c", "echo one; echo two; printf three")
+    done = ftctl("logs", **kept)
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in done.stdout.splitlines() if not line.startswith("---")] == ["one", "two", "three"]
-    assert ftctl("logs", run_dir, "-f").stdout == done.stdout, "until the end, which has come"
-    assert len(ftctl("logs", run_dir, "-n", "1").stdout.splitlines()) in (1, 2), "the last line has no end"
-    assert "no output of local rank 3" in ftctl("logs", run_dir, "--rank", "3").stderr
+    assert ftctl("logs", "-f", **kept).stdout == done.stdout, "until the end, which has come"
+    assert len(ftctl("logs", "-n", "1", **kept).stdout.splitlines()) in (1, 2), "the last line has no end"
+    assert "no output of local rank 3" in ftctl("logs", "--rank", "3", **kept).stderr
 
 
 def test_output_of_each_rank_is_marked(runs: Runs) -> None:
-    run_dir = kept(runs, "--nproc-per-node", "2", "sh", "-c", "echo rank $RANK")
-    done = ftctl("logs", run_dir)
+    kept = output_of(runs, "--nproc-per-node", "2", "sh", "-c", "echo rank $RANK")
+    done = ftctl("logs", **kept)
     assert {"[0] rank 0", "[1] rank 1"} <= set(done.stdout.splitlines())
-    assert "rank 1" in ftctl("logs", run_dir, "--rank", "1").stdout.splitlines()
-    assert "rank 0" not in ftctl("logs", run_dir, "--rank", "1").stdout
+    assert "rank 1" in ftctl("logs", "--rank", "1", **kept).stdout.splitlines()
+    assert "rank 0" not in ftctl("logs", "--rank", "1", **kept).stdout
 
 
 def test_report_of_a_failure(runs: Runs) -> None:
     again = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "off")
-    run_dir = kept(runs, *again, "sh", "-c", "echo in attempt $MA_PROC_START_CNT; exit 3")
-    first, last = ftctl("report", run_dir, "1"), ftctl("report", run_dir)
+    kept = output_of(runs, *again, "sh", "-c", "echo in attempt $MA_PROC_START_CNT; exit 3")
+    first, last = ftctl("report", "1", **kept), ftctl("report", **kept)
     assert (first.returncode, last.returncode, first.stderr + last.stderr) == (0, 0, "")
     assert first.stdout.startswith("Attempt 1 failed: exit code 3\n")
     assert "then     ftrun started attempt 2" in first.stdout
@@ -147,21 +115,13 @@ def test_report_of_a_failure(runs: Runs) -> None:
     assert "in attempt 2" not in first.stdout
     assert last.stdout.startswith("Attempt 2 failed: exit code 3\n")
     assert "then     ftrun ended with 93 (failure-limit)" in last.stdout
-    document = json.loads(ftctl("report", run_dir, "--json").stdout)
+    document = json.loads(ftctl("report", "--json", **kept).stdout)
     assert (document["attempt"], document["code"], document["output"][-1]) == (2, 3, "in attempt 2")
-
-
-def test_a_stop_has_no_report(runs: Runs) -> None:
-    run = runs.start("sleep", "3600")
-    run.until("spawned")
-    assert ftctl("stop", run.run_dir, "--wait").returncode == 0
-    assert "no report was written" in ftctl("report", run.run_dir).stderr
-    run.wait()
 
 
 def test_output_that_is_not_kept_is_one_line(runs: Runs) -> None:
     run = runs.run("true")
-    done = ftctl("logs", run.run_dir)
+    done = run.ftctl("logs")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "--log-dir" in done.stderr
 
@@ -180,12 +140,12 @@ def test_commands_at_the_end_know_how_it_ended(runs: Runs) -> None:
 def test_pause_says_who_and_until_when(runs: Runs) -> None:
     run = runs.start("sleep", "3600")
     run.until("spawned")
-    done = ftctl("pause", run.run_dir, "--for", "10m")
+    done = run.ftctl("pause", "--for", "10m")
     assert done.returncode == 0, done.stderr
     paused = run.until("paused")
     assert paused["by"]
-    wait_for(lambda: "PAUSED" in ftctl("status", run.run_dir).stdout, "the pause to be shown")
-    head = ftctl("status", run.run_dir).stdout.splitlines()[0]
+    wait_for(lambda: "PAUSED" in run.ftctl("status").stdout, "the pause to be shown")
+    head = run.ftctl("status").stdout.splitlines()[0]
     assert head.startswith(f"PAUSED by {paused['by']} for ")
     assert " UTC, in " in head
     assert f"paused by {paused['by']}: no verdicts for 10m" in run.whole_stderr

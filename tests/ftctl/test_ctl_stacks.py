@@ -33,16 +33,11 @@ def _py_spy() -> None:
         pytest.skip("py-spy is not installed")
 
 
-def look(run: Run, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [*FTCTL, "stacks", "--run-dir", str(run.run_dir), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 def started(runs: Runs) -> Run:
     run = runs.start("--no-auto-beat", *python(RANKS))
 
     def complete() -> bool:
-        found = json.loads(look(run, "--json").stdout or '{"processes": []}')["processes"]
+        found = json.loads(run.ftctl("stacks", "--json").stdout or '{"processes": []}')["processes"]
         waiting = [p for p in found if p["rank"] is not None and "wait" in str(p["threads"][-1:]) and p["threads"][1:]]
         return len(found) == 6 and len(waiting) == 4
 
@@ -52,7 +47,7 @@ def started(runs: Runs) -> Run:
 
 def test_stacks_of_all_ranks_of_one_rank_and_as_json(runs: Runs) -> None:
     run = started(runs)
-    done = look(run)
+    done = run.ftctl("stacks")
     assert (done.returncode, done.stderr) == (0, "")
     shown = done.stdout
     assert "ranks 0-1, 3:\n" in shown, "equal stacks are shown once"
@@ -62,7 +57,7 @@ def test_stacks_of_all_ranks_of_one_rank_and_as_json(runs: Runs) -> None:
     assert "no stack of 1 process, it does not run Python, or a version that py-spy does not support: process" in shown
     assert r"(sleep\udcff 3600)" in shown
     assert [record["event"] for record in run.records][-1] != "suspect"
-    shown = look(run, "--rank", "1").stdout
+    shown = run.ftctl("stacks", "--rank", "1").stdout
     assert shown.startswith("rank 1:\n")
     assert "  thread " in shown
     assert r"(sleep\udcff 3600)" in shown
@@ -71,10 +66,10 @@ def test_stacks_of_all_ranks_of_one_rank_and_as_json(runs: Runs) -> None:
         r"^process \d+: sleeping, (\d) threads?, [\d.]+s of processor time, \d+ MiB of memory$", shown, re.M
     )
     assert sorted(uses) == ["1", "2"], "the rank and its child"
-    done = look(run, "--rank", "9")
+    done = run.ftctl("stacks", "--rank", "9")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"ftctl: {run.run_dir}: no rank 9 runs; these do: 0-3\n"
-    found = json.loads(look(run, "--json").stdout)
+    found = json.loads(run.ftctl("stacks", "--json").stdout)
     assert found["schema"] == 1
     json.dumps(found, ensure_ascii=False).encode()  # fails for half a character, which some JSON readers refuse
     ranks = [process["rank"] for process in found["processes"]]
@@ -93,7 +88,7 @@ def test_ranks_that_go_on_after_rank_0_have_stacks(runs: Runs) -> None:
     run = runs.start("--nproc-per-node", "3", "--no-auto-beat", *python(code))
 
     def only_others() -> bool:
-        return "ranks 1-2:\n    <string>:" in look(run).stdout
+        return "ranks 1-2:\n    <string>:" in run.ftctl("stacks").stdout
 
     run.until("rank_exited")
     wait_for(only_others, "the stacks of the other ranks")
@@ -102,32 +97,32 @@ def test_ranks_that_go_on_after_rank_0_have_stacks(runs: Runs) -> None:
 def test_a_standby_is_not_a_process_of_the_job(runs: Runs) -> None:
     run = runs.start("--standby", "1", *python("import time; ft.beat(1); time.sleep(3600)"))
     wait_for(lambda: [one for one in run.named("standby") if one["what"] == "ready"], "the standby")
-    found = json.loads(look(run, "--json").stdout)["processes"]
+    found = json.loads(run.ftctl("stacks", "--json").stdout)["processes"]
     assert [process["pid"] for process in found] == [run.named("spawned")[0]["pid"]]
 
 
 def test_ended_run_has_no_stacks(runs: Runs) -> None:
     run = runs.run("true")
-    done = look(run)
+    done = run.ftctl("stacks")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"ftctl: {run.run_dir}: no command runs: the run has ended\n"
 
 
 def test_killed_run_has_no_stacks(runs: Runs) -> None:
     run = runs.start("sleep", "3600")
-    wait_for(lambda: look(run).returncode == 0, "the command to be in the state file")
+    wait_for(lambda: run.ftctl("stacks").returncode == 0, "the command to be in the state file")
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
-    wait_for(lambda: look(run).returncode == 1, "the command to die with ftrun")
-    assert "is gone or in another PID namespace" in look(run).stderr
+    wait_for(lambda: run.ftctl("stacks").returncode == 1, "the command to die with ftrun")
+    assert "is gone or in another PID namespace" in run.ftctl("stacks").stderr
 
 
 def test_run_in_another_pid_namespace_is_one_line(runs: Runs) -> None:
     need_pid1()
     run = runs.start("sleep", "3600", prefix=PID1)
     expected = "in another PID namespace; run ftctl in its container"
-    wait_for(lambda: expected in look(run).stderr, "the command to be in the state file")
-    done = look(run)
+    wait_for(lambda: expected in run.ftctl("stacks").stderr, "the command to be in the state file")
+    done = run.ftctl("stacks")
     assert (done.returncode, done.stdout) == (1, "")
     stop_inside(run)
 

@@ -11,18 +11,26 @@ from typing import Any
 
 import pytest
 
-from support.runs import FTCTL, FTHANG, HOUSE, PID1, Run, Runs, children, need_pid1, python, stop_inside, wait_for
+from support.runs import (
+    FTCTL,
+    FTHANG,
+    HOUSE,
+    PID1,
+    Run,
+    Runs,
+    children,
+    ftctl,
+    need_pid1,
+    python,
+    stop_inside,
+    wait_for,
+)
 
 HANG = ("--hang-timeout", "500ms", "--grace", "off", "--max-restarts", "1")
 
 
-def ftctl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    plain = {k: v for k, v in os.environ.items() if not k.startswith("FTRUN_")}
-    return subprocess.run([*FTCTL, *words], capture_output=True, text=True, env=plain | environment, timeout=60)
-
-
 def status(run: Run) -> dict[str, Any]:
-    done = ftctl("status", "--json", "--run-dir", str(run.run_dir))
+    done = run.ftctl("status", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -52,7 +60,7 @@ def test_status_of_a_running_and_of_a_stopped_run(runs: Runs) -> None:
     assert found["next"].startswith("Rank 5 would be suspected in ")
     assert found["next"].endswith("(timeout 60m, set by --hang-timeout).")
     assert found["left"] == {"hang": 3, "fault": 3, "failure": 0}
-    text = ftctl("status", "--run-dir", str(run.run_dir)).stdout
+    text = run.ftctl("status").stdout
     assert text.startswith("running for ")
     assert "\x1b" not in text, "standard output is not a terminal"
     os.kill(run.pid, signal.SIGTERM)
@@ -94,7 +102,7 @@ def test_status_of_a_killed_ftrun_is_cut_off(runs: Runs) -> None:
     run.wait()
     found = status(run)
     assert (found["alive"], found["phase"], found["verdict"]) == (False, "cut off", None)
-    assert "ftrun is gone and left no verdict" in ftctl("status", "--run-dir", str(run.run_dir)).stdout
+    assert "ftrun is gone and left no verdict" in run.ftctl("status").stdout
 
 
 def test_the_run_in_the_temp_folder_is_found_as_from_docker_exec(runs: Runs) -> None:
@@ -121,9 +129,7 @@ def test_of_phases_the_running_one_is_shown(runs: Runs) -> None:
     tables = [f'[[phase]]\nname = "{name}"\ncommand = {json.dumps(words)}\n' for name, words in PHASES]
     file.write_text("".join(tables))
     run = runs.start("--config", str(file))
-    found = wait_for(
-        lambda: (f := ftctl("status", "--json", "--run-dir", str(run.run_dir))).returncode == 0 and f, "a phase"
-    )
+    found = wait_for(lambda: (f := run.ftctl("status", "--json")).returncode == 0 and f, "a phase")
     wait_for(lambda: status(run)["part"] == "second", f"the second phase, after {found.stdout}")
     assert status(run)["command"] == ["sleep", "3600"]
 
@@ -140,13 +146,6 @@ def test_a_wrong_run_dir_is_one_line(tmp_path: Path) -> None:
     assert "it has no events.jsonl" in refused("status", FTRUN_RUN_DIR=str(tmp_path / "empty"))
     for verb in ("events", "report", "stacks"):
         assert "it has no events.jsonl" in refused(verb, "--run-dir", str(tmp_path / "empty"))
-
-
-def test_wrong_arguments_are_usage_errors() -> None:
-    for words in (["status", "more"], ["events", "-n", "x"], ["report", "0"], ["stacks", "--rank", "x"], ["statu"]):
-        done = ftctl(*words)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "Traceback" not in done.stderr
 
 
 AS_NOBODY = """
@@ -190,7 +189,7 @@ except rundir.NoRunDir as error:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("own", ["none", "an old run", "its ftrun is not PID 1"])
+@pytest.mark.parametrize("own", ["an old run", "its ftrun is not PID 1"])
 def test_another_user_is_told_whose_ftrun_runs_in_the_container(runs: Runs, own: str) -> None:
     need_pid1()
     inside = ("sh", "-c", '"$@"; exit', "sh") if own.startswith("its") else ()

@@ -6,8 +6,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from ftctl.verbs.list import read
 from ftrun.records import schedules
 from support.helper_process import HelperProcess
+from support.made_run import MadeRun
 from support.runs import FTCTL, Run, Runs, python, wait_for
 
 FIRST = """
@@ -119,3 +121,15 @@ def test_a_state_dir_and_a_run_dir_are_not_both_given(runs: Runs) -> None:
     assert run.wait() == 0
     runs.environment["FTRUN_STATE_DIR"] = "/nonexistent"
     assert len(lives(runs, "--run-dir", str(run.run_dir))) == 1
+
+
+def test_a_listed_run_has_its_state_in_a_word_and_what_to_do(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    try:
+        run.rank(0, moved=90.0)
+        path = run.write()
+        (row,) = [one for one in read([str(tmp_path)]) if one.run_dir == path]
+    finally:
+        run.close()
+    assert (row.word, row.step) == ("quiet", 7)
+    assert row.do.startswith("`ftctl stacks --run-dir ")

@@ -29,18 +29,6 @@ def test_blocks_are_indented() -> None:
     )
 
 
-def test_titles_are_underlined() -> None:
-    assert shown("**Rank 3 stopped**\n\n## The suspect\n\n* a thing") == (
-        "Rank 3 stopped\n\nThe suspect\n-----------\n\n* a thing"
-    )
-
-
-def test_a_picture_is_named() -> None:
-    assert shown("![What waits for what](waits-1.svg)") == (
-        "What waits for what: the picture waits-1.svg beside this report"
-    )
-
-
 def test_control_characters_are_escaped() -> None:
     assert shown("a\x1b[2Jb") == "a\\x1b[2Jb"
 

@@ -28,7 +28,7 @@ from ftrun.records import schedules, steps
 from ftrun.records.history import History
 from ftrun.records.rundir import NoRunDir, find
 from ftrun.records.schedules import AttemptLine, RunLife
-from ftrun.records.snapshot import Incident, RankNow, Snapshot
+from ftrun.records.snapshot import Snapshot
 from ftrun.records.state import SavedState
 from support.pages import empty
 from support.snapshots import snapshot
@@ -113,28 +113,6 @@ def test_the_snapshot_has_all_ranks_and_a_stream_the_first(
     brief = json.loads(view.text)
     assert (len(brief["ranks"]), brief["ranks"][0]["rank"]) == (feed.SHOWN, 3)
     assert len(view.text) < 40_000
-
-
-def test_the_verdict_says_what_the_scheduler_should_do() -> None:
-    found = feed.payload(snapshot(alive=False, phase="done", verdict="hang-limit", exit_code=195), [])
-    assert (found["outer"], found["exit_code"]) == ("reschedule the job", 195)
-    lost = Incident("", 2, "loss", "member 0 has left", member=0)
-    ended = snapshot(alive=False, phase="done", verdict="hang-limit", exit_code=195)._replace(trouble=lost)
-    assert feed.payload(ended, [])["meaning"] == "a member of its group was missing"
-
-
-def test_ranks_near_their_limit_come_first() -> None:
-    ranks = (
-        RankNow(0, 1, "done"),
-        RankNow(1, 1, "moving", age=3.0, limit=30.0),
-        RankNow(2, 1, "section", age=90.0, limit=600.0),
-        RankNow(3, 1, "moving"),
-        RankNow(4, 1, "gone"),
-        RankNow(5, 1, "moving", age=29.0, limit=30.0),
-    )
-    found = feed.payload(snapshot(ranks=ranks), [])
-    assert [rank["rank"] for rank in found["ranks"]] == [5, 2, 1, 4, 3, 0]
-    assert found["states"] == {"done": 1, "moving": 3, "section": 1, "gone": 1}
 
 
 def test_paces_are_those_of_this_attempt(run_dir: Path) -> None:

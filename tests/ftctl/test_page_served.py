@@ -71,19 +71,6 @@ def test_a_stream_without_news_sends_heartbeats(page: Page, monkeypatch: pytest.
         one.close()
 
 
-def test_a_run_dir_that_vanishes_and_comes_back_is_shown(tmp_path: Path) -> None:
-    run_dir = empty(tmp_path / "run")
-    with ftctl_serve(run_dir) as (_, served):
-        one = served.stream()
-        one.until(lambda event: event.name == "snapshot")
-        run_dir.rename(tmp_path / "elsewhere")
-        found = one.until(lambda event: event.name == "unread")[-1]
-        assert str(run_dir) in found.data["why"]
-        (tmp_path / "elsewhere").rename(run_dir)
-        one.until(lambda event: event.name == "snapshot")
-        one.close()
-
-
 def test_all_streams_share_one_reader(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
 

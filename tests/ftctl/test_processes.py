@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ftctl.processes import Meter
-from ftctl.top.screen import Screen, render
 from ftrun.core.machine.values import Ledger
 from ftrun.host import procfs
 from ftrun.messages.state import dump_state
@@ -72,20 +71,3 @@ def test_nothing_is_measured_of_a_process_that_is_none_of_this_run(works: int, r
     state(tmp_path, 1)
     elsewhere = now(run_dir, RankNow(0, works, "moving"))
     assert Meter().measured(elsewhere) == elsewhere
-
-
-def test_without_psutil_there_are_no_figures(works: int, run_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psutil", None)
-    shown = now(run_dir, RankNow(0, works, "moving"))
-    assert Meter().measured(shown) == shown
-
-
-def test_a_wide_screen_shows_them_and_a_usual_one_has_no_room() -> None:
-    found = snapshot(2)
-    found = found._replace(ranks=(found.ranks[0], found.ranks[1]._replace(cpu=187.4, memory=3 << 30)))
-    wide = render(found, [], [], "q quits", Screen(100, 30)).plain.split("\n")
-    (head,) = [line for line in wide if line.startswith("rank ")]
-    (row,) = [line for line in wide if "3.0 GiB" in line]
-    assert head.index("CPU") + 3 == row.index("187%") + 4
-    assert len(head) == len(row)
-    assert not any("CPU" in line for line in render(found, [], [], "", Screen(80, 30)).plain.split("\n"))

@@ -57,16 +57,3 @@ def test_all_views_show_the_same_figures_for_several_ranks(runs: Runs, kind: str
     assert percent in timeline.describe(drawn)
     assert percent in html.render(drawn)
     assert summary.goodput(shown).startswith(percent.removeprefix("goodput "))
-
-
-def test_the_picture_of_a_command_without_heartbeats_shows_the_same_reasons(runs: Runs) -> None:
-    run = runs.run("--restart-on", "failure", "--max-restarts", "1", "--backoff", "1ms", "sh", "-c", "sleep 1; exit 3")
-    assert run.wait() == 93
-    found = history.read(str(run.run_dir))
-    assert found.goodput is None, "unknown, not 100 %"
-    assert "goodput - (no step and no checkpoint has been seen)" in timeline.describe(found)
-    assert history.read(str(run.run_dir))._replace(figures=None).goodput is None, "also without a state.json"
-    drawn = found.drawn_totals
-    assert run.state["account"]["lost"]["startup"] > 1.9
-    for why, seconds in run.state["account"]["lost"].items():
-        assert drawn[why] == pytest.approx(seconds, abs=0.5), why

@@ -15,7 +15,7 @@ from ftrun.helpers.metrics import catalogue
 from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.group_view import GroupView, MemberRow
-from ftrun.records import group, own_ranks, recent_events, summary
+from ftrun.records import group, own_ranks, summary
 from ftrun.records.group import GroupNow
 from ftrun.records.live_verdict import rank_now
 from ftrun.records.snapshot import RankNow, Snapshot, StalledRank
@@ -29,26 +29,6 @@ DRAWN = (ROOT / "supervisor/ftctl/page/draw.js").read_text()
 def test_the_phases_of_the_core_are_those_of_the_table() -> None:
     names = {phase.__name__.lower() for phase in PHASES}
     assert set(states.RUN) - {"cut off"} == names - {"pending"} | {"waiting", "spare", "finished"}
-
-
-def test_the_readers_of_records_use_no_other_word() -> None:
-    assert set(recent_events._PHASES.values()) <= set(states.RUN)
-
-
-@pytest.mark.parametrize("phase", states.RUN)
-def test_the_first_line_of_a_run_begins_with_its_state(phase: str) -> None:
-    shown = RUN._replace(phase=phase, alive=phase not in ("done", "cut off"), verdict="succeeded", exit_code=0)
-    line = summary.headline(shown)
-    assert line.startswith("ended with 0" if phase == "done" else phase)
-    if phase not in ("starting", "running", "done"):  # where the ranks say more
-        assert states.RUN[phase] in line
-    assert summary.headline(shown._replace(up=9.0, since=9.0), ages=False) == summary.headline(shown, ages=False)
-
-
-def test_a_pause_is_named_alike() -> None:
-    paused = RUN._replace(paused=60.0, paused_by="ada")
-    assert summary.headline(paused).startswith(f"{states.PAUSED.upper()} by ada for 60s")
-    assert summary.headline(paused, ages=False).startswith(f"{states.PAUSED.upper()} by ada: ")
 
 
 def test_the_page_knows_each_phase_and_takes_its_words_from_the_table() -> None:
@@ -87,12 +67,6 @@ def test_the_status_counts_each_state_of_a_rank_in_its_words(state: str) -> None
     assert f"ranks       1: 1 {states.RANKS[state]}" in summary.lines(RUN._replace(ranks=(rank,)))
 
 
-@pytest.mark.parametrize("what", states.GROUP)
-def test_the_group_is_described_alike(what: str) -> None:
-    found = GroupNow(2, 0, 3, what, "", (), (), {})
-    assert f"epoch 3, {states.GROUP[what]}" in group.headline(found)
-
-
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
@@ -101,30 +75,13 @@ def test_the_group_is_described_alike(what: str) -> None:
             "member 2 is lost; the group waits 48s more for it, then goes on with 2 of 3 members",
         ),
         (
-            LossWait((1, 2), 2, 600.0, "end", code=195),
-            "members 1, 2 are lost; the group waits 10m more for them, then the job ends with 195",
-        ),
-        (
-            LossWait((2,), 1, 0.0, "go on", 2),
-            "member 2 is lost; the group does not wait for it any more, and goes on with 2 of 3 members",
-        ),
-        (
             LossWait((2,), 1, 0.0, "end", code=195),
             "member 2 is lost; the group does not wait for it any more, and the job ends with 195",
-        ),
-        (
-            LossWait((2,), 1, 0.0, "replace"),
-            "member 2 is lost; a spare takes its place once the others have ended their command",
         ),
         (
             LossWait((1, 2), 2, 20.0, "replace"),
             "members 1, 2 are lost; spares take their places in 20s, when it is certain that nothing of them runs any "
             "more",
-        ),
-        (
-            LossWait((1,), 1, 552.0, "start"),
-            "an earlier ftrun of member 1 may still be at work; all start in 9m 12s, when its lease is over, or as "
-            "soon as it is certainly dead",
         ),
         (
             LossWait((0, 1), 2, 20.0, "start"),
@@ -163,36 +120,6 @@ def test_the_wait_for_lost_members_goes_on_between_two_views(tmp_path: Path, ran
     found = group.read(shown, 100.0)
     assert found is not None
     assert found.loss is None
-
-
-def test_the_rows_of_the_group_use_the_words_of_the_table() -> None:
-    row = MemberRow(1, "node-b", states.PAUSED, "PAUSED", 1, 5.0)
-    found = GroupNow(2, 0, 1, "run", "", (), (row,), {1: 1.0}, None)
-    assert group.state(found, row) == states.PAUSED
-    assert group.state(found._replace(ages={1: 1e6}), row) == states.NO_CONTACT
-    assert all(marked for line, marked in list(group.table(found))[1:] if states.PAUSED in line)
-
-
-@pytest.mark.parametrize(("age", "words"), [(1.0, "  none"), (40.0, "  40s old"), (None, "  of unknown age")])
-def test_an_old_row_of_the_group_says_how_old_it_is(age: float | None, words: str) -> None:
-    row = MemberRow(1, "node-b", "waiting", "waiting", 2, 5.0)  # it has no heartbeat that would show its age
-    found = GroupNow(2, 0, 2, "run", "", (), (row,), {1: age}, None)
-    assert all(list(group.table(found, columns))[1][0].endswith(words) for columns in (80, 60))
-    assert group.document(found)["members"][0]["old"] == (None if age == 1.0 else words.strip())
-    assert not list(group.table(found._replace(seen_from=1)))[1][0].endswith(words) or age == 1.0
-    ended = row._replace(phase="done")
-    assert list(group.table(found._replace(rows=(ended,))))[1][0].endswith("  none")
-
-
-def test_on_a_narrow_terminal_the_rows_of_the_group_keep_the_trouble() -> None:
-    row = MemberRow(1, "node-b", "running", "running", 2, 5.0, step=7, trouble="hang in attempt 1: rank 0 stopped")
-    found = GroupNow(3, 1, 2, "run", "", (), (row,), {1: 1.0, 2: 1.0}, None)
-    for columns, host in ((80, True), (60, False)):
-        lines = [line for line, _ in group.table(found, columns)]
-        assert all(len(line) <= columns for line in lines)
-        assert lines[1].endswith("  hang in 1")
-        assert ("node-b" in lines[1]) is host
-        assert lines[2].endswith("never seen")
 
 
 def rows_of(*phases: str) -> tuple[MemberRow, ...]:

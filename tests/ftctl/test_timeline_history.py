@@ -121,20 +121,6 @@ def test_attempts_have_their_causes_steps_and_marks() -> None:
     assert ([mark.kind for mark in stopped.marks], stopped.attempts[0].cause) == (["stop"], "stop")
 
 
-def test_totals_without_a_state_file_are_those_of_the_intervals() -> None:
-    found = history_of(LOST["success"][0])
-    assert found.wall == pytest.approx(100)
-    assert found.totals == pytest.approx({"startup": 2})
-    assert found.goodput == pytest.approx(0.98)
-
-
-def test_a_device_warning_does_not_end_an_attempt() -> None:
-    script = Script().starts().record("fault", device="GPU-1", code="Xid63", severity="warning").after(8).ends()
-    found = history_of(script)
-    assert found.attempts[0].cause is None
-    assert [mark.kind for mark in found.marks] == ["fault"]
-
-
 @pytest.mark.parametrize(("step", "redone"), [(29, []), (9, [(9, 29, "redone")])])
 def test_the_work_of_a_stopped_run_is_decided_by_the_next_start(step: int, redone: list[Any]) -> None:
     script = Script().starts(startup=0).stepped(0, 0).after(29).stepped(29, 29).record("exited", signal=15)
@@ -190,14 +176,6 @@ def test_read_asks_whether_ftrun_is_running(tmp_path: Path) -> None:
         assert found.drawn_wall == pytest.approx(55, abs=0.1)
     finally:
         made.close()
-
-
-@pytest.mark.parametrize(("attempt", "step", "last"), [(1, 12, 12), (1, 9, 10), (2, 12, 10), (1, None, 10)])
-def test_the_last_step_follows_the_last_sample(attempt: int, step: int | None, last: int) -> None:
-    script = Script().starts(startup=1).after(9).stepped(10, 10).after(0.9).record("exited", code=0).ends()
-    found = fold("/run", script.records, script.steps, NOW, KnownState(attempt=attempt, step=step))
-    assert found.attempts[0].last_step == last
-    assert found.samples[-1].at - BEGAN == pytest.approx(10.9 if last == 12 else 10)
 
 
 def test_the_clock_of_the_next_boot_is_mapped_to_the_wall_clock() -> None:
@@ -280,17 +258,6 @@ def test_of_too_many_records_the_last_are_shown(tmp_path: Path) -> None:
     assert found.verdict == "succeeded"
     assert "only the last" in found.problems[0]
     assert any("only the last 0 MiB of its records" in getattr(shape, "text", "") for shape in draw(found).shapes)
-
-
-def test_too_many_steps_are_not_called_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "STEPS_MOST", 2_000)
-    script = Script().starts()
-    for step in range(100):
-        script.after(1)
-        script.steps.append({"mono": script.boot + script.at, "attempt": 1, "low": step, "high": step, "ranks": 1})
-    run_dir = script.ends().written(tmp_path / "run")
-    assert read(run_dir).cut == "only the last 0 MiB of its steps"
-    assert history.read(run_dir, most=100).cut == "only the last 0 MiB of its records, only the last 0 MiB of its steps"
 
 
 @pytest.mark.parametrize("seed", range(20))

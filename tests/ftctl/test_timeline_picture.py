@@ -1,16 +1,15 @@
 """The picture of a run: its labels are readable, and it is only a picture."""
 
-import random
 import re
 import xml.etree.ElementTree as ET
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import pytest
 
 from ftctl.timeline import axis, html, timeline
 from ftctl.timeline.timeline import NARROWEST
 from ftrun.drawing import svg
-from ftrun.drawing.shapes import HATCHES, PALETTE, Picture, Polyline, Rect, Text, text_width
+from ftrun.drawing.shapes import Picture, Polyline, Rect, Text, text_width
 from ftrun.records.history import History
 from support.scripted import BEGAN, Script, fold, long_run
 
@@ -93,25 +92,12 @@ def test_svg_is_well_formed_without_scripts_or_links(name: str) -> None:
     assert set(re.findall(r"url\(#([\w-]+)\)", text)) <= set(ids)
 
 
-def test_inline_svg_has_colours_without_a_style() -> None:
-    text = svg.render(timeline.draw(RUNS["one hang"]), alone=False)
-    assert "<style" not in text
-    assert "style=" not in text
-    assert 'id="ft-title"' in text
-    assert PALETTE["hang"][0] in text
-
-
 def test_the_picture_has_labels_and_a_legend() -> None:
     found = [shape.text for shape, _ in texts(timeline.draw(RUNS["one hang"]))]
     assert f"hang: {HANGS}" in found
     assert "Ended with 0 (succeeded): because" in found
     assert any(text.startswith("hang 11s (silence") for text in found)
     assert {"1", "2 after hang", "checkpoint (1)", "hang (1)"} <= set(found)
-
-
-def test_a_hang_at_the_right_edge_has_a_label() -> None:
-    script = Script().starts().after(60).hangs(25).ends("hang-limit", 195)
-    assert f"hang: {HANGS}" in [shape.text for shape, _ in texts(timeline.draw(history_of(script)))]
 
 
 def test_lost_time_is_as_wide_as_it_was_long() -> None:
@@ -137,79 +123,11 @@ def test_many_losses_of_less_than_a_pixel_are_shown_in_sum() -> None:
         assert sum(s.width for s in strip if s.fill == why) / room == pytest.approx(share, abs=0.005), why
 
 
-def test_a_checkpoint_of_an_earlier_step_lies_at_its_step() -> None:
-    script = Script().starts(startup=0, step=None).after(1).stepped(118, 118).after(1)
-    history = history_of(script.stepped(130, 130).after(0.1).saves(100).after(1).stepped(150, 150).ends())
-    shapes = timeline.draw(history).shapes
-    (diamond,) = (s for s in shapes if isinstance(s, Polyline) and s.title.startswith("checkpoint at step 100"))
-    (label,) = (s for s in shapes if isinstance(s, Text) and s.text == "100")
-    assert diamond.points[1][1] == pytest.approx(label.y - 4)
-
-
-@pytest.mark.parametrize("tenths", [1, 5, 9])
-def test_the_last_label_of_the_time_axis_is_not_at_the_edge(tenths: int) -> None:
-    script = Script().starts(startup=0.01).after(0.5 + tenths / 10).saves(3).ends()
-    for _, (_, _, right, _) in texts(timeline.draw(history_of(script))):
-        assert right <= timeline.WIDTH - 8 + 1e-6
-
-
-def test_the_picture_of_an_empty_run_has_one_sentence() -> None:
-    found = [shape.text for shape, _ in texts(timeline.draw(RUNS["nothing"]))]
-    assert found == ["/tmp/run", "/tmp/run", "No ftrun has started here yet."]
-    assert timeline.describe(RUNS["nothing"]) == "No ftrun has started here yet."
-
-
 def test_a_gap_between_two_runs_is_cut_out_and_labelled() -> None:
     history = RUNS["far apart"]
     first, second = axis.segments(history.runs, 0, 1000)
     assert second.left - first.right == axis.BREAK
     assert any(text.text == "250h" for text, _ in texts(timeline.draw(history)))
-
-
-@pytest.mark.parametrize("seconds", [0.05, 0.7, 3, 45, 600, 5e3, 4e4, 3e5, 2e6, 4e7, 1e9])
-def test_ticks_are_few_and_apart(seconds: float) -> None:
-    chance = random.Random(seconds)
-    for _ in range(20):
-        since = BEGAN + chance.uniform(0, 1e6)
-        found = axis.ticks(axis.segments([(since, since + seconds)], 0, 1100))
-        assert 1 <= len(found) <= 16
-        assert all(b.x - a.x >= 60 for a, b in pairwise(found))
-        assert found[0].day or not found[0].label.startswith(("0", "1", "2:"))
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 0), (0, 1), (5, 5), (0, 7), (99, 12_345), (10**9, 10**12), (-3, 3)])
-def test_step_labels_are_round_numbers(low: int, high: int) -> None:
-    found = axis.round_numbers(low, high)
-    assert found[0] <= low
-    assert found[-1] >= high
-    assert 2 <= len(found) <= 9
-    assert axis.short_number(1234) == "1,234"
-    assert axis.short_number(120_000) == "120k"
-
-
-def test_lost_time_of_each_reason_differs_in_hatch_or_brightness() -> None:
-
-    def brightness(name: str) -> float:
-        red, green, blue = (int(PALETTE[name][0][at : at + 2], 16) for at in (1, 3, 5))
-        return 0.299 * red + 0.587 * green + 0.114 * blue
-
-    for one, other in combinations(HATCHES, 2):
-        assert HATCHES[one] != HATCHES[other] or abs(brightness(one) - brightness(other)) > 40, (one, other)
-
-
-def test_text_has_contrast_in_both_colour_schemes() -> None:
-    def luminance(colour: str) -> float:
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    used = {s.fill for run in RUNS.values() for s in timeline.draw(run).shapes if isinstance(s, Text)}
-    for scheme in (0, 1):
-        assert {"hang-text", "muted", "bad"} <= used
-        for name in used | {"fault", "failure"}:
-            for ground in ("ground", "band") if name in ("text", "muted") else ("ground",):
-                darker, lighter = sorted((luminance(PALETTE[name][scheme]), luminance(PALETTE[ground][scheme])))
-                assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (name, ground, scheme)
 
 
 def test_the_page_needs_no_other_file_and_escapes_text() -> None:
@@ -221,12 +139,3 @@ def test_the_page_needs_no_other_file_and_escapes_text() -> None:
     assert re.findall(r"<th scope=\"row\">(\d+)</th>", page) == ["1"]
     assert "prefers-color-scheme:dark" in page
     page.encode()
-
-
-def test_a_page_of_many_starts_shows_the_last_500() -> None:
-    script = Script()
-    for number in range(700):
-        script.starts("failure" if number else "first", step=None).after(1).record("exited", code=1)
-    page = html.render(history_of(script.ends("failure-limit", 93)))
-    assert "The first 200 are not shown." in page
-    assert page.count('<th scope="row">') == 500 + 2  # the starts, and in the table of totals the time kept and lost

@@ -10,11 +10,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from ftctl.top import screen as top
-from ftctl.top.keys import Chosen
+from ftctl.top.keys import Chosen, LongText
 from ftctl.top.screen import Screen, folded, render
 from ftrun.records.snapshot import JobNow, RankNow, Snapshot
 from ftrun.records.summary import headline
-from support.snapshots import ranks, snapshot
+from support.snapshots import snapshot
 
 SIZES = [(80, 24), (40, 10), (200, 60), (20, 5), (1, 1), (80, 3)]
 NASTY = "\x1b[2J\x1b]0;x\x07\n\r\t名前名前\ud800\u202e"
@@ -73,22 +73,6 @@ def test_the_stalest_rank_is_first_and_the_rest_are_counted() -> None:
     assert moving + section == 1024 - shown
 
 
-def test_a_rank_of_a_group_has_its_local_number_as_well() -> None:
-    rows = ranks(4)
-    shown = snapshot(4, 0)._replace(ranks=tuple(row._replace(local_rank=row.rank % 2) for row in rows))
-    lines = drawn(shown)
-    head = next(i for i, line in enumerate(lines) if line.startswith("rank "))
-    assert {line.split()[0] for line in lines[head + 1 : head + 5]} == {"0", "1", "2/0", "3/1"}
-
-
-def test_processes_without_a_rank_are_named_by_their_pids() -> None:
-    some = tuple(one._replace(rank=-1 - one.pid) for one in ranks(3))
-    text = "\n".join(drawn(snapshot(3, ranks=some, stalest=some[1], slowest=some[1]), 200, 60))
-    assert "31s of 38s, process 4001 (no RANK)" in text
-    rows = [words for line in text.split("\n") if (words := line.split())[:1] == ["-"]]
-    assert sorted(row[1] for row in rows) == ["4000", "4001", "4002"], text
-
-
 GROUP = [("member host     state      attempt  step heartbeat  trouble", False)]
 GROUP += [(f"     {number} node-{number} running", number == 7) for number in range(8)]
 
@@ -103,26 +87,6 @@ def test_members_that_do_not_fit_are_counted(height: int, first: int) -> None:
     assert rows[0].split()[0] == str(first)
     more = f"and {8 - len(rows)} more members: ftctl status --all"
     assert (more in text) is (len(rows) < 8) is (height < 24)
-
-
-def test_all_ranks_are_shown_if_there_is_room() -> None:
-    lines = drawn(snapshot(8), 200, 60)
-    assert not [line for line in lines if line.startswith("and ")]
-    assert sum(" 400" in line for line in lines) == 8
-
-
-@pytest.mark.parametrize(
-    ("age", "full", "style"), [(0.0, 0, "green"), (19.0, 12, "green"), (30.4, 19, "yellow"), (38.0, 24, "red")]
-)
-def test_the_bar_shows_the_share_of_the_limit(age: float, full: int, style: str) -> None:
-    shown = snapshot(1)
-    rank = shown.ranks[0]._replace(age=age)
-    shown = shown._replace(stalest=rank, ranks=(rank,))
-    page = top.render(shown, (), (), "", Screen(80, 24, False))
-    (line,) = [line for line in page.plain.split("\n") if line.startswith("silent")]
-    bar = line.split()[1]
-    assert (bar.count("#"), len(bar)) == (full, 24)
-    assert any(str(span.style) == style for span in page.spans)
 
 
 @pytest.mark.parametrize(
@@ -155,19 +119,6 @@ def test_after_the_end_the_reason_is_shown() -> None:
     assert "suspect" not in text
 
 
-def test_the_idlest_device_is_first() -> None:
-    lines = [line for line in drawn(snapshot(1, 8)) if line.startswith("dev ")]
-    assert "GPU-7" in lines[0]
-    assert "91%" in lines[0]
-
-
-def test_the_sparkline_shows_slow_steps() -> None:
-    (line,) = [line for line in drawn(snapshot(1, stalest=None), 120) if line.startswith("step")]
-    assert "▃▃▃▃▆▆▆▆" in line
-    (line,) = [line for line in drawn(snapshot(1), 120, unicode=False) if line.startswith("step")]
-    assert "----++++" in line
-
-
 def test_ranks_are_sorted_and_scrolled_as_chosen() -> None:
     found = tuple(RankNow(n, 100 + n, "moving", step=50 - n, moved=float(n), step_time=1.0 + n % 3) for n in range(30))
     shown = snapshot(30)._replace(ranks=found)
@@ -189,15 +140,20 @@ def test_ranks_are_sorted_and_scrolled_as_chosen() -> None:
     assert first(*"ssssss") == first(), "all orders in turn"
 
 
-def test_help_lists_the_keys_until_any_key() -> None:
-    shown = Chosen().pressed("?")
-    text = render(snapshot(2), [], [], "note", Screen(80, 24), chosen=shown).plain
-    assert text.startswith("Keys\n")
-    assert "sort the ranks" in text
-    assert shown.pressed("x") == Chosen()
-
-
 def test_progress_is_folded() -> None:
     progress = [{"event": "progress", "by": "step", "attempt": 1, "step": n} for n in range(5)]
     other = {"event": "hang", "attempt": 1}
     assert folded([*progress, other, progress[0]]) == [(progress[-1], 5), (other, 1), (progress[0], 1)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "at"), [("jj", 2), ("jjk", 1), (" ", 15), ("kk", 0), ("  b", 15), (" " * 9, 99), (" g", 0), ("q", None)]
+)
+def test_keys_move_a_long_text_or_close_it(keys: str, at: int | None) -> None:
+    text: LongText | None = LongText("report", ("x" * 200, "a\x1b[2Jb", *(f"line {number}" for number in range(98))))
+    for key in keys:
+        text = text and text.pressed(key)
+    assert (text and text.at) == at
+    shown = text.render(20, 5, unicode=False).plain.split("\n") if text else []
+    assert len(shown) <= 5
+    assert all(len(line) <= 20 and "\x1b" not in line for line in shown)

@@ -2,106 +2,87 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
-import sys
 import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from support.runs import HOUSE, Runs, state_of, wait_for
+from support.containers import Terminal
+from support.runs import FTCTL, FTHANG, Runs, state_of, wait_for
 from support.runs import runs as runs
 from support.scripted import Script
 
-FTCTL = (sys.executable, str(HOUSE / "bin" / "ftctl"))
-FTHANG = str(HOUSE / "bin" / "fthang")
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 SHOW = "\x1b[?25h"
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
-class Terminal:
+class Top:
     """A terminal of 80 by 24 with `ftctl top` in the foreground."""
 
-    def __init__(
-        self, *words: str, rows: int = 24, columns: int = 80, errors: int | None = None, **environment: str
-    ) -> None:
-        self.master, self.slave = pty.openpty()
-        self.resize(rows, columns)
-        self.before = termios.tcgetattr(self.slave)
-        self.text = ""
+    def __init__(self, *words: str, columns: int = 80, errors: int | None = None, **environment: str) -> None:
+        self.terminal = Terminal()
+        self.terminal.resize(24, columns)
+        self.before = self.terminal.modes()
+        slave = self.terminal.slave
         clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES", "LC_ALL")}
         self.process = subprocess.Popen(
-            [*FTCTL, "top", *words],
+            ["setsid", "--ctty", *FTCTL, "top", *words],
             env=clean | {"TERM": "xterm-256color", "LANG": "C.UTF-8"} | environment,
-            stdin=self.slave,
-            stdout=self.slave,
-            stderr=self.slave if errors is None else errors,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave if errors is None else errors,
         )
 
-    def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    @property
+    def text(self) -> str:
+        return self.terminal.look().decode(errors="replace")
 
     def press(self, keys: str) -> None:
-        os.write(self.master, keys.encode())
+        self.terminal.type(keys.encode())
 
-    def read(self) -> str:
-        while select.select([self.master], [], [], 0)[0]:
-            try:
-                self.text += os.read(self.master, 65536).decode(errors="replace")
-            except OSError:
-                break  # no process has it open
-        return self.text
-
-    def until(self, what: str | Callable[[str], object], since: int = 0) -> str:
-        def there() -> str:
-            text = self.read()[since:]
-            return text if (what in text if isinstance(what, str) else what(text)) else ""
-
+    def until(self, what: str, since: int = 0) -> str:
         try:
-            return str(wait_for(there, f"{what!r}"))
+            return str(wait_for(lambda: what in self.text[since:] and self.text[since:], f"{what!r}"))
         except AssertionError:
             raise AssertionError(f"{what!r} is not in {self.text[-4000:]!r}") from None
 
     def ended(self) -> int:
-        wait_for(lambda: self.read() is not None and self.process.poll() is not None, "the end")
-        self.read()
-        return self.process.returncode
+        def is_over() -> bool:
+            self.terminal.look()  # or it could not write any more
+            return self.process.poll() is not None
+
+        wait_for(is_over, "the end")
+        return int(self.process.returncode)
 
     def restored(self) -> bool:
         """Whether echo, line mode, cursor and screen are as before."""
         assert self.text.rfind(LEAVE) > self.text.rfind(ENTER)
         assert self.text.rfind(SHOW) > 0
-        return termios.tcgetattr(self.slave) == self.before
+        return self.terminal.modes() == self.before
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        os.close(self.master)
-        os.close(self.slave)
+        self.terminal.close()
 
 
-Open = Callable[..., Terminal]
+Open = Callable[..., Top]
 
 
 @pytest.fixture
 def terminal() -> Iterator[Open]:
-    opened: list[Terminal] = []
+    opened: list[Top] = []
 
-    def start(*words: str, **more: str | int) -> Terminal:
-        opened.append(Terminal(*words, **more))  # type: ignore[arg-type]
+    def start(*words: str, **more: str | int) -> Top:
+        opened.append(Top(*words, **more))  # type: ignore[arg-type]
         return opened[-1]
 
     yield start
@@ -119,16 +100,6 @@ def over(tmp_path: Path) -> str:
 def top_line(text: str) -> str:
     """Of the last frame."""
     return ESCAPE.sub("", text[text.rfind("\x1b[H") :]).split("\n")[0]
-
-
-def test_q_ends_it(terminal: Open, over: str) -> None:
-    seen = terminal("--run-dir", over)
-    seen.until("the run is over; q quits")
-    assert not termios.tcgetattr(seen.slave)[3] & (termios.ECHO | termios.ICANON)
-    assert "ended with 0 (succeeded)" in top_line(seen.text)
-    seen.press("xq")
-    assert seen.ended() == 0
-    assert seen.restored()
 
 
 def test_keys_show_the_report_the_stacks_and_the_output(terminal: Open, over: str) -> None:
@@ -172,8 +143,8 @@ def test_a_terminal_that_hangs_up_ends_it(terminal: Open, over: str, tmp_path: P
     with (tmp_path / "errors").open("wb") as errors:
         seen = terminal("--run-dir", over, "--interval", "100ms", errors=errors.fileno())
         seen.until("q quits")
-        for fd in (seen.slave, seen.master):
-            os.dup2(errors.fileno(), fd)  # closed, and nothing else gets the number
+        os.dup2(errors.fileno(), seen.terminal.slave)  # closed, and nothing else gets the number
+        seen.terminal.hang_up()
         assert seen.process.wait(60) == 129
     assert (tmp_path / "errors").read_bytes() == b""
 
@@ -195,7 +166,7 @@ def test_a_new_size_is_used_at_once(terminal: Open, over: str) -> None:
     seen = terminal("--run-dir", over, "--interval", "1h")
     seen.until("q quits")
     since = len(seen.text)
-    seen.resize(8, 30)
+    seen.terminal.resize(8, 30)
     seen.process.send_signal(signal.SIGWINCH)
     text = seen.until("q quits", since)
     lines = ESCAPE.sub("", text[text.rfind("\x1b[H") :]).split("\n")
@@ -203,20 +174,15 @@ def test_a_new_size_is_used_at_once(terminal: Open, over: str) -> None:
     assert max(map(len, lines)) <= 30
 
 
-def test_a_serial_console_gets_ascii(terminal: Open, over: str) -> None:
-    seen = terminal("--run-dir", over, TERM="vt100", LANG="C")
+@pytest.mark.parametrize("kind", ["vt100", "dumb"])
+def test_a_simple_terminal_gets_ascii_and_a_dumb_one_no_controls(terminal: Open, over: str, kind: str) -> None:
+    seen = terminal("--run-dir", over, TERM=kind, LANG="C")
     seen.until("q quits")
     assert seen.text.isascii()
-    assert not re.search(r"\x1b\[[0-9;]*m", seen.text.replace("\x1b[0m", ""))
-
-
-def test_a_dumb_terminal_gets_frame_after_frame(terminal: Open, over: str) -> None:
-    seen = terminal("--run-dir", over, TERM="dumb", LANG="C")
-    seen.until("q quits")
-    assert "\x1b" not in seen.text
+    assert not re.search(r"\x1b\[[0-9;]*m" if kind == "vt100" else "\x1b", seen.text.replace("\x1b[0m", ""))
     seen.press("q")
     assert seen.ended() == 0
-    assert termios.tcgetattr(seen.slave) == seen.before
+    assert seen.terminal.modes() == seen.before
 
 
 def test_no_color(terminal: Open, over: str) -> None:
@@ -238,7 +204,7 @@ def test_a_vanished_run_dir_stays_on_the_screen(terminal: Open, over: str) -> No
 
 def test_a_run_is_followed_to_its_verdict(runs: Runs, terminal: Open) -> None:
     hang = ("sleep", "--steps", "30", "--step-time", "50ms", "--after", "12", "--times", "9")
-    run = runs.start("--hang-timeout", "1s", "--grace", "1s", "--max-restarts", "1", FTHANG, *hang)
+    run = runs.start("--hang-timeout", "1s", "--grace", "1s", "--max-restarts", "1", *FTHANG, *hang)
     run.until("spawned")
     seen = terminal("--run-dir", str(run.run_dir), "--interval", "100ms")
     seen.until("Rank 0 would be suspected in")
@@ -247,7 +213,7 @@ def test_a_run_is_followed_to_its_verdict(runs: Runs, terminal: Open) -> None:
     assert "attempt 1" in text
     assert "attempt 2" in text
     assert "ended with 195 (hang-limit)" in text
-    seen.resize(30, 120)  # it stays, and draws
+    seen.terminal.resize(30, 120)  # it stays, and draws
     seen.until("the run is over; q quits", since=len(seen.text))
     seen.press("q")
     assert seen.ended() == 0
@@ -277,6 +243,8 @@ def test_errors_are_one_line(words: list[str], code: int) -> None:
 def test_keys_open_the_help_and_choose_an_order(terminal: Open, over: str) -> None:
     seen = terminal("--run-dir", over)
     seen.until("? shows all keys")
+    assert not seen.terminal.modes()[3] & (termios.ECHO | termios.ICANON)
+    assert "ended with 0 (succeeded)" in top_line(seen.text)
     seen.press("?")
     seen.until("sort the ranks by the next column")
     closed = len(seen.text)

@@ -1,8 +1,6 @@
 """What a program can read about its own start."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import ftrun_hooks as ft
 
@@ -38,10 +36,3 @@ def test_an_attempt_is_read_from_the_environment(
 def test_an_invalid_value_counts_as_missing(monkeypatch: pytest.MonkeyPatch, garbage: str) -> None:
     given_environment(monkeypatch, garbage, garbage, "", "x" + garbage, "", "")
     assert ft.attempt() == FIRST
-
-
-@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_no_value_raises(text: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        given_environment(patch, *[text] * 6)
-        assert ft.attempt().start_cnt >= 1

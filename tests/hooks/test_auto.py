@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -311,27 +310,6 @@ def test_the_hook_is_registered_once_however_torch_is_imported(program: Program)
     assert dict(zip(IMPORTS, shown, strict=True)) == dict.fromkeys(IMPORTS, ONCE.split())
 
 
-def test_torch_may_be_imported_from_a_zip_file(program: Program) -> None:
-    with zipfile.ZipFile(program.folder / "torch.zip", "w") as file:
-        file.writestr("torch/no_package/", "")
-        for module, text in TORCH.items():
-            file.writestr(f"torch/{module}.py", text)
-    shutil.rmtree(program.folder / "torch")
-    code = f"""
-import sys; sys.path.insert(0, {str(program.folder / "torch.zip")!r})
-{START}
-one.step(); {HOOKED}; {FORGET}
-from importlib.util import find_spec
-import torch.optim; del sys.modules['torch.optim.optimizer']
-find_spec('torch.optim.optimizer'); find_spec('torch.optim.optimizer'); import torch.optim.optimizer as optimizer
-{HOOKED}
-"""
-    done = program.run(code)
-    assert done.stderr == ""
-    assert done.stdout == ONCE * 2
-    assert program.beats.slot()["step"] == 1
-
-
 UNLIKE = [
     ("_C", ""),
     ("_C", "from types import SimpleNamespace as Names\n_dynamo = Names(eval_frame=Names())"),
@@ -375,8 +353,6 @@ for folder in {list(map(str, folders))!r}:
     ("what", "text"),
     [
         ("_auto.py", "print('tried'); raise OSError"),
-        ("_auto.py", "print('tried'); def"),
-        ("_auto.py", "print('tried'); find = None"),
         ("__init__.py", "print('tried'); raise ImportError"),
     ],
 )
@@ -390,10 +366,9 @@ def test_broken_hooks_are_imported_once_at_most(program: Program, what: str, tex
     assert done.stdout in ("tried\nstepped\n", "stepped\n")
 
 
-@pytest.mark.parametrize("folder", ["/nowhere/at/all", "/proc", "/dev/null"])
-def test_a_beat_folder_without_a_beat_file_is_ignored(program: Program, folder: str) -> None:
+def test_a_beat_folder_without_a_beat_file_is_ignored(program: Program) -> None:
     done = program.run(f"{START.replace('ftrun_hooks as ft, ', '')}{LOADER}one.step(); list(Loader(1)); one.step()",
-                       FTRUN_BEAT_DIR=folder)  # fmt: skip
+                       FTRUN_BEAT_DIR="/proc")  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -404,11 +379,3 @@ class Late:
 import atexit; atexit.register(one.step); late = Late(); late.me = late; sys.late = Late(); one.step()
 """
     assert program(code) == ""
-
-
-def test_pytest_runs_with_the_hooks(program: Program) -> None:
-    (program.folder / "test_it.py").write_text(f"{START}def test_it(): one.step(); assert ft.__file__ and one")
-    code = f"import pytest; raise SystemExit(pytest.main(['-q', '-p', 'no:cacheprovider', {str(program.folder)!r}]))"
-    done = program.run(code)
-    assert done.returncode == 0, done.stdout
-    assert program.beats.slot()["step"] == 1

@@ -159,16 +159,6 @@ def test_the_hooks_of_the_inner_ftrun_are_used(beats: BeatDir, tmp_path: Path) -
     assert ran(beats, ["-c", code], AUTO, tmp_path / "outer" / "ftrun_hooks" / "auto", AUTO, tmp_path) == one
 
 
-def test_it_does_nothing_where_its_import_would_find_itself(beats: BeatDir) -> None:
-    code = (
-        "import sys; from importlib.util import module_from_spec, spec_from_file_location as found\n"
-        f"spec = found('sitecustomize', {str(SOURCE)!r}); before = [*sys.meta_path]\n"
-        "spec.loader.exec_module(module_from_spec(spec)); print(sys.meta_path == before)"
-    )
-    assert ran(beats, ["-c", code]) == (0, "True\n", "")
-    assert ran(beats, [SOURCE]) == (0, "", "")
-
-
 def test_the_hooks_work_in_a_subinterpreter(beats: BeatDir) -> None:
     code = (
         "import _xxsubinterpreters as sub; one = sub.create()\n"

@@ -186,14 +186,3 @@ def test_the_hooks_stay_harmless_at_interpreter_shutdown(beats: BeatDir) -> None
         "ft.beat(); sys.late = Late(); late = Late(); late.me = late"
     )
     assert (ran.returncode, ran.stderr) == (0, "")
-
-
-def test_a_second_import_continues_in_the_same_slot(beats: BeatDir) -> None:
-    ran = beats.run(
-        "import sys, importlib\nft.beat(3); importlib.reload(ft); ft.beat(4)\n"
-        "for name in [n for n in sys.modules if n.startswith('ftrun_hooks')]: del sys.modules[name]\n"
-        "import ftrun_hooks as again; again.beat(5); ft.beat(6)"
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert beats.slot(1)["magic"] == 0  # it did not claim a second slot
-    assert beats.slot()["step"] == 7

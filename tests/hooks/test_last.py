@@ -73,7 +73,7 @@ def test_an_exception_is_recorded_and_shown_unchanged(beats: BeatDir, tmp_path: 
     )
 
 
-@pytest.mark.parametrize("python", EXTREMES, ids=version)
+@pytest.mark.parametrize("python", quick(NEW, EXTREMES[:1], ids=version))
 def test_exceptions_in_children_of_multiprocessing_are_recorded(beats: BeatDir, tmp_path: Path, python: Path) -> None:
     script = tmp_path / "starts.py"
     script.write_text(

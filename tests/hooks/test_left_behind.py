@@ -51,19 +51,6 @@ def test_a_round_that_leaves_nothing_needs_no_collection(collections: list[int])
     assert not collections
 
 
-def test_state_in_a_reference_cycle_is_collected(collections: list[int]) -> None:
-    left = Leftovers()
-    left.begin()
-    state = State()
-    alive = weakref.ref(state)
-    left.watch([state])
-    del state
-    assert alive() is not None
-    left.collect()
-    assert alive() is None
-    assert len(collections) == 1
-
-
 def test_a_socket_of_the_round_is_closed_by_a_collection(collections: list[int]) -> None:
     left = Leftovers()
     left.begin()
@@ -101,14 +88,6 @@ def test_memory_of_a_device_that_remains_is_collected_once(
         left.collect()
         made.append(len(collections))
     assert made == [0, 1, 1]
-
-
-def test_without_a_look_at_the_sockets_it_collects(collections: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    left = Leftovers()
-    left.begin()
-    monkeypatch.setattr(_recover, "_sockets", lambda: None)
-    left.collect()
-    assert len(collections) == 1
 
 
 @pytest.fixture

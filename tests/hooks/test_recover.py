@@ -1,7 +1,6 @@
 """`@ft.recoverable`, against a PID 1 that these tests play: rounds, and an interruption at any moment."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -303,26 +302,6 @@ train()
     rank.go(2)
     rank.expect("finished")
     assert rank.finish()[1] == "alive 0\n"
-
-
-def test_a_process_that_replaces_another_waits_for_its_round(beats: BeatDir, ranks: list[Rank]) -> None:
-    code = """
-@ft.recoverable
-def train(run):
-    print(run.round, run.reason, run.restore(), run.kept, flush=True)
-    run.keep(6, state=b"six")
-train()
-"""
-    ranks.append(first := Rank(beats, code))
-    first.expect("hello")
-    first.expect("finished")
-    first.finish()
-    os.unlink(beats.folder / "ranks.sock")
-    ranks.append(second := Rank(beats, code, FTRUN_ROUND="2"))
-    assert second.expect("hello")["held"] == [[6, ""]]
-    second.go(2, 6, "rank")
-    second.expect("finished")
-    assert second.finish()[1] == "2 rank 6 {'state': b'six'}\n"
 
 
 def test_a_rank_that_has_returned_says_that_it_cannot_come_back(beats: BeatDir, ranks: list[Rank]) -> None:

@@ -1,6 +1,5 @@
 """Which process owns a slot, and what happens with an invalid beat file."""
 
-import json
 import os
 import subprocess
 import sys
@@ -104,53 +103,34 @@ def test_the_slot_of_a_zombie_is_taken_over(beats: BeatDir) -> None:
     assert beats.slot()["step"] == 2
 
 
-def test_a_reused_pid_does_not_own_the_slot(beats: BeatDir) -> None:
-    ran = beats.run(
+# What a program does, and then fields of slots.
+PROCESSES = {
+    "a pid that was given again": (
         "import os, struct\n"
         "path = os.path.join(os.environ['FTRUN_BEAT_DIR'], 'beats')\n"
         f"with open(path, 'r+b') as f: f.seek(512 * 8); f.write(struct.pack('=QQQ', {MAGIC}, os.getppid(), 1))\n"
-        "ft.beat(1)"
-    )
-    assert ran.returncode == 0
-    assert (beats.slot()["step"], beats.slot(1)["magic"]) == (2, 0)
-
-
-def test_a_forked_child_leaves_the_slot_of_its_living_parent_alone(beats: BeatDir) -> None:
-    ran = beats.run(
-        "import os, json\nfrom support import beat_file\nft.beat(5)\nwith ft.section('s'):\n"
-        " child = os.fork()\n if not child:\n  ft.beat(99)\n"
-        "if not child: ft.done(); os._exit(0)\n"
-        "os.waitpid(child, 0); print(json.dumps([child, beat_file.slot(), beat_file.slot(1)]))"
-    )
-    child, slot, second = json.loads(ran.stdout)
-    assert (slot["step"], slot["flags"], slot["depth"]) == (6, 0, 0)
-    assert slot["pid"] != child
-    assert (second["pid"], second["rank"], second["step"], second["flags"]) == (child, 0, 100, 1)
-
-
-def test_a_forked_child_of_another_rank_claims_its_own_slot(beats: BeatDir) -> None:
-    beats.run(
-        "import os\nft.beat(5)\nif os.fork() == 0:\n os.environ['RANK'] = '1'; ft.beat(8)\nelse: os.wait(); ft.beat(6)"
-    )
-    assert (beats.slot(0)["step"], beats.slot(1)["step"]) == (7, 9)
-    assert beats.slot(0)["pid"] != beats.slot(1)["pid"]
-
-
-def test_a_child_forked_while_a_thread_holds_the_lock_can_beat(beats: BeatDir) -> None:
-    ran = beats.run(
+        "ft.beat(1)",
+        {0: {"step": 2}, 1: {"magic": 0}},
+    ),
+    "a forked child, whose parent lives": (
+        "import os\nft.beat(5)\nwith ft.section('s'):\n child = os.fork()\n if not child:\n  ft.beat(99)\n"
+        "if not child: ft.done(); os._exit(0)\nos.waitpid(child, 0); os._exit(0)",
+        {0: {"step": 6, "flags": 0, "depth": 0}, 1: {"rank": 0, "step": 100, "flags": 1}},
+    ),
+    "a forked child of another rank": (
+        "import os\nft.beat(5)\nif os.fork() == 0:\n os.environ['RANK'] = '1'; ft.beat(8)\nelse: os.wait(); ft.beat(6)",
+        {0: {"step": 7}, 1: {"step": 9}},
+    ),
+    "a child that was forked while a thread held the lock": (
         "import os, threading\nfrom ftrun_hooks._beat import own_slot\nft.beat()\n"
         "held, go = threading.Event(), threading.Event()\n"
         "def hold():\n with own_slot.lock: held.set(); go.wait()\n"
         "t = threading.Thread(target=hold); t.start(); held.wait()\n"
         "if os.fork() == 0:\n os.environ['RANK'] = '1'\n with ft.section('s'): ft.beat(3)\n os._exit(0)\n"
-        "os.wait(); go.set(); t.join()"
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert (beats.slot(1)["step"], beats.slot(1)["depth"]) == (4, 0)
-
-
-def test_a_beat_of_another_thread_during_the_first_claim_is_not_lost(beats: BeatDir) -> None:
-    ran = beats.run(
+        "os.wait(); go.set(); t.join()",
+        {1: {"step": 4, "depth": 0}},
+    ),
+    "another thread during the first claim": (
         "import threading\nfrom ftrun_hooks._beat import Slot\n"
         "inside, go, claim = threading.Event(), threading.Event(), Slot._claim\n"
         "def slow(slot, rank): inside.set(); go.wait(); claim(slot, rank)\n"
@@ -158,10 +138,28 @@ def test_a_beat_of_another_thread_during_the_first_claim_is_not_lost(beats: Beat
         "first, other = threading.Thread(target=ft.beat), threading.Thread(target=ft.beat, args=(4,))\n"
         "first.start(); inside.wait(); other.start()\n"
         "other.join(0.2)\n"  # it waits for the claim; where it did not, it would have ended by now, without a beat
-        "go.set(); first.join(); other.join()"
-    )
+        "go.set(); first.join(); other.join()",
+        {0: {"step": 5}},
+    ),
+    "a process after exec": (
+        "import os, sys\nft.beat(9)\n"
+        "os.execv(sys.executable, [sys.executable, '-c', 'import ftrun_hooks as ft; ft.beat(1)'])",
+        {0: {"step": 2}, 1: {"magic": 0}},
+    ),
+    "a second import": (
+        "import sys, importlib\nft.beat(3); importlib.reload(ft); ft.beat(4)\n"
+        "for name in [n for n in sys.modules if n.startswith('ftrun_hooks')]: del sys.modules[name]\n"
+        "import ftrun_hooks as again; again.beat(5); ft.beat(6)",
+        {0: {"step": 7}, 1: {"magic": 0}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "slots"), PROCESSES.values(), ids=PROCESSES)
+def test_a_slot_belongs_to_one_process(beats: BeatDir, code: str, slots: dict[int, dict[str, int]]) -> None:
+    ran = beats.run(code)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert beats.slot()["step"] == 5
+    assert {n: {name: beats.slot(n)[name] for name in fields} for n, fields in slots.items()} == slots
 
 
 def test_a_thread_that_forks_is_the_main_thread_of_the_child(beats: BeatDir) -> None:
@@ -189,15 +187,6 @@ def test_processes_that_claim_one_rank_together_get_a_slot_each(beats: BeatDir) 
     slots = [beats.slot(number) for number in range(9)]
     assert [slot["rank"] for slot in slots] == [0] * 9
     assert len({slot["pid"] for slot in slots} - {0}) == 8
-
-
-def test_a_process_takes_its_slot_again_after_exec(beats: BeatDir) -> None:
-    ran = beats.run(
-        "import os, sys\nft.beat(9)\n"
-        "os.execv(sys.executable, [sys.executable, '-c', 'import ftrun_hooks as ft; ft.beat(1)'])"
-    )
-    assert ran.returncode == 0
-    assert (beats.slot()["step"], beats.slot(1)["magic"]) == (2, 0)
 
 
 # A signal handler that raises once, before the nth line of the hooks that `act` executes, each time in another rank.

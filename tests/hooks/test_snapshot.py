@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun_hooks._snapshot import PAGE, Bytes, Damaged, Snapshots
+from ftrun_hooks._snapshot import Damaged, Snapshots
 from support.runs import HOUSE, wait_for
 
 SIZE = 1 << 20
@@ -62,23 +62,6 @@ def test_the_newest_two_are_kept_and_those_of_an_ended_round_given_up(snapshots:
     assert snapshots.load(4, 0, {}) == {"state": b"4 again"}
     snapshots.forget()
     assert snapshots.held() == []
-
-
-def test_a_write_that_ends_anywhere_leaves_the_older_snapshot_whole(snapshots: Snapshots) -> None:
-    class Ends(Bytes):
-        def write(self, memory: memoryview) -> None:
-            memory[:3] = b"xxx"
-            raise KeyboardInterrupt
-
-    for size in (10, 100, 3 * PAGE):
-        assert snapshots.keep(1, "", {"first": b"a" * size, "second": b"b" * size})
-        snapshots.keep(2, "", {"first": b"c" * size, "second": b"d" * size})
-        file = next(file for file in snapshots._files if (header := file.header()) is None or header[2] != 2)
-        with pytest.raises(KeyboardInterrupt):  # as if the process had ended there
-            file.write(3, 99, b"{}", [(0, Bytes(b"e" * size)), (size, Ends(b"f" * size))], 2 * size)
-        assert snapshots.held() == [(2, "")]
-        assert snapshots.load(2, 0, {}) == {"first": b"c" * size, "second": b"d" * size}
-        snapshots.forget()
 
 
 def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_snapshot(tmp_path: Path) -> None:

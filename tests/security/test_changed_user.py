@@ -1,5 +1,5 @@
-"""A command that changes its user under root (gosu, setpriv) can import the hooks and give heartbeats; no other user
-can."""
+"""A command that changes its user under root, as setpriv and gosu do, can import the hooks and give heartbeats; no
+other user can."""
 
 import os
 import shutil
@@ -16,7 +16,6 @@ from support.runs import runs as runs
 
 pytestmark = needs_root
 SETPRIV = ("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")
-GOSU = ("gosu", str(NOBODY))
 READING = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
 BEATING = "import ftrun_hooks as ft, time\nfor step in range({}): ft.beat(step); time.sleep(0.02)\n"
 
@@ -33,27 +32,19 @@ def public_python() -> str:
     pytest.skip("no Python here may be executed by all users")
 
 
-@pytest.fixture(params=[GOSU, SETPRIV], ids=["gosu", "setpriv"])
-def become(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    words: tuple[str, ...] = request.param
-    if shutil.which(words[0]) is None:
-        pytest.skip(f"no {words[0]} here")
-    return words
-
-
-def test_a_hang_of_a_rank_of_another_user_is_found(runs: Runs, become: tuple[str, ...]) -> None:
+def test_a_hang_of_a_rank_of_another_user_is_found(runs: Runs) -> None:
     """It imports the hooks from ftrun's own folder on PYTHONPATH, in each attempt."""
     code = BEATING.format(10) + "ft.checkpoint(3, '/some/where'); time.sleep(600)"
-    run = runs.run("--hang-timeout", "2s", "--max-restarts", "1", *become, public_python(), "-c", code, PYTHONPATH="")
+    run = runs.run("--hang-timeout", "2s", "--max-restarts", "1", *SETPRIV, public_python(), "-c", code, PYTHONPATH="")
     assert run.process.returncode == 195, run.log()
     assert [hang["step"] for hang in run.named("hang")] == [9, 9], run.log()
     assert run.named("progress")[-1]["checkpoint"] == "/some/where"
     assert run.named("problem") == []
 
 
-def test_an_exception_of_a_rank_of_another_user_is_the_cause(runs: Runs, become: tuple[str, ...]) -> None:
+def test_an_exception_of_a_rank_of_another_user_is_the_cause(runs: Runs) -> None:
     code = BEATING.format(20) + "raise RuntimeError('no such luck')"
-    run = runs.run(*become, public_python(), "-c", code, PYTHONPATH="")
+    run = runs.run(*SETPRIV, public_python(), "-c", code, PYTHONPATH="")
     assert run.process.returncode == 1
     assert "no such luck" in run.named("exited")[0]["why"], run.log()
 

@@ -3,10 +3,14 @@
 import ctypes
 import os
 import socketserver
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ftrun.helpers.evidence.look import look
@@ -41,6 +45,14 @@ def child(target):
     if pid == 0: target(); os._exit(0)
     return pid
 """
+# `all_reduce` of a module where torch has its own.
+COLLECTIVE = """import os, sys
+os.makedirs('torch/distributed', exist_ok=True)
+with open('torch/distributed/distributed_c10d.py', 'w') as file:
+    file.write('def all_reduce(lock):\\n    lock.acquire(); lock.acquire()\\n')
+sys.path.insert(0, 'torch/distributed')
+from distributed_c10d import all_reduce
+"""
 
 
 def permitted(number: int, *arguments: Any) -> bool:
@@ -49,6 +61,16 @@ def permitted(number: int, *arguments: Any) -> bool:
     if fd >= 0:
         os.close(fd)
     return bool(fd >= 0)
+
+
+@cache
+def shared_library(source: str) -> bytes:
+    """The library that is made of this file in C, which is beside this one."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "made.so")
+        words = ["gcc", "-shared", "-fPIC", "-pthread", "-o", str(made), str(Path(__file__).with_name(source))]
+        subprocess.run(words, check=True)
+        return made.read_bytes()
 
 
 @contextmanager

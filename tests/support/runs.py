@@ -188,6 +188,13 @@ def helpers(ftrun: int) -> dict[str, int]:
     return {name: child for name, child in named if name and alive(child)}
 
 
+def ftctl(*words: str, prefix: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+    """To its end, without the variables of an ftrun around the tests."""
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("FTRUN_")}
+    command = [*prefix, *FTCTL, *words]
+    return subprocess.run(command, capture_output=True, text=True, env=plain | environment, timeout=180)
+
+
 class Run:
     """One ftrun that was started."""
 
@@ -251,6 +258,9 @@ class Run:
     def helper(self, name: str) -> int:
         """The pid of this helper of ftrun's; 0 if it does not run."""
         return helpers(self.pid).get(name, 0)
+
+    def ftctl(self, verb: str, *words: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        return ftctl(verb, "--run-dir", str(self.run_dir), *words, prefix=prefix)
 
     def log(self) -> str:
         return f"code {self.process.poll()}\n{self.stderr}\n{self.stdout[-800:]}\n{self.order}"

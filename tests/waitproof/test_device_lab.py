@@ -1,16 +1,15 @@
-"""A lab of eight ranks on eight devices: hangs of the device, and healthy waits that look like them.
+"""A lab of four ranks on four devices: hangs of the device, and healthy waits that look like them.
 
 The ranks are real processes with a library in the place of the driver's, and wait in it; what their devices show is
-given.  The 45 s over which looks have to agree are three looks here; tests/cli/test_device_hangs.py has
-the same with ftrun and in full length.
+given.  The 45 s over which looks have to agree are three looks here; tests/cli/test_device_hangs.py has eight ranks,
+with ftrun and in full length.
 """
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +22,11 @@ from ftrun.messages.evidence import Look, RankState
 from ftrun.messages.probe import Device
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
+from support.proving import shared_library
 
 pytestmark = [needs_spy, pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")]
 
-RANKS = 8
-SUPPORT = Path(__file__).parents[1] / "support"
+RANKS = 4
 HEAD = """import ctypes, os, queue, signal, socket, subprocess, sys, threading, time
 driver, threads, scratch = ctypes.CDLL(sys.argv[1]), sys.argv[2], sys.argv[3]
 def ready(): os.write(1, b'ready\\n')
@@ -101,20 +100,20 @@ class Shown(NamedTuple):
 
 WAITING, NOTHING, TRAINING = Shown(), Shown(0.0), Shown(97.0, 43.0, 620.0)
 HANGS: Mapping[str, tuple[Sequence[str], Sequence[Shown]]] = {
-    "all block": (["blocks in the driver"] * 8, [WAITING] * 8),
+    "all block": (["blocks in the driver"] * 4, [WAITING] * 4),
     "in all three ways": (
-        [*["blocks in the driver"] * 6, "spins in the driver", "yields in the driver"],
-        [WAITING] * 8,
+        ["blocks in the driver", "blocks in the driver", "spins in the driver", "yields in the driver"],
+        [WAITING] * 4,
     ),
     "half of them in a collective": (
-        [*["blocks in the driver"] * 4, *["waits in a collective"] * 4],
-        [WAITING] * 8,
+        [*["blocks in the driver"] * 2, *["waits in a collective"] * 2],
+        [WAITING] * 4,
     ),
     "one has launched nothing": (
-        [*["blocks in the driver"] * 7, "waits in a collective"],
-        [*[WAITING] * 7, NOTHING],
+        [*["blocks in the driver"] * 3, "waits in a collective"],
+        [*[WAITING] * 3, NOTHING],
     ),
-    "beside a tracker, a handler and the driver's threads": (["is beside all that is usual"] * 8, [WAITING] * 8),
+    "beside a tracker, a handler and the driver's threads": (["is beside all that is usual"] * 4, [WAITING] * 4),
 }
 DEVICES_AT_WORK: Mapping[str, Shown] = {
     "computes for minutes": Shown(100.0, 0.0, 610.0),
@@ -135,8 +134,9 @@ class Lab:
         self._threads = self._library("native_threads.c", "libnccl.so.2")
 
     def _library(self, source: str, name: str) -> str:
-        subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", "-o", self._folder / name, SUPPORT / source], check=True)
-        return str(self._folder / name)
+        path = self._folder / name
+        path.write_bytes(shared_library(source))
+        return str(path)
 
     def start(self, doing: Sequence[str]) -> None:
         for number, what in enumerate(doing):
@@ -183,7 +183,7 @@ def hangs() -> list[Any]:
 
 
 @pytest.mark.parametrize(("case", "kind", "says"), hangs())
-def test_a_hang_of_eight_ranks_is_found(job: Job, tmp_path: Path, case: str, kind: str, says: bool) -> None:
+def test_a_hang_of_all_ranks_is_found(job: Job, tmp_path: Path, case: str, kind: str, says: bool) -> None:
     doing, shown = HANGS[case]
     lab = Lab(job, tmp_path, kind, says)
     lab.start(doing)
@@ -193,7 +193,7 @@ def test_a_hang_of_eight_ranks_is_found(job: Job, tmp_path: Path, case: str, kin
 
 
 @pytest.mark.parametrize("what", WORKS)
-def test_one_host_that_works_explains_the_waits_of_seven(job: Job, tmp_path: Path, what: str) -> None:
+def test_one_host_that_works_explains_the_waits_of_the_others(job: Job, tmp_path: Path, what: str) -> None:
     """Whatever its own device shows."""
     lab = Lab(job, tmp_path)
     lab.start([*["blocks in the driver"] * (RANKS - 1), what])
@@ -201,18 +201,29 @@ def test_one_host_that_works_explains_the_waits_of_seven(job: Job, tmp_path: Pat
         assert lab.found([*[WAITING] * (RANKS - 1), last]) is None
 
 
-@pytest.mark.parametrize("kind", ["nvidia", pytest.param("ascend", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["nvidia", pytest.param("ascend", marks=pytest.mark.slow)])
+def blocked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """All of its ranks block in the driver."""
+    folder = tmp_path_factory.mktemp("blocked")
+    lab = Lab(Job(folder), folder, request.param)
+    try:
+        lab.start(["blocks in the driver"] * RANKS)
+        yield lab
+    finally:
+        lab.job.end()
+
+
 @pytest.mark.parametrize("what", DEVICES_AT_WORK)
-def test_one_device_that_works_explains_the_waits_of_eight(job: Job, tmp_path: Path, kind: str, what: str) -> None:
-    lab = Lab(job, tmp_path, kind)
-    lab.start(["blocks in the driver"] * RANKS)
-    assert lab.found([*[WAITING] * (RANKS - 1), DEVICES_AT_WORK[what]]) is None
+def test_one_device_that_works_explains_the_waits_of_all(blocked: Lab, what: str) -> None:
+    assert blocked.found([*[WAITING] * (RANKS - 1), DEVICES_AT_WORK[what]]) is None
 
 
-def test_a_rank_that_moves_now_and_then_explains_them_too(job: Job, tmp_path: Path) -> None:
-    lab = Lab(job, tmp_path)
-    lab.start(["blocks in the driver"] * RANKS)
-    assert lab.found([WAITING] * RANKS, moved=[*[60.0] * (RANKS - 1), 4.0]) is None
+def test_a_rank_that_moves_now_and_then_explains_them_too(blocked: Lab) -> None:
+    assert blocked.found([WAITING] * RANKS, moved=[*[60.0] * (RANKS - 1), 4.0]) is None
+
+
+def test_training_is_no_hang(blocked: Lab) -> None:
+    assert blocked.found([TRAINING] * RANKS) is None
 
 
 def test_devices_that_do_nothing_are_not_waited_for(job: Job, tmp_path: Path) -> None:
@@ -221,9 +232,3 @@ def test_devices_that_do_nothing_are_not_waited_for(job: Job, tmp_path: Path) ->
     lab = Lab(job, tmp_path, "ascend")
     lab.start(["evaluates on the processor"] * 2 + ["blocks in the driver"] * 2)
     assert lab.found([NOTHING] * 4) is None
-
-
-def test_training_is_no_hang(job: Job, tmp_path: Path) -> None:
-    lab = Lab(job, tmp_path)
-    lab.start(["blocks in the driver"] * RANKS)
-    assert lab.found([TRAINING] * RANKS) is None

@@ -63,12 +63,3 @@ def test_a_wait_of_an_unknown_kind_names_its_place_and_no_place_is_where_every_t
         world = SimpleNamespace(processes={}, sockets={})
         describer = Describer(world, {4: stack}, {}, {(4, 5): Wakers(None)})  # type: ignore[arg-type]
         assert describer.waits(4, 5) == said
-
-
-def test_a_sentence_names_the_same_place_as_the_stack_of_an_installed_program() -> None:
-    for case in ("an installed program", "one that waits in a library", "python -m", "an installed module"):
-        frames, expected = PLACES[case]
-        stack = Stack((Thread(4, "MainThread", False, False, frames),), None)
-        world = SimpleNamespace(processes={}, sockets={})
-        describer = Describer(world, {4: stack}, {}, {(4, 4): Wakers(None)})  # type: ignore[arg-type]
-        assert describer.place(4, 4) == expected.partition(" ")[0]

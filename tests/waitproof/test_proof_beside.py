@@ -2,14 +2,13 @@
 signals that end a job.  And what looks like that and can."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
-from support.proving import HEAD, closed, see
+from support.proving import COLLECTIVE, HEAD, closed, see, shared_library
 from support.runs import wait_for
 from waitproof import recognized
 from waitproof.libraries import Libraries
@@ -17,10 +16,101 @@ from waitproof.stacks import Frame
 
 pytestmark = [needs_spy, pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")]
 
-SOURCE = Path(__file__).parents[1] / "support/native_threads.c"
 LOAD = "library = ctypes.CDLL(sys.argv[2]); assert library.begin() == 0\n"
-# A thread of the package `wandb`, which sends what it finds in its queue, twice a second.
-REPORTER = """import queue, threading
+LOCK = "ready(); stuck()"
+PIPE = "a, b = os.pipe(); ready(); os.read(a, 1)"
+
+
+def library(folder: Path, name: str) -> str:
+    """The path of the library with these threads, under this name."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(shared_library("native_threads.c"))
+    return str(path)
+
+
+# The library whose threads are beside it, how it waits, and a text of the proof: no thread of a driver gives a lock of
+# Python, and none that computes gives anything that Python waits for.
+CLOSED_BESIDE = {
+    "a lock": ("libcuda.so.1", LOCK, "waits for a lock"),
+    "a lock, beside NCCL": ("libnccl.so.2", LOCK, "waits for a lock"),
+    "a lock, beside UCX": ("libucs.so.0", LOCK, "waits for a lock"),
+    "a lock, beside verbs": ("libibverbs.so.1", LOCK, "waits for a lock"),
+    "an event": ("libcuda.so.1", "e = threading.Event(); thread(stuck); ready(); e.wait()", "waits for a condition"),
+    "a pipe": ("libcuda.so.1", PIPE, "waits for data from a pipe"),
+    "a pipe, beside OpenMP": ("libgomp.so.1", PIPE, "waits for data from a pipe"),
+    "a semaphore, with the lock of the interpreter": (
+        "libcuda.so.1",
+        "def nap():\n    while True: time.sleep(0.01)\nthread(nap); libc = ctypes.PyDLL(None); ready()\n"
+        "libc.sem_wait(ctypes.create_string_buffer(64))",
+        "",
+    ),
+    "a semaphore, without": (
+        "libcuda.so.1",
+        "libc = ctypes.CDLL(None); ready(); libc.sem_wait(ctypes.create_string_buffer(64))",
+        "",
+    ),
+    "a connection to itself": (
+        "libcuda.so.1",
+        "server = socket.create_server(('127.0.0.1', 0)); own = socket.create_connection(server.getsockname())\n"
+        "ready(); own.recv(1)",
+        "",
+    ),
+    "a selector": (
+        "libcuda.so.1",
+        "import selectors; s = selectors.DefaultSelector(); s.register(os.pipe()[0], 1); ready(); s.select()",
+        "",
+    ),
+    "a child": (
+        "libcuda.so.1",
+        "pid = os.fork()\nif not pid: signal.signal(15, signal.SIG_DFL); stuck()\nready(); os.waitpid(pid, 0)",
+        "",
+    ),
+    "a queue of processes": (
+        "libnccl.so.2",
+        "replies = fork.SimpleQueue()\n"
+        "if not os.fork(): signal.signal(15, signal.SIG_DFL); stuck()\nready(); replies.get()",
+        "",
+    ),
+    "a lock of processes": ("libnccl.so.2", "lock = fork.Lock(); lock.acquire(); ready(); lock.acquire()", ""),
+}
+OPEN_BESIDE = {
+    "a pipe, beside threads that send": ("libucs.so.0", PIPE),
+    "a lock, beside an unknown library": ("libmine.so.1", LOCK),
+    "a lock, beside one that is called alike": ("libcudaextra.so.1", LOCK),
+    "a wait within the driver": ("libcuda.so.1", "ready(); library.synchronize()"),
+}
+
+
+@pytest.mark.parametrize(("name", "code", "text"), CLOSED_BESIDE.values(), ids=CLOSED_BESIDE)
+def test_threads_of_a_driver_end_no_wait_of_python(job: Job, tmp_path: Path, name: str, code: str, text: str) -> None:
+    job.start(f"{HEAD}{LOAD}{code}", "0", library(tmp_path, name))
+    assert text in closed(job, job.pid).mechanism
+
+
+@pytest.mark.parametrize(("name", "code"), OPEN_BESIDE.values(), ids=OPEN_BESIDE)
+def test_other_native_threads_may_end_it(job: Job, tmp_path: Path, name: str, code: str) -> None:
+    job.start(f"{HEAD}{LOAD}{code}", "0", library(tmp_path, name))
+    assert see(job, job.pid).open_reason
+
+
+def test_a_driver_calls_python_where_a_library_for_that_is_loaded(job: Job, tmp_path: Path) -> None:
+    loaded = f"ctypes.CDLL({library(tmp_path, 'cupy/core.so')!r})\n"
+    job.start(f"{HEAD}{loaded}{LOAD}{LOCK}", "0", library(tmp_path, "libcuda.so.1"))
+    assert see(job, job.pid).open_reason
+
+
+def reporting(folder: Path, code: str) -> str:
+    """A program with this package `wandb`, loaded from where packages are installed."""
+    package = folder / "site-packages/wandb"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(code)
+    return f"{HEAD}sys.path.insert(0, {str(package.parent)!r}); import wandb\n"
+
+
+def test_a_lock_of_python_is_given_by_no_thread_that_reports(job: Job, tmp_path: Path) -> None:
+    """It sends what it finds in its queue, twice a second."""
+    package = """import queue, threading
 def start():
     def _loop_send():
         items = queue.Queue()
@@ -29,128 +119,26 @@ def start():
             except queue.Empty: pass
     threading.Thread(target=_loop_send, daemon=True).start()
 """
-
-
-def library(folder: Path, name: str) -> str:
-    """The path of the library with these threads, under this name."""
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", "-o", path, SOURCE], check=True)
-    return str(path)
-
-
-@pytest.mark.parametrize("name", ["libcuda.so.1", "libnccl.so.2", "libucs.so.0", "libibverbs.so.1"])
-def test_a_lock_of_python_is_given_by_no_thread_of_a_driver(job: Job, tmp_path: Path, name: str) -> None:
-    job.start(f"{HEAD}{LOAD}ready(); stuck()", "0", library(tmp_path, name))
+    job.start(f"{reporting(tmp_path, package)}wandb.start(); {LOCK}", "0")
     assert "waits for a lock" in closed(job, job.pid).mechanism
 
 
-def test_an_event_of_a_side_thread_is_given_by_no_thread_of_a_driver(job: Job, tmp_path: Path) -> None:
-    waiting = "e = threading.Event(); thread(stuck); ready(); e.wait()"
-    job.start(f"{HEAD}{LOAD}{waiting}", "0", library(tmp_path, "libcuda.so.1"))
-    assert "waits for a condition" in closed(job, job.pid).mechanism
-
-
-PIPE = "a, b = os.pipe(); ready(); os.read(a, 1)"
-
-
-@pytest.mark.parametrize("name", ["libcuda.so.1", "libgomp.so.1"])
-def test_a_pipe_of_the_program_is_written_by_no_thread_that_computes(job: Job, tmp_path: Path, name: str) -> None:
-    job.start(f"{HEAD}{LOAD}{PIPE}", "0", library(tmp_path, name))
-    assert "waits for data from a pipe" in closed(job, job.pid).mechanism
-
-
-def test_a_pipe_may_be_written_by_a_thread_that_sends(job: Job, tmp_path: Path) -> None:
-    job.start(f"{HEAD}{LOAD}{PIPE}", "0", library(tmp_path, "libucs.so.0"))
-    assert see(job, job.pid).open_reason
-
-
-# What keeps a process from going on for ever, in functions of the interpreter's library and of the C library.
-STUCK = {
-    "a semaphore, with the lock of the interpreter": (
-        "def nap():\n    while True: time.sleep(0.01)\nthread(nap); libc = ctypes.PyDLL(None); ready()\n"
-        "libc.sem_wait(ctypes.create_string_buffer(64))"
-    ),
-    "a semaphore, without": "libc = ctypes.CDLL(None); ready(); libc.sem_wait(ctypes.create_string_buffer(64))",
-    "a connection to itself": (
-        "server = socket.create_server(('127.0.0.1', 0)); own = socket.create_connection(server.getsockname())\n"
-        "ready(); own.recv(1)"
-    ),
-    "a selector": "import selectors; s = selectors.DefaultSelector(); s.register(os.pipe()[0], 1); ready(); s.select()",
-    "a child": "pid = os.fork()\nif not pid: signal.signal(15, signal.SIG_DFL); stuck()\nready(); os.waitpid(pid, 0)",
-}
-QUEUE = """replies = fork.SimpleQueue()
-if not os.fork(): signal.signal(signal.SIGTERM, signal.SIG_DFL); stuck()
-ready(); replies.get()"""
-SHARED = "lock = fork.Lock(); lock.acquire(); ready(); lock.acquire()"
-
-
-@pytest.mark.parametrize("code", STUCK.values(), ids=STUCK.keys())
-def test_what_python_waits_for_is_given_by_no_thread_that_computes(job: Job, tmp_path: Path, code: str) -> None:
-    job.start(f"{HEAD}{LOAD}{code}", "0", library(tmp_path, "libcuda.so.1"))
-    closed(job, job.pid)
-
-
-@pytest.mark.parametrize("code", [QUEUE, SHARED], ids=["queue", "lock"])
-def test_what_only_python_can_give_to_another_process_is_given_by_no_thread_of_a_driver(
-    job: Job, tmp_path: Path, code: str
-) -> None:
-    job.start(f"{HEAD}{LOAD}{code}", "0", library(tmp_path, "libnccl.so.2"))
-    closed(job, job.pid)
-
-
-@pytest.mark.parametrize("name", ["libmine.so.1", "libcudaextra.so.1"])
-def test_a_thread_of_an_unknown_library_may_call_python(job: Job, tmp_path: Path, name: str) -> None:
-    job.start(f"{HEAD}{LOAD}ready(); stuck()", "0", library(tmp_path, name))
-    assert see(job, job.pid).open_reason
-
-
-def test_a_driver_calls_python_where_a_library_for_that_is_loaded(job: Job, tmp_path: Path) -> None:
-    loaded = f"ctypes.CDLL({library(tmp_path, 'cupy/core.so')!r})\n"
-    job.start(f"{HEAD}{loaded}{LOAD}ready(); stuck()", "0", library(tmp_path, "libcuda.so.1"))
-    assert see(job, job.pid).open_reason
-
-
-def test_a_wait_within_a_driver_may_be_ended_by_its_threads(job: Job, tmp_path: Path) -> None:
-    job.start(f"{HEAD}{LOAD}ready(); library.synchronize()", "0", library(tmp_path, "libcuda.so.1"))
-    assert see(job, job.pid).open_reason
-
-
-def test_a_lock_of_python_is_given_by_no_thread_that_reports(job: Job, tmp_path: Path) -> None:
-    package = tmp_path / "site-packages/wandb"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(REPORTER)
-    code = f"{HEAD}sys.path.insert(0, {str(package.parent)!r}); import wandb; wandb.start(); ready(); stuck()"
-    job.start(code, "0")
-    assert "waits for a lock" in closed(job, job.pid).mechanism
+def is_open_by_a_timer(job: Job) -> None:
+    wait_for(lambda: "waits for a timer" in (see(job, job.pid).open_reason or ""), "the reason", 60)
 
 
 @pytest.mark.parametrize(
-    "start", ["threading.Thread(target=wandb.artifact_wait).start()", "futures.ThreadPoolExecutor(1).submit(wandb.run)"]
+    "start", ["threading.Thread(target=wandb.artifact_wait).start()", "ThreadPoolExecutor(1).submit(wandb.run)"]
 )
 def test_a_call_of_a_library_that_reports_may_be_what_is_waited_for(job: Job, tmp_path: Path, start: str) -> None:
-    package = tmp_path / "site-packages/wandb"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(
-        "import time\ndef artifact_wait(): time.sleep(900)\nrun = lambda: time.sleep(900)\n"
-    )
-    code = f"sys.path.insert(0, {str(package.parent)!r})\nimport wandb, concurrent.futures as futures\n{start}\n"
-    job.start(f"{HEAD}{code}ready(); stuck()", "0")
-    wait_for(lambda: "waits for a timer" in (see(job, job.pid).open_reason or ""), "the reason", 60)
-
-
-COLLECTIVE = """os.makedirs('torch/distributed', exist_ok=True)
-with open('torch/distributed/distributed_c10d.py', 'w') as file:
-    file.write('def all_reduce(lock):\\n    lock.acquire(); lock.acquire()\\n')
-sys.path.insert(0, 'torch/distributed')
-from distributed_c10d import all_reduce
-"""
+    package = "import time\ndef artifact_wait(): time.sleep(900)\nrun = lambda: time.sleep(900)\n"
+    job.start(f"{reporting(tmp_path, package)}{start}\n{LOCK}", "0")
+    is_open_by_a_timer(job)
 
 
 def test_a_thread_with_a_timer_may_enter_a_collective_later(job: Job) -> None:
-    beside = "threading.Thread(target=lambda: time.sleep(900), daemon=True).start()"
-    job.start(f"{HEAD}{COLLECTIVE}{beside}; ready(); all_reduce(threading.Lock())", "0")
-    wait_for(lambda: "waits for a timer" in (see(job, job.pid).open_reason or ""), "the reason", 60)
+    job.start(f"{HEAD}{COLLECTIVE}thread(lambda: time.sleep(900)); ready(); all_reduce(threading.Lock())", "0")
+    is_open_by_a_timer(job)
 
 
 def test_a_thread_of_the_program_may_give_a_lock(job: Job) -> None:
@@ -159,27 +147,22 @@ def test_a_thread_of_the_program_may_give_a_lock(job: Job) -> None:
     assert see(job, job.pid).open_reason
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
-def test_a_signal_that_ends_a_job_gives_nothing_to_a_rank_that_has_stepped(job: Job, name: str) -> None:
-    handler = f"signal.signal(signal.{name}, lambda *_: None); lock = threading.Lock(); lock.acquire(); ready()\n"
-    job.start(f"{HEAD}{handler}lock.acquire()", "0")
-    assert "waits for a lock" in closed(job, job.pid, step=7).mechanism
-    assert name == "SIGINT" or see(job, job.pid).open_reason, "no step has ended"
+def test_the_handlers_of_faulthandler_give_nothing(job: Job) -> None:
+    job.start(f"{HEAD}import faulthandler; faulthandler.enable(); {LOCK}", "0")
+    assert "waits for a lock" in closed(job, job.pid).mechanism
 
 
 @pytest.mark.parametrize("name", ["SIGWINCH", "SIGTRAP", "SIGABRT", "SIGCONT", "SIGUSR1"])
 def test_a_handler_of_any_other_signal_may_give_it(job: Job, name: str) -> None:
-    job.start(f"{HEAD}signal.signal(signal.{name}, lambda *_: None); ready(); stuck()", "0")
+    job.start(f"{HEAD}signal.signal(signal.{name}, lambda *_: None); {LOCK}", "0")
     assert see(job, job.pid).open_reason
 
 
-def test_the_handlers_of_faulthandler_give_nothing(job: Job) -> None:
-    job.start(f"{HEAD}import faulthandler; faulthandler.enable(); ready(); stuck()", "0")
-    assert "waits for a lock" in closed(job, job.pid).mechanism
-
-
-# Threads of the standard library that end no wait of a rank that has stepped.
-STANDARD = {
+# What only ends a job gives nothing to a rank that has stepped.
+ENDS_A_JOB = {
+    "a handler of SIGTERM": "signal.signal(signal.SIGTERM, lambda *_: None)",
+    "a handler of SIGINT": "signal.signal(signal.SIGINT, lambda *_: None)",
+    "a handler of SIGHUP": "signal.signal(signal.SIGHUP, lambda *_: None)",
     "a thread that waits for SIGTERM": """signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
 thread(lambda: signal.sigwait({signal.SIGTERM, signal.SIGINT}))""",
     "a thread that waits for information about SIGHUP": """signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
@@ -189,34 +172,29 @@ thread(lambda: signal.sigwaitinfo({signal.SIGHUP}))""",
         "import faulthandler; faulthandler.dump_traceback_later(7200, exit=True)"
     ),
 }
-
-
-@pytest.mark.parametrize("code", STANDARD.values(), ids=STANDARD.keys())
-def test_what_only_ends_a_job_gives_nothing_to_a_rank_that_has_stepped(job: Job, code: str) -> None:
-    job.start(f"{HEAD}{code}\nready(); stuck()", "0")
-    assert "waits for a lock" in closed(job, job.pid, step=7).mechanism
-    assert see(job, job.pid).open_reason, "no step has ended"
-
-
-SIMILAR = {
+# And what looks like that.
+MAY_GIVE_IT = {
     "a signal of the program's own": """signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
-thread(lambda: signal.sigwait({signal.SIGTERM, signal.SIGUSR1}))""",
+thread(lambda: signal.sigwait({signal.SIGTERM, signal.SIGUSR1})); ready(); stuck()""",
     "a wait for SIGTERM that ends by itself": """signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-thread(lambda: signal.sigtimedwait({signal.SIGTERM}, 10**5))""",
+thread(lambda: signal.sigtimedwait({signal.SIGTERM}, 10**5)); ready(); stuck()""",
     "a server of the program's own": """import http.server
-thread(http.server.HTTPServer(('127.0.0.1', 0), http.server.BaseHTTPRequestHandler).serve_forever)""",
+thread(http.server.HTTPServer(('127.0.0.1', 0), http.server.BaseHTTPRequestHandler).serve_forever); ready(); stuck()""",
+    "a main thread that waits for SIGTERM, on purpose": (
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); ready(); signal.sigwait({signal.SIGTERM})"
+    ),
 }
 
 
-@pytest.mark.parametrize("code", SIMILAR.values(), ids=SIMILAR.keys())
+@pytest.mark.parametrize("name", ENDS_A_JOB)
+def test_what_only_ends_a_job_gives_nothing_to_a_rank_that_has_stepped(job: Job, name: str) -> None:
+    job.start(f"{HEAD}{ENDS_A_JOB[name]}\nready(); stuck()", "0")
+    assert "waits for a lock" in closed(job, job.pid, step=7).mechanism
+    assert "SIGINT" in name or see(job, job.pid).open_reason, "no step has ended"
+
+
+@pytest.mark.parametrize("code", MAY_GIVE_IT.values(), ids=MAY_GIVE_IT)
 def test_what_looks_like_that_may_give_it(job: Job, code: str) -> None:
-    job.start(f"{HEAD}{code}\nready(); stuck()", "0")
-    for _ in range(3):
-        assert see(job, job.pid, step=7).open_reason
-
-
-def test_a_main_thread_that_waits_for_sigterm_does_so_on_purpose(job: Job) -> None:
-    code = "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); ready(); signal.sigwait({signal.SIGTERM})"
     job.start(f"{HEAD}{code}", "0")
     for _ in range(3):
         assert see(job, job.pid, step=7).open_reason

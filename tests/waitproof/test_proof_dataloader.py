@@ -108,6 +108,7 @@ def test_a_healthy_loader_is_never_convicted(job: Job, name: str) -> None:
             assert found.open_reason, found
 
 
+@pytest.mark.slow
 def test_a_worker_may_wait_for_a_thread_of_the_main_process(job: Job) -> None:
     """It fills a queue of the program's own later; that the main process waits for a batch does not matter."""
     fills = "    threading.Thread(target=lambda: (time.sleep(900), queue.put(1)), daemon=True).start()\n"

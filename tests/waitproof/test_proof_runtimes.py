@@ -118,16 +118,6 @@ def test_a_collective_with_the_default_timeout_is_presumed_to_wait_for_its_ranks
     assert recognized.presumed((), "gloo_tcp_loop", 0.01, sleeps=False) is not None
 
 
-def test_no_handler_runs_in_the_code_of_a_collective_or_of_a_backward_pass_but_in_a_hook_of_that() -> None:
-    reduce = Frame("all_reduce", "/x/torch/distributed/distributed_c10d.py", 9)
-    backward = Frame("_engine_run_backward", "/x/torch/autograd/graph.py", 9)
-    own = Frame("hook", "/home/me/train.py", 9)
-    assert recognized.common_call([reduce, own])
-    assert recognized.common_call([backward, own])
-    assert not recognized.common_call([own, backward])
-    assert not recognized.common_call([])
-
-
 def test_the_main_thread_has_the_number_of_its_process_where_python_does_not_know_it() -> None:
     content = (
         b'[{"thread_name": "worker", "os_thread_id": null, "active": true, "owns_gil": false, "frames": []},'

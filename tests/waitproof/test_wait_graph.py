@@ -125,17 +125,6 @@ def test_a_chain_leads_from_a_child_to_the_outside() -> None:
     assert "outside the job" in render(graph, "")
 
 
-def test_a_pipe_leads_to_the_process_with_its_other_end() -> None:
-    reader = process(100, ("MainThread", READ, at(3)), opened={4: Descriptor("pipe", "pipe:[1]", "r")}, fds=((4, "r"),))
-    writer = process(200, ("MainThread", SLEEP, at(4, "produce")), opened={5: Descriptor("pipe", "pipe:[1]", "w")})
-    sentence, graph = seen(reader, writer, ranks=[100])
-    assert graph.nodes[0].wakers == (1,)
-    assert sentence == (
-        "rank 0 waits for data from a pipe of process 200 at train.py:3; it may wait for process 200 (python), main "
-        "thread, which waits for a timer (clock_nanosleep)"
-    )
-
-
 def test_a_suspect_that_has_ended_is_named() -> None:
     walk = walked(process(200, ("MainThread", SLEEP, at(3))), ranks=[100])
     assert walk.sentence(100) == "rank 0 has ended"

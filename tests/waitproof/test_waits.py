@@ -10,7 +10,7 @@ import pytest
 
 from support.evidence_job import NO_PTRACE, READY, Answer, Job, ask, need_no_ptrace, needs_spy, rank
 from support.evidence_job import job as job
-from support.proving import silent_server
+from support.proving import COLLECTIVE, HEAD, silent_server
 from support.runs import children, state_of, wait_for
 from support.short import quick
 from waitproof import threads, waits
@@ -18,117 +18,43 @@ from waitproof.world import LATE, WaitingProcess
 
 pytestmark = needs_spy
 
-HEAD = """import asyncio, ctypes, fcntl, http.client, multiprocessing, os, queue, select, signal, socket, subprocess
-import sys, threading, time
-from concurrent.futures import ThreadPoolExecutor
-port = int(sys.argv[1])
-def ready():
-    print('ready', flush=True)
-def connect():
-    return socket.create_connection(('127.0.0.1', port))
+UPLOAD = """
 def upload(pause=0.0):
     connection = connect()
     ready()
-    if pause:
-        while True:
-            connection.sendall(bytes(2000))
-            time.sleep(pause)
+    while pause:
+        connection.sendall(bytes(2000))
+        time.sleep(pause)
     connection.sendall(bytes(1 << 26))
-def rest():
-    ready()
-    time.sleep(500)
-def stuck():
-    lock = threading.Lock()
-    with lock, lock:
-        pass
 """
-CLIENT = "import socket, sys, time\nc = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
 
-# Each waits for something outside the job; the text that the record must contain.
-OPEN = {
-    "a sleep after HTTP 429": ("rest()", "rank 0 sleeps at "),
+# How it waits, and what the report says of it.
+WAITS = {
     "an upload in pieces": ("upload(0.05)", "outside the job"),
-    "http.client": (
-        "c = http.client.HTTPConnection('127.0.0.1', port); c.request('PUT', '/'); ready(); c.getresponse()",
-        "which is outside the job",
-    ),
     "asyncio and a server": (
         "async def main():\n"
         "    r, w = await asyncio.open_connection('127.0.0.1', port)\n    ready()\n    await r.read(1)\n"
         "asyncio.run(main())",
         "which is outside the job",
     ),
-    "an upload by a child": (
-        "code = 'import socket; c = socket.create_connection((\"127.0.0.1\", %d)); c.recv(1)' % port\n"
-        "child = subprocess.Popen([sys.executable, '-c', code]); ready(); child.wait()",
-        "waits for the end of process",
-    ),
     "a child simulator that asks a server": (
         "def simulate(pipe):\n    c = connect(); ready(); c.recv(1)\n"
-        "ours, theirs = multiprocessing.Pipe()\n"
-        "multiprocessing.get_context('fork').Process(target=simulate, args=(theirs,)).start(); ours.recv()",
+        "ours, theirs = multiprocessing.Pipe(); fork.Process(target=simulate, args=(theirs,)).start(); ours.recv()",
         "which is outside the job",
     ),
-    "an upload by a thread pool": ("ThreadPoolExecutor().submit(upload).result()", "; it may wait for thread '"),
-    "a pool of processes": (
-        "multiprocessing.get_context('fork').Pool(1).map(time.sleep, [ready() or 500])",
-        "waits for a timer",
-    ),
-    "a connection that is expected": (
-        "s = socket.create_server(('127.0.0.1', 0)); ready(); s.accept()",
-        "a connection",
-    ),
-    "a queue of messages of another job": (
-        "libc = ctypes.CDLL(None); q = libc.syscall(68, 0, 0o600); ready()\n"  # msgget(IPC_PRIVATE)
-        "import atexit; atexit.register(print); libc.syscall(70, q, bytes(64), 8, 0, 0)",
-        "which something outside the job may end",
-    ),
-}
-
-# Nothing outside the job can end these; the text that the record must contain.
-CLOSED = {
     "a lock": ("ready(); stuck()", "waits for a lock at <string>:"),
-    "a timer that never fires in time": ("ready(); time.sleep(100000)", "rank 0 sleeps at "),
-    "a full pipe of its own": (
-        "a, b = os.pipe(); ready(); os.write(b, bytes(1 << 20))",
-        "waits for room in a pipe, whose other end it holds",
-    ),
-    "a server of its own": (
-        "s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); ready(); c.recv(1)",
-        "waits for a reply from 127.0.0.1:",
-    ),
     "a child that waits for a lock": (
         "code = 'import threading; print(1, flush=True); l = threading.Lock(); l.acquire(); l.acquire()'\n"
         "child = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE); child.stdout.readline()\n"
         "ready(); child.wait()",
         "waits for a lock at <string>:1",
     ),
-    "a semaphore that is shared": (
-        "s = multiprocessing.get_context('fork').Semaphore(0)\n"
-        "multiprocessing.get_context('fork').Process(target=s.acquire).start(); ready(); s.acquire()",
-        "waits for a lock in shared memory",
-    ),
-    "a lock, beside a keep-alive": (
-        "threading.Thread(target=lambda: time.sleep(15), daemon=True).start(); ready(); stuck()",
-        "waits for a lock at <string>:",
-    ),
     "a lock, beside a store": (
-        "threading.Thread(target=socket.create_server(('127.0.0.1', 0)).accept, daemon=True).start()\n"
+        "thread(socket.create_server(('127.0.0.1', 0)).accept)\n"
         "def serve():\n    a, b = socket.socketpair(); select.select([a], [], [])\n"
-        "threading.Thread(target=serve, daemon=True).start(); ready(); stuck()",
+        "thread(serve); ready(); stuck()",
         "waits for a lock at <string>:",
     ),
-    "a loop that asks again and again": (
-        "e = threading.Event(); ready()\nwhile not e.wait(0.05):\n    pass",
-        "waits for a timer (futex)",
-    ),
-}
-
-
-# One of each kind: the others are slow tests.  tests/waitproof/test_proof.py has most of these waits, too.
-QUICK = {
-    *("an upload in pieces", "asyncio and a server", "a child simulator that asks a server"),
-    *("a lock", "a child that waits for a lock", "a lock, beside a store"),
 }
 
 
@@ -147,11 +73,11 @@ def test_a_process_that_blocks_the_reader_hides_no_open_files(monkeypatch: pytes
         reader.join()
 
 
-@pytest.mark.parametrize("name", quick(OPEN | CLOSED, QUICK))
+@pytest.mark.parametrize("name", WAITS)
 def test_the_report_says_what_a_wait_is_for(job: Job, name: str) -> None:
-    code, text = (OPEN | CLOSED)[name]
+    code, text = WAITS[name]
     with silent_server() as port:
-        job.start(HEAD + code, str(port))
+        job.start(HEAD + UPLOAD + code, str(port))
         job.wait_asleep()
         answer = ask(job)
     assert answer.result["cleared"] is None, "a person gave the time"
@@ -203,20 +129,13 @@ def test_a_wait_that_cannot_be_observed_is_unknown(job: Job) -> None:
     assert "the threads of rank 0 are not known" in ask(job, (*NO_PTRACE, sys.executable)).document["verdict"]["reason"]
 
 
-WAITS = """import os, sys, threading
-os.makedirs('torch/distributed', exist_ok=True)
-with open('torch/distributed/distributed_c10d.py', 'w') as file:
-    file.write('def all_reduce(lock):\\n    lock.acquire(); lock.acquire()\\n')
-sys.path.insert(0, 'torch/distributed')
-from distributed_c10d import all_reduce
-print('ready', flush=True)
-all_reduce(threading.Lock())"""
+MEETS = f"import threading\n{COLLECTIVE}print('ready', flush=True)\nall_reduce(threading.Lock())"
 
 
 def test_a_rank_waits_for_one_that_uploads(job: Job) -> None:
     with silent_server() as port:
-        job.start(WAITS)
-        other = job.start(HEAD + "upload()", str(port))
+        job.start(MEETS)
+        other = job.start(HEAD + UPLOAD + "upload()", str(port))
         job.wait_asleep()
         both = [rank(0, job.pid), rank(1, other)]
         answer = ask(job, ranks=both)
@@ -229,7 +148,7 @@ def test_a_rank_waits_for_one_that_uploads(job: Job) -> None:
     assert answer.result["waits"]
 
 
-CONNECTED = "import socket, sys\nconnection = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n" + WAITS
+CONNECTED = "import socket, sys\nconnection = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n" + MEETS
 # The numbers of ranks that the launcher sets; whether a rank is connected to something outside; the expected text.
 ELSEWHERE = {
     "torchrun on two nodes": ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, False, "2 of which run on other nodes"),
@@ -245,7 +164,7 @@ ELSEWHERE = {
 def test_a_rank_waits_for_ranks_on_other_nodes(job: Job, name: str) -> None:
     environment, connected, text = ELSEWHERE[name]
     with silent_server() as port:
-        job.start(CONNECTED if connected else WAITS, str(port), RANK="0", **environment)
+        job.start(CONNECTED if connected else MEETS, str(port), RANK="0", **environment)
         job.wait_asleep()
         reason = ask(job).document["verdict"]["reason"]
     assert (text or "it waits for other ranks") in reason
@@ -255,7 +174,7 @@ def test_a_rank_waits_for_ranks_on_other_nodes(job: Job, name: str) -> None:
 def test_a_rank_of_this_node_that_hangs_closes_the_wait_for_other_nodes(job: Job) -> None:
     """Whichever of the two is suspected."""
     environment = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
-    job.start(WAITS, RANK="0", **environment)
+    job.start(MEETS, RANK="0", **environment)
     other = job.start(HEAD + "ready(); stuck()", "0", RANK="1", **environment)
     job.wait_asleep()
     both = [rank(0, job.pid), rank(1, other)]
@@ -298,8 +217,8 @@ def test_a_worker_that_has_ended_its_share_waits_for_one_that_works(job: Job) ->
 
 
 def test_ranks_that_wait_for_each_other(job: Job) -> None:
-    job.start(WAITS)
-    other = job.start(WAITS)
+    job.start(MEETS)
+    other = job.start(MEETS)
     job.wait_asleep()
     answer = ask(job, ranks=[rank(0, job.pid), rank(1, other)])
     assert answer.result["cleared"] is None

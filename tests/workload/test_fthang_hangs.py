@@ -2,17 +2,13 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
-from ftrun.workload import failures
-from ftrun.workload.training import RequirementMissing, Setting
 from support.runs import children, state_of, wait_for
 from support.workload import Runner, observe, reap, still
 from support.workload import fthang as fthang
 
-SETTING = Setting(0, Path(), 12, 3, 0.001, 2, hooks=False, torch=False)
 # The state of the main thread, and the names that kernels have for the function in which it waits.
 BLOCKED = {
     "sleep": ("S", ["nanosleep"]),
@@ -48,12 +44,6 @@ def test_a_loop_uses_the_processor(fthang: Runner, kind: str) -> None:
     assert observe(pid).switches <= first.switches + 1  # the line may have been printed a moment before
     assert (fthang.beats.slot(), fthang.lines()) == (beats, output)
     fthang.kill()
-
-
-def test_a_machine_without_a_known_clone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "CLONE", {})
-    with pytest.raises(RequirementMissing, match=os.uname().machine):
-        failures.nfs_like(SETTING)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, 0), (signal.SIGTERM, -signal.SIGTERM)])

@@ -43,6 +43,7 @@ def test_without_pytorch_it_ends_with_one_line(fthang: Runner) -> None:
     assert not fthang.checkpoints.exists()
 
 
+@pytest.mark.slow
 def test_collective(fthang: Runner) -> None:
     pid = fthang.begin("collective", line="hanging: collective")
     thread = still(pid)
@@ -92,15 +93,6 @@ def test_a_worker_whose_threads_all_stand_still_has_sent_the_batches_before(ftha
     fthang.kill()
 
 
-@pytest.mark.slow  # in the gate `test_collective` has a peer
-def test_mismatch(fthang: Runner) -> None:
-    pid = fthang.begin("mismatch", line="hanging: mismatch")
-    (peer,) = children(pid)
-    for rank in (pid, peer):
-        wait_for(lambda: still(rank).waits_in("futex"), "a wait in a collective")  # noqa: B023
-    fthang.kill()
-
-
 @pytest.mark.slow
 def test_the_ranks_of_a_launcher_train_together_and_the_last_one_is_disturbed(fthang: Runner) -> None:
     launcher = str(Path(sys.executable).parent / "torchrun")
@@ -110,13 +102,6 @@ def test_the_ranks_of_a_launcher_train_together_and_the_last_one_is_disturbed(ft
     assert done.returncode == 0, done.stderr
     assert is_trained(fthang)
     assert done.stdout.count("finished at step 12") == 2
-
-
-@pytest.mark.slow
-def test_dataloader_ends_well(fthang: Runner) -> None:
-    assert fthang.run("dataloader", start=2) == 0
-    assert is_trained(fthang)
-    assert fthang.beats.slot()["checkpoint_step"] == 13
 
 
 @pytest.mark.slow
