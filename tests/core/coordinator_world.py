@@ -638,6 +638,19 @@ class World:
             body.cut, body.mute, body.deaf = way
             self.later(self.dice.choice([3.0, 12.0, 20.0, 70.0, 100.0]), body.mended)
 
+    def suffer(self, kinds: str, at: float, settles: float) -> None:
+        """Some strikes from `at` on, then nothing bad any more; after `settles` seconds all work, or all have ended."""
+        dice = self.dice
+        for _ in range(dice.randrange(1, 12)):
+            at += dice.choice([0.0, 0.1, 1.0, 5.0, 20.0, 60.0])
+            self.run(at)
+            self.strike(kinds)
+        self.run(at + dice.choice([0.0, 1.0, 30.0]))
+        self.heal()
+        self.run(self.now + settles * (2 * self.wait + self.drain + PATIENT + SILENCE))
+        wrong = self.settled()
+        assert wrong is None, wrong
+
     def heal(self) -> None:
         self.bad = 0.0
         for body in self.current():

@@ -1,6 +1,5 @@
 """Where the time of a run goes: by examples, and under an adversary, where each instant is counted exactly once."""
 
-import os
 from itertools import pairwise
 from typing import Any
 
@@ -624,4 +623,4 @@ def _column(job: Job) -> str:
 
 
 TestAuditor = Auditor.TestCase
-TestAuditor.settings = game(40, 30, True) if os.environ.get("FTRUN_HYPOTHESIS") == "fast" else game(100, 40, True)
+TestAuditor.settings = game(40, 30)
