@@ -5,8 +5,7 @@ import pytest
 from core.coordinator_world import World
 from ftrun.core.group.membership import Shape
 
-SEEDS = 20
-LONG = 1000
+SEEDS = [range(20), pytest.param(range(20, 1000), marks=pytest.mark.slow)]
 KINDS = {
     "falls": "ffhd",
     "losses": "dmc",
@@ -44,12 +43,11 @@ def play(seed: int, kinds: str, shape: Shape | None = None) -> World:
     return world
 
 
-FEW = [range(SEEDS), pytest.param(range(SEEDS, LONG), marks=pytest.mark.slow)]
 WORLDS = [(kinds, False) for kinds in KINDS.values()] + [(kinds, True) for kinds in ELASTIC.values()]
 IDS = [*KINDS, *(f"elastic {name}" for name in ELASTIC)]
 
 
-@pytest.mark.parametrize("seeds", FEW, ids=["few", "many"])
+@pytest.mark.parametrize("seeds", SEEDS, ids=["few", "many"])
 @pytest.mark.parametrize(("kinds", "elastic"), WORLDS, ids=IDS)
 def test_no_two_epochs_at_work_and_nobody_waits_for_ever(kinds: str, elastic: bool, seeds: range) -> None:
     for seed in seeds:
@@ -70,7 +68,7 @@ def test_neither_the_network_nor_a_coordinator_that_forgets_disturbs_a_healthy_g
 
 def test_the_world_is_bad_enough() -> None:
     """Restarts, verdicts, losses and forgotten epochs do come about in it."""
-    worlds = [play(seed, KINDS["everything"]) for seed in range(SEEDS)]
+    worlds = [play(seed, KINDS["everything"]) for seed in range(20)]
     assert max(world.started for world in worlds) >= 4
     assert {end.code for world in worlds for end in world.verdicts} >= {93, 195, 197}
     assert any(world.sessions for world in worlds)
