@@ -22,7 +22,9 @@ TRANSLATIONS = {
     "--nproc-per-node 2 --no-python ./run.py": "--nproc-per-node 2 -- env ./run.py",
     "--nproc-per-node 2 --max-restarts 3 --log_dir d t.py": "--nproc-per-node 2 --max-restarts 3 --log-dir d -- t.py",
     "--nproc-per-node 2 --shutdown-timeout 5 t.py": "--nproc-per-node 2 --grace 5s -- t.py",
-    "--nnodes 2 --node-rank 1 --master-addr h --master-port 7 t.py": f"{MEMBER} --group-rank 1 --group-endpoint h:7 -- t.py",
+    "--nnodes 2 --node-rank 1 --master-addr h --master-port 7 t.py": (
+        f"{MEMBER} --group-rank 1 --group-endpoint h:7 -- t.py"
+    ),
     "--nnodes=2:2 --node_rank=1 --rdzv-backend c10d --rdzv-id a --rdzv-endpoint h t.py": (
         f"{MEMBER} --group-rank 1 --group-job a --group-endpoint h:29400 -- t.py"
     ),
