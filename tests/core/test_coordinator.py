@@ -38,7 +38,7 @@ FENCE = SILENCE + WAIT + LATE + DRAIN
 
 
 class Group:
-    """Drives `decide`; members say what they are effect to say, with a `seq` that rises."""
+    """Drives `decide`; members say what they are made to say, with a `seq` that rises."""
 
     def __init__(self, size: int = 3, now: float = 0.0, shape: Shape | None = None) -> None:
         self.coordinator: Coordinator = new_coordinator(now, shape or Shape(size), WAIT, DRAIN)
@@ -151,13 +151,10 @@ def test_a_new_member_0_starts_once_the_lease_of_the_earlier_one_is_over() -> No
     assert group.did == ("run", 2, "peer")
 
 
-def test_it_starts_at_once_where_the_earlier_one_is_certainly_dead() -> None:
+def test_it_starts_at_once_where_the_earlier_one_is_certainly_dead_or_has_left() -> None:
     group = replaced()
     group.event(StarterDied(group.now, "zero"))
     assert (group.did, group.coordinator.starters) == (("run", 2, "peer"), {})
-
-
-def test_it_starts_at_once_where_the_earlier_one_has_left() -> None:
     group = replaced()
     group.reports(1, "ready", 1, starter=EARLIER._replace(left=True))
     assert group.did == ("run", 2, "peer")
@@ -306,7 +303,11 @@ def test_the_first_of_several_broken_connections_is_the_cause_where_nothing_else
     assert (group.order.cause, group.order.rank) == ("failure", 2)
 
 
-def test_an_ordered_start_has_a_deadline() -> None:
+def test_whoever_did_not_join_start_or_get_ready_in_time_is_named() -> None:
+    group = Group(30)
+    group.reports(4, "ready", 0)
+    group.at(WAIT)
+    assert group.end == (195, "members 0, 1, 2, 3, 5, 6, 7, 8, 9, 10 and 19 more did not join within 10m")
     group = Group()
     group.all("ready", 0)
     assert group.reports(0, "running", 1) == group.reports(0, "running", 1) == ()
@@ -314,27 +315,11 @@ def test_an_ordered_start_has_a_deadline() -> None:
     assert group.coordinator.deadline == WAIT
     group.due()
     assert group.end == (195, "members 1, 2 did not start within 10m")
-
-
-def test_a_member_that_never_joined_is_named() -> None:
-    group = Group(30)
-    group.reports(4, "ready", 0)
-    group.at(WAIT)
-    assert group.end == (195, "members 0, 1, 2, 3, 5, 6, 7, 8, 9, 10 and 19 more did not join within 10m")
-    group = Group(2)
-    group.reports(0, "ready", 0)
-    group.at(WAIT)
-    assert group.end == (195, "member 1 did not join within 10m")
-
-
-def test_a_member_that_is_not_ready_is_named() -> None:
     group = Group()
-    group.reports(0, "ready", 0)
-    group.reports(1, "ready", 0)
+    group.ready(0, 1)
     group.reports(2, "stopping", 0)
     group.at(WAIT)
-    assert group.end == (195, "member 2 (node-2) was not ready within 10m")
-    assert group.order.node == "node-2"
+    assert (group.end, group.order.node) == ((195, "member 2 (node-2) was not ready within 10m"), "node-2")
 
 
 def test_a_verdict_before_the_first_start_ends_all() -> None:
@@ -464,13 +449,6 @@ def test_draining_has_a_deadline() -> None:
     assert group.end == (195, "member 1 (node-1) was not ready within 11m 15s")
 
 
-def test_a_leaving_member_changes_nothing_until_it_has_left() -> None:
-    group = running()
-    assert group.reports(1, "leaving") == ()
-    group.reports(1, "left", end=GroupEnd(143, "stopped", "asked", asked=True))
-    assert (group.phase, group.did) == (Draining, ("stop", 1, None))
-
-
 # --- counts and progress --------------------------------------------------------------------------------------------
 
 
@@ -496,26 +474,16 @@ def test_a_requested_restart_keeps_the_counts() -> None:
     assert (group.did, group.order.counts) == (("run", 3, "manual"), (1, 0, 0))
 
 
-def test_still_holds_when_all_members_are_still() -> None:
+@pytest.mark.parametrize("what", ["devices_unchanged", "devices_waited"])
+def test_still_holds_when_all_members_are_still(what: str) -> None:
     group = running()
-    assert (
-        group.reports(0, "running", devices_unchanged=True) == group.reports(1, "running", devices_unchanged=True) == ()
-    )
-    group.reports(2, "running", devices_unchanged=True)
-    assert group.order.devices_unchanged
+    assert group.reports(0, "running", **{what: True}) == group.reports(1, "running", **{what: True}) == ()
+    group.reports(2, "running", **{what: True})
+    assert getattr(group.order, what)
     group.reports(1, "running")
-    assert not group.order.devices_unchanged
+    assert not getattr(group.order, what)
     group.reports(1, "done")
-    assert group.order.devices_unchanged, "a member that has ended does nothing"
-
-
-def test_ranks_wait_for_devices_when_those_of_all_members_do() -> None:
-    group = running()
-    assert group.reports(0, "running", devices_waited=True) == group.reports(1, "running", devices_waited=True) == ()
-    group.reports(2, "running", devices_waited=True)
-    assert group.order.devices_waited
-    group.reports(1, "running")
-    assert not group.order.devices_waited
+    assert getattr(group.order, what), "a member that has ended does nothing"
 
 
 def test_a_pause_goes_to_all_members() -> None:
@@ -549,29 +517,10 @@ def test_a_member_that_is_done_restarts_with_the_others() -> None:
     assert group.did == ("run", 2, "hang")
 
 
-def test_the_end_is_final() -> None:
-    group = running(2)
-    group.all("done")
-    order = group.order
-    assert (
-        group.reports(1, "running", 9) == group.gone(1) == group.at(1e6) == group.reports(1, "ready", 12, "new") == ()
-    )
-    assert group.order is order
-
-
 def test_the_end_because_of_a_missing_member_is_called_a_loss() -> None:
     group = running()
     group.reports(0, "left", end=GroupEnd(143, "stopped", "", asked=True))
     assert (group.order.what, group.order.cause) == ("end", "peer")
-
-
-def test_members_that_have_not_left_are_counted() -> None:
-    group = running()
-    assert len(group.coordinator.staying) == 2
-    group.reports(2, "left", end=GroupEnd(0, "succeeded", "", asked=True))
-    assert len(group.coordinator.staying) == 1
-    group.gone(1)
-    assert len(group.coordinator.staying) == 0
 
 
 @pytest.mark.parametrize(
@@ -898,38 +847,29 @@ def test_counts_of_an_earlier_container_hold() -> None:
 # --- the root cause -------------------------------------------------------------------------------------------------
 
 
-def hung(pulses: dict[int, Pulse], *failures: NodeFailure) -> tuple[str | None, int | None, int | None]:
-    group = running()
-    for rank, failure in enumerate(failures):
-        group.reports(rank, "stopping", failure=failure, pulses=pulses)
-    for rank in range(len(failures), 3):
-        group.reports(rank, "ready")
-    assert group.order.cause == "hang"
-    return group.order.node, group.order.rank, group.order.step
-
-
 def hang(rank: int, step: int | None, waits: bool = False, age: float = 0.0) -> NodeFailure:
     return NodeFailure("hang", "no step for 60s", age, rank, step, waits)
 
 
-def test_the_lowest_step_is_the_root_cause() -> None:
-    assert hung({1: Pulse(8, 7, 61.0), 2: Pulse(16, 6, 50.0)}, hang(0, 7)) == ("node-2", 16, 6)
-    assert hung({1: Pulse(8, None, 61.0), 2: Pulse(16, 6, 50.0)}, hang(0, 7)) == ("node-1", 8, None)
+LOW, ALIKE = {1: Pulse(8, 7, 61.0), 2: Pulse(16, 6, 50.0)}, {0: Pulse(0, 7, 60.0), 1: Pulse(8, 7, 62.0)}
+CAUSES = {
+    "the lowest step": (LOW, [hang(0, 7)], ("node-2", 16, 6)),
+    "no step at all": (LOW | {1: Pulse(8, None, 61.0)}, [hang(0, 7)], ("node-1", 8, None)),
+    "one that is proved": (LOW, [hang(0, 7, waits=True)._replace(proved=True)], ("node-0", 0, 7)),
+    "the longest silence": (ALIKE | {2: Pulse(16, 7, 61.0)}, [hang(0, 7)], ("node-1", 8, 7)),
+    "none that waits for others": (ALIKE, [hang(0, 7), hang(8, 7, waits=True)], ("node-0", 0, 7)),
+    "but for the only one": ({}, [hang(0, 7, waits=True)], ("node-0", 0, 7)),
+}
 
 
-def test_a_rank_that_is_proved_to_be_the_cause_is_the_root_cause() -> None:
-    pulses = {1: Pulse(8, 7, 61.0), 2: Pulse(16, 6, 50.0)}
-    assert hung(pulses, hang(0, 7, waits=True)._replace(proved=True)) == ("node-0", 0, 7)
-
-
-def test_at_equal_steps_the_longest_silence_is_the_root_cause() -> None:
-    assert hung({0: Pulse(0, 7, 60.0), 1: Pulse(8, 7, 62.0), 2: Pulse(16, 7, 61.0)}, hang(0, 7)) == ("node-1", 8, 7)
-
-
-def test_a_rank_that_waits_for_others_is_not_the_root_cause() -> None:
-    pulses = {0: Pulse(0, 7, 60.0), 1: Pulse(8, 7, 62.0)}
-    assert hung(pulses, hang(0, 7), hang(8, 7, waits=True)) == ("node-0", 0, 7)
-    assert hung({}, hang(0, 7, waits=True)) == ("node-0", 0, 7)
+@pytest.mark.parametrize(("pulses", "failures", "cause"), CAUSES.values(), ids=CAUSES)
+def test_the_root_cause_of_a_hang(pulses: dict[int, Pulse], failures: list[NodeFailure], cause: Any) -> None:
+    group = running()
+    for rank, failure in enumerate(failures):
+        group.reports(rank, "stopping", failure=failure, pulses=pulses)
+    group.ready(*range(len(failures), 3))
+    assert group.order.cause == "hang"
+    assert (group.order.node, group.order.rank, group.order.step) == cause
 
 
 # --- fewer members, and spares --------------------------------------------------------------------------------------
@@ -952,6 +892,7 @@ def test_until_when_a_lost_member_is_waited_for_and_what_follows() -> None:
     assert loss_wait(group.coordinator, 110.0) == LossWait((1,), 1, WAIT - 10, "go on", 2)
     group.ready(0, 2)
     assert loss_wait(group.coordinator, 100.0 + WAIT + 1) == LossWait((1,), 1, 0.0, "go on", 2)
+    assert group.did == ("stop", 1, "peer")
     group.at(200.0)
     group.gone(2, certain=True)
     assert loss_wait(group.coordinator, 200.0) == LossWait((1, 2), 2, WAIT, "end", code=195)
@@ -960,9 +901,23 @@ def test_until_when_a_lost_member_is_waited_for_and_what_follows() -> None:
     assert loss_wait(group.coordinator, group.now) is None
 
     group = elastic(least=2)
+    group.gone(1, certain=True)
+    group.ready(0, 2)
+    group.at(100.0 + WAIT)
+    assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (2, 1)))
+
+    group = elastic(least=2)
     group.gone(1)
     group.ready(0, 2)
     assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, FENCE, "go on", 2)
+    group.at(100.0 + WAIT)
+    assert group.did == ("stop", 1, "peer")
+    group.due()
+    assert (group.did, group.now) == (("run", 2, "peer"), 100.0 + FENCE)
+
+    group = elastic(least=2)
+    group.gone(1)
+    group.ready(0, 2)
     group.reports(1, "ready", life="new", boot="new")
     assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, FENCE, "start")  # it is back, elsewhere
 
@@ -1018,8 +973,11 @@ def test_members_that_are_lost_again_and_again_are_waited_for_three_times_as_lon
 
 def test_a_spare_takes_a_place_when_the_loss_is_certain() -> None:
     group = elastic(4, spares=1)
+    assert group.places == ((0, 3),)
     group.gone(1, certain=True)
     assert loss_wait(group.coordinator, 101.0) == LossWait((1,), 1, 0.0, "replace")
+    group.ready(0, 2)
+    assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (3, 1), (2, 1)))
     group = elastic(4, spares=1)
     group.gone(1)
     group.ready(0, 2)
@@ -1042,7 +1000,7 @@ def test_an_end_without_a_failure_is_named(verdict: GroupEnd) -> None:
 @pytest.mark.parametrize("code", [0, 143])
 def test_a_member_that_was_asked_to_stop_says_so(code: int) -> None:
     group = running()
-    group.reports(1, "leaving", 1)
+    assert group.reports(1, "leaving", 1) == (), "nothing changes until it has left"
     assert group.did == ("run", 1, "first")
     group.reports(1, "left", 1, end=GroupEnd(code, "stopped", "stopped from outside by SIGTERM", asked=True))
     assert group.order.why == "member 1 (node-1) has left: stopped from outside by SIGTERM"
@@ -1054,31 +1012,6 @@ def test_a_command_that_ends_while_another_member_leaves_says_so() -> None:
     group.reports(0, "fallen", 1)
     why = "member 0 (node-0): the command ended, after member 1 (node-1) was asked from outside to stop"
     assert (group.did, group.order.why) == (("stop", 1, None), why)
-
-
-def test_fewer_start_only_when_the_lost_one_was_waited_for_and_is_certainly_dead() -> None:
-    group = elastic(least=2)
-    group.gone(1, certain=True)
-    group.ready(0, 2)
-    assert group.did == ("stop", 1, "peer")
-    group.at(100.0 + WAIT)
-    assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (2, 1)))
-
-    group = elastic(least=2)
-    group.gone(1)
-    group.ready(0, 2)
-    group.at(100.0 + WAIT)
-    assert group.did == ("stop", 1, "peer")
-    group.due()
-    assert (group.did, group.now) == (("run", 2, "peer"), 100.0 + FENCE)
-
-
-def test_a_spare_takes_the_place_at_once() -> None:
-    group = elastic(4, spares=1)
-    assert group.places == ((0, 3),)
-    group.gone(1, certain=True)
-    group.ready(0, 2)
-    assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (3, 1), (2, 1)))
 
 
 def test_what_happens_to_a_spare_is_nobodys_concern() -> None:
