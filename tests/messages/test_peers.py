@@ -84,32 +84,6 @@ def test_the_other_frames_are_read_as_written() -> None:
     assert peers.load_ack(b"12") == 12
 
 
-json_values: Any = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=8,
-)
-
-
-@given(st.sampled_from(Report._fields), json_values, st.booleans())
-def test_any_field_is_read_or_refused_in_one_line(name: str, value: Any, without: bool) -> None:
-    fields = EXACT.plain(REPORT)
-    if without:
-        del fields[name]
-    else:
-        fields[name] = value
-    _load(peers.load_report, json.dumps(fields).encode())
-
-
-def _load(load: Any, content: bytes) -> None:
-    reason = "accepted"
-    try:
-        load(content)
-    except Malformed as why:
-        reason = str(why)
-    assert len(reason.splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
