@@ -290,7 +290,7 @@ class Simulation:
             found |= more
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(2, 3))
 def test_no_process_that_may_run_is_ever_part_of_a_deadlock(seed: int, members: int) -> None:
     simulation = Simulation(Random(seed), members)
@@ -301,7 +301,7 @@ def test_no_process_that_may_run_is_ever_part_of_a_deadlock(seed: int, members: 
             assert found.pid not in simulation.may_run()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(2, 3))
 def test_a_deadlock_over_members_is_found_once_all_have_looked_twice(seed: int, members: int) -> None:
     simulation = Simulation(Random(seed), members)

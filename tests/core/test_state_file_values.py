@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.training import Training
 from ftrun.core.accounting.totals import TRACE, Account, LostTime, RestartCounts
 from ftrun.core.machine.values import Ledger, UsualPauses, VisibleDevices
 from ftrun.messages.codec import Malformed
@@ -138,11 +137,6 @@ def test_a_full_account_is_small() -> None:
 def test_a_new_schedule_keeps_the_account(schedule_cnt: int) -> None:
     assert bootstrap._resumed((LEDGER, {}), schedule_cnt, "").account == ACCOUNT
 
-
-def test_a_second_container_continues_with_what_is_usual() -> None:
-    first = Training().start([20.0, *[8.0] * 200]).run()
-    second = Training(ledger=load(first.job.ledger)).start([20.0, *[8.0] * 50]).run()
-    assert second.stalled_after() == pytest.approx(800.0, abs=0.01)
 
 
 def test_the_timeout_that_an_earlier_version_has_learned_is_forgotten_and_its_pauses_are_not() -> None:
