@@ -5,7 +5,7 @@ import pytest
 from core.coordinator_world import World
 from ftrun.core.group.membership import Shape
 
-SEEDS = [range(20), pytest.param(range(20, 1000), marks=pytest.mark.slow)]
+SEEDS = [range(40), pytest.param(range(40, 1000), marks=pytest.mark.slow)]
 KINDS = {
     "falls": "ffhd",
     "losses": "dmc",
@@ -68,7 +68,7 @@ def test_neither_the_network_nor_a_coordinator_that_forgets_disturbs_a_healthy_g
 
 def test_the_world_is_bad_enough() -> None:
     """Restarts, verdicts, losses and forgotten epochs do come about in it."""
-    worlds = [play(seed, KINDS["everything"]) for seed in range(20)]
+    worlds = [play(seed, KINDS["everything"]) for seed in range(40)]
     assert max(world.started for world in worlds) >= 4
     assert {end.code for world in worlds for end in world.verdicts} >= {93, 195, 197}
     assert any(world.sessions for world in worlds)

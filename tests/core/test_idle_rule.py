@@ -140,7 +140,7 @@ def test_without_evidence_only_a_time_that_was_given_ends_an_idle_job(given: boo
         job = sampled(job, float(at), policy)
     assert isinstance(job.phase, Suspect), "a job that has given heartbeats, without an accelerator"
     _, effects = decide(job, ev.DeadlineReached(job.phase.deadline), policy)
-    assert [one.event for one in effects if isinstance(one, do.Persist)][0] == ("hang" if given else "cleared")
+    assert next(one.event for one in effects if isinstance(one, do.Persist)) == ("hang" if given else "cleared")
 
 
 def test_an_idle_tree_from_the_first_sample_to_the_verdict() -> None:

@@ -8,9 +8,12 @@ from ftrun.core.rules.stalls import learn, unusual_from
 BEFORE = UsualPauses(4.5, 6.0, 500)
 
 
+LEARNED = UsualPauses(7.0, 9.0, 200)
+
+
 @pytest.mark.parametrize(
-    ("intervals", "learned", "seconds"), [(99, None, 600.0), (99, BEFORE, 600.0), (99, UsualPauses(7.0, 9.0, 200), 700.0),
-    (100, UsualPauses(7.0, 9.0, 200), 5000.0)]
+    ("intervals", "learned", "seconds"),
+    [(99, None, 600.0), (99, BEFORE, 600.0), (99, LEARNED, 700.0), (100, LEARNED, 5000.0)],
 )
 def test_a_rank_that_has_not_moved_often_is_judged_by_what_the_job_has_learned(
     intervals: int, learned: UsualPauses | None, seconds: float

@@ -1,4 +1,4 @@
-"""What PID 1 loads before it starts the command, which delays its first instruction; and that a failure loads nothing."""
+"""What PID 1 loads before it starts the command, which delays it; and that a failure loads nothing more."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""How long the cause of a failure is waited for, and an order to stop until a process has exited after its exception."""
+"""How long the cause of a failure is waited for, and an order to stop while a process is about to exit."""
 
 import os
 import time

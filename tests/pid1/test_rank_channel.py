@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core.machine.effects import BeginRound, FenceRank, ReleaseSnapshot
+from ftrun.core.machine.effects import FenceRank
 from ftrun.core.ranks.table import (
     AskedRetry,
     FunctionFinished,
     HeldSnapshot,
     LeftRound,
     Report,
-    Restore,
     SaidHello,
     SnapshotRestored,
 )
 from ftrun.host.tree import Tree
-from ftrun.messages.ranks import LARGEST, TO_RANK
+from ftrun.messages.ranks import LARGEST
 from ftrun.pid1.rank_recovery import RankChannel
 
 HELLO = {"type": "hello", "local_rank": 1, "pid": 7, "held": [[3, "a"]]}

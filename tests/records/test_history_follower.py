@@ -129,9 +129,7 @@ def test_what_is_kept_and_read_does_not_grow_with_the_attempts(store: Store, mon
     assert read == total, "each byte once"
     assert max(sizes[2:]) - sizes[1] < 300_000, sizes
     (found,) = schedules.read(str(store.state))
-    assert [one.number for one in found.attempts] == list(
-        range(PAGES * PAGE - schedules.MOST + 1, PAGES * PAGE + 1)
-    )
+    assert [one.number for one in found.attempts] == list(range(PAGES * PAGE - schedules.MOST + 1, PAGES * PAGE + 1))
 
 
 def test_one_more_attempt_takes_no_more_memory_however_long_the_records_are(

@@ -359,7 +359,11 @@ def test_the_last_incident_is_a_hang_with_its_report(run: MadeRun) -> None:
     assert found.why == "rank 3 stopped at step 812, 41s ago (limit 38s), at collectives.py:88 all_reduce"
 
 
-LOCKED = {"rule": "deadlock", "mechanism": "deadlock: rank 3 waits for a lock at train.py:68", "why": "train.py:68 step"}
+LOCKED = {
+    "rule": "deadlock",
+    "mechanism": "deadlock: rank 3 waits for a lock at train.py:68",
+    "why": "train.py:68 step",
+}
 WARNING = ("fault", {"device": "GPU-1", "code": "13", "severity": "warning"})
 LOST = ("fault", {"device": "GPU-1", "code": "79", "severity": "critical", "why": "fell off the bus"})
 FAILED = [("exited", {"code": 3, "why": "ValueError: no"}), ("stopping", {"by": "SIGTERM"})]
