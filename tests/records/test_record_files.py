@@ -4,7 +4,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -82,13 +82,11 @@ def test_a_missing_file_has_no_records(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[MadeRun]:
-    made = MadeRun(tmp_path / "run")
-    made.record("started", number=1)
-    made.record("spawned", number=2)
-    made.write()
-    yield made
-    made.close()
+def run(run: MadeRun) -> MadeRun:
+    run.record("started", number=1)
+    run.record("spawned", number=2)
+    run.write()
+    return run
 
 
 def append(run: MadeRun, content: bytes) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,11 @@ from support.made_run import NS, MadeRun
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[MadeRun]:
-    made = MadeRun(tmp_path / "run")
-    made.record("started", ago=60, reason="first", start_cnt=1)
-    made.record("spawned", ago=50, pid=1)
-    made.record("first_beat", ago=40, rank=0, step=0)
-    yield made
-    made.close()
+def run(run: MadeRun) -> MadeRun:
+    run.record("started", ago=60, reason="first", start_cnt=1)
+    run.record("spawned", ago=50, pid=1)
+    run.record("first_beat", ago=40, rank=0, step=0)
+    return run
 
 
 def seen(run: MadeRun) -> Snapshot:
