@@ -730,13 +730,6 @@ def test_a_new_coordinator_waits_for_members_that_have_not_reported() -> None:
     assert group.end == (195, "member 2 is lost and was not back within 10m")
 
 
-def test_a_new_coordinator_handles_a_failure() -> None:
-    group = Group()
-    group.reports(0, "running", 5)
-    group.reports(1, "stopping", 5, failure=NodeFailure("hang", "no step"))
-    assert group.did == ("stop", 5, None)
-
-
 def test_a_higher_epoch_wins() -> None:
     group = running()
     group.reports(2, "running", 6)
@@ -756,33 +749,6 @@ def test_a_new_coordinator_fences_members_without_a_past() -> None:
     assert (group.did, group.order.counts) == (("run", 6, "hang"), (2, 0, 0))
 
 
-def test_a_new_coordinator_fences_a_late_member() -> None:
-    group = Group()
-    group.reports(0, "running", 5)
-    group.reports(1, "running", 5)
-    group.at(SILENCE)
-    group.reports(0, "ready", 5)
-    group.reports(1, "ready", 5)
-    group.reports(2, "ready", 0)
-    group.reports(2, "ready", 5)
-    assert (group.did, group.coordinator.deadline) == (("stop", 5, "peer"), FENCE)
-    group.due()
-    assert group.did == ("run", 6, "peer")
-
-
-def test_a_silent_member_is_fenced_until_its_lease_is_over() -> None:
-    """It receives nothing, and its ranks move: it ends its command `--wait-peer` after it had to count as lost."""
-    group = running()
-    group.now = 100.0 + SILENCE
-    group.gone(1, closed=False, last_message=100.0)
-    group.ready(0, 2)
-    group.now += 300
-    group.reports(1, "ready", 1, "new", boot="other")
-    assert (group.did, group.coordinator.deadline) == (("stop", 1, "peer"), 100.0 + FENCE)
-    group.due()
-    assert group.did == ("run", 2, "peer")
-
-
 @pytest.mark.parametrize(("ran", "starts"), [(5, True), (4, False)])
 def test_a_member_that_ran_the_newest_epoch_is_not_fenced(ran: int, starts: bool) -> None:
     """A coordinator that has forgotten trusts it; who ran an older one may have been replaced since."""
@@ -791,18 +757,6 @@ def test_a_member_that_ran_the_newest_epoch_is_not_fenced(ran: int, starts: bool
     group.reports(1, "ready", 5, ran=ran)
     group.reports(2, "ready", 5, ran=5)
     assert group.did == (("run", 6, "peer") if starts else ("stop", 5, "peer"))
-
-
-def test_a_higher_epoch_fences_members_of_an_older_one() -> None:
-    group = Group()
-    group.reports(1, "ready", 5, ran=5)
-    group.reports(0, "stopping", 5, failure=NodeFailure("hang", "no step"))
-    group.reports(2, "running", 6)
-    for rank in (0, 1, 2):
-        group.reports(rank, "ready", 6, ran=5 if rank == 1 else 6)
-    assert group.did == ("stop", 6, "peer")
-    group.at(FENCE)
-    assert group.did == ("run", 7, "peer")
 
 
 def test_failures_that_follow_the_loss_of_rank_0_are_no_verdict() -> None:

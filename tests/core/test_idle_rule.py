@@ -46,15 +46,6 @@ def test_time_in_sections_is_not_idle() -> None:
     assert found(moved._replace(sections=(Section("pause", 2.0, 3600.0, side=True),))) is not None
 
 
-def test_idleness_needs_some_samples() -> None:
-    works, quiet, unknown = (
-        Idle(),
-        Idle(idle_since=2.0, idle_samples=QUIET),
-        Idle(idle_since=2.0, idle_samples=QUIET[:2]),
-    )
-    assert [idle_for(idle, 10.0) for idle in (works, quiet, unknown)] == [0.0, 8.0, 0.0]
-
-
 def test_devices_are_unchanged_also_where_logs_are_written() -> None:
     """The rule over all containers, each of which reports this about itself."""
     idle = Idle()
