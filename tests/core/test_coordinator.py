@@ -217,13 +217,6 @@ def test_where_fewer_may_go_on_it_has_to_be_certain_and_the_end_says_what_was_no
     assert "it was not certain that the processes of members 1, 2 that ran epoch 1 do not go on" in group.end[1]
 
 
-def test_its_messenger_alone_may_be_new() -> None:
-    group = Group()
-    group.coordinator = group.coordinator._replace(own=EARLIER)
-    group.all("running", 1, starter=EARLIER)
-    assert (group.did, group.coordinator.starters) == (("run", 1, None), {})
-
-
 def test_member_0_starts_last() -> None:
     """One that was replaced, and does not know, starts nothing, since its members are elsewhere."""
     group = Group()
@@ -322,12 +315,6 @@ def test_whoever_did_not_join_start_or_get_ready_in_time_is_named() -> None:
     assert (group.end, group.order.node) == ((195, "member 2 (node-2) was not ready within 10m"), "node-2")
 
 
-def test_a_verdict_before_the_first_start_ends_all() -> None:
-    group = Group()
-    group.reports(0, "ending", 0, end=GroupEnd(126, "not-executable", "no"))
-    assert group.end == (126, "no")
-
-
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
@@ -342,20 +329,6 @@ def test_a_hang_stops_all_at_once_and_starts_all_when_all_are_ready() -> None:
     assert (group.order.node, group.order.rank, group.order.step) == ("node-1", 9, 40)
     group.all("ready", failure=NodeFailure("hang", "no step for 60s"), counts=(1, 0, 0))
     assert (group.phase, group.did, group.order.counts) == (Steady, ("run", 2, "hang"), (1, 0, 0))
-
-
-def test_a_member_ready_at_an_older_epoch_delays_the_next() -> None:
-    """Its start may be on its way: it might run this epoch, unseen, while the others start the next."""
-    group = Group()
-    group.all("ready", 0)
-    group.reports(0, "running", 1)
-    group.reports(1, "running", 1)
-    group.reports(0, "stopping", 1, failure=NodeFailure("failure", "exit code 1"))
-    group.reports(0, "ready", 1, failure=NodeFailure("failure", "exit code 1"))
-    group.reports(1, "ready", 1)
-    assert group.did == ("stop", 1, None)
-    group.reports(2, "ready", 1)
-    assert group.did == ("run", 2, "failure")
 
 
 def test_the_first_failure_decides() -> None:
@@ -434,21 +407,6 @@ def test_a_fault_of_the_user_ends_all_also_where_members_are_replaced(shape: Sha
     assert group.order.end.node == "node-1"
 
 
-def test_a_member_without_its_command_makes_all_restart() -> None:
-    group = running()
-    group.reports(2, "ready")
-    assert group.did == ("stop", 1, None)
-    assert group.order.why == "member 2 (node-2) does not run its command"
-    group.ready(0, 1)
-    assert group.did == ("run", 2, "peer")
-
-
-def test_draining_has_a_deadline() -> None:
-    group = drained()
-    group.due()
-    assert group.end == (195, "member 1 (node-1) was not ready within 11m 15s")
-
-
 # --- counts and progress --------------------------------------------------------------------------------------------
 
 
@@ -504,17 +462,6 @@ def test_success_needs_all_members() -> None:
     group.reports(2, "done")
     assert (group.phase, group.end) == (Ended, (0, "all members have succeeded"))
     assert group.coordinator.deadline is None
-
-
-def test_a_member_that_is_done_restarts_with_the_others() -> None:
-    group = running()
-    group.reports(0, "done")
-    group.reports(1, "stopping", failure=NodeFailure("hang", "no step"))
-    group.reports(1, "ready", failure=NodeFailure("hang", "no step"))
-    group.reports(2, "ready")
-    assert group.did == ("stop", 1, "hang")
-    group.reports(0, "ready")
-    assert group.did == ("run", 2, "hang")
 
 
 def test_the_end_because_of_a_missing_member_is_called_a_loss() -> None:
@@ -697,16 +644,6 @@ def test_a_second_member_of_a_rank_is_refused() -> None:
     assert group.phase is Steady
 
 
-def test_old_and_repeated_events_are_ignored() -> None:
-    group = running()
-    before = group.coordinator
-    report = before.members[1].report
-    for old in (report, report._replace(seq=report.seq - 1, state="fallen")):
-        assert decide(before, Reported(200.0, old)) == (before, ())
-    assert decide(before, MemberLost(200.0, 1, "another", "x")) == (before, ())
-    assert decide(before, DeadlineReached(1e9)) == (before, ())
-
-
 # --- a new coordinator ----------------------------------------------------------------------------------------------
 
 
@@ -728,14 +665,6 @@ def test_a_new_coordinator_waits_for_members_that_have_not_reported() -> None:
     assert (group.phase, group.did, group.coordinator.deadline) == (Draining, ("stop", 5, None), 3.0 + SILENCE + WAIT)
     group.due()
     assert group.end == (195, "member 2 is lost and was not back within 10m")
-
-
-def test_a_higher_epoch_wins() -> None:
-    group = running()
-    group.reports(2, "running", 6)
-    assert (group.phase, group.did) == (Draining, ("stop", 6, None))
-    group.all("ready", 6)
-    assert group.did == ("run", 7, "peer")
 
 
 def test_a_new_coordinator_fences_members_without_a_past() -> None:
@@ -915,16 +844,6 @@ def test_a_group_that_needs_all_ends_when_a_lost_member_was_waited_for(shape: Sh
     assert (group.end or (0, ""))[0] == 195
 
 
-def test_members_that_are_lost_again_and_again_are_waited_for_three_times_as_long_at_most() -> None:
-    group = elastic(least=2)
-    for number, now in enumerate((0.0, WAIT - 10, 2 * WAIT - 20, 3 * WAIT - 30)):
-        group.at(100.0 + now)
-        group.gone(1, certain=True, life=f"life{number}" if number else "")
-        assert loss_wait(group.coordinator, group.now) == LossWait((1,), 1, min(WAIT, 3 * WAIT - now), "go on", 2)
-        group.ready(0) if number == 0 else None  # member 2 still ends its command, so that nothing starts
-        group.reports(1, "ready", life=f"life{number + 1}")
-
-
 def test_a_spare_takes_a_place_when_the_loss_is_certain() -> None:
     group = elastic(4, spares=1)
     assert group.places == ((0, 3),)
@@ -1045,16 +964,6 @@ def test_a_group_of_new_containers_waits_for_the_leases_of_those_that_do_not_com
     assert group.did == ("wait", 0, None)
     group.at(FENCE)
     assert group.did == ("run", 1, "first")
-
-
-def test_below_the_least_number_the_group_ends() -> None:
-    group = elastic(least=2)
-    group.gone(1, certain=True)
-    group.gone(2, certain=True)
-    group.ready(0)
-    group.at(100.0 + WAIT)
-    assert group.end is not None
-    assert group.end[1].endswith("were not back within 10m; 1 member left, and the group needs 2")
 
 
 def test_what_may_keep_a_member_out_is_named_while_it_is_missing_and_at_the_end() -> None:

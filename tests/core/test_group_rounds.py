@@ -72,14 +72,6 @@ def test_a_retry_of_one_rank_ends_no_process_on_any_member() -> None:
     assert (world.works, pids(world), order(world).number) == (True, before, 2)
 
 
-def test_a_collective_that_fails_everywhere_is_one_retry() -> None:
-    world = begun()
-    for body in world.bodies.values():
-        body.asks(0, True)
-    world.run(15.0)
-    assert (world.works, order(world).number, world.coordinator.epoch) == (True, 2, 1)
-
-
 def test_a_death_on_one_member_explains_the_collective_that_failed_on_the_other() -> None:
     world = begun(rungs=frozenset({"rank"}))  # alone it could not be retried
     before = pids(world)
@@ -90,16 +82,6 @@ def test_a_death_on_one_member_explains_the_collective_that_failed_on_the_other(
     assert (world.works, order(world).number, pids(world)[1:]) == (True, 2, before[1:])
 
 
-def test_ranks_of_both_members_that_die_at_once_are_replaced_together() -> None:
-    world = begun()
-    for body in world.bodies.values():
-        body.rank_dies(1)
-    world.run(1.0)
-    assert order(world).ranks == (1, 3)
-    world.run(15.0)
-    assert (world.works, world.coordinator.epoch) == (True, 1)
-
-
 def test_a_rank_that_does_not_leave_is_replaced_and_the_others_wait_for_it() -> None:
     world = begun()
     world.bodies[1].processes[0].ignores = True
@@ -108,16 +90,6 @@ def test_a_rank_that_does_not_leave_is_replaced_and_the_others_wait_for_it() -> 
     assert not world.works
     world.run(20.0)
     assert (world.works, world.coordinator.epoch, order(world).number) == (True, 1, 2)
-
-
-def test_a_second_fault_in_the_round_that_proves_the_recovery_restarts_all_members() -> None:
-    world = begun()
-    world.bodies[0].rank_dies(0)
-    while order(world).number == 1:
-        world.run(0.1)
-    world.bodies[1].rank_dies(0)
-    world.run(30.0)
-    assert (world.works, world.coordinator.epoch) == (True, 2)
 
 
 def test_a_container_that_is_lost_in_the_round_that_proves_a_recovery_restarts_all_members() -> None:
@@ -166,19 +138,6 @@ def test_a_container_that_does_not_come_back_ends_the_job_after_the_wait_for_it(
     assert not world.ends
     world.run(30.0)
     assert world.ends == [(0, 195)]
-
-
-def test_ranks_that_wait_for_a_container_say_when_the_job_ends() -> None:
-    world = begun()
-    world.lose(1, 1000.0)
-    told = list[float]()
-    while not world.ends:
-        world.run(0.1)
-        if (found := loss_wait(world.coordinator, world.now)) is not None:
-            assert (found.members, found.then, found.code) == ((1,), "end", 195)
-            told.append(world.now + found.left)
-    assert len(told) > 500
-    assert all(abs(one - world.now) < 1.0 for one in told)
 
 
 def test_a_member_that_is_frozen_ends_the_round_of_the_others_in_time() -> None:
@@ -258,19 +217,6 @@ def test_a_spare_takes_the_place_of_a_lost_member_and_its_ranks_recover_with_the
     assert [after == pid for after, pid in zip(pids(world), before, strict=True)].count(False) == 1
 
 
-def test_a_group_that_goes_on_without_a_lost_member_waits_for_it_between_no_rounds() -> None:
-    world = begun(Shape(3, 2))
-    world.lose(2, 1000.0)
-    world.run(3.0)
-    assert world.coordinator.order.what == "stop"
-    assert "member 2 (node-2) is lost" in world.coordinator.order.why
-    world.settle(200.0)
-    assert (world.works, world.coordinator.epoch, world.coordinator.places) == (True, 2, (0, 1))
-    world.bodies[1].asks(0, False)
-    world.run(10.0)
-    assert (world.works, world.coordinator.epoch, order(world).number) == (True, 2, 2)
-
-
 def test_a_member_that_comes_while_others_are_in_rounds_is_a_spare() -> None:
     world = begun(Shape(3, 2), late=(2,))
     assert order(world) == GroupRound()
@@ -295,18 +241,6 @@ def test_a_coordinator_that_knows_nothing_does_at_once_what_the_reports_mean() -
         group, _ = decide(group, Reported(world.now, one))
     assert group.order.round is not None
     assert (group.order.round.what, group.order.round.ranks) == ("leave", (2,))
-
-
-def test_a_coordinator_that_takes_a_recovery_over_waits_for_it_no_longer_than_another() -> None:
-    world = begun()
-    world.bodies[1].rank_dies(0)
-    world.run(0.5)
-    group = new_coordinator(world.now, Shape(2), 60.0, 5.0)
-    for body in world.bodies.values():
-        assert body.sent is not None
-        group, _ = decide(group, Reported(world.now, body.sent))
-    assert group.order.round == order(world)
-    assert group.deadline is not None
 
 
 def test_a_member_does_not_report_the_rung_of_an_order_as_that_of_its_own_fault() -> None:
