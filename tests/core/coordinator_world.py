@@ -348,13 +348,7 @@ class World:
     """`heal()` ends all that is bad about the network; nothing else happens from then on either."""
 
     def __init__(
-        self,
-        seed: int,
-        size: int,
-        wait: float = 60.0,
-        drain: float = 5.0,
-        bad: float = 0.3,
-        shape: Shape | None = None,
+        self, seed: int, size: int, wait: float = 60.0, drain: float = 5.0, bad: float = 0.3, shape: Shape | None = None
     ) -> None:
         self.shape = shape or Shape(size)
         self.dice, self.rank_dice, self.place_dice = random.Random(seed), random.Random(seed), random.Random(seed)

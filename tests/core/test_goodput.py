@@ -275,10 +275,7 @@ def test_work_after_the_newest_checkpoint_is_lost() -> None:
 
 def test_a_checkpoint_of_another_rank_does_not_keep_the_silence_of_a_suspect() -> None:
     def ranks(checkpoint: int | None) -> tuple[Rank, ...]:
-        return (
-            Rank(0, 100, moved_at=60.0, step=9, checkpoint_step=checkpoint),
-            Rank(1, 101, moved_at=0.0, step=1),
-        )
+        return (Rank(0, 100, moved_at=60.0, step=9, checkpoint_step=checkpoint), Rank(1, 101, moved_at=0.0, step=1))
 
     run = Run().starts(0.0).steps((0.0, 1)).happens(ev.BeatsRead(60.0, ranks(None)), ev.BeatsRead(65.0, ranks(9)))
     run.check(wall=65.0, kept=0.0)

@@ -3,15 +3,7 @@
 import pytest
 
 from ftrun.core.machine.values import Attempt, Cause, Ledger, Rank, SavedFile, Section
-from ftrun.core.rules.policy import (
-    MOST_SAVED,
-    Policy,
-    has_advanced,
-    is_exhausted,
-    progress,
-    with_progress,
-    with_saved,
-)
+from ftrun.core.rules.policy import MOST_SAVED, Policy, has_advanced, is_exhausted, progress, with_progress, with_saved
 
 CAUSES: tuple[Cause, ...] = ("hang", "fault", "failure")
 

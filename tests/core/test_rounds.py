@@ -88,6 +88,13 @@ def test_a_process_that_cannot_go_on_before_the_last_hello_is_replaced_after_it(
     assert world.then(SaidHello(1)) == [Begin("rank", 2, (0,), why), FenceRank(1, 1, why), EndRank(0)]
 
 
+def test_who_has_left_another_round_has_not_left_this_one() -> None:
+    world = World()
+    world.then(RankProcessEnded(1, 137, "it died"), RankTreeCleared(1), SaidHello(1))
+    assert world.then(*(LeftRound(rank, number) for rank in (0, 2) for number in (0, 2))) == []
+    assert len(world.then(LeftRound(0, 1), LeftRound(2, 1))) == 3, "all begin the next round"
+
+
 def test_two_that_die_at_once_are_replaced_together() -> None:
     world = World()
     world.then(RankProcessEnded(1, 137, "one died"), RankProcessEnded(2, 137, "another died"))
