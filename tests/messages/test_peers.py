@@ -4,7 +4,7 @@ import json
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.group.messages import (
@@ -68,6 +68,7 @@ HELLO = peers.MemberHello("1.0", "job", 4, 3, "life", "node")
 REPORT = Report(3, "life", 7, "node", "boot", 2, "running")
 
 
+@settings(max_examples=40)
 @given(reports, orders)
 def test_a_report_and_an_order_are_read_as_written(report: Report, order: GroupOrder) -> None:
     assert peers.load_report(peers.dump(report)) == report == EXACT.load(Report, EXACT.dump(report))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftctl.page import record_follower
@@ -158,6 +158,7 @@ def test_the_newest_of_ten_megabytes_are_read_at_once(path: Path) -> None:
 # --- the follower of the page -----------------------------------------------------------------------------------------
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 400), max_size=12))
 def test_each_record_is_passed_on_once_however_it_is_written(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int]
