@@ -434,9 +434,9 @@ def test_a_requested_restart_keeps_the_counts() -> None:
 
 @pytest.mark.parametrize("what", ["devices_unchanged", "devices_waited"])
 def test_still_holds_when_all_members_are_still(what: str) -> None:
-    group = running()
-    assert group.reports(0, "running", **{what: True}) == group.reports(1, "running", **{what: True}) == ()
-    group.reports(2, "running", **{what: True})
+    group, still = running(), dict[str, Any]({what: True})
+    assert group.reports(0, "running", **still) == group.reports(1, "running", **still) == ()
+    group.reports(2, "running", **still)
     assert getattr(group.order, what)
     group.reports(1, "running")
     assert not getattr(group.order, what)

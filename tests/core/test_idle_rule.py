@@ -130,6 +130,7 @@ def test_without_evidence_only_a_time_that_was_given_ends_an_idle_job(given: boo
     for at in range(11, 17):
         job = sampled(job, float(at), policy)
     assert isinstance(job.phase, Suspect), "a job that has given heartbeats, without an accelerator"
+    assert job.phase.deadline is not None
     _, effects = decide(job, ev.DeadlineReached(job.phase.deadline), policy)
     assert next(one.event for one in effects if isinstance(one, do.Persist)) == ("hang" if given else "cleared")
 

@@ -11,7 +11,8 @@ from ftrun.core.rules.policy import Policy
 
 def last_checkpoint(*saved: ev.CheckpointSaved) -> str | None:
     job = Job()
-    for event in (ev.Started(0.0), ev.CommandSpawned(1.0, 7), *saved):
+    events: list[ev.Event] = [ev.Started(0.0), ev.CommandSpawned(1.0, 7), *saved]
+    for event in events:
         job, _ = decide(job, event, Policy())
     return job.ledger.last_checkpoint
 

@@ -330,7 +330,14 @@ def test_lost_time_and_goodput(run: MadeRun) -> None:
     assert found.restarts["hang"] == 2
 
 
-HANG = {"rule": "step", "rank": 3, "age": 41.0, "limit": 38.0, "step": 812, "why": "collectives.py:88 all_reduce"}
+HANG: dict[str, Any] = {
+    "rule": "step",
+    "rank": 3,
+    "age": 41.0,
+    "limit": 38.0,
+    "step": 812,
+    "why": "collectives.py:88 all_reduce",
+}
 
 
 def test_the_last_incident_is_a_hang_with_its_report(run: MadeRun) -> None:
