@@ -1,29 +1,50 @@
-"""Rare turns that a first version of the core got wrong, of which a transcript shows nothing."""
+"""Rare turns that a first version of the core got wrong, and that are no transcript."""
 
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
-from ftrun.core.machine.states import Job
+from ftrun.core.machine.states import Job, Starting, Suspect
 from ftrun.core.machine.stopping import finish, finish_with
-from ftrun.core.machine.values import Ledger
+from ftrun.core.machine.values import Ledger, Rank
 from ftrun.core.rules import exit_codes
 from ftrun.core.rules.policy import Policy
 
 
-def last_checkpoint(*saved: ev.CheckpointSaved) -> str | None:
-    job = Job()
-    events: list[ev.Event] = [ev.Started(0.0), ev.CommandSpawned(1.0, 7), *saved]
+def after(job: Job, policy: Policy, *events: ev.Event) -> Job:
     for event in events:
-        job, _ = decide(job, event, Policy())
-    return job.ledger.last_checkpoint
+        job, _ = decide(job, event, policy)
+    return job
+
+
+def running(*events: ev.Event, policy: Policy | None = None) -> Job:
+    return after(Job(), policy or Policy(), ev.Started(0.0), ev.CommandSpawned(1.0, 7), *events)
 
 
 def test_a_checkpoint_that_is_found_after_a_later_one_is_not_resumed_from() -> None:
     """The watcher of checkpoints was started again, and found them by listing."""
     for files in (("/c/step-45", "/c/step-36"), ("/c/last.pt", "/c/before.pt")):
         saved = [ev.CheckpointSaved(20.0 + n, file, 20.0 + n, False, 19.0 - n, n > 0) for n, file in enumerate(files)]
-        assert last_checkpoint(*saved) == files[0]
+        assert running(*saved).ledger.last_checkpoint == files[0]
     again = [ev.CheckpointSaved(20.0 + n, file, 20.0 + n) for n, file in enumerate(("/c/step-45", "/c/step-36"))]
-    assert last_checkpoint(*again) == "/c/step-36", "a job that starts from scratch each time"
+    assert running(*again).ledger.last_checkpoint == "/c/step-36", "a job that starts from scratch each time"
+
+
+def test_an_exit_before_the_exec_is_not_stable() -> None:
+    """The attempt has no spawn time yet: on a machine up for an hour it looks as old as the machine."""
+    policy = Policy(restart_on=frozenset({"failure"}))
+    job = after(Job(ledger=Ledger(failure=2)), policy, ev.Started(9000.0), ev.CommandExited(9001.0, signal=9))
+    assert job.ledger.failure == 3
+
+
+def test_processes_that_a_launcher_started_again_begin_now() -> None:
+    """A given start timeout is armed at the spawn; hours later it must not condemn who has not moved yet."""
+    policy = Policy(limits=Policy().limits._replace(hang=60.0, start=600.0))
+    moved, begins = (Rank(0, pid=7, moved_at=10.0, step=5),), (Rank(0, pid=9, claimed_at=9000.0),)
+    reads = (ev.BeatsRead(10.0, moved), ev.BeatsRead(9000.0, begins), ev.BeatsRead(9599.0, begins))
+    job = running(*reads, policy=policy)
+    assert isinstance(job.phase, Starting)
+    job = after(job, policy, ev.BeatsRead(9600.0, begins))
+    assert isinstance(job.phase, Suspect)
+    assert job.phase.finding.rule == "start"
 
 
 def test_a_schedule_that_ended_with_196_has_no_clear_fault() -> None:
