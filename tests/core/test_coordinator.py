@@ -870,6 +870,15 @@ def test_an_end_without_a_failure_is_named(verdict: GroupEnd) -> None:
     assert (group.did, group.order.why) == (("stop", 1, None), f"member 1 (node-1): {verdict.why}")
 
 
+def test_old_and_repeated_events_are_ignored() -> None:
+    group = running()
+    before = group.coordinator
+    report = before.members[1].report
+    for old in (report, report._replace(seq=report.seq - 1, state="fallen")):
+        assert decide(before, Reported(200.0, old)) == (before, ())
+    assert decide(before, MemberLost(200.0, 1, "another", "x")) == (before, ())
+
+
 @pytest.mark.parametrize("code", [0, 143])
 def test_a_member_that_was_asked_to_stop_says_so(code: int) -> None:
     group = running()
