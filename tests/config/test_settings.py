@@ -1,10 +1,16 @@
-"""Each option's value has the type that its parser in the table gives it: mypy checks these lines as well."""
+"""The value of each option: its type, which mypy checks here as well, its source, and its default by contract."""
 
 from typing import Literal, assert_type
 
-from ftrun.config import option_values
+from ftrun.config import derived, option_values
 from ftrun.config.annotations import Annotations
 from ftrun.config.option_table import OPTIONS, Option, Settings
+
+DEFAULTS = (
+    "restart-on=hang,fault max-restarts=3 progress= stable-after=1h backoff=1s hang-timeout=auto start-timeout=auto "
+    "idle-timeout=auto probe=auto grace=10s stop-grace=off log-dir= config= annotations= heal= group-size=auto "
+    "after-limit=reschedule check-devices=on log-format=text auto-beat=on"
+)
 
 
 def test_a_value_has_the_type_of_its_parser() -> None:
@@ -38,3 +44,15 @@ def test_a_phase_has_a_run_dir_of_its_own_and_all_else_of_its_options() -> None:
     assert (before.run_dir, after.run_dir, after["run-dir"].text) == (None, "/logs/1", "/logs/1")
     assert after["run-dir"].source == "phase"
     assert (after.grace, after.log_dir) == (before.grace, before.log_dir)
+
+
+def test_the_defaults_are_those_of_the_contract_also_for_the_core() -> None:
+    settings = option_values.settings({}, {})
+    expected = dict(word.split("=") for word in DEFAULTS.split())
+    assert {name: settings[name].text for name in expected} == expected
+    policy = derived.policy(settings)
+    assert policy.restart_on == {"hang", "fault"}
+    assert (policy.max_restarts, policy.stable_after, policy.backoff) == (3, 3600.0, 1.0)
+    limits = policy.limits
+    assert (limits.grace, limits.stop_grace) == (10.0, None)
+    assert (limits.auto, limits.hang, limits.start, limits.section) == (True, None, None, None)

@@ -348,13 +348,7 @@ class World:
     """`heal()` ends all that is bad about the network; nothing else happens from then on either."""
 
     def __init__(
-        self,
-        seed: int,
-        size: int,
-        wait: float = 60.0,
-        drain: float = 5.0,
-        bad: float = 0.3,
-        shape: Shape | None = None,
+        self, seed: int, size: int, wait: float = 60.0, drain: float = 5.0, bad: float = 0.3, shape: Shape | None = None
     ) -> None:
         self.shape = shape or Shape(size)
         self.dice, self.rank_dice, self.place_dice = random.Random(seed), random.Random(seed), random.Random(seed)
@@ -637,6 +631,19 @@ class World:
             way = self.dice.choice([(True, False, False), (False, True, False), (False, False, True)])
             body.cut, body.mute, body.deaf = way
             self.later(self.dice.choice([3.0, 12.0, 20.0, 70.0, 100.0]), body.mended)
+
+    def suffer(self, kinds: str, at: float, settles: float) -> None:
+        """Some strikes from `at` on, then nothing bad any more; after `settles` seconds all work, or all have ended."""
+        dice = self.dice
+        for _ in range(dice.randrange(1, 12)):
+            at += dice.choice([0.0, 0.1, 1.0, 5.0, 20.0, 60.0])
+            self.run(at)
+            self.strike(kinds)
+        self.run(at + dice.choice([0.0, 1.0, 30.0]))
+        self.heal()
+        self.run(self.now + settles * (2 * self.wait + self.drain + PATIENT + SILENCE))
+        wrong = self.settled()
+        assert wrong is None, wrong
 
     def heal(self) -> None:
         self.bad = 0.0

@@ -38,7 +38,7 @@ FENCE = SILENCE + WAIT + LATE + DRAIN
 
 
 class Group:
-    """Drives `decide`; members say what they are effect to say, with a `seq` that rises."""
+    """Drives `decide`; members say what they are made to say, with a `seq` that rises."""
 
     def __init__(self, size: int = 3, now: float = 0.0, shape: Shape | None = None) -> None:
         self.coordinator: Coordinator = new_coordinator(now, shape or Shape(size), WAIT, DRAIN)
@@ -151,13 +151,10 @@ def test_a_new_member_0_starts_once_the_lease_of_the_earlier_one_is_over() -> No
     assert group.did == ("run", 2, "peer")
 
 
-def test_it_starts_at_once_where_the_earlier_one_is_certainly_dead() -> None:
+def test_it_starts_at_once_where_the_earlier_one_is_certainly_dead_or_has_left() -> None:
     group = replaced()
     group.event(StarterDied(group.now, "zero"))
     assert (group.did, group.coordinator.starters) == (("run", 2, "peer"), {})
-
-
-def test_it_starts_at_once_where_the_earlier_one_has_left() -> None:
     group = replaced()
     group.reports(1, "ready", 1, starter=EARLIER._replace(left=True))
     assert group.did == ("run", 2, "peer")
@@ -218,13 +215,6 @@ def test_where_fewer_may_go_on_it_has_to_be_certain_and_the_end_says_what_was_no
     assert group.end is not None
     assert group.end[0] == 195
     assert "it was not certain that the processes of members 1, 2 that ran epoch 1 do not go on" in group.end[1]
-
-
-def test_its_messenger_alone_may_be_new() -> None:
-    group = Group()
-    group.coordinator = group.coordinator._replace(own=EARLIER)
-    group.all("running", 1, starter=EARLIER)
-    assert (group.did, group.coordinator.starters) == (("run", 1, None), {})
 
 
 def test_member_0_starts_last() -> None:
@@ -306,7 +296,11 @@ def test_the_first_of_several_broken_connections_is_the_cause_where_nothing_else
     assert (group.order.cause, group.order.rank) == ("failure", 2)
 
 
-def test_an_ordered_start_has_a_deadline() -> None:
+def test_whoever_did_not_join_start_or_get_ready_in_time_is_named() -> None:
+    group = Group(30)
+    group.reports(4, "ready", 0)
+    group.at(WAIT)
+    assert group.end == (195, "members 0, 1, 2, 3, 5, 6, 7, 8, 9, 10 and 19 more did not join within 10m")
     group = Group()
     group.all("ready", 0)
     assert group.reports(0, "running", 1) == group.reports(0, "running", 1) == ()
@@ -314,33 +308,11 @@ def test_an_ordered_start_has_a_deadline() -> None:
     assert group.coordinator.deadline == WAIT
     group.due()
     assert group.end == (195, "members 1, 2 did not start within 10m")
-
-
-def test_a_member_that_never_joined_is_named() -> None:
-    group = Group(30)
-    group.reports(4, "ready", 0)
-    group.at(WAIT)
-    assert group.end == (195, "members 0, 1, 2, 3, 5, 6, 7, 8, 9, 10 and 19 more did not join within 10m")
-    group = Group(2)
-    group.reports(0, "ready", 0)
-    group.at(WAIT)
-    assert group.end == (195, "member 1 did not join within 10m")
-
-
-def test_a_member_that_is_not_ready_is_named() -> None:
     group = Group()
-    group.reports(0, "ready", 0)
-    group.reports(1, "ready", 0)
+    group.ready(0, 1)
     group.reports(2, "stopping", 0)
     group.at(WAIT)
-    assert group.end == (195, "member 2 (node-2) was not ready within 10m")
-    assert group.order.node == "node-2"
-
-
-def test_a_verdict_before_the_first_start_ends_all() -> None:
-    group = Group()
-    group.reports(0, "ending", 0, end=GroupEnd(126, "not-executable", "no"))
-    assert group.end == (126, "no")
+    assert (group.end, group.order.node) == ((195, "member 2 (node-2) was not ready within 10m"), "node-2")
 
 
 # --- failures -------------------------------------------------------------------------------------------------------
@@ -357,20 +329,6 @@ def test_a_hang_stops_all_at_once_and_starts_all_when_all_are_ready() -> None:
     assert (group.order.node, group.order.rank, group.order.step) == ("node-1", 9, 40)
     group.all("ready", failure=NodeFailure("hang", "no step for 60s"), counts=(1, 0, 0))
     assert (group.phase, group.did, group.order.counts) == (Steady, ("run", 2, "hang"), (1, 0, 0))
-
-
-def test_a_member_ready_at_an_older_epoch_delays_the_next() -> None:
-    """Its start may be on its way: it might run this epoch, unseen, while the others start the next."""
-    group = Group()
-    group.all("ready", 0)
-    group.reports(0, "running", 1)
-    group.reports(1, "running", 1)
-    group.reports(0, "stopping", 1, failure=NodeFailure("failure", "exit code 1"))
-    group.reports(0, "ready", 1, failure=NodeFailure("failure", "exit code 1"))
-    group.reports(1, "ready", 1)
-    assert group.did == ("stop", 1, None)
-    group.reports(2, "ready", 1)
-    assert group.did == ("run", 2, "failure")
 
 
 def test_the_first_failure_decides() -> None:
@@ -449,28 +407,6 @@ def test_a_fault_of_the_user_ends_all_also_where_members_are_replaced(shape: Sha
     assert group.order.end.node == "node-1"
 
 
-def test_a_member_without_its_command_makes_all_restart() -> None:
-    group = running()
-    group.reports(2, "ready")
-    assert group.did == ("stop", 1, None)
-    assert group.order.why == "member 2 (node-2) does not run its command"
-    group.ready(0, 1)
-    assert group.did == ("run", 2, "peer")
-
-
-def test_draining_has_a_deadline() -> None:
-    group = drained()
-    group.due()
-    assert group.end == (195, "member 1 (node-1) was not ready within 11m 15s")
-
-
-def test_a_leaving_member_changes_nothing_until_it_has_left() -> None:
-    group = running()
-    assert group.reports(1, "leaving") == ()
-    group.reports(1, "left", end=GroupEnd(143, "stopped", "asked", asked=True))
-    assert (group.phase, group.did) == (Draining, ("stop", 1, None))
-
-
 # --- counts and progress --------------------------------------------------------------------------------------------
 
 
@@ -496,26 +432,16 @@ def test_a_requested_restart_keeps_the_counts() -> None:
     assert (group.did, group.order.counts) == (("run", 3, "manual"), (1, 0, 0))
 
 
-def test_still_holds_when_all_members_are_still() -> None:
-    group = running()
-    assert (
-        group.reports(0, "running", devices_unchanged=True) == group.reports(1, "running", devices_unchanged=True) == ()
-    )
-    group.reports(2, "running", devices_unchanged=True)
-    assert group.order.devices_unchanged
+@pytest.mark.parametrize("what", ["devices_unchanged", "devices_waited"])
+def test_still_holds_when_all_members_are_still(what: str) -> None:
+    group, still = running(), dict[str, Any]({what: True})
+    assert group.reports(0, "running", **still) == group.reports(1, "running", **still) == ()
+    group.reports(2, "running", **still)
+    assert getattr(group.order, what)
     group.reports(1, "running")
-    assert not group.order.devices_unchanged
+    assert not getattr(group.order, what)
     group.reports(1, "done")
-    assert group.order.devices_unchanged, "a member that has ended does nothing"
-
-
-def test_ranks_wait_for_devices_when_those_of_all_members_do() -> None:
-    group = running()
-    assert group.reports(0, "running", devices_waited=True) == group.reports(1, "running", devices_waited=True) == ()
-    group.reports(2, "running", devices_waited=True)
-    assert group.order.devices_waited
-    group.reports(1, "running")
-    assert not group.order.devices_waited
+    assert getattr(group.order, what), "a member that has ended does nothing"
 
 
 def test_a_pause_goes_to_all_members() -> None:
@@ -538,40 +464,10 @@ def test_success_needs_all_members() -> None:
     assert group.coordinator.deadline is None
 
 
-def test_a_member_that_is_done_restarts_with_the_others() -> None:
-    group = running()
-    group.reports(0, "done")
-    group.reports(1, "stopping", failure=NodeFailure("hang", "no step"))
-    group.reports(1, "ready", failure=NodeFailure("hang", "no step"))
-    group.reports(2, "ready")
-    assert group.did == ("stop", 1, "hang")
-    group.reports(0, "ready")
-    assert group.did == ("run", 2, "hang")
-
-
-def test_the_end_is_final() -> None:
-    group = running(2)
-    group.all("done")
-    order = group.order
-    assert (
-        group.reports(1, "running", 9) == group.gone(1) == group.at(1e6) == group.reports(1, "ready", 12, "new") == ()
-    )
-    assert group.order is order
-
-
 def test_the_end_because_of_a_missing_member_is_called_a_loss() -> None:
     group = running()
     group.reports(0, "left", end=GroupEnd(143, "stopped", "", asked=True))
     assert (group.order.what, group.order.cause) == ("end", "peer")
-
-
-def test_members_that_have_not_left_are_counted() -> None:
-    group = running()
-    assert len(group.coordinator.staying) == 2
-    group.reports(2, "left", end=GroupEnd(0, "succeeded", "", asked=True))
-    assert len(group.coordinator.staying) == 1
-    group.gone(1)
-    assert len(group.coordinator.staying) == 0
 
 
 @pytest.mark.parametrize(
@@ -748,16 +644,6 @@ def test_a_second_member_of_a_rank_is_refused() -> None:
     assert group.phase is Steady
 
 
-def test_old_and_repeated_events_are_ignored() -> None:
-    group = running()
-    before = group.coordinator
-    report = before.members[1].report
-    for old in (report, report._replace(seq=report.seq - 1, state="fallen")):
-        assert decide(before, Reported(200.0, old)) == (before, ())
-    assert decide(before, MemberLost(200.0, 1, "another", "x")) == (before, ())
-    assert decide(before, DeadlineReached(1e9)) == (before, ())
-
-
 # --- a new coordinator ----------------------------------------------------------------------------------------------
 
 
@@ -781,21 +667,6 @@ def test_a_new_coordinator_waits_for_members_that_have_not_reported() -> None:
     assert group.end == (195, "member 2 is lost and was not back within 10m")
 
 
-def test_a_new_coordinator_handles_a_failure() -> None:
-    group = Group()
-    group.reports(0, "running", 5)
-    group.reports(1, "stopping", 5, failure=NodeFailure("hang", "no step"))
-    assert group.did == ("stop", 5, None)
-
-
-def test_a_higher_epoch_wins() -> None:
-    group = running()
-    group.reports(2, "running", 6)
-    assert (group.phase, group.did) == (Draining, ("stop", 6, None))
-    group.all("ready", 6)
-    assert group.did == ("run", 7, "peer")
-
-
 def test_a_new_coordinator_fences_members_without_a_past() -> None:
     group = Group()
     group.reports(0, "ready", 5, ran=5)
@@ -807,33 +678,6 @@ def test_a_new_coordinator_fences_members_without_a_past() -> None:
     assert (group.did, group.order.counts) == (("run", 6, "hang"), (2, 0, 0))
 
 
-def test_a_new_coordinator_fences_a_late_member() -> None:
-    group = Group()
-    group.reports(0, "running", 5)
-    group.reports(1, "running", 5)
-    group.at(SILENCE)
-    group.reports(0, "ready", 5)
-    group.reports(1, "ready", 5)
-    group.reports(2, "ready", 0)
-    group.reports(2, "ready", 5)
-    assert (group.did, group.coordinator.deadline) == (("stop", 5, "peer"), FENCE)
-    group.due()
-    assert group.did == ("run", 6, "peer")
-
-
-def test_a_silent_member_is_fenced_until_its_lease_is_over() -> None:
-    """It receives nothing, and its ranks move: it ends its command `--wait-peer` after it had to count as lost."""
-    group = running()
-    group.now = 100.0 + SILENCE
-    group.gone(1, closed=False, last_message=100.0)
-    group.ready(0, 2)
-    group.now += 300
-    group.reports(1, "ready", 1, "new", boot="other")
-    assert (group.did, group.coordinator.deadline) == (("stop", 1, "peer"), 100.0 + FENCE)
-    group.due()
-    assert group.did == ("run", 2, "peer")
-
-
 @pytest.mark.parametrize(("ran", "starts"), [(5, True), (4, False)])
 def test_a_member_that_ran_the_newest_epoch_is_not_fenced(ran: int, starts: bool) -> None:
     """A coordinator that has forgotten trusts it; who ran an older one may have been replaced since."""
@@ -842,18 +686,6 @@ def test_a_member_that_ran_the_newest_epoch_is_not_fenced(ran: int, starts: bool
     group.reports(1, "ready", 5, ran=ran)
     group.reports(2, "ready", 5, ran=5)
     assert group.did == (("run", 6, "peer") if starts else ("stop", 5, "peer"))
-
-
-def test_a_higher_epoch_fences_members_of_an_older_one() -> None:
-    group = Group()
-    group.reports(1, "ready", 5, ran=5)
-    group.reports(0, "stopping", 5, failure=NodeFailure("hang", "no step"))
-    group.reports(2, "running", 6)
-    for rank in (0, 1, 2):
-        group.reports(rank, "ready", 6, ran=5 if rank == 1 else 6)
-    assert group.did == ("stop", 6, "peer")
-    group.at(FENCE)
-    assert group.did == ("run", 7, "peer")
 
 
 def test_failures_that_follow_the_loss_of_rank_0_are_no_verdict() -> None:
@@ -898,38 +730,29 @@ def test_counts_of_an_earlier_container_hold() -> None:
 # --- the root cause -------------------------------------------------------------------------------------------------
 
 
-def hung(pulses: dict[int, Pulse], *failures: NodeFailure) -> tuple[str | None, int | None, int | None]:
-    group = running()
-    for rank, failure in enumerate(failures):
-        group.reports(rank, "stopping", failure=failure, pulses=pulses)
-    for rank in range(len(failures), 3):
-        group.reports(rank, "ready")
-    assert group.order.cause == "hang"
-    return group.order.node, group.order.rank, group.order.step
-
-
 def hang(rank: int, step: int | None, waits: bool = False, age: float = 0.0) -> NodeFailure:
     return NodeFailure("hang", "no step for 60s", age, rank, step, waits)
 
 
-def test_the_lowest_step_is_the_root_cause() -> None:
-    assert hung({1: Pulse(8, 7, 61.0), 2: Pulse(16, 6, 50.0)}, hang(0, 7)) == ("node-2", 16, 6)
-    assert hung({1: Pulse(8, None, 61.0), 2: Pulse(16, 6, 50.0)}, hang(0, 7)) == ("node-1", 8, None)
+LOW, ALIKE = {1: Pulse(8, 7, 61.0), 2: Pulse(16, 6, 50.0)}, {0: Pulse(0, 7, 60.0), 1: Pulse(8, 7, 62.0)}
+CAUSES = {
+    "the lowest step": (LOW, [hang(0, 7)], ("node-2", 16, 6)),
+    "no step at all": (LOW | {1: Pulse(8, None, 61.0)}, [hang(0, 7)], ("node-1", 8, None)),
+    "one that is proved": (LOW, [hang(0, 7, waits=True)._replace(proved=True)], ("node-0", 0, 7)),
+    "the longest silence": (ALIKE | {2: Pulse(16, 7, 61.0)}, [hang(0, 7)], ("node-1", 8, 7)),
+    "none that waits for others": (ALIKE, [hang(0, 7), hang(8, 7, waits=True)], ("node-0", 0, 7)),
+    "but for the only one": ({}, [hang(0, 7, waits=True)], ("node-0", 0, 7)),
+}
 
 
-def test_a_rank_that_is_proved_to_be_the_cause_is_the_root_cause() -> None:
-    pulses = {1: Pulse(8, 7, 61.0), 2: Pulse(16, 6, 50.0)}
-    assert hung(pulses, hang(0, 7, waits=True)._replace(proved=True)) == ("node-0", 0, 7)
-
-
-def test_at_equal_steps_the_longest_silence_is_the_root_cause() -> None:
-    assert hung({0: Pulse(0, 7, 60.0), 1: Pulse(8, 7, 62.0), 2: Pulse(16, 7, 61.0)}, hang(0, 7)) == ("node-1", 8, 7)
-
-
-def test_a_rank_that_waits_for_others_is_not_the_root_cause() -> None:
-    pulses = {0: Pulse(0, 7, 60.0), 1: Pulse(8, 7, 62.0)}
-    assert hung(pulses, hang(0, 7), hang(8, 7, waits=True)) == ("node-0", 0, 7)
-    assert hung({}, hang(0, 7, waits=True)) == ("node-0", 0, 7)
+@pytest.mark.parametrize(("pulses", "failures", "cause"), CAUSES.values(), ids=CAUSES)
+def test_the_root_cause_of_a_hang(pulses: dict[int, Pulse], failures: list[NodeFailure], cause: Any) -> None:
+    group = running()
+    for rank, failure in enumerate(failures):
+        group.reports(rank, "stopping", failure=failure, pulses=pulses)
+    group.ready(*range(len(failures), 3))
+    assert group.order.cause == "hang"
+    assert (group.order.node, group.order.rank, group.order.step) == cause
 
 
 # --- fewer members, and spares --------------------------------------------------------------------------------------
@@ -952,6 +775,7 @@ def test_until_when_a_lost_member_is_waited_for_and_what_follows() -> None:
     assert loss_wait(group.coordinator, 110.0) == LossWait((1,), 1, WAIT - 10, "go on", 2)
     group.ready(0, 2)
     assert loss_wait(group.coordinator, 100.0 + WAIT + 1) == LossWait((1,), 1, 0.0, "go on", 2)
+    assert group.did == ("stop", 1, "peer")
     group.at(200.0)
     group.gone(2, certain=True)
     assert loss_wait(group.coordinator, 200.0) == LossWait((1, 2), 2, WAIT, "end", code=195)
@@ -960,9 +784,23 @@ def test_until_when_a_lost_member_is_waited_for_and_what_follows() -> None:
     assert loss_wait(group.coordinator, group.now) is None
 
     group = elastic(least=2)
+    group.gone(1, certain=True)
+    group.ready(0, 2)
+    group.at(100.0 + WAIT)
+    assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (2, 1)))
+
+    group = elastic(least=2)
     group.gone(1)
     group.ready(0, 2)
     assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, FENCE, "go on", 2)
+    group.at(100.0 + WAIT)
+    assert group.did == ("stop", 1, "peer")
+    group.due()
+    assert (group.did, group.now) == (("run", 2, "peer"), 100.0 + FENCE)
+
+    group = elastic(least=2)
+    group.gone(1)
+    group.ready(0, 2)
     group.reports(1, "ready", life="new", boot="new")
     assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, FENCE, "start")  # it is back, elsewhere
 
@@ -1006,20 +844,13 @@ def test_a_group_that_needs_all_ends_when_a_lost_member_was_waited_for(shape: Sh
     assert (group.end or (0, ""))[0] == 195
 
 
-def test_members_that_are_lost_again_and_again_are_waited_for_three_times_as_long_at_most() -> None:
-    group = elastic(least=2)
-    for number, now in enumerate((0.0, WAIT - 10, 2 * WAIT - 20, 3 * WAIT - 30)):
-        group.at(100.0 + now)
-        group.gone(1, certain=True, life=f"life{number}" if number else "")
-        assert loss_wait(group.coordinator, group.now) == LossWait((1,), 1, min(WAIT, 3 * WAIT - now), "go on", 2)
-        group.ready(0) if number == 0 else None  # member 2 still ends its command, so that nothing starts
-        group.reports(1, "ready", life=f"life{number + 1}")
-
-
 def test_a_spare_takes_a_place_when_the_loss_is_certain() -> None:
     group = elastic(4, spares=1)
+    assert group.places == ((0, 3),)
     group.gone(1, certain=True)
     assert loss_wait(group.coordinator, 101.0) == LossWait((1,), 1, 0.0, "replace")
+    group.ready(0, 2)
+    assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (3, 1), (2, 1)))
     group = elastic(4, spares=1)
     group.gone(1)
     group.ready(0, 2)
@@ -1039,10 +870,19 @@ def test_an_end_without_a_failure_is_named(verdict: GroupEnd) -> None:
     assert (group.did, group.order.why) == (("stop", 1, None), f"member 1 (node-1): {verdict.why}")
 
 
+def test_old_and_repeated_events_are_ignored() -> None:
+    group = running()
+    before = group.coordinator
+    report = before.members[1].report
+    for old in (report, report._replace(seq=report.seq - 1, state="fallen")):
+        assert decide(before, Reported(200.0, old)) == (before, ())
+    assert decide(before, MemberLost(200.0, 1, "another", "x")) == (before, ())
+
+
 @pytest.mark.parametrize("code", [0, 143])
 def test_a_member_that_was_asked_to_stop_says_so(code: int) -> None:
     group = running()
-    group.reports(1, "leaving", 1)
+    assert group.reports(1, "leaving", 1) == (), "nothing changes until it has left"
     assert group.did == ("run", 1, "first")
     group.reports(1, "left", 1, end=GroupEnd(code, "stopped", "stopped from outside by SIGTERM", asked=True))
     assert group.order.why == "member 1 (node-1) has left: stopped from outside by SIGTERM"
@@ -1054,31 +894,6 @@ def test_a_command_that_ends_while_another_member_leaves_says_so() -> None:
     group.reports(0, "fallen", 1)
     why = "member 0 (node-0): the command ended, after member 1 (node-1) was asked from outside to stop"
     assert (group.did, group.order.why) == (("stop", 1, None), why)
-
-
-def test_fewer_start_only_when_the_lost_one_was_waited_for_and_is_certainly_dead() -> None:
-    group = elastic(least=2)
-    group.gone(1, certain=True)
-    group.ready(0, 2)
-    assert group.did == ("stop", 1, "peer")
-    group.at(100.0 + WAIT)
-    assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (2, 1)))
-
-    group = elastic(least=2)
-    group.gone(1)
-    group.ready(0, 2)
-    group.at(100.0 + WAIT)
-    assert group.did == ("stop", 1, "peer")
-    group.due()
-    assert (group.did, group.now) == (("run", 2, "peer"), 100.0 + FENCE)
-
-
-def test_a_spare_takes_the_place_at_once() -> None:
-    group = elastic(4, spares=1)
-    assert group.places == ((0, 3),)
-    group.gone(1, certain=True)
-    group.ready(0, 2)
-    assert (group.did, group.places) == (("run", 2, "peer"), ((0, 1), (3, 1), (2, 1)))
 
 
 def test_what_happens_to_a_spare_is_nobodys_concern() -> None:
@@ -1158,16 +973,6 @@ def test_a_group_of_new_containers_waits_for_the_leases_of_those_that_do_not_com
     assert group.did == ("wait", 0, None)
     group.at(FENCE)
     assert group.did == ("run", 1, "first")
-
-
-def test_below_the_least_number_the_group_ends() -> None:
-    group = elastic(least=2)
-    group.gone(1, certain=True)
-    group.gone(2, certain=True)
-    group.ready(0)
-    group.at(100.0 + WAIT)
-    assert group.end is not None
-    assert group.end[1].endswith("were not back within 10m; 1 member left, and the group needs 2")
 
 
 def test_what_may_keep_a_member_out_is_named_while_it_is_missing_and_at_the_end() -> None:

@@ -44,29 +44,30 @@ RESET = died(11, "RuntimeError: [1]:5: Connection closed by peer", at=100.5, sta
 
 # --- the first cause --------------------------------------------------------------------------------------------------
 
-STORIES: dict[str, tuple[list[Traceback], Traceback | None]] = {
+# Those that were left, and which of them is the first cause.
+STORIES: dict[str, tuple[list[Traceback], int | None]] = {
     "nobody": ([], None),
-    "one": ([BAD], BAD),
-    "one that is a symptom": ([RESET], RESET),
-    "a rank, then its peer, then the launcher": ([BAD, RESET, AGENT], BAD),
-    "the same where the launcher left no traceback": ([BAD, RESET], BAD),
+    "one": ([BAD], 0),
+    "one that is a symptom": ([RESET], 0),
+    "a rank, then its peer, then the launcher": ([BAD, RESET, AGENT], 0),
+    "the same where the launcher left no traceback": ([BAD, RESET], 0),
     "an exception of the peer that is no known symptom": (
         [BAD, RESET._replace(thrown=thrown("RuntimeError: strange"))],
-        BAD,
+        0,
     ),
-    "the symptom came first": ([RESET._replace(at=99.0), BAD, AGENT], BAD),
-    "only symptoms: the first of the ranks": ([RESET, RESET._replace(pid=12, rank=2, at=101.0), AGENT], RESET),
+    "the symptom came first": ([RESET._replace(at=99.0), BAD, AGENT], 1),
+    "only symptoms: the first of the ranks": ([RESET, RESET._replace(pid=12, rank=2, at=101.0), AGENT], 0),
     "an attempt of the launcher before": (
         [died(31, "ImportError: no", at=40.0, started=2.0, parent=10, rank=3), BAD, RESET, AGENT],
-        BAD,
+        1,
     ),
-    "what was tried and ended before": ([died(5, "ImportError: flash_attn", at=0.5, started=0.1), AGENT], AGENT),
+    "what was tried and ended before": ([died(5, "ImportError: flash_attn", at=0.5, started=0.1), AGENT], 1),
     "just before, with a clock that ticks": (
         [died(5, "ImportError: x", at=2.0, parent=10), died(6, "KeyError: 1", at=9.0, started=1.995, parent=10)],
-        died(6, "KeyError: 1", at=9.0, started=1.995, parent=10),
+        1,
     ),
-    "another program beside it": ([died(5, "ImportError: tensorboard"), died(6, "OSError: disk", at=101.0)], 6),  # type: ignore[dict-item]
-    "a child that it let fail": ([died(21, "ImportError: x", parent=20), died(20, "OSError: disk", at=101.0)], 20),  # type: ignore[dict-item]
+    "another program beside it": ([died(5, "ImportError: tensorboard"), died(6, "OSError: disk", at=101.0)], 1),
+    "a child that it let fail": ([died(21, "ImportError: x", parent=20), died(20, "OSError: disk", at=101.0)], 1),
     "a worker's worker": (
         [
             died(21, "MemoryError", at=90.0, started=60.0, parent=20, rank=0),
@@ -74,32 +75,23 @@ STORIES: dict[str, tuple[list[Traceback], Traceback | None]] = {
             RESET,
             AGENT,
         ],
-        21,  # type: ignore[dict-item]
+        0,
     ),
     "raised from a symptom": (
-        [
-            BAD,
-            AGENT._replace(thrown=thrown("RuntimeError: failed"), root=AGENT.thrown, explicit_cause=True),
-        ],
-        BAD,
+        [BAD, AGENT._replace(thrown=thrown("RuntimeError: failed"), root=AGENT.thrown, explicit_cause=True)],
+        0,
     ),
-    "started when nobody knows": ([BAD, RESET._replace(started=0.0)], BAD),
-    "a circle of parents": (
-        [AGENT._replace(parents=(13,)), BAD._replace(parents=(10,), thrown=AGENT.thrown)],
-        13,  # type: ignore[dict-item]
-    ),
-    "shows one, goes on, dies of another": ([BAD._replace(thrown=thrown("KeyError: 1"), at=60.0), BAD], BAD),
+    "started when nobody knows": ([BAD, RESET._replace(started=0.0)], 0),
+    "a circle of parents": ([AGENT._replace(parents=(13,)), BAD._replace(parents=(10,), thrown=AGENT.thrown)], 1),
+    "shows one, goes on, dies of another": ([BAD._replace(thrown=thrown("KeyError: 1"), at=60.0), BAD], 1),
 }
 
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES.keys())
-def test_the_first_cause(story: tuple[list[Traceback], Traceback | int | None]) -> None:
-    found, wanted = story
+def test_the_first_cause(story: tuple[list[Traceback], int | None]) -> None:
+    found, first = story
     for order in (found, found[::-1]):
-        cause = first_cause(order)
-        assert (cause.pid if cause else None) == (wanted.pid if isinstance(wanted, Traceback) else wanted)
-        if isinstance(wanted, Traceback):
-            assert cause == wanted
+        assert first_cause(order) == (None if first is None else found[first])
 
 
 def test_a_traceback_from_long_before_the_end_is_ignored() -> None:
@@ -132,6 +124,7 @@ TRACEBACKS = st.builds(
 )
 
 
+@settings(max_examples=40)
 @given(st.lists(TRACEBACKS, max_size=9), st.randoms())
 def test_any_tracebacks_have_one_cause_in_any_order(found: list[Traceback], chance: object) -> None:
     cause = first_cause(found)
@@ -204,7 +197,8 @@ XLA = "jaxlib.xla_extension.XlaRuntimeError"
 CHILD = by(f"{ELASTIC}.errors.ChildFailedError: train.py FAILED")
 
 # Each rule in the order of the table: what it holds for, what looks like it and is another's.
-EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
+Example = CommandFailure | str  # a text: of the exception
+EXAMPLES: list[tuple[str, list[Example], list[Example]]] = [
     (
         "kernel-memory",
         [
@@ -215,24 +209,17 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
         ],
         [CommandFailure(signal=9, oom_kills=0), by("ValueError: x")._replace(oom_kills=1), CommandFailure(signal=9)],
     ),
+    ("memory", [by("torch.OutOfMemoryError: CUDA out of memory", "RuntimeError"), "MemoryError"], ["OSError: x"]),
     (
         "memory",
-        [by("torch.OutOfMemoryError: CUDA out of memory", "RuntimeError"), by("MemoryError")],
-        [by("OSError: x")],
+        ["RuntimeError: NPU out of memory. Tried to allocate", "torch.AcceleratorError: CUDA error: out of memory"],
+        ["RuntimeError: out of range", "ValueError: out of memory"],
     ),
-    (
-        "memory",
-        [
-            by("RuntimeError: NPU out of memory. Tried to allocate"),
-            by("torch.AcceleratorError: CUDA error: out of memory"),
-        ],
-        [by("RuntimeError: out of range"), by("ValueError: out of memory")],
-    ),
-    ("memory", [by(f"{XLA}: RESOURCE_EXHAUSTED: Out of memory")], [by(f"{XLA}: INTERNAL: RESOURCE_EXHAUSTED")]),
+    ("memory", [f"{XLA}: RESOURCE_EXHAUSTED: Out of memory"], [f"{XLA}: INTERNAL: RESOURCE_EXHAUSTED"]),
     (
         "machine",
-        [by("ImportError: [Errno 116] Stale file handle: 'x.py'"), by("OSError: [Errno 28] No space left on device")],
-        [by("ImportError: libgomp.so.1: cannot allocate memory in static TLS block"), by("ValueError: no space left")],
+        ["ImportError: [Errno 116] Stale file handle: 'x.py'", "OSError: [Errno 28] No space left on device"],
+        ["ImportError: libgomp.so.1: cannot allocate memory in static TLS block", "ValueError: no space left"],
     ),
     (
         "machine",
@@ -240,7 +227,7 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
             by("RuntimeError: Error building extension 'fused_adam'", more="c++: fatal error: Killed signal"),
             by("RuntimeError: Error building extension 'fused_adam'", more="[1/2] nvcc: No space left on device"),
         ],
-        [by("RuntimeError: Error building extension 'fused_adam'"), by("RuntimeError: Killed")],
+        ["RuntimeError: Error building extension 'fused_adam'", "RuntimeError: Killed"],
     ),
     (
         "machine",
@@ -274,15 +261,15 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
         ],
         [by("json.decoder.JSONDecodeError: Extra data: line 1 column 5 (char 4)", "ValueError")],
     ),
-    ("shutdown", [by("ImportError: sys.meta_path is None, Python is likely shutting down")], [by("ImportError: None")]),
+    ("shutdown", ["ImportError: sys.meta_path is None, Python is likely shutting down"], ["ImportError: None"]),
     (
         "syntax",
-        [by("IndentationError: unexpected indent"), by("RuntimeError: config", root=thrown("SyntaxError: bad"))],
-        [by("ValueError: SyntaxError"), by("RuntimeError: x", root=thrown("SyntaxError: bad"), explicit_cause=False)],
+        ["IndentationError: unexpected indent", by("RuntimeError: config", root=thrown("SyntaxError: bad"))],
+        ["ValueError: SyntaxError", by("RuntimeError: x", root=thrown("SyntaxError: bad"), explicit_cause=False)],
     ),
     (
         "import",
-        [by("ModuleNotFoundError: No module named 'flash_attn'")],
+        ["ModuleNotFoundError: No module named 'flash_attn'"],
         [by("ValueError: bad", root=thrown("ImportError: flash_attn"), explicit_cause=False)],
     ),
     (
@@ -292,38 +279,38 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
             by("torch._dynamo.exc.Unsupported: graph break", "torch._dynamo.exc.TorchDynamoException", "RuntimeError"),
             by("triton.compiler.errors.CompilationError: at 3:8", "triton.errors.TritonError"),
             by("torch.jit.frontend.UnsupportedNodeError: x", "torch.jit.frontend.FrontendError"),
-            by("__main__.CompilationError: no kernel for this shape"),
+            "__main__.CompilationError: no kernel for this shape",
         ],
-        [by("torch.jit.Error: x"), by("tritonclient.utils.InferenceServerException: x")],
+        ["torch.jit.Error: x", "tritonclient.utils.InferenceServerException: x"],
     ),
     (
         "compile",
-        [by(f"{XLA}: UNIMPLEMENTED: no such op"), by(f"{XLA}: INTERNAL: ptxas exited with non-zero error code 255")],
+        [f"{XLA}: UNIMPLEMENTED: no such op", f"{XLA}: INTERNAL: ptxas exited with non-zero error code 255"],
         [
-            by(f"{XLA}: INTERNAL: Core halted unexpectedly: no compiler metadata was provided"),
-            by(f"{XLA}: UNAVAILABLE: connection lost"),
+            f"{XLA}: INTERNAL: Core halted unexpectedly: no compiler metadata was provided",
+            f"{XLA}: UNAVAILABLE: connection lost",
         ],
     ),
     (
         "compile",
         [
-            by("RuntimeError: Error building extension 'fused_adam'"),
+            "RuntimeError: Error building extension 'fused_adam'",
             by(
                 "RuntimeError: The Inner error is reported as above.",
                 more="E40021: Failed to compile Op [trans_Cast_2,]",
             ),
         ],
-        [by("RuntimeError: E99999: Inner Error!"), by("ValueError: Error building extension")],
+        ["RuntimeError: E99999: Inner Error!", "ValueError: Error building extension"],
     ),
     (
         "compile",
         [
-            by("subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1."),
+            "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.",
             by("RuntimeError: the kernels do not compile", more="nvcc fatal   : Unsupported gpu architecture"),
         ],
         [
-            by("subprocess.CalledProcessError: Command '['ninja', '-v']' died with <Signals.SIGKILL: 9>."),
-            by("subprocess.CalledProcessError: Command '['rsync']' returned non-zero exit status 1."),
+            "subprocess.CalledProcessError: Command '['ninja', '-v']' died with <Signals.SIGKILL: 9>.",
+            "subprocess.CalledProcessError: Command '['rsync']' returned non-zero exit status 1.",
         ],
     ),
     (
@@ -337,22 +324,18 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
             by("ValueError: x")._replace(tail=("nvcc fatal   : x",)),
         ],
     ),
-    (
-        "assertion",
-        [by("AssertionError"), by("AssertionError: x")._replace(beaten=True)],
-        [by("RuntimeError: AssertionError")],
-    ),
+    ("assertion", ["AssertionError", by("AssertionError: x")._replace(beaten=True)], ["RuntimeError: AssertionError"]),
     (
         "configuration",
         [
             by("omegaconf.errors.MissingMandatoryValue: x", "omegaconf.errors.OmegaConfBaseException"),
             by("pydantic_core._pydantic_core.ValidationError: 1 validation error for Config", "ValueError"),
-            by("train.errors.ConfigError: lr is negative"),
-            by("train.errors.BadConfigurationError: lr is negative"),
+            "train.errors.ConfigError: lr is negative",
+            "train.errors.BadConfigurationError: lr is negative",
             CommandFailure(1, tail=(*TRACE, "yaml.scanner.ScannerError: mapping values are not allowed here")),
             CommandFailure(1, tail=(*TRACE, "tomllib.TOMLDecodeError: Invalid value (at line 1, column 6)")),
         ],
-        [by("yaml.scanner.ScannerError: x", "yaml.error.YAMLError")._replace(beaten=True), by("ValueError: --lr")],
+        [by("yaml.scanner.ScannerError: x", "yaml.error.YAMLError")._replace(beaten=True), "ValueError: --lr"],
     ),
     (
         "configuration",
@@ -376,10 +359,10 @@ EXAMPLES: list[tuple[str, list[CommandFailure], list[CommandFailure]]] = [
     (
         "configuration",
         [
-            by("TypeError: TrainConfig.__init__() got an unexpected keyword argument 'learning_rat'"),
-            by("TypeError: Settings.__init__() missing 1 required positional argument: 'lr'"),
+            "TypeError: TrainConfig.__init__() got an unexpected keyword argument 'learning_rat'",
+            "TypeError: Settings.__init__() missing 1 required positional argument: 'lr'",
         ],
-        [by("TypeError: Batch.__init__() got an unexpected keyword argument 'x'"), by("TypeError: f() missing 1")],
+        ["TypeError: Batch.__init__() got an unexpected keyword argument 'x'", "TypeError: f() missing 1"],
     ),
     (
         "configuration",
@@ -439,20 +422,20 @@ def test_every_rule_has_its_examples() -> None:
 
 @pytest.mark.parametrize(("rule", "example"), list(zip(RULES, EXAMPLES, strict=True)), ids=lambda x: x[0])
 def test_a_rule_applies_only_to_its_examples(
-    rule: CrashRule, example: tuple[str, list[CommandFailure], list[CommandFailure]]
+    rule: CrashRule, example: tuple[str, list[Example], list[Example]]
 ) -> None:
-    _, those, others = example
+    def applied(ending: CommandFailure) -> CrashRule | None:
+        chain = crash_causes.diagnose_chain(ending)
+        return next((one for one in RULES if crash_causes._applies(one, ending, chain)), None)
+
+    those, others = ([by(one) if isinstance(one, str) else one for one in given] for given in example[1:])
     for ending in those:
         found = diagnose(ending)
         assert (found.rule, found.recoverable) == (rule.name, rule.recoverable), ending
         assert rule.why.split("{", maxsplit=1)[0] in found.why
-        holding = next(r for r in RULES if crash_causes._applies(r, ending, crash_causes.diagnose_chain(ending)))
-        assert holding is rule
+        assert applied(ending) is rule
     for ending in others:
-        holding_other = next(
-            (r for r in RULES if crash_causes._applies(r, ending, crash_causes.diagnose_chain(ending))), None
-        )
-        assert holding_other is not rule, ending
+        assert applied(ending) is not rule, ending
 
 
 def test_the_reason_names_rank_exception_place_and_origin() -> None:
@@ -527,23 +510,6 @@ def test_a_printed_exception_follows_the_same_rules() -> None:
         "import",
         "ModuleNotFoundError: No module named 'apex'",
     )
-
-
-@given(
-    st.builds(
-        CommandFailure,
-        st.none() | st.integers(-1, 300),
-        st.none() | st.integers(1, 64),
-        st.booleans(),
-        st.none() | TRACEBACKS,
-        st.lists(st.text() | st.sampled_from([*TRACE, "AssertionError: x", "[rank1]: x"]), max_size=20).map(tuple),
-        st.none() | st.integers(0, 3),
-    )
-)
-def test_every_end_has_a_diagnosis(ending: CommandFailure) -> None:
-    found = diagnose(ending)
-    assert found.why
-    assert found.rule in {rule.name for rule in RULES} | {"unknown"}
 
 
 # --- the names --------------------------------------------------------------------------------------------------------
@@ -662,8 +628,6 @@ def test_a_text_is_shortened_to_its_limit(text: str, most: int) -> None:
     found = sentences.short(text, most)
     assert len(found) <= most
     assert found == text or "..." in found
-    inside = sentences._brackets(text)
-    assert all(begun < ended for begun, ended in inside)
 
 
 def test_no_bracket_is_cut() -> None:

@@ -4,11 +4,10 @@ Beside the job stands a simple model of the world (is a tree alive?  how many re
 and after each event the promises of the contract (docs/reference.md) are checked against it.  What the loop itself
 guarantees is kept: Exited and TreeEnded are about the attempt under way, and a tree that was reported ended is dead.
 
-`FTRUN_HYPOTHESIS=fast` runs it shorter, for the planted bugs; `-m slow` at random and long.
+`-m slow` plays at random and for longer.
 """
 
 import math
-import os
 from typing import Any
 
 import pytest
@@ -816,7 +815,7 @@ class Adversary(RuleBasedStateMachine):
         assert isinstance(self.job.phase, Done)
 
 
-def game(examples: int, steps: int, same: bool) -> settings:
+def game(examples: int, steps: int, same: bool = True) -> settings:
     return settings(
         max_examples=examples,
         stateful_step_count=steps,
@@ -832,9 +831,9 @@ class Patient(Adversary):
 
 
 TestAdversary = Adversary.TestCase
-TestAdversary.settings = game(150, 30, True) if os.environ.get("FTRUN_HYPOTHESIS") == "fast" else game(200, 40, True)
+TestAdversary.settings = game(150, 30)
 TestPatientAdversary = pytest.mark.slow(Patient.TestCase)
-TestPatientAdversary.settings = game(3_000, 60, False)
+TestPatientAdversary.settings = game(3_000, 60, same=False)
 
 
 def _marked(phase: Any) -> Any:

@@ -13,7 +13,7 @@ from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job, Paused, Running, Suspect
 from ftrun.core.machine.values import Attempt, Finding, Ledger, LookState, Rank
 from ftrun.core.rules import early_evidence
-from ftrun.core.rules.early_evidence import SPACING, between
+from ftrun.core.rules.early_evidence import SPACING
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Policy
 
@@ -61,19 +61,6 @@ class Watched:
     def attempt(self) -> Attempt:
         assert isinstance(self.job.phase, Running | Suspect)
         return self.job.phase.attempt
-
-
-def test_it_begins_before_the_limit_passes_and_the_suspicion_when_it_has() -> None:
-    seen = Watched()
-    seen.run(DUE + 1)
-    begun = DUE - between(LIMIT) - early_evidence.WORK
-    (began, due), last = seen.investigations()
-    assert (began, due) == pytest.approx((begun, DUE))
-    assert last == (due, None)
-    assert isinstance(seen.job.phase, Suspect)
-    early, suspected = (e.finding for _, e in seen.effects if isinstance(e, do.Investigate))
-    assert early._replace(age=suspected.age) == suspected
-    assert "suspect" in seen.records()
 
 
 @pytest.mark.parametrize("before", [3.0, 0.5, 0.001])

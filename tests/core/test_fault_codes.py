@@ -118,26 +118,6 @@ def test_a_code_is_found_in_any_form_and_others_are_unknown() -> None:
     assert look_up(table, "80C98003") == UNKNOWN == FaultEntry("unknown", "not in the table")
 
 
-LINES = st.lists(
-    st.tuples(
-        st.sampled_from(["79", "079", "0x80C98002", "#", "", "lost", "\x85", " "]) | st.text(max_size=9),
-        st.sampled_from([*SEVERITIES, "grave", "#", ""]) | st.text(max_size=9),
-        st.text(max_size=9),
-    ).map(" ".join)
-).map("\n".join)
-
-
-@given(text=LINES | st.text())
-def test_any_text_is_a_table_or_a_value_error(text: str) -> None:
-    try:
-        found = parse(text)
-    except ValueError:
-        return
-    for code, entry in found.items():
-        assert normal(code) == code
-        assert entry.severity in SEVERITIES
-
-
 @given(code=st.text(alphabet="0123456789aAfFxX[] :z²٣") | st.text())
 def test_a_normal_form_is_stable(code: str) -> None:
     assert normal(normal(code)) == normal(code)
@@ -161,25 +141,17 @@ def test_every_line_is_an_entry_with_a_reason(vendor: str) -> None:
     ("vendor", "code", "severity"),
     [
         ("ascend", "80C98002", "minor+user"),
-        ("ascend", "80CB8002", "minor+user"),
         ("ascend", "80C98003", "minor"),  # User/Hardware
         ("ascend", "A2301001", "minor"),  # the milder of two levels
         ("ascend", "80E18402", "critical"),
         ("nvidia", "13", "user"),
-        ("nvidia", "31", "user"),
-        ("nvidia", "43", "warning"),
         ("nvidia", "45", "warning"),
         ("nvidia", "48", "major"),
-        ("nvidia", "74", "major"),
         ("nvidia", "79", "critical"),
         ("nvidia", "94", "minor"),
         ("nvidia", "145", "unknown"),
-        ("nvidia", "154", "warning"),
-        ("nvidia", "1", "unknown"),
         ("nvidia", "recovery:none", "warning"),
-        ("nvidia", "recovery:reset", "major"),
         ("nvidia", "recovery:reboot", "critical"),
-        ("nvidia", "recovery:drain", "minor"),
         ("nvidia", "recovery:drain_reset", "major"),
         ("nvidia", "recovery:9", "unknown"),
         ("nvidia", "lost", "critical"),

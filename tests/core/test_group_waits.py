@@ -61,19 +61,19 @@ def test_ranks_that_wait_for_each_other_over_two_members_are_a_deadlock_with_its
         {"closed": False},  # data is on its way, or somebody else has the connection open
         {"moved": 10},  # one end has sent what the other has not received
         {"remote": "a:9"},  # another connection
-        {"holders": (0, 1)},  # a process that may run has it open, too
     ],
-    ids=["open", "moved", "another", "held"],
+    ids=["open", "moved", "another"],
 )
 def test_a_connection_whose_ends_do_not_match_proves_nothing(end: dict[str, object]) -> None:
-    changed = dict(end)
-    if "holders" in changed:
-        members = pair()
-        waits = members[1]._replace(processes=(*members[1].processes, Blocked(21, None, needs=(), links=(1,))))
-        members[1] = waits._replace(links=(waits.links[0]._replace(holders=(0, 1)), link("b:3", "elsewhere:80", 1)))
-        assert deadlock(members, NAMES) is None
-        return
-    assert deadlock(pair(**changed), NAMES) is None
+    assert deadlock(pair(**end), NAMES) is None
+
+
+def test_a_connection_that_a_process_that_may_run_has_open_too_proves_nothing() -> None:
+    members = pair()
+    waits = members[1]._replace(processes=(*members[1].processes, Blocked(21, None, needs=(), links=(1,))))
+    shared = waits.links[0]._replace(holders=(0, 1))
+    members[1] = waits._replace(links=(shared, link("b:3", "elsewhere:80", 1)))
+    assert deadlock(members, NAMES) is None
 
 
 @pytest.mark.parametrize("both", [True, False], ids=["at both ends", "at one end"])
@@ -163,18 +163,8 @@ def test_a_deadlock_is_proved_by_two_waves_with_the_same_answers() -> None:
 
 def test_a_late_answer_to_an_earlier_wave_counts_for_nothing() -> None:
     first = taken(Waves(1), pair())
-    late = take(first, pair()[0]._replace(wave="x:1"), "x", NAMES)
-    assert late is first
-    assert take(first, pair()[0]._replace(wave="y:2"), "x", NAMES) is first
-    assert take(first, pair()[0]._replace(wave="x:2", epoch=2), "x", NAMES) is first
-
-
-def test_one_that_has_run_between_the_waves_begins_anew() -> None:
-    moved = {n: w._replace(fingerprint=f"{w.fingerprint}*") if n else w for n, w in pair().items()}
-    second = taken(taken(Waves(1), pair()), moved)
-    assert second.deadlock is None
-    assert second.number == 3
-    assert taken(second, moved).deadlock is not None
+    for wave, epoch in (("x:1", 1), ("y:2", 1), ("x:2", 2)):
+        assert take(first, pair()[0]._replace(wave=wave, epoch=epoch), "x", NAMES) is first
 
 
 def test_a_proof_is_dropped_when_a_member_has_moved() -> None:
@@ -290,7 +280,7 @@ class Simulation:
             found |= more
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(2, 3))
 def test_no_process_that_may_run_is_ever_part_of_a_deadlock(seed: int, members: int) -> None:
     simulation = Simulation(Random(seed), members)
@@ -301,7 +291,7 @@ def test_no_process_that_may_run_is_ever_part_of_a_deadlock(seed: int, members: 
             assert found.pid not in simulation.may_run()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(2, 3))
 def test_a_deadlock_over_members_is_found_once_all_have_looked_twice(seed: int, members: int) -> None:
     simulation = Simulation(Random(seed), members)

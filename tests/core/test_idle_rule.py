@@ -1,5 +1,7 @@
 """The rule that needs no beats, where it meets what the ranks say."""
 
+import pytest
+
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import GroupMember, report
@@ -42,15 +44,6 @@ def test_time_in_sections_is_not_idle() -> None:
     assert found(moved._replace(credit=6.0)) is None, "one that was closed"
     assert found(moved._replace(credit=4.0)) is not None
     assert found(moved._replace(sections=(Section("pause", 2.0, 3600.0, side=True),))) is not None
-
-
-def test_idleness_needs_some_samples() -> None:
-    works, quiet, unknown = (
-        Idle(),
-        Idle(idle_since=2.0, idle_samples=QUIET),
-        Idle(idle_since=2.0, idle_samples=QUIET[:2]),
-    )
-    assert [idle_for(idle, 10.0) for idle in (works, quiet, unknown)] == [0.0, 8.0, 0.0]
 
 
 def test_devices_are_unchanged_also_where_logs_are_written() -> None:
@@ -125,6 +118,21 @@ def test_writes_do_not_clear_a_suspicion_of_the_group() -> None:
 
 def sampled(job: Job, at: float, policy: Policy, cpu: float = 0.0) -> Job:
     return decide(job, ev.TreeSampled(at, TreeSample(at, 1.0, cpu, 0.0)), policy)[0]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_without_evidence_only_a_time_that_was_given_ends_an_idle_job(given: bool) -> None:
+    """Whether somebody waits at a terminal only the evidence can say."""
+    policy, rank = Policy(limits=LIMITS._replace(auto=True, idle_given=given)), Rank(0, pid=7, moved_at=10.0, step=5)
+    job = Job()
+    for event in (ev.Started(0.0), ev.CommandSpawned(1.0, 7), ev.BeatsRead(10.0, (rank,))):
+        job, _ = decide(job, event, policy)
+    for at in range(11, 17):
+        job = sampled(job, float(at), policy)
+    assert isinstance(job.phase, Suspect), "a job that has given heartbeats, without an accelerator"
+    assert job.phase.deadline is not None
+    _, effects = decide(job, ev.DeadlineReached(job.phase.deadline), policy)
+    assert next(one.event for one in effects if isinstance(one, do.Persist)) == ("hang" if given else "cleared")
 
 
 def test_an_idle_tree_from_the_first_sample_to_the_verdict() -> None:

@@ -11,15 +11,6 @@ from ftrun.core.rules.policy import Policy
 from ftrun.core.text import sentences
 
 
-def test_the_last_line_says_the_whole_reason() -> None:
-    why = "rank 0 was proved to be deadlocked after 28s without movement: rank 0 (process 5695, main thread) waits for "
-    why += "a lock at failures.py:68, which only its own threads can end"
-    end = Exit(195, "hang-limit", f"{why}; stack: failures.py:68 deadlock")
-    line = sentences.last_lines(end, Ledger(start_cnt=3), "/run", 88.0, {"hang": 2})
-    assert line is not None
-    assert f"after 88s: {why}; 3 starts" in line
-
-
 def test_a_reason_too_long_for_the_last_line_is_cut_at_its_end() -> None:
     why = (
         "rank 0 was proved to be deadlocked after 28s without movement: rank 0 (process 24434, main thread) waits for "

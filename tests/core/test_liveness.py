@@ -4,7 +4,7 @@ import pytest
 
 from ftrun.core.machine.values import TOUCH, Attempt, Rank, Section
 from ftrun.core.ranks.table import Rounds
-from ftrun.core.rules.liveness import LOOKS_PER_LIMIT, STILL, Assessment, Limits, assess, section_limit, time_awake
+from ftrun.core.rules.liveness import Assessment, Limits, assess, section_limit, time_awake
 
 LIMITS = Limits(hang=60.0, start=40.0, section=50.0)
 MOVING = Rank(9, moved_at=1e9)
@@ -22,60 +22,10 @@ def rule(assessment: Assessment) -> tuple[str, int | None] | None:
     return None if assessment.finding is None else (assessment.finding.rule, assessment.finding.rank)
 
 
-def test_a_silence_of_the_limit_is_overdue() -> None:
-    assert rule(assessed(Rank(0, moved_at=10.0), now=69.999)) is None
-    found = assessed(Rank(0, pid=7, moved_at=10.0, step=3), now=70.0).finding
-    assert found is not None
-    assert found._asdict() == {
-        "rule": "step", "rank": 0, "age": 60.0, "limit": 60.0, "step": 3, "section": None, "pid": 7,
-        "mechanism": "",
-    }  # fmt: skip
-
-
-def test_the_deadline_is_the_limit_or_an_eighth_of_it() -> None:
-    assert assessed(Rank(0, moved_at=10.0), now=10.0)[:2] == (None, 10.0 + 60.0 / LOOKS_PER_LIMIT)
-    assert assessed(Rank(0, moved_at=10.0), now=69.0)[:2] == (None, 70.0)
-
-
-def test_the_shortest_limit_sets_the_deadline() -> None:
-    ranks = Rank(0, moved_at=10.0), Rank(1, claimed_at=10.0)
-    assert assessed(*ranks, now=10.0)[:2] == (None, 10.0 + 40.0 / LOOKS_PER_LIMIT)
-
-
-def test_without_a_given_time_heartbeats_are_read_often() -> None:
-    """A freeze between two reads would count as a silence."""
-    limits = Limits(hang=None, start=None, section=None, auto=True)
-    for rank in (Rank(0, moved_at=10.0), Rank(0, claimed_at=10.0)):
-        seen = assess(Attempt(1, 2, 0.0, ranks=(rank,)), 10.0, limits)
-        assert seen[:2] == (None, 10.0 + 2 * STILL / LOOKS_PER_LIMIT)
-        assert assess(Attempt(1, 2, 0.0, ranks=(rank,)), 1e9, limits).finding is None
-    assert assess(Attempt(1, 2, 0.0), 10.0, limits) == NOTHING
-
-
-def test_alive_is_not_moving() -> None:
-    assert rule(assessed(Rank(0, moved_at=10.0, alive_at=70.0), now=70.0)) == ("step", 0)
-    assert rule(assessed(Rank(0, claimed_at=10.0, alive_at=50.0), MOVING, now=50.0)) == ("start", 0)
-
-
 def test_before_the_first_move_the_start_limit_holds_from_the_claim() -> None:
     """Where another rank has moved; else it holds from the spawn."""
     assert rule(assessed(Rank(0, claimed_at=10.0), MOVING, now=49.9)) is None
     assert rule(assessed(Rank(0, claimed_at=10.0), MOVING, now=50.0)) == ("start", 0)
-
-
-@pytest.mark.parametrize("done", [True, False])
-def test_gone_ranks_are_not_waited_for(done: bool) -> None:
-    for rank in (Rank(0, moved_at=10.0), Rank(0), Rank(0, moved_at=1.0, sections=(Section("s", 1.0, 5.0),))):
-        assert (
-            assessed(rank._replace(done=done, present=False), now=1000.0, limits=LIMITS._replace(start=None)) == NOTHING
-        )
-    gone = Rank(0, moved_at=10.0, done=done, present=False)
-    assert rule(assessed(gone, Rank(1, moved_at=9.0), now=69.0)) == ("step", 1)
-
-
-def test_a_rank_that_is_done_has_to_end_in_time() -> None:
-    assert rule(assessed(Rank(0, moved_at=10.0, done=True), now=69.9)) is None
-    assert rule(assessed(Rank(0, moved_at=10.0, done=True), now=70.0)) == ("step", 0)
 
 
 def test_ranks_that_are_done_have_to_end_once_all_are() -> None:
@@ -84,10 +34,6 @@ def test_ranks_that_are_done_have_to_end_once_all_are() -> None:
     for last in (Rank(1, moved_at=200.0, done=True), Rank(1, moved_at=200.0, present=False)):
         assert rule(assessed(first, last, now=259.0)) is None
         assert rule(assessed(first, last, now=260.0)) == ("step", 0)
-
-
-def test_a_command_without_hooks_has_no_limit() -> None:
-    assert assessed(now=1e9, limits=LIMITS._replace(start=None)) == NOTHING
 
 
 def test_a_given_start_limit_holds_from_the_spawn() -> None:
@@ -144,14 +90,6 @@ def test_the_credit_of_a_section_counts_before_the_first_move_too() -> None:
     assert rule(assessed(compiled, MOVING, now=541.0)) == ("start", 0)
 
 
-def test_in_a_section_only_its_deadline_holds() -> None:
-    saving = Rank(0, moved_at=10.0, sections=(Section("save", 20.0, 500.0),))
-    assert rule(assessed(saving, now=519.9)) is None
-    found = assessed(saving, now=520.0).finding
-    assert found is not None
-    assert (found.rule, found.section, found.age, found.limit) == ("section", "save", 500.0, 500.0)
-
-
 def test_a_section_without_a_limit_has_the_common_one() -> None:
     assert rule(assessed(Rank(0, moved_at=10.0, sections=(Section("save", 20.0),)), now=70.0)) == ("section", 0)
     assert assessed(Rank(0, moved_at=10.0, sections=(Section("save", 20.0),)), now=1e6, limits=OFF) == NOTHING
@@ -177,70 +115,14 @@ def test_a_section_needs_no_limit_unless_one_was_given() -> None:
         assert assess(Attempt(1, ranks=(Rank(0, moved_at=0.0, sections=(section,)),)), 1e9, limits).finding is None
 
 
-@pytest.mark.parametrize("outer", [0, 1, 2])
-def test_any_overdue_section_of_a_nest_is_a_hang(outer: int) -> None:
-    nest = tuple(Section(f"s{i}", 10.0, 30.0 if i == outer else 900.0) for i in range(3))
-    found = assessed(Rank(0, moved_at=10.0, sections=nest), now=40.0).finding
-    assert found is not None
-    assert found.section == f"s{outer}"
-    assert assessed(Rank(0, moved_at=10.0, sections=nest), now=39.0).deadline == 40.0
-
-
-def test_a_rank_in_a_section_is_checked_as_often() -> None:
-    """The end of a section tells nobody, and from then on the steps are assessed."""
-    for saving in (Section("save", 20.0, 5000.0), Section("save", 20.0)):
-        for limits in (LIMITS._replace(section=5000.0), LIMITS._replace(section=None)):
-            assert assessed(Rank(0, moved_at=10.0, sections=(saving,)), now=25.0, limits=limits)[:2] == (None, 32.5)
-            assert assessed(Rank(0, claimed_at=10.0, sections=(saving,)), now=25.0, limits=limits)[:2] == (None, 30.0)
-    short = Section("save", 20.0, 6.0)
-    assert assessed(Rank(0, moved_at=10.0, sections=(short,)), now=25.0)[:2] == (None, 25.75)
-    assert assessed(Rank(0, moved_at=10.0, sections=(short,)), now=25.9)[:2] == (None, 26.0)
-
-
-def test_a_section_of_a_side_thread_suspends_nothing() -> None:
-    upload, save = Section("upload", 5.0, 500.0, side=True), Section("save", 65.0, 30.0)
-    for sections in ((upload,), (upload, upload)):
-        assert rule(assessed(Rank(0, moved_at=10.0, sections=sections), now=69.9)) is None
-        assert rule(assessed(Rank(0, moved_at=10.0, sections=sections), now=70.0)) == ("step", 0)
-        assert rule(assessed(Rank(0, claimed_at=10.0, sections=sections), now=50.0)) == ("start", 0)
-    assert rule(assessed(Rank(0, moved_at=500.0, sections=(upload,)), now=505.0)) == ("section", 0), "it has a deadline"
-    for sections in ((upload, save), (save, upload)):
-        assert rule(assessed(Rank(0, moved_at=10.0, sections=sections), now=94.9)) is None
-        assert rule(assessed(Rank(0, moved_at=10.0, sections=sections), now=95.0)) == ("section", 0)
-
-
-def test_a_suspect_stays_the_finding_while_it_is_overdue() -> None:
-    ranks = Rank(0, moved_at=30.0), Rank(1, moved_at=10.0)
-    attempt = Attempt(1, ranks=ranks)
-    (suspected,) = (assess(attempt._replace(ranks=ranks[:1]), 90.0, LIMITS).finding,)
-    assert rule(assess(attempt, 100.0, LIMITS, suspected=suspected)) == ("step", 0)
-    moved = attempt._replace(ranks=(ranks[0]._replace(moved_at=95.0), ranks[1]))
-    assert rule(assess(moved, 100.0, LIMITS, suspected=suspected)) == ("step", 1)
-
-
 def test_time_in_closed_sections_is_no_silence() -> None:
     assert rule(assessed(Rank(0, moved_at=10.0, credit=100.0), now=169.0)) is None
     assert rule(assessed(Rank(0, moved_at=10.0, credit=100.0), now=170.0)) == ("step", 0)
 
 
-@pytest.mark.parametrize(
-    "rank", [Rank(0, moved_at=10.0), Rank(0, claimed_at=30.0), Rank(0, moved_at=1.0, sections=(Section("s", 20.0),))]
-)
-def test_time_away_is_no_silence(rank: Rank) -> None:
-    assert rule(assessed(rank, MOVING, now=70.0)) is not None
-    assert rule(assessed(rank, MOVING, now=1069.0, aways=((40.0, 1040.0),))) is None
-    assert rule(assessed(rank, MOVING, now=1070.0, aways=((40.0, 1040.0),))) is not None
-
-
 def test_the_rank_furthest_over_its_limit_is_named() -> None:
     ranks = Rank(0, moved_at=30.0), Rank(1, moved_at=10.0), Rank(2, moved_at=20.0)
     assert rule(assessed(*ranks, now=100.0)) == ("step", 1)
-
-
-def test_a_rule_that_is_off_finds_nothing() -> None:
-    assert (
-        assessed(Rank(0, moved_at=1.0), Rank(1), Rank(2, sections=(Section("s", 1.0),)), now=1e9, limits=OFF) == NOTHING
-    )
 
 
 @pytest.mark.parametrize(

@@ -75,11 +75,6 @@ def test_a_section_does_not_delay_a_look() -> None:
     assert looks.due(attempt(rank), 160.0) == 165.0
 
 
-def test_time_that_does_not_count_as_silence_delays_a_look() -> None:
-    seen = attempt(Rank(0, moved_at=150.0))._replace(aways=((155.0, 255.0),))
-    assert looks.due(seen, 256.0) == 265.0
-
-
 def test_a_look_that_is_not_answered_has_failed_after_a_while() -> None:
     assert looks.due(looks.begin(attempt(), 115.0), 116.0) == 115.0 + LOST
 
@@ -102,10 +97,6 @@ def test_closed_looks_that_differ_prove_nothing() -> None:
         assert looked(twice, 130.0, CLOSED._replace(**change)).look.proved
     nameless = CLOSED._replace(fingerprint="")
     assert not looked(looked(attempt(), 115.0, nameless), 123.0, nameless).look.proved
-
-
-def test_an_open_look_between_them_proves_nothing() -> None:
-    assert not looked(looked(looked(attempt(), 115.0, CLOSED), 123.0), 130.0, CLOSED).look.proved
 
 
 def test_a_movement_ends_what_the_looks_have_shown() -> None:

@@ -3,17 +3,7 @@
 import pytest
 
 from ftrun.core.machine.values import Attempt, Cause, Ledger, Rank, SavedFile, Section
-from ftrun.core.rules.policy import (
-    LIMIT,
-    MOST_SAVED,
-    Policy,
-    backoff,
-    has_advanced,
-    is_exhausted,
-    progress,
-    with_progress,
-    with_saved,
-)
+from ftrun.core.rules.policy import MOST_SAVED, Policy, has_advanced, is_exhausted, progress, with_progress, with_saved
 
 CAUSES: tuple[Cause, ...] = ("hang", "fault", "failure")
 
@@ -34,21 +24,6 @@ def test_the_budget_allows_three_restarts(cause: Cause) -> None:
     assert not any(is_exhausted(ledger, other, Policy()) for other in CAUSES if other != cause)
     assert not is_exhausted(ledger, cause, Policy(max_restarts=None))
     assert is_exhausted(Ledger(), cause, Policy(max_restarts=0))
-
-
-def test_each_cause_has_its_verdict() -> None:
-    assert {cause: verdict.code for cause, verdict in LIMIT.items()} == {"hang": 195, "fault": 197, "failure": 93}
-
-
-@pytest.mark.parametrize(("failures", "seconds"), [(1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (8, 60), (100_000, 60)])
-def test_the_backoff_doubles_up_to_a_minute(failures: int, seconds: float) -> None:
-    assert backoff(Ledger(failure=failures), "failure", Policy()) == seconds
-    assert backoff(Ledger(failure=failures), "failure", Policy(backoff=0.0)) == 0
-
-
-@pytest.mark.parametrize("cause", ["hang", "fault"])
-def test_a_hang_and_a_fault_restart_at_once(cause: Cause) -> None:
-    assert backoff(Ledger(hang=3, fault=3, failure=3), cause, Policy()) == 0
 
 
 @pytest.mark.parametrize(
@@ -113,12 +88,6 @@ def test_time_away_is_not_stable() -> None:
     assert progress(Ledger(), away, 3609.9, Policy()) is None
     assert progress(Ledger(), away, 3610, Policy()) == "stable"
     assert progress(Ledger(), away, 1e9, Policy(stable_after=None)) is None
-
-
-def test_without_progress_counts_and_best_step_stay() -> None:
-    before = Ledger(hang=1, fault=2, failure=3, best_step=9, best_checkpoint=9, last_checkpoint="/ckpt/9")
-    after = with_progress(before, attempt(step=4, checkpoint=4), None)
-    assert after == before._replace(last_step=4)
 
 
 def test_the_best_of_all_ranks_is_kept() -> None:

@@ -30,13 +30,7 @@ def test_there_are_scenarios() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "at 5 started\nat 4 spawned pid=1",
-        "at 0 started\nat 1 ticked",
-        "at 0 exploded",
-        "policy colour=red",
-        "nonsense",
-    ],
+    ["at 5 started\nat 4 spawned pid=1", "at 0 started\nat 1 ticked", "at 0 exploded", "policy colour=red", "nonsense"],
 )
 def test_a_scenario_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(BadScenario):

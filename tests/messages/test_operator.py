@@ -1,25 +1,19 @@
-"""Messages of the control channel: an invalid one is refused in one line, whatever the bytes."""
+"""Messages of the control channel: an invalid one is refused in one line; any bytes: `proof/fuzz`."""
 
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ftrun.messages import operator
 from ftrun.messages.operator import ControlReply, ControlRequest, RequestRefused
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=8,
-)
 
 
 def test_a_request_and_a_reply_are_read_as_written() -> None:
     request = ControlRequest("7", "pause", "root, process 1", 60.0)
     assert operator.load_request(operator.dump_request(request)) == request
+    talkative = operator.dump_request(request._replace(by="x" * 1000))
+    assert len(operator.load_request(talkative).by) == operator.TEXT
     reply = ControlReply("7", False, "the job is ending")
     assert operator.load_reply(operator.dump_reply(reply, version="9")).items() >= reply._asdict().items()
 
@@ -29,6 +23,7 @@ def test_a_request_and_a_reply_are_read_as_written() -> None:
     [
         ({"schema": 2}, "schema 2 is not supported, only 1"),
         ({"schema": None}, "schema None"),
+        ({"id": "7" * 101}, "`id` is not a text"),
         ({"verb": "reboot"}, "no such verb: 'reboot'"),
         ({"verb": ["stop"]}, "no such verb"),
         ({"by": 5}, "`by` is not a text"),
@@ -42,15 +37,4 @@ def test_an_invalid_request_is_refused_with_the_reason(wrong: dict[str, Any], wh
     request = {"schema": 1, "id": "7", "verb": "stop", "by": "", "lasting": None} | wrong
     with pytest.raises(RequestRefused, match=why) as refused:
         operator.load_request(json.dumps(request).encode())
-    assert refused.value.id == "7", "the reply names the request"
-
-
-@given(st.fixed_dictionaries({"schema": st.just(1), "id": JSON, "verb": JSON, "by": JSON, "lasting": JSON}))
-def test_an_accepted_request_is_within_the_limits(fields: dict[str, Any]) -> None:
-    try:
-        request = operator.load_request(json.dumps(fields).encode())
-    except RequestRefused:
-        return
-    assert request.verb in (*operator.ORDERS, operator.PING)
-    assert len(request.by) <= operator.TEXT
-    assert len(request.id) <= operator.TEXT
+    assert refused.value.id == ("" if "id" in wrong else "7"), "the reply names the request"

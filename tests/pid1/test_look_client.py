@@ -32,18 +32,10 @@ class World:
         helpers = SimpleNamespace(
             add=self._add, remove=self._remove, send=self._send, is_running=lambda name: self.running
         )
-        work_dir = SimpleNamespace(path="/run", given="/run")
-        tree = SimpleNamespace(command=None)
+        work_dir, tree = SimpleNamespace(path="/run", given="/run"), SimpleNamespace(command=None)
+        empty: dict[str, Any] = {"devices": (), "powers": {}, "records": [], "group": None}
         context: Any = SimpleNamespace(
-            tree=tree,
-            policy=Policy(),
-            helpers=helpers,
-            work_dir=work_dir,
-            excluded=(99,),
-            devices=(),
-            powers={},
-            records=[],
-            group=None,
+            tree=tree, policy=Policy(), helpers=helpers, work_dir=work_dir, excluded=(99,), **empty
         )
         monkeypatch.setattr("time.monotonic", lambda: NOW)
         self.context, self.client = context, EvidenceClient(context)
@@ -71,15 +63,14 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-def test_the_ranks_that_stand_still_for_the_longest_time_come_first(world: World) -> None:
+def test_the_ranks_that_stand_still_for_the_longest_time_come_first_and_one_that_ended_with_0_is_done(
+    world: World,
+) -> None:
     world.client.look(ATTEMPT)
     (request,) = world.requests
     assert isinstance(request, messages.Look)
     assert (request.root, request.now, request.excluded) == (10, NOW, (99,))
     assert [rank.rank for rank in request.ranks] == [2, 1, 0]
-
-
-def test_a_rank_that_ftrun_started_and_that_ended_with_0_is_done(world: World) -> None:
     ranks = tuple(Rank(n, pid=11 + n, present=n == 0, moved_at=990.0) for n in range(3))
     processes = LocalRank(0, 0, 11), LocalRank(1, 1, 12, 991.0, code=0), LocalRank(2, 2, 13, 991.0, code=1)
     world.client.look(ATTEMPT._replace(ranks=ranks, processes=processes))

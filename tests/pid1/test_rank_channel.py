@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core.machine.effects import BeginRound, FenceRank, ReleaseSnapshot
+from ftrun.core.machine.effects import FenceRank
 from ftrun.core.ranks.table import (
     AskedRetry,
     FunctionFinished,
     HeldSnapshot,
     LeftRound,
     Report,
-    Restore,
     SaidHello,
     SnapshotRestored,
 )
 from ftrun.host.tree import Tree
-from ftrun.messages.ranks import LARGEST, TO_RANK
+from ftrun.messages.ranks import LARGEST
 from ftrun.pid1.rank_recovery import RankChannel
 
 HELLO = {"type": "hello", "local_rank": 1, "pid": 7, "held": [[3, "a"]]}
@@ -108,18 +107,6 @@ def test_a_connection_that_sends_anything_else_is_closed_with_one_problem(channe
         assert len(channel.channel.problems) == 1
         with suppress(ConnectionResetError):  # with packets that nobody has read
             assert peer.recv(1) == b""
-
-
-def test_a_rank_is_told_when_to_leave_and_where_the_next_round_begins(channel: Channel) -> None:
-    with channel.connect(HELLO) as peer:
-        channel.receive()
-        channel.channel.send(FenceRank(1, 1, "why"))
-        channel.channel.send(FenceRank(0, 1, "why"))  # nobody is connected
-        begin = BeginRound(1, 2, Restore(5, 0, "a"), "rank", variables={"RANK": "1"})
-        channel.channel.send(begin)
-        channel.channel.send(ReleaseSnapshot(1, 2))
-        received = [TO_RANK.load(peer.recv(LARGEST)) for _ in range(3)]
-        assert received == [FenceRank(1, 1, "why"), begin, ReleaseSnapshot(1, 2)]
 
 
 def test_a_later_connection_of_a_rank_takes_the_place_of_the_one_before(channel: Channel) -> None:

@@ -50,10 +50,3 @@ def test_what_else_is_read_is_in_the_reference() -> None:
     others = [(one.schedules or (None,))[0] for one in platforms.PLATFORMS]
     others += [name for one in platforms.PLATFORMS for name in (one.job, one.task, one.node)]
     assert [name for name in others if name and f"`{name}`" not in page] == []
-
-
-def test_variables_are_read_in_this_order() -> None:
-    assert platforms.SCHEDULES == (("MA_SCHEDULE_CNT", 0), ("SLURM_RESTART_COUNT", 1), ("JOBSET_RESTART_ATTEMPT", 1))
-    assert platforms.JOBS == ("SLURM_JOB_ID", "MINDX_TASK_ID")
-    assert platforms.TASKS == ("SLURM_PROCID", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "NODE_RANK")
-    assert platforms.NODES == ("NODE_NAME", "SLURMD_NODENAME")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +18,6 @@ from support.snapshots import snapshot
 RUNNING = snapshot()
 MOVING = RUNNING._replace(stalest=None, trouble=None)
 SLOW = MOVING.ranks[0]._replace(straggler="2s per step, the others 1s")
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[MadeRun]:
-    made = MadeRun(tmp_path / "run")
-    yield made
-    made.close()
 
 
 def test_nothing_is_to_be_done_where_nothing_is_wrong() -> None:

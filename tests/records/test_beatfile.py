@@ -22,13 +22,6 @@ def owner() -> Iterator[beats.Beats]:
     made.close()
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[MadeRun]:
-    made = MadeRun(tmp_path / "run")
-    yield made
-    made.close()
-
-
 def written(run: MadeRun) -> str:
     run.write()
     return str(run.beats)

@@ -4,11 +4,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftctl.page import feed
@@ -82,13 +82,11 @@ def test_a_missing_file_has_no_records(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[MadeRun]:
-    made = MadeRun(tmp_path / "run")
-    made.record("started", number=1)
-    made.record("spawned", number=2)
-    made.write()
-    yield made
-    made.close()
+def run(run: MadeRun) -> MadeRun:
+    run.record("started", number=1)
+    run.record("spawned", number=2)
+    run.write()
+    return run
 
 
 def append(run: MadeRun, content: bytes) -> None:
@@ -160,6 +158,7 @@ def test_the_newest_of_ten_megabytes_are_read_at_once(path: Path) -> None:
 # --- the follower of the page -----------------------------------------------------------------------------------------
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 400), max_size=12))
 def test_each_record_is_passed_on_once_however_it_is_written(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int]

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,20 @@ from support.made_run import NS, MadeRun
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[MadeRun]:
-    made = MadeRun(tmp_path / "run")
-    made.record("started", ago=60, reason="first", start_cnt=1)
-    made.record("spawned", ago=50, pid=1)
-    made.record("first_beat", ago=40, rank=0, step=0)
-    yield made
-    made.close()
+def run(run: MadeRun) -> MadeRun:
+    run.record("started", ago=60, reason="first", start_cnt=1)
+    run.record("spawned", ago=50, pid=1)
+    run.record("first_beat", ago=40, rank=0, step=0)
+    return run
 
 
 def seen(run: MadeRun) -> Snapshot:
     return read_snapshot(run.write(), run.now)
+
+
+def without_options(run: MadeRun, **given: Any) -> None:
+    """`--hang-timeout auto`, and no other time."""
+    run.limits = run.limits._replace(hang=None, start=None, section=None, auto=True)._replace(**given)
 
 
 def test_a_running_run(run: MadeRun) -> None:
@@ -97,12 +99,14 @@ def test_a_done_or_gone_rank_is_neither_slowest_nor_stalest(run: MadeRun) -> Non
     assert found.stalest == found.slowest == found.ranks[2]
 
 
-def test_a_rank_that_has_not_moved_is_starting(run: MadeRun) -> None:
+def test_a_rank_that_has_not_moved_is_starting_and_an_earlier_start_says_how_long_one_takes(run: MadeRun) -> None:
     run.rank(0, moved=None, step=None)
     run.status["phase"] = "starting"
     found = seen(run)
     assert found.ranks[0].state == "starting"
     assert str(found.next).startswith("No time was given for the first heartbeat (--start-timeout)")
+    run.attempt |= {"first_beat": 5.5, "moved": False}
+    assert seen(run).first_beat == 5.5
 
 
 @pytest.mark.parametrize("paused", [None, {"since": 0.0, "until": None, "by": "root"}])
@@ -123,17 +127,13 @@ def test_a_section_has_its_own_deadline(run: MadeRun) -> None:
     assert found.next == "Rank 0 would be suspected in 8m: 2m in section 'checkpoint' (timeout 10m)."
 
 
-def test_without_heartbeats_no_timeout_is_active(run: MadeRun) -> None:
+def test_without_heartbeats_only_the_rules_that_apply_are_named(run: MadeRun) -> None:
     run.status["phase"] = "starting"
     found = seen(run)
     assert found.ranks == ()
     assert found.next == f"{sentences.HANGS_UNDETECTED[0].upper()}{sentences.HANGS_UNDETECTED[1:]}."
-
-
-def test_without_heartbeats_only_the_rules_that_apply_are_named(run: MadeRun) -> None:
-    run.status["phase"] = "starting"
     auto = run.limits._replace(hang=None, auto=True, idle=1800.0)
-    for found, limits, accelerator in (
+    for words, limits, accelerator in (
         ("only deadlocks can be found", auto, False),
         ("only deadlocks and idleness can be found", auto, True),
         ("only deadlocks and idleness can be found", auto._replace(idle_given=True), False),
@@ -141,7 +141,7 @@ def test_without_heartbeats_only_the_rules_that_apply_are_named(run: MadeRun) ->
         ("no hang can be found", auto._replace(auto=False), False),
     ):
         run.limits, run.attempt["accelerator"] = limits, accelerator
-        assert str(seen(run).heartbeats).startswith(f"none so far: {found}; PyTorch, MindSpore")
+        assert str(seen(run).heartbeats).startswith(f"none so far: {words}; PyTorch, MindSpore")
 
 
 def test_what_a_job_waits_for_is_shown(run: MadeRun) -> None:
@@ -173,7 +173,7 @@ def test_the_idle_rule_is_shown(run: MadeRun) -> None:
 
 
 def test_without_a_given_time_hangs_are_proved(run: MadeRun) -> None:
-    run.limits = run.limits._replace(hang=None, start=None, section=None, auto=True)
+    without_options(run)
     run.run["sources"]["hang-timeout"] = "default"
     run.rank(0, moved=10)
     found = seen(run)
@@ -190,16 +190,15 @@ def test_without_a_given_time_hangs_are_proved(run: MadeRun) -> None:
 
 
 def test_a_rank_that_computes_in_one_function_has_a_limit(run: MadeRun) -> None:
-    run.limits = run.limits._replace(hang=None, start=None, section=None, auto=True)
+    without_options(run)
     run.rank(0, moved=1000)
     run.attempt["spin"] = [0, run.now - 1000, run.now - 980, "rank 0 computes at train.py:7"]
-    assert str(seen(run).next).startswith(
-        "Rank 0 would be suspected in 43m 40s, or sooner if it is deadlocked: 16m 20s"
-    )
+    words = "Rank 0 would be suspected in 43m 40s, or sooner if it is deadlocked: 16m 20s"
+    assert str(seen(run).next).startswith(words)
 
 
 def test_a_stall_is_shown_until_the_rank_moves(run: MadeRun) -> None:
-    run.limits = run.limits._replace(hang=None, start=None, section=None, auto=True)
+    without_options(run)
     run.rank(0, moved=720)
     run.attempt |= {"stalled": [0, run.now - 720], "wait": "rank 0 waits for a timer"}
     found = seen(run)
@@ -211,13 +210,6 @@ def test_a_stall_is_shown_until_the_rank_moves(run: MadeRun) -> None:
     assert [rank.state for rank in found.ranks if rank.rank == 0] == ["stalled"], "and not moving"
     run.rank(0, moved=10)
     assert seen(run).stalled is None
-
-
-def test_an_earlier_start_says_how_long_one_takes(run: MadeRun) -> None:
-    run.limits = run.limits._replace(hang=None, start=None, section=None, auto=True)
-    run.status["phase"] = "starting"
-    run.attempt |= {"first_beat": 5.5, "moved": False}
-    assert seen(run).first_beat == 5.5
 
 
 def test_ages_do_not_grow_during_a_pause(run: MadeRun) -> None:
@@ -267,6 +259,11 @@ NEXT_ACTIONS: list[tuple[dict[str, Any], float | None, str]] = [
         "Rank 1 computes at train.py:7; the verdict follows in 28s at the latest; evidence is being collected.",
     ),
     ({"phase": "launching"}, None, "The command is being executed."),
+    (
+        {"phase": "pending", "attempt": None, "spare": True},
+        None,
+        "The place of a lost member, or a further one, at the next restart of all.",
+    ),
 ]
 
 
@@ -278,12 +275,6 @@ def test_the_next_action_is_a_sentence(run: MadeRun, status: dict[str, object], 
     assert found.deadline == (None if left is None else pytest.approx(left, abs=0.01))
 
 
-def test_between_two_attempts_there_is_no_attempt(run: MadeRun) -> None:
-    run.status |= {"phase": "pending", "want": {"want": "again"}, "deadline": run.now + 8, "attempt": None}
-    found = seen(run)
-    assert (found.phase, found.ranks, found.step) == ("waiting", (), 7)
-
-
 def test_an_ftrun_that_waits_in_the_run_dir_of_one_that_has_ended_is_shown_as_waiting(run: MadeRun) -> None:
     run.record("ended", ago=40, verdict="succeeded", exit_code=0)
     run.run["began"] = records.timestamp(time.time_ns(), time.gmtime())
@@ -293,13 +284,6 @@ def test_an_ftrun_that_waits_in_the_run_dir_of_one_that_has_ended_is_shown_as_wa
     assert headline(found).startswith("waiting")
     run.gone()
     assert seen(run).phase == "cut off", "the one that waited was killed"
-
-
-def test_a_spare_is_not_said_to_wait_for_a_start(run: MadeRun) -> None:
-    run.status |= {"phase": "pending", "deadline": None, "attempt": None, "spare": True}
-    found = seen(run)
-    assert found.phase == "spare"
-    assert found.next == "The place of a lost member, or a further one, at the next restart of all."
 
 
 def test_a_member_that_has_finished_first_is_no_trouble(run: MadeRun) -> None:
@@ -346,11 +330,21 @@ def test_lost_time_and_goodput(run: MadeRun) -> None:
     assert found.restarts["hang"] == 2
 
 
+HANG: dict[str, Any] = {
+    "rule": "step",
+    "rank": 3,
+    "age": 41.0,
+    "limit": 38.0,
+    "step": 812,
+    "why": "collectives.py:88 all_reduce",
+}
+
+
 def test_the_last_incident_is_a_hang_with_its_report(run: MadeRun) -> None:
     report = run.folder / "reports" / "attempt-1" / "report.md"
     report.parent.mkdir(parents=True)
     report.touch()
-    run.record("hang", ago=9, rule="step", rank=3, age=41.0, limit=38.0, step=812, why="collectives.py:88 all_reduce")
+    run.record("hang", ago=9, **HANG)
     run.record("stopping", ago=9, by="SIGTERM")
     run.record("exited", ago=8, signal=15)
     run.record("restart", 2, ago=8, reason="hang", start_cnt=2, consecutive=1)
@@ -360,29 +354,28 @@ def test_the_last_incident_is_a_hang_with_its_report(run: MadeRun) -> None:
     assert found.why == "rank 3 stopped at step 812, 41s ago (limit 38s), at collectives.py:88 all_reduce"
 
 
-def test_the_reason_of_a_deadlock_is_said_once(run: MadeRun) -> None:
-    mechanism = "deadlock: rank 3 waits for a lock at train.py:68"
-    run.record(
-        "hang", ago=9, rule="deadlock", rank=3, age=41.0, limit=15.0, mechanism=mechanism, why="train.py:68 step"
-    )
+WARNING = ("fault", {"device": "GPU-1", "code": "13", "severity": "warning"})
+LOST = ("fault", {"device": "GPU-1", "code": "79", "severity": "critical", "why": "fell off the bus"})
+FAILED = [("exited", {"code": 3, "why": "ValueError: no"}), ("stopping", {"by": "SIGTERM"})]
+ASKED = [("stopping", {"by": "outside", "signal": 15}), ("problem", {"what": "else"}), ("exited", {"signal": 15})]
+
+
+@pytest.mark.parametrize(
+    ("happened", "incident"),
+    [
+        (FAILED, ("failure", "ValueError: no")),
+        (ASKED, None),
+        ([WARNING], None),
+        ([WARNING, LOST], ("fault", "device GPU-1 reported 79: fell off the bus")),
+    ],
+    ids=["a failure", "a stop that was asked for", "a warning", "a fault"],
+)
+def test_what_is_an_incident(run: MadeRun, happened: Any, incident: tuple[str, str] | None) -> None:
+    for event, fields in happened:
+        run.record(event, **fields)
     found = seen(run).trouble
-    assert found is not None
-    assert found.why.count("waits for a lock") == 1
-
-
-def test_a_failure_is_an_incident(run: MadeRun) -> None:
-    run.record("exited", code=3, why="ValueError: no")
-    run.record("stopping", by="SIGTERM")
-    found = seen(run).trouble
-    assert found is not None
-    assert (found.cause, found.why, found.report) == ("failure", "ValueError: no", None)
-
-
-def test_a_requested_stop_is_no_incident(run: MadeRun) -> None:
-    run.record("stopping", by="outside", signal=15)
-    run.record("problem", what="something else")
-    run.record("exited", signal=15)
-    assert seen(run).trouble is None
+    assert (found and (found.cause, found.why)) == incident
+    assert found is None or found.report is None
 
 
 @pytest.mark.parametrize(
@@ -403,40 +396,34 @@ def test_a_restart_of_a_group_names_what_happened_elsewhere(run: MadeRun, order:
     assert words in headline(seen(run))
 
 
-def test_a_device_warning_is_no_incident(run: MadeRun) -> None:
-    run.record("fault", device="GPU-1", code="13", severity="warning")
-    assert seen(run).trouble is None
-    run.record("fault", device="GPU-1", code="79", severity="critical", why="fell off the bus")
-    found = seen(run).trouble
-    assert found is not None
-    assert (found.cause, found.why) == ("fault", "device GPU-1 reported 79: fell off the bus")
-
-
-def test_an_incident_of_long_ago_is_found(run: MadeRun) -> None:
+def test_a_snapshot_of_1024_ranks_and_many_records_is_cheap_and_finds_an_incident_of_long_ago(run: MadeRun) -> None:
     run.ledger = run.ledger._replace(start_cnt=2)
-    run.record("hang", ago=9, rule="step", rank=3, age=41.0, limit=38.0, step=812)
+    for rank in range(1024):
+        run.rank(rank)
+    run.record("hang", ago=9, **HANG)
     run.record("spawned", 2)
     for number in range(20_000):
-        run.record("progress", 2, by="step", step=number)
-    found = seen(run).trouble
+        run.record("progress", 2, by="checkpoint", step=number, checkpoint=f"/c/{number}")
+    path, costs = run.write(), list[float]()
+    for _ in range(5):
+        began = time.process_time()
+        found = read_snapshot(path).trouble
+        costs.append(time.process_time() - began)
     assert found is not None
     assert found.cause == "hang"
     assert sum(map(len, run.lines)) > 2 << 20
+    assert min(costs) < 0.1, "five times what it takes"
 
 
-def test_after_the_end_there_is_a_verdict_and_no_budget(run: MadeRun) -> None:
+def test_after_the_end_there_is_a_verdict_and_no_budget_until_a_new_start(run: MadeRun) -> None:
     run.record("ended", verdict="hang-limit", exit_code=195, why="again and again")
     run.status |= {"phase": "done", "attempt": None}
     found = seen(run)
     assert (found.alive, found.phase, found.verdict, found.exit_code) == (False, "done", "hang-limit", 195)
-    assert found.why == "again and again"
-    assert found.next is None
+    assert (found.why, found.next) == ("again and again", None)
     assert (found.counts, found.left) == ({}, {}), "a new run begins with a full budget"
-
-
-def test_a_new_start_in_the_run_dir_hides_the_earlier_end(run: MadeRun) -> None:
-    run.record("ended", verdict="hang-limit", exit_code=195, why="again and again")
     run.record("started", 2, reason="failure", start_cnt=2)
+    run.status |= {"phase": "running", "attempt": run.attempt}
     found = seen(run)
     assert (found.alive, found.phase, found.verdict) == (True, "running", None)
 
@@ -523,24 +510,18 @@ def test_without_a_state_nothing_is_shown_as_zero(run: MadeRun) -> None:
     assert "restarts    2 after a hang" in lines(found)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"schema": 2}', b"\0" * 512, b"[" * 100_000], ids=range(6))
-def test_an_unreadable_state_is_a_problem(run: MadeRun, content: bytes) -> None:
-    path = Path(run.write())
-    (path / "state.json").write_bytes(content)
-    found = read_snapshot(str(path), run.now)
-    assert (found.phase, found.attempt, found.alive) == ("cut off", 1, False), "as the records say"
-    (problem,) = found.problems
-    assert "state.json" in problem
-    assert "\n" not in problem
-
-
-def test_a_state_truncated_at_any_length_is_a_problem(run: MadeRun) -> None:
+def test_an_unreadable_state_is_a_problem(run: MadeRun) -> None:
     run.rank(0)
     path = Path(run.write())
-    content = (path / "state.json").read_bytes()
-    for length in range(0, len(content.rstrip()), 97):
-        (path / "state.json").write_bytes(content[:length])
-        assert len(read_snapshot(str(path), run.now).problems) == 1
+    whole = (path / "state.json").read_bytes()
+    torn = [whole[:length] for length in range(0, len(whole.rstrip()), 97)]
+    for content in (*torn, b"{", b"null", b'{"schema": 2}', b"\0" * 512, b"[" * 100_000):
+        (path / "state.json").write_bytes(content)
+        found = read_snapshot(str(path), run.now)
+        assert (found.phase, found.attempt, found.alive) == ("cut off", 1, False), "as the records say"
+        (problem,) = found.problems
+        assert "state.json" in problem
+        assert "\n" not in problem
 
 
 @pytest.mark.parametrize(
@@ -561,19 +542,15 @@ def test_a_malformed_part_of_the_state_is_a_problem(run: MadeRun, part: dict[str
     assert found.step == 7, "the ledger is valid"
 
 
-def test_a_missing_beat_folder_is_a_problem(run: MadeRun) -> None:
+def test_heartbeats_that_cannot_be_read_are_a_problem(run: MadeRun) -> None:
     run.write()
+    os.truncate(run.beats / at.BEATS, 100)
+    assert "truncated" in read_snapshot(str(run.folder), run.now).problems[0]
     run.close()
     found = read_snapshot(str(run.folder), run.now)
     assert found.alive
     assert "heartbeats cannot be read" in found.problems[0]
     assert headline(found).endswith("its heartbeats cannot be read from here"), "there have been some"
-
-
-def test_a_truncated_beat_file_is_a_problem(run: MadeRun) -> None:
-    run.write()
-    os.truncate(run.beats / at.BEATS, 100)
-    assert "truncated" in read_snapshot(str(run.folder), run.now).problems[0]
 
 
 def test_damaged_records_are_skipped(run: MadeRun) -> None:
@@ -589,12 +566,6 @@ def test_damaged_records_are_skipped(run: MadeRun) -> None:
     assert found.problems == ()
 
 
-def test_a_run_without_records_is_waiting(run: MadeRun) -> None:
-    run.lines = []
-    run.status |= {"phase": "pending", "attempt": None}
-    assert seen(run).phase == "waiting"
-
-
 def test_no_run_dir(tmp_path: Path) -> None:
     with pytest.raises(NoRunDir, match="no such folder"):
         read_snapshot(str(tmp_path / "none"))
@@ -603,20 +574,6 @@ def test_no_run_dir(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "events.jsonl")
     with pytest.raises(NoRunDir, match="is not a file"):
         read_snapshot(str(tmp_path))
-
-
-def test_a_snapshot_of_1024_ranks_is_cheap(run: MadeRun) -> None:
-    for rank in range(1024):
-        run.rank(rank)
-    for number in range(20_000):
-        run.record("progress", by="checkpoint", step=number, checkpoint=f"/c/{number}")
-    path = run.write()
-    costs = []
-    for _ in range(5):
-        began = time.process_time()
-        read_snapshot(path)
-        costs.append(time.process_time() - began)
-    assert min(costs) < 0.1, "five times what it takes"
 
 
 def test_a_full_disk_is_a_problem(run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
