@@ -176,19 +176,9 @@ def test_the_reply_is_sent_in_time_without_evidence(job: Job) -> None:
     job.wait_asleep()
     answer = ask(job, between=60, timeout=5, given=False)
     assert answer.seconds < 30
-    assert answer.lines[0] == {"event": "problem", "what": "evidence: the processes could not be observed in time"}
-    assert answer.result == {
-        "event": "reply",
-        "cleared": "the processes could not be observed in time",
-        "culprits": [],
-        "why": "",
-        "cpu": 0.0,
-        "io": 0,
-        "processes": 1,
-        "report": None,
-        "waits": False,
-        "mechanism": "",
-    }
+    problem = "the processes could not be observed in time"
+    assert answer.lines[0] == {"event": "problem", "what": f"evidence: {problem}"}
+    assert (answer.result["cleared"], answer.result["processes"], answer.result["report"]) == (problem, 1, None)
 
 
 def test_it_ends_when_stdin_ends(job: Job) -> None:
@@ -203,13 +193,6 @@ def test_it_ends_when_stdin_ends(job: Job) -> None:
         assert helper.process.stdout.read() == b""
     finally:
         helper.close()
-
-
-def test_a_malformed_request_is_a_problem() -> None:
-    command = [sys.executable, "-I", "-c", CODE.format(name="evidence"), PATHS, '{"run_dir": 1}']
-    ended = subprocess.run(command, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
-    assert ended.returncode == 2
-    assert json.loads(ended.stdout)["event"] == "problem"
 
 
 def test_a_suspect_that_has_ended_is_reported(job: Job) -> None:
@@ -345,10 +328,9 @@ def test_reports_of_earlier_suspicions_are_kept_and_bounded(tmp_path: Path) -> N
 
 
 @needs_spy
-@pytest.mark.parametrize("processes", [60, pytest.param(300, marks=pytest.mark.slow)])
-def test_many_processes_are_observed_in_time(job: Job, processes: int) -> None:
-    job.start(FORK, str(processes))
+def test_many_processes_are_observed_in_time(job: Job) -> None:
+    job.start(FORK, "60")
     answer = ask(job, between=0.5)
     assert answer.seconds < 60
-    assert len(answer.document["processes"]) == 1 + processes
+    assert len(answer.document["processes"]) == 1 + 60
     assert answer.process(job.pid)["moved"] is False

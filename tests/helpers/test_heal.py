@@ -98,14 +98,6 @@ def test_the_command_is_ended_when_stdin_ends(tmp_path: Path, mark: str) -> None
         assert carrying(f"{mark}=1") == []
 
 
-def test_the_command_dies_with_a_killed_helper(tmp_path: Path, mark: str) -> None:
-    ready = tmp_path / "ready"
-    with heal(f"touch {ready}; while :; do read line < /dev/zero; done", environment={mark: "1"}) as healer:
-        wait_for(ready.exists, "the command runs")
-        healer.process.kill()
-        wait_for(lambda: carrying(f"{mark}=1") == [], "it is gone")
-
-
 def test_signals_are_as_a_command_expects_them() -> None:
     with heal("grep SigIgn /proc/self/status; kill -INT $$; exit 5") as healer:
         assert healed(healer) == (False, "it was ended by SIGINT")
@@ -118,10 +110,3 @@ def test_ctrl_c_is_ignored(tmp_path: Path) -> None:
         healer.process.send_signal(signal.SIGINT)
         go.touch()
         assert healed(healer) == (True, None)
-
-
-@pytest.mark.parametrize("argument", ["", "{}", '{"command": "true", "timeout": "x", "environment": {}}'])
-def test_malformed_argument_is_a_problem(argument: str) -> None:
-    with HelperProcess("heal", argument) as healer:
-        assert "unexpected error" in healer.event("problem")["what"]
-        assert healer.ended() == 1

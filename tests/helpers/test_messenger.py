@@ -145,15 +145,6 @@ def test_a_flood_of_requests_affects_only_its_sender(messenger: Messenger) -> No
     assert len([line for line in messenger.lines if line["event"] == "operator_request"]) <= 16
 
 
-def test_a_client_that_disconnects_before_the_reply_does_no_harm(messenger: Messenger) -> None:
-    client = messenger.client()
-    messenger.order(client, "stop")
-    order = messenger.event("operator_request")
-    client.close(linger=0)
-    messenger.ask(ask="operator_answer", id=order["id"], ok=True, why="done")
-    messenger.ask(ask="operator_answer", id="unknown", ok=True, why="done")
-    answered(messenger)
-
 
 def test_a_request_without_a_decision_gets_an_error_reply(folders: tuple[Path, Path]) -> None:
     before = "import ftrun.helpers.messenger.operator_channel as c; c.REPLY_TIMEOUT = 0.05"
