@@ -242,7 +242,6 @@ def test_tool_is_found_on_path_or_in_its_usual_folder(
     ("text", "why"),
     [
         ("\ndcmi model initialized failed, because the device is used. ret is -8020\n", "ret is -8020)"),
-        (b"\xff\xfe\0" * 100, "\N{REPLACEMENT CHARACTER}"),
         ("设备编号 芯片编号\n0 0\n", "设备编号 芯片编号"),
         ("", "(it prints nothing)"),
     ],
@@ -289,15 +288,6 @@ def test_variable_that_names_no_chip_also_of_a_late_list(fake: Fake, opened: Ope
         assert vendor.devices() == []
     assert vendor.problems == ["ASCEND_RT_VISIBLE_DEVICES=7 names no chip of this node"]
     assert tool.calls.count("info -m") == 3
-
-
-def test_tool_that_never_answers_is_killed(fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ascend, "LISTING", SOON)
-    tool = fake()
-    (tool.folder / "now" / "info -m.never").touch()
-    vendor = opened(tool)
-    assert "(no answer)" in vendor.problems[0]
-    wait_for_tools()
 
 
 def test_first_list_may_take_longer_than_other_answers(
@@ -441,7 +431,7 @@ def test_chip_is_not_lost_if_the_tool_vanishes(fake: Fake, opened: Open) -> None
     assert vendor.devices() == [UNANSWERED]
 
 
-@pytest.mark.parametrize("text", [b"\xff\0\xfe" * 1000, b":\n" * 5000, b"x" * (3 * MIB)])
+@pytest.mark.parametrize("text", [b"\xff\0\xfe" * 1000, b"x" * (3 * MIB)])
 def test_garbage_is_no_answer(text: bytes, fake: Fake, opened: Open) -> None:
     tool = fake(cards=2)
     vendor = opened(tool)
@@ -460,13 +450,6 @@ def test_tool_that_prints_without_end_is_killed(fake: Fake, opened: Open, monkey
     assert [device.health for device in vendor.devices()] == ["no answer"]
     assert time.monotonic() - before < DEADLINE
     wait_for_tools()
-
-
-def test_values_without_a_chip_belong_to_no_chip(fake: Fake, opened: Open) -> None:
-    tool = fake("A3")
-    for kind in ("usages", "common"):
-        tool.say(f"info -t {kind} -i 0", "NPU ID : 0\n\nAicore Usage Rate(%) : 7\n")
-    assert [device.util for device in opened(tool, ASCEND_RT_VISIBLE_DEVICES="0").devices()] == [None]
 
 
 def test_exit_status_of_the_tool_is_ignored(fake: Fake, opened: Open) -> None:

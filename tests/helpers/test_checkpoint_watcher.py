@@ -152,7 +152,7 @@ def test_once_the_command_has_ended_a_file_renamed_into_a_new_folder_counts_at_o
         assert watcher.paths == [str(out / "step-1" / "model.pt")]
 
 
-def test_a_file_opened_and_closed_repeatedly_counts_once_at_the_end(start: Start, out: Path) -> None:
+def test_a_file_that_is_opened_again_or_renamed_while_open_counts_once_at_the_end(start: Start, out: Path) -> None:
     notified = start("out/*.pt").notified
     with contextlib.ExitStack() as still:
         with notified.stopped():
@@ -160,23 +160,16 @@ def test_a_file_opened_and_closed_repeatedly_counts_once_at_the_end(start: Start
                 with writing(out / "a.pt"):
                     pass
             still.enter_context(writing(out / "a.pt"))
+            still.enter_context(writing(out / "c.tmp"))
+            (out / "c.tmp").rename(out / "c.pt")
             (out / "b.pt").touch()
         notified.saved(out / "b.pt")
+        notified.saved(out / "c.pt")
         assert notified.count(out / "a.pt") == 0
     notified.saved(out / "a.pt")
     (out / "d.pt").touch()
     notified.saved(out / "d.pt")
-    assert notified.count(out / "a.pt") == 1
-
-
-def test_a_file_renamed_while_open_counts_once(start: Start, out: Path) -> None:
-    notified = start("out/*.pt").notified
-    with writing(out / "a.tmp"):
-        (out / "a.tmp").rename(out / "a.pt")
-        notified.saved(out / "a.pt")
-    (out / "b.pt").touch()
-    notified.saved(out / "b.pt")
-    assert notified.count(out / "a.pt") == 1
+    assert (notified.count(out / "a.pt"), notified.count(out / "c.pt")) == (1, 1)
 
 
 def test_a_file_overwritten_in_place_counts(start: Start, out: Path) -> None:
@@ -218,26 +211,20 @@ def test_markers_and_links_count(start: Start, out: Path) -> None:
     assert sorted(both.paths) == sorted(map(str, expected))
 
 
-def test_a_pipe_or_a_deleted_file_does_not_count(start: Start, out: Path) -> None:
-    both = start("out/*")
-    os.mkfifo(out / "pipe")
+def test_what_is_no_file_or_does_not_fit_does_not_count(start: Start, out: Path) -> None:
+    """A pipe, a deleted file, and a file where a slash at the end means folders."""
+    both = start("out/*.d/", "out/later-*", "out/*.pt")
+    os.mkfifo(out / "pipe.pt")
     with both.notified.stopped(), both.listing.stopped():
-        (out / "deleted").write_text("x")
-        (out / "deleted").unlink()
+        (out / "deleted.pt").write_text("x")
+        (out / "deleted.pt").unlink()
+    put(out / "file.d")
+    (out / "sub.d").mkdir()
+    (out / "link.d").symlink_to("sub.d")
+    both.saved(out / "sub.d")
+    both.saved(out / "link.d")
     both.settle(out)
-    assert both.paths == [str(out / "later-0.pt")]
-
-
-def test_a_slash_at_the_end_means_folders(start: Start, out: Path) -> None:
-    both = start("out/*/", "out/later-*")
-    put(out / "file")
-    (out / "other").touch()
-    (out / "sub").mkdir()
-    (out / "link").symlink_to("sub")
-    both.saved(out / "sub")
-    both.saved(out / "link")
-    both.settle(out)
-    assert sorted(both.paths) == sorted(str(out / name) for name in ("sub", "link", "later-0.pt"))
+    assert sorted(both.paths) == sorted(str(out / name) for name in ("sub.d", "link.d", "later-0.pt"))
 
 
 def test_folders_may_come_and_go(start: Start, tmp_path: Path) -> None:
@@ -272,18 +259,6 @@ def test_a_file_created_again_with_the_same_inode_counts(start: Start, out: Path
         notified.saved(out / "a.pt", number)
         notified.saved(out / "1" / "state", number)
         shutil.rmtree(out)
-
-
-def test_a_folder_deleted_while_open_is_followed_again(start: Start, out: Path) -> None:
-    both = start("out/*.pt")
-    fd = os.open(out, os.O_RDONLY)  # so the kernel does not report its end
-    try:
-        shutil.rmtree(out)
-        out.mkdir()
-        put(out / "a.pt")
-        both.saved(out / "a.pt")
-    finally:
-        os.close(fd)
 
 
 def test_the_files_of_a_folder_renamed_into_place_count(start: Start, out: Path) -> None:
@@ -327,7 +302,7 @@ def test_a_folder_counts_once_when_it_no_longer_changes(start: Start, out: Path)
     assert [both.counts(folder) for folder in (grows, busy, rests, renamed)] == [{1}] * 4
 
 
-@pytest.mark.parametrize("glob", ["out/last", "out/la*", "out/*/"])
+@pytest.mark.parametrize("glob", ["out/last", "out/*/"])
 def test_a_folder_counts_each_time_that_it_is_saved_again(start: Start, out: Path, glob: str) -> None:
     """Under its name, as accelerate's `save_state` and PyTorch's distributed checkpoints do: the folder around it does
     not change.  Neither reading nor deleting saves it."""
@@ -408,28 +383,12 @@ def test_folders_behind_links_are_followed(start: Start, tmp_path: Path) -> None
     both.saved(link / "d.pt")
 
 
-def test_deep_hidden_and_circular_folders_are_matched_as_by_glob(start: Start, out: Path) -> None:
-    (out / "loop").symlink_to(out)
-    both = start("out/**/*.pt", "out/[ab]?/.x")
-    deep = out.joinpath(*"abcdefgh")
-    deep.mkdir(parents=True)
-    (out / ".hidden").mkdir()
-    put(out / ".hidden" / "a.pt")
-    put(out / ".a.pt")
-    (out / "a1").mkdir()
-    (out / "a1" / ".x").touch()
-    put(deep / "b.pt")
-    put(out / "c.pt")
-    expected = [deep / "b.pt", out / "c.pt", out / "a1" / ".x", out / "later-0.pt"]
-    for path in expected[:-1]:
-        both.saved(path)
-    both.settle(out)
-    assert sorted(both.paths) == sorted(map(str, expected))
-
-
 def test_names_of_all_kinds_count_once_by_several_globs(start: Start, tmp_path: Path, out: Path) -> None:
     names = ["schön 模型", "two\nlines", "byte-\udcff", "[x]*?", 'q"\\']
     (out / "x").mkdir()
+    (out / ".hidden").mkdir()
+    put(out / ".hidden" / "b.pt")
+    (out / "loop").symlink_to(out)
     globs = ("out/*.pt", f"{out}/a*", "./out//a.pt", "out/**", "out/x/../*.pt")
     both = start(*(f"{glob.escape(name)}/*" for name in names), *globs)
     for name in names:

@@ -17,9 +17,16 @@ LIMIT = f"echo 1500 > {PID_MAX}; "
 MODES = {"subreaper": LIMIT + '"$@"; exit $?', "pid1": LIMIT + 'exec "$@"'}
 
 
+IN_GATE = (("chains", "subreaper"), ("daemons", "pid1"), ("children", "subreaper"), ("shells", "pid1"))
+STORMS = [
+    pytest.param(kind, mode, marks=() if (kind, mode) in IN_GATE else pytest.mark.slow)
+    for kind in ("chains", "daemons", "children", "shells")
+    for mode in MODES
+]
+
+
 @pytest.mark.pid1
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", ["chains", "daemons", "children", "shells"])
+@pytest.mark.parametrize(("kind", "mode"), STORMS)
 def test_a_storm_of_forks_is_ended_before_the_restart(runs: Runs, kind: str, mode: str) -> None:
     need_pid1()
     if not has_own_pid_max() or not permitted(*PID1, "sh", "-c", f"test -w {PID_MAX}"):
