@@ -356,19 +356,6 @@ def test_it_ends_with_a_dead_disk(tmp_path: Path) -> None:
         assert helper.wait() == 0
 
 
-def test_a_log_that_cannot_be_written_is_one_problem(tmp_path: Path) -> None:
-    (tmp_path / "output.log").symlink_to("/dev/full")
-    end, target = os.pipe2(os.O_CLOEXEC)
-    reader = Reader(end)
-    with forwarding(tmp_path, target) as helper:
-        helper.write(b"one\n")
-        assert "cannot be written" in helper.event("problem")["what"]
-        helper.write(b"two\n")
-        assert helper.tail() == ["one", "two"]
-        helper.end()
-        assert helper.wait() == 0
-        assert len(helper.events) == 2
-    assert reader.all() == b"one\ntwo\n"
 
 
 # --- errors of the destination ---------------------------------------------------------------------------------------
@@ -452,16 +439,6 @@ def test_a_slow_reader_slows_the_command_and_gets_everything(tmp_path: Path, blo
     assert reader.all() == data
 
 
-def test_a_full_disk_does_not_end_the_command(tmp_path: Path) -> None:
-    """Without ftrun it would have got ENOSPC, which a pipe cannot transmit; the log is complete."""
-    with forwarding(tmp_path, os.open("/dev/full", os.O_WRONLY)) as helper:
-        helper.write(b"one\n")
-        assert helper.event("problem")["what"] == "output is lost: No space left on device"
-        helper.write(b"two\n")
-        assert helper.tail() == ["one", "two"]
-        helper.end()
-        assert helper.wait() == 0
-    assert (tmp_path / "output.log").read_bytes() == b"one\ntwo\n"
 
 
 # --- ends -------------------------------------------------------------------------------------------------------------

@@ -154,21 +154,6 @@ def test_who_takes_the_place_of_member_0_has_seen_it(run_dir: Path) -> None:
         link.close(False)
 
 
-def test_view_of_a_large_group_goes_in_frames_of_bounded_size(run_dir: Path) -> None:
-    sent: list[bytes] = []
-
-    def send(rank: int, kind: bytes, content: bytes) -> bool:
-        if kind == messages.VIEW:
-            sent.append(content)
-        return True
-
-    side = CoordinatorSide(address(0, 300), Lines(), send)  # type: ignore[arg-type]
-    for rank in range(1, 300):
-        side.receive(rank, messages.ROW, messages.dump(row(rank, health="h" * 299, trouble="t" * 299)), 1.0)
-    side.process(1e9, membership.new_coordinator(0.0, membership.Shape(300), 60.0, 10.0), lambda: {1: Connection()})
-    assert all(len(content) <= messages.LIMIT for content in sent)
-    ranks = [one.rank for content in sent for one in messages.load(GroupView, content).rows]
-    assert ranks == list(range(1, 300))
 
 
 def test_a_member_that_connects_again_is_present_until_it_is_lost(run_dir: Path) -> None:
@@ -246,21 +231,3 @@ def test_a_spare_asks_the_members_at_work_until_one_knows_what_to_import(run_dir
     assert (json.loads(found.content), seeker.due) == (imports, math.inf)
 
 
-def test_ranks_in_lockstep_are_compared_over_all_members_by_their_work(run_dir: Path) -> None:
-    lines = Lines()
-    side = CoordinatorSide(address(0), lines, lambda rank, kind, content: True)  # type: ignore[arg-type]
-    known = membership.new_coordinator(0.0, membership.Shape(3), 60.0, 10.0)
-    later = time.monotonic() + 1000
-    for now in (later, later + 61):
-        for member, work in ((1, 0.7), (2, 0.98)):
-            paces = (
-                messages.RankPace(2 * member, 1.0, f"d{member}", work),
-                messages.RankPace(2 * member + 1, 1.0, "", 0.7),
-            )
-            side.receive(member, messages.ROW, messages.dump(row(member, paces=paces)), now)
-        side.process(now + 2, known, lambda: {1: Connection(), 2: Connection()})
-    view = messages.load(GroupView, (run_dir / messages.FILE).read_bytes())
-    assert [(one.rank, one.slow) for one in view.rows if one.slow] == [
-        (2, (messages.SlowRank(4, 1.0, 0.7, "d2", 61.0, 0.98),))
-    ]
-    assert lines.sent == [Straggler(4, 1.0, 0.7, 61.0, 2, "node-2", "d2", 0.98)]

@@ -155,15 +155,6 @@ def test_output_of_other_processes_is_not_overwritten(start: Start, tmp_path: Pa
     assert seen.replace(OURS, b"") == counted(4 << 20)
 
 
-def test_the_log_separates_attempts(start: Start, tmp_path: Path) -> None:
-    code = "import os, sys; n = len(os.listdir('.')); open(str(n), 'w'); sys.exit(f'failed {n}')"
-    with (tmp_path / "err").open("wb") as err:
-        (tmp_path / "cwd").mkdir()
-        run = start(*python(code), attempts=3, stdout=err, stderr=err, cwd=tmp_path / "cwd")
-    assert run.wait() == 1
-    assert [line["lines"] for line in run.named("last_lines")] == [["failed 0"], ["failed 1"], ["failed 2"]]
-    assert (tmp_path / "err").read_text() == "failed 0\nfailed 1\nfailed 2\n"
-    assert run.log == b"failed 0\n--- attempt 2 ---\nfailed 1\n--- attempt 3 ---\nfailed 2\n"
 
 
 def test_output_of_a_command_that_ends_before_the_helper_runs_is_kept(start: Start, tmp_path: Path) -> None:
@@ -284,15 +275,6 @@ def test_output_arrives_even_if_pid_1_is_killed(start: Start, tmp_path: Path) ->
 # --- readers ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_gets_sigpipe_when_its_reader_ends(start: Start, tmp_path: Path) -> None:
-    end, target = os.pipe()
-    run = start("sh", "-c", "while echo y; do :; done", attempts=2, stdout=target)
-    os.close(target)
-    assert os.read(end, 2) == b"y\n"
-    os.close(end)
-    assert run.wait() == 128 + signal.SIGPIPE
-    assert [line["stream"] for line in run.named("broken")][:1] == [1]
-    assert run.named("finished")[0]["well"]
 
 
 def test_a_late_reader_gets_the_output_after_the_end_of_ftrun(start: Start, tmp_path: Path) -> None:
