@@ -43,14 +43,6 @@ def limited(limit: str, number: int) -> tuple[str, ...]:
     return (*OWN_LIMITS, "sh", "-ec", f'echo {number} > /proc/sys/user/{limit}\nexec "$@"', "sh")
 
 
-def test_it_ignores_ctrl_c_and_ends_with_its_stdin(out: Path) -> None:
-    for mode in ("inotify", "list"):
-        with Watcher(out, "*.pt", mode=mode, pace=1) as watcher:
-            watcher.process.send_signal(signal.SIGINT)
-            put(out / "a.pt")
-            watcher.saved(out / "a.pt")
-            (out / "a.pt").unlink()
-            assert watcher.close_stdin() == 0
 
 
 def test_nothing_is_repeated_after_a_kill_and_a_new_start(out: Path) -> None:

@@ -103,10 +103,3 @@ def test_signals_are_as_a_command_expects_them() -> None:
         assert healed(healer) == (False, "it was ended by SIGINT")
 
 
-def test_ctrl_c_is_ignored(tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    with heal(f"touch {tmp_path}/ready; while ! test -e {go}; do sleep 0.01; done") as healer:
-        wait_for((tmp_path / "ready").exists, "the command runs")
-        healer.process.send_signal(signal.SIGINT)
-        go.touch()
-        assert healed(healer) == (True, None)

@@ -107,14 +107,6 @@ def test_driver_that_blocks_silences_the_probe(probe: Prober, fake: FakeNvml) ->
     assert probe.event("devices", lambda line: line["mono"] > since)["mono"] > since + 0.5
 
 
-def test_malformed_request_is_one_problem_and_changes_nothing(probe: Prober) -> None:
-    for line in (b"nonsense", b"[]", b'{"ask": "tea"}', b'{"ask": "free", "pids": 1, "used": {}, "timeout": 1}') * 2:
-        probe.write(line + b"\n")
-    for more in ({"device": "a", "code": "1"}, {"timeout": "x"}):
-        probe.ask(ask="clear", **more)
-    assert probe.free()["ok"]
-    assert len(probe.problems) == 6
-    assert all("malformed request" in what for what in probe.problems)
 
 
 # --- free -------------------------------------------------------------------------------------------------------------

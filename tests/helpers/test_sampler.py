@@ -195,8 +195,6 @@ def sampler() -> Iterator[Sampler]:
 
 
 def test_samples_are_rates_of_the_tree_without_the_spared_processes(sampler: Sampler, command: Command) -> None:
-    for line in (b"", b"{", b"[]", b"\xff\xfe", b'{"root": "x", "spared": []}', b'{"root": 5}', b"[" * 2000):
-        sampler.write(line + b"\n")  # which is malformed, and changes nothing
     sampler.tree(command.process.pid)
     first = sampler.event("sample")
     assert (first["root"], first["processes"], first["cpu"], first["io"]) == (command.process.pid, 1, 0.0, 0.0)
@@ -205,7 +203,6 @@ def test_samples_are_rates_of_the_tree_without_the_spared_processes(sampler: Sam
     sampler.event("sample", lambda sample: sample["processes"] == 2 and sample["io"] > WORK)
     sampler.tree(command.process.pid, pid)
     sampler.event("sample", lambda sample: sample["processes"] == 1)
-    assert sampler.problems
 
 
 def test_new_root_starts_a_new_period(sampler: Sampler, command: Command) -> None:

@@ -472,25 +472,3 @@ def test_an_incomplete_verdict_is_set_aside(tmp_path: Path) -> None:
     assert (tmp_path / "verdict.json.corrupt-1").exists()
 
 
-def test_malformed_requests_change_nothing(tmp_path: Path) -> None:
-    state_store, _ = start(tmp_path)
-    with state_store:
-        bad = ["nonsense", "[]", '{"ask": 1}', '{"ask": "tea"}', '{"ask": "keep"}', "[" * 5000]
-        bad += ['{"ask": "keep", "faults": 3, "schedule": null}', '{"ask": "store_verdict", "verdict": 1}']
-        bad += ['{"ask": "get_verdict", "schedule_cnt": 1, "since": "x"}']
-        bad += ['{"ask": "keep", "faults": [1], "schedule": 2}']
-        state_store.write("\n".join([*bad, *bad, ""]).encode())
-        assert codes(keep(state_store, fault(1))) == ["C1"]
-        assert 6 <= len(state_store.problems) <= len(bad) + 1
-
-
-def test_it_ends_when_nobody_reads(tmp_path: Path) -> None:
-    state_store, _ = start(tmp_path)
-    with state_store:
-        assert state_store.process.stdout is not None
-        state_store.process.stdout.close()
-        state_store.process.stdout = None
-        state_store.ask(ask="keep", faults=[fault(1)], schedule=None)
-        wait_for(lambda: state_store.process.poll() is not None, "it ends")
-        assert state_store.process.returncode == 0
-    assert codes(kept(tmp_path)) == ["C1"]
