@@ -92,15 +92,6 @@ def test_values_of_a_busy_and_of_an_idle_chip(kind: str, name: str, second: str,
     assert idle.memory_used == round(total * 0.05)
 
 
-def test_unknown_value_is_none(fake: Fake, opened: Open) -> None:
-    tool = fake()
-    tool.set(util=None, memory_util=None, used=None, power=None, clock=None, ecc=None, isolated=None, health="NA")
-    (device,) = opened(tool).devices()
-    assert device == Device(
-        "ascend", "0-0", 0, "Ascend 910B3", memory_total=65536 * MIB, remapped_rows=0, visible="0", examined=False
-    )
-
-
 def test_processes_are_those_of_this_namespace_until_the_driver_releases_them(fake: Fake, opened: Open) -> None:
     tool = fake()
     vendor = opened(tool)
@@ -236,22 +227,6 @@ def test_tool_is_found_on_path_or_in_its_usual_folder(
         ascend.open({"PATH": str(tmp_path)})
     monkeypatch.setattr(ascend, "USUAL", str(fake().folder))
     ascend.open({"PATH": "/usr/bin:/bin"}).close()
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("\ndcmi model initialized failed, because the device is used. ret is -8020\n", "ret is -8020)"),
-        ("设备编号 芯片编号\n0 0\n", "设备编号 芯片编号"),
-        ("", "(it prints nothing)"),
-    ],
-)
-def test_list_without_a_chip_is_a_problem(text: str | bytes, why: str, fake: Fake, opened: Open) -> None:
-    tool = fake()
-    tool.say("info -m", text, 204)
-    (problem,) = opened(tool).problems
-    assert why in problem
-    assert "\n" not in problem
 
 
 def test_list_without_a_chip_is_queried_again_after_ever_longer_pauses(

@@ -85,8 +85,3 @@ def test_an_address_that_is_none_is_no_error(host: str, life: LifeSign) -> None:
     assert settle(watch) == []
 
 
-def test_connections_that_nobody_reads_do_not_fill_the_port(life: LifeSign) -> None:
-    for _ in range(4):
-        for _ in range(BACKLOG // 2):
-            socket.create_connection(("127.0.0.1", life.number), timeout=30).close()
-        life.clear()

@@ -187,13 +187,6 @@ def test_work_of_a_descendant_clears_the_suspect(job: Job) -> None:
     assert answer.process(int(job.first_line))["cpu"] > 0.1
 
 
-def test_an_idle_suspicion_is_cleared_by_a_moving_stack_alone(job: Job) -> None:
-    job.start(
-        f"import time\n{READY}def a():\n    time.sleep(0.4)\ndef b():\n    time.sleep(0.4)\nwhile True:\n    a(); b()"
-    )
-    wait_for(lambda: ask(job, finding=IDLE, between=0.4).result["cleared"], "a change")
-
-
 def test_a_stopped_process_is_named(job: Job) -> None:
     job.start(SLEEP)
     os.kill(job.pid, signal.SIGSTOP)

@@ -220,13 +220,6 @@ def test_orphans_of_the_job_are_observed_and_no_foreign_process(job: Job) -> Non
         os.kill(foreign, signal.SIGKILL)
 
 
-def test_processes_that_come_and_go_are_no_problem(job: Job) -> None:
-    job.start(COMING_AND_GOING)
-    answer = ask(job)
-    assert answer.process(job.pid)["gone"] is False
-    assert answer.result["report"]
-
-
 @pytest.mark.parametrize(("others", "read"), [(FEW, FEW), (FEW + 1, 0)])
 def test_stacks_of_what_has_just_been_started_are_left_out_where_there_is_much(
     monkeypatch: pytest.MonkeyPatch, others: int, read: int

@@ -154,16 +154,6 @@ def test_a_client_that_does_not_read_is_dropped_and_blocks_no_one(monkeypatch: p
                 stream.close()
 
 
-def test_a_client_that_resets_its_connection_blocks_no_one(served: Served) -> None:
-    for content in (b"", b"GET /metrics HTTP/1.1\r\n\r\n"):
-        stream = socket.create_connection(served.address, 30)
-        stream.sendall(content)
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        stream.close()
-    assert ask(served.address) == ("HTTP/1.0 200 OK", CONTENT)
-    wait_for(lambda: not served.server._open, "nothing of them is left")
-
-
 def test_an_empty_host_means_both_address_families() -> None:
     with Served("") as served:
         assert ask(("127.0.0.1", served.address[1])) == ("HTTP/1.0 200 OK", CONTENT)

@@ -298,24 +298,6 @@ def test_a_removed_remote_folder_is_copied_again(both: Folders) -> None:
         assert mirror.end() == 0
 
 
-def test_another_ftrun_in_the_folder_is_not_disturbed(both: Folders) -> None:
-    both.write("state.json", "ours")
-    both.remote.mkdir()
-    with (both.remote / "mirror.lock").open("w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-        with both.keep() as mirror:
-            assert "another ftrun writes to" in mirror.event("problem")["what"]
-            assert not (both.remote / "state.json").exists()
-            fcntl.lockf(lock, fcntl.LOCK_UN)
-            both.has("state.json", "ours")
-            theirs = both.note(both.remote) | {"token": "0123456789abcdef"}  # another node, where the disk has no locks
-            (both.remote / "mirror.json").write_text(json.dumps(theirs))
-            both.write("state.json", "ours again")
-            assert mirror.process.poll() is None
-            mirror.process.kill()
-    assert both.note(both.remote) == theirs
-
-
 @pytest.mark.parametrize(("known", "then"), [("theirs", "ours"), ("an older one", "theirs"), ("", "theirs")])
 def test_an_unsaved_file_replaces_only_the_remote_file_it_was_for(both: Folders, known: str, then: str) -> None:
     here, there, unsaved = both.local / "phases.json", both.remote / "phases.json", both.local / "phases.json.unsaved"
@@ -324,16 +306,6 @@ def test_an_unsaved_file_replaces_only_the_remote_file_it_was_for(both: Folders,
         path.write_text(text)
     assert both.ask("get", str(there), str(here), str(unsaved)) == done()
     assert here.read_text() == there.read_text() == then
-
-
-def test_a_remote_file_that_was_not_read_is_set_aside(both: Folders) -> None:
-    here, there, aside = both.local / "phases.json", both.remote / "phases.json", both.remote / "phases.json.unread"
-    both.remote.mkdir()
-    here.write_text("ours")
-    there.write_text("theirs")
-    for _ in range(2):  # as after a kill
-        assert both.ask("put", str(here), str(there), str(aside)) == done()
-        assert (aside.read_text(), there.read_text()) == ("theirs", "ours")
 
 
 @pytest.mark.parametrize("note", ['{"token": 1, "base": {}}', "\0" * 70_000, None])
@@ -352,15 +324,3 @@ def test_a_mirror_json_of_someone_else_is_ignored(both: Folders, note: str | Non
     both.has("state.json", "ours")
 
 
-def test_a_dead_disk_and_its_return_are_one_problem_each(both: Folders, disk: Disk) -> None:
-    both.remote = disk.view / "run"
-    both.write("state.json", "1")
-    with both.keep(before=f"{SOON}; synchronization.PATIENCE = synchronization.PERIOD = 0.2") as mirror:
-        wait_for((disk.real / "run" / "state.json").exists, "the first copy")
-        disk.die()
-        both.write("state.json", "2")
-        assert "does not respond; until it does, the files are in" in mirror.event("problem")["what"]
-        disk.come_back()
-        assert "responds again" in mirror.event("problem")["what"]
-        both.has("state.json", "2")
-        assert mirror.end() == 0

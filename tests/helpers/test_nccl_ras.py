@@ -92,13 +92,6 @@ def test_communicators_that_end_and_those_of_another_job_are_left_out() -> None:
     assert said(in_json([At(10, 5)._replace(host="10.0.0.2"), At(11, 6)._replace(host="10.0.0.2")])) == []
 
 
-def test_text_of_2_24_has_one_count_for_all_kinds() -> None:
-    text = in_text(members(4, r1=99)).replace("different AllReduce operation", "different collective operation")
-    assert said(text) == [
-        f"rank 1 (last in collective 99) has not reached collective 100 of communicator {SHORT}, in which 3 ranks wait"
-    ]
-
-
 def test_hundreds_of_ranks_are_counted_rather_than_listed() -> None:
     found = [At(10 + number, 99 if number == 1 else 100) for number in range(500)]
     assert said(in_json(found)) == [f"{BEHIND}499 ranks wait"]

@@ -109,16 +109,6 @@ def test_device_without_any_answer_does_not_answer(fake: FakeNvml, start: Start)
     probe.devices(lambda devices: health(devices) == ["ok", "ok"])
 
 
-def test_traffic_is_not_measured_in_every_sample(fake: FakeNvml) -> None:
-    fake.set(0, **BUSY)
-    with Prober(fake.environment(), period=SELDOM, before="") as probe:
-        probe.devices()
-        fake.set(0, **IDLE)
-        probe.ask(ask="look")
-        device = probe.devices()[0]
-        assert (device["util"], device["traffic"]) == (0, 430_000_000)
-
-
 def test_lost_gpu_comes_back_and_xids_of_others_are_reported_meanwhile(fake: FakeNvml, start: Start) -> None:
     probe = start()
     probe.devices()

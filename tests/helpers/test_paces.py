@@ -74,13 +74,6 @@ def test_a_rank_that_saves_or_evaluates_now_and_then_is_not() -> None:
     assert follow(600, 1.0, pauses=[(begin, begin + 20) for begin in range(50, 600, 90)]) == []
 
 
-def test_a_run_of_days_is_measured_as_well() -> None:
-    """The period of `steps.jsonl` becomes longer with time, this one does not."""
-    watch = Paces(Sent())  # type: ignore[arg-type]
-    watch.follow(lambda: [slot(0, 1, 1e6)], 1, 1e6)
-    assert watch.due <= 1e6 + 1
-
-
 def test_the_file_is_read_by_the_views(run_dir: Path) -> None:
     sent = Sent()
     watch = Paces(sent)  # type: ignore[arg-type]

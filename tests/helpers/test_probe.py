@@ -99,16 +99,6 @@ def test_probe_without_devices_reports_why_and_ends(tmp_path: Path) -> None:
         assert probe.ended() == 0
 
 
-def test_driver_that_blocks_silences_the_probe(probe: Prober, fake: FakeNvml) -> None:
-    fake.set("-", blocks="nvmlDeviceGetMemoryInfo")
-    wait_for(lambda: fake.blocked, "a call blocks")
-    since = time.monotonic()
-    fake.later(0.5, "-", blocks=None)
-    assert probe.event("devices", lambda line: line["mono"] > since)["mono"] > since + 0.5
-
-
-
-
 # --- free -------------------------------------------------------------------------------------------------------------
 
 

@@ -290,20 +290,6 @@ def test_a_bad_entry_is_dropped_and_the_others_stay() -> None:
     assert [reason.partition(":")[0] for reason in dropped] == expected
 
 
-def test_dropped_entries_are_one_problem_and_a_bad_request_another(tmp_path: Path) -> None:
-    put(tmp_path, fault(1), 3, 4, schedules=[schedule("a")])
-    state_store, known = start(tmp_path)
-    with state_store:
-        assert codes(known) == ["C1"]
-        (problem,) = state_store.problems
-        assert "dropped faults[1]: it is not an object (and 1 more)" in problem
-        state_store.ask(ask="keep", faults=[], schedule=schedule("d", count=1.5))
-        assert "malformed request" in state_store.event("problem", lambda line: line["what"] != problem)["what"]
-        known = keep(state_store, fault(2))
-        assert (codes(known), known["schedules"]) == (["C1", "C2"], [schedule("a")])
-    assert codes(kept(tmp_path)) == ["C1", "C2"]
-
-
 def test_a_pipe_a_link_or_a_folder_in_its_place_is_set_aside_and_never_followed(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     put(tmp_path, fault(8)).rename(elsewhere)
@@ -458,17 +444,5 @@ def test_an_incomplete_verdict_is_rejected(name: str) -> None:
     contents.parse_verdict(json.dumps(lacking(verdict(), "device")).encode())
     with pytest.raises(ForeignContent):
         contents.parse_verdict(json.dumps(lacking(verdict(), name)).encode())
-
-
-def test_an_incomplete_verdict_is_set_aside(tmp_path: Path) -> None:
-    half = lacking(verdict(), "why")
-    (tmp_path / "verdict.json").write_text(json.dumps(half))
-    state_store, _ = start(tmp_path)
-    with state_store:
-        assert shared(state_store) is None
-        state_store.ask(ask="store_verdict", verdict=half)
-        assert "`why` is missing" in state_store.event("problem")["what"]
-        assert told(state_store, verdict())["exit_code"] == 197
-    assert (tmp_path / "verdict.json.corrupt-1").exists()
 
 

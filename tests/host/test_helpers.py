@@ -240,15 +240,6 @@ def test_its_stderr_is_the_log_and_it_inherits_no_other_descriptor(host: Host) -
     assert host.events() == ["0 1 2 3"], "3 is the listing itself"
 
 
-def test_closing_a_helper_that_was_reaped_is_harmless(host: Host) -> None:
-    host.run("say('born'); time.sleep(3600)")
-    host.wait("born")
-    (pid,) = host.helpers.pids
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    host.helpers.close()
-
-
 # --- stopped by a signal ----------------------------------------------------------------------------------------------
 
 SPEAKER = """

@@ -74,12 +74,6 @@ def test_in_a_chroot() -> None:
     assert Mounts("7 3 0:9 / /nfs rw - nfs4 s:/ rw\n").network_kind("/nfs/run") == "nfs4"
 
 
-def test_this_machine() -> None:
-    assert mounts.network_kind("/dev/shm") is None
-    assert mounts.network_kind("/proc/self") is None
-    assert Mounts().network_kind("/dev/shm/not/there") is None
-
-
 PACKAGES = [str(HOUSE / folder) for folder in ("supervisor", "hooks")]
 STREAMS = """
 import os, sys
