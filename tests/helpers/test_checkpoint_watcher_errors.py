@@ -57,25 +57,6 @@ def test_nothing_is_repeated_after_a_kill_and_a_new_start(out: Path) -> None:
         assert second.paths == [str(out / "b.pt")]
 
 
-def test_it_sleeps_until_an_event(out: Path) -> None:
-    """The kernel shows what it waits for, and for how long."""
-    with Watcher(out, "*.pt", "**/late/x") as watcher:
-        put(out / "a.pt")
-        (out / "late").mkdir()
-        (out / "late" / "x").touch()
-        watcher.saved(out / "a.pt")
-        watcher.saved(out / "late" / "x")
-        syscall = Path(f"/proc/{watcher.process.pid}/syscall")
-
-        def waits_forever() -> bool:
-            words = syscall.read_text().split()
-            return words[0] == "7" and int(words[3], 16) & 0xFFFFFFFF == 0xFFFFFFFF  # poll(fds, 3, -1)
-
-        if os.uname().machine != "x86_64":
-            pytest.skip("system calls have other numbers here")
-        wait_for(waits_forever, "it waits without a limit")
-
-
 def test_folders_are_listed_where_inotify_has_no_watches_or_is_refused(out: Path) -> None:
     deep = out / "a" / "b"
     deep.mkdir(parents=True)

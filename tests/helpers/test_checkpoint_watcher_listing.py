@@ -196,38 +196,6 @@ def test_a_match_that_cannot_be_read_is_read_later(listing: Listing, tmp_path: P
     notify.close()
 
 
-def test_the_content_of_the_matched_folders_that_were_used_last_is_followed(
-    listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folders, "CONTENTS", 3)
-    monkeypatch.setattr(folders, "INNER", 2)
-    names = ["last", *(f"step-{number}" for number in range(5))]
-    for at, name in enumerate(names):
-        (tmp_path / name / "sub").mkdir(parents=True)
-        os.utime(tmp_path / name, (at, at))
-    notify = Inotify()
-
-    def saved() -> list[str]:
-        for event in notify.read():
-            listing.folders.on(event)
-        return listing.go_on(30)
-
-    def save(*below: str) -> list[str]:
-        for name in sorted(path.name for path in tmp_path.iterdir()):
-            put(tmp_path.joinpath(name, *below, "shard"), str(listing.now))
-        return sorted(saved())
-
-    listing.start(f"{tmp_path}/*", notify=notify)
-    assert save() == ["last", "step-3", "step-4"]
-    assert save("sub") == ["last", "step-3", "step-4"], "one of them has no watch any more, and is read"
-    for number in (5, 6):
-        (tmp_path / f"step-{number}").mkdir()
-        assert saved() == [f"step-{number}"]
-    assert save() == ["last", "step-5", "step-6"]
-    assert not listing.problems
-    notify.close()
-
-
 def test_memory_is_bounded(listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "FOLDERS", 20)
     monkeypatch.setattr(folders, "MARKS", 50)

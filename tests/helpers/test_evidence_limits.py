@@ -220,34 +220,6 @@ def test_orphans_of_the_job_are_observed_and_no_foreign_process(job: Job) -> Non
         os.kill(foreign, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("others", "read"), [(FEW, FEW), (FEW + 1, 0)])
-def test_stacks_of_what_has_just_been_started_are_left_out_where_there_is_much(
-    monkeypatch: pytest.MonkeyPatch, others: int, read: int
-) -> None:
-    """A tree that forks all the time: the suspect, the ranks, and what is older, are read."""
-
-    def state(pid: int, start: int) -> ProcessState:
-        return ProcessState(Stat(pid, "python", "S", 1, 1, 1, 1, start), 0, "", "", 0.0, 0.0, 0.0, 0, None)
-
-    now = 100 * TICKS
-    suspect, rank, older, new = 2, 3, 4, range(10, 10 + others)
-    started = {suspect: now - 1, rank: now - 1, older: now - 2 * TICKS, **dict.fromkeys(new, now - 1)}
-    seen = Observation(100.0, now, {(pid, start): state(pid, start) for pid, start in started.items()})
-    asked: list[int] = []
-
-    def collect(spy: str | None, pids: list[int], seconds: float) -> Stacks:
-        asked.extend(pids)
-        return Stacks({}, {})
-
-    monkeypatch.setattr(stacks, "collect", collect)
-    finding = Finding("step", 0, 41.0, 30.0, pid=suspect)
-    ranks = tuple(RankState(number, pid, moved_at=0.0, alive_at=0.0) for number, pid in enumerate((suspect, rank)))
-    investigation = Investigation(Request("/run", 1, finding, suspect, 100.0, ranks=ranks), lambda event: None)
-    found = investigation._collect_stacks(None, seen, [*started], 1.0)
-    assert asked == [suspect, rank, older, *new[:read]]
-    assert found.missing == ({} if read else dict.fromkeys(new, stacks.NEW))
-
-
 def test_the_counters_of_a_child_that_has_ended_are_no_work(job: Job) -> None:
     """0.8 s of CPU and gigabytes read, which the parent inherits between the observations."""
     job.start(DIES)

@@ -762,30 +762,3 @@ def used(node: Node) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_only_the_intended_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A descriptor may belong to another connection by then."""
-    with contextlib.ExitStack() as stack:
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        stack.callback(context.destroy, linger=0)
-        monkeypatch.setattr(connections, "connection_limit", lambda size, lines: 1)
-        ours = connections.Connections(context.socket(zmq.ROUTER), 2, Lines(messenger.EVENTS))
-        monkeypatch.setattr(ours, "_lines", SimpleNamespace(problem=lambda what: None))
-        pairs = [socket.socketpair() for _ in range(3)]
-        for pair in pairs:
-            stack.enter_context(pair[0])
-            stack.enter_context(pair[1])
-        inodes = [os.fstat(pair[0].fileno()).st_ino for pair in pairs]
-        member, stranger, reused = (pair[0].fileno() for pair in pairs)
-        ours.open = {
-            member: connections.Connection("a", inodes[0]),
-            reused: connections.Connection("b", inodes[1]),  # a new connection has its descriptor
-            stranger: connections.Connection("c", inodes[1]),
-        }
-        for _ in range(2):
-            ours.make_room({member})
-        pairs[1][1].settimeout(DEADLINE)
-        assert pairs[1][1].recv(1) == b""
-        for pair in (pairs[0], pairs[2]):
-            pair[0].send(b"x")
-            assert pair[1].recv(1) == b"x"
-        os.close(ours._pin)

@@ -265,16 +265,3 @@ def test_old_driver_without_xids_is_one_problem(tmp_path: Path, start: Start) ->
     assert (device["util"], device["pids"], device["remapped_rows"], device["health"]) == (97, [7], None, "ok")
 
 
-def test_problem_that_repeats_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It failed before: the list grew with every turn."""
-    pynvml = pytest.importorskip("pynvml")
-
-    def fail(*_: object) -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-
-    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", fail)
-    vendor = Nvidia(pynvml, {})
-    vendor._events = object()
-    for _ in range(3):
-        vendor.faults()
-    assert vendor.problems == ["Xids cannot be read: Function Not Found"]

@@ -239,15 +239,3 @@ def test_new_tree_is_confirmed_at_once(command: Command) -> None:
             assert sampler.event("begun")["root"] == root
 
 
-def test_sampler_sleeps_while_no_tree_is_named(sampler: Sampler) -> None:
-    def switches() -> int:
-        text = Path(f"/proc/{sampler.process.pid}/status").read_text()
-        return int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0])
-
-    counted: list[int] = []
-
-    def sleeps() -> bool:
-        counted.append(switches())
-        return len(counted) > 50 and len(set(counted[-50:])) == 1
-
-    wait_for(sleeps, "it sleeps on")

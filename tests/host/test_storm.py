@@ -73,27 +73,6 @@ def test_orphans_that_have_ended_are_reaped_before_a_listing_and_what_somebody_w
     assert (done.stdout, done.stderr) == ("[] True\n", "")
 
 
-def test_all_is_stopped_in_one_call_where_new_processes_appear_all_the_time() -> None:
-    """The search for processes would never end; after that call it does."""
-    code = """
-from ftrun.host import tree
-from ftrun.host.procfs import Stat
-stopped = False
-def stop_all():
-    global stopped
-    assert not stopped
-    stopped = True
-    return True
-def walk(known):
-    while not stopped:
-        yield None
-killed = tree.kill(lambda listings: [], walk, stop_all)
-print(stopped, killed)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert (done.stdout, done.stderr) == ("True Killed(members=[], refused=set(), all_stopped=True)\n", "")
-
-
 GROUPS = """
 import os, signal, time
 from ftrun.host import procfs, spawn
