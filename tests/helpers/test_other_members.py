@@ -16,6 +16,7 @@ from ftrun.messages import group_waits as messages
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_waits import LookMembership
 from ftrun.messages.peers import MemberAddress
+from support.recorded_lines import RecordedLines
 from waitproof import group_waits as seen_here
 from waitproof.group_waits import GroupWaits
 from waitproof.proof import Facts, Proof
@@ -23,12 +24,6 @@ from waitproof.proof import Facts, Proof
 ENDS = "10.0.0.1:5", "10.0.0.2:6"
 
 
-class Quiet:
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def problem(self, what: str) -> None:
-        self.problems.append(what)
 
 
 class Peer:
@@ -52,7 +47,7 @@ class Pair:
         self.folders = [folder / "0", folder / "1"]
         for one in self.folders:
             one.mkdir()
-        self.lines = Quiet()
+        self.lines = RecordedLines()
         self.to_zero: list[bytes] = []
         self.to_one: list[bytes] = []
         self.now, self.epoch = 100.0, 3
@@ -66,9 +61,8 @@ class Pair:
             self.to_one.append(content)
             return True
 
-        lines: Any = self.lines
-        self.zero = CoordinatorWaits(addresses[0], lines, send_to_one)
-        self.one = MemberWaits(addresses[1], lines, send_to_zero)
+        self.zero = CoordinatorWaits(addresses[0], self.lines, send_to_one)
+        self.one = MemberWaits(addresses[1], self.lines, send_to_zero)
 
     def pass_on(self) -> None:
         self.now += 2 * group_waits.PERIOD

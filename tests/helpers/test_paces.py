@@ -17,15 +17,10 @@ from ftrun.host import procfs
 from ftrun.messages.messenger import Straggler
 from ftrun.records import steps
 from ftrun_hooks import layout as at
+from support.recorded_lines import RecordedLines
 from support.runs import wait_for
 
 
-class Sent(list[Any]):
-    def send(self, message: object) -> None:
-        self.append(message)
-
-    def problem(self, what: str) -> None:
-        raise AssertionError(what)
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +38,8 @@ def slot(rank: int, step: int, moved: float, flags: int = 0, pid: int = 0) -> li
 
 def follow(seconds: int, slow: float, flags: int = 0, pauses: Sequence[tuple[float, float]] = ()) -> list[Any]:
     """Rank 3 takes `slow` times as long as the others, or stands still in `pauses`."""
-    sent = Sent()
-    watch = Paces(sent)  # type: ignore[arg-type]
+    lines = RecordedLines()
+    watch = Paces(lines)
     for now in range(1, seconds + 1):
         rows = [slot(rank, now * 10, now) for rank in range(3)]
         still = [begin for begin, end in pauses if begin <= now < end]
@@ -53,7 +48,8 @@ def follow(seconds: int, slow: float, flags: int = 0, pauses: Sequence[tuple[flo
         rows.append(slot(3, steps, still[0] if still else now, flags))
         watch.due = 0.0
         watch.follow(lambda rows=rows: rows, 1, float(now))  # type: ignore[misc]
-    return list(sent)
+    assert lines.problems == []
+    return lines.sent
 
 
 def test_a_slow_rank_is_reported_once_with_its_times() -> None:
@@ -75,8 +71,8 @@ def test_a_rank_that_saves_or_evaluates_now_and_then_is_not() -> None:
 
 
 def test_the_file_is_read_by_the_views(run_dir: Path) -> None:
-    sent = Sent()
-    watch = Paces(sent)  # type: ignore[arg-type]
+    lines = RecordedLines()
+    watch = Paces(lines)
     for now in range(1, 60):
         watch.due = 0.0
         watch.follow(lambda now=now: [slot(0, now, now, pid=1)], 4, float(now))  # type: ignore[misc]
