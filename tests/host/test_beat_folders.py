@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from ftrun.host import beat_folders, beats
-from ftrun.pid1.clients.base import SETTLED
 from ftrun_hooks import layout as at
 from support.hostile import NOBODY, needs_root
-from support.runs import HOUSE, PID1, Run, Runs, need_pid1, python, wait_for
+from support.runs import HOUSE, PID1, Run, Runs, need_pid1, patched, python, wait_for
 SHOW = "import os, time\nprint(os.environ['FTRUN_BEAT_DIR'], flush=True)\n"
 
 
@@ -28,9 +27,10 @@ def beat_folder(run: Run) -> Path:
 
 
 def another(runs: Runs, **more: object) -> None:
-    """Run one more ftrun, with a run dir of its own, for longer than it waits before it removes any folders."""
+    """Run one more ftrun, with a run dir of its own, that does not wait before it removes any folders."""
+    program = patched("from ftrun.pid1.clients import base; base.SETTLED = 0")
     run_dir = runs.folder / f"another-{len(runs.started)}"
-    assert runs.run("sleep", str(SETTLED + 1.0), run_dir=run_dir, **more).wait() == 0
+    assert runs.run("sleep", "0.5", run_dir=run_dir, program=program, **more).wait() == 0
 
 
 def assert_removed_by_another(runs: Runs, folder: Path, **more: object) -> None:

@@ -186,17 +186,6 @@ def test_a_process_that_ended_is_not_present(reader: beats.Beats, writer: Writer
     assert [r.present for r in reader.read(now)] == [False, False]
 
 
-@pytest.mark.parametrize("value", [1, (1 << 64) - 1])
-def test_no_word_of_a_slot_makes_the_reader_fail(reader: beats.Beats, writer: Writer, value: int) -> None:
-    for word in range(at.SLOT_WORDS):
-        reader.reset()
-        writer.claim(0, step=1)
-        writer.section(0, b"\xff\xfe", 1, 1)
-        writer.put(0, word, value)
-        for _ in range(2):
-            reader.read(time.monotonic())
-
-
 def test_a_touch_is_a_heartbeat_and_rings_once(reader: beats.Beats) -> None:
     watch = reader.start_watching(time.monotonic())
     assert watch is not None

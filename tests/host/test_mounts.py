@@ -64,11 +64,6 @@ def test_a_root_that_is_not_a_local_disk(kind: str) -> None:
         assert (seen.network_kind(path), seen.on_root(path)) == ("nfs4", False)
 
 
-@pytest.mark.parametrize("text", ["", "nonsense\n1 2\n", "x y z a b - c d"])
-def test_unknown_mounts_change_nothing(text: str) -> None:
-    assert Mounts(text).network_kind("/job/run") is None
-
-
 def test_in_a_chroot() -> None:
     """The kernel lists what can be reached, with parents that cannot."""
     assert Mounts("7 3 0:9 / /nfs rw - nfs4 s:/ rw\n").network_kind("/nfs/run") == "nfs4"
