@@ -302,43 +302,50 @@ def test_a_folder_counts_once_when_it_no_longer_changes(start: Start, out: Path)
     assert [both.counts(folder) for folder in (grows, busy, rests, renamed)] == [{1}] * 4
 
 
-@pytest.mark.parametrize("glob", ["out/last", "out/*/"])
-def test_a_folder_counts_each_time_that_it_is_saved_again(start: Start, out: Path, glob: str) -> None:
+SAVES = ("in place", "renamed into it", "in a new folder", "made again", "another one in its place")
+
+
+def save(folder: Path, how: str) -> None:
+    if how == "in place":
+        (folder / "model" / "shard").write_text("1")
+    elif how == "renamed into it":
+        put(folder / ".metadata")
+    elif how == "in a new folder":
+        (folder / "model" / "new").mkdir()
+        (folder / "model" / "new" / "shard").write_text("1")
+    elif how == "made again":
+        shutil.rmtree(folder)
+        folder.mkdir()
+        (folder / "shard").write_text("1")
+    else:
+        beside = folder.parent.parent / "next"
+        beside.mkdir()
+        (beside / "shard").write_text("1")
+        shutil.rmtree(folder)
+        beside.rename(folder)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_folder_counts_each_time_that_it_is_saved_again(start: Start, out: Path, by_name: bool) -> None:
     """Under its name, as accelerate's `save_state` and PyTorch's distributed checkpoints do: the folder around it does
     not change.  Neither reading nor deleting saves it."""
-    last = out / "last"
-    (last / "model" / "deep").mkdir(parents=True)
-    (last / "model" / "shard").write_text("0")
-    (last / "old").write_text("0")
-    both = start(glob, "out/probe*")
-    for number in (1, 2):
-        (last / "model" / "shard").write_text(f"{number}")  # in place
-        both.saved(last, number)
-    put(last / ".metadata")
-    both.saved(last, 3)
-    (last / "model" / "new").mkdir()
-    (last / "model" / "new" / "shard").write_text("4")
-    both.saved(last, 4)
-    with (last / "model" / "shard").open():
-        (last / "old").unlink()
-    (last / "model" / "deep").rmdir()
-    (out / "probe").mkdir()  # a folder, which takes as long to count
-    both.saved(out / "probe")
-    assert both.counts(last) == {4}
-    (last / "model" / "new" / "shard").write_text("5")
-    both.saved(last, 5)
-    shutil.rmtree(last)
-    last.mkdir()
-    (last / "shard").write_text("6")
-    both.saved(last, 6)
-    (out / "next").mkdir()
-    (out / "next" / "shard").write_text("7")
-    shutil.rmtree(last)
-    (out / "next").rename(last)
-    both.saved(last, 7)
-    (last / "shard").write_text("8")
-    both.saved(last, 8)
-    assert both.counts(last) == {8}
+    saved, used = {how: out / how for how in SAVES}, out / "used"
+    for folder in (*saved.values(), used):
+        (folder / "model" / "deep").mkdir(parents=True)
+        (folder / "model" / "shard").write_text("0")
+    both = start(*([f"out/{how}" for how in (*SAVES, "used")] if by_name else ["out/*/"]))
+    for how, folder in saved.items():
+        save(folder, how)
+    with (used / "model" / "shard").open():
+        (used / "model" / "deep").rmdir()
+    for folder in saved.values():
+        both.saved(folder)
+    for folder in saved.values():
+        (folder / "last").write_text("2")
+    for folder in saved.values():
+        both.saved(folder, 2)
+    assert [both.counts(folder) for folder in saved.values()] == [{2}] * len(SAVES)
+    assert both.counts(used) == {0}
 
 
 def test_a_folder_to_which_a_link_leads_counts_each_time(start: Start, out: Path) -> None:

@@ -137,7 +137,7 @@ def hanging(tmp_path: Path) -> dict[str, str]:
 def test_a_py_spy_that_never_answers_delays_nothing_beyond_the_deadline(job: Job, hanging: dict[str, str]) -> None:
     job.start(FORK, "20")
     job.wait_asleep()
-    answer = ask(job, environment=hanging, timeout=6)
+    answer = ask(job, environment=hanging, timeout=4)
     assert answer.seconds < 40  # 21 processes with 2 s each; on a busy machine the helper also starts slowly
     assert answer.result["report"]
     assert answer.result["cleared"] is None
@@ -174,7 +174,7 @@ def test_the_reply_is_sent_in_time_without_evidence(job: Job) -> None:
     """The two observations are further apart than the timeout."""
     job.start(SLEEP)
     job.wait_asleep()
-    answer = ask(job, between=60, timeout=5, given=False)
+    answer = ask(job, between=60, timeout=3, given=False)
     assert answer.seconds < 30
     problem = "the processes could not be observed in time"
     assert answer.lines[0] == {"event": "problem", "what": f"evidence: {problem}"}
