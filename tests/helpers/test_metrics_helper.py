@@ -125,3 +125,13 @@ def test_the_last_file_of_a_killed_ftrun_has_the_phase_cut_off(run_dir: Path, re
     assert found["ftrun_up", "train"] == 0
     assert found["ftrun_phase", "running,train"] == 0
     assert found["ftrun_phase", "cut off,train"] == 1
+
+
+def test_a_file_that_cannot_be_written_is_a_problem_and_is_tried_again(run_dir: Path) -> None:
+    path = run_dir.parent / "later" / "train.prom"
+    with HelperProcess("metrics", str(run_dir), "", str(path), before=quick()) as helper:
+        assert helper.event("problem")["what"] == f"--metrics-file {path}: No such file or directory"
+        path.parent.mkdir()
+        wait_for(path.exists, "the file")
+        assert helper.end() == 0
+        assert len(helper.problems) == 1

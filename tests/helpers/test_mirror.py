@@ -324,3 +324,18 @@ def test_a_mirror_json_of_someone_else_is_ignored(both: Folders, note: str | Non
     both.has("state.json", "ours")
 
 
+
+
+def test_a_remote_file_that_was_not_read_is_set_aside(both: Folders) -> None:
+    here, there, aside = both.local / "phases.json", both.remote / "phases.json", both.remote / "phases.json.unread"
+    both.remote.mkdir()
+    here.write_text("ours")
+    there.write_text("theirs")
+    for _ in range(2):  # as after a kill
+        assert both.ask("put", str(here), str(there), str(aside)) == done()
+        assert (aside.read_text(), there.read_text()) == ("theirs", "ours")
+
+
+def test_a_run_dir_that_cannot_be_made_is_refused(both: Folders) -> None:
+    both.remote.write_text("a file")
+    assert both.fetch() == {"event": "mirror_refused", "why": f"run dir {both.remote}: File exists"}

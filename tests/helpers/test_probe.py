@@ -197,6 +197,29 @@ def test_severe_fault_during_the_wait_prevents_the_clearing(quiet: Prober, fake:
     assert quiet.event("cleared")["why"] == "95 was reported since"
 
 
+def test_fault_that_lasts_is_reported_at_the_timeout(quiet: Prober, fake: FakeNvml) -> None:
+    fake.set(0, **{RECOVERY: REBOOT})
+    since = time.monotonic()
+    expected = {"event": "cleared", "ok": False, "why": "the driver asks for: reboot"}
+    assert quiet.clear(uuid(0), "48", 0.6) == expected
+    assert time.monotonic() - since >= 0.6
+    assert quiet.clear(uuid(1), "48")["ok"]
+
+
+def test_ascend_code_is_over_when_the_chip_does_not_report_it(chips: Prober, tool: FakeNpuSmi) -> None:
+    tool.set(codes=[HEARTBEAT, INPUT], health="Alarm")
+    assert chips.clear("0-0", "0x80e38008", 0)["why"] == "0x80e38008 is still reported"
+    assert chips.clear("0-1", HEARTBEAT[0], 0)["ok"]
+    chips.ask(ask="clear", device="0-0", code=HEARTBEAT[0], timeout=LONG)
+    tool.set(codes=[INPUT])
+    assert chips.event("cleared")["ok"]
+    tool.set(chip=1, lost=True)
+    assert chips.clear("0-1", HEARTBEAT[0], 0)["why"] == "not listed any more"
+    chips.ask(ask="clear", device="0-1", code=HEARTBEAT[0], timeout=LONG)
+    tool.set(chip=1, lost=False)
+    assert chips.event("cleared")["ok"]
+
+
 def test_slow_tool_is_run_once_a_second_at_most(chips: Prober, tool: FakeNpuSmi) -> None:
     tool.set(codes=[HEARTBEAT])
     before = tool.calls.count("info -t usages -i 0")

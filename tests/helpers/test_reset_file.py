@@ -68,6 +68,12 @@ def reported(watcher: HelperProcess) -> Line:
     return line
 
 
+def test_missing_file_is_clear_and_is_reported(path: Path) -> None:
+    """An earlier process of the helper may have reported otherwise."""
+    with watch(path) as watcher:
+        assert reported(watcher) == {"event": "contents", **NOTHING}
+
+
 def test_content_at_the_start_is_reported_before_ready(path: Path) -> None:
     put(path, rank(0, codes="80C98002"), RetryTime=2, GracefulExit=1)
     with watch(path) as watcher:
