@@ -272,15 +272,6 @@ def test_an_attempt_that_is_announced_before_its_output_is_marked_before_it(tmp_
     assert (tmp_path / "output.log").read_bytes() == expected
 
 
-def test_a_malformed_request_is_a_problem(tmp_path: Path) -> None:
-    lines = [b"{", b"[]", b'{"ask": "wonder"}', b'{"ask": "attempt_begins", "number": 1}', b"\xff", b"[" * 9000]
-    with forwarding(tmp_path, null()) as helper:
-        for number, line in enumerate(lines, 1):
-            helper.ask_bytes(line)
-            assert "malformed request" in helper.event("problem", number)["what"]
-        assert helper.tail() == []
-
-
 NUMBERS = [str(n) for n in range(1000)]
 
 
