@@ -61,10 +61,8 @@ class Forwarding:
         )
 
     def ask(self, **request: object) -> None:
-        self.ask_bytes(json.dumps(request).encode())
+        os.write(self._held, json.dumps(request).encode() + b"\n")
 
-    def ask_bytes(self, line: bytes) -> None:
-        os.write(self._held, line + b"\n")
 
     def event(self, event: str, number: int = 1) -> dict[str, Any]:
         """The `number`th of that name."""
