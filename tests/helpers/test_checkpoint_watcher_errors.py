@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -41,8 +40,6 @@ def limited(limit: str, number: int) -> tuple[str, ...]:
     if not permitted(*OWN_LIMITS):
         pytest.skip("unshare --user is not permitted here")
     return (*OWN_LIMITS, "sh", "-ec", f'echo {number} > /proc/sys/user/{limit}\nexec "$@"', "sh")
-
-
 
 
 def test_nothing_is_repeated_after_a_kill_and_a_new_start(out: Path) -> None:

@@ -215,5 +215,3 @@ def test_memory_is_bounded(listing: Listing, tmp_path: Path, monkeypatch: pytest
     listing.go_on(5)
     assert list(listing.problems)[1] == "more than 50 matches: new ones are detected by inotify alone"
     assert len(listing.problems) == 2
-
-

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ftrun.core.machine.values import Spin
-from ftrun.helpers.evidence.device_waits import none_works
 from ftrun.core.rules import liveness
+from ftrun.helpers.evidence.device_waits import none_works
 from ftrun.helpers.evidence.look import look
 from ftrun.messages.evidence import Look, RankState
 from ftrun.messages.probe import Device

@@ -171,8 +171,6 @@ def test_cpu_use_in_one_line_counts_as_work_unless_it_may_be_a_wait_for_the_devi
     assert "\n**The command has been idle for 41s " in answer.markdown
 
 
-
-
 def test_io_is_work(job: Job) -> None:
     job.start(WRITES)
     result = ask(job, finding=IDLE).result

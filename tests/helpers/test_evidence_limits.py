@@ -3,22 +3,15 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from ftrun.core.machine.values import Finding
-from ftrun.helpers.evidence.investigation import FEW, Investigation
-from ftrun.helpers.evidence.processes import Observation, ProcessState
 from ftrun.helpers.evidence.report import KEPT_REPORTS, ReportFolder
-from ftrun.host.helpers import CODE
-from ftrun.messages.evidence import RankState, Request
 from support.evidence_job import (
     NO_PTRACE,
-    PATHS,
     READY,
     EvidenceHelper,
     Job,
@@ -29,9 +22,7 @@ from support.evidence_job import (
 )
 from support.evidence_job import job as job
 from support.runs import carrying, wait_for
-from waitproof import children, stacks
-from waitproof.procfs import TICKS, Stat
-from waitproof.stacks import Stacks
+from waitproof import children
 
 SLEEP = f"import time\n{READY}time.sleep(600)"
 BUSY = f"{READY}while True:\n    pass"

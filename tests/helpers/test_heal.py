@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,5 +100,3 @@ def test_the_command_is_ended_when_stdin_ends(tmp_path: Path, mark: str) -> None
 def test_signals_are_as_a_command_expects_them() -> None:
     with heal("grep SigIgn /proc/self/status; kill -INT $$; exit 5") as healer:
         assert healed(healer) == (False, "it was ended by SIGINT")
-
-

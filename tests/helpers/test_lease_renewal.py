@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-
 from ftrun.helpers.messenger.group_link import GroupLink
 from ftrun.helpers.messenger.lease_keeper import LeaseKeeper
 from ftrun.helpers.messenger.transport import RESUMED
@@ -18,8 +17,6 @@ from support.runs import wait_for
 
 WITNESS = (1, "another")
 LENGTH = 30.0  # s of the lease
-
-
 
 
 @pytest.fixture

@@ -134,7 +134,6 @@ def test_a_flood_of_requests_affects_only_its_sender(messenger: Messenger) -> No
     assert len([line for line in messenger.lines if line["event"] == "operator_request"]) <= 16
 
 
-
 def test_a_request_without_a_decision_gets_an_error_reply(folders: tuple[Path, Path]) -> None:
     before = "import ftrun.helpers.messenger.operator_channel as c; c.REPLY_TIMEOUT = 0.05"
     with Messenger(*folders, before=before) as messenger:

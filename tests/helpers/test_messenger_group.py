@@ -472,7 +472,9 @@ for step in itertools.count(1):
 """
 
 
-def test_a_frozen_member_is_not_lost_while_training_progresses_and_learns_its_loss(make: Callable[[int], Group]) -> None:
+def test_a_frozen_member_is_not_lost_while_training_progresses_and_learns_its_loss(
+    make: Callable[[int], Group],
+) -> None:
     """Only this network may have failed.  Once training stops as well, the member counts as lost."""
     group = make(2)
     silence = 3.0
@@ -746,8 +748,6 @@ def test_strangers_cannot_keep_members_out(make: Callable[[int], Group]) -> None
 def used(node: Node) -> float:
     fields = Path(f"/proc/{node.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 
 
 def test_only_the_intended_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import stat
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path

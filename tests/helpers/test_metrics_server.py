@@ -1,7 +1,6 @@
 """The HTTP server of the metrics: its responses, and that no client can delay another."""
 
 import socket
-import struct
 import time
 from collections.abc import Iterator
 
@@ -159,5 +158,3 @@ def test_an_empty_host_means_both_address_families() -> None:
         assert ask(("127.0.0.1", served.address[1])) == ("HTTP/1.0 200 OK", CONTENT)
         if socket.has_dualstack_ipv6():
             assert ask(("::1", served.address[1])) == ("HTTP/1.0 200 OK", CONTENT)
-
-

@@ -1,6 +1,5 @@
 """The mirror helper: what it fetches, what it copies, and what a kill at any moment leaves."""
 
-import fcntl
 import json
 import os
 import socket
@@ -322,8 +321,6 @@ def test_a_mirror_json_of_someone_else_is_ignored(both: Folders, note: str | Non
     with both.keep() as mirror:
         assert mirror.end() == 0
     both.has("state.json", "ours")
-
-
 
 
 def test_a_remote_file_that_was_not_read_is_set_aside(both: Folders) -> None:

@@ -3,13 +3,12 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from ftrun.core.group.membership import StarterDied
 from ftrun.core.group.messages import Starter
-
 from ftrun.helpers.messenger import connections, coordinator_link
 from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
 from ftrun.messages import peers
@@ -19,8 +18,6 @@ from support.runs import wait_for
 
 PORT = free_port()  # where nobody listens
 ELSEWHERE = Starter("old", "another-node", "another-boot", "127.0.0.1", PORT, contained=True)
-
-
 
 
 @pytest.fixture

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from ftrun.helpers.probe.nvidia import Nvidia
 from support.device.nvml import (
     BUSY,
     GIB,
-    IDLE,
     LOST,
     MISMATCH,
     NO_PERMISSION,
@@ -263,5 +261,3 @@ def test_old_driver_without_xids_is_one_problem(tmp_path: Path, start: Start) ->
     assert probe.event("problem")["what"] == "Xids cannot be read: Function Not Found"
     device = probe.devices()[0]
     assert (device["util"], device["pids"], device["remapped_rows"], device["health"]) == (97, [7], None, "ok")
-
-

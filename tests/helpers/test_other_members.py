@@ -24,8 +24,6 @@ from waitproof.proof import Facts, Proof
 ENDS = "10.0.0.1:5", "10.0.0.2:6"
 
 
-
-
 class Peer:
     def __init__(self, id: bytes) -> None:
         self.id = id

@@ -63,7 +63,6 @@ class Forwarding:
     def ask(self, **request: object) -> None:
         os.write(self._held, json.dumps(request).encode() + b"\n")
 
-
     def event(self, event: str, number: int = 1) -> dict[str, Any]:
         """The `number`th of that name."""
         until = time.monotonic() + DEADLINE
@@ -345,8 +344,6 @@ def test_it_ends_with_a_dead_disk(tmp_path: Path) -> None:
         assert helper.wait() == 0
 
 
-
-
 # --- errors of the destination ---------------------------------------------------------------------------------------
 
 
@@ -426,8 +423,6 @@ def test_a_slow_reader_slows_the_command_and_gets_everything(tmp_path: Path, blo
         helper.end()
         assert helper.wait() == 0
     assert reader.all() == data
-
-
 
 
 # --- ends -------------------------------------------------------------------------------------------------------------

@@ -21,8 +21,6 @@ from support.recorded_lines import RecordedLines
 from support.runs import wait_for
 
 
-
-
 @pytest.fixture(autouse=True)
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,6 @@ import pytest
 from support.device.npu_smi import FakeNpuSmi
 from support.device.nvml import GIB, RECOVERY, UNKNOWN, FakeNvml, uuid
 from support.device.prober import LONG, SELDOM, Prober
-from support.runs import wait_for
 
 BEFORE = {uuid(0): 600 << 20}
 RESET, REBOOT = 1, 2

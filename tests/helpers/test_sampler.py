@@ -12,7 +12,7 @@ import pytest
 from ftrun.helpers.sampler.counters import NOTHING, Count, activity, counts
 from ftrun.host import procfs
 from support.helper_process import HelperProcess
-from support.runs import HOUSE, permitted, state_of, wait_for
+from support.runs import state_of, wait_for
 
 WORK = 1 << 22  # bytes that a busy process reads at once
 # A command that evaluates each line of its stdin, and prints the result.
@@ -174,8 +174,6 @@ def test_process_without_permission_to_read_its_io_counts_by_its_cpu() -> None:
     assert activity({}, {(3, 3): NOTHING._replace(io=None)}) == (0.0, 0)
 
 
-
-
 # --- the program ----------------------------------------------------------------------------------------------------
 
 
@@ -237,5 +235,3 @@ def test_new_tree_is_confirmed_at_once(command: Command) -> None:
         for root in (command.process.pid, os.getpid()):
             sampler.tree(root)
             assert sampler.event("begun")["root"] == root
-
-

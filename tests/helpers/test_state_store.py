@@ -17,7 +17,7 @@ from ftrun.helpers.shared_folder import ForeignContent
 from ftrun.helpers.state_store import contents
 from ftrun.messages.state_store import StoredFault
 from support.helper_process import HelperProcess
-from support.runs import MOUNTS, need_mounts, wait_for
+from support.runs import MOUNTS, need_mounts
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 DAY = 24 * 3600.0
@@ -444,5 +444,3 @@ def test_an_incomplete_verdict_is_rejected(name: str) -> None:
     contents.parse_verdict(json.dumps(lacking(verdict(), "device")).encode())
     with pytest.raises(ForeignContent):
         contents.parse_verdict(json.dumps(lacking(verdict(), name)).encode())
-
-

@@ -25,8 +25,6 @@ from ftrun.messages.peers import MemberAddress
 from support.recorded_lines import RecordedLines
 
 
-
-
 class Connection:
     id = b"peer"
 
@@ -145,8 +143,6 @@ def test_who_takes_the_place_of_member_0_has_seen_it(run_dir: Path) -> None:
         link.close(False)
 
 
-
-
 def test_a_member_that_connects_again_is_present_until_it_is_lost(run_dir: Path) -> None:
     """Otherwise two members could take themselves for the first one, and both report the loss of rank 0."""
     side = CoordinatorSide(address(0), RecordedLines(), lambda rank, kind, content: True)
@@ -220,5 +216,3 @@ def test_a_spare_asks_the_members_at_work_until_one_knows_what_to_import(run_dir
     (found,) = lines.sent
     assert isinstance(found, FoundImports)
     assert (json.loads(found.content), seeker.due) == (imports, math.inf)
-
-

@@ -19,6 +19,7 @@ from ftrun.host import beat_folders, beats
 from ftrun_hooks import layout as at
 from support.hostile import NOBODY, needs_root
 from support.runs import HOUSE, PID1, Run, Runs, need_pid1, patched, python, wait_for
+
 SHOW = "import os, time\nprint(os.environ['FTRUN_BEAT_DIR'], flush=True)\n"
 
 

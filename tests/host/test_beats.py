@@ -430,5 +430,3 @@ def test_a_file_that_is_truncated_all_the_time_is_read_and_written(reader: beats
     writer = Writer(reader.path)
     writer.claim(7, step=3)
     assert [(rank.rank, rank.step) for rank in reader.read(time.monotonic())] == [(7, 3)]
-
-

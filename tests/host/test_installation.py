@@ -44,5 +44,3 @@ def test_an_installed_ftrun_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "distribution", lambda name: name)
     assert installation.command("metrics") == "pip install 'ftrun[metrics]'"
     assert installation.command() == "pip install ftrun"
-
-

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.host import mounts
 from ftrun.host.mounts import Mounts
 from support.network_disk import Disk
 from support.network_disk import disk as disk

@@ -155,8 +155,6 @@ def test_output_of_other_processes_is_not_overwritten(start: Start, tmp_path: Pa
     assert seen.replace(OURS, b"") == counted(4 << 20)
 
 
-
-
 def test_output_of_a_command_that_ends_before_the_helper_runs_is_kept(start: Start, tmp_path: Path) -> None:
     end, target = os.pipe()
     run = start("sh", "-c", "echo usage: it; exit 2", stdout=target)
@@ -273,8 +271,6 @@ def test_output_arrives_even_if_pid_1_is_killed(start: Start, tmp_path: Path) ->
 
 
 # --- readers ----------------------------------------------------------------------------------------------------------
-
-
 
 
 def test_a_late_reader_gets_the_output_after_the_end_of_ftrun(start: Start, tmp_path: Path) -> None:

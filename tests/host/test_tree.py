@@ -266,9 +266,7 @@ def poor(runs: Runs, prefix: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     wait_for(lambda: not runs.living(), "the end of what was left")
 
 
-def test_a_leftover_that_may_not_be_signalled_does_not_change_the_exit_code(
-    runs: Runs, poor: tuple[str, ...]
-) -> None:
+def test_a_leftover_that_may_not_be_signalled_does_not_change_the_exit_code(runs: Runs, poor: tuple[str, ...]) -> None:
     run = runs.start("--grace", "1h", *OTHER, "sh", "-c", "sleep 600 & exit 0", prefix=poor)
     assert run.wait() == 0, run.log()
     assert re.search(rf"cannot end {REFUSED}: no permission .* exit code stays 0", run.stderr)

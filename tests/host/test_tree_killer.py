@@ -68,5 +68,3 @@ print("none", names(killer.check()), len(listings))
 end(helper)
 """
     assert shown(code) == "orphan [] 1\nnone ['TreeEnded'] 2\n"
-
-

@@ -138,9 +138,6 @@ class Watcher:
         return any(line["event"] == "all_sent" for line in self.lines)
 
 
-
-
-
 class Both:
     """Two of them at the same time: one with inotify, and one that lists folders."""
 
