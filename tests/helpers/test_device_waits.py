@@ -114,13 +114,6 @@ def test_a_device_that_another_process_uses_is_not_waited_for(job: Job, driver: 
     assert not on_device(job, NOTHING._replace(pids=(job.pid,)), WAITING._replace(pids=(1,)))
 
 
-def test_a_rank_whose_threads_work_is_another_one_at_each_look(job: Job, driver: str) -> None:
-    work = "def work():\n    while True: pass\nthreading.Thread(target=work, daemon=True).start()\n"
-    job.start(f"{HEAD}{work}ready(); item('spinning')", driver)
-    first = wait_for(lambda: (seen := see(job, WAITING)) and seen.on_device and seen, "a look that sees it")
-    wait_for(lambda: (later := see(job, WAITING)) and liveness.follow_spin(first, later) is not first, "its work")
-
-
 def test_a_rank_that_has_never_stepped_may_compute(job: Job, driver: str) -> None:
     job.start(f"{HEAD}ready(); item('spinning')", driver)
     asked = request([job.pid], WAITING)

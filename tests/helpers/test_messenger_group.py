@@ -116,7 +116,7 @@ def make(tmp_path: Path) -> Iterator[Callable[[int], Group]]:
         yield lambda size: Group(tmp_path, size, stack)
 
 
-def test_all_start_together_once_all_have_joined_and_stop_together(make: Callable[[int], Group]) -> None:
+def test_all_start_together_and_stop_together(make: Callable[[int], Group]) -> None:
     group = make(3)
     nodes = [group.node(2), group.node(1)]
     for node in nodes:
@@ -472,7 +472,7 @@ for step in itertools.count(1):
 """
 
 
-def test_a_frozen_member_is_not_lost_while_training_progresses_and_learns_its_loss(
+def test_a_frozen_member_is_lost_once_training_stops_and_learns_that(
     make: Callable[[int], Group],
 ) -> None:
     """Only this network may have failed.  Once training stops as well, the member counts as lost."""

@@ -244,9 +244,7 @@ def refused(job: Job, ras: Ras, within: float = nccl_ras.ANSWER + 2) -> str:
     ],
     ids=["says nothing", "too slow", "another service", "a long line"],
 )
-def test_a_server_that_does_not_answer_as_ras_is_given_up_in_time(
-    job: Job, server: Callable[[], Ras], why: str
-) -> None:
+def test_a_server_that_is_not_ras_or_is_late_is_given_up(job: Job, server: Callable[[], Ras], why: str) -> None:
     with server() as ras:
         assert refused(job, ras) == why
 

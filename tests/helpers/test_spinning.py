@@ -78,10 +78,11 @@ def test_what_can_be_seen_outside_makes_it_another_one(job: Job, name: str) -> N
         now = time.monotonic()
         return look(Look(job.pid, now, (), (RankState(0, job.pid, moved_at=now - 60),), between=0.2)).spin
 
+    first = spin()
+
     def differs() -> bool:
-        """Each look may find it between two functions, or in a call."""
-        first, later = spin(), spin()
-        time.sleep(0.3)
+        """A look may find it between two functions, or in a call."""
+        later = spin()
         return first is None or later is None or liveness.follow_spin(first, later) is not first
 
     wait_for(differs, "that")
