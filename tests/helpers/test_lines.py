@@ -5,8 +5,10 @@ import signal
 
 from support.helper_process import DEADLINE, HelperProcess
 
-BAD = (b"", b"nonsense", b"[]", b"\xff\xfe", b"[" * 5000, b'{"ask": 1}', b'{"ask": "tea"}', b'{"ask": "sampled_tree"}')
-BAD += (b'{"ask": "sampled_tree", "root": "x", "spared": []}',)
+BAD = (
+    *(b"", b"nonsense", b"[]", b"\xff\xfe", b"[" * 5000, b'{"ask": 1}', b'{"ask": "tea"}', b'{"ask": "sampled_tree"}'),
+    b'{"ask": "sampled_tree", "root": "x", "spared": []}',
+)
 
 
 def test_a_malformed_request_is_one_problem_and_changes_nothing() -> None:

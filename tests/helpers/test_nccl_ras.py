@@ -269,7 +269,9 @@ def test_another_machine_is_not_asked_and_nobody_may_listen(job: Job) -> None:
     with Ras() as ras:
         closed = ras.variable
     pid = job.start(ASLEEP, **closed)
-    assert "refused" in str(nccl_ras.ask([pid], {}).problem)
+    view = nccl_ras.ask([pid], {})
+    assert view is not None
+    assert "refused" in str(view.problem)
 
 
 # --- a look and a report ----------------------------------------------------------------------------------------------
