@@ -161,9 +161,9 @@ def test_two_state_stores_at_once_lose_nothing(tmp_path: Path) -> None:
     def many(name: str) -> None:
         state_store, _ = start(tmp_path)
         with state_store:
-            for number in range(60):
+            for number in range(30):
                 keep(
-                    state_store, fault(number, node=name), schedule=schedule(f"{name}/{number % 20}", best_step=number)
+                    state_store, fault(number, node=name), schedule=schedule(f"{name}/{number % 10}", best_step=number)
                 )
             assert state_store.problems == []
             assert state_store.end() == 0
@@ -172,9 +172,9 @@ def test_two_state_stores_at_once_lose_nothing(tmp_path: Path) -> None:
         for done in [pool.submit(many, name) for name in ("a", "b")]:
             done.result()
     found = kept(tmp_path)
-    assert {(f["node"], f["code"]) for f in found["faults"]} == {(n, f"C{i}") for n in "ab" for i in range(60)}
+    assert {(f["node"], f["code"]) for f in found["faults"]} == {(n, f"C{i}") for n in "ab" for i in range(30)}
     steps = {one["key"]: one["best_step"] for one in found["schedules"]}
-    assert steps == {f"{name}/{number}": 40 + number for name in "ab" for number in range(20)}
+    assert steps == {f"{name}/{number}": 20 + number for name in "ab" for number in range(10)}
     assert sorted(os.listdir(tmp_path)) == ["history.json", "history.lock"]
 
 
