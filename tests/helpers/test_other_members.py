@@ -105,31 +105,12 @@ def test_two_looks_of_each_member_prove_a_deadlock_at_the_member_of_its_cause(tw
     assert two.lines.problems == []
 
 
-def test_one_that_is_seen_elsewhere_than_in_the_proof_is_open(two: Pair) -> None:
-    two.pass_on()
-    for _ in range(2):
-        two.look(0, seen(0))
-        two.look(1, seen(1))
-    assert two.look(1, seen(1))[0].open_reason is None
-    assert two.look(1, seen(1, "another"))[0].open_reason is not None
-    assert two.look(1, seen(1))[0].open_reason is not None  # the proof was dropped
-
-
 def test_a_member_that_works_is_named_as_the_reason_why_another_one_may_go_on(two: Pair) -> None:
     two.pass_on()
     two.look(0, Proof("rank 0 is running", "rank 0 is running"))
     two.pass_on()
     found, again = two.look(1, seen(1))
     assert (found.open_reason, again) == ("rank 1 waits, and of member 0: rank 0 is running", False)
-
-
-def test_the_proof_of_an_earlier_start_is_none(two: Pair) -> None:
-    two.pass_on()
-    for _ in range(2):
-        two.look(0, seen(0))
-        two.look(1, seen(1))
-    two.epoch = 4
-    assert two.look(1, seen(1))[0].open_reason is not None
 
 
 def test_without_messengers_nothing_is_proved(two: Pair) -> None:

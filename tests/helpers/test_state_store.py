@@ -308,19 +308,6 @@ def test_a_pipe_a_link_or_a_folder_in_its_place_is_set_aside_and_never_followed(
     assert codes(json.loads(elsewhere.read_bytes())) == ["C8"]
 
 
-def test_a_link_or_a_pipe_where_it_writes_first_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "target").write_text("precious")
-    fresh = tmp_path / f"history.json.{os.uname().nodename}.new"
-    fresh.symlink_to(tmp_path / "target")
-    state_store, _ = start(tmp_path)
-    with state_store:
-        keep(state_store, fault(1))
-        os.mkfifo(fresh)
-        keep(state_store, fault(2))
-    assert (tmp_path / "target").read_text() == "precious"
-    assert codes(kept(tmp_path)) == ["C1", "C2"]
-
-
 def test_a_write_error_is_reported_once_and_replies_come_from_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     state_store, known = start(tmp_path / "file" / "state")

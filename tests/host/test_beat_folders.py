@@ -11,13 +11,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ftrun.host import beat_folders, beats
 from ftrun_hooks import layout as at
-from support.hostile import NOBODY, needs_root
 from support.runs import HOUSE, PID1, Run, Runs, need_pid1, patched, python, wait_for
 
 SHOW = "import os, time\nprint(os.environ['FTRUN_BEAT_DIR'], flush=True)\n"
@@ -120,14 +118,6 @@ def without_lock(folder: Path) -> None:
     (folder / beat_folders.LOCK).unlink()
 
 
-def of_another_user(folder: Path) -> None:
-    os.chown(folder, NOBODY, NOBODY)
-
-
-def lock_of_another_user(folder: Path) -> None:
-    os.chown(folder / beat_folders.LOCK, NOBODY, NOBODY)
-
-
 def lock_is_a_link(folder: Path) -> None:
     (folder / beat_folders.LOCK).rename(folder / "real")
     (folder / beat_folders.LOCK).symlink_to("real")
@@ -148,14 +138,8 @@ def a_file(folder: Path) -> None:
     folder.write_text("")
 
 
-KEPT: list[Any] = [without_lock, lock_is_a_link, lock_is_a_pipe, a_link, a_file]
-KEPT += [pytest.param(change, marks=needs_root) for change in (of_another_user, lock_of_another_user)]
-
-
-@pytest.mark.parametrize("change", KEPT)
-def test_a_folder_of_another_user_or_without_a_valid_lock_file_is_kept(
-    memory: Path, change: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("change", [without_lock, lock_is_a_link, lock_is_a_pipe, a_link, a_file])
+def test_a_folder_without_a_valid_lock_file_is_kept(memory: Path, change: Callable[[Path], None]) -> None:
     folder = stale(memory)
     change(folder)
     before = sorted(memory.rglob("*"))

@@ -68,18 +68,6 @@ def test_the_level_selects_the_lines(level: int) -> None:
     assert lines == [b"[ftrun] always", b"[ftrun] problems", b"[ftrun] all"][: level + 1]
 
 
-def test_foreign_text_can_neither_break_a_line_nor_act_on_a_terminal() -> None:
-    content = printed((), (f"ValueError: {EVIL}",))
-    assert content.count(b"\n") == 1
-    shown = content.decode("utf-8").removesuffix("\n")
-    assert shown.isprintable()
-    assert shown.startswith(r"[ftrun] ValueError: \x1b]0;title\x07\x1b[2J\r\nfake\x00")
-    assert shown.endswith(" ü")
-    # On a terminal the only escapes are our own.
-    coloured = on_terminal((), (EVIL,), TERM="xterm")
-    assert coloured.count(b"\x1b") == 2
-
-
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_long_line_is_cut_and_stays_a_line(as_json: bool) -> None:
     content = printed((1, as_json), *((letter * 10_000,) for letter in ("x", "ü", "\x1b")))
