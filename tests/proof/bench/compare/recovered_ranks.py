@@ -140,7 +140,8 @@ def running(way: Way, folder: Path, fault: str) -> Iterator[Callable[[], str]]:
         try:
             commands = way.launch(folder, fault, environment)
             for rank, command in enumerate(commands):
-                own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if way.module == "nvidia_resiliency_ext" else {}
+                # Not LOCAL_RANK: with it the restart in the process checks the GPU of the rank, and there may be none.
+                own = {"RANK": str(rank)} if way.module == "nvidia_resiliency_ext" else {}
                 own |= {"REPLICA": str(rank)} if way.module == "torchft" else {}
                 started.append(
                     subprocess.Popen(
