@@ -505,30 +505,6 @@ def test_a_frozen_member_is_lost_once_training_stops_and_learns_that(
     assert nodes[1].ordered("stop").epoch == 1, "it learns that it was lost"
 
 
-def test_a_node_of_another_group_is_refused_and_both_ends_report_it(make: Callable[[int], Group]) -> None:
-    group = make(2)
-    nodes = group.running()
-    others: dict[str, Node] = {}
-    for why, before, more in (
-        ("it belongs to the job another, and rank 0 to the job job", "", {"job": "another"}),
-        ("it belongs to a job without a name, and rank 0 to the job job", "", {"job": ""}),
-        ("it is in a group of 5, and rank 0 in one of 2", "", {"size": 5}),
-        ("member 1 is there already, on node1", "", {}),
-        ("it is ftrun 0.0.1, and rank 0 is ftrun", OLDER, {}),
-    ):
-        others[why] = group.node(1, before, life=f"other{len(others)}", node=f"other{len(others)}", **more)
-        others[why].report("ready")
-    for number, (why, node) in enumerate(others.items()):
-        assert why in node.event("node_refused")["why"]
-        nodes[0]._unseen = 0  # the problems come in any order
-        assert f"member 1 (other{number}) was refused: " in nodes[0].problem(why)
-    nodes[1].contact()
-    for node in others.values():
-        node.read(0.2)
-        assert [line["event"] for line in node.lines] == ["node_refused"]
-    assert len(nodes[0].problems) == len(others)
-
-
 def test_garbage_and_floods_do_not_disturb_the_group(make: Callable[[int], Group]) -> None:
     group = make(2)
     nodes = group.running()
