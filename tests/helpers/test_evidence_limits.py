@@ -45,12 +45,6 @@ subprocess.run([sys.executable, '-c', start])
 subprocess.run(['env', '-i', sys.executable, '-c', start])
 print('are orphans', flush=True)
 time.sleep(600)"""
-COMING_AND_GOING = f"""import os, time
-{READY}while True:
-    if os.fork() == 0:
-        os._exit(0)
-    os.wait()
-    time.sleep(0.005)"""
 DIES = f"""import os, signal, time
 burnt = os.fork()
 if burnt == 0:
