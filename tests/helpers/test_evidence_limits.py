@@ -98,7 +98,7 @@ def test_forbidden_ptrace_is_named(job: Job) -> None:
 
 
 @needs_spy
-def test_a_process_of_another_user_is_classified_by_its_cpu_use(job: Job, tmp_path: Path) -> None:
+def test_a_process_of_another_user_is_classified_by_its_cpu_use(job: Job) -> None:
     need_no_ptrace()
     shell = ("setpriv", "--reuid", str(NOBODY), "--clear-groups", "sh", "-c", "echo ready; while :; do :; done")
     job.start("import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])", *shell)

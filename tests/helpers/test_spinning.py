@@ -88,7 +88,7 @@ def test_what_can_be_seen_outside_makes_it_another_one(job: Job, name: str) -> N
     wait_for(differs, "that")
 
 
-def test_no_look_stops_the_process(job: Job, tmp_path: Path) -> None:
+def test_no_look_stops_the_process(job: Job) -> None:
     """It would be seen in state t or T, and in its tracer."""
     job.start(HEAD + IN_ONE_FUNCTION["a counter"])
     status = Path(f"/proc/{job.pid}/status")

@@ -155,7 +155,7 @@ def test_output_of_other_processes_is_not_overwritten(start: Start, tmp_path: Pa
     assert seen.replace(OURS, b"") == counted(4 << 20)
 
 
-def test_output_of_a_command_that_ends_before_the_helper_runs_is_kept(start: Start, tmp_path: Path) -> None:
+def test_output_of_a_command_that_ends_before_the_helper_runs_is_kept(start: Start) -> None:
     end, target = os.pipe()
     run = start("sh", "-c", "echo usage: it; exit 2", stdout=target)
     os.close(target)
@@ -167,7 +167,7 @@ def test_output_of_a_command_that_ends_before_the_helper_runs_is_kept(start: Sta
 # --- the streams ------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_has_its_streams_and_no_other_descriptor(start: Start, tmp_path: Path) -> None:
+def test_the_command_has_its_streams_and_no_other_descriptor(start: Start) -> None:
     code = "import os; print(sorted(os.listdir('/proc/self/fd'))[:-1], os.get_blocking(1)); os.set_blocking(1, False)"
     end, target = os.pipe()
     run = start(*python(code), attempts=2, stdout=target, stdin=subprocess.DEVNULL)
@@ -176,7 +176,7 @@ def test_the_command_has_its_streams_and_no_other_descriptor(start: Start, tmp_p
     assert run.wait() == 0
 
 
-def test_a_terminal_is_not_captured(start: Start, tmp_path: Path) -> None:
+def test_a_terminal_is_not_captured(start: Start) -> None:
     master, slave = pty.openpty()
     end, target = os.pipe()
     run = start(
@@ -273,7 +273,7 @@ def test_output_arrives_even_if_pid_1_is_killed(start: Start, tmp_path: Path) ->
 # --- readers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_late_reader_gets_the_output_after_the_end_of_ftrun(start: Start, tmp_path: Path) -> None:
+def test_a_late_reader_gets_the_output_after_the_end_of_ftrun(start: Start) -> None:
     end, target = os.pipe()
     run = start(
         *python(f"import os; os.write(1, b'x' * {PIPEFUL}); os.write(1, b'y' * 1000)"),
@@ -318,7 +318,7 @@ open("{kept}", "wb").write(seen)
     assert "output.log cannot be written (No space left on device)" in problem["what"]
 
 
-def test_all_descriptors_are_closed(tmp_path: Path) -> None:
+def test_all_descriptors_are_closed() -> None:
     before = len(os.listdir("/proc/self/fd"))
     captured = output_pipes.OutputPipes(output_pipes.RankOutput(ranks=3, kept=True))
     captured.close_writers()
