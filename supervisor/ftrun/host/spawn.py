@@ -1,14 +1,15 @@
 """Starts children by fork, because only code in the child can take the terminal's foreground and request to die with
 ftrun."""
 
+import _signal  # type: ignore[import-not-found]
 import errno
 import fcntl
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import oom, signals
@@ -25,9 +26,22 @@ class Child(NamedTuple):
 
 
 def prctl(option: int, value: int) -> bool:
-    import ctypes  # a real PID 1 does not need it
+    return bool(_c_prctl()(option, value, 0, 0, 0) == 0)
 
-    return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+
+@cache
+def _c_prctl() -> Any:
+    """The function of the C library, as `ctypes.CDLL` makes it; that package takes 1 ms to load, before the command
+    starts.  A real PID 1 does not need it."""
+    import _ctypes
+
+    class Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+        _type_ = "i"
+
+    class Function(_ctypes.CFuncPtr):
+        _flags_, _restype_ = _ctypes.FUNCFLAG_CDECL, Int
+
+    return Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"))  # type: ignore[arg-type]
 
 
 def become_subreaper() -> bool:
@@ -54,9 +68,9 @@ class Start(NamedTuple):
 def fork(run: Callable[[], NoReturn]) -> int:
     """The pid of a child that runs this, which may only prepare an exec and execute.  Raises OSError."""
     if os.getpid() != 1:
-        import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
+        _c_prctl()  # loaded before the fork: the child only calls it
     # Blocked across the fork: a handler that runs in the child would write to ftrun's signal pipe.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, signals.CAUGHT)
     try:
         with oom.original_score():
             pid = os.fork()
@@ -64,7 +78,7 @@ def fork(run: Callable[[], NoReturn]) -> int:
                 run()
             return pid
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
 
 
 def die_with(parent: int) -> None:
@@ -136,9 +150,6 @@ def _is_binary(path: str) -> bool:
         return b"\0" in file.read(128).split(b"\n")[0]
 
 
-AF_UNIX, SOCK_STREAM, SOCK_CLOEXEC = 1, 1, 0o2000000
-
-
 class Piped(NamedTuple):
     """`output` is the helper's output and `held` its input, both non-blocking; its stdin ends when `held` is closed.
     Both may be the same descriptor."""
@@ -188,14 +199,11 @@ def _pipes() -> tuple[Ends, Ends]:
 
 
 def _pair() -> tuple[Ends, Ends]:
-    """Create a pair of sockets without the socket module, whose import would cost PID 1 more than all of this."""
-    import ctypes
+    import _socket  # the module `socket` would cost PID 1 more time than all of this
 
-    both = (ctypes.c_int * 2)()
-    if ctypes.CDLL(None, use_errno=True).socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, both):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return (both[0], both[0]), (both[1], both[1])
+    kind = _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC
+    own, of_child = (one.detach() for one in _socket.socketpair(_socket.AF_UNIX, kind))
+    return (own, own), (of_child, of_child)
 
 
 def _exec_helper(command: Sequence[str], streams: Sequence[int], parent: int, lasting: bool) -> NoReturn:
