@@ -1,5 +1,6 @@
 """The mirror helper: what it fetches, what it copies, and what a kill at any moment leaves."""
 
+import fcntl
 import json
 import os
 import socket
@@ -336,3 +337,21 @@ def test_a_remote_file_that_was_not_read_is_set_aside(both: Folders) -> None:
 def test_a_run_dir_that_cannot_be_made_is_refused(both: Folders) -> None:
     both.remote.write_text("a file")
     assert both.fetch() == {"event": "mirror_refused", "why": f"run dir {both.remote}: File exists"}
+
+
+def test_another_ftrun_in_the_folder_is_not_disturbed(both: Folders) -> None:
+    both.write("state.json", "ours")
+    both.remote.mkdir()
+    with (both.remote / "mirror.lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        with both.keep() as mirror:
+            assert "another ftrun writes to" in mirror.event("problem")["what"]
+            assert not (both.remote / "state.json").exists()
+            fcntl.lockf(lock, fcntl.LOCK_UN)
+            both.has("state.json", "ours")
+            theirs = both.note(both.remote) | {"token": "0123456789abcdef"}  # another node, where the disk has no locks
+            (both.remote / "mirror.json").write_text(json.dumps(theirs))
+            both.write("state.json", "ours again")
+            assert mirror.process.poll() is None
+            mirror.process.kill()
+    assert both.note(both.remote) == theirs
