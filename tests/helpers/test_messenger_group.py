@@ -237,7 +237,7 @@ def test_members_that_are_lost_together_with_member_0_start_when_their_ports_are
             node.report("ready", 1)
         assert starts_nothing(1)
         signs[1].close()
-        asked_from_now_on(signs[0], 5)
+        asked_from_now_on(signs[0], 2)
         assert starts_nothing(1), "the earlier member 0 may live"
     if how == "told":
         assert starts_nothing(2)
