@@ -7,9 +7,9 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import oom, signals
@@ -26,22 +26,9 @@ class Child(NamedTuple):
 
 
 def prctl(option: int, value: int) -> bool:
-    return bool(_c_prctl()(option, value, 0, 0, 0) == 0)
+    import ctypes  # a real PID 1 does not need it
 
-
-@cache
-def _c_prctl() -> Any:
-    """The function of the C library, as `ctypes.CDLL` makes it; that package takes 1 ms to load, before the command
-    starts.  A real PID 1 does not need it."""
-    import _ctypes
-
-    class Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
-        _type_ = "i"
-
-    class Function(_ctypes.CFuncPtr):
-        _flags_, _restype_ = _ctypes.FUNCFLAG_CDECL, Int
-
-    return Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"))  # type: ignore[arg-type]
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
 
 
 def become_subreaper() -> bool:
@@ -68,7 +55,7 @@ class Start(NamedTuple):
 def fork(run: Callable[[], NoReturn]) -> int:
     """The pid of a child that runs this, which may only prepare an exec and execute.  Raises OSError."""
     if os.getpid() != 1:
-        _c_prctl()  # loaded before the fork: the child only calls it
+        import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
     # Blocked across the fork: a handler that runs in the child would write to ftrun's signal pipe.
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, signals.CAUGHT)
     try:

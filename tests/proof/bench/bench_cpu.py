@@ -5,8 +5,10 @@ minute as well, of checkpoint files that are renamed into place; then the metric
 utime + stime of PID 1 and of each helper, in per cent of a core: the median of ROUNDS times SECONDS.
 """
 
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -15,13 +17,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 HOUSE: Final = Path(__file__).resolve().parents[3]
-PATHS: Final = [str(HOUSE / part) for part in ("supervisor", "hooks", "tests")]
-sys.path[:0] = PATHS
-
-from support.runs import Run, Runs, helpers, status, wait_for  # noqa: E402
-
+FTRUN: Final = (sys.executable, str(HOUSE / "bin" / "ftrun"))
 RECORDS: Final = 10_000  # a minute
 TICKS: Final = os.sysconf("SC_CLK_TCK")
+DEADLINE: Final = 60.0  # s
 RANKS: Final = """
 import mmap, os, struct, sys, time
 from ftrun_hooks import layout as at
@@ -68,55 +67,104 @@ class Use(NamedTuple):
     memory: float
 
 
-def used(run: Run) -> dict[str, Use]:
-    """PID 1 and its helpers, so far."""
-    return {name: _use(pid) for name, pid in {"PID 1": run.pid, **helpers(run.pid)}.items()}
+class Bench:
+    """One ftrun, that beats."""
+
+    def __init__(self, folder: Path, records: bool, metrics: bool) -> None:
+        self.run_dir, self._scraped = folder / "run", metrics
+        files = RECORDS / 60 if records else 0
+        options = ["--run-dir", str(self.run_dir), "--quiet", "--grace", "off"]
+        options += ["--progress", "*.ckpt"] if records else []
+        options += ["--metrics", "127.0.0.1:0"] if metrics else []
+        environment = os.environ | {"PYTHONPATH": f"{HOUSE}/supervisor:{HOUSE}/hooks"}
+        command = [sys.executable, "-c", RANKS, "4", str(files)]
+        self.process = subprocess.Popen([*FTRUN, *options, *command], cwd=folder, env=environment)
+        self._wait("first_beat")
+        self.address = self._wait("listening")["address"] if metrics else None
+
+    def until_all_help(self) -> None:
+        """They start after the command; the messenger is the last one."""
+        until = time.monotonic() + DEADLINE
+        while "messenger" not in self._used():
+            if time.monotonic() > until:
+                raise SystemExit("no messenger")
+            time.sleep(0.05)
+
+    def _wait(self, event: str) -> dict[str, object]:
+        until = time.monotonic() + DEADLINE
+        while time.monotonic() < until and self.process.poll() is None:
+            for record in self._records():
+                if record["event"] == event:
+                    return record
+            time.sleep(0.05)
+        raise SystemExit(f"no record {event!r}")
+
+    def _records(self) -> list[dict[str, object]]:
+        file = self.run_dir / "events.jsonl"
+        lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def measure(self, seconds: float) -> tuple[dict[str, Use], float, float]:
+        """What each process used; records a minute; how long a scrape took, in ms."""
+        before, records, began = self._used(), len(self._records()), time.monotonic()
+        scrapes = []
+        while (left := began + seconds - time.monotonic()) > 0:
+            time.sleep(min(1.0, left))
+            if self.address is not None:
+                asked = time.perf_counter()
+                urllib.request.urlopen(f"http://{self.address}/metrics", timeout=10).read()
+                scrapes.append((time.perf_counter() - asked) * 1e3)
+        after, passed = self._used(), time.monotonic() - began
+        used = {
+            name: Use((use.seconds - before[name].seconds) / passed, use.memory)
+            for name, use in after.items()
+            if name in before
+        }
+        rate = (len(self._records()) - records) / passed * 60
+        return used, rate, statistics.median(scrapes) if scrapes else 0.0
+
+    def _used(self) -> dict[str, Use]:
+        """PID 1 and its helpers, so far."""
+        found = {"PID 1": _use(self.process.pid)}
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        for child in map(int, children):
+            words = Path(f"/proc/{child}/cmdline").read_bytes()
+            if b"from ftrun.helpers." in words:
+                found[words.partition(b"from ftrun.helpers.")[2].partition(b".")[0].decode()] = _use(child)
+        return found
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.wait(DEADLINE)
 
 
 def _use(pid: int) -> Use:
     fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    return Use((int(fields[11]) + int(fields[12])) / TICKS, int(status(pid)["VmRSS"].split()[0]) / 1024)
-
-
-def measure(run: Run, address: str, seconds: float) -> tuple[dict[str, Use], float]:
-    """What each process used, as a share of the time; records a minute."""
-    before, records, began = used(run), len(run.records), time.monotonic()
-    while (left := began + seconds - time.monotonic()) > 0:
-        time.sleep(min(1.0, left))
-        if address:
-            urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read()
-    after, passed = used(run), time.monotonic() - began
-    shares = {
-        name: Use((use.seconds - before[name].seconds) / passed, use.memory)
-        for name, use in after.items()
-        if name in before
-    }
-    return shares, (len(run.records) - records) / passed * 60
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    memory = next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:"))
+    return Use((int(fields[11]) + int(fields[12])) / TICKS, memory)
 
 
 def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    progress, metrics = ("--progress", "*.ckpt"), ("--metrics", "127.0.0.1:0")
-    for what, files, options in (
-        ("1,024 ranks beat", 0.0, ()),
-        ("and 10,000 records a minute", RECORDS / 60, progress),
-        ("and metrics each second", RECORDS / 60, (*progress, *metrics)),
+    for what, records, metrics in (
+        ("1,024 ranks beat", False, False),
+        ("and 10,000 records a minute", True, False),
+        ("and metrics each second", True, True),
     ):
         with tempfile.TemporaryDirectory() as folder:
-            runs = Runs(Path(folder))
+            bench = Bench(Path(folder), records, metrics)
             try:
-                command = [sys.executable, "-c", RANKS, "4", str(files)]
-                run = runs.start("--quiet", "--grace", "off", *options, *command, PYTHONPATH=os.pathsep.join(PATHS))
-                run.until("first_beat")
-                address = str(run.until("listening")["address"]) if metrics[0] in options else ""
-                wait_for(lambda run=run: run.helper("messenger"), "the helper that starts last")  # type: ignore[misc]
-                seen = [measure(run, address, seconds) for _ in range(rounds)]
+                bench.until_all_help()
+                seen = [bench.measure(seconds) for _ in range(rounds)]
             finally:
-                runs.end()
-        print(f"{what}: {statistics.median(rate for _, rate in seen):.0f} records a minute")
+                bench.end()
+        rate = statistics.median(rate for _, rate, _ in seen)
+        scrape = statistics.median(scrape for _, _, scrape in seen)
+        print(f"{what}: {rate:.0f} records a minute" + (f", a scrape takes {scrape:.1f} ms" if metrics else ""))
         for name in seen[0][0]:
-            uses = [shares[name] for shares, _ in seen if name in shares]
+            uses = [used[name] for used, _, _ in seen if name in used]
             shares, memory = [100 * use.seconds for use in uses], max(use.memory for use in uses)
             spread = f"({min(shares):.2f} to {max(shares):.2f})"
             print(f"    {name:10} {statistics.median(shares):6.2f} %   {spread}, {memory:.0f} MiB", flush=True)

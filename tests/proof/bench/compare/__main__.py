@@ -14,11 +14,13 @@ from support.measured import Measured, save
 
 FIGURES = {
     "10-first-instruction": "first_instruction",
+    "15-started-ranks": "started_ranks",
     "30-heartbeat": "heartbeat",
     "40-hang": "hang",
     "55-warm-starts": "warm_starts",
     "57-recovered-ranks": "recovered_ranks",
     "60-survivors": "survivors",
+    "70-teardown": "teardown",
     "95-lost-nodes": "lost_nodes",
 }
 

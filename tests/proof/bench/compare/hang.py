@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import select
-import sys
+import socket
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from proof.bench.compare.kit import Contained, contained, made_by
 from proof.bench.compare.peers import (
+    CIRCUSD,
     DUMB_INIT,
     FT_LAUNCHER,
     OURS,
@@ -23,11 +21,10 @@ from proof.bench.compare.peers import (
     installed,
 )
 from proof.bench.compare.trainee import MORE, TACT, WARM
+from proof.bench.compare.trainees import Mortal, apart, outside, trainee, until
 from support.measured import Measured, spread
-from support.runs import outside, wait_for
 
 NAME = "40-hang"
-TRAINEE = (sys.executable, str(Path(__file__).with_name("trainee.py")))
 TIMEOUT = 2.0  # s, of all of them
 UNDETECTED = 20.0  # s, to wait for the programs that have no timeout
 FOUND = 30.0  # s; each program that has a timeout takes less
@@ -40,6 +37,7 @@ class Watch(NamedTuple):
     peer: Peer
     how: str
     options: tuple[str, ...]
+    watchdog: str = ""  # the port of the watchdog of circus
 
     @property
     def titled(self) -> str:
@@ -47,70 +45,53 @@ class Watch(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """In s: `late` is the delay after the timeout, `evidence` the part of it for evidence."""
+    """In s: `late` is the delay after the timeout, `evidence` the part of it for evidence, and `again` the time from
+    the death to the first line of the next start."""
 
     late: float
     evidence: float | None
+    again: float
 
 
-NVIDIA = (f"--ft-rank-heartbeat-timeout={TIMEOUT}", f"--ft-initial-rank-heartbeat-timeout={FOUND}", "--max-restarts=9")
+NVIDIA = (
+    f"--ft-rank-heartbeat-timeout={TIMEOUT}",
+    f"--ft-initial-rank-heartbeat-timeout={FOUND}",
+    "--max-restarts=9",
+)
 FREQUENT = "--ft-workload-check-interval=0.1"
 
 
 def watches() -> list[Watch]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", 0))
+        port = str(one.getsockname()[1])  # free now; the container shares the network of the host
+    plugin = (
+        "[plugin:dog]",
+        "use=circus.plugins.watchdog.WatchDog",
+        "watchers_regex=x$",
+        "loop_rate=0.1",
+        f"max_count={TIMEOUT / 0.1:.0f}",
+    )
     found = [
         Watch(OURS, "", (f"--hang-timeout={TIMEOUT}s", "--max-restarts=off")),
         Watch(FT_LAUNCHER, "checks every 5 s, the default", NVIDIA),
         Watch(FT_LAUNCHER, "checks every 0.1 s", (*NVIDIA, FREQUENT)),
+        Watch(CIRCUSD, "watchdog checks every 0.1 s", (*plugin, f"port={port}"), port),
     ]
     return [watch for watch in found if watch.peer.installed]
-
-
-class Last(NamedTuple):
-    """The last heartbeat of a start.  `at`: CLOCK_MONOTONIC in s; `pid`: inside its namespace."""
-
-    at: float
-    pid: int
-
-
-def last_beat(run: Contained, start: int = 1) -> Last:
-    """Once it is written."""
-
-    def look() -> list[str]:
-        assert run.process.poll() is None, f"ended: {run.output}"
-        text = (run.folder / "last").read_text()
-        return text[: text.rfind("\n") + 1].splitlines()[start - 1 : start]
-
-    (line,) = wait_for(look, f"heartbeats of start {start}; {run.output[-500:]}", 60)
-    at, pid = line.split()
-    return Last(float(at), int(pid))
-
-
-@contextlib.contextmanager
-def pidfd(run: Contained, last: Last) -> Iterator[int]:
-    """Of the process that gave it."""
-    fd = os.pidfd_open(outside(last.pid, run.pid))
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def died(fd: int, within: float) -> float | None:
-    """The time of its end (CLOCK_MONOTONIC), or None if it lives for `within` s more."""
-    return time.monotonic() if select.select([fd], [], [], within)[0] else None
 
 
 def hangs(watch: Watch, starts: int = STARTS) -> list[Hang]:
     """One run in which `starts` starts hang."""
     found = []
-    with contained(watch.peer, *TRAINEE, options=watch.options) as run:
+    with contained(apart(watch.peer), *trainee("hang"), options=watch.options, CIRCUS_WATCHDOG=watch.watchdog) as run:
         for number in range(1, starts + 1):
-            last = last_beat(run, number)
-            with pidfd(run, last) as rank:
-                death = died(rank, FOUND)
-            assert death is not None, f"{watch.titled} found no hang within {FOUND} s: {run.output}"
-            found.append(Hang(death - last.at - TIMEOUT, _evidence(run, number)))
+            last = until(run, "last", number)
+            with Mortal(outside(run, last.pid)) as rank:
+                died = rank.died(FOUND)
+            assert died is not None, f"{watch.titled} found no hang within {FOUND} s: {run.output}"
+            began = until(run, "began", number + 1)
+            found.append(Hang(died - last.at - TIMEOUT, _evidence(run, number), began.at - died))
     return found
 
 
@@ -125,12 +106,14 @@ def _evidence(run: Contained, attempt: int) -> float | None:
 def undetected(peers: Sequence[Peer], within: float) -> dict[str, str]:
     """The outcome of a hang under the programs that have no timeout for heartbeats, all at the same time."""
     with contextlib.ExitStack() as stack:
-        runs = {peer: stack.enter_context(contained(peer, *TRAINEE)) for peer in peers}
-        ranks = {peer: stack.enter_context(pidfd(run, last_beat(run))) for peer, run in runs.items()}
+        runs = {peer: stack.enter_context(contained(apart(peer), *trainee("hang"))) for peer in peers}
+        ranks = {}
+        for peer, run in runs.items():
+            ranks[peer] = stack.enter_context(Mortal(outside(run, until(run, "last").pid)))
         until_then = time.monotonic() + within
-        ends = {peer: died(rank, max(0.0, until_then - time.monotonic())) for peer, rank in ranks.items()}
+        died = {peer: rank.died(max(0.0, until_then - time.monotonic())) for peer, rank in ranks.items()}
     never = f"never: no reaction in {within:.0f} s"
-    return {peer.titled: never if when is None else "the rank died" for peer, when in ends.items()}
+    return {peer.titled: never if when is None else "the rank died" for peer, when in died.items()}
 
 
 def measure(short: bool) -> Measured:
@@ -145,7 +128,7 @@ def measure(short: bool) -> Measured:
         rest = [1e3 * (one.late - one.evidence) for one in samples if one.evidence is not None]
         parts = [spread(part, unit=" ms") for part in (evidence, rest)] if evidence else ["none", ""]
         rows.append((who, late, *parts, str(len(samples))))
-    blind = undetected(installed(TORCHRUN, SUPERVISORD, TINI, DUMB_INIT), 4.0 if short else UNDETECTED)
+    blind = undetected(installed(TORCHRUN, SUPERVISORD, CIRCUSD, TINI, DUMB_INIT), 4.0 if short else UNDETECTED)
     rows += [(who, output, "", "", "1") for who, output in blind.items()]
     return Measured(
         NAME,
@@ -169,8 +152,8 @@ AFTER = (
     "remainder, from the deadline to the suspicion and from the verdict to the death, is the lower bound for all "
     "programs. The others kill at once and cannot report what hung, or where.",
     "The monitor of ft_launcher checks at a fixed interval, so its delay is up to one interval; ftrun sleeps until the "
-    "deadline and needs no interval. supervisord, tini, dumb-init and torchrun cannot detect a hang; each of them was "
-    "tried. torchrun "
+    "deadline and needs no interval. circus has a watchdog plugin, for programs that send it datagrams. supervisord, "
+    "tini, dumb-init, torchrun, and circus without the plugin cannot detect a hang; each of them was tried. torchrun "
     "has timers for a block of code (`TORCHELASTIC_ENABLE_FILE_TIMER`), and NCCL's watchdog ends collectives that hang "
     "on GPUs; neither detects a rank that hangs elsewhere.",
 )

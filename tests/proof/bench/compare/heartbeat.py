@@ -26,13 +26,13 @@ ROUNDS = (3, 25)  # for a short and for a full measurement, as the two below
 TIGHT = (200, 4000)  # calls a round
 SLOW = (10, 150)
 PAUSE = 0.002  # s
-FLOOR, OURS = "a bare store to shared memory", "`ft.beat(step)`"
-NVRX = "`RankMonitorClient.send_heartbeat()`, nvidia-resiliency-ext"
+FLOOR, OURS, OUTSIDE = "a bare store to shared memory", "`ft.beat(step)`", "`ft.beat(step)` outside ftrun"
+TOUCH, NVRX = "touching a file, `os.utime`", "`RankMonitorClient.send_heartbeat()`, nvidia-resiliency-ext"
 BEFORE = (
     "This is the cost in nanoseconds of one call for the rank that makes it. The calls are measured in turn, round by "
     "round: once in a tight loop, without the cost of the loop, and once at a pace of one call every 2 ms, as in a "
     "training loop, where the caches are cold and a server has to wake up. The baseline is `struct.pack_into` of eight "
-    "bytes into a mapped file in `/dev/shm`. supervisord, tini, dumb-init and torchrun have no heartbeats.",
+    "bytes into a mapped file in `/dev/shm`. supervisord, circus, tini, dumb-init and torchrun have no heartbeats.",
 )
 AFTER = (
     "**A heartbeat costs more than the bare store**: it reads the clock, counts, and updates the usual interval "
@@ -89,7 +89,8 @@ def ratio(seen: dict[str, list[float]], name: str) -> str:
 
 def rank(folder: Path, rounds: int, tight_calls: int, slow_calls: int) -> None:
     """Print as JSON the cost of each call in a tight loop, and one by one."""
-    calls = {FLOOR: store(folder / "floor"), OURS: beat()}
+    calls = {FLOOR: store(folder / "floor"), OURS: beat(inside=True), OUTSIDE: beat(inside=False)}
+    calls[TOUCH] = touch(folder / "touch")
     server, client = nvrx(folder / "monitor")
     if server is not None:
         calls[NVRX] = client
@@ -114,13 +115,26 @@ def store(path: Path) -> Call:
     return lambda: put(mapped, 64, 1)
 
 
-def beat() -> Call:
+def beat(inside: bool) -> Call:
+    """`inside`: whether the hooks are imported under ftrun."""
+    kept = os.environ["FTRUN_BEAT_DIR"]
+    os.environ["FTRUN_BEAT_DIR"] = kept if inside else ""
+    for name in [name for name in sys.modules if name.startswith("ftrun_hooks")]:
+        del sys.modules[name]
     import ftrun_hooks as ft
 
     steps = itertools.count()
-    step, call = steps.__next__, ft.beat
+    step = steps.__next__
+    call = ft.beat
     call(step())  # the first call looks for ftrun
+    os.environ["FTRUN_BEAT_DIR"] = kept
     return lambda: call(step())
+
+
+def touch(path: Path) -> Call:
+    path.touch()
+    name = str(path)
+    return lambda: os.utime(name)
 
 
 def nvrx(path: Path) -> tuple[Any, Call]:

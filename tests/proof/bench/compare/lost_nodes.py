@@ -154,6 +154,8 @@ SCENES: tuple[tuple[str, Scene, int, int, int, str], ...] = (  # nodes, least, s
     (f"2:3 nodes, node 2 is lost, nobody comes for {PATIENCE} s", fewer, 3, 2, 0, ""),
     ("2:3 nodes, a third comes back", scale_out, 3, 2, 0, ""),
     ("3 nodes, node 0 is lost, a new container comes at once", first_replaced, 3, 2, 0, ""),
+    ("8 nodes and a spare, node 7 is lost", spare, 8, 7, 1, ""),
+    (f"7:8 nodes, node 7 is lost, nobody comes for {PATIENCE} s", fewer, 8, 7, 0, ""),
 )
 
 

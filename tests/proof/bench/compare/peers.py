@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,7 +16,7 @@ from support.runs import FTRUN
 class Peer(NamedTuple):
     """`arguments(folder, command, ranks, options)`: the command line; configuration files are written to `folder`.
 
-    `options` are arguments of its command line; for supervisord, lines of the section of the command, which
+    `options` are arguments of its command line; for supervisord and circusd, lines of the section of the command, which
     override the default lines."""
 
     name: str
@@ -36,7 +37,7 @@ class Peer(NamedTuple):
             return self.name
 
     def command(self, folder: Path, *command: str, ranks: int = 1, options: Sequence[str] = ()) -> list[str]:
-        """`ranks`: the number of copies, if the program starts them itself (the last three of ALL)."""
+        """`ranks`: the number of copies, if the program starts them itself (the last four of ALL)."""
         return self.arguments(folder, command, ranks, options)
 
 
@@ -78,6 +79,23 @@ def _supervisord(folder: Path, command: Sequence[str], ranks: int, options: Sequ
     return ["supervisord", "-n", "-c", str(conf)]
 
 
+def _circusd(folder: Path, command: Sequence[str], ranks: int, options: Sequence[str]) -> list[str]:
+    lines = [
+        "[circus]",
+        f"endpoint=ipc://{folder}/circus.endpoint",
+        f"pubsub_endpoint=ipc://{folder}/circus.pubsub",
+        "statsd=False",
+        "[watcher:x]",
+        "cmd=" + shlex.join(command),
+        f"numprocesses={ranks}",
+        "copy_env=True",
+        "stop_children=True",
+    ]
+    conf = folder / "circus.ini"
+    conf.write_text("\n".join(_settled(lines, options)) + "\n")
+    return ["circusd", str(conf)]
+
+
 def _settled(lines: list[str], options: Sequence[str]) -> list[str]:
     """Each key once: the programs refuse a second one."""
     given = {option.partition("=")[0] for option in options}
@@ -95,9 +113,11 @@ OURS = Peer("ftrun", "", "", _ftrun)
 TINI = Peer("tini", "tini", "", _before("tini"))
 DUMB_INIT = Peer("dumb-init", "dumb-init", "", _before("dumb-init"))
 SUPERVISORD = Peer("supervisord", "supervisord", "supervisor", _supervisord)
+CIRCUSD = Peer("circusd", "circusd", "circus", _circusd)
 TORCHRUN = Peer("torchrun", "torchrun", "torch", _launched("torchrun"))
 FT_LAUNCHER = Peer("ft_launcher", "ft_launcher", "nvidia-resiliency-ext", _launched("ft_launcher"))
-ALL = (BARE, OURS, TINI, DUMB_INIT, SUPERVISORD, TORCHRUN, FT_LAUNCHER)
+ALL = (BARE, OURS, TINI, DUMB_INIT, SUPERVISORD, CIRCUSD, TORCHRUN, FT_LAUNCHER)
+PYTHON = (sys.executable, "-S", "-E")
 
 
 def installed(*among: Peer) -> list[Peer]:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from typing import Final, NamedTuple
 
 from proof.bench.compare.kit import made_by
 from support.measured import Measured, percentile, spread
-from support.ports import free_port
 from support.runs import FTRUN, carrying
 
 NAME = "57-recovered-ranks"
@@ -91,12 +91,12 @@ def _standbys_wait(folder: Path) -> bool:
 
 
 def _inprocess(folder: Path, fault: str, environment: dict[str, str]) -> list[list[str]]:
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(RANKS)}
     return [[*TRAINEE, "inprocess", str(folder), fault]] * RANKS
 
 
 def _torchft(folder: Path, fault: str, environment: dict[str, str]) -> list[list[str]]:
-    port = free_port()
+    port = _free_port()
     environment |= {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
     lighthouse = [str(Path(sys.executable).with_name("torchft_lighthouse")), "--min_replicas", str(RANKS - 1)]
     lighthouse += ["--join_timeout_ms", "1000", "--bind", f"127.0.0.1:{port}"]
@@ -118,6 +118,12 @@ WAYS: Final = (
     Way("torchft", "torchft-nightly", "torchft", _torchft),
     Way("torchrun", "torch", "torch", _torchrun),
 )
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -221,6 +227,29 @@ def import_seconds() -> float:
     return time.monotonic() - began
 
 
+def overhead() -> tuple[tuple[str, ...], ...]:
+    """What ftrun costs where nothing fails."""
+    with tempfile.TemporaryDirectory(prefix="ftrun-bench-", dir="/dev/shm") as name:
+        folder = Path(name)
+        words = ["--run-dir", str(folder / "run"), "--nproc-per-node", "1", "--probe", "off", "--"]
+        subprocess.run([*FTRUN, *words, *TRAINEE, "overhead", str(folder), "none"], check=True, timeout=DEADLINE)
+        found = json.loads((folder / "overhead").read_text())
+    rows = []
+    plain, decorated = (statistics.median(found[name]) * 1e9 for name in ("plain", "decorated"))
+    rows.append(("a step of a loop, plain and decorated", f"{plain:.1f} and {decorated:.1f} ns"))
+    for size in found["keep"]:
+        keep, copy = found["keep"][size], found["memcpy"][size]
+        rates = [[int(size) * 2**20 / 1e9 / one for one in samples] for samples in (keep, copy)]
+        per = statistics.median(keep) * 1e3 / int(size)
+        rows.append(
+            (
+                f"`keep` of {size} MiB",
+                f"{spread(rates[0])} GB/s; memcpy {spread(rates[1])} GB/s; {per:.2f} ms for each MiB",
+            )
+        )
+    return tuple(rows)
+
+
 def measure(short: bool) -> Measured:
     ways = [way for way in WAYS if way.installed][: 1 if short else None]
     runs = 1 if short else 3
@@ -253,14 +282,15 @@ def measure(short: bool) -> Measured:
             f"process took {spread(imports)} s meanwhile: compare the programs, not the seconds.",
         ),
         ("program", "retry: s", "steps redone, new processes", "death: s", "steps redone, new processes"),
-        tuple(rows),
+        (*rows, *((name, cost, "", "", "") for name, cost in (() if short else overhead()))),
         (
             "In-process restart goes on with three ranks, since it cannot start a process; it has its default "
             "intervals of a second, and a timeout of 5 s for gloo, without which the other ranks wait for the one that "
             "asks for a retry. torchft goes on with three replicas until the new process has joined, which is the time "
             "here; an exception in a replica ends its process. torchrun starts all ranks again, "
             "which load the checkpoint that rank 0 writes after each step (with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, "
-            "without which gloo cannot connect after the restart).",
+            "without which gloo cannot connect after the restart). The rows of ftrun's costs are of one "
+            "process: a loop that does nothing else, and the copy of a tensor into snapshots whose pages exist.",
         ),
     )
 

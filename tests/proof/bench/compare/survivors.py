@@ -7,14 +7,16 @@ from pathlib import Path
 
 from proof.bench.compare.hang import NVIDIA, Watch
 from proof.bench.compare.kit import Contained, contained, made_by
-from proof.bench.compare.peers import DUMB_INIT, FT_LAUNCHER, OURS, SUPERVISORD, TINI, TORCHRUN
+from proof.bench.compare.peers import CIRCUSD, DUMB_INIT, FT_LAUNCHER, OURS, SUPERVISORD, TINI, TORCHRUN
 from proof.bench.compare.trainee_family import KINDS
+from proof.bench.compare.trainees import apart
 from support.measured import Measured
 from support.runs import wait_for
 
 NAME = "60-survivors"
 WAYS = (
     Watch(OURS, "", ("--restart-on=failure", "--max-restarts=off")),
+    Watch(CIRCUSD, "", ()),
     Watch(SUPERVISORD, "autorestart=true", ("autorestart=true",)),
     Watch(TORCHRUN, "--max-restarts", ("--max-restarts=9",)),
     Watch(FT_LAUNCHER, "--max-restarts", NVIDIA),
@@ -24,7 +26,7 @@ FAMILY = (sys.executable, str(Path(__file__).with_name("trainee_family.py")))
 
 def living(way: Watch, ranks: int = 1) -> list[str]:
     """The kinds of processes that survive, as the second start observes them."""
-    with contained(way.peer, *FAMILY, ranks=ranks, options=way.options) as run:
+    with contained(apart(way.peer), *FAMILY, ranks=ranks, options=way.options) as run:
         return survivors(run)
 
 
@@ -63,7 +65,7 @@ def measure(short: bool) -> Measured:
             "reads. ftrun ends all processes that descend from the command, even if they have detached themselves, and "
             "waits for `--grace` (10 s) if one ignores SIGTERM. torchrun and ft_launcher end the process group of a "
             "rank that is still alive; they do not search for processes that a failed rank has left behind. "
-            "supervisord ends a process group when it is asked to stop it, not when the program fails.",
+            "supervisord and circus end a process group when they are asked to stop it, not when the program fails.",
         ),
     )
 

@@ -1,12 +1,17 @@
 """DDP with gloo on several ranks, as its users would write it for each program that recovers ranks.
 
-`trainee_ranks.py WAY FOLDER FAULT`: rank 2 does FAULT (`kill` or `retry`) once, in step 20 or the first one
+`trainee_ranks.py WAY FOLDER FAULT`: rank 2 does FAULT (`kill`, `retry` or `none`) once, in step 20 or the first one
 after it in which the file FOLDER/go is there.  Each rank appends to FOLDER/steps a line for each step:
-time.monotonic(), rank, life (the round, or the start), step, pid; the time of the fault is in FOLDER/fault.
+time.monotonic(), rank, life (the round, or the start), step, pid; the time of the fault is in FOLDER/fault.  `overhead
+FOLDER none`: what the decorator and `keep` cost in one process, as FOLDER/overhead.
 """
 
 import copy
+import ctypes
+import functools
 import importlib
+import json
+import mmap
 import os
 import signal
 import sys
@@ -17,6 +22,7 @@ from typing import Any
 RANK, STEP = 2, 20
 STEP_TIME = 0.02  # s
 GLOO_TIMEOUT = 5.0  # s, of in-process restart
+SIZES = (1, 16, 64)  # MiB
 WAY, FOLDER, FAULT = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 
 
@@ -30,7 +36,7 @@ class PassingFault(Exception):
 
 
 def fault(rank: int, step: int, error: type[BaseException]) -> None:
-    if rank != RANK or step < STEP or (FOLDER / "fault").exists() or not (FOLDER / "go").exists():
+    if rank != RANK or step < STEP or FAULT == "none" or (FOLDER / "fault").exists() or not (FOLDER / "go").exists():
         return
     note("fault")
     if FAULT == "kill":
@@ -167,4 +173,53 @@ def torchrun() -> None:
         note("steps", rank, life, step, os.getpid())
 
 
-{way.__name__: way for way in (ftrun, inprocess, torchft, torchrun)}[WAY]()
+def overhead() -> None:
+    """Seconds for each step of a loop, plain and decorated; GB/s of `keep` and of memcpy, by size."""
+    import torch
+
+    import ftrun_hooks as ft
+
+    def steps() -> float:
+        began = time.perf_counter()
+        for _ in range(300_000):
+            STEP_TIME.hex()
+        return (time.perf_counter() - began) / 300_000
+
+    @ft.recoverable
+    def train(run: Any) -> None:
+        plain, decorated = [outside() for _ in range(5)], [steps() for _ in range(5)]
+        found: dict[str, Any] = {"plain": plain, "decorated": decorated, "keep": {}, "memcpy": {}}
+        for size in SIZES:
+            state, number = torch.rand(size << 18), size << 20
+            memory = _shared(number)
+            place = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            source = state.data_ptr()
+            acts: dict[str, Any] = {
+                "keep": functools.partial(run.keep, 1, state=state),
+                "memcpy": functools.partial(ctypes.memmove, place, source, number),
+            }
+            for name, act in acts.items():
+                samples = []
+                for turn in range(25):
+                    began = time.perf_counter()
+                    act()
+                    if turn >= 5:  # both files have their pages then
+                        samples.append(time.perf_counter() - began)
+                found[name][str(size)] = samples
+        (FOLDER / "overhead").write_text(json.dumps(found))
+
+    outside = steps
+    call: Any = train
+    call()
+
+
+def _shared(size: int) -> mmap.mmap:
+    """Shared memory of that size, as `keep` has it."""
+    path = FOLDER / "memory"
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), size)
+
+
+{way.__name__: way for way in (ftrun, inprocess, torchft, torchrun, overhead)}[WAY]()

@@ -1,5 +1,5 @@
 """What a start costs whose imports are done before: of one command and of eight ranks, after a failure and before the
-first start; and what the standbys cost the running job."""
+first start; of a rank that is replaced; and what the standbys cost the running job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLD, WARM = "ftrun, `--standby off`", "ftrun, `--standby N`"
 RANKS: Final = 8
 JOBS: Final = (("nothing", 1), ("nothing", RANKS), ("torch", 1), ("lightning", 1), ("torch", RANKS))
 ROUNDS: Final = {"nothing": 5, "torch": 3, "lightning": 2}
-PROMPT: Final = "nothing"  # it takes milliseconds, of which other work on the machine would make many
+PROMPT: Final = ("nothing", "recoverable")  # they take milliseconds, of which other work on the machine would make many
 AHEAD: Final = -15  # nice value of the others
 STEPS: Final = 40  # hundreds of steps in a window
 PRELOAD: Final = ("--standby=off", "--preload=torch")
@@ -43,7 +43,7 @@ BEFORE: Final = (
     "failed, which takes seconds where it has PyTorch to unload. ftrun waits 10 ms (`--backoff`) between that and the "
     "restart.",
     "The machine was shared with other work. So that this delays all programs alike and little, those without imports "
-    "ran in the real-time class (`chrt -r 10`), with their launcher, and all others with nice "
+    "and the replaced rank ran in the real-time class (`chrt -r 10`), with their launcher, and all others with nice "
     f"{AHEAD}; standbys got the same while they imported.",
 )
 
@@ -128,7 +128,7 @@ class Job:
 def hurry(pid: int, program: str) -> None:
     """Give a process, and what it starts, precedence over other work on the machine, where that is permitted."""
     with suppress(OSError):
-        if program == PROMPT:
+        if program in PROMPT:
             os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(10))
         else:
             os.setpriority(os.PRIO_PROCESS, pid, AHEAD)
@@ -167,6 +167,24 @@ class Failure:
 def first_start(peer: peers.Peer, *options: str) -> float:
     with job(peer, "torch", RANKS, *options) as run:
         return run.last("step", 1) - run.began
+
+
+def replaced() -> tuple[float, float]:
+    """kill -9 of rank 2 of four to the next step of all, and to their first line: warm."""
+    return _replaced("--standby=4"), _replaced("--standby=off")
+
+
+def _replaced(option: str) -> float:
+    with job(peers.OURS, "recoverable", 4, option, "--restart-on=none", "--hang-timeout=off") as run:
+        run.until(lambda: len(run.lines("round-1")) >= 4 * run.ranks)
+        if option != "--standby=off":
+            run.standby("ready")
+        time.sleep(0.5)
+        pids = next(one["pids"] for one in run.records() if one["event"] == "spawned")
+        killed = time.monotonic()
+        os.kill(pids[2], signal.SIGKILL)
+        run.until(lambda: len(run.lines("round-2")) >= run.ranks)
+        return sorted(run.lines("round-2"))[run.ranks - 1] - killed
 
 
 Windows = dict[str, tuple[float, float]]  # wall clock and processor time of a hundred steps, both in s
@@ -217,7 +235,14 @@ def measure(short_form: bool) -> Measured:
     launchers = [] if short_form else peers.installed(peers.TORCHRUN, peers.FT_LAUNCHER)
     programs: list[tuple[str, peers.Peer, bool]] = [(COLD, peers.OURS, False), (WARM, peers.OURS, True)]
     programs += [(peer.titled, peer, False) for peer in launchers]
-    jobs = JOBS[:1] if short_form else JOBS
+    jobs: tuple[tuple[str, int], ...] = (
+        ("nothing", 1),
+        ("nothing", RANKS),
+        ("torch", 1),
+        ("lightning", 1),
+        ("torch", RANKS),
+    )
+    jobs = jobs[:1] if short_form else jobs
     found: dict[tuple[str, str, int], list[Failure]] = {}
     for program, ranks in jobs:
         rounds = 1 if short_form else ROUNDS[program] if ranks == 1 or program == "nothing" else 1
@@ -227,7 +252,7 @@ def measure(short_form: bool) -> Measured:
                 print(name, program, ranks, vars(found[name, program, ranks][-1]), flush=True)
     rows = [(name, *(_cells(found[name, *one]) for one in jobs)) for name, _, _ in programs]
     head = [f"{'8 ranks' if ranks > 1 else 'one command'}, {TITLES[program]}" for program, ranks in jobs]
-    after = () if short_form else (*_first_starts(launchers), _memory(found), _cost())
+    after = () if short_form else (*_first_starts(launchers), _memory(found), _replacements(), _cost())
     after = (
         *after,
         *NOTES,
@@ -246,7 +271,11 @@ def _cells(failures: list[Failure]) -> str:
 def _first_starts(launchers: Sequence[peers.Peer]) -> Iterator[str]:
     ways = [("ftrun", peers.OURS, ("--standby=off",)), ("ftrun with `--preload torch`", peers.OURS, PRELOAD)]
     ways += [(peer.titled, peer, ()) for peer in launchers]
-    taken = {name: [first_start(peer, *options)] for name, peer, options in ways}
+    taken: dict[str, list[float]] = {}
+    for _ in range(1):
+        for name, peer, options in ways:
+            taken.setdefault(name, []).append(first_start(peer, *options))
+            print(name, taken[name], flush=True)
     cold, warm = (statistics.median(taken[name]) for name, _, _ in ways[:2])
     text = "; ".join(f"{name} {spread(seconds)} s" for name, seconds in taken.items())
     yield (
@@ -263,6 +292,16 @@ def _memory(found: dict[tuple[str, str, int], list[Failure]]) -> str:
     ]
     listed = "; ".join(sizes)
     return f"**Memory of all standbys together** (PSS), by what they have imported and their number: {listed}."
+
+
+def _replacements() -> str:
+    pairs = [replaced() for _ in range(3)]
+    print("replaced", pairs, flush=True)
+    warm, cold = ([pair[number] for pair in pairs] for number in range(2))
+    return (
+        "**kill -9 of one of four ranks** with `@ft.recoverable` and gloo, to the first step of all in the next round: "
+        f"{spread(warm)} s from a standby, {spread(cold)} s without."
+    )
 
 
 def _cost() -> str:

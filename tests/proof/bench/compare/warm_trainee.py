@@ -3,7 +3,7 @@ FIFO, where SECONDS is CLOCK_MONOTONIC: `first` at its first line, and `step` af
 imports.
 
 In the first start, the last rank fails once `FIFO.fail` exists; then `failing` is the time at which it raises.
-`pace`: one process that writes the seconds of a step.
+`recoverable`: ranks that go on when another one is killed; `pace`: one process that writes the seconds of a step.
 """
 
 import os
@@ -19,6 +19,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "nothing": (),
     "torch": ("torch",),
     "lightning": ("torch", "transformers.trainer", "lightning"),
+    "recoverable": ("torch", "torch.distributed"),
     "pace": ("torch",),
 }
 RANK = int(os.environ.get("RANK", "0"))
@@ -36,6 +37,8 @@ def main(fifo: str, program: str) -> None:
     ft: Any = None
     with contextlib.suppress(ImportError):
         import ftrun_hooks as ft
+    if program == "recoverable":
+        recoverable(stream, ft)
     say(stream, "step", time.monotonic())
     if program == "pace":
         pace(stream, ft)
@@ -46,6 +49,27 @@ def main(fifo: str, program: str) -> None:
             say(stream, "failing", time.monotonic())
             raise RuntimeError("the failure that is measured")
         time.sleep(0.01)
+
+
+def recoverable(stream: int, ft: Any) -> None:
+    """Each step is an all_reduce of all ranks."""
+    import torch
+    import torch.distributed as dist
+
+    @ft.recoverable  # type: ignore[untyped-decorator]
+    def train(run: Any) -> None:
+        dist.init_process_group("gloo")
+        step = run.restore()
+        while True:
+            dist.all_reduce(torch.ones(8))
+            step += 1
+            run.keep(step, total=step.to_bytes(8, "big"))
+            ft.beat(step)
+            if step % 10 == 1 or run.round > 1:
+                say(stream, f"round-{run.round}", time.monotonic())
+            time.sleep(0.02 if run.round == 1 else 0.1)
+
+    train()
 
 
 def pace(stream: int, ft: Any) -> None:
