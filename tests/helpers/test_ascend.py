@@ -92,15 +92,6 @@ def test_values_of_a_busy_and_of_an_idle_chip(kind: str, name: str, second: str,
     assert idle.memory_used == round(total * 0.05)
 
 
-def test_unknown_value_is_none(fake: Fake, opened: Open) -> None:
-    tool = fake()
-    tool.set(util=None, memory_util=None, used=None, power=None, clock=None, ecc=None, isolated=None, health="NA")
-    (device,) = opened(tool).devices()
-    assert device == Device(
-        "ascend", "0-0", 0, "Ascend 910B3", memory_total=65536 * MIB, remapped_rows=0, visible="0", examined=False
-    )
-
-
 def test_processes_are_those_of_this_namespace_until_the_driver_releases_them(fake: Fake, opened: Open) -> None:
     tool = fake()
     vendor = opened(tool)
@@ -238,23 +229,6 @@ def test_tool_is_found_on_path_or_in_its_usual_folder(
     ascend.open({"PATH": "/usr/bin:/bin"}).close()
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("\ndcmi model initialized failed, because the device is used. ret is -8020\n", "ret is -8020)"),
-        (b"\xff\xfe\0" * 100, "\N{REPLACEMENT CHARACTER}"),
-        ("设备编号 芯片编号\n0 0\n", "设备编号 芯片编号"),
-        ("", "(it prints nothing)"),
-    ],
-)
-def test_list_without_a_chip_is_a_problem(text: str | bytes, why: str, fake: Fake, opened: Open) -> None:
-    tool = fake()
-    tool.say("info -m", text, 204)
-    (problem,) = opened(tool).problems
-    assert why in problem
-    assert "\n" not in problem
-
-
 def test_list_without_a_chip_is_queried_again_after_ever_longer_pauses(
     fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,7 +245,8 @@ def test_list_without_a_chip_is_queried_again_after_ever_longer_pauses(
         now += 1
         assert vendor.devices() == []
         assert len(tool.calls) == queries + 1
-    assert len(vendor.problems) == 1
+    (problem,) = vendor.problems
+    assert "There is no NPU card on this server." in problem
     recover(tool)
     now += ascend.LONGEST_PAUSE
     assert [(device.id, device.health) for device in vendor.devices()] == [("0-0", "ok")]
@@ -289,15 +264,6 @@ def test_variable_that_names_no_chip_also_of_a_late_list(fake: Fake, opened: Ope
         assert vendor.devices() == []
     assert vendor.problems == ["ASCEND_RT_VISIBLE_DEVICES=7 names no chip of this node"]
     assert tool.calls.count("info -m") == 3
-
-
-def test_tool_that_never_answers_is_killed(fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ascend, "LISTING", SOON)
-    tool = fake()
-    (tool.folder / "now" / "info -m.never").touch()
-    vendor = opened(tool)
-    assert "(no answer)" in vendor.problems[0]
-    wait_for_tools()
 
 
 def test_first_list_may_take_longer_than_other_answers(
@@ -441,7 +407,7 @@ def test_chip_is_not_lost_if_the_tool_vanishes(fake: Fake, opened: Open) -> None
     assert vendor.devices() == [UNANSWERED]
 
 
-@pytest.mark.parametrize("text", [b"\xff\0\xfe" * 1000, b":\n" * 5000, b"x" * (3 * MIB)])
+@pytest.mark.parametrize("text", [b"\xff\0\xfe" * 1000, b"x" * (3 * MIB)])
 def test_garbage_is_no_answer(text: bytes, fake: Fake, opened: Open) -> None:
     tool = fake(cards=2)
     vendor = opened(tool)
@@ -460,13 +426,6 @@ def test_tool_that_prints_without_end_is_killed(fake: Fake, opened: Open, monkey
     assert [device.health for device in vendor.devices()] == ["no answer"]
     assert time.monotonic() - before < DEADLINE
     wait_for_tools()
-
-
-def test_values_without_a_chip_belong_to_no_chip(fake: Fake, opened: Open) -> None:
-    tool = fake("A3")
-    for kind in ("usages", "common"):
-        tool.say(f"info -t {kind} -i 0", "NPU ID : 0\n\nAicore Usage Rate(%) : 7\n")
-    assert [device.util for device in opened(tool, ASCEND_RT_VISIBLE_DEVICES="0").devices()] == [None]
 
 
 def test_exit_status_of_the_tool_is_ignored(fake: Fake, opened: Open) -> None:

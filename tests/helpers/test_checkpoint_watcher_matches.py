@@ -177,4 +177,4 @@ class File(RuleBasedStateMachine):
 
 
 TestFile: Any = File.TestCase
-TestFile.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestFile.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)

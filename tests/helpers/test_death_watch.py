@@ -1,6 +1,5 @@
 """Whether the ftrun of a member is dead, as its machine shows it."""
 
-import socket
 import time
 from collections.abc import Iterator
 
@@ -8,7 +7,7 @@ import pytest
 
 from ftrun.helpers.messenger.coordinator_link import RESTARTING
 from ftrun.helpers.messenger.death_watch import FIRST, DeathWatch
-from ftrun.host.ports import BACKLOG, LifeSign
+from ftrun.host.ports import LifeSign
 from support.ports import free_port
 from support.runs import wait_for
 
@@ -83,10 +82,3 @@ def test_an_address_that_is_none_is_no_error(host: str, life: LifeSign) -> None:
     watch = DeathWatch[str]()
     watch.joined("member", host, life.number, time.monotonic())
     assert settle(watch) == []
-
-
-def test_connections_that_nobody_reads_do_not_fill_the_port(life: LifeSign) -> None:
-    for _ in range(4):
-        for _ in range(BACKLOG // 2):
-            socket.create_connection(("127.0.0.1", life.number), timeout=30).close()
-        life.clear()

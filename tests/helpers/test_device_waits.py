@@ -12,6 +12,7 @@ import pytest
 
 from ftrun.core.machine.values import Spin
 from ftrun.core.rules import liveness
+from ftrun.helpers.evidence.device_waits import none_works
 from ftrun.helpers.evidence.look import look
 from ftrun.messages.evidence import Look, RankState
 from ftrun.messages.probe import Device
@@ -28,7 +29,6 @@ driver = ctypes.CDLL(sys.argv[1])
 def ready(): os.write(1, b'ready\\n')
 def item(how): driver['synchronize_by_' + how]()
 """
-WAITS = ("spinning", "yielding", "blocking")
 WAITING = Device("nvidia", "GPU-1", 0, "H100", util=100.0, memory_util=0.0, power=80.0)
 NOTHING = WAITING._replace(id="GPU-2", util=0.0)
 POWERS = (("GPU-1", 650.0), ("GPU-2", 650.0))
@@ -53,16 +53,20 @@ def see(job: Job, *devices: Device) -> Spin | None:
     return found.spin
 
 
-@pytest.mark.parametrize("how", WAITS)
-def test_a_rank_that_waits_for_its_device_looks_the_same_at_each_look(job: Job, driver: str, how: str) -> None:
-    job.start(f"{HEAD}driver.carry(); ready(); item({how!r})", driver)
-    for devices in ([WAITING], [WAITING, NOTHING], [WAITING._replace(pids=(job.pid,))]):
-        first = wait_for(lambda devices=devices: see(job, *devices), "a look that sees it")  # type: ignore[misc]
-        assert first.on_device
-        assert first.why.startswith("rank 0 waits for its device at <string>:4 item")
-        assert (first.rank, first.pid) == (0, job.pid)
-        later = wait_for(lambda devices=devices: see(job, *devices), "another one")  # type: ignore[misc]
-        assert liveness.follow_spin(first, later) is first
+def on_device(job: Job, *devices: Device) -> bool:
+    """Whether one of three looks finds that all ranks wait for their devices."""
+    return any(seen is not None and seen.on_device for seen in (see(job, *devices) for _ in range(3)))
+
+
+def test_a_rank_that_waits_for_its_device_looks_the_same_at_each_look(job: Job, driver: str) -> None:
+    """Also beside a thread that carries a collective.  tests/waitproof/test_device_lab.py has all ways to wait."""
+    job.start(f"{HEAD}driver.carry(); ready(); item('spinning')", driver)
+    first = wait_for(lambda: see(job, WAITING), "a look that sees it")
+    assert first.on_device
+    assert first.why.startswith("rank 0 waits for its device at <string>:4 item")
+    assert (first.rank, first.pid) == (0, job.pid)
+    later = wait_for(lambda: see(job, WAITING), "another one")
+    assert liveness.follow_spin(first, later) is first
 
 
 @pytest.mark.parametrize("name", ["libtorch_npu.so", "libtorch_other.so"])
@@ -77,125 +81,45 @@ def test_a_synchronizing_call_of_torch_npu_waits_for_its_queue(job: Job, tmp_pat
         seen = wait_for(lambda: see(job, WAITING), "a look that sees it")
         assert seen.why.startswith("rank 0 waits for its device at <string>:4 item")
     else:
-        for _ in range(3):
-            assert not (other := see(job, WAITING)) or not other.on_device
+        assert not on_device(job, WAITING)
 
 
-@pytest.mark.parametrize(
-    "devices",
-    [
-        [],
-        [NOTHING],
-        [WAITING._replace(util=60.0)],
-        [WAITING, NOTHING._replace(answers=False)],
-        [WAITING._replace(util=None)],
-        [WAITING._replace(power=None)],
-        [WAITING._replace(memory_util=None)],
-        [WAITING, NOTHING._replace(util=70.0)],
-        [WAITING._replace(memory_util=20.0)],
-        [WAITING._replace(traffic=5e6)],
-        [WAITING._replace(power=400.0)],
-    ],
-    ids=[
-        "none",
-        "nothing runs on it",
-        "used now and then",
-        "one does not answer",
-        "its use is not known",
-        "its power is not known",
-        "its memory is not known",
-        "another one works",
-        "its memory is used",
-        "it moves data",
-        "it draws power",
-    ],
-)
-def test_a_device_that_works_or_does_nothing_is_not_waited_for(job: Job, driver: str, devices: list[Device]) -> None:
-    job.start(f"{HEAD}ready(); item('spinning')", driver)
-    for _ in range(3):
-        assert not (seen := see(job, *devices)) or not seen.on_device
+AT_WORK = {
+    "none": [],
+    "nothing runs on it": [NOTHING],
+    "used now and then": [WAITING._replace(util=60.0)],
+    "one does not answer": [WAITING, NOTHING._replace(answers=False)],
+    "its use is not known": [WAITING._replace(util=None)],
+    "its power is not known": [WAITING._replace(power=None)],
+    "its memory is not known": [WAITING._replace(memory_util=None)],
+    "another one works": [WAITING, NOTHING._replace(util=70.0)],
+    "its memory is used": [WAITING._replace(memory_util=20.0)],
+    "it moves data": [WAITING._replace(traffic=5e6)],
+    "it draws power": [WAITING._replace(power=400.0)],
+    "it has never drawn more power": [WAITING._replace(id="GPU-100-W")],
+    "what it has drawn is not known": [WAITING._replace(id="GPU-3")],
+}
+
+
+@pytest.mark.parametrize("devices", AT_WORK.values(), ids=AT_WORK.keys())
+def test_a_device_that_works_or_does_nothing_is_not_waited_for(devices: list[Device]) -> None:
+    powers = dict(POWERS) | {"GPU-100-W": 100.0}
+    assert none_works([WAITING, NOTHING], powers)
+    assert not none_works(devices, powers)
 
 
 def test_a_device_that_another_process_uses_is_not_waited_for(job: Job, driver: str) -> None:
     """One that is waited for would be used by each of the ranks."""
     job.start(f"{HEAD}ready(); item('spinning')", driver)
-    used = NOTHING._replace(pids=(job.pid,)), WAITING._replace(pids=(1,))
-    assert not (seen := see(job, *used)) or not seen.on_device
+    assert not on_device(job, NOTHING._replace(pids=(job.pid,)), WAITING._replace(pids=(1,)))
 
 
-def test_a_device_that_has_never_drawn_more_power_may_be_at_work(job: Job, driver: str) -> None:
-    job.start(f"{HEAD}ready(); item('spinning')", driver)
-    for powers in ((("GPU-1", 100.0),), ()):
-        assert not (seen := look(request([job.pid], WAITING, powers=powers)).spin) or not seen.on_device
-
-
-# A rank that stands still in a collective, of which no look can prove for what it waits.
-REDUCE = """os.makedirs('torch/distributed', exist_ok=True)
-with open('torch/distributed/distributed_c10d.py', 'w') as file:
-    file.write('import time\\ndef all_reduce(): time.sleep(10**6)\\n')
-sys.path.insert(0, 'torch/distributed')
-from distributed_c10d import all_reduce
-ready(); all_reduce()"""
-
-
-def test_a_rank_may_wait_for_another_one_that_waits_for_its_device(job: Job, driver: str) -> None:
-    """Each needs a busy device where no driver tells who uses which: the first may compute, beside one that is idle."""
-    job.start(f"{HEAD}ready(); item('spinning')", driver)
-    job.start(f"{HEAD}{REDUCE}", driver)
-    both = WAITING, WAITING._replace(id="GPU-2")
-    wait_for(lambda: (seen := see(job, *both)) and seen.on_device, "the wait of both")
-    assert not (seen := see(job, WAITING, NOTHING)) or not seen.on_device
-
-
-def test_a_thread_with_a_timer_explains_the_wait(job: Job, driver: str) -> None:
-    """It may launch what the device waits for."""
-    data = "threading.Thread(target=lambda: time.sleep(900), daemon=True).start()"
-    job.start(f"{HEAD}{data}; ready(); item('spinning')", driver)
-    for _ in range(3):
-        assert not (seen := see(job, WAITING)) or not seen.on_device
-
-
-def test_a_rank_that_is_at_another_line_is_another_one(job: Job, driver: str) -> None:
-    compute = "def work():\n    n = 0\n    while True:\n        n += 1\n        n += 2\n        n += 3\n"
-    job.start(f"{HEAD}{compute}ready(); work()", driver)
-    first = wait_for(lambda: (seen := see(job, WAITING)) and seen.on_device and seen, "a look that sees it")
-    wait_for(lambda: (later := see(job, WAITING)) and liveness.follow_spin(first, later) is not first, "another line")
-
-
-EXPLAINED = {
-    "it computes without a driver": "ready()\nwhile True: pass",
-    "it waits for data": (
-        "q = queue.Queue(); threading.Thread(target=time.sleep, args=(900,)).start(); ready()\nq.get()"
-    ),
-}
-
-
-@pytest.mark.parametrize("code", EXPLAINED.values(), ids=EXPLAINED.keys())
-def test_one_rank_that_does_something_else_explains_the_wait_of_all(job: Job, driver: str, code: str) -> None:
-    job.start(f"{HEAD}ready(); item('spinning')", driver)
-    head = HEAD if "queue" in code else "import os\ndef ready(): os.write(1, b'ready\\n')\n"
-    job.start(head + code, driver)
-    for _ in range(3):
-        assert not (seen := see(job, WAITING, WAITING._replace(id="GPU-2"))) or not seen.on_device
-
-
-def test_a_rank_that_moves_or_never_stepped_explains_it_too(job: Job, driver: str) -> None:
+def test_a_rank_that_has_never_stepped_may_compute(job: Job, driver: str) -> None:
     job.start(f"{HEAD}ready(); item('spinning')", driver)
     asked = request([job.pid], WAITING)
     wait_for(lambda: (seen := look(asked).spin) and seen.on_device, "the wait")
-    for ranks in (
-        (asked.ranks[0]._replace(step=None),),
-        (*asked.ranks, RankState(1, job.pid + 1, moved_at=asked.now - 1, step=7)),
-    ):
-        devices = WAITING, WAITING._replace(id="GPU-2")
-        assert not (seen := look(asked._replace(ranks=ranks, devices=devices)).spin) or not seen.on_device
-
-
-def test_a_rank_whose_helpers_work_is_another_one_at_each_look(job: Job, driver: str) -> None:
-    work = "def work():\n    while True: pass\nthreading.Thread(target=work, daemon=True).start()\n"
-    job.start(f"{HEAD}{work}ready(); item('spinning')", driver)
-    first = wait_for(lambda: see(job, WAITING), "a look that sees it")
-    wait_for(lambda: (later := see(job, WAITING)) and liveness.follow_spin(first, later) is not first, "its work")
+    new = asked._replace(ranks=(asked.ranks[0]._replace(step=None),))
+    assert not (seen := look(new).spin) or not seen.on_device
 
 
 def test_the_evidence_finds_it_once_more(job: Job, driver: str) -> None:

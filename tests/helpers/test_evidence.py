@@ -47,13 +47,6 @@ def score(value):
 while True:
     batch += 1
     evaluate(batch)"""
-COLLECTIVE = f"""import os, runpy, sys
-os.makedirs('torch/distributed', exist_ok=True)
-with open('torch/distributed/distributed_c10d.py', 'w') as file:
-    file.write('def all_reduce():\\n    sum(iter(int, 1))\\n')
-sys.path.insert(0, 'torch/distributed')
-from distributed_c10d import all_reduce
-{READY}all_reduce()"""
 WRITES = f"""import os
 fd = os.open('data', os.O_CREAT | os.O_RDWR)
 {READY}while True:
@@ -178,20 +171,11 @@ def test_cpu_use_in_one_line_counts_as_work_unless_it_may_be_a_wait_for_the_devi
     assert "\n**The command has been idle for 41s " in answer.markdown
 
 
-def test_cpu_use_in_a_collective_does_not_count_as_work(job: Job) -> None:
-    job.start(COLLECTIVE)
-    answer = ask(job)
-    assert answer.result["cleared"] is None
-    assert answer.result["cpu"] > 0.1
-    assert "it waits for other ranks" in answer.markdown
-
-
-def test_io_is_work_unless_the_user_set_the_timeout(job: Job) -> None:
+def test_io_is_work(job: Job) -> None:
     job.start(WRITES)
     result = ask(job, finding=IDLE).result
     assert "MB/s" in result["cleared"]
     assert result["io"] > 262_144
-    assert ask(job).result["cleared"] is None
 
 
 def test_work_of_a_descendant_clears_the_suspect(job: Job) -> None:
@@ -199,13 +183,6 @@ def test_work_of_a_descendant_clears_the_suspect(job: Job) -> None:
     answer = ask(job, finding=IDLE)
     assert "it works" in answer.result["cleared"]
     assert answer.process(int(job.first_line))["cpu"] > 0.1
-
-
-def test_an_idle_suspicion_is_cleared_by_a_moving_stack_alone(job: Job) -> None:
-    job.start(
-        f"import time\n{READY}def a():\n    time.sleep(0.4)\ndef b():\n    time.sleep(0.4)\nwhile True:\n    a(); b()"
-    )
-    wait_for(lambda: ask(job, finding=IDLE, between=0.4).result["cleared"], "a change")
 
 
 def test_a_stopped_process_is_named(job: Job) -> None:

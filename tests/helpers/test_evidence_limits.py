@@ -3,22 +3,15 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from ftrun.core.machine.values import Finding
-from ftrun.helpers.evidence.investigation import FEW, Investigation
-from ftrun.helpers.evidence.processes import Observation, ProcessState
 from ftrun.helpers.evidence.report import KEPT_REPORTS, ReportFolder
-from ftrun.host.helpers import CODE
-from ftrun.messages.evidence import RankState, Request
 from support.evidence_job import (
     NO_PTRACE,
-    PATHS,
     READY,
     EvidenceHelper,
     Job,
@@ -29,9 +22,7 @@ from support.evidence_job import (
 )
 from support.evidence_job import job as job
 from support.runs import carrying, wait_for
-from waitproof import children, stacks
-from waitproof.procfs import TICKS, Stat
-from waitproof.stacks import Stacks
+from waitproof import children
 
 SLEEP = f"import time\n{READY}time.sleep(600)"
 BUSY = f"{READY}while True:\n    pass"
@@ -54,12 +45,6 @@ subprocess.run([sys.executable, '-c', start])
 subprocess.run(['env', '-i', sys.executable, '-c', start])
 print('are orphans', flush=True)
 time.sleep(600)"""
-COMING_AND_GOING = f"""import os, time
-{READY}while True:
-    if os.fork() == 0:
-        os._exit(0)
-    os.wait()
-    time.sleep(0.005)"""
 DIES = f"""import os, signal, time
 burnt = os.fork()
 if burnt == 0:
@@ -113,7 +98,7 @@ def test_forbidden_ptrace_is_named(job: Job) -> None:
 
 
 @needs_spy
-def test_a_process_of_another_user_is_classified_by_its_cpu_use(job: Job, tmp_path: Path) -> None:
+def test_a_process_of_another_user_is_classified_by_its_cpu_use(job: Job) -> None:
     need_no_ptrace()
     shell = ("setpriv", "--reuid", str(NOBODY), "--clear-groups", "sh", "-c", "echo ready; while :; do :; done")
     job.start("import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])", *shell)
@@ -137,7 +122,7 @@ def hanging(tmp_path: Path) -> dict[str, str]:
 def test_a_py_spy_that_never_answers_delays_nothing_beyond_the_deadline(job: Job, hanging: dict[str, str]) -> None:
     job.start(FORK, "20")
     job.wait_asleep()
-    answer = ask(job, environment=hanging, timeout=6)
+    answer = ask(job, environment=hanging, timeout=4)
     assert answer.seconds < 40  # 21 processes with 2 s each; on a busy machine the helper also starts slowly
     assert answer.result["report"]
     assert answer.result["cleared"] is None
@@ -174,21 +159,11 @@ def test_the_reply_is_sent_in_time_without_evidence(job: Job) -> None:
     """The two observations are further apart than the timeout."""
     job.start(SLEEP)
     job.wait_asleep()
-    answer = ask(job, between=60, timeout=5, given=False)
+    answer = ask(job, between=60, timeout=3, given=False)
     assert answer.seconds < 30
-    assert answer.lines[0] == {"event": "problem", "what": "evidence: the processes could not be observed in time"}
-    assert answer.result == {
-        "event": "reply",
-        "cleared": "the processes could not be observed in time",
-        "culprits": [],
-        "why": "",
-        "cpu": 0.0,
-        "io": 0,
-        "processes": 1,
-        "report": None,
-        "waits": False,
-        "mechanism": "",
-    }
+    problem = "the processes could not be observed in time"
+    assert answer.lines[0] == {"event": "problem", "what": f"evidence: {problem}"}
+    assert (answer.result["cleared"], answer.result["processes"], answer.result["report"]) == (problem, 1, None)
 
 
 def test_it_ends_when_stdin_ends(job: Job) -> None:
@@ -203,13 +178,6 @@ def test_it_ends_when_stdin_ends(job: Job) -> None:
         assert helper.process.stdout.read() == b""
     finally:
         helper.close()
-
-
-def test_a_malformed_request_is_a_problem() -> None:
-    command = [sys.executable, "-I", "-c", CODE.format(name="evidence"), PATHS, '{"run_dir": 1}']
-    ended = subprocess.run(command, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
-    assert ended.returncode == 2
-    assert json.loads(ended.stdout)["event"] == "problem"
 
 
 def test_a_suspect_that_has_ended_is_reported(job: Job) -> None:
@@ -235,41 +203,6 @@ def test_orphans_of_the_job_are_observed_and_no_foreign_process(job: Job) -> Non
         assert answer.result["cleared"] is None
     finally:
         os.kill(foreign, signal.SIGKILL)
-
-
-def test_processes_that_come_and_go_are_no_problem(job: Job) -> None:
-    job.start(COMING_AND_GOING)
-    answer = ask(job)
-    assert answer.process(job.pid)["gone"] is False
-    assert answer.result["report"]
-
-
-@pytest.mark.parametrize(("others", "read"), [(FEW, FEW), (FEW + 1, 0)])
-def test_stacks_of_what_has_just_been_started_are_left_out_where_there_is_much(
-    monkeypatch: pytest.MonkeyPatch, others: int, read: int
-) -> None:
-    """A tree that forks all the time: the suspect, the ranks, and what is older, are read."""
-
-    def state(pid: int, start: int) -> ProcessState:
-        return ProcessState(Stat(pid, "python", "S", 1, 1, 1, 1, start), 0, "", "", 0.0, 0.0, 0.0, 0, None)
-
-    now = 100 * TICKS
-    suspect, rank, older, new = 2, 3, 4, range(10, 10 + others)
-    started = {suspect: now - 1, rank: now - 1, older: now - 2 * TICKS, **dict.fromkeys(new, now - 1)}
-    seen = Observation(100.0, now, {(pid, start): state(pid, start) for pid, start in started.items()})
-    asked: list[int] = []
-
-    def collect(spy: str | None, pids: list[int], seconds: float) -> Stacks:
-        asked.extend(pids)
-        return Stacks({}, {})
-
-    monkeypatch.setattr(stacks, "collect", collect)
-    finding = Finding("step", 0, 41.0, 30.0, pid=suspect)
-    ranks = tuple(RankState(number, pid, moved_at=0.0, alive_at=0.0) for number, pid in enumerate((suspect, rank)))
-    investigation = Investigation(Request("/run", 1, finding, suspect, 100.0, ranks=ranks), lambda event: None)
-    found = investigation._collect_stacks(None, seen, [*started], 1.0)
-    assert asked == [suspect, rank, older, *new[:read]]
-    assert found.missing == ({} if read else dict.fromkeys(new, stacks.NEW))
 
 
 def test_the_counters_of_a_child_that_has_ended_are_no_work(job: Job) -> None:
@@ -345,10 +278,9 @@ def test_reports_of_earlier_suspicions_are_kept_and_bounded(tmp_path: Path) -> N
 
 
 @needs_spy
-@pytest.mark.parametrize("processes", [60, pytest.param(300, marks=pytest.mark.slow)])
-def test_many_processes_are_observed_in_time(job: Job, processes: int) -> None:
-    job.start(FORK, str(processes))
+def test_many_processes_are_observed_in_time(job: Job) -> None:
+    job.start(FORK, "60")
     answer = ask(job, between=0.5)
     assert answer.seconds < 60
-    assert len(answer.document["processes"]) == 1 + processes
+    assert len(answer.document["processes"]) == 1 + 60
     assert answer.process(job.pid)["moved"] is False

@@ -68,27 +68,6 @@ def test_the_rank_that_does_not_enter_a_collective_is_named(job: Job) -> None:
     assert answers["0"]["problem"] is None
 
 
-@pytest.mark.slow  # in the gate the test before has real ranks, and the last one of this file the text
-@pytest.mark.torch
-def test_the_headline_has_the_numbers_of_collectives_that_do_not_match(job: Job) -> None:
-    """Rank 0 begins one collective more than it waits for."""
-    late = RANK.replace("time.sleep(600)  # never comes", "dist.barrier()")
-    begun = "    dist.all_reduce(torch.ones(4), async_op=True)\n"
-    job.start(LAUNCHER, late.replace("    dist.all_reduce", f"{begun}    dist.all_reduce"))
-    waiting, other = map(int, job.first_line.split())
-    ranks = [rank(0, waiting), rank(1, other)]
-    text = "ollective mismatch: rank 1 is in barrier #2, rank 0 in all_reduce #3"
-
-    def examined() -> Any:
-        answer = ask(job, finding={"pid": waiting}, ranks=ranks, between=1)
-        return answer if answer.result["mechanism"] == f"c{text}" else None
-
-    answer = wait_for(examined, "both in their collectives")
-    written = text.replace("_", r"\_").replace("#", r"\#")
-    assert answer.markdown.splitlines()[0] == f"# C{written}"
-    assert "has not reached collective 3" in answer.result["why"]
-
-
 @pytest.fixture
 def short() -> Iterator[str]:
     """A folder with a short name: the name of a socket has at most 107 bytes."""
@@ -133,6 +112,7 @@ ENTRY = {
     "retired": False,
     "state": "scheduled",
 }
+ASLEEP = "import time; print('ready', flush=True); time.sleep(600)"
 
 
 def test_an_answer_has_the_last_collective_of_each_group(serve: Any) -> None:
@@ -142,11 +122,27 @@ def test_an_answer_has_the_last_collective_of_each_group(serve: Any) -> None:
 
 
 def test_a_server_that_the_hooks_have_started_is_asked(serve: Any, short: str, job: Job) -> None:
-    pid = job.start("import time; print('ready', flush=True); time.sleep(600)", FTRUN_BEAT_DIR=short)
+    pid = job.start(ASLEEP, FTRUN_BEAT_DIR=short)
     assert flight_recorder.ask_all([pid], {pid: 3}) == {}
     serve(ok(json.dumps({"entries": [ENTRY], "pg_status": {}}).encode()), name=f"torch-{pid}.sock")
     [(number, answer)] = flight_recorder.ask_all([pid], {pid: 3}).items()
     assert (number, answer.last["default_pg"].number) == (3, 7)
+
+
+def test_the_headline_has_the_numbers_of_collectives_that_do_not_match(serve: Any, job: Job) -> None:
+    """Rank 0 begins one collective more than it waits for."""
+    ranks = []
+    for number, (name, collective) in enumerate((("all_reduce", 3), ("barrier", 2))):
+        entry = ENTRY | {"profiling_name": f"gloo:{name}", "collective_seq_id": collective}
+        body = json.dumps({"entries": [entry], "pg_status": {}}).encode()
+        path = serve(ok(body), name=f"sock-{number}")
+        ranks.append(rank(number, job.start(ASLEEP, TORCH_WORKER_SERVER_SOCKET=path)))
+    answer = ask(job, ranks=ranks, between=0.1)
+    text = "ollective mismatch: rank 1 is in barrier #2, rank 0 in all_reduce #3"
+    assert answer.result["mechanism"] == f"c{text}"
+    written = text.replace("_", r"\_").replace("#", r"\#")
+    assert answer.markdown.splitlines()[0] == f"# C{written}"
+    assert "has not reached collective 3" in answer.result["why"]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +177,7 @@ def test_an_error_status_is_the_problem(serve: Any, content: bytes, problem: str
 
 def test_an_answer_that_does_not_end_times_out_and_is_added_to_the_report_after_the_reply(serve: Any, job: Job) -> None:
     path = serve(ok(b"{"), closes=False)
-    job.start("import time; print('ready', flush=True); time.sleep(600)", TORCH_WORKER_SERVER_SOCKET=path)
+    job.start(ASLEEP, TORCH_WORKER_SERVER_SOCKET=path)
     answer = ask(job, ranks=[rank(0, job.pid)], between=0.1)
     assert "timed out" in answer.document["collectives"]["ranks"]["0"]["problem"]
     assert "flight recorder" not in answer.missing

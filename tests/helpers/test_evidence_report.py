@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -114,6 +114,7 @@ def shape(text: str) -> list[str]:
     return [token.type for token in MarkdownIt("commonmark").enable("table").parse(text)]
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(hostile)
 def test_no_name_changes_the_shape_of_the_report(text: str) -> None:
     assert shape(markdown(facts(text or "x"))) == shape(markdown(facts("text")))

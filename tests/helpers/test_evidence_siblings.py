@@ -5,91 +5,91 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from ftrun.host import procfs
 from support.runs import HOUSE, wait_for
 from waitproof.procfs import TICKS
 
 WAITS = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+# Beside the job, as the evidence helper is: it evaluates each line of its stdin, and prints the pids.
 OBSERVES = """
 import sys
-sys.path[:0] = sys.argv[2:]
-from ftrun.helpers.evidence import job_processes as processes
-for _ in sys.stdin:
-    print(*sorted(processes.members(int(sys.argv[1]), frozenset())), flush=True)
+sys.path[:0] = sys.argv[1:]
+from ftrun.helpers.evidence.job_processes import members, with_newly_started
+print(flush=True)
+for line in sys.stdin:
+    print(*sorted(eval(line)), flush=True)
 """
 
 
-def waits(environment: dict[str, str]) -> subprocess.Popen[str]:
-    """A process that has executed, so that its environment can be read."""
-    process = subprocess.Popen(WAITS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    assert process.stdout is not None
-    process.stdout.readline()
-    return process
+class Children:
+    """Processes that are started here, until the end of the test; each has executed, so its environment can be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.plain = {name: value for name, value in os.environ.items() if name != "FTRUN_BEAT_DIR"}
+        self.marked = self.plain | {"FTRUN_BEAT_DIR": str(folder)}
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, words: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment
+        )
+        self.started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    def waits(self, environment: dict[str, str]) -> int:
+        return self.start(WAITS, environment).pid
+
+    def observer(self) -> "subprocess.Popen[str]":
+        paths = [str(HOUSE / folder) for folder in ("supervisor", "hooks")]
+        return self.start([sys.executable, "-c", OBSERVES, *paths], self.plain)
 
 
-def test_the_other_ranks_are_observed_after_the_end_of_the_first(tmp_path: Path) -> None:
-    """And what was there before the command is still no part of it."""
-    environment = os.environ | {"FTRUN_BEAT_DIR": str(tmp_path)}
-    before = waits({name: value for name, value in os.environ.items() if name != "FTRUN_BEAT_DIR"})
-    began = procfs.stat(before.pid)
+@pytest.fixture
+def children(tmp_path: Path) -> Iterator[Children]:
+    made = Children(tmp_path)
+    yield made
+    for process in made.started:
+        process.communicate(timeout=60)
+
+
+def wait_for_the_next_tick(pid: int) -> None:
+    began = procfs.stat(pid)
     assert began is not None
     wait_for(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS > began.start + 1, "the next tick")
-    first, second = waits(environment), waits(environment)
-    paths = [str(HOUSE / folder) for folder in ("supervisor", "hooks")]
-    observer = subprocess.Popen(
-        [sys.executable, "-c", OBSERVES, str(first.pid), *paths],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+
+
+def asked(observer: "subprocess.Popen[str]", code: str) -> set[int]:
     assert observer.stdin is not None
     assert observer.stdout is not None
-    observer.stdin.write("\n")
-    observer.stdin.flush()
-    assert set(map(int, observer.stdout.readline().split())) == {first.pid, second.pid}
-    first.communicate(timeout=60)
-    assert observer.communicate("\n", timeout=60)[0].split() == [str(second.pid)]
-    second.communicate(timeout=60)
-    before.communicate(timeout=60)
+    observer.stdin.write(f"{code}\n")
+    return set(map(int, observer.stdout.readline().split()))
 
 
-STARTED = """
-import sys
-sys.path[:0] = sys.argv[1:]
-from ftrun.helpers.evidence import job_processes as processes
-print(flush=True)
-root, *ranks = map(int, sys.stdin.read().split())
-excluded = processes.with_newly_started({1}, root, {root, *ranks})
-print(*sorted(excluded), flush=True)
-"""
+def test_the_other_ranks_are_observed_after_the_end_of_the_first(children: Children) -> None:
+    """And what was there before the command is still no part of it."""
+    wait_for_the_next_tick(children.waits(children.plain))
+    first, second = children.waits(children.marked), children.waits(children.marked)
+    observer, members = children.observer(), f"members({first}, frozenset())"
+    assert asked(observer, members) == {first, second}
+    children.started[1].communicate(timeout=60)
+    assert asked(observer, members) == {second}
 
 
-def test_what_ftrun_has_just_started_is_no_part_of_the_job(tmp_path: Path) -> None:
-    environment = os.environ | {"FTRUN_BEAT_DIR": str(tmp_path)}
-    parked = environment | {"FTRUN_PARKED": "1::"}
-    plain = {name: value for name, value in os.environ.items() if name != "FTRUN_BEAT_DIR"}
-    root, former, older = waits(environment), waits(parked), waits(plain)
-    begun = procfs.stat(older.pid)
-    assert begun is not None
-    wait_for(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS > begun.start + 1, "the next tick")
-    paths = [str(HOUSE / folder) for folder in ("supervisor", "hooks")]
-    observer = subprocess.Popen(
-        [sys.executable, "-c", STARTED, *paths],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert observer.stdout is not None
-    observer.stdout.readline()
-    rank, standby, helper, orphan = waits(parked), waits(parked), waits(plain), waits(environment)
-    try:
-        found = set(map(int, observer.communicate(f"{root.pid} {rank.pid}", timeout=60)[0].split()))
-        # A start from a standby, and what that has forked, may not be able to hide that it was one.  What was there
-        # before the list was made, or has the mark of the job, may be an orphan of the command.
-        assert {1, standby.pid, helper.pid} <= found
-        assert not {root.pid, rank.pid, former.pid, older.pid, orphan.pid} & found
-    finally:
-        for process in (root, rank, former, older, standby, helper, orphan):
-            process.communicate(timeout=60)
+def test_what_ftrun_has_just_started_is_no_part_of_the_job(children: Children) -> None:
+    """A start from a standby, and what that has forked, may not be able to hide that it was one.  What was there before
+    the observer looked, or has the mark of the job, may be an orphan of the command."""
+    parked = children.marked | {"FTRUN_PARKED": "1::"}
+    root, former, older = (children.waits(each) for each in (children.marked, parked, children.plain))
+    wait_for_the_next_tick(older)
+    observer = children.observer()
+    rank, standby, helper, orphan = map(children.waits, (parked, parked, children.plain, children.marked))
+    found = asked(observer, f"with_newly_started({{1}}, {root}, {{{root}, {rank}}})")
+    assert {1, standby, helper} <= found
+    assert not {root, rank, former, older, orphan} & found

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.helper_process import HelperProcess
-from support.runs import carrying, end_process, wait_for
+from support.runs import carrying, end_process
 
 
 @pytest.fixture
@@ -64,16 +63,6 @@ def test_the_reason_of_a_failure_is_reported(command: str, why: str) -> None:
         assert healer.ended() == 0
 
 
-def test_a_timeout_ends_everything_below(tmp_path: Path, mark: str) -> None:
-    ready = tmp_path / "ready"
-    deaf = f"trap '' TERM; sleep 600 & env >{ready}.new; mv {ready}.new {ready}; sleep 600; :"
-    with heal(f'(setsid sh -c "{deaf}" &) ; sleep 600', timeout=5, environment={mark: "1"}) as healer:
-        wait_for(ready.exists, "the command runs")
-        assert f"{mark}=1" in ready.read_text().splitlines()
-        assert healed(healer) == (False, "it did not end within 5s")
-        assert carrying(f"{mark}=1") == []
-
-
 def test_daemons_are_ended_before_the_result_is_sent(tmp_path: Path, mark: str) -> None:
     ready = tmp_path / "ready"
     daemon = f"setsid sh -c 'sleep 600 & touch {ready}; wait' >/dev/null 2>&1 &"
@@ -89,39 +78,6 @@ def test_a_command_that_keeps_forking_is_ended(mark: str) -> None:
         assert carrying(f"{mark}=1") == []
 
 
-def test_the_command_is_ended_when_stdin_ends(tmp_path: Path, mark: str) -> None:
-    ready = tmp_path / "ready"
-    with heal(f"setsid sleep 600 & touch {ready}; sleep 600", environment={mark: "1"}) as healer:
-        wait_for(ready.exists, "the command runs")
-        assert healer.end() == 0
-        assert healer.lines == []
-        assert carrying(f"{mark}=1") == []
-
-
-def test_the_command_dies_with_a_killed_helper(tmp_path: Path, mark: str) -> None:
-    ready = tmp_path / "ready"
-    with heal(f"touch {ready}; while :; do read line < /dev/zero; done", environment={mark: "1"}) as healer:
-        wait_for(ready.exists, "the command runs")
-        healer.process.kill()
-        wait_for(lambda: carrying(f"{mark}=1") == [], "it is gone")
-
-
 def test_signals_are_as_a_command_expects_them() -> None:
     with heal("grep SigIgn /proc/self/status; kill -INT $$; exit 5") as healer:
         assert healed(healer) == (False, "it was ended by SIGINT")
-
-
-def test_ctrl_c_is_ignored(tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    with heal(f"touch {tmp_path}/ready; while ! test -e {go}; do sleep 0.01; done") as healer:
-        wait_for((tmp_path / "ready").exists, "the command runs")
-        healer.process.send_signal(signal.SIGINT)
-        go.touch()
-        assert healed(healer) == (True, None)
-
-
-@pytest.mark.parametrize("argument", ["", "{}", '{"command": "true", "timeout": "x", "environment": {}}'])
-def test_malformed_argument_is_a_problem(argument: str) -> None:
-    with HelperProcess("heal", argument) as healer:
-        assert "unexpected error" in healer.event("problem")["what"]
-        assert healer.ended() == 1

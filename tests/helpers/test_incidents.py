@@ -70,50 +70,46 @@ def events(found: Incidents, records: Iterable[Fields], later: float | None = No
     return [one.event for one in (*due, *(() if later is None else found.overdue(100.0 + later)))]
 
 
+def about(found: Incidents, *records: Fields) -> Fields:
+    """What the only notification of these records says."""
+    (due,) = [due for record in records for due in found.take(record, 110.0)]
+    assert due.about is not None
+    return due.about
+
+
 def test_a_hang_and_its_restart_are_one_notification() -> None:
     found = made()
     assert events(found, [HANG, STOPPING, {"event": "exited", "signal": 9}], HOLD - 1) == []
-    (due,) = found.take(RESTART, 110.0)
-    assert due.about is not None
-    about = {name: due.about[name] for name in ("cause", "node", "rank", "step", "left")}
-    assert about == {"cause": "hang", "node": "a", "rank": 5, "step": 7, "left": 2}
-    said = text(due.about)
-    assert said.startswith("hang on a, rank 5: rank 5 stopped at step 7")
-    assert "; started again as attempt 2; 2 restarts left without progress; nothing has to be done" in said
+    due = about(found, RESTART)
+    assert (due["cause"], due["node"], due["rank"], due["step"], due["left"]) == ("hang", "a", 5, 7, 2)
+    assert text(due).startswith("hang on a, rank 5: rank 5 stopped at step 7")
+    assert "; started again as attempt 2; 2 restarts left without progress; nothing has to be done" in text(due)
     assert found.take(SPAWNED, 111.0) == found.overdue(1000.0) == []
 
 
 def test_the_last_restart_says_that_the_next_one_ends_the_job() -> None:
-    found = made()
-    found.take(HANG, 100.0)
-    (due,) = found.take(RESTART | {"consecutive": 3}, 110.0)
-    assert due.about is not None
-    assert "0 restarts left without progress; the next hang without progress ends the job: look now" in text(due.about)
+    said = text(about(made(), HANG, RESTART | {"consecutive": 3}))
+    assert "0 restarts left without progress; the next hang without progress ends the job: look now" in said
 
 
 def test_what_comes_again_at_the_same_place_has_to_be_mended() -> None:
     hang = HANG | {"why": "train.py:68 step"}
     found = made()
-    assert (
-        events(found, [hang, RESTART, SPAWNED, hang | {"why": "eval.py:5"}, RESTART, SPAWNED, hang]) == ["restart"] * 2
-    )
-    (due,) = found.take(RESTART | {"attempt": 4}, 110.0)
-    assert due.about is not None
-    assert due.about["why"].endswith("; second hang at train.py:68")
-    assert due.about["do"] == "mend what `ftctl report` shows: it comes again at the same place"
-    group, run = made(0), RUN | {"why": "member 2 (c): rank 5 stopped; third hang at train.py:68"}
-    (due,) = [due for record in (STOP, run, PEER) for due in group.take(record, 110.0)]
-    assert due.about is not None
-    assert due.about["why"].endswith("; third hang at train.py:68")
-    assert due.about["do"].startswith("mend what")
+    elsewhere = hang | {"why": "eval.py:5"}
+    assert events(found, [hang, RESTART, SPAWNED, elsewhere, RESTART, SPAWNED, hang]) == ["restart"] * 2
+    due = about(found, RESTART | {"attempt": 4})
+    assert due["why"].endswith("; second hang at train.py:68")
+    assert due["do"] == "mend what `ftctl report` shows: it comes again at the same place"
+    run = RUN | {"why": "member 2 (c): rank 5 stopped; third hang at train.py:68"}
+    due = about(made(0), STOP, run, PEER)
+    assert due["why"].endswith("; third hang at train.py:68")
+    assert due["do"].startswith("mend what")
 
 
 def test_an_end_is_always_reported_and_says_what_the_scheduler_should_do() -> None:
-    found = made()
-    (due,) = [due for record in (HANG, STOPPING, END) for due in found.take(record, 100.0)]
-    assert (due.event, due.about and due.about["cause"]) == ("ended", "hang")
-    assert due.about is not None
-    assert "the scheduler should reschedule" in due.about["do"]
+    due = about(made(), HANG, STOPPING, END)
+    assert due["cause"] == "hang"
+    assert "the scheduler should reschedule" in due["do"]
 
 
 def test_what_nobody_decides_on_is_reported_alone_and_its_restart_not_again() -> None:
@@ -142,10 +138,9 @@ def test_member_0_reports_a_hang_of_another_one_for_all() -> None:
         own = [HANG] if other is two else []
         assert events(other, [*own, OPEN, STOPPING, STOP, RUN, PEER, SPAWNED], 2 * HOLD) == []
     assert events(zero, [OPEN, STOPPING, {"event": "exited", "signal": 15}, STOP], HOLD - 1) == []
-    (due,) = [due for record in (RUN, PEER) for due in zero.take(record, 110.0)]
-    assert due.about is not None
-    assert text(due.about).startswith("hang on c, rank 5: member 2 (c): rank 5 stopped; all members were started again")
-    assert (due.about["member"], due.about["left"]) == (2, 2)
+    due = about(zero, RUN, PEER)
+    assert text(due).startswith("hang on c, rank 5: member 2 (c): rank 5 stopped; all members were started again")
+    assert (due["member"], due["left"]) == (2, 2)
 
 
 def test_one_end_of_a_group_is_one_notification() -> None:
@@ -168,15 +163,12 @@ def test_a_lost_member_is_one_notification_also_when_it_comes_back() -> None:
 def test_the_end_that_a_lost_member_leads_to_names_it_and_no_report() -> None:
     end = GROUP_END | {"cause": "peer", "node": "c", "member": 2, "why": "member 2 (c) is lost and was not back"}
     zero = made(0)
-    (_, due) = [due for record in (LOST, OPEN, STOPPING, end, END) for due in zero.take(record, 100.0)]
-    assert (due.event, due.about and due.about["cause"]) == ("ended", "loss")
-    assert due.about is not None
-    assert due.about["do"].endswith("; look after c")
+    assert events(zero, [LOST, OPEN, STOPPING]) == ["lost"]
+    due = about(zero, end, END)
+    assert due["cause"] == "loss"
+    assert due["do"].endswith("; look after c")
     never = GROUP_END | {"cause": "peer", "why": "members 1 and 2 did not join within 10m"}
-    zero = made(0)
-    (due,) = [due for record in (never, END) for due in zero.take(record, 100.0)]
-    assert due.about is not None
-    assert due.about["do"].endswith("; look after the members that are missing")
+    assert about(made(0), never, END)["do"].endswith("; look after the members that are missing")
 
 
 UNHEARD: Fields = {"event": "group", "what": "unheard", "epoch": 1, "why": "no reply"}

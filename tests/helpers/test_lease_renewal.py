@@ -8,23 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.group_link import GroupLink
 from ftrun.helpers.messenger.lease_keeper import LeaseKeeper
 from ftrun.helpers.messenger.transport import RESUMED
 from ftrun.messages import peers
+from support.recorded_lines import RecordedLines
 from support.runs import wait_for
 
 WITNESS = (1, "another")
 LENGTH = 30.0  # s of the lease
-
-
-class Sent:
-    """What a messenger sends to its PID 1."""
-
-    def send(self, message: object) -> None: ...
-
-    def problem(self, what: str) -> None: ...
 
 
 @pytest.fixture
@@ -33,7 +25,7 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupLink]
     address = peers.MemberAddress(
         *(3, 0, "127.0.0.1:0", None, 10.0, 1.0, 1.0, "", "mine", "node", "boot", LENGTH, 1), folder=str(tmp_path)
     )
-    made = GroupLink(address, str(tmp_path), cast("Lines", Sent()))
+    made = GroupLink(address, str(tmp_path), RecordedLines())
     wait_for(lambda: processed(made) == "none" and cast("LeaseKeeper", made._keeper).holds, "the first place")
     taken(made)
     wait_for(lambda: processed(made) == "held", "the first lease")

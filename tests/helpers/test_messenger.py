@@ -63,17 +63,6 @@ def answer(client: "zmq.Socket[bytes]") -> dict[str, Any]:
     return found
 
 
-def test_an_operator_request_is_forwarded_and_answered_once_pid_1_has_decided(messenger: Messenger) -> None:
-    client = messenger.client()
-    messenger.order(client, "pause", by="root", lasting=60)
-    order = messenger.event("operator_request")
-    assert (order["verb"], order["by"], order["lasting"]) == ("pause", "root", 60.0)
-    assert not client.poll(0), "it replied before the decision"
-    messenger.ask(ask="operator_answer", id=order["id"], ok=False, why="the job is ending")
-    found = answer(client)
-    assert (found["id"], found["ok"], found["why"], found["schema"]) == ("q", False, "the job is ending", 1)
-
-
 def test_replies_reach_the_client_that_sent_the_request(messenger: Messenger) -> None:
     clients = [messenger.client() for _ in range(3)] + [messenger.client(zmq.REQ)]
     for number, client in enumerate(clients):
@@ -145,16 +134,6 @@ def test_a_flood_of_requests_affects_only_its_sender(messenger: Messenger) -> No
     assert len([line for line in messenger.lines if line["event"] == "operator_request"]) <= 16
 
 
-def test_a_client_that_disconnects_before_the_reply_does_no_harm(messenger: Messenger) -> None:
-    client = messenger.client()
-    messenger.order(client, "stop")
-    order = messenger.event("operator_request")
-    client.close(linger=0)
-    messenger.ask(ask="operator_answer", id=order["id"], ok=True, why="done")
-    messenger.ask(ask="operator_answer", id="unknown", ok=True, why="done")
-    answered(messenger)
-
-
 def test_a_request_without_a_decision_gets_an_error_reply(folders: tuple[Path, Path]) -> None:
     before = "import ftrun.helpers.messenger.operator_channel as c; c.REPLY_TIMEOUT = 0.05"
     with Messenger(*folders, before=before) as messenger:
@@ -204,13 +183,6 @@ def test_the_progress_of_training_is_recorded(folders: tuple[Path, Path]) -> Non
         assert (sample["attempt"], sample["low"], sample["high"], sample["ranks"]) == (2, 5, 7, 2)
         os.truncate(messenger.beat_dir / "beats", 100)  # by the command
         answered(messenger)
-        assert messenger.end() == 0
-
-
-def test_a_socket_that_cannot_be_created_is_reported_and_the_messenger_continues(folders: tuple[Path, Path]) -> None:
-    (folders[0] / operator.SOCKET).mkdir()
-    with Messenger(*folders) as messenger:
-        assert "ftctl cannot control this run" in messenger.event("problem")["what"]
         assert messenger.end() == 0
 
 

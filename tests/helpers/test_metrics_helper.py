@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import stat
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,21 +67,6 @@ def test_a_scrape_shows_the_current_state_also_beside_a_file(run_dir: Path) -> N
         assert any(family.name == "ftrun_verdict" for family in parse_openmetrics(text))
         assert helper.end() == 0
         assert helper.problems == []
-
-
-def test_the_run_is_read_at_most_once_a_second(run_dir: Path) -> None:
-    count = (
-        "import ftrun.records.run_snapshot as v; real = v.read_snapshot; "
-        "v.read_snapshot = lambda d: (open('READS', 'a').write('x'), real(d))[1]"
-    )
-    reads = run_dir.parent / "reads"
-    with HelperProcess("metrics", str(run_dir), "127.0.0.1:0", "", before=count.replace("READS", str(reads))) as helper:
-        address = helper.event("listening")["address"]
-        began = time.monotonic()
-        for _ in range(50):
-            scrape(address)
-        assert 1 <= len(reads.read_text()) <= 2 + (time.monotonic() - began)  # the first may be from before
-        assert helper.end() == 0
 
 
 def test_an_address_in_use_is_one_problem_and_tried_again(run_dir: Path) -> None:

@@ -86,16 +86,6 @@ def test_a_legend_and_a_text_name_labels_that_exist() -> None:
         assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels_of(rule["expr"]), rule["alert"]
 
 
-def test_no_panel_covers_another() -> None:
-    taken: dict[tuple[int, int], str] = {}
-    for panel in panels():
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        for x in range(place["x"], place["x"] + place["w"]):
-            for y in range(place["y"], place["y"] + place["h"]):
-                assert taken.setdefault((x, y), panel["title"]) == panel["title"]
-
-
 def promtool() -> str:
     found = shutil.which("promtool")
     if found is None:

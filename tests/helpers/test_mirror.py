@@ -298,6 +298,47 @@ def test_a_removed_remote_folder_is_copied_again(both: Folders) -> None:
         assert mirror.end() == 0
 
 
+@pytest.mark.parametrize(("known", "then"), [("theirs", "ours"), ("an older one", "theirs"), ("", "theirs")])
+def test_an_unsaved_file_replaces_only_the_remote_file_it_was_for(both: Folders, known: str, then: str) -> None:
+    here, there, unsaved = both.local / "phases.json", both.remote / "phases.json", both.local / "phases.json.unsaved"
+    both.remote.mkdir()
+    for path, text in ((here, "ours"), (there, "theirs"), (unsaved, known)):
+        path.write_text(text)
+    assert both.ask("get", str(there), str(here), str(unsaved)) == done()
+    assert here.read_text() == there.read_text() == then
+
+
+@pytest.mark.parametrize("note", ['{"token": 1, "base": {}}', "\0" * 70_000, None])
+def test_a_mirror_json_of_someone_else_is_ignored(both: Folders, note: str | None) -> None:
+    both.remote.mkdir()
+    for folder in (both.local, both.remote):
+        if note is None:
+            (folder / "mirror.json").symlink_to("/etc/hostname")
+        else:
+            (folder / "mirror.json").write_text(note)
+    (both.remote / "state.json").write_text("theirs")
+    assert both.fetch() == done(read="none", replace=True)
+    both.write("state.json", "ours")
+    with both.keep() as mirror:
+        assert mirror.end() == 0
+    both.has("state.json", "ours")
+
+
+def test_a_remote_file_that_was_not_read_is_set_aside(both: Folders) -> None:
+    here, there, aside = both.local / "phases.json", both.remote / "phases.json", both.remote / "phases.json.unread"
+    both.remote.mkdir()
+    here.write_text("ours")
+    there.write_text("theirs")
+    for _ in range(2):  # as after a kill
+        assert both.ask("put", str(here), str(there), str(aside)) == done()
+        assert (aside.read_text(), there.read_text()) == ("theirs", "ours")
+
+
+def test_a_run_dir_that_cannot_be_made_is_refused(both: Folders) -> None:
+    both.remote.write_text("a file")
+    assert both.fetch() == {"event": "mirror_refused", "why": f"run dir {both.remote}: File exists"}
+
+
 def test_another_ftrun_in_the_folder_is_not_disturbed(both: Folders) -> None:
     both.write("state.json", "ours")
     both.remote.mkdir()
@@ -314,88 +355,3 @@ def test_another_ftrun_in_the_folder_is_not_disturbed(both: Folders) -> None:
             assert mirror.process.poll() is None
             mirror.process.kill()
     assert both.note(both.remote) == theirs
-
-
-def test_a_new_folder_has_a_free_name(both: Folders) -> None:
-    path = both.remote / "20261231_235959_restartable"
-    assert both.ask("new", str(path)) == done(path=str(path))
-    later = both.remote / "20270101_000000_restartable"
-    assert both.ask("new", str(path)) == done(path=str(later))
-    with HelperProcess("mirror", "keep", str(both.local), str(path), "+", before=SOON) as mirror:
-        both.write("state.json", "1")
-        assert mirror.end() == 0
-    assert (both.remote / "20270101_000001_restartable" / "state.json").read_text() == "1"
-
-
-def test_single_files_are_copied_in_both_directions(both: Folders) -> None:
-    here, there = both.local / "phases.json", both.remote / "deep" / "phases.json"
-    for text in ("one", None, "two"):
-        if text is not None:
-            here.write_text(text)
-        elif here.exists():
-            here.unlink()
-        assert both.ask("put", str(here), str(there)) == done()
-        assert (there.read_text() if there.exists() else None) == text
-        here.write_text("other")
-        assert both.ask("get", str(there), str(here), f"{here}.unsaved") == done()
-        assert (here.read_text() if here.exists() else None) == text
-
-
-@pytest.mark.parametrize(("known", "then"), [("theirs", "ours"), ("an older one", "theirs"), ("", "theirs")])
-def test_an_unsaved_file_replaces_only_the_remote_file_it_was_for(both: Folders, known: str, then: str) -> None:
-    here, there, unsaved = both.local / "phases.json", both.remote / "phases.json", both.local / "phases.json.unsaved"
-    both.remote.mkdir()
-    for path, text in ((here, "ours"), (there, "theirs"), (unsaved, known)):
-        path.write_text(text)
-    assert both.ask("get", str(there), str(here), str(unsaved)) == done()
-    assert here.read_text() == there.read_text() == then
-
-
-def test_a_remote_file_that_was_not_read_is_set_aside(both: Folders) -> None:
-    here, there, aside = both.local / "phases.json", both.remote / "phases.json", both.remote / "phases.json.unread"
-    both.remote.mkdir()
-    here.write_text("ours")
-    there.write_text("theirs")
-    for _ in range(2):  # as after a kill
-        assert both.ask("put", str(here), str(there), str(aside)) == done()
-        assert (aside.read_text(), there.read_text()) == ("theirs", "ours")
-
-
-@pytest.mark.parametrize("note", ["{", "[]", '{"token": "x"}', '{"token": 1, "base": {}}', "\0" * 70_000, None])
-def test_a_mirror_json_of_someone_else_is_ignored(both: Folders, note: str | None) -> None:
-    both.remote.mkdir()
-    for folder in (both.local, both.remote):
-        if note is None:
-            (folder / "mirror.json").symlink_to("/etc/hostname")
-        else:
-            (folder / "mirror.json").write_text(note)
-    (both.remote / "state.json").write_text("theirs")
-    assert both.fetch() == done(read="none", replace=True)
-    both.write("state.json", "ours")
-    with both.keep() as mirror:
-        assert mirror.end() == 0
-    both.has("state.json", "ours")
-
-
-def test_an_unexpected_error_is_one_problem_and_a_permanent_one_is_refused(both: Folders) -> None:
-    both.write("state.json", "1")
-    with both.keep(before="from ftrun.helpers.mirror import files; files.replace = lambda *_: 1 / 0") as mirror:
-        assert mirror.ended() == 1
-        assert mirror.problems == ["unexpected error: ZeroDivisionError('division by zero')"]
-    both.remote.rename(both.remote.with_name("gone"))
-    both.remote.write_text("a file")
-    assert both.fetch() == {"event": "mirror_refused", "why": f"run dir {both.remote}: File exists"}
-
-
-def test_a_dead_disk_and_its_return_are_one_problem_each(both: Folders, disk: Disk) -> None:
-    both.remote = disk.view / "run"
-    both.write("state.json", "1")
-    with both.keep(before=f"{SOON}; synchronization.PATIENCE = synchronization.PERIOD = 0.2") as mirror:
-        wait_for((disk.real / "run" / "state.json").exists, "the first copy")
-        disk.die()
-        both.write("state.json", "2")
-        assert "does not respond; until it does, the files are in" in mirror.event("problem")["what"]
-        disk.come_back()
-        assert "responds again" in mirror.event("problem")["what"]
-        both.has("state.json", "2")
-        assert mirror.end() == 0

@@ -3,34 +3,28 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from ftrun.core.group.membership import StarterDied
 from ftrun.core.group.messages import Starter
-from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger import connections, coordinator_link
 from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
 from ftrun.messages import peers
 from support.ports import free_port
+from support.recorded_lines import RecordedLines
 from support.runs import wait_for
 
 PORT = free_port()  # where nobody listens
 ELSEWHERE = Starter("old", "another-node", "another-boot", "127.0.0.1", PORT, contained=True)
 
 
-class Sent:
-    def send(self, message: object) -> None: ...
-
-    def problem(self, what: str) -> None: ...
-
-
 @pytest.fixture
 def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CoordinatorLink]:
     monkeypatch.chdir(tmp_path)  # the run dir, for a messenger
     address = peers.MemberAddress(2, 0, "127.0.0.1:0", None, 10.0, 1.0, 1.0, "", "new", "node", "boot")
-    made = CoordinatorLink(address, str(tmp_path), cast("Lines", Sent()))
+    made = CoordinatorLink(address, str(tmp_path), RecordedLines())
     yield made
     made.close(False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,13 +90,6 @@ def test_communicators_that_end_and_those_of_another_job_are_left_out() -> None:
     assert said(in_json([At(10, 5, ends=True), At(11, 6)])) == []
     assert said(in_json([At(70, 5), At(71, 6)])) == []
     assert said(in_json([At(10, 5)._replace(host="10.0.0.2"), At(11, 6)._replace(host="10.0.0.2")])) == []
-
-
-def test_text_of_2_24_has_one_count_for_all_kinds() -> None:
-    text = in_text(members(4, r1=99)).replace("different AllReduce operation", "different collective operation")
-    assert said(text) == [
-        f"rank 1 (last in collective 99) has not reached collective 100 of communicator {SHORT}, in which 3 ranks wait"
-    ]
 
 
 def test_hundreds_of_ranks_are_counted_rather_than_listed() -> None:
@@ -240,26 +234,19 @@ def refused(job: Job, ras: Ras, within: float = nccl_ras.ANSWER + 2) -> str:
     return view.problem.partition(": ")[2]
 
 
-def test_a_server_that_says_nothing_is_given_up_at_the_deadline(job: Job) -> None:
-    with Ras(silent=True) as ras:
-        assert refused(job, ras) == "timed out"
-
-
-def test_a_server_that_is_too_slow_is_given_up_at_the_deadline(job: Job) -> None:
-    with Ras(in_json(members(8)), pause=0.05) as ras:
-        assert refused(job, ras) == "timed out"
-
-
-def test_another_service_that_listens_there_is_left_alone(job: Job) -> None:
-    for greeting in ("HTTP/1.1 400 Bad Request\n", "x" * 5000):
-        with Ras(greeting=greeting) as ras:
-            assert refused(job, ras) == "it is not RAS that answers"
-            assert ras.commands == ["CLIENT PROTOCOL 2"]
-
-
-def test_garbage_is_not_understood(job: Job) -> None:
-    with Ras("\x00\xff{{{") as ras:
-        assert refused(job, ras) == "the answer is not understood"
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        (partial(Ras, silent=True), "timed out"),
+        (partial(Ras, in_json(members(8)), pause=0.05), "timed out"),
+        (partial(Ras, greeting="HTTP/1.1 400 Bad Request\n"), "it is not RAS that answers"),
+        (partial(Ras, greeting="x" * 5000), "it is not RAS that answers"),
+    ],
+    ids=["says nothing", "too slow", "another service", "a long line"],
+)
+def test_a_server_that_is_not_ras_or_is_late_is_given_up(job: Job, server: Callable[[], Ras], why: str) -> None:
+    with server() as ras:
+        assert refused(job, ras) == why
 
 
 def test_an_answer_that_is_too_large_is_asked_for_as_text(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,20 +260,16 @@ def test_an_answer_that_is_too_large_is_asked_for_as_text(job: Job, monkeypatch:
         assert len(sentences_of(view)) == 1
 
 
-@pytest.mark.parametrize("address", ["192.0.2.7:9", "[2001:db8::7]:9"])
-def test_another_machine_is_not_asked(job: Job, address: str) -> None:
-    job.start(ASLEEP, NCCL_RAS_ADDR=address)
+def test_another_machine_is_not_asked_and_nobody_may_listen(job: Job) -> None:
+    job.start(ASLEEP, NCCL_RAS_ADDR="192.0.2.7:9")
     began, view = time.monotonic(), view_of(job)
     assert view is not None
     assert str(view.problem).endswith("it is no address of this machine")
     assert time.monotonic() - began < nccl_ras.ANSWER
-
-
-def test_nobody_listens(job: Job) -> None:
     with Ras() as ras:
         closed = ras.variable
-    job.start(ASLEEP, **closed)
-    view = view_of(job)
+    pid = job.start(ASLEEP, **closed)
+    view = nccl_ras.ask([pid], {})
     assert view is not None
     assert "refused" in str(view.problem)
 

@@ -110,15 +110,9 @@ def relayed(contents: dict[int, bytes], chunk: int = 65536) -> bytes:
     return bytes(found)
 
 
-LONG = b"\0\xff" * 2_000_000
-
-
-@pytest.mark.parametrize(
-    "line", [LONG, b" " * 4_000_000, b"\x85\x0b\x0c" * 1_000_000], ids=["binary", "blank", "breaks"]
-)
-def test_a_long_line_remains_one_line_whatever_its_bytes(line: bytes) -> None:
-    expected = b"[0] before\n[0] " + line + b"\n[0] after\n"
-    assert relayed({0: b"before\n" + line + b"\nafter\n"}) == expected
+def test_a_long_line_remains_one_line_whatever_its_bytes() -> None:
+    line = b"\0\xff\x85\x0b\x0c" * 800_000
+    assert relayed({0: b"before\n" + line + b"\nafter\n"}) == b"[0] before\n[0] " + line + b"\n[0] after\n"
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 65536])

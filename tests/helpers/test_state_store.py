@@ -17,7 +17,7 @@ from ftrun.helpers.shared_folder import ForeignContent
 from ftrun.helpers.state_store import contents
 from ftrun.messages.state_store import StoredFault
 from support.helper_process import HelperProcess
-from support.runs import MOUNTS, need_mounts, wait_for
+from support.runs import MOUNTS, need_mounts
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 DAY = 24 * 3600.0
@@ -161,9 +161,9 @@ def test_two_state_stores_at_once_lose_nothing(tmp_path: Path) -> None:
     def many(name: str) -> None:
         state_store, _ = start(tmp_path)
         with state_store:
-            for number in range(60):
+            for number in range(30):
                 keep(
-                    state_store, fault(number, node=name), schedule=schedule(f"{name}/{number % 20}", best_step=number)
+                    state_store, fault(number, node=name), schedule=schedule(f"{name}/{number % 10}", best_step=number)
                 )
             assert state_store.problems == []
             assert state_store.end() == 0
@@ -172,9 +172,9 @@ def test_two_state_stores_at_once_lose_nothing(tmp_path: Path) -> None:
         for done in [pool.submit(many, name) for name in ("a", "b")]:
             done.result()
     found = kept(tmp_path)
-    assert {(f["node"], f["code"]) for f in found["faults"]} == {(n, f"C{i}") for n in "ab" for i in range(60)}
+    assert {(f["node"], f["code"]) for f in found["faults"]} == {(n, f"C{i}") for n in "ab" for i in range(30)}
     steps = {one["key"]: one["best_step"] for one in found["schedules"]}
-    assert steps == {f"{name}/{number}": 40 + number for name in "ab" for number in range(20)}
+    assert steps == {f"{name}/{number}": 20 + number for name in "ab" for number in range(10)}
     assert sorted(os.listdir(tmp_path)) == ["history.json", "history.lock"]
 
 
@@ -198,25 +198,22 @@ for name in ("open", "write", "fsync", "rename", "unlink"):
 
 
 def test_a_kill_before_any_call_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    outcomes = set()
+    put(tmp_path, fault(0))
+    added = set[int]()
     for left in range(1, 200):
-        folder = tmp_path / str(left)
-        folder.mkdir()
-        put(folder, fault(1))
-        with HelperProcess("state_store", str(folder), before=DIES.format(left=left)) as state_store:
-            state_store.ask(ask="keep", faults=[fault(2)], schedule=None)
+        before = codes(kept(tmp_path))
+        with HelperProcess("state_store", str(tmp_path), before=DIES.format(left=left)) as state_store:
+            state_store.ask(ask="keep", faults=[fault(left)], schedule=None)
             code = state_store.end()
-        outcomes.add(tuple(codes(kept(folder))))
-        again, known = start(folder)
-        with again:
-            assert again.problems == []
-            assert codes(known) == codes(kept(folder))
-            keep(again, fault(3))
-        assert sorted(os.listdir(folder)) == ["history.json", "history.lock"]
+            assert state_store.problems == [], "of what the one before has left"
+        after = codes(kept(tmp_path))
+        assert after in (before, [*before, f"C{left}"])
+        added.add(len(after) - len(before))
         if code == 0:
             break
     assert code == 0
-    assert outcomes == {("C1",), ("C1", "C2")}
+    assert added == {0, 1}
+    assert sorted(os.listdir(tmp_path)) == ["history.json", "history.lock"]
 
 
 @pytest.mark.parametrize(
@@ -293,53 +290,22 @@ def test_a_bad_entry_is_dropped_and_the_others_stay() -> None:
     assert [reason.partition(":")[0] for reason in dropped] == expected
 
 
-def test_dropped_entries_are_one_problem_and_a_bad_request_another(tmp_path: Path) -> None:
-    put(tmp_path, fault(1), 3, 4, schedules=[schedule("a")])
-    state_store, known = start(tmp_path)
-    with state_store:
-        assert codes(known) == ["C1"]
-        (problem,) = state_store.problems
-        assert "dropped faults[1]: it is not an object (and 1 more)" in problem
-        state_store.ask(ask="keep", faults=[], schedule=schedule("d", count=1.5))
-        assert "malformed request" in state_store.event("problem", lambda line: line["what"] != problem)["what"]
-        known = keep(state_store, fault(2))
-        assert (codes(known), known["schedules"]) == (["C1", "C2"], [schedule("a")])
-    assert codes(kept(tmp_path)) == ["C1", "C2"]
-
-
-@pytest.mark.parametrize("name", ["history.json", "verdict.json"])
-def test_a_pipe_a_link_or_a_folder_in_its_place_is_set_aside_and_never_followed(tmp_path: Path, name: str) -> None:
+def test_a_pipe_a_link_or_a_folder_in_its_place_is_set_aside_and_never_followed(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     put(tmp_path, fault(8)).rename(elsewhere)
     folder = tmp_path / "kept"
     folder.mkdir()
     makes: list[Callable[[Path], None]] = [os.mkfifo, lambda path: path.symlink_to(elsewhere), os.mkdir]
     for number, make in enumerate(makes, 1):
-        make(folder / name)
+        make(folder / "history.json")
         state_store, known = start(folder)
         with state_store:
-            assert "C8" not in codes(known)
-            assert codes(keep(state_store, fault(number)))[-1] == f"C{number}"
-            state_store.ask(ask="store_verdict", verdict=verdict())
-            assert state_store.event("verdict_stored")["verdict"]["exit_code"] == 197
-            assert any(f"{name}.corrupt-{number}" in what for what in state_store.problems)
-        assert (folder / name).is_file()
-        assert not (folder / name).is_symlink()
-        (folder / name).unlink()
+            assert known == NONE
+            assert codes(keep(state_store, fault(number))) == [f"C{number}"]
+            assert f"history.json.corrupt-{number}" in state_store.problems[0]
+        assert codes(kept(folder)) == [f"C{number}"]
+        (folder / "history.json").unlink()
     assert codes(json.loads(elsewhere.read_bytes())) == ["C8"]
-
-
-def test_a_link_or_a_pipe_where_it_writes_first_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "target").write_text("precious")
-    fresh = tmp_path / f"history.json.{os.uname().nodename}.new"
-    fresh.symlink_to(tmp_path / "target")
-    state_store, _ = start(tmp_path)
-    with state_store:
-        keep(state_store, fault(1))
-        os.mkfifo(fresh)
-        keep(state_store, fault(2))
-    assert (tmp_path / "target").read_text() == "precious"
-    assert codes(kept(tmp_path)) == ["C1", "C2"]
 
 
 def test_a_write_error_is_reported_once_and_replies_come_from_memory(tmp_path: Path) -> None:
@@ -349,10 +315,8 @@ def test_a_write_error_is_reported_once_and_replies_come_from_memory(tmp_path: P
         assert known == NONE
         keep(state_store, fault(1), schedule=schedule(best_step=1))
         assert codes(keep(state_store, fault(2))) == ["C1", "C2"]
-        state_store.ask(ask="store_verdict", verdict=verdict())
-        assert state_store.event("verdict_stored")["verdict"]["exit_code"] == 197
-        state_store.ask(ask="get_verdict", schedule_cnt=1, since=0)
-        assert state_store.event("shared")["verdict"] is None
+        assert told(state_store, verdict())["exit_code"] == 197
+        assert shared(state_store) is None
         assert sum("history.json cannot be written" in what for what in state_store.problems) == 1
         (tmp_path / "file").unlink()  # the disk is back: what could not be written then is now
         keep(state_store, fault(3))
@@ -410,19 +374,6 @@ def test_the_wait_for_a_lock_is_bounded(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["history.json", "history.lock"]
 
 
-def test_it_waits_for_the_lock_of_another(tmp_path: Path) -> None:
-    state_store, _ = start(tmp_path)
-    with state_store, open(tmp_path / "history.lock", "r+b") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-        state_store.ask(ask="keep", faults=[fault(1)], schedule=None)
-        assert state_store.read(0.3)
-        assert not (tmp_path / "history.json").exists()
-        fcntl.lockf(lock, fcntl.LOCK_UN)
-        state_store.event("stored_history")
-        assert codes(kept(tmp_path)) == ["C1"]
-        assert state_store.problems == []
-
-
 def test_pending_requests_are_completed_when_stdin_ends(tmp_path: Path) -> None:
     state_store, _ = start(tmp_path)
     with state_store:
@@ -433,25 +384,33 @@ def test_pending_requests_are_completed_when_stdin_ends(tmp_path: Path) -> None:
     assert len(kept(tmp_path)["faults"]) == 30
 
 
-def test_the_first_verdict_of_a_schedule_stands(tmp_path: Path) -> None:
+def told(state_store: HelperProcess, made: Entry, **more: Any) -> Entry:
+    """The verdict that stands, after this one was stored."""
+    state_store.ask(ask="store_verdict", verdict=made, **more)
+    found: Entry = state_store.event("verdict_stored")["verdict"]
+    return found
+
+
+def shared(state_store: HelperProcess, schedule_cnt: int = 1, since: float = 0) -> object:
+    state_store.ask(ask="get_verdict", schedule_cnt=schedule_cnt, since=since)
+    return state_store.event("shared")["verdict"]
+
+
+def test_the_first_verdict_of_a_schedule_stands_unless_it_is_of_an_earlier_job(tmp_path: Path) -> None:
     state_store, _ = start(tmp_path)
     other, _ = start(tmp_path)
     with state_store, other:
-        first = verdict()
-        state_store.ask(ask="store_verdict", verdict=first)
-        assert state_store.event("verdict_stored")["verdict"] == first
-        other.ask(ask="store_verdict", verdict=verdict(exit_code=195))
-        assert other.event("verdict_stored")["verdict"] == first
-        other.ask(ask="get_verdict", schedule_cnt=1, since=time.time() - 60)
-        assert other.event("shared")["verdict"] == first
+        first, began = verdict(), time.time() - 60
+        assert told(state_store, first) == first
+        assert told(other, verdict(exit_code=195)) == first
+        assert shared(other, since=began) == first
         assert json.loads((tmp_path / "verdict.json").read_bytes()) == first
-        second = verdict(2, exit_code=93)
-        other.ask(ask="store_verdict", verdict=second)
-        assert other.event("verdict_stored")["verdict"] == second
-        state_store.ask(ask="get_verdict", schedule_cnt=1, since=0)
-        assert state_store.event("shared")["verdict"] is None
-        state_store.ask(ask="get_verdict", schedule_cnt=2, since=0)
-        assert state_store.event("shared")["verdict"] == second
+        second = verdict(2, exit_code=93, time="2020-01-01T00:00:00Z")
+        assert told(other, second) == second
+        assert (shared(state_store, 1), shared(state_store, 2)) == (None, second)
+        assert shared(state_store, 2, began) is None
+        mine = verdict(2, exit_code=94)
+        assert told(state_store, mine, since=began) == mine
 
 
 def test_the_verdict_about_one_member_is_not_that_of_the_job(tmp_path: Path) -> None:
@@ -460,25 +419,11 @@ def test_the_verdict_about_one_member_is_not_that_of_the_job(tmp_path: Path) -> 
     first, other, second = verdict(), verdict(node="n2"), verdict(2)
     with state_store:
         for member, made in ((1, first), (2, other), (1, second)):
-            state_store.ask(ask="store_verdict", verdict=made, member=member)
-            assert state_store.event("verdict_stored")["verdict"] == made
-        state_store.ask(ask="get_verdict", schedule_cnt=1, since=0)
-        assert state_store.event("shared")["verdict"] is None
+            assert told(state_store, made, member=member) == made
+        assert shared(state_store) is None
     assert not (tmp_path / "verdict.json").exists()
     assert json.loads((tmp_path / "verdict-member-1.json").read_bytes()) == second
     assert json.loads((tmp_path / "verdict-member-2.json").read_bytes()) == other
-
-
-def test_a_verdict_of_an_earlier_job_does_not_count(tmp_path: Path) -> None:
-    state_store, _ = start(tmp_path)
-    with state_store:
-        state_store.ask(ask="store_verdict", verdict=verdict(time="2020-01-01T00:00:00Z"))
-        state_store.event("verdict_stored")
-        state_store.ask(ask="get_verdict", schedule_cnt=1, since=time.time() - 60)
-        assert state_store.event("shared")["verdict"] is None
-        mine = verdict(exit_code=93)
-        state_store.ask(ask="store_verdict", verdict=mine, since=time.time() - 60)
-        assert state_store.event("verdict_stored")["verdict"] == mine
 
 
 @pytest.mark.parametrize("name", ["schema", "verdict", "exit_code", "node", "why", "schedule_cnt", "time"])
@@ -486,41 +431,3 @@ def test_an_incomplete_verdict_is_rejected(name: str) -> None:
     contents.parse_verdict(json.dumps(lacking(verdict(), "device")).encode())
     with pytest.raises(ForeignContent):
         contents.parse_verdict(json.dumps(lacking(verdict(), name)).encode())
-
-
-def test_an_incomplete_verdict_is_set_aside(tmp_path: Path) -> None:
-    half = lacking(verdict(), "why")
-    (tmp_path / "verdict.json").write_text(json.dumps(half))
-    state_store, _ = start(tmp_path)
-    with state_store:
-        state_store.ask(ask="get_verdict", schedule_cnt=1, since=0)
-        assert state_store.event("shared")["verdict"] is None
-        state_store.ask(ask="store_verdict", verdict=half)
-        assert "`why` is missing" in state_store.event("problem")["what"]
-        state_store.ask(ask="store_verdict", verdict=verdict())
-        state_store.event("verdict_stored")
-    assert (tmp_path / "verdict.json.corrupt-1").exists()
-
-
-def test_malformed_requests_change_nothing(tmp_path: Path) -> None:
-    state_store, _ = start(tmp_path)
-    with state_store:
-        bad = ["nonsense", "[]", '{"ask": 1}', '{"ask": "tea"}', '{"ask": "keep"}', "[" * 5000]
-        bad += ['{"ask": "keep", "faults": 3, "schedule": null}', '{"ask": "store_verdict", "verdict": 1}']
-        bad += ['{"ask": "get_verdict", "schedule_cnt": 1, "since": "x"}']
-        bad += ['{"ask": "keep", "faults": [1], "schedule": 2}']
-        state_store.write("\n".join([*bad, *bad, ""]).encode())
-        assert codes(keep(state_store, fault(1))) == ["C1"]
-        assert 6 <= len(state_store.problems) <= len(bad) + 1
-
-
-def test_it_ends_when_nobody_reads(tmp_path: Path) -> None:
-    state_store, _ = start(tmp_path)
-    with state_store:
-        assert state_store.process.stdout is not None
-        state_store.process.stdout.close()
-        state_store.process.stdout = None
-        state_store.ask(ask="keep", faults=[fault(1)], schedule=None)
-        wait_for(lambda: state_store.process.poll() is not None, "it ends")
-        assert state_store.process.returncode == 0
-    assert codes(kept(tmp_path)) == ["C1"]

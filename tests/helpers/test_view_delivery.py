@@ -13,7 +13,8 @@ from ftrun.core.group.losses import LossWait
 from ftrun.helpers.messenger.group_view import BURST, RATE, CoordinatorSide, ViewDelivery
 from ftrun.messages import group_view as messages
 from ftrun.messages.group_view import GroupView
-from helpers.test_view_messages import Connection, Lines, address, row
+from helpers.test_view_messages import Connection, address, row
+from support.recorded_lines import RecordedLines
 
 Sent = list[tuple[int, bytes]]
 
@@ -91,7 +92,7 @@ def test_news_of_a_large_group_does_not_send_all_rows_to_all_again_at_once(
         sent += len(content) if kind == messages.VIEW else 0
         return True
 
-    side = CoordinatorSide(address(0, size), Lines(), send)  # type: ignore[arg-type]
+    side = CoordinatorSide(address(0, size), RecordedLines(), send)
     known = membership.new_coordinator(0.0, membership.Shape(size), 60.0, 10.0)
     there = {rank: Connection() for rank in range(1, size)}
     began = time.monotonic() + 1000

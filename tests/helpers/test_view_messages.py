@@ -22,18 +22,7 @@ from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import FilePart, FileRequest, GroupView, MemberRow
 from ftrun.messages.messenger import FoundImports, Straggler
 from ftrun.messages.peers import MemberAddress
-
-
-class Lines:
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.sent: list[object] = []
-
-    def send(self, message: object) -> None:
-        self.sent.append(message)
-
-    def problem(self, what: str) -> None:
-        self.problems.append(what)
+from support.recorded_lines import RecordedLines
 
 
 class Connection:
@@ -62,7 +51,7 @@ def report(folder: Path, attempt: int, content: bytes = b"why") -> Path:
 
 
 def test_a_report_is_read_in_parts_and_nothing_else_is(run_dir: Path) -> None:
-    own = OwnMember(address(1), Lines())  # type: ignore[arg-type]
+    own = OwnMember(address(1), RecordedLines())
     assert "no report was written" in own.read(FileRequest("a", 1, "report.md")).why
     report(run_dir, 1)
     content = os.urandom(3 * messages.PART // 2)
@@ -88,13 +77,13 @@ def test_a_report_is_read_in_parts_and_nothing_else_is(run_dir: Path) -> None:
 
 def test_rank_0_passes_requests_on_and_drops_what_is_invalid(run_dir: Path) -> None:
     sent: list[tuple[int, bytes, bytes]] = []
-    lines = Lines()
+    lines = RecordedLines()
 
     def send(rank: int, kind: bytes, content: bytes) -> bool:
         sent.append((rank, kind, content))
         return rank != 2
 
-    side = CoordinatorSide(address(0), lines, send)  # type: ignore[arg-type]
+    side = CoordinatorSide(address(0), lines, send)
     side.receive(1, messages.ASK, messages.dump(FileRequest("mine", 2, "report.md")), 1.0)
     (_, _, passed), (to, kind, refused) = sent
     assert (to, kind) == (1, messages.TOLD)
@@ -124,7 +113,7 @@ def test_rank_0_passes_requests_on_and_drops_what_is_invalid(run_dir: Path) -> N
 
 
 def test_a_member_keeps_the_last_view_with_its_own_times(run_dir: Path) -> None:
-    side = MemberSide(address(2), Lines(), lambda kind, content: False)  # type: ignore[arg-type]
+    side = MemberSide(address(2), RecordedLines(), lambda kind, content: False)
     view = GroupView(1, 3, 0, 1000.0, 4, "run", "", (1,), (row(0, at=998.0), row(1, at=1000.0)))
     side.receive(messages.VIEW, messages.dump(view), 50.0)
     side.process(
@@ -142,7 +131,7 @@ def test_a_member_keeps_the_last_view_with_its_own_times(run_dir: Path) -> None:
 
 def test_who_takes_the_place_of_member_0_has_seen_it(run_dir: Path) -> None:
     """Its row is shown on, as that of one that is lost."""
-    link = GroupLink(address(1), str(run_dir), Lines())  # type: ignore[arg-type]
+    link = GroupLink(address(1), str(run_dir), RecordedLines())
     try:
         assert isinstance(link._link.view, MemberSide)
         view = GroupView(1, 3, 0, 1000.0, 4, "run", "", (), (row(0, at=998.0), row(1, at=1000.0)))
@@ -154,26 +143,9 @@ def test_who_takes_the_place_of_member_0_has_seen_it(run_dir: Path) -> None:
         link.close(False)
 
 
-def test_view_of_a_large_group_goes_in_frames_of_bounded_size(run_dir: Path) -> None:
-    sent: list[bytes] = []
-
-    def send(rank: int, kind: bytes, content: bytes) -> bool:
-        if kind == messages.VIEW:
-            sent.append(content)
-        return True
-
-    side = CoordinatorSide(address(0, 300), Lines(), send)  # type: ignore[arg-type]
-    for rank in range(1, 300):
-        side.receive(rank, messages.ROW, messages.dump(row(rank, health="h" * 299, trouble="t" * 299)), 1.0)
-    side.process(1e9, membership.new_coordinator(0.0, membership.Shape(300), 60.0, 10.0), lambda: {1: Connection()})
-    assert all(len(content) <= messages.LIMIT for content in sent)
-    ranks = [one.rank for content in sent for one in messages.load(GroupView, content).rows]
-    assert ranks == list(range(1, 300))
-
-
 def test_a_member_that_connects_again_is_present_until_it_is_lost(run_dir: Path) -> None:
     """Otherwise two members could take themselves for the first one, and both report the loss of rank 0."""
-    side = CoordinatorSide(address(0), Lines(), lambda rank, kind, content: True)  # type: ignore[arg-type]
+    side = CoordinatorSide(address(0), RecordedLines(), lambda rank, kind, content: True)
     group = running(3)
     for member in (1, 2):
         side.receive(member, messages.ROW, messages.dump(row(member)), 1.0)
@@ -190,8 +162,8 @@ def test_a_member_that_connects_again_is_present_until_it_is_lost(run_dir: Path)
 
 
 def test_a_rank_that_is_slow_against_the_ranks_of_all_members_is_marked(run_dir: Path) -> None:
-    lines = Lines()
-    side = CoordinatorSide(address(0), lines, lambda rank, kind, content: True)  # type: ignore[arg-type]
+    lines = RecordedLines()
+    side = CoordinatorSide(address(0), lines, lambda rank, kind, content: True)
     known = membership.new_coordinator(0.0, membership.Shape(3), 60.0, 10.0)
 
     def marked(now: float, *times: float) -> list[tuple[int, int, float, float]]:
@@ -226,8 +198,8 @@ class Others:
 
 
 def test_a_spare_asks_the_members_at_work_until_one_knows_what_to_import(run_dir: Path) -> None:
-    lines, others = Lines(), Others({rank: OwnMember(address(rank), Lines()) for rank in range(3)})  # type: ignore[arg-type]
-    seeker = ImportsSeeker(lines, others)  # type: ignore[arg-type]
+    lines, others = RecordedLines(), Others({rank: OwnMember(address(rank), RecordedLines()) for rank in range(3)})
+    seeker = ImportsSeeker(lines, others)
     seeker.process(1.0)
     seeker.begin(1.0)
     seeker.process(1.0)
@@ -244,23 +216,3 @@ def test_a_spare_asks_the_members_at_work_until_one_knows_what_to_import(run_dir
     (found,) = lines.sent
     assert isinstance(found, FoundImports)
     assert (json.loads(found.content), seeker.due) == (imports, math.inf)
-
-
-def test_ranks_in_lockstep_are_compared_over_all_members_by_their_work(run_dir: Path) -> None:
-    lines = Lines()
-    side = CoordinatorSide(address(0), lines, lambda rank, kind, content: True)  # type: ignore[arg-type]
-    known = membership.new_coordinator(0.0, membership.Shape(3), 60.0, 10.0)
-    later = time.monotonic() + 1000
-    for now in (later, later + 61):
-        for member, work in ((1, 0.7), (2, 0.98)):
-            paces = (
-                messages.RankPace(2 * member, 1.0, f"d{member}", work),
-                messages.RankPace(2 * member + 1, 1.0, "", 0.7),
-            )
-            side.receive(member, messages.ROW, messages.dump(row(member, paces=paces)), now)
-        side.process(now + 2, known, lambda: {1: Connection(), 2: Connection()})
-    view = messages.load(GroupView, (run_dir / messages.FILE).read_bytes())
-    assert [(one.rank, one.slow) for one in view.rows if one.slow] == [
-        (2, (messages.SlowRank(4, 1.0, 0.7, "d2", 61.0, 0.98),))
-    ]
-    assert lines.sent == [Straggler(4, 1.0, 0.7, 61.0, 2, "node-2", "d2", 0.98)]

@@ -144,14 +144,6 @@ def test_of_two_processes_that_claim_one_rank_the_moving_one_counts(reader: beat
     assert not reader.read(now + 1)[0].present
 
 
-def test_a_rank_that_is_not_a_number_is_reported(reader: beats.Beats, writer: Writer) -> None:
-    writer.claim(0, step=1)
-    writer.put(0, at.FLAGS, at.NO_RANK)
-    (rank,) = reader.read(time.monotonic())
-    assert (rank.done, rank.fatal) == (False, None)
-    assert reader.problems == [f"RANK or LOCAL_RANK of process {os.getpid()} is not a number: ftrun uses rank 0"]
-
-
 def test_learned_intervals_and_the_broken_section_are_read(reader: beats.Beats, writer: Writer) -> None:
     now = time.monotonic()
     writer.claim(0, step=1, now=now - 1)
@@ -192,17 +184,6 @@ def test_a_process_that_ended_is_not_present(reader: beats.Beats, writer: Writer
     assert [r.present for r in reader.read(now)] == [False, False], "a zombie is gone too"
     child.wait()
     assert [r.present for r in reader.read(now)] == [False, False]
-
-
-@pytest.mark.parametrize("value", [1, (1 << 64) - 1])
-def test_no_word_of_a_slot_makes_the_reader_fail(reader: beats.Beats, writer: Writer, value: int) -> None:
-    for word in range(at.SLOT_WORDS):
-        reader.reset()
-        writer.claim(0, step=1)
-        writer.section(0, b"\xff\xfe", 1, 1)
-        writer.put(0, word, value)
-        for _ in range(2):
-            reader.read(time.monotonic())
 
 
 def test_a_touch_is_a_heartbeat_and_rings_once(reader: beats.Beats) -> None:
@@ -343,7 +324,7 @@ done
 READ_ONLY = "mount -o remount,bind,ro /\n"
 
 
-@pytest.mark.parametrize("room", ["size=64k", "nr_inodes=1", "nr_inodes=3"])
+@pytest.mark.parametrize("room", ["size=64k", "nr_inodes=3"])
 def test_where_the_memory_file_system_has_no_room_the_heartbeats_are_elsewhere(runs: Runs, room: str) -> None:
     need_mounts()
     prefix = runs.mounted(ONLY_SHM + f"mount -t tmpfs -o {room} tmpfs /dev/shm")
@@ -420,12 +401,11 @@ def test_a_memory_file_system_that_fills_up_later_affects_no_heartbeat(runs: Run
     assert run.state["best_checkpoint"] == 1000
 
 
-@pytest.mark.parametrize("spoil", ["rm -rf /dev/shm/*", ": > $FTRUN_BEAT_DIR/beats"])
-def test_a_start_after_one_that_damaged_its_beat_file_is_watched(runs: Runs, spoil: str) -> None:
+def test_a_start_after_one_that_damaged_its_beat_file_is_watched(runs: Runs) -> None:
     """Training scripts empty /dev/shm, where killed data loaders leave their memory."""
     need_mounts()
     watched = shlex.join(python("import time; ft.beat(ft.attempt().start_cnt); time.sleep(3600)"))
-    code = f"case $MA_PROC_START_CNT in 1) {spoil}; exit 1;; 2) exec {watched};; esac"
+    code = f"case $MA_PROC_START_CNT in 1) rm -rf /dev/shm/*; exit 1;; 2) exec {watched};; esac"
     options = ("--restart-on", "hang,failure", "--backoff", "1ms", "--hang-timeout", "500ms", "--grace", "off")
     run = runs.run(*options, "sh", "-c", code, prefix=runs.mounted("mount -t tmpfs -o size=4m tmpfs /dev/shm"))
     assert run.wait() == 0, run.log()
@@ -450,18 +430,3 @@ def test_a_file_that_is_truncated_all_the_time_is_read_and_written(reader: beats
     writer = Writer(reader.path)
     writer.claim(7, step=3)
     assert [(rank.rank, rank.step) for rank in reader.read(time.monotonic())] == [(7, 3)]
-
-
-def test_a_command_that_truncates_the_file_all_the_time_does_not_harm_ftrun(runs: Runs) -> None:
-    text = f"""
-import os
-folder = os.environ["FTRUN_BEAT_DIR"]
-bell = os.open(folder + "/{at.BELL}", os.O_WRONLY)
-for number in range(20000):
-    os.truncate(folder + "/{at.BEATS}", number % 3 * 1000)
-    if number % 100 == 0:
-        os.write(bell, b"!")
-"""
-    run = runs.run(sys.executable, "-c", text)
-    assert run.wait() == 0, run.log()
-    assert len(run.named("problem")) <= 1, "it is said once in an attempt"

@@ -85,14 +85,6 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_output_of_a_helper_is_read(host: Host) -> None:
-    host.run("say('one'); say('two'); time.sleep(3600)")
-    host.wait("two")
-    assert host.lines == [("it", b'{"event": "one"}'), ("it", b'{"event": "two"}')]
-    assert host.helpers.is_running("it")
-    assert host.helpers.deadline is None, "no reason to wake up"
-
-
 def test_a_line_may_be_long_and_arrive_in_parts(host: Host) -> None:
     host.run(
         'os.write(1, b\'{"event": "fir\')\n'
@@ -104,6 +96,7 @@ def test_a_line_may_be_long_and_arrive_in_parts(host: Host) -> None:
     host.helpers.send("it", line({"go": "on"}))
     host.until(lambda: len(host.lines) == 3, "all lines")
     assert host.events() == ["first", "next", "x" * (LINE_LIMIT - 100)]
+    assert host.helpers.deadline is None, "no reason to wake up"
 
 
 def test_a_helper_that_writes_an_endless_line_is_ended(host: Host) -> None:
@@ -245,15 +238,6 @@ def test_its_stderr_is_the_log_and_it_inherits_no_other_descriptor(host: Host) -
     host.until(lambda: host.lines, "its line")
     assert host.log.read_text() == "oh"
     assert host.events() == ["0 1 2 3"], "3 is the listing itself"
-
-
-def test_closing_a_helper_that_was_reaped_is_harmless(host: Host) -> None:
-    host.run("say('born'); time.sleep(3600)")
-    host.wait("born")
-    (pid,) = host.helpers.pids
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    host.helpers.close()
 
 
 # --- stopped by a signal ----------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """The hint how to install what is missing works where ftrun runs from a checkout, too."""
 
-import os
 import shlex
 import shutil
 import subprocess
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import ftrun
 from ftrun.host import installation
 from support.runs import HOUSE
 
@@ -46,9 +44,3 @@ def test_an_installed_ftrun_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "distribution", lambda name: name)
     assert installation.command("metrics") == "pip install 'ftrun[metrics]'"
     assert installation.command() == "pip install ftrun"
-
-
-def test_no_other_file_says_how_ftrun_is_installed() -> None:
-    sources = Path(os.path.dirname(ftrun.__file__))
-    hinted = [path.name for path in sources.rglob("*.py") if "install 'ftrun" in path.read_text(encoding="utf-8")]
-    assert hinted == []

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.host import mounts
 from ftrun.host.mounts import Mounts
 from support.network_disk import Disk
 from support.network_disk import disk as disk
@@ -64,20 +63,9 @@ def test_a_root_that_is_not_a_local_disk(kind: str) -> None:
         assert (seen.network_kind(path), seen.on_root(path)) == ("nfs4", False)
 
 
-@pytest.mark.parametrize("text", ["", "nonsense\n1 2\n", "x y z a b - c d"])
-def test_unknown_mounts_change_nothing(text: str) -> None:
-    assert Mounts(text).network_kind("/job/run") is None
-
-
 def test_in_a_chroot() -> None:
     """The kernel lists what can be reached, with parents that cannot."""
     assert Mounts("7 3 0:9 / /nfs rw - nfs4 s:/ rw\n").network_kind("/nfs/run") == "nfs4"
-
-
-def test_this_machine() -> None:
-    assert mounts.network_kind("/dev/shm") is None
-    assert mounts.network_kind("/proc/self") is None
-    assert Mounts().network_kind("/dev/shm/not/there") is None
 
 
 PACKAGES = [str(HOUSE / folder) for folder in ("supervisor", "hooks")]

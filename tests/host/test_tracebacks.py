@@ -80,11 +80,6 @@ def test_random_content_raises_no_error(tmp_path: Path) -> None:
         assert len(read(tmp_path)) <= 1
 
 
-def test_no_escape_reaches_a_terminal(tmp_path: Path) -> None:
-    put(tmp_path, COMPLETE.replace("bad batch", "\x1b[31mred\r\u202e"))
-    assert read(tmp_path) == [(7, "?[31mred??")]
-
-
 def test_anything_but_a_regular_file_is_skipped(tmp_path: Path) -> None:
     path = put(tmp_path)
     away = path.rename(tmp_path / "elsewhere")

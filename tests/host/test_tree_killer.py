@@ -68,18 +68,3 @@ print("none", names(killer.check()), len(listings))
 end(helper)
 """
     assert shown(code) == "orphan [] 1\nnone ['TreeEnded'] 2\n"
-
-
-def test_the_next_look_is_due_once_all_that_a_listing_has_shown_are_reaped() -> None:
-    code = """
-killer.check()
-print(killer.awaited == {command, inner}, killer.recheck_at > 0)
-killer.reaped(helper)
-killer.reaped(inner)
-print(killer.awaited == {command}, killer.recheck_at > 0)
-killer.reaped(command)
-print(killer.awaited, killer.recheck_at)
-for pid in (command, inner, helper):
-    end(pid)
-"""
-    assert shown(code) == "True True\nTrue True\nset() 0.0\n"

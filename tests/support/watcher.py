@@ -18,7 +18,6 @@ from support.runs import state_of, wait_for
 
 HOUSE = Path(__file__).resolve().parents[2]
 DEADLINE = 60.0  # s: only a broken one takes so long
-PROGRAM = [sys.executable, "-m", "ftrun.helpers.checkpoint_watcher"]
 QUICK = """
 import sys
 from ftrun.helpers.checkpoint_watcher import __main__, folders, matches
@@ -48,7 +47,7 @@ class Watcher:
         self._socket, theirs = socket.socketpair()
         environment = os.environ | {"PYTHONPATH": f"{HOUSE}/supervisor", "WATCH_MODE": mode}
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            [*prefix, *(PROGRAM if pace == 1 else [sys.executable, "-c", QUICK, str(pace)]), *globs],
+            [*prefix, sys.executable, "-c", QUICK, str(pace), *globs],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=subprocess.PIPE,
@@ -137,20 +136,6 @@ class Watcher:
     @property
     def has_sent_all(self) -> bool:
         return any(line["event"] == "all_sent" for line in self.lines)
-
-    def close_stdin(self) -> int:
-        """Its stdin ends; the exit code."""
-        self._socket.close()
-        return self.process.wait(DEADLINE)
-
-    def stop_reading(self) -> None:
-        self._socket.shutdown(socket.SHUT_RD)
-
-    @property
-    def cpu(self) -> float:
-        """Seconds of CPU that it has used."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Both:
