@@ -76,20 +76,6 @@ def test_any_account_is_read_as_it_was_written(account: Account) -> None:
     assert load(Ledger(account=account)).account == account
 
 
-def test_a_state_file_of_an_earlier_version_lacks_both() -> None:
-    state = json.loads(dump_state(LEDGER, {}))
-    del state["learned"], state["account"]
-    assert load_state(json.dumps(state).encode())[0] == LEDGER._replace(learned=None, account=Account())
-    assert state["visible"] == ["CUDA_VISIBLE_DEVICES", "0", "GPU-2"], "the format of earlier versions"
-
-
-def test_a_state_file_of_an_earlier_version_lacks_what_was_added_later() -> None:
-    state = json.loads(dump_state(LEDGER, {}))
-    account = state["account"]
-    del account["restarts"]["returned"], account["lost"]["discarded"], account["stepped"], state["regained"]
-    assert load_state(json.dumps(state).encode())[0] == LEDGER
-
-
 NO_DURATIONS: tuple[Any, ...] = (None, -0.5, float("nan"), float("inf"), 1e13, "45", True, [], {})
 NO_LEARNED: tuple[Any, ...] = ([], "auto", 45.0, True, {}, {"colour": 1})
 NO_ACCOUNT: tuple[Any, ...] = (
@@ -107,15 +93,16 @@ NO_ACCOUNT: tuple[Any, ...] = (
 NO_LOST: tuple[Any, ...] = ({}, [1.0], {**LostTime()._asdict(), "hang": -1.0}, {**LostTime()._asdict(), "sleep": 1.0})
 NO_COUNTS: tuple[Any, ...] = (1.5, True, -1, 1 << 63)
 NO_TRACES: tuple[Any, ...] = (
-    *([], "1.0", "1.0:2:3", "one:2", "1.0:2.5", "nan:2", "1.0:-2", f"1.0:{1 << 63}", "1.0:5 2.0:5", "1.0:5 2.0:4"),
-    " ".join(f"{step}.0:{step}" for step in range(TRACE + 1)),
+    *("1.0:2", [1.0], [[1.0]], [[1.0, 2, 3]], [["one", 2]], [[1.0, 2.5]], [[float("nan"), 2]], [[1.0, -2]]),
+    *([[1.0, 1 << 63]], [[1.0, 5], [2.0, 5]], [[1.0, 5], [2.0, 4]]),
+    [[float(step), step] for step in range(TRACE + 1)],
 )
 MALFORMED: list[tuple[str, Any]] = [
-    *(("visible", value) for value in (None, "CUDA_VISIBLE_DEVICES", [1])),
+    *(("visible", value) for value in ([], "CUDA_VISIBLE_DEVICES", [1])),
     *(("learned", value) for value in NO_LEARNED),
     *(("account", value) for value in NO_ACCOUNT),
     *(("learned", LEARNED._asdict() | {name: value}) for name in UsualPauses._fields for value in NO_DURATIONS),
-    *(("account", {name: None}) for name in Account._fields if name != "stepped"),  # added later
+    *(("account", {name: None}) for name in Account._fields),
     *(("account", {name: value}) for name in ("wall", "open", "silent", "at") for value in NO_DURATIONS),
     *(("account", {"lost": value}) for value in NO_LOST),
     *(("account", {"restarts": {**RestartCounts()._asdict(), "hang": value}}) for value in NO_COUNTS),
@@ -143,9 +130,3 @@ def test_a_second_container_continues_with_what_is_usual() -> None:
     first = Training().start([20.0, *[8.0] * 200]).run()
     second = Training(ledger=load(first.job.ledger)).start([20.0, *[8.0] * 50]).run()
     assert second.stalled_after() == pytest.approx(800.0, abs=0.01)
-
-
-def test_the_timeout_that_an_earlier_version_has_learned_is_forgotten_and_its_pauses_are_not() -> None:
-    state = json.loads(dump_state(LEDGER, {}))
-    state["learned"] = {"limit": 45.0, "usual": 4.5, "longest": 6.25, "intervals": 500, "slowest_start": 0.1}
-    assert load_state(json.dumps(state).encode())[0] == LEDGER

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,11 +13,9 @@ from ftrun.core.machine.values import Finding
 from ftrun.helpers.evidence.investigation import FEW, Investigation
 from ftrun.helpers.evidence.processes import Observation, ProcessState
 from ftrun.helpers.evidence.report import KEPT_REPORTS, ReportFolder
-from ftrun.host.helpers import CODE
 from ftrun.messages.evidence import RankState, Request
 from support.evidence_job import (
     NO_PTRACE,
-    PATHS,
     READY,
     EvidenceHelper,
     Job,
@@ -119,7 +116,6 @@ def test_a_process_of_another_user_is_classified_by_its_cpu_use(job: Job, tmp_pa
     job.start("import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])", *shell)
     answer = ask(job, (*NO_PTRACE, sys.executable), finding={"rule": "idle"})
     assert answer.result["cleared"].endswith("of a core")
-    assert answer.process(job.pid)["uid"] == NOBODY
     assert answer.process(job.pid)["io"] is None
     assert "unknown" in answer.markdown
 
@@ -205,13 +201,6 @@ def test_it_ends_when_stdin_ends(job: Job) -> None:
         helper.close()
 
 
-def test_a_malformed_request_is_a_problem() -> None:
-    command = [sys.executable, "-I", "-c", CODE.format(name="evidence"), PATHS, '{"run_dir": 1}']
-    ended = subprocess.run(command, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
-    assert ended.returncode == 2
-    assert json.loads(ended.stdout)["event"] == "problem"
-
-
 def test_a_suspect_that_has_ended_is_reported(job: Job) -> None:
     job.start(SLEEP)
     job.processes[0].kill()
@@ -251,7 +240,7 @@ def test_stacks_of_what_has_just_been_started_are_left_out_where_there_is_much(
     """A tree that forks all the time: the suspect, the ranks, and what is older, are read."""
 
     def state(pid: int, start: int) -> ProcessState:
-        return ProcessState(Stat(pid, "python", "S", 1, 1, 1, 1, start), 0, "", "", 0.0, 0.0, 0.0, 0, None)
+        return ProcessState(Stat(pid, "python", "S", 1, 1, 1, 1, start), "", "", 0.0, 0.0, 0.0, None)
 
     now = 100 * TICKS
     suspect, rank, older, new = 2, 3, 4, range(10, 10 + others)

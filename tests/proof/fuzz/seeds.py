@@ -14,7 +14,7 @@ from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, 
 from ftrun.core.group.waits import Blocked, Link, Waits
 from ftrun.core.machine.values import Ledger, UsualPauses
 from ftrun.core.ranks.shared import GroupRound
-from ftrun.core.rules.fault_history import Clock, Occurrence
+from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.messages import (
     activity,
     evidence,
@@ -46,14 +46,12 @@ FAULT: Final = {
     "device": "npu0",
     "code": "80C98002",
     "severity": "minor",
-    "boot": "b",
-    "wall": 1,
-    "mono": 2,
+    "at": {"boot": "b", "wall": 1, "mono": 2},
 }
 SCHEDULE: Final = {
     "key": "k",
     "node": "n",
-    "count": 1,
+    "number": 1,
     "wall": 1.5,
     "best_step": 7,
     "best_checkpoint": None,
@@ -161,8 +159,8 @@ RANK_FAULT: Final = healing.RankFault(0, 0, "reset.json", "unknown", "fault")
 DEVICE: Final = probe.Device(
     "ascend", "npu0", 0, "910", 5, 1, 70, memory_used=5, memory_total=9, pids=(1,), visible="0"
 )
-STORED: Final = state_store.StoredFault("n", "npu0", "80C98002", "minor", 1.5, "boot", 2.5)
-SCHEDULED: Final = state_store.StoredSchedule("k", 1, "n", 1.5, 7, None, True, False)
+STORED: Final = Occurrence("n", "npu0", "80C98002", "minor", Clock(1.5, "boot", 2.5))
+SCHEDULED: Final = Schedule("k", 1, "n", 1.5, 7, None, True, False)
 STORED_VERDICT: Final = state_store.SharedVerdict(1, "node-fault", 197, "n", None, "w", 1, "2026-01-01T00:00:00Z")
 SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "line_writer": (PROBLEMS, (Problem("w"),)),
@@ -204,9 +202,9 @@ SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
     "probe": (
         probe.EVENTS,
         (
-            probe.Ready(("ascend",)),
+            Ready(),
             probe.Absent("no driver"),
-            probe.Present((probe.Health("npu0", "ascend", "0", 5, "ok", False),)),
+            probe.Present((DEVICE,)),
             probe.Checked(("npu0",)),
             probe.Devices(999.0, (DEVICE,)),
             probe.Fault("npu0", "8", False, True, "minor", "w"),
@@ -476,7 +474,7 @@ FOUND: Final[list[tuple[str, bytes]]] = [
     (
         "history",
         b'{"schema": 1, "schedules": [], "faults": [{"node": "", "device": "", "code": "", "severity": "", '
-        b'"boot": "", "mono": 1, "wall": 1' + b"0" * 400 + b"}]}",
+        b'"at": {"boot": "", "mono": 1, "wall": 1' + b"0" * 400 + b"}}]}",
     ),
     ("annotations", b"jobset.sigs.k8s.io/restart-attempt=000000000000999999999999"),
 ]

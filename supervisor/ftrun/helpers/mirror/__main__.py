@@ -10,9 +10,7 @@ respond: PID 1 gives it up, or does not wait for it at all.
                                      READ: the token of what was fetched, `none` if there was nothing, `-` if it was not
                                      read in time, `+` for a REMOTE that has yet to be created, as by `new`
 The messages are in messages/output.py: `MirrorDone` with the `path` of `new`, or the `read` and `replace` of `fetch`
-(LOCAL/.fetched is to replace LOCAL; `read` is `-` if there is a state that could not be copied); `MirrorRefused` for a
-folder that ftrun may not write to.  It exits with 0 when all is done or PID 1 no longer reads, and with 1 after an
-unexpected exception.
+(`read` is `-` if there is a state that could not be copied); `MirrorRefused` for a folder that ftrun may not write to.
 """
 
 import errno

@@ -2,9 +2,8 @@
 
 It follows the records from the byte OFFSET on.  The file at descriptor 3, a `Destinations` (messages/exports.py), says
 which records are reported, and where.  Each destination has a thread of its own and a bounded queue, so that one that
-does not answer holds up no other.  An attempt takes at most TIMEOUT s; there are `len(DELAYS) + 1` attempts.  When
-stdin has ended, the last records are read, and what is not reported within END s is given up.  A notification is a JSON
-object (`notification`); a webhook gets it by POST, a command on stdin.
+does not answer holds up no other.  When stdin has ended, the last records are read, and what is not reported within
+END s is given up.
 """
 
 import json

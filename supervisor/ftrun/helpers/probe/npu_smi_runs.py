@@ -4,7 +4,6 @@ A tool that is blocked in the driver cannot be killed.  Its card is not queried 
 never blocks more than one tool and does not delay the other cards.
 """
 
-import contextlib
 import os
 import select
 import signal
@@ -24,7 +23,6 @@ TIMEOUT: Final = 5.0  # s for an answer
 LOOK: Final = 10.0  # s after which a query starts no further run, for tools that answer slowly
 AT_ONCE: Final = 8  # cards: all cards of most nodes, so that a driver that blocks all of them costs one TIMEOUT
 ENDING: Final = 0.01  # s between checks whether a tool that has closed its output has ended
-CLOSING: Final = 0.5  # s for killed tools to end
 LONGEST: Final = 1 << 20  # bytes of the output of one run
 
 Arguments = tuple[str, ...]
@@ -142,13 +140,6 @@ class ToolRunner:
         for run in running:
             if run.open and run.fd in ready:
                 run.read()
-
-    def close(self) -> None:
-        """Wait for killed tools, but not for those that are blocked in the driver."""
-        until = time.monotonic() + CLOSING
-        for process in self._held.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(until - time.monotonic(), 0.0))
 
 
 def card_of(arguments: Arguments) -> str:
