@@ -85,12 +85,9 @@ def new_folder(path: str) -> str:
 
 
 def fetch(local: str, remote: str, *, lines: Lines) -> tuple[str, bool]:
-    """The token of the remote folder, and whether its content replaces that of `local`.
-
-    It does not if `local` has a state that was never copied, or if no other ftrun has written there since it was.  A
-    file without read permission is reported as a problem.  OSError if another ftrun of this node uses the folder: the
-    state there names live processes, which must not be killed.
-    """
+    """The token of the remote folder, and whether its content replaces that of `local`: not if `local` has a state that
+    was never copied, or if no other ftrun has written there since.  A file without read permission is a problem.
+    OSError if another ftrun of this node uses the folder, whose state names live processes."""
     os.makedirs(remote, 0o700, exist_ok=True)
     until = time.monotonic() + EXIT_TIMEOUT
     # A mirror of another node may have died with the node, whose lock stays for a while; it cannot be ended from here.

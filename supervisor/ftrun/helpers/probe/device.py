@@ -102,11 +102,8 @@ def _has_grown(device: Device, before: int) -> bool:
 def reason_not_cleared(
     device: Device | None, code: str, present: Collection[str], new: Collection[str], table: Table
 ) -> str:
-    """Why this fault is not over on this device; empty if it is over.
-
-    `present`: its current codes; `new`: those reported since the request that still last.  An Xid never ends, so only a
-    later one counts against the device.  The driver must not request a recovery action either.
-    """
+    """Why this fault is not over on this device; empty if it is over.  `present`: its current codes; `new`: those
+    reported since the request that still last.  An Xid never ends, so only a later one counts against the device."""
     if device is None:
         return UNLISTED
     if not device.answers:

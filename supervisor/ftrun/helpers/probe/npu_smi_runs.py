@@ -1,7 +1,6 @@
 """Runs `npu-smi`: several runs at the same time, each with a deadline.
 
-A tool that is blocked in the driver cannot be killed.  Its card is not queried again before it has ended, so a card
-never blocks more than one tool and does not delay the other cards.
+A card whose tool is blocked in the driver, so that it cannot be killed, is not queried again before that has ended.
 """
 
 import os
@@ -87,10 +86,7 @@ class ToolRunner:
 
     def query(self, queues: Iterable[Sequence[Arguments]], timeout: float | None = None) -> dict[Arguments, ToolAnswer]:
         """The answer of each run, whatever its exit status; each queue in its order, several queues at the same time.
-
-        A run that takes longer than `timeout` (s; by default TIMEOUT) has no answer, nor do those behind it in its
-        queue.  The call takes LOOK and that timeout at most.
-        """
+        A run that takes longer than `timeout` s has no answer, nor do those behind it.  Takes LOOK + `timeout` s."""
         timeout, self.started = TIMEOUT if timeout is None else timeout, set()
         last = time.monotonic() + LOOK
         waiting = deque(deque(queue) for queue in queues if queue)

@@ -47,11 +47,9 @@ def counts(processes: Iterable[Stat]) -> dict[Process, Count]:
 
 
 def activity(before: dict[Process, Count], after: dict[Process, Count]) -> tuple[float, int]:
-    """The activity between two samples: seconds of CPU, and bytes.  All figures of a new process are new.
-
-    The figures of a process that ended are now part of those of the process that waited for it.  If none waited, too
-    much is subtracted from the inherited figures, but never from those of processes that waited for no child.
-    """
+    """The activity between two samples: seconds of CPU, and bytes.  All figures of a new process are new; those of one
+    that ended are now part of those of the process that waited for it.  If none waited, too much is subtracted from the
+    inherited figures, but never from those of processes that waited for no child."""
     ended = [earlier for process, earlier in before.items() if process not in after]
     changes = [(before.get(process, NOTHING), now) for process, now in after.items()]
     main = sum(max(0.0, now.main - earlier.main) for earlier, now in changes)
