@@ -151,9 +151,8 @@ def what_to_do(facts: ReportFacts) -> str:
         return f"detach the debugger from process {traced.pid}, or pause ftrun while it is attached (`ftctl pause`)"
     if stuck := by_state.get("D"):
         host = f" of {facts.node}" if facts.node else ""
-        return (
-            f"check the disk, the network file system and the drivers{host} (`dmesg`): process {stuck.pid} waits there"
-        )
+        where = f"the disk, the network file system and the drivers{host} (`dmesg`)"
+        return f"check {where}: process {stuck.pid} waits there"
     if behind := late(facts):
         return f"look at the stack of the rank that is behind: {behind[0]}"
     if "outside the job" in facts.mechanism:

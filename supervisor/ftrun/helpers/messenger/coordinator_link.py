@@ -270,9 +270,8 @@ class CoordinatorLink:
         of a later schedule.  Not while a running group lacks a member: it gives up in the end, and then all of its
         containers are created anew, with one version."""
         own = self._own_report
-        if isinstance(self._coordinator.phase, membership.Ended) or (
-            own is not None and own.state in ("leaving", "left")
-        ):
+        leaves = own is not None and own.state in ("leaving", "left")
+        if leaves or isinstance(self._coordinator.phase, membership.Ended):
             return False
         since = now - self._period - GIVEN_UP
         present = {p.hello.rank for p in self._by_id.values() if p.last_seen >= since and not (p.gone or p.refused)}
@@ -351,9 +350,8 @@ class CoordinatorLink:
             theirs, ours = (peers.shape_text(one) for one in (hello, self._address))
             raise peers.Incompatible(f"it is in a group of {theirs}, and rank 0 in one of {ours}")
         if not 0 <= hello.rank < hello.size or hello.rank == self._address.rank:
-            raise Malformed(
-                f"member {hello.rank} is the coordinator's own, or does not belong to a group of {hello.size}"
-            )
+            why = f"is the coordinator's own, or does not belong to a group of {hello.size}"
+            raise Malformed(f"member {hello.rank} {why}")
         peers_of_rank = self._peers.setdefault(hello.rank, {})
         for life in [life for life, old in peers_of_rank.items() if old.gone and not old.id and life != hello.life]:
             del peers_of_rank[life]

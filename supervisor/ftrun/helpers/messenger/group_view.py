@@ -413,11 +413,8 @@ class CoordinatorSide(_Side):
         if kind == messages.ROW:
             new, before = messages.load_row(content, rank)._replace(at=now), self._rows.get(rank)
             self._rows[rank] = new
-            if before is None or (before.phase, before.attempt, before.trouble) != (
-                new.phase,
-                new.attempt,
-                new.trouble,
-            ):
+            same = before and (before.phase, before.attempt, before.trouble) == (new.phase, new.attempt, new.trouble)
+            if not same:
                 self._news = True
                 self.row_due = min(self.row_due, max(now, self._view_due))
         elif kind == group_waits.WAITS:

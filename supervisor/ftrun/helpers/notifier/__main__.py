@@ -232,7 +232,7 @@ class Webhook(Sender):
 def notification(due: Due, asked: Destinations, run_dir: str, command: Sequence[str]) -> dict[str, Any]:
     """The JSON body (docs/howto/notifications.md)."""
     found, attempt = due.record, due.record.get("attempt")
-    where = asked.job or " ".join(command)
+    where = f"ftrun on {asked.node}, attempt {attempt} of {sentences.short(asked.job or ' '.join(command), 80)}"
     return {
         "schema": SCHEMA,
         "event": due.event,
@@ -242,9 +242,7 @@ def notification(due: Due, asked: Destinations, run_dir: str, command: Sequence[
         "node": asked.node,
         "command": list(command),
         "run_dir": run_dir,
-        "text": sentences.printable(
-            f"ftrun on {asked.node}, attempt {attempt} of {sentences.short(where, 80)}: {_text(due)}"
-        ),
+        "text": sentences.printable(f"{where}: {_text(due)}"),
         "incident": due.about,
         "record": found,
     }
