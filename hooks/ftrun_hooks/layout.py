@@ -22,8 +22,6 @@ has imported (`_report.py`).
 
 from typing import Final
 
-from ._last import RAISED as RAISED
-
 MAGIC: Final = 0x4E55_5254_4600_0002  # "FTRUN", then the version of this layout in the low 16 bits
 WORD: Final = 8
 SLOTS: Final = 1024

@@ -56,7 +56,7 @@ class Platform(NamedTuple):
 def number(environment: Environment, *names: str) -> int | None:
     """The value of the first of these variables that is set, if it is a number."""
     text = next((text for name in names if (text := environment.get(name))), "")
-    return int(text) if re.fullmatch(r"\d{1,10}", text, re.ASCII) else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
 
 
 def names(text: str) -> list[str]:
@@ -115,7 +115,8 @@ SLURM: Final = Platform(
 def _volcano(at: Surroundings) -> PlatformMembership | None:
     """One task, or `master` and `worker`, form a training; how other tasks relate to each other is unknown."""
     environment, host = at.environment, at.host
-    found = {name[3:-6]: names(text) for name, text in environment.items() if re.fullmatch(r"VC_\w+_HOSTS", name)}
+    variables = [name for name in environment if name.startswith("VC_") and name.endswith("_HOSTS") and len(name) > 9]
+    found = {name[3:-6]: names(environment[name]) for name in variables}
     lists = {name: members for name, members in found.items() if members}
     rank = _volcano_task(environment)
     if rank is None or not lists:

@@ -132,8 +132,7 @@ def _check(pid: int) -> None:
     _, fields = procfs.fields(f"/proc/{pid}/stat")
     if fields and int(fields[6]) & OF_KERNEL:
         raise Wrong(f"process {pid} ({found.name}) is a thread of the kernel: it runs no program")
-    status = (procfs.read(f"/proc/{pid}/status") or b"").decode("utf-8", "replace")
-    leader = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("Tgid:")), pid)
+    leader = int(procfs.status(pid).get("Tgid", pid))
     if leader != pid:
         raise Wrong(f"{pid} is a thread of process {leader}")
     try:

@@ -22,17 +22,16 @@ HELD: Final = frozenset(
 
 def read(pid: int) -> Interrupts | None:
     """None if the process is gone."""
-    lines = (procfs.read(f"/proc/{pid}/status") or b"").splitlines()
-    fields = {name: value for name, separator, value in (line.partition(b":") for line in lines) if separator}
-    if b"SigCgt" not in fields:
+    fields = procfs.status(pid)
+    if "SigCgt" not in fields:
         return None
-    caught = int(fields[b"SigCgt"], 16)
+    caught = int(fields["SigCgt"], 16)
     # Without CONFIG_CHECKPOINT_RESTORE there is no such file; a timer then shows by the signal that it sends.
     timers = bool(procfs.read(f"/proc/{pid}/timers"))
     signals = frozenset(number for number in range(1, 65) if caught >> number - 1 & 1)
     if INTERRUPT in signals and INTERRUPTED.fullmatch(_program(pid)):
         signals -= {INTERRUPT}
-    return Interrupts(signals, int(fields.get(b"TracerPid", b"0")), timers)
+    return Interrupts(signals, int(fields.get("TracerPid", "0")), timers)
 
 
 def _program(pid: int) -> str:

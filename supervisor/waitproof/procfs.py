@@ -99,9 +99,14 @@ def environment(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def status(process: int | str) -> dict[str, str]:
+    """The fields of /proc/<process>/status, which may also be `<pid>/task/<tid>` (proc_pid_status(5)); none if it is
+    gone."""
+    lines = (read(f"/proc/{process}/status") or b"").decode("utf-8", "replace").split("\n")
+    return {name: value.strip() for name, separator, value in (line.partition(":") for line in lines) if separator}
+
+
 def own_number(pid: int) -> int:
     """The number that a process has in its own PID namespace."""
-    for line in (read(f"/proc/{pid}/status") or b"").splitlines():
-        if line.startswith(b"NSpid:"):
-            return int(line.split()[-1])
-    return pid
+    numbers = status(pid).get("NSpid", "").split()
+    return int(numbers[-1]) if numbers else pid

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from waitproof import procfs
 from waitproof.world import Socket
 
 ANSWER: Final = 2.0  # s to wait for the kernel
@@ -139,7 +140,8 @@ def _tables(pid: int) -> dict[str, Socket]:
     found: dict[str, Socket] = {}
     for name in ("tcp", "tcp6", "udp", "udp6"):
         family = socket.AF_INET6 if name.endswith("6") else socket.AF_INET
-        for line in _table(pid, name).decode("ascii", "replace").splitlines()[1:]:
+        content = procfs.read(f"/proc/{pid}/net/{name}", _TABLE) or b""
+        for line in content.decode("ascii", "replace").splitlines()[1:]:
             fields = line.split()
             if len(fields) > 9:
                 local, remote = (address(family, *_unpacked(field)) for field in fields[1:3])
@@ -154,12 +156,3 @@ def _unpacked(text: str) -> tuple[bytes, int]:
     """The bytes and the port of `0100007F:1F90`: the address is in 32-bit numbers of the machine's byte order."""
     digits, _, port = text.partition(":")
     return b"".join(struct.pack("=I", int(digits[at : at + 8], 16)) for at in range(0, len(digits), 8)), int(port, 16)
-
-
-def _table(pid: int, name: str) -> bytes:
-    """The kernel returns it a page at a time; empty if it is unreadable."""
-    try:
-        with open(f"/proc/{pid}/net/{name}", "rb") as file:
-            return file.read(_TABLE)
-    except OSError:
-        return b""

@@ -197,9 +197,7 @@ def reason(errors: bytes) -> str:
 
 def permission() -> str:
     """Why py-spy may not be permitted to read a process."""
-    status = procfs.read("/proc/self/status") or b""
-    effective = next((line for line in status.splitlines() if line.startswith(b"CapEff:")), b"CapEff: 0").split()[1]
-    if int(effective, 16) >> 19 & 1:  # CAP_SYS_PTRACE
+    if int(procfs.status("self").get("CapEff", "0"), 16) >> 19 & 1:  # CAP_SYS_PTRACE
         return "py-spy was denied access although it has the capability SYS_PTRACE (a seccomp filter may forbid it)"
     scope = (procfs.read("/proc/sys/kernel/yama/ptrace_scope", 16) or b"").strip().decode("ascii", "replace")
     yama = f", kernel.yama.ptrace_scope is {scope}" if scope not in ("", "0") else ""

@@ -159,8 +159,8 @@ def _state(task: str, tid: int) -> WaitingThread:
 
 def _switches(task: str) -> int | None:
     """Its context switches, for a kernel without CONFIG_SCHED_INFO."""
-    lines = (procfs.read(f"{task}/status") or b"").splitlines()
-    found = [int(line.rpartition(b":")[2]) for line in lines if b"ctxt_switches:" in line]
+    fields = procfs.status(task.removeprefix("/proc/"))
+    found = [int(value) for name, value in fields.items() if name.endswith("ctxt_switches")]
     return sum(found) if found else None
 
 
@@ -230,8 +230,7 @@ def _timed(pid: int, thread: WaitingThread, call: Call, arguments: Sequence[int]
 
 def _blocks_all(pid: int, tid: int) -> bool:
     """Whether this thread blocks all signals, but for those that cannot be blocked and those of the C library."""
-    lines = (procfs.read(f"/proc/{pid}/task/{tid}/status") or b"").splitlines()
-    blocked = next((int(line.split()[1], 16) for line in lines if line.startswith(b"SigBlk:")), 0)
+    blocked = int(procfs.status(f"{pid}/task/{tid}").get("SigBlk", "0"), 16)
     return blocked & _BLOCKABLE == _BLOCKABLE
 
 

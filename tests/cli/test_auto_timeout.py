@@ -77,13 +77,6 @@ def test_usual_pauses_are_learned_and_kept(runs: Runs) -> None:
     assert run.state["learned"]["steps"] >= 100
 
 
-def test_with_a_given_timeout_nothing_is_learned(runs: Runs) -> None:
-    run = runs.run("--hang-timeout", "30s", *python(STEPS + "os._exit(0)"))
-    assert run.wait() == 0, run.log()
-    assert run.named("learned") == []
-    assert run.state["learned"] is None
-
-
 def test_frozen_time_is_not_learned_and_is_notified(runs: Runs) -> None:
     """SIGSTOP of ftrun and of its command, as a frozen container or a laptop that sleeps."""
     said = runs.folder / "said"

@@ -5,7 +5,6 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -37,44 +36,28 @@ def refused(folder: Path, *words: str, prefix: Sequence[str] = (), environment: 
     ("options", "says"),
     [
         (["--hang-timout", "1s"], "--hang-timeout"),
-        (["--max-restart", "1"], "--max-restarts"),
         (["--frobnicate"], "--frobnicate"),
         (["-x"], "-x"),
         (["--hang-timeout"], "--hang-timeout"),
         (["--quiet=1"], "--quiet"),
         (["--hang-timeout", "0"], "--hang-timeout: '0' is not a duration; write 500ms, 90s, 10m, 1h or 1d, or off"),
-        (["--hang-timeout", "0s"], "out of range"),
         (["--hang-timeout", "-1"], "--hang-timeout: '-1' is not a duration"),
-        (["--hang-timeout=-1s"], "is not a duration"),
-        (["--hang-timeout", "5"], "is not a duration"),
-        (["--hang-timeout", "1e3s"], "is not a duration"),
-        (["--hang-timeout", "nans"], "is not a duration"),
-        (["--hang-timeout", "١s"], "is not a duration"),
         (["--hang-timeout", "999999d"], "out of range"),
-        (["--hang-timeout", "9" * 400 + "s"], "out of range"),
-        (["--hang-timeout="], "is not a duration"),
         (["--start-timeout", "soon"], "--start-timeout: 'soon' is not a duration"),
         (["--grace", "auto"], "--grace: 'auto' is not a duration"),
-        (["--stable-after", ""], "--stable-after: '' is not a duration"),
         (["--group-size", "3:2"], "'3:2' is not MIN:MAX, because 3 is greater than 2; write 2:3, or off"),
         (["--max-restarts", "-1"], "--max-restarts: '-1' is not a whole number"),
-        (["--max-restarts", "2.5"], "is not a whole number"),
-        (["--max-restarts", ""], "is not a whole number"),
         (["--max-restarts", "9" * 5000], "is not a whole number"),
         (["--restart-on", "hangs"], "did you mean 'hang'?"),
-        (["--restart-on", ""], "the value is empty"),
         (["--restart-on", "none,hang"], "'none' is not one of"),
         (["--log-format", "jsn"], "did you mean 'json'?"),
-        (["--idle-timeout", "0s"], "out of range"),
         (["--idle-io", "16K"], "--idle-io: '16K' is not a number"),
         (["--idle-cpu", "-1"], "is not a number"),
         (["--probe", "nvidea"], "did you mean 'nvidia'?"),
-        (["--device-timeout", "auto"], "is not a duration"),
         (["--progress", ""], "--progress: the value is empty"),
         (["--no-grace"], "--no-grace"),
         (["--auto-beat=on"], "--auto-beat"),
         (["--run-dir", ""], "--run-dir: the value is empty"),
-        (["--termination-log", ""], "--termination-log: the value is empty"),
         (["--log-dir", "a", "--run-dir", "b"], "cannot be used together"),
         (["--config", "missing.toml"], "missing.toml: No such file or directory"),
         (["--config", "."], "--config .: Is a directory"),
@@ -85,7 +68,7 @@ def test_bad_option_is_one_line(tmp_path: Path, options: list[str], says: str) -
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("words", [[], ["--"], ["-q"], ["--hang-timeout", "1s", "--"]])
+@pytest.mark.parametrize("words", [[], ["--hang-timeout", "1s", "--"]])
 def test_command_has_to_be_given(tmp_path: Path, words: list[str]) -> None:
     assert "no command given" in refusal(tmp_path, *words)
 
@@ -98,21 +81,12 @@ def test_process_that_refuses_starts_and_writes_nothing(tmp_path: Path) -> None:
     assert why in refused(tmp_path, *COMMAND, environment={"FTRUN_RUN_DIR": "/dev/null/x"})
 
 
-def test_empty_command_is_not_found(runs: Runs) -> None:
-    run = runs.run("")
-    assert run.wait() == 127
-    assert run.stderr.count("\n") == 1
-    assert "empty" in run.stderr
-
-
 @pytest.mark.parametrize(
     ("variable", "text", "says"),
     [
         ("FTRUN_HANG_TIMOUT", "1s", "FTRUN_HANG_TIMOUT: no such option (did you mean 'FTRUN_HANG_TIMEOUT'?)"),
         ("FTRUN_HANG_TIMEOUT", "5", "FTRUN_HANG_TIMEOUT: '5' is not a duration"),
-        ("FTRUN_MAX_RESTARTS", "-1", "FTRUN_MAX_RESTARTS: '-1' is not a whole number"),
         ("FTRUN_QUIET", "maybe", "FTRUN_QUIET: 'maybe' is neither on nor off"),
-        ("FTRUN_CONFIG", "/missing.toml", "/missing.toml: No such file"),
     ],
 )
 def test_bad_variable_is_one_line(tmp_path: Path, variable: str, text: str, says: str) -> None:
@@ -122,23 +96,18 @@ def test_bad_variable_is_one_line(tmp_path: Path, variable: str, text: str, says
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"hang-timeout = ", "Invalid value"),
         (b"hang-timeout", "Expected"),
         (b"\xff\xfe", "decode"),
-        (b"\0", ""),
         (b"hang-timeot = '1s'", "unknown key 'hang-timeot' (did you mean 'hang-timeout'?)"),
         (b"config = 'x'", "unknown key 'config'"),
         (b"hang-timeout = 5", "hang-timeout: '5' is not a duration"),
         (b"hang-timeout = true", "'True' is not a duration"),
-        (b"hang-timeout = {a = 1}", "is not a duration"),
         (b"restart-on = ['hang', 'falt']", "did you mean 'fault'?"),
-        (b"max-restarts = 1.5", "is not a whole number"),
         (b"max-restarts = inf", "is not a whole number"),
         (b"hang-timeout = '1s'\nhang-timeout = '2s'", "overwrite"),
-        (b"a" * (1 << 20), ""),
         (b"x = " + b"[" * 50_000, ""),
     ],
-    ids=range(15),
+    ids=range(10),
 )
 def test_bad_config_file_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "ftrun.toml").write_bytes(content)
@@ -259,12 +228,6 @@ def test_precedence(tmp_path: Path) -> None:
     assert found.quiet is True
 
 
-@pytest.mark.parametrize("option", option_table.OPTIONS, ids=lambda option: option.name)
-def test_each_default_is_a_valid_value(option: option_table.Option[Any]) -> None:
-    if option.default:
-        option.read(option.default)
-
-
 @given(st.text(max_size=12) | st.from_regex(r"-?[0-9.]{0,6}(ms|s|m|h|d)?", fullmatch=True))
 def test_any_text_is_a_duration_or_refused(text: str) -> None:
     with contextlib.suppress(ValueError):
@@ -287,23 +250,6 @@ def test_idle_timeout_defaults_to_the_variable_of_modelarts(
     monkeypatch.setenv("MA_HANG_DETECT_TIME", "half an hour")
     assert run(["true"]) == 2
     assert capsys.readouterr().err == ("ftrun: MA_HANG_DETECT_TIME: 'half an hour' is not a whole number such as 3\n")
-
-
-def test_variables_of_an_outer_ftrun_are_ignored() -> None:
-    outer = {"FTRUN_BEAT_DIR": "/x", "FTRUN_RUN_DIR": "/dev/null", "FTRUN_LAST_STEP": "3", "FTRUN_PORT": "tcp://1:2"}
-    assert option_values.settings({}, outer).run_dir is None
-
-
-def test_help_that_cannot_be_written_is_one_line() -> None:
-    with open("/dev/full", "w") as full:
-        found = subprocess.run(
-            [str(Path(__file__).parents[2] / "bin" / "ftrun"), "--help"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-        )
-    assert (found.returncode, found.stderr) == (2, "ftrun: stdout: No space left on device\n")
 
 
 def test_a_file_for_the_verdict_that_cannot_be_written_is_one_line(runs: Runs) -> None:

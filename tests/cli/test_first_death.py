@@ -28,21 +28,6 @@ if __name__ == "__main__":
     import torch.multiprocessing as mp
     mp.start_processes(begin, ({port},), 2, start_method="{method}")
 """
-PLAIN = """
-import os, subprocess, sys, time
-if len(sys.argv) > 1:
-    number = int(sys.argv[1])
-    os.environ["RANK"] = str(number)
-    import ftrun_hooks as ft
-    ft.beat(1)
-    if number == 1:
-        {death}
-    time.sleep(1)  # as the other ranks notice a lost connection: later
-    raise ConnectionResetError(104, "Connection reset by peer")
-ranks = [subprocess.Popen([sys.executable, __file__, str(number)]) for number in range(2)]
-codes = [rank.wait() for rank in ranks]
-raise SystemExit(1)
-"""
 DEATHS = {
     "SIGSEGV": ("os.kill(os.getpid(), 11)", "rank 1: signal 11 (SIGSEGV) ended process"),
     "SIGKILL": ("os.kill(os.getpid(), 9)", "rank 1: signal 9 (SIGKILL) ended process"),
@@ -68,9 +53,8 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "death", [pytest.param(death, marks=SLOW) for death in DEATHS]
-)  # tests/cli/test_failing.py has a failure under torchrun that is not slow
+@SLOW
+@pytest.mark.parametrize("death", DEATHS)
 def test_first_rank_that_died_under_torchrun_is_named(runs: Runs, death: str) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     run = runs.run(*torchrun, program(runs, TORCHRUN, death), OMP_NUM_THREADS="1")
@@ -79,25 +63,13 @@ def test_first_rank_that_died_under_torchrun_is_named(runs: Runs, death: str) ->
     assert "reset by peer" not in why(run).lower()
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    ("death", "method"),
-    [("os._exit", "fork"), *((death, "spawn") for death in DEATHS)],
-)  # tests/hooks/test_auto_torch.py has a failure under it that is not slow
+@pytest.mark.parametrize(("death", "method"), [("os._exit", "fork"), ("SIGSEGV", "spawn")])
 def test_first_rank_that_died_under_torch_multiprocessing_is_named(runs: Runs, death: str, method: str) -> None:
     run = runs.run(sys.executable, program(runs, RANK + SPAWN, death, method), OMP_NUM_THREADS="1")
     assert run.wait() == 1, run.log()
     assert DEATHS[death][1] in why(run)
-
-
-@pytest.mark.parametrize("death", quick(DEATHS))
-def test_rank_without_an_exception_is_named_without_a_launcher(runs: Runs, death: str) -> None:
-    run = runs.run(sys.executable, program(runs, PLAIN, death))
-    assert run.wait() == 1, run.log()
-    assert "rank 0: ConnectionResetError: [Errno 104] Connection reset by peer (train.py:" in why(run)
-    assert "; rank 1 (process " in why(run)
-    assert ") left no exception" in why(run)
 
 
 LEFT = """

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from ftrun.config import group_config, option_table, option_values, parsers
 from ftrun.config.group_config import Group, group, is_loopback, read_secret
 from ftrun.platforms import PlatformMembership, Surroundings, discover, first_host
-from support.refusals import refusal
 from support.runs import HOUSE
 
 Texts = Mapping[str, str]
@@ -101,47 +100,33 @@ PET = {"PET_MASTER_ADDR": "node-a", "PET_NODE_RANK": "1", "PET_NNODES": "2"}
 INDEXED = {"JOB_COMPLETION_INDEX": "2"}
 FIRST = f"train-node-0-0.{DOMAIN}"
 
+Found = PlatformMembership
 PLATFORMS = {
     "nothing": ({}, None),
-    "ModelArts": (MODELARTS, PlatformMembership("ModelArts", 3, 2, "job-worker-0.job", "job-worker-0.job")),
-    "ModelArts, one host": ({"MA_NUM_HOSTS": "1", "VC_TASK_INDEX": "0"}, PlatformMembership("ModelArts", 1, 0)),
-    "Volcano": (VOLCANO, PlatformMembership("Volcano", 2, 1, "j-node-0.j", "j-node-0.j")),
-    "Volcano, old": (
-        {"VK_TASK_INDEX": "0", "VC_NODE_HOSTS": " a , b "},
-        PlatformMembership("Volcano", 2, 0, "a", "a"),
-    ),
+    "ModelArts": (MODELARTS, Found("ModelArts", 3, 2, "job-worker-0.job", "job-worker-0.job")),
+    "ModelArts, one host": ({"MA_NUM_HOSTS": "1", "VC_TASK_INDEX": "0"}, Found("ModelArts", 1, 0)),
+    "Volcano": (VOLCANO, Found("Volcano", 2, 1, "j-node-0.j", "j-node-0.j")),
+    "Volcano, old": ({"VK_TASK_INDEX": "0", "VC_NODE_HOSTS": " a , b "}, Found("Volcano", 2, 0, "a", "a")),
     "Volcano without svc": ({"VC_TASK_INDEX": "1"}, None),
-    "Volcano, one host": (
-        {"VC_TASK_INDEX": "0", "VC_NODE_HOSTS": "a.j"},
-        PlatformMembership("Volcano", 1, 0, "a.j", "a.j"),
-    ),
-    "Volcano, other roles": (
-        {"VC_TASK_INDEX": "1", "VC_PS_HOSTS": "a,b", "VC_WORKER_HOSTS": "c,d"},
-        PlatformMembership("Volcano"),
-    ),
-    "Slurm, a batch script": (BATCH, PlatformMembership("Slurm's batch script", 1)),
+    "Volcano, one host": ({"VC_TASK_INDEX": "0", "VC_NODE_HOSTS": "a.j"}, Found("Volcano", 1, 0, "a.j", "a.j")),
+    "Volcano, other roles": ({"VC_TASK_INDEX": "1", "VC_PS_HOSTS": "a,b", "VC_WORKER_HOSTS": "c,d"}, Found("Volcano")),
+    "Slurm, a batch script": (BATCH, Found("Slurm's batch script", 1)),
     "Slurm, salloc": (
         {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"},
-        PlatformMembership("Slurm's allocation", 1),
+        Found("Slurm's allocation", 1),
     ),
-    "Slurm, the step of salloc": (
-        BATCH | STEP | {"SLURM_STEP_ID": "4294967290"},
-        PlatformMembership("Slurm's batch script", 1),
-    ),
-    "Slurm, tasks of a step": (BATCH | STEP, PlatformMembership("Slurm", 4, 2, "gpu004", "7.1")),
+    "Slurm, the step of salloc": (BATCH | STEP | {"SLURM_STEP_ID": "4294967290"}, Found("Slurm's batch script", 1)),
+    "Slurm, tasks of a step": (BATCH | STEP, Found("Slurm", 4, 2, "gpu004", "7.1")),
     "Slurm, nodes": (
         {k: v for k, v in BATCH.items() if k != "SLURM_TASK_PID"} | {"SLURM_NODEID": "1"},
-        PlatformMembership("Slurm", 2, 1, "gpu003", "7.0"),
+        Found("Slurm", 2, 1, "gpu003", "7.0"),
     ),
-    "a batch script with variables of torch": (BATCH | TORCH, PlatformMembership("Slurm's batch script", 1)),
-    "torch": (TORCH, PlatformMembership("MASTER_ADDR", 2, 1, "node-a")),
-    "torchrun": (PET, PlatformMembership("MASTER_ADDR", 2, 1, "node-a")),
-    "torch, elastic": (PET | {"PET_NNODES": "1:4"}, PlatformMembership("MASTER_ADDR", None, 1, "node-a")),
-    "torch, ranks": (
-        {"MASTER_ADDR": "a", "RANK": "1", "WORLD_SIZE": "2"},
-        PlatformMembership("MASTER_ADDR", None, None, "a"),
-    ),
-    "torch, without a rank": ({"MASTER_ADDR": "a", "NNODES": "2"}, PlatformMembership("MASTER_ADDR", None, None, "a")),
+    "a batch script with variables of torch": (BATCH | TORCH, Found("Slurm's batch script", 1)),
+    "torch": (TORCH, Found("MASTER_ADDR", 2, 1, "node-a")),
+    "torchrun": (PET, Found("MASTER_ADDR", 2, 1, "node-a")),
+    "torch, elastic": (PET | {"PET_NNODES": "1:4"}, Found("MASTER_ADDR", None, 1, "node-a")),
+    "torch, ranks": ({"MASTER_ADDR": "a", "RANK": "1", "WORLD_SIZE": "2"}, Found("MASTER_ADDR", None, None, "a")),
+    "torch, without a rank": ({"MASTER_ADDR": "a", "NNODES": "2"}, Found("MASTER_ADDR", None, None, "a")),
     "garbage": ({"MA_NUM_HOSTS": "many", "VC_TASK_INDEX": "-1", "VC_NODE_HOSTS": ",", "NODE_RANK": "²"}, None),
 }
 
@@ -234,12 +219,6 @@ LOCAL = {"group-size": "2", "group-rank": "1", "group-endpoint": "127.0.0.1:4000
 FAR = LOCAL | {"group-endpoint": "node-a:4000"}
 
 
-def test_options_alone_make_a_group() -> None:
-    plain = Group(2, 1, "127.0.0.1:4000", None, 600.0, "", "options")
-    assert member(LOCAL) == plain
-    assert member(LOCAL | {"group-job": "mine", "wait-peer": "90s"}) == plain._replace(wait=90.0, job="mine")
-
-
 @pytest.mark.parametrize(
     ("environment", "endpoint"),
     [(MODELARTS, "job-worker-0.job:29470"), (VOLCANO, "j-node-0.j:29470"), (BATCH | STEP, "gpu004:29470")],
@@ -256,11 +235,6 @@ def test_with_a_secret_the_platform_gives_the_rest(
     default_secret.write_text(SECRET)
     assert member({}, environment) == expected._replace(secret=str(default_secret))
     assert group_and_note({}, {}) == group_and_note({}, INDEXED) == (None, ""), "the secret has no use"
-
-
-def test_an_indexed_job_has_its_size_from_the_manifest(secret: str) -> None:
-    environment = INDEXED | {"FTRUN_GROUP_SIZE": "4", "FTRUN_GROUP_SECRET_FILE": secret}
-    assert member({}, environment, POD, HOSTS) == Group(4, 2, f"{FIRST}:29470", secret, 600.0, FIRST, "Kubernetes")
 
 
 @pytest.mark.parametrize(
@@ -316,11 +290,6 @@ def test_an_ftrun_inside_the_command_of_a_member_is_no_member() -> None:
         assert group_and_note({}, environment | {"FTRUN_BEAT_DIR": "/dev/shm/x"}) == (None, "")
 
 
-def test_the_options_of_a_group_hold_for_all_phases() -> None:
-    names = {option.name for option in option_table.OPTIONS if option.name.startswith("group-")}
-    assert {*names, "wait-peer"} <= set(option_table.JOB_OPTIONS)
-
-
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -330,12 +299,9 @@ def test_the_options_of_a_group_hold_for_all_phases() -> None:
         (LOCAL | {"group-rank": "2"}, {}, "--group-rank: 2 is out of range; the ranks are 0 to 1"),
         (LOCAL | {"group-rank": "auto"}, {}, "--group-rank: the rank among 2 members is not known"),
         ({"group-size": "2", "group-rank": "0"}, {}, "--group-endpoint: the address of rank 0 is not known"),
-        (LOCAL | {"group-endpoint": ":4000"}, {}, "--group-endpoint: the address of rank 0"),
         ({"group-rank": "0"}, {}, "--group-size: the number of members is not known"),
-        ({"group-endpoint": "a:4000"}, {}, "--group-size: the number of members is not known"),
         (FAR, {}, "--group-secret-file: a secret is needed, because node-a:4000 is not on loopback"),
         (LOCAL | {"group-endpoint": "localhost.example:4000"}, {}, "is not on loopback"),
-        (LOCAL | {"group-endpoint": "127.0.0.1.example:4000"}, {}, "is not on loopback"),
         (
             {"group-secret-file": "secret"},
             MODELARTS | {"VC_TASK_INDEX": "9"},
@@ -351,7 +317,6 @@ def test_the_options_of_a_group_hold_for_all_phases() -> None:
             TORCH | {"MASTER_ADDR": "a b"},
             "--group-endpoint: 'a b:29470' is not HOST:PORT",
         ),
-        ({"group-size": "2"}, BATCH, "--group-rank: the rank among"),
     ],
 )
 def test_an_incomplete_or_contradictory_group_is_refused(
@@ -418,15 +383,9 @@ def test_whitespace_around_a_secret_is_ignored_and_its_path_is_absolute(
     [
         ("group-size", "0", "'0' is not allowed"),
         ("group-size", "two", "'two' is not a whole number"),
-        ("group-size", "-1", "'-1' is not a whole number"),
         ("group-rank", "-1", "'-1' is not a whole number"),
         ("group-endpoint", "node-a", "'node-a' is not HOST:PORT; write train-0.train:29470"),
-        ("group-endpoint", "node-a:0", "is not HOST:PORT"),
-        ("group-endpoint", "node-a:00", "is not HOST:PORT"),
         ("group-endpoint", "fd00::1:29470", "is not HOST:PORT"),
-        ("group-endpoint", "tcp://node-a:29470", "is not HOST:PORT"),
-        ("group-secret-file", "", "the value is empty"),
-        ("group-job", "", "'' is not a name"),
         ("group-job", "a\nb", "'a\\nb' is not a name"),
         ("group-job", "é" * 128, "is not a name"),
         ("wait-peer", "off", "'off' is not a duration"),
@@ -436,11 +395,6 @@ def test_an_invalid_value_of_an_option_is_refused(option: str, value: str, why: 
     line = error_of({option: value})
     assert line.startswith(f"--{option}: ")
     assert why in line
-
-
-def test_an_unknown_option_of_a_group_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    assert "--group-size" in refusal(tmp_path, "--group-sise", "2", "touch", "started")
-    assert "is not HOST:PORT" in refusal(tmp_path, "--group-endpoint", "node-a", "touch", "started")
 
 
 def test_the_variables_of_a_kubernetes_service_are_no_unknown_options() -> None:

@@ -14,12 +14,10 @@ import pytest
 from support.device.nvml import SPINNING, FakeNvml
 from support.device.rig import SOON
 from support.ports import free_port
-from support.runs import FTCTL, Run, Runs, alive, descendants, python, wait_for
-from support.runs import runs as runs
+from support.runs import FTCTL, Run, Runs, descendants, python, wait_for
 
 STEPS = "import time\nn = 1000 * ft.attempt().start_cnt\nwhile True:\n    n += 1; ft.beat(n); time.sleep(0.02)"
 HANGS_ONCE = STEPS.replace("time.sleep(0.02)", "time.sleep(3600 if n == 1020 else 0.02)")
-OBEYS = f"import os, signal\nsignal.signal(15, lambda *_: os._exit(0))\n{STEPS}"
 # The main thread waits for ever, and another one writes: not so little that it is taken for nothing.
 LOGS = """import threading, time
 def log():
@@ -83,7 +81,7 @@ def test_request_to_one_member_applies_to_all(pair: Pair) -> None:
     assert {pair.message(rank)["node"] for rank in (0, 1)} == {"node-0"}
 
 
-def test_a_hang_of_one_member_is_one_notification_of_the_group(pair: Pair) -> None:
+def test_a_hang_of_one_member_is_one_notification_and_one_report_of_the_group(pair: Pair) -> None:
     """Member 0 sends it, since its coordinator decides that all members start again."""
     seen = pair.folder / "seen"
     notify = ("--on-event", f"cat >> {seen}; echo >> {seen}", "--hang-timeout", "3s")
@@ -91,6 +89,10 @@ def test_a_hang_of_one_member_is_one_notification_of_the_group(pair: Pair) -> No
     for run in (first, second):
         run.until("first_beat", 2)
     wait_for(seen.exists, "the notification")
+    assert all("node-1" in ftctl(run, "report") for run in (first, second))
+    assert ftctl(first, "report").startswith("hang on member 1 (node-1): member 1 (node-1): ")
+    assert json.loads(ftctl(first, "report", "--json"))["node"] == "node-1"
+    assert re.search(r"incident +.* hang in attempt 1: member 1", " ".join(ftctl(first, "status").split()))
     ftctl(first, "stop")
     assert (first.wait(), second.wait()) == (143, 143)
     found = [json.loads(line) for line in seen.read_text().splitlines()]
@@ -99,23 +101,6 @@ def test_a_hang_of_one_member_is_one_notification_of_the_group(pair: Pair) -> No
     assert (about["cause"], about["node"], about["member"], about["left"]) == ("hang", "node-1", 1, 2)
     assert "hang on node-1" in found[0]["text"]
     assert "; all members were started again, here as attempt 2; 2 restarts left without progress;" in found[0]["text"]
-
-
-def test_the_report_of_any_member_is_that_of_the_one_that_failed(pair: Pair) -> None:
-    again = ("--restart-on", "failure", "--backoff", "off")
-    fails = STEPS.replace("time.sleep(0.02)", "time.sleep(0.02); n == 1005 and exit('no more memory')")
-    first, second = pair.start(0, *again), pair.start(1, *again, code=fails)
-    for run in (first, second):
-        run.until("first_beat", 2)
-    for run in (first, second):
-        report = ftctl(run, "report")
-        assert "Attempt 1 failed: exit code 1" in report
-        assert "node-1" in report
-    assert ftctl(first, "report").startswith("failure on member 1 (node-1): member 1 (node-1): ")
-    assert json.loads(ftctl(first, "report", "--json"))["node"] == "node-1"
-    assert re.search(r"incident +.* failure in attempt 1: member 1", " ".join(ftctl(first, "status").split()))
-    ftctl(first, "stop")
-    assert (first.wait(), second.wait()) == (143, 143)
 
 
 def test_status_shows_the_state_of_the_group(pair: Pair) -> None:
@@ -131,18 +116,8 @@ def test_status_shows_the_state_of_the_group(pair: Pair) -> None:
     assert "member 0 (node-0) has left" in pair.message(1)["message"]
 
 
-def test_others_say_that_an_operator_has_stopped_a_member(pair: Pair) -> None:
-    first, second = pair.both()
-    ftctl(second, "stop")
-    assert (first.wait(), second.wait()) == (143, 143)
-    assert "member 1 (node-1): stopped by an operator; ftrun stops the command here, too" in first.stderr
-    assert "the command ended" not in first.stderr
-    assert pair.message(0)["message"] == "stopped by an operator (on node-1)"
-
-
-@pytest.mark.parametrize("code", [STEPS, OBEYS], ids=["143", "0"])
-def test_others_say_that_a_platform_has_stopped_a_member_and_until_when_they_wait_for_it(pair: Pair, code: str) -> None:
-    first, second = (pair.start(rank, "--wait-peer", "300s", code=code) for rank in (0, 1))
+def test_others_say_that_a_platform_has_stopped_a_member_and_until_when_they_wait_for_it(pair: Pair) -> None:
+    first, second = (pair.start(rank, "--wait-peer", "300s") for rank in (0, 1))
     for run in (first, second):
         run.until("first_beat")
     second.process.terminate()
@@ -176,33 +151,6 @@ def test_lost_device_ends_all_members_and_isolates_its_node(pair: Pair) -> None:
     assert "79" in messages[0]["message"]
 
 
-def test_healed_device_of_one_member_restarts_all_of_them(pair: Pair) -> None:
-    """No member trains while the device is cured, and then all start again together, on the same nodes."""
-    fake = FakeNvml(pair.folder)
-    heal = "touch healing; while [ ! -e cured ]; do sleep 0.05; done"
-    first = pair.start(0, "--probe", "off")
-    second = pair.start(1, "--probe", "nvidia", "--heal", heal, program=SOON, **fake.environment())
-    for run in (first, second):
-        run.until("first_beat")
-    commands = [run.named("spawned")[0]["pid"] for run in (first, second)]
-
-    def noticed() -> bool:
-        fake.xid(0, 46)  # one that comes before the first look is not new
-        return bool(second.named("fault"))
-
-    wait_for(noticed, "the fault")
-    wait_for((pair.folder / "healing").exists, f"the healing: {second.order}")
-    wait_for(lambda: not any(alive(pid) for pid in commands), "the end of both commands")
-    assert [len(run.named("spawned")) for run in (first, second)] == [1, 1]
-    (pair.folder / "cured").touch()
-    for run in (first, second):
-        run.until("first_beat", 2)
-    restarts = [run.until("restart") for run in (first, second)]
-    assert [(one["reason"], one["start_cnt"], one["epoch"]) for one in restarts] == [("peer", 2, 2), ("fault", 2, 2)]
-    ftctl(first, "stop")
-    assert [run.wait() for run in (first, second)] == [143, 143]
-
-
 @pytest.mark.parametrize("still", [True, False])
 def test_idle_accelerators_of_all_members_are_a_hang(pair: Pair, still: bool) -> None:
     """The rule of ModelArts over all instances, which ignores the output of the processes."""
@@ -221,20 +169,19 @@ def test_idle_accelerators_of_all_members_are_a_hang(pair: Pair, still: bool) ->
     assert {record["rule"] for run in both for record in run.named("hang")} == ({"idle"} if still else set())
 
 
-ENDS = "import time, os\nwhile not os.path.exists('enough'): ft.beat(); time.sleep(0.02)\nos._exit({})"
+ENDS = "import time, os\nwhile not os.path.exists('enough'): ft.beat(); time.sleep(0.02)\nos._exit(93)"
 
 
-@pytest.mark.parametrize("code", [0, 93])
-def test_a_refused_duplicate_ends_with_195_whatever_the_group_ends_with(pair: Pair, code: int) -> None:
-    first, second = (pair.start(rank, "--max-restarts", "0", code=ENDS.format(code)) for rank in (0, 1))
+def test_a_refused_duplicate_ends_with_195_whatever_the_group_ends_with(pair: Pair) -> None:
+    first, second = (pair.start(rank, "--max-restarts", "0", code=ENDS) for rank in (0, 1))
     for run in (first, second):
         run.until("first_beat")
     message = pair.folder / "message-other"
     options = ("--run-dir", str(pair.folder / "run-other"), "--termination-log", str(message))
-    other = pair.start(1, *options, code=ENDS.format(code))
+    other = pair.start(1, *options, code=ENDS)
     wait_for(lambda: "member 1 is there already, on node-1" in other.stderr, "the refusal")
     (pair.folder / "enough").touch()
-    assert [run.wait() for run in (first, second, other)] == [code, code, 195]
+    assert [run.wait() for run in (first, second, other)] == [93, 93, 195]
     why = "does not take this node: member 1 is there already, on node-1; the group has ended"
     assert json.loads(message.read_text())["message"].endswith(why)
 
@@ -251,19 +198,6 @@ def test_a_wrong_secret_ends_both_sides_within_seconds_and_both_say_so(pair: Pai
     assert not second.named("spawned")
 
 
-def test_a_second_member_0_on_a_taken_port_says_so(pair: Pair) -> None:
-    first, second = pair.both()
-    options = ("--run-dir", str(pair.folder / "run-other"), "--termination-log", str(pair.folder / "message-other"))
-    other = pair.start(0, *options, "--wait-peer", "5s")
-    wait_for(lambda: "perhaps a second ftrun of member 0" in other.stderr, "the reason")
-    assert other.wait() == 195
-    ended = json.loads((pair.folder / "message-other").read_text())["message"]
-    assert ended.startswith("member 1 did not join within 5s; no node can join: ")
-    assert ended.endswith("perhaps a second ftrun of member 0")
-    ftctl(first, "stop")
-    assert [run.wait() for run in (first, second)] == [143, 143]
-
-
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_job_that_was_suspended_as_a_whole_goes_on(pair: Pair, lost: bool) -> None:
     """For longer than its leases, and its waits: here one of them is 6 s.  `lost`: while it waits for a lost member."""
@@ -277,7 +211,7 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on(pair: Pair, lost: bool) -> 
     began = time.monotonic()
     for pid in job:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(12)  # that is what happens to it
+    time.sleep(8)  # that is what happens to it
     for pid in reversed(job):
         os.kill(pid, signal.SIGCONT)
     if lost:
@@ -286,7 +220,7 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on(pair: Pair, lost: bool) -> 
         first.until("first_beat", 2)
     else:
         resumed = time.monotonic()
-        wait_for(lambda: time.monotonic() > resumed + 12, "the time in which it has to make contact")
+        wait_for(lambda: time.monotonic() > resumed + 7, "the time in which it has to make contact")
         assert [len(run.named("spawned")) for run in (first, second)] == [1, 1]
         assert not [record for run in (first, second) for record in run.named("group") if record["mono"] > began]
     ftctl(first, "stop")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -16,7 +15,6 @@ import pytest
 from cli.test_group_orders import Pair
 from ftrun.core.group import lease
 from support.runs import Run, Runs, alive, descendants, wait_for, words
-from support.runs import runs as runs
 
 
 def mounting(what: str, folder: Path) -> tuple[str, ...]:
@@ -88,18 +86,6 @@ def test_the_lease_of_a_killed_schedule_does_not_stop_the_next_one(runs: Runs) -
 
 
 @pytest.mark.slow
-def test_members_do_not_give_up_before_the_takeover(runs: Runs) -> None:
-    """A wait that is shorter than the lease."""
-    pair = Sharing(runs, "2:3")
-    started = pair.schedule("--wait-peer", "1s", size=3)
-    wait_for(lambda: len(json.loads(pair.places[-1].read_text())["witnesses"]) == 2, "a lease with two witnesses")
-    os.kill(started[0].pid, signal.SIGKILL)
-    for run in started[1:]:
-        run.until("spawned", 2)
-        assert "contact with rank 0" not in run.stderr
-
-
-@pytest.mark.slow
 def test_a_new_member_0_does_not_start_alone_in_an_empty_mount_point(runs: Runs) -> None:
     """The folder is not mounted there, and another member has the lease in it."""
     pair = Sharing(runs, "1:2")
@@ -114,22 +100,6 @@ def test_a_new_member_0_does_not_start_alone_in_an_empty_mount_point(runs: Runs)
     assert not new.named("spawned")
     assert second.process.poll() is None
     assert len(second.named("spawned")) == 2
-
-
-@pytest.mark.slow
-def test_a_job_that_is_suspended_as_a_whole_and_resumed_goes_on(runs: Runs) -> None:
-    pair = Sharing(runs, "1:2")
-    started = pair.schedule()
-    wait_for(lambda: len(json.loads(pair.places[-1].read_text())["witnesses"]) == 1, "a lease with a witness")
-    stopped = [pid for run in started for pid in (run.pid, *descendants(run.pid))]
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(lease.length(5.0, 6.0) + 8.0)  # nothing happens meanwhile that could be waited for
-    newest = len(pair.places)
-    for pid in reversed(stopped):
-        os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: len(pair.places) > newest + 5, "a lease that is renewed")
-    assert [len(run.named("spawned")) for run in started] == [1, 1]
 
 
 def test_a_helper_of_the_lease_that_dies_is_started_again(runs: Runs) -> None:
@@ -167,18 +137,3 @@ def test_a_folder_that_becomes_read_only_and_lies_about_times_disturbs_nobody(ru
     wait_for(lambda: len(pair.places) > newest + 2, "a lease that is renewed")
     assert [len(run.named("spawned")) for run in started] == [1, 1]
     assert all(run.process.poll() is None for run in started)
-
-
-@pytest.mark.slow
-def test_a_disk_on_which_nothing_can_be_written_disturbs_nobody(runs: Runs) -> None:
-    pair = Sharing(runs, "1:2")
-    started = pair.schedule("--wait-peer", "1s")
-    wait_for(lambda: len(json.loads(pair.places[-1].read_text())["witnesses"]) == 1, "a lease with a witness")
-    for run in started:
-        (clerk,) = [pid for pid in descendants(run.pid) if "lease_clerk" in words(pid)]
-        resource.prlimit(clerk, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-    time.sleep(2 * lease.length(5.0, 6.0))  # what must not happen meanwhile
-    newest = len(pair.places)
-    assert [len(run.named("spawned")) for run in started] == [1, 1]
-    assert all(run.process.poll() is None for run in started)
-    assert len(pair.places) == newest

@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from support.device.nvml import uuid
-from support.device.rig import NODE, NONE, REBOOT, RESET, Rig, faulted, faults, kill_helper, reasons
-from support.runs import Run, Runs, alive, carrying, wait_for, words
+from support.device.rig import NONE, RESET, Rig, faulted, faults, kill_helper, reasons
+from support.runs import Run, Runs, alive, wait_for
 
 SHORT = ("--heal-timeout", "2s")
 
@@ -87,16 +87,6 @@ def test_heal_command_that_hangs_ends_with_197_and_leaves_no_process(rig: Rig) -
     wait_for(lambda: not rig.runs.living(), "that nothing of it is left")  # helpers of ftrun end after it
 
 
-def test_background_processes_of_the_heal_command_end_before_the_start(rig: Rig) -> None:
-    run = rig.start("--heal", "FROM_HEALING=1 setsid sleep 3600 & sleep 0.3; touch healing")
-    rig.gpus.xid(0, 46)
-    run.until("spawned", 2)
-    assert (rig.folder / "healing").exists()
-    assert not carrying("FROM_HEALING=1")
-    rig.end()
-    assert run.wait() == 0, run.log()
-
-
 def test_restart_without_a_heal_command_waits_for_the_driver(rig: Rig) -> None:
     run = rig.start()
     rig.gpus.set(0, **RESET)
@@ -109,17 +99,6 @@ def test_restart_without_a_heal_command_waits_for_the_driver(rig: Rig) -> None:
     assert len(faults(run, "recovery:reset")) == 1
 
 
-def test_fault_that_is_never_cleared_ends_with_197(rig: Rig) -> None:
-    run = rig.start(*SHORT)
-    rig.gpus.set(0, **RESET)
-    assert run.wait() == 197, run.log()
-    ended, healing = run.named("ended")[0], run.named("healing")[0]
-    assert 1.0 < ended["mono"] - healing["mono"] < 30
-    assert verdict(rig) == ("node-fault", 197)
-    assert uuid(0) in rig.runs.verdict["message"]
-    assert rig.runs.verdict["node"] == NODE
-
-
 def test_two_faulty_devices_are_healed_one_after_the_other(runs: Runs) -> None:
     rig = Rig(runs, 2)
     run = rig.start("--heal", "echo $FTRUN_FAULT_INDEX >>healed; [ -e both ] || sleep 1")
@@ -128,19 +107,6 @@ def test_two_faulty_devices_are_healed_one_after_the_other(runs: Runs) -> None:
     rig.end()
     assert run.wait() == 0, run.log()
     assert sorted((rig.folder / "healed").read_text().split()) == ["0", "1"]
-    assert len(run.named("spawned")) == 2
-
-
-def test_fault_during_the_backoff_is_healed_before_the_restart(rig: Rig) -> None:
-    run = rig.start("--restart-on", "failure,fault", "--backoff", "2s", "--heal", "touch healed")
-    rig.end(1, start=1)
-    run.until("stopping")
-    rig.gpus.xid(0, 46)
-    run.until("restart")
-    assert (rig.folder / "healed").exists()
-    rig.end()
-    assert run.wait() == 0, run.log()
-    assert reasons(run) == ["failure"]
     assert len(run.named("spawned")) == 2
 
 
@@ -166,33 +132,6 @@ def test_killed_healer_ends_with_197_and_leaves_no_process(rig: Rig) -> None:
     assert run.wait() == 197, run.log()
     assert "the healer died" in rig.runs.verdict["message"]
     wait_for(lambda: not rig.runs.living(), "that nothing of it is left")
-
-
-def test_killed_healer_leaves_no_process_beside_the_training(runs: Runs) -> None:
-    rig = Rig(runs, 2)
-    run = hanging(rig, "--min-devices", "1")
-    kill_helper(run, "heal")
-    run.until("spawned", 2)
-    wait_for(lambda: len(rig.starts) == 2, "the training")
-    sleeping = [pid for pid in rig.runs.living() if words(pid).startswith("sleep ")]
-    assert not sleeping
-    rig.end()
-    assert run.wait() == 0, run.log()
-
-
-def test_device_lost_during_its_healing_is_removed(runs: Runs) -> None:
-    """There is no probe while a command heals: the next one finds the loss, and a lost GPU does not tell its UUID."""
-    rig = Rig(runs, 2)
-    run = rig.start("--heal", HEALS, "--min-devices", "1")
-    rig.gpus.xid(0, 46)
-    wait_for((rig.folder / "healing").exists, f"the healing: {run.order}")
-    rig.gpus.set(0, lost=True)
-    rig.put("cured")
-    run.until("spawned", 2)
-    rig.end()
-    assert run.wait() == 0, run.log()
-    (removed,) = run.named("removed")
-    assert removed["device"] == uuid(0)
 
 
 def test_killed_ftrun_leaves_no_healing(rig: Rig) -> None:
@@ -222,23 +161,3 @@ def test_fault_that_occurs_without_a_probe_is_found_by_the_next_one(rig: Rig) ->
     run.until("restart")
     rig.end()
     assert run.wait() == 0, run.log()
-
-
-def test_recovery_action_of_the_driver_is_healed_with_its_fault(rig: Rig) -> None:
-    heal = "echo >>healed; sed -i 's/field:230 1/field:230 0/' nvml.state"
-    run = rig.start("--heal", heal)
-    rig.gpus.set(0, **RESET)
-    rig.gpus.xid(0, 46)
-    run.until("restart")
-    rig.end()
-    assert run.wait() == 0, run.log()
-    assert (rig.folder / "healed").read_text() == "\n"
-
-
-def test_reboot_requested_during_the_healing_ends_with_197(rig: Rig) -> None:
-    run = rig.start()
-    rig.gpus.set(0, **RESET)
-    run.until("healing")
-    rig.gpus.set(0, **REBOOT)
-    assert run.wait() == 197, run.log()
-    assert "recovery:reboot" in rig.runs.verdict["message"]

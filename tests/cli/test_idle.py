@@ -7,7 +7,7 @@ import pytest
 
 from ftrun.core.rules.idle import DeviceUse, Idle, Thresholds, TreeSample, observe
 from support.device.nvml import BUSY, IDLE, SPINNING, FakeNvml
-from support.runs import Runs, patched, python, wait_for
+from support.runs import Runs, patched, wait_for
 
 # With ModelArts' minute made a second.
 FAST = """
@@ -134,19 +134,11 @@ def test_working_program_is_not_suspected(runs: Runs) -> None:
     """CPU, then I/O of its own, then a loop of children that each live only for a moment."""
     work = ["pass", "open('/dev/zero', 'rb').read(1 << 18); time.sleep(0.05)"]
     work.append("os.system('head -c 1000000 /dev/zero >/dev/null')")
-    parts = [FOR.format(2, one) for one in work]
+    parts = [FOR.format(1.5, one) for one in work]
     code = f"import subprocess, sys\nfor part in {parts!r}: subprocess.run([sys.executable, '-c', part])"
     run = runs.run(*OPTIONS, sys.executable, "-c", code)
     assert run.wait() == 0, run.log()
     assert run.named("hang") == []
-
-
-def test_sections_and_heartbeats_prevent_a_suspicion(runs: Runs) -> None:
-    code = "import os, time\nft.beat()\nwith ft.section('pause', timeout='1h'): time.sleep(2.5)\n"
-    code += "for step in range(25): ft.beat(step); time.sleep(0.1)\nos._exit(0)"
-    run = runs.run(*OPTIONS, *python(code))
-    assert run.wait() == 0, run.log()
-    assert run.named("suspect", "hang") == []
 
 
 def test_slow_program_is_cleared_by_evidence_and_found_when_it_stops(runs: Runs) -> None:
@@ -171,38 +163,17 @@ def test_auto_does_not_apply_to_a_job_without_an_accelerator(runs: Runs) -> None
     assert run.named("suspect") == []
 
 
-@pytest.mark.parametrize(
-    ("before", "later"),
-    [pytest.param(BUSY, IDLE, id="at rest after work"), pytest.param(IDLE, SPINNING, id="spinning")],
-)
-def test_auto_finds_a_job_whose_accelerators_stopped(runs: Runs, before: Any, later: Any) -> None:
+def test_auto_finds_a_job_whose_accelerators_stopped(runs: Runs) -> None:
     fake = faked(runs)
-    fake.set(0, **before)
+    fake.set(0, **BUSY)
     words = (*AUTO, sys.executable, "-c", QUIET)
     run = runs.start(*words, program=MINUTE, MA_HANG_DETECT_TIME="1")
     run.until("spawned")
-    for key, value in later.items():
+    for key, value in SPINNING.items():
         fake.later(1.5, 0, **{key: value})
     assert run.wait() == 195, run.log()
     (found,) = run.named("hang")
     assert (found["rule"], found["limit"]) == ("idle", 1.0)
-
-
-def test_auto_leaves_a_changing_utilisation_alone(runs: Runs) -> None:
-    fake = faked(runs)
-    fake.set(0, **SPINNING)
-    for number in range(600):
-        fake.later(0.1 * number, 0, util=100 - 9 * (number % 3))
-    run = runs.run(*AUTO, "sleep", "4", program=MINUTE, MA_HANG_DETECT_TIME="1")
-    assert run.wait() == 0, run.log()
-    assert run.named("hang") == []
-
-
-def test_auto_leaves_a_spinning_device_alone_that_moves_data(runs: Runs) -> None:
-    faked(runs).set(0, **SPINNING | {"sent": 5_000_000})
-    run = runs.run(*AUTO, "sleep", "4", program=MINUTE, MA_HANG_DETECT_TIME="1")
-    assert run.wait() == 0, run.log()
-    assert run.named("suspect") == []
 
 
 def test_auto_does_not_apply_where_only_others_use_the_devices(runs: Runs) -> None:
@@ -222,22 +193,10 @@ def test_last_sample_of_a_blocked_probe_is_no_proof(runs: Runs) -> None:
     program = patched(f"{FAST}import ftrun.pid1.clients.probe as probe\nprobe.STALE = 0.6")
     fake = faked(runs)
     fake.set(0, **SPINNING)
-    code = FOR.format(5, "pass")
+    code = FOR.format(3, "pass")
     run = runs.start(*AUTO, sys.executable, "-c", code, program=program, MA_HANG_DETECT_TIME="1")
     run.until("spawned")
     fake.later(0.8, "-", blocks="*")
     wait_for(lambda: fake.blocked, "a call that blocks")
     assert run.wait() == 0, run.log()
     assert run.named("hang") == []
-
-
-def test_samples_do_not_delay_the_check_of_the_ranks(runs: Runs) -> None:
-    """Each sample plans the next look anew: a section that has ended meanwhile must be seen all the same."""
-    code = (
-        "import time\nfor step in range(5): ft.beat(step); time.sleep(0.05)\n"
-        "with ft.section('pause', timeout='1h'): time.sleep(2)\n"
-        "print('out', flush=True)\ntime.sleep(3600 * (not ft.attempt().is_restart))\n"
-    )
-    run = runs.run("--hang-timeout", "8s", "--idle-timeout", "2s", "--grace", "off", *python(code))
-    assert run.wait() == 0, run.log()
-    assert [record["rule"] for record in run.named("hang")] == ["idle"]

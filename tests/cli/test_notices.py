@@ -1,8 +1,5 @@
 """The lines that ftrun writes of its own accord while nothing is wrong: at the start, and where nothing is watched."""
 
-import json
-import subprocess
-
 import pytest
 
 from ftrun.core.group.messages import GroupOrder
@@ -11,7 +8,7 @@ from ftrun.core.machine.states import Finish, Healing, Job, Paused, Pending, Pha
 from ftrun.core.machine.values import Attempt, Fault, Finding, Rank
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.policy import Membership, Policy
-from support.runs import FTCTL, Run, Runs, patched, python, wait_for
+from support.runs import Run, Runs, patched, wait_for
 
 AUTO = Limits(hang=None, start=None, section=None, auto=True, idle=1800.0)
 STARTED = GivenNotices(started=True)
@@ -25,30 +22,12 @@ def due(
     now: float,
     limits: Limits = AUTO,
     given: GivenNotices = GivenNotices(),  # noqa: B008
-    phase: str = "",
 ) -> tuple[str, ...]:
-    return notices(job, Policy(limits=limits, membership=Membership(phase=phase)), given, "/run/dir", now).lines
+    return notices(job, Policy(limits=limits, membership=Membership()), given, "/run/dir", now).lines
 
 
 def started(**facts: object) -> Job:
     return Job(Starting(Attempt(1, pid=9)._replace(spawned_at=100.0, **facts)))  # type: ignore[arg-type]
-
-
-def test_start_line_names_the_run_dir_and_the_checks() -> None:
-    assert due(started(), 100.0) == (
-        "attempt 1 started; run dir /run/dir; watched: deadlocks (no timeout), "
-        "waits for devices (within 90s) and computations that show nothing (after 60m) once ranks step, "
-        "idleness (timeout 30m, once there are heartbeats or an accelerator is used)",
-    )
-    given = AUTO._replace(hang=60.0, auto=False, start=300.0, idle=900.0, idle_given=True)
-    (line,) = due(started(), 100.0, given, phase="tune")
-    assert line == (
-        "phase tune attempt 1 started; run dir /run/dir; watched: heartbeats (timeout 60s), "
-        "the time to the first heartbeat (timeout 5m), idleness (timeout 15m)"
-    )
-    off = Limits(hang=None, start=None, section=None)
-    (line,) = due(started(), 100.0, off)
-    assert line.endswith("; watched: nothing, all timeouts are off")
 
 
 def test_each_line_is_written_once() -> None:
@@ -130,44 +109,6 @@ def test_start_line_is_the_first_and_written_once(runs: Runs) -> None:
     assert log.count(start_line(run)) == 1
 
 
-def test_start_line_follows_the_exec(runs: Runs) -> None:
-    run = runs.run("-v", "true")
-    assert run.wait() == 0
-    shown = lines(run)
-    place = shown.index(f"[ftrun] {start_line(run)}")
-    (spawned,) = (number for number, line in enumerate(shown) if " spawned pid=" in line)
-    exited = next(number for number, line in enumerate(shown) if " exited " in line)
-    assert spawned < place < exited
-
-
-def test_start_line_as_json(runs: Runs) -> None:
-    run = runs.run(*("--log-format", "json", "--restart-on", "failure", "--backoff", "off", "sh", "-c", ONCE_FAILING))
-    assert run.wait() == 0, run.log()
-    first, *others = (json.loads(line) for line in run.whole_stderr.splitlines())
-    assert first.pop("time").endswith("Z")
-    assert first == {"level": "info", "source": "ftrun", "attempt": 1, "message": start_line(run)}
-    assert len(others) == 2
-    assert not any(" started;" in other["message"] for other in others)
-    assert run.stderr.count("\n") == 2
-
-
-def test_each_phase_has_a_start_line(runs: Runs) -> None:
-    phases = runs.folder / "phases.toml"
-    phases.write_text('[[phase]]\nname = "one"\ncommand = ["true"]\n[[phase]]\nname = "two"\ncommand = ["true"]\n')
-    run = runs.run("--config", str(phases))
-    assert run.wait() == 0, run.log()
-    assert [line.partition(";")[0] for line in lines(run)] == [
-        "[ftrun] phase one attempt 1 started",
-        "[ftrun] phase two attempt 2 started",  # attempts are counted over all phases
-    ]
-    assert run.stderr == ""
-
-
-def test_command_that_cannot_be_executed_has_no_start_line(runs: Runs) -> None:
-    assert runs.run("no-such-program").whole_stderr == "[ftrun] no-such-program: command not found\n"
-    assert "started" not in runs.run("/").whole_stderr
-
-
 def test_one_warning_of_a_program_without_heartbeats(runs: Runs) -> None:
     run = runs.start("sleep", "3600", program=PROGRAM)
     wait_for(lambda: len(lines(run)) >= 2, "two lines")
@@ -175,12 +116,6 @@ def test_one_warning_of_a_program_without_heartbeats(runs: Runs) -> None:
     run.process.terminate()
     run.wait()
     assert len([line for line in lines(run) if "cannot tell" in line]) == 1
-
-
-def test_no_warning_of_a_program_with_heartbeats(runs: Runs) -> None:
-    run = runs.run(*python("import time\nfor n in range(15): ft.beat(n); time.sleep(0.1)"), program=PROGRAM)
-    assert run.wait() == 0, run.log()
-    assert "cannot tell" not in run.stderr
 
 
 def test_quiet_suppresses_both_lines(runs: Runs) -> None:
@@ -196,14 +131,6 @@ def test_command_line_as_one_argument_gets_a_hint(runs: Runs) -> None:
     run = runs.run("no-such-program")
     assert run.wait() == 127
     assert run.stderr == "[ftrun] no-such-program: command not found\n"
-
-
-def test_ftctl_without_a_verb_shows_its_help() -> None:
-    done = subprocess.run(FTCTL, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert done.stderr.startswith("Usage: ftctl VERB ...\n")
-    assert "\\n" not in done.stderr
-    assert len(done.stderr.splitlines()) > 10
 
 
 WAITED: dict[str, tuple[Phase, dict[str, object], str]] = {

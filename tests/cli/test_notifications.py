@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 
 from ftrun.config import option_table, option_values
-from ftrun.helpers.notifier.__main__ import notification, sentence
-from ftrun.helpers.notifier.incidents import Due
-from ftrun.messages.exports import Destinations
 from support.runs import Runs, need_mounts, wait_for
 
 AGAIN = ("--restart-on", "failure", "--max-restarts", "1", "--backoff", "off")
@@ -96,23 +93,16 @@ def test_command_gets_the_notification(runs: Runs) -> None:
     assert named.startswith(f"restart 2 {run.run_dir}: ftrun on ")
 
 
-def test_destination_that_never_answers_delays_nothing_for_long(runs: Runs) -> None:
-    """It is a problem neither for the job nor for the other destination."""
-    commands = ("--on-event", "sleep 3600", "--on-event", "cat > seen", "--notify-on", "ended")
-    run = runs.start(*commands, *FAILS, LAST="1")
+def test_destinations_that_never_answer_delay_nothing_for_long_and_leave_a_trace(runs: Runs) -> None:
+    """They are a problem neither for the job nor for the other destination."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    given = ("--on-event", "sleep 3600", "--on-event", "cat > seen", "--webhook", f"http://127.0.0.1:{port}/T0")
+    run = runs.start(*given, "--notify-on", "ended", *FAILS, LAST="1")
     wait_for(lambda: run.helper("notifier"), "the helper")
     (runs.folder / "go").touch()
     assert run.wait() == 3
     assert json.loads(wait_for(lambda: (runs.folder / "seen").read_text(), "the notification"))["event"] == "ended"
-
-
-def test_webhook_that_is_dead_leaves_a_trace(runs: Runs) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    run = runs.start("--webhook", f"http://127.0.0.1:{port}/T0", "--notify-on", "ended", *FAILS, LAST="1")
-    wait_for(lambda: run.helper("notifier"), "the helper")
-    (runs.folder / "go").touch()
-    assert run.wait() == 3
     trace = f"--webhook 127.0.0.1:{port}: not reported when ftrun ended: 1 notification: "
     assert trace in (run.run_dir / "run.log").read_text()
 
@@ -127,26 +117,6 @@ def test_a_full_disk_is_reported_though_it_can_not_be_recorded(runs: Runs) -> No
     found, _ = json.JSONDecoder().raw_decode(seen.read_text())  # another one follows at the end
     assert found["event"] == "disk"
     assert f"the disk of the run dir {full} is full" in found["text"]
-
-
-def test_sentences_are_for_people() -> None:
-    hang = {
-        "event": "hang",
-        "attempt": 1,
-        "time": "t",
-        "rule": "step",
-        "rank": 3,
-        "age": 41.0,
-        "limit": 38.0,
-        "step": 7,
-    }
-    assert "rank 3 stopped at step 7" in sentence(hang)
-    asked = Destinations((), (), False, ("hang",), "train", "node-a")
-    found = notification(Due("hang", hang), asked, "/run", ("python", "train.py"))
-    assert found["text"].startswith("ftrun on node-a, attempt 1 of train: hang: rank 3")
-    assert sentence({"event": "resumed", "rank": 2, "mono": 1.0}) == "resumed rank=2"
-    recovering = {"event": "recovering", "rung": "rank", "round": 2, "ranks": [2], "why": "signal 9 ended rank 2"}
-    assert sentence(recovering) == "recovery by rank: signal 9 ended rank 2"
 
 
 @pytest.mark.parametrize(

@@ -73,44 +73,6 @@ def test_each_save_into_the_same_folder_is_progress(runs: Runs) -> None:
     assert [record["consecutive"] for record in run.named("restart")] == [1, 1]
 
 
-def test_a_file_renamed_into_a_new_folder_right_before_a_failure_is_progress(runs: Runs) -> None:
-    """Each before the watch of its new folder exists."""
-    code = (
-        "until [ -e go ]; do sleep 0.02; done; n=$MA_PROC_START_CNT; sleep 0.05; echo x > new\n"
-        "mkdir step-$n && mv new step-$n/model.ckpt; [ $n -ge 5 ]"
-    )
-    run = runs.start(*ONE_RESTART, "--progress", "*/model.ckpt", "--progress", "*.ckpt", "sh", "-c", code)
-    wait_for(lambda: run.helper("checkpoint_watcher"), "the helper")
-    wait_for(lambda: renamed_in(runs.folder / "early.ckpt") and run.named("progress"), "that it watches")
-    (runs.folder / "go").touch()
-    assert run.wait() == 0, run.log()
-    assert [record["consecutive"] for record in run.named("restart")] == [1] * 4
-
-
-def test_steps_without_a_new_file_are_no_progress(runs: Runs) -> None:
-    code = "n = ft.attempt().start_cnt\nfor step in range(9): ft.beat(100 * n + step)\nos._exit(1)\n"
-    options = ("--restart-on", "failure", "--max-restarts", "2", "--backoff", "10ms")
-    run = runs.run(*options, "--progress", "*.ckpt", *python(code))
-    assert run.wait() == 93, run.log()
-    assert [r["consecutive"] for r in run.named("restart")] == [1, 2]
-
-
-def test_file_that_a_kill_truncated_is_no_progress(runs: Runs) -> None:
-    code = (
-        "if ft.attempt().is_restart:\n"
-        "    time.sleep(2)\n"  # the torn one comes to rest
-        "    save('whole.ckpt')\n"
-        "    while not os.path.exists('seen'): time.sleep(0.02)\n"
-        "    os._exit(0)\n"
-        "torn = open('torn.ckpt', 'w'); torn.write('half'); torn.flush(); ft.beat(1); time.sleep(3600)\n"
-    )
-    run = runs.start("--hang-timeout", "2s", "--grace", "off", "--progress", "*.ckpt", *python(SAVE + code))
-    wait_for(partial(saved, run, "whole.ckpt"), "the whole one")
-    (runs.folder / "seen").touch()
-    assert run.wait() == 0, run.log()
-    assert not saved(run, "torn.ckpt")
-
-
 def test_helper_survives_restarts_and_is_restarted_when_killed(runs: Runs) -> None:
     """What is saved in between is seen."""
     code = (
@@ -134,13 +96,6 @@ def test_helper_survives_restarts_and_is_restarted_when_killed(runs: Runs) -> No
     assert run.wait() == 0, "a helper that answers no more is no matter"
     wait_for(lambda: not state_of(second), "the end of the helper")
     assert run.named("restart")[0]["reason"] == "failure"
-
-
-def test_killed_ftrun_leaves_no_helper(runs: Runs) -> None:
-    run = runs.start("--progress", "*.ckpt", "sleep", "3600")
-    helper = wait_for(lambda: run.helper("checkpoint_watcher"), "the helper")
-    os.kill(run.pid, signal.SIGKILL)
-    wait_for(lambda: state_of(helper) in ("", "Z", "X"), "the end of the helper")
 
 
 def test_globs_from_each_source(runs: Runs) -> None:

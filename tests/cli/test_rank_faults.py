@@ -1,5 +1,5 @@
-"""Faults beside the rank that fails: several ranks at once, a killed helper of ftrun, a full /dev/shm, with ranks in
-plain Python."""
+"""Ranks in plain Python that use `@ft.recoverable`, and what fails: one of them, several at once, and beside them a
+helper of ftrun or /dev/shm."""
 
 import os
 import sys
@@ -13,13 +13,12 @@ from support.device.nvml import FakeNvml
 from support.network_disk import Disk
 from support.network_disk import disk as disk
 from support.runs import HOUSE, Run, Runs, alive, end_process, helpers, need_mounts, wait_for
-from support.runs import runs as runs
 from support.short import quick
 
 RANKS, STEPS = 3, 12
 
-# FAULTS is executed in each step, with `rank`, `step` and `starts`; the new process of a rank waits while the file
-# `held` is there.  Each line of a log is a step: round, step, pid.
+# FAULTS is executed in each step, with `rank`, `step`, `starts` and `run`; the new process of a rank waits while
+# the file `held` is there.  Each line of a log is a step: round, step, pid.
 PROGRAM = """
 import os, signal, sys, time
 import ftrun_hooks as ft
@@ -53,17 +52,17 @@ with open(f"total-{rank}", "w") as file:
 """
 
 
-def start(runs: Runs, faults: str, *options: str, steps: int = STEPS, **more: object) -> Run:
+def start(runs: Runs, faults: str, *options: str, **more: object) -> Run:
     (runs.folder / "train.py").write_text(PROGRAM)
     ours = ("--nproc-per-node", str(RANKS), "--grace", "1s", "--backoff", "10ms", *options)
     paths = os.pathsep.join(str(HOUSE / name) for name in ("hooks", "supervisor"))
-    words = (*ours, "--", sys.executable, str(runs.folder / "train.py"), faults, str(steps))
+    words = (*ours, "--", sys.executable, str(runs.folder / "train.py"), faults, str(STEPS))
     return runs.start(*words, PYTHONPATH=paths, **more)  # type: ignore[arg-type]
 
 
-def expected(steps: int = STEPS) -> str:
+def expected() -> str:
     total = 0
-    for step in range(steps):
+    for step in range(STEPS):
         total = total * 3 + sum(step + rank for rank in range(RANKS))
     return str(total)
 
@@ -73,20 +72,43 @@ def steps_of(folder: Path, rank: int) -> list[tuple[int, int, int]]:
     return [(int(number), int(step), int(pid)) for number, step, pid in lines]
 
 
-def must_end(runs: Runs, run: Run, replaced: dict[int, int], steps: int = STEPS, redone: int = 1) -> None:
+def must_end(runs: Runs, run: Run, replaced: dict[int, int], redone: int = 1) -> None:
     """All is as without a fault; `replaced`: how many new processes a rank has got; each time at most `redone` steps
     were done again."""
     assert run.wait() == 0, run.log()
     assert not run.named("restart"), run.log()
     for rank in range(RANKS):
-        assert (runs.folder / f"total-{rank}").read_text() == expected(steps)
+        assert (runs.folder / f"total-{rank}").read_text() == expected()
         lines = steps_of(runs.folder, rank)
-        assert sorted({step for _, step, _ in lines}) == [*range(1, steps + 1)]
-        assert len(lines) <= steps + redone * len(run.named("recovered"))
+        assert sorted({step for _, step, _ in lines}) == [*range(1, STEPS + 1)]
+        assert len(lines) <= STEPS + redone * len(run.named("recovered"))
         assert len({pid for _, _, pid in lines}) == 1 + replaced.get(rank, 0), f"rank {rank}"
 
 
-@pytest.mark.parametrize("victims", [(1, 2), (0, 2), (0, 1, 2)])
+ONCE = "if rank == 1 and step == 5 and run.round == 1: "
+FAULTS = {
+    "killed": (ONCE + "os.kill(os.getpid(), 9)", "rank"),
+    "exit": (ONCE + "os._exit(3)", "rank"),
+    "exception": (ONCE + "raise ValueError('a fault')", "rank"),
+    "retry": (ONCE + "raise ft.Retry('a passing fault')", "retry"),
+    "killed in keep": (
+        f"import ftrun_hooks._snapshot as snapshot\n{ONCE}snapshot.Bytes.write = "
+        "lambda self, memory: (memory.__setitem__(0, 1), os.kill(os.getpid(), 9))",
+        "rank",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_costs_at_most_one_step_and_only_the_process_that_failed(fault: str, runs: Runs) -> None:
+    faults, rung = FAULTS[fault]
+    run = start(runs, faults)
+    must_end(runs, run, {1: 1} if rung == "rank" else {})
+    begun, ended = run.named("recovering")[-1], run.named("recovered")[-1]
+    assert (begun["rung"], ended["rung"], ended["ranks"]) == (rung, rung, [1] if rung == "rank" else [])
+
+
+@pytest.mark.parametrize("victims", [(1, 2), (0, 1, 2)])
 def test_ranks_that_die_at_once_are_replaced_together(victims: tuple[int, ...], runs: Runs) -> None:
     run = start(runs, f"if step == 5 and starts == 1 and rank in {victims}: os.kill(os.getpid(), 9)")
     must_end(runs, run, dict.fromkeys(victims, 1))

@@ -60,9 +60,13 @@ def test_hang_is_found_and_training_resumes_in_place(runs: Runs, kind: str) -> N
 
 
 def test_after_limit_fail_ends_with_93(runs: Runs) -> None:
-    run = runs.run(*HANG, "--after-limit", "fail", "--max-restarts", "0", *FTHANG, *FAST, "sleep")
+    """Here a given start timeout, which applies without any heartbeat."""
+    options = ("--start-timeout", "700ms", "--grace", "off", "--after-limit", "fail", "--max-restarts", "0")
+    run = runs.run(*options, *FTHANG, *FAST, "--no-hooks", "nobeat")
     assert run.wait() == 93, run.log()
     assert only(run, "ended")["verdict"] == "failure-limit"
+    found = only(run, "hang")
+    assert (found["rule"], found["rank"], found["limit"]) == ("start", None, 0.7)
 
 
 def test_fourth_hang_in_a_row_ends_with_195(runs: Runs) -> None:
@@ -106,21 +110,6 @@ def test_records_are_written_before_their_effects(runs: Runs) -> None:
     names = [[json.loads(line)["event"] for line in part.splitlines()] for part in (first, second)]
     assert names[0][-3:] == ["suspect", "hang", "stopping"]
     assert "restart" in names[1]
-
-
-def test_given_start_timeout_applies_without_any_heartbeat(runs: Runs) -> None:
-    options = ("--start-timeout", "700ms", "--grace", "off", "--max-restarts", "0")
-    run = runs.run(*options, *FTHANG, *FAST, "--no-hooks", "nobeat")
-    assert run.wait() == 195, run.log()
-    found = only(run, "hang")
-    assert (found["rule"], found["rank"], found["limit"]) == ("start", None, 0.7)
-    assert "first_beat" not in run.order
-
-
-def test_command_without_hooks_is_never_suspected(runs: Runs) -> None:
-    run = runs.run("--hang-timeout", "200ms", "sleep", "1")
-    assert run.wait() == 0, run.log()
-    assert run.order == ["started", "spawned", "exited", "stopping", "ended"]
 
 
 def test_failure_is_passed_on_by_default(runs: Runs) -> None:
@@ -194,6 +183,15 @@ with ft.section('evaluate', timeout='1s'):
     found = only(run, "hang")
     assert (found["rule"], found["section"], found["limit"]) == ("section", "evaluate", 1.0)
     assert (runs.folder / "last").read_text() == "'evaluate'", "the outermost one"
+
+
+def test_given_hang_timeout_applies_in_sections_that_the_hooks_open_by_themselves(runs: Runs) -> None:
+    code = "import time\nfrom ftrun_hooks._section import Automatic\nft.beat(1)\n"
+    code += "with Automatic('torch.save'): time.sleep(600)\n"
+    run = runs.run(*HANG, "--max-restarts", "0", *python(code))
+    assert run.wait() == 195, run.log()
+    found = only(run, "hang")
+    assert (found["rule"], found["section"], found["limit"]) == ("section", "torch.save", 1.0)
 
 
 def test_each_start_gets_its_number_and_reason(runs: Runs) -> None:

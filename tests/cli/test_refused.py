@@ -10,7 +10,6 @@ import pytest
 from ftctl.doctor import system
 from ftrun.host import oom
 from support.runs import DEADLINE, FTRUN, Runs
-from support.runs import runs as runs
 
 # A seccomp filter (seccomp(2)) that answers one system call with an errno, and then ftrun.
 FILTER = """

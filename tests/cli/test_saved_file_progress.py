@@ -5,34 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from support.runs import Run, Runs
-from support.runs import runs as runs
+from support.runs import Runs
 
-pytestmark = pytest.mark.torch
-# The shape of multigpu_torchrun.py of PyTorch's ddp-tutorial-series: plain SGD, whose step count begins anew with each
-# start, and a snapshot of the model and the epoch.  `{name}`: of the file.  It dies after every second epoch.
-TRAIN = """
-import os, sys, torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+PLAIN = """
+import torch
 torch.set_num_threads(1)
-model = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-begin = 0
-for epoch in reversed(range(100)):
-    path = "{name}".format(epoch=epoch)
-    if {resumes} and os.path.exists(path):
-        snapshot = torch.load(path, weights_only=True)
-        model.load_state_dict(snapshot["model"])
-        begin = snapshot["epoch"] + 1
-        break
-for epoch in range(begin, 6):
-    for batch in torch.utils.data.DataLoader(torch.ones(4, 2), batch_size=2):
-        optimizer.zero_grad()
-        model(batch).sum().backward()
-        optimizer.step()
-    {save}
-    if epoch % 2:
-        if epoch == 5: sys.exit(0)
-        os._exit(5)
+def load(path):
+    return torch.load(path, weights_only=True)["epoch"]
+def save(path, model, epoch):
+    torch.save({"model": model.state_dict(), "epoch": epoch}, path)
 """
 SAFETENSORS = """
 from safetensors.torch import load_file, save_file
@@ -53,7 +35,7 @@ def load(path):
 def save(path, model, epoch):
     dcp.save({"epoch": torch.tensor(epoch), **model.state_dict()}, checkpoint_id=path)
 """
-# As TRAIN, with these; `END`: how an attempt ends after two epochs.
+# Plain SGD, whose step count begins anew with each start.  `END`: how an attempt ends after two epochs.
 OTHER = """
 import os, sys, threading
 def die():
@@ -66,7 +48,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 folder, begin = sys.argv[1], 0
 for epoch in reversed(range(100)):
     path = f"{folder}/epoch_{epoch}"
-    if RESUMES and os.path.exists(path):
+    if os.path.exists(path):
         begin = load(path) + 1
         break
 for epoch in range(begin, 6):
@@ -78,7 +60,7 @@ for epoch in range(begin, 6):
     if epoch % 2 and epoch < 5:
         END()
 """
-# multigpu_torchrun.py itself: rank 0 saves, all load, all gradients are averaged.
+# multigpu_torchrun.py of PyTorch's ddp-tutorial-series: rank 0 saves, all load, all gradients are averaged.
 TORCHRUN = """
 import os, sys, torch
 import torch.distributed as dist
@@ -108,71 +90,27 @@ for epoch in range(begin, 6):
 del model, optimizer
 dist.destroy_process_group()
 """
-PLAIN = 'torch.save({"model": model.state_dict(), "epoch": epoch}, "{name}".format(epoch=epoch))'
-RENAMED = (
-    'torch.save({"model": model.state_dict(), "epoch": epoch}, "{name}.tmp"); '
-    'os.replace("{name}.tmp", "{name}".format(epoch=epoch))'
-)
-
-
-def train(runs: Runs, tmp_path: Path, name: str, save: str = PLAIN, resumes: bool = True) -> Run:
-    path = str(tmp_path / name)
-    (tmp_path / "train.py").write_text(
-        TRAIN.replace("{save}", save).replace("{name}", path).replace("{resumes}", str(resumes))
-    )
-    options = ["--restart-on", "failure", "--max-restarts", "1", "--backoff", "off"]
-    return runs.run(*options, sys.executable, str(tmp_path / "train.py"))
 
 
 @pytest.mark.parametrize(
-    ("name", "save"),
-    [
-        ("snapshot.pt", PLAIN),
-        pytest.param("epoch_{epoch}.pt", PLAIN, marks=pytest.mark.slow),
-        pytest.param("renamed.pt", RENAMED, marks=pytest.mark.slow),
-    ],
+    ("name", "form"),
+    [("torch", PLAIN), ("safetensors.torch", SAFETENSORS), ("torch.distributed", DISTRIBUTED)],
+    ids=["torch.save", "safetensors", "distributed"],
 )
-def test_resumed_program_that_saves_newer_state_makes_progress(
-    runs: Runs, tmp_path: Path, name: str, save: str
-) -> None:
-    run = train(runs, tmp_path, name, save)
-    assert run.process.returncode == 0, run.log()
-    assert [record["consecutive"] for record in run.named("restart")] == [1, 1]
-    assert [record["by"] for record in run.named("progress")] == ["step", "save", "save"]
-
-
-@pytest.mark.slow  # the decision: tests/scenarios/a_program_that_saves_from_scratch_each_time_93.txt
-def test_program_that_always_starts_from_scratch_reaches_its_limit(runs: Runs, tmp_path: Path) -> None:
-    run = train(runs, tmp_path, "snapshot.pt", resumes=False)
-    assert run.process.returncode == 93, run.log()
-    assert [record["by"] for record in run.named("progress")] == ["step"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "form"), [("safetensors.torch", SAFETENSORS), ("torch.distributed", DISTRIBUTED)])
 @pytest.mark.parametrize("end", ["die", "hang"])
-def test_other_file_formats_and_other_ends(runs: Runs, tmp_path: Path, name: str, form: str, end: str) -> None:
+def test_resumed_program_that_saves_newer_state_makes_progress(
+    runs: Runs, tmp_path: Path, name: str, form: str, end: str
+) -> None:
     pytest.importorskip(name)
-    words = [sys.executable, "-c", form + OTHER.replace("RESUMES", "True").replace("END", end), str(tmp_path)]
-    limits = ["--max-restarts", "1", "--backoff", "off", "--grace", "1s", "--hang-timeout", "3s"]
-    run = runs.run("--restart-on", "hang,failure", *limits, *words)
-    assert run.process.returncode == 0, run.log()
+    words = [sys.executable, "-c", form + OTHER.replace("END", end), str(tmp_path)]
+    options = ["--restart-on", "hang,failure", "--max-restarts", "1", "--backoff", "off", "--grace", "1s"]
+    run = runs.start(*options, *(["--hang-timeout", "15s"] if end == "hang" else []), *words)
+    assert run.wait(280) == 0, run.log()
     reason = "hang" if end == "hang" else "failure"
     assert [(record["reason"], record["consecutive"]) for record in run.named("restart")] == [(reason, 1)] * 2
     assert [record["by"] for record in run.named("progress")] == ["step", "save", "save"]
 
 
-@pytest.mark.slow
-def test_program_that_always_hangs_from_scratch_reaches_its_limit(runs: Runs, tmp_path: Path) -> None:
-    code = SAFETENSORS + OTHER.replace("RESUMES", "False").replace("END", "hang")
-    limits = ["--max-restarts", "1", "--backoff", "off", "--grace", "1s", "--hang-timeout", "3s"]
-    pytest.importorskip("safetensors.torch")
-    run = runs.run(*limits, sys.executable, "-c", code, str(tmp_path))
-    assert run.process.returncode == 195, run.log()
-    assert [record["by"] for record in run.named("progress")] == ["step"]
-
-
-@pytest.mark.slow
 def test_resumed_program_under_torchrun_makes_progress(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TORCHRUN)
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]

@@ -72,18 +72,6 @@ def test_a_section_is_a_span(runs: Runs) -> None:
     assert section["attributes"]["ftrun.rank"] == 0
 
 
-def test_restarts_without_heartbeats_end_with_the_next_start(runs: Runs) -> None:
-    with receiving() as collector:
-        again = ("--restart-on", "failure", "--max-restarts", "2", "--backoff", "100ms", "--otlp", collector.url)
-        run = runs.run(*again, "sh", "-c", "sleep 1; exit 3")
-        assert run.wait() == 93
-        wait_for(lambda: collector.named("run"), "the last span")
-    spawned = collector.named("restart")
-    assert [span["attributes"]["ftrun.attempt"] for span in spawned] == [1, 2]
-    assert all(1e8 <= span["end"] - span["begin"] < 60e9 for span in spawned)
-    assert collector.named("run")[0]["error"] == "the command exited with 3"
-
-
 def test_a_collector_that_is_gone_delays_the_end_by_seconds_at_most(runs: Runs) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

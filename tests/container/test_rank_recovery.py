@@ -47,10 +47,30 @@ def only(records: list[dict[str, Any]]) -> dict[str, Any]:
     return record
 
 
+# In its first process the victim leaves a daemon behind; its second one writes whether that is gone.
+DIES = """
+import os, subprocess, sys, time
+if rank == {victim} and step == 5 and starts == 1:
+    code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(3600)"
+    path = f"{{FOLDER}}/daemon"
+    subprocess.Popen([sys.executable, "-c", code, path], start_new_session=True)
+    while not os.path.exists(path) or not open(path).read():
+        time.sleep(0.01)
+    os.kill(os.getpid(), 9)
+if rank == {victim} and step == 5 and starts == 2:
+    try:
+        state = open("/proc/" + open(f"{{FOLDER}}/daemon").read() + "/stat").read().rpartition(")")[2].split()[0]
+    except OSError:
+        state = "gone"
+    open(f"{{FOLDER}}/gone", "w").write(str(state in ("gone", "Z", "X")))
+"""
+
+
 @pytest.mark.parametrize("victim", quick([0, 2]))
-def test_a_rank_that_is_killed_is_replaced_alone(victim: int, start: Starter, mode: Mode, tmp_path: Path) -> None:
-    fault = f"import os\nif rank == {victim} and step == 5 and starts == 1: os.kill(os.getpid(), 9)"
-    job = Job(start, tmp_path, fault, mode)
+def test_a_rank_that_is_killed_is_replaced_alone_and_its_daemon_is_ended(
+    victim: int, start: Starter, mode: Mode, tmp_path: Path
+) -> None:
+    job = Job(start, tmp_path, DIES.format(victim=victim), mode)
     assert job.finish() == 0
     before, after = job.pids(1), job.pids(2)
     assert {rank for rank in before if before[rank] != after[rank]} == {victim}
@@ -61,40 +81,9 @@ def test_a_rank_that_is_killed_is_replaced_alone(victim: int, start: Starter, mo
     ended = only(job.run.named("recovered"))
     assert (ended["rung"], ended["round"], ended["ranks"], ended["step"]) == ("rank", 2, [victim], 5)
     assert min(step for number, _, step, _ in job.log if number == 2) == 6, "no step is done twice"
+    assert (job.folder / "gone").read_text() == "True"
     assert not job.run.named("restart")
     wait_for(lambda: not start.living(), "the end of all processes")
-
-
-def test_a_retry_ends_no_process(start: Starter, tmp_path: Path) -> None:
-    job = Job(start, tmp_path, "if rank == 1 and step == 5 and round == 1: raise Retry('a link was down')")
-    assert job.finish() == 0
-    assert job.pids(1) == job.pids(2)
-    begun, ended = only(job.run.named("recovering")), only(job.run.named("recovered"))
-    assert (begun["rung"], begun["ranks"], begun["why"]) == ("retry", [], "a link was down")
-    assert (ended["rung"], ended["round"], ended["step"]) == ("retry", 2, 5)
-    assert [record["code"] for record in job.run.named("rank_exited")] == [0] * RANKS
-
-
-def test_a_daemon_of_a_rank_that_died_is_ended_with_it(start: Starter, mode: Mode, tmp_path: Path) -> None:
-    fault = """
-import os, subprocess, sys, time
-if rank == 2 and step == 5 and starts == 1:
-    code = "import time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(3600)"
-    path = f"{FOLDER}/daemon"
-    subprocess.Popen([sys.executable, "-c", "import os, sys; " + code, path], start_new_session=True)
-    while not os.path.exists(path) or not open(path).read():
-        time.sleep(0.01)
-    os.kill(os.getpid(), 9)
-if rank == 2 and starts == 2 and step == 5:
-    try:
-        state = open("/proc/" + open(f"{FOLDER}/daemon").read() + "/stat").read().rpartition(")")[2].split()[0]
-    except OSError:
-        state = "gone"
-    open(f"{FOLDER}/gone", "w").write(str(state in ("gone", "Z", "X")))
-"""
-    job = Job(start, tmp_path, fault, mode)
-    assert job.finish() == 0
-    assert (job.folder / "gone").read_text() == "True"
 
 
 def test_a_rank_that_does_not_leave_its_round_is_replaced(start: Starter, tmp_path: Path) -> None:
@@ -129,11 +118,9 @@ def test_a_rank_that_dies_again_before_the_recovery_is_proved_restarts_all(start
     assert not job.run.named("recovered")
 
 
-@pytest.mark.parametrize("options", [("--recover", "none"), ("--recover", "retry")])
-def test_a_death_ends_the_job_where_no_rank_may_be_replaced(
-    options: tuple[str, ...], start: Starter, tmp_path: Path
-) -> None:
-    job = Job(start, tmp_path, "import os\nif rank == 2 and step == 5: os._exit(7)", "subreaper", *options)
+def test_a_death_ends_the_job_where_no_rank_may_be_replaced(start: Starter, tmp_path: Path) -> None:
+    fault = "import os\nif rank == 2 and step == 5: os._exit(7)"
+    job = Job(start, tmp_path, fault, "subreaper", "--recover", "retry")
     assert job.finish() == 7
     assert not job.run.named("recovered")
 
@@ -148,17 +135,3 @@ def test_a_rank_that_is_stopped_is_replaced_alone(start: Starter, tmp_path: Path
     assert read_snapshot(str(job.run.run_dir)).recovered == {"rank": 1}
     assert only(job.run.named("recovered"))["ranks"] == [2]
     assert not job.run.named("restart")
-
-
-def test_a_hang_whose_recovery_fails_restarts_all(start: Starter, tmp_path: Path) -> None:
-    """As without recovery: --restart-on has hangs by default, and the rank that was replaced dies at once."""
-    fault = """
-import os, signal
-if rank == 2 and step == 5 and starts == 1: os.kill(os.getpid(), signal.SIGSTOP)
-if rank == 2 and starts == 2: os._exit(7)
-"""
-    job = Job(start, tmp_path, fault, "subreaper", "--hang-timeout", "4s")
-    assert job.finish() == 0
-    assert [record["rung"] for record in job.run.named("recovering")] == ["rank", "tree"]
-    restart = only(job.run.named("restart"))
-    assert (restart["reason"], restart["start_cnt"], restart["consecutive"]) == ("hang", 3, 1)

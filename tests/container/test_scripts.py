@@ -16,12 +16,3 @@ def test_a_script_without_an_interpreter_is_run_by_the_shell(start: Starter, tmp
     run = start(str(script) if by_path else script.name, "a b", env={"PATH": f"/nowhere:{tmp_path}:{path}"})
     code, out, err = run.finish()
     assert (code, out.decode()) == (5, f"{script} got a b\n"), err
-
-
-def test_a_program_for_another_machine_is_one_line(start: Starter, tmp_path: Path) -> None:
-    program = tmp_path / "program"
-    program.write_bytes(b"\x7fELF\x02\x01\x01\0" + bytes(64))
-    program.chmod(0o755)
-    code, _, err = start(str(program)).finish()
-    assert code == 126
-    assert b"not a program of this machine" in err

@@ -175,17 +175,14 @@ def test_without_stop_grace_ftrun_waits_for_the_command(start: Starter, mode: Mo
     assert run.wait() == 6
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_only_signals_that_request_the_end_have_an_effect_during_the_backoff(
-    start: Starter, mode: Mode, number: int, code: int
-) -> None:
+def test_only_signals_that_request_the_end_have_an_effect_during_the_backoff(start: Starter, mode: Mode) -> None:
     run = start("sh", "-c", "exit 3", mode=mode, options=["--restart-on", "failure", "--backoff", "60s"])
     run.until("exited")
     wait_for(lambda: not children(run.pid), "the wait")
     for other in (signal.SIGUSR1, signal.SIGHUP, signal.SIGPIPE, signal.SIGRTMIN, signal.SIGWINCH):
         run.kill(other)
-    run.kill(number)
-    assert run.wait() == code
+    run.kill(signal.SIGINT)
+    assert run.wait() == 130
     assert len(run.named("spawned")) == 1
 
 
@@ -264,7 +261,8 @@ def block(*numbers: int) -> Callable[[], None]:
 
 
 def both() -> None:
-    ignore(signal.SIGHUP, signal.SIGINT, *REAL_TIME)()
+    keys = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+    ignore(signal.SIGHUP, signal.SIGABRT, signal.SIGTRAP, *keys, *REAL_TIME)()
     block(signal.SIGUSR1, signal.SIGTERM, signal.SIGRTMIN + 1)()
 
 
@@ -273,19 +271,14 @@ def everything_blocked() -> None:
 
 
 GIVEN: dict[str, Callable[[], None]] = {
-    "nothing": lambda: None,
     "nohup": ignore(signal.SIGHUP),
-    "background": ignore(signal.SIGINT, signal.SIGQUIT),
-    "no job control": ignore(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
     "no children": ignore(signal.SIGCHLD),
-    "faults": ignore(signal.SIGABRT, signal.SIGTRAP),
     "both": both,
-    "blocked child signal": block(signal.SIGCHLD, signal.SIGUSR1),
     "everything blocked": everything_blocked,
 }
 
 
-@pytest.mark.parametrize("given", quick(GIVEN, ("nohup", "both", "everything blocked")))
+@pytest.mark.parametrize("given", GIVEN)
 def test_dispositions_and_mask_are_inherited(start: Starter, mode: Mode, given: str) -> None:
     # `unshare` sets SIGCHLD for itself, so the disposition has to be set again below it.
     above = ["env", "--ignore-signal=CHLD"] if given == "no children" else []
@@ -332,17 +325,17 @@ def assert_only_sent_signals_arrive(run: Run, recorder: Recorder) -> None:
     assert recorder.got(6) == [signal.SIGUSR1] * 5 + [signal.SIGTERM]
 
 
-def test_a_broken_pipe_of_ftrun_has_no_effect_on_the_command(start: Starter, mode: Mode, recorder: Recorder) -> None:
+def test_a_broken_pipe_of_ftrun_has_no_effect_on_the_command(start: Starter, recorder: Recorder) -> None:
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.close(reader)
     with open(writer, "wb") as broken:
-        run = start(*recorder.alone, mode=mode, options=["-v"], stdout=broken, stderr=broken)
+        run = start(*recorder.alone, options=["-v"], stdout=broken, stderr=broken)
     assert_only_sent_signals_arrive(run, recorder)
     assert run.wait() == 0
 
 
 def test_a_file_size_limit_that_ftrun_reaches_has_no_effect_on_the_command(
-    start: Starter, mode: Mode, recorder: Recorder, tmp_path: Path
+    start: Starter, recorder: Recorder, tmp_path: Path
 ) -> None:
     limit = 1 << 20  # more than the beat file needs
     run_dir = tmp_path / "full"
@@ -352,7 +345,6 @@ def test_a_file_size_limit_that_ftrun_reaches_has_no_effect_on_the_command(
     with open(tmp_path / "errors", "ab") as errors:
         run = start(
             *recorder.alone,
-            mode=mode,
             run_dir=run_dir,
             options=["-v"],
             stderr=errors,
@@ -367,27 +359,20 @@ def test_a_file_size_limit_that_ftrun_reaches_has_no_effect_on_the_command(
     assert (tmp_path / "errors").read_text().count("cannot be written") == 1
 
 
-def test_no_space_for_heartbeats_under_a_file_size_limit_is_one_clear_message(start: Starter) -> None:
-    before = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # noqa: E731
-    code, _, err = start("true", before=before).finish()
-    assert (code, err.count(b"\n")) == (125, 1), err
-    assert b"Traceback" not in err
-
-
-def test_a_full_pipe_on_stderr_does_not_block(start: Starter, mode: Mode) -> None:
+def test_a_full_pipe_on_stderr_does_not_block(start: Starter) -> None:
     reader, writer = os.pipe2(os.O_CLOEXEC)
     fill(writer)
     options = ["--log-format=json", "-v", "--restart-on", "failure", "--backoff", "1ms"]
     with open(writer, "wb") as full:
-        run = start("sh", "-c", "exit 3", mode=mode, options=options, stderr=full)
+        run = start("sh", "-c", "exit 3", options=options, stderr=full)
     assert run.wait() == 93
     os.close(reader)
 
 
-def test_ftrun_works_with_closed_standard_streams(start: Starter, mode: Mode) -> None:
+def test_ftrun_works_with_closed_standard_streams(start: Starter) -> None:
     def close() -> None:
         for fd in (0, 1, 2):
             os.close(fd)
 
-    run = start("sh", "-c", "exit 4", mode=mode, options=["-v"], before=close)
+    run = start("sh", "-c", "exit 4", options=["-v"], before=close)
     assert run.wait() == 4

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.containers import PYTHON, Starter
-from support.runs import Mode, wait_for
+from support.runs import wait_for
 
 AGAIN = ("--restart-on", "hang,failure", "--backoff", "10ms")
 # Fails at the first start, and says at the second one what is left of its input.
@@ -20,25 +20,24 @@ LINE = b"no restart can run the same program"
 
 
 @pytest.mark.parametrize("command", [(*PYTHON, "-"), ("bash", "-s")])
-def test_a_file_is_read_again_from_where_it_was(
-    start: Starter, mode: Mode, tmp_path: Path, command: tuple[str, ...]
-) -> None:
+def test_a_file_is_read_again_from_where_it_was(start: Starter, tmp_path: Path, command: tuple[str, ...]) -> None:
     file = tmp_path / "program"
     file.write_bytes(b"exit 9 (read by somebody else)\n" + (SHELL if command[0] == "bash" else PROGRAM))
     with file.open("rb") as stream:
         stream.seek(len(b"exit 9 (read by somebody else)\n"))
-        run = start(*command, mode=mode, options=AGAIN, stdin=stream)
+        run = start(*command, options=AGAIN, stdin=stream)
         code, out, _ = run.finish()
     assert (code, out) == (0, b"second\n")
     assert len(run.named("spawned")) == 2
 
 
-@pytest.mark.parametrize("command", [(*PYTHON, "-"), ("bash", "-s")])
-@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+@pytest.mark.parametrize(
+    ("command", "late"), [((*PYTHON, "-"), True), (("bash", "-s"), False)], ids=["late", "at once"]
+)
 def test_a_program_from_a_pipe_ends_with_the_failure_of_its_first_attempt(
-    start: Starter, mode: Mode, command: tuple[str, ...], late: bool
+    start: Starter, command: tuple[str, ...], late: bool
 ) -> None:
-    run = start(*command, mode=mode, options=AGAIN, stdin=subprocess.PIPE)
+    run = start(*command, options=AGAIN, stdin=subprocess.PIPE)
     if late:
         run.until("spawned")
     code, out, err = run.finish(SHELL if command[0] == "bash" else PROGRAM)
@@ -46,19 +45,19 @@ def test_a_program_from_a_pipe_ends_with_the_failure_of_its_first_attempt(
     assert len(run.named("spawned")) == 1
 
 
-def test_a_hang_of_a_program_from_a_pipe_is_for_the_outer_scheduler(start: Starter, mode: Mode) -> None:
+def test_a_hang_of_a_program_from_a_pipe_is_for_the_outer_scheduler(start: Starter) -> None:
     options = (*AGAIN, "--hang-timeout", "300ms", "--start-timeout", "300ms")
-    run = start(*PYTHON, "-", mode=mode, options=options, stdin=subprocess.PIPE, grace="100ms")
+    run = start(*PYTHON, "-", options=options, stdin=subprocess.PIPE, grace="100ms")
     code, _, err = run.finish(b"import time\nwhile True: time.sleep(600)\n")
     assert (code, err.count(LINE)) == (195, 1), err
     assert len(run.named("spawned")) == 1
 
 
 @pytest.mark.parametrize("given", ["idle", "unread", "closed"])
-def test_a_pipe_that_is_not_read_prevents_no_restart(start: Starter, mode: Mode, tmp_path: Path, given: str) -> None:
+def test_a_pipe_that_is_not_read_prevents_no_restart(start: Starter, tmp_path: Path, given: str) -> None:
     file = tmp_path / "program.py"
     file.write_bytes(PROGRAM)
-    run = start(*PYTHON, str(file), mode=mode, options=AGAIN, stdin=subprocess.PIPE)
+    run = start(*PYTHON, str(file), options=AGAIN, stdin=subprocess.PIPE)
     assert run.process.stdin is not None
     if given == "unread":
         run.process.stdin.write(b"not for this program")
@@ -75,26 +74,26 @@ OF_RANK = b'import os\nos.write(1, os.environ["RANK"].encode())\n'
 FAILS_FIRST = b'if os.environ["MA_PROC_START_CNT"] == "1": os._exit(3)\n'
 
 
-def test_each_rank_reads_the_whole_file_from_where_it_was(start: Starter, mode: Mode, tmp_path: Path) -> None:
+def test_each_rank_reads_the_whole_file_from_where_it_was(start: Starter, tmp_path: Path) -> None:
     file = tmp_path / "program"
     file.write_bytes(b"raise SystemExit(9)\n" + OF_RANK.replace(b"os.write", FAILS_FIRST + b"os.write"))
     with file.open("rb") as stream:
         stream.seek(len(b"raise SystemExit(9)\n"))
-        run = start(*PYTHON, "-", mode=mode, options=(*AGAIN, *RANKS), stdin=stream)
+        run = start(*PYTHON, "-", options=(*AGAIN, *RANKS), stdin=stream)
         code, out, err = run.finish()
     assert (code, sorted(out)) == (0, sorted(b"01")), err
     assert len(run.named("spawned")) == 2
 
 
 @pytest.mark.parametrize("command", [(*PYTHON, "-"), ("bash", "-s")])
-def test_ranks_cannot_share_a_program_from_a_pipe(start: Starter, mode: Mode, command: tuple[str, ...]) -> None:
-    run = start(*command, mode=mode, options=RANKS, stdin=subprocess.PIPE)
+def test_ranks_cannot_share_a_program_from_a_pipe(start: Starter, command: tuple[str, ...]) -> None:
+    run = start(*command, options=RANKS, stdin=subprocess.PIPE)
     code, out, err = run.finish(OF_RANK)
     assert (code, out, err.count(b"\n")) == (2, b"", 1), err
     assert b"the ranks cannot each read their program from standard input: it is a pipe or a socket" in err
 
 
-def test_ranks_that_do_not_read_a_pipe_start(start: Starter, mode: Mode) -> None:
-    run = start(*PYTHON, "-c", OF_RANK, mode=mode, options=RANKS, stdin=subprocess.PIPE)
+def test_ranks_that_do_not_read_a_pipe_start(start: Starter) -> None:
+    run = start(*PYTHON, "-c", OF_RANK, options=RANKS, stdin=subprocess.PIPE)
     code, out, err = run.finish(b"")
     assert (code, sorted(out)) == (0, sorted(b"01")), err

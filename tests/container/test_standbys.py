@@ -119,12 +119,12 @@ DRAWN = "import random; GENERATOR = random.Random(); FIXED = random.Random(7)"
 
 @pytest.mark.parametrize("terminal", quick([False, True], ids=lambda terminal: "terminal" if terminal else ""))
 def test_ranks_that_are_forked_before_the_first_start_observe_no_difference(
-    terminal: bool, start: Starter, mode: Mode, tmp_path: Path
+    terminal: bool, start: Starter, tmp_path: Path
 ) -> None:
     """The first start is forked, the second one is cold."""
     environment = package(tmp_path, DRAWN, "drawn") | {"WANDB_API_KEY": "not for a process that waits"}
     options = [*OPTIONS, "--nproc-per-node", "3", "--standby", "off", "--preload", "email.message,drawn"]
-    run = start(sys.executable, OBSERVER, str(tmp_path), mode=mode, options=options, env=environment, tty=terminal)
+    run = start(sys.executable, OBSERVER, str(tmp_path), options=options, env=environment, tty=terminal)
     (tmp_path / "fail").touch()
     assert run.wait() == 0
     (outcome,) = run.named("standby")
@@ -139,9 +139,7 @@ def test_ranks_that_are_forked_before_the_first_start_observe_no_difference(
 
 
 ALONE = {
-    "import os; kept = os.open('/dev/zero', 0)": "an import opened /dev/zero",
     "import mmap; shared = mmap.mmap(-1, 4096)": "an import shares memory",
-    "import os; os.register_at_fork(after_in_child=print)": "later has called os.register_at_fork",
     "import os; number = os.getpid()": "later has called os.getpid",
     "import os; os.environ.get('LOCAL_RANK')": "have read the variable LOCAL_RANK",
 }
@@ -160,10 +158,9 @@ def some(cases: Mapping[str, str], *quick: str) -> list[Any]:
 def test_what_a_fork_would_share_means_a_standby_that_imports_by_itself(
     text: str, why: str, start: Starter, tmp_path: Path
 ) -> None:
-    program, stop = tmp_path / "train.py", tmp_path / "stop"
-    program.write_text(WAIT.format(imports="later"))
+    command, stop = waits(tmp_path, "later")
     options = [*OPTIONS, "--nproc-per-node", "2", "--standby", "2", "--preload", "later"]
-    run = start(sys.executable, str(program), str(stop), options=options, env=package(tmp_path, text))
+    run = start(*command, options=options, env=package(tmp_path, text))
     standby(run, "ready")
     stop.touch()
     assert run.finish()[0] == 0
@@ -200,7 +197,6 @@ def test_what_cannot_be_imported_before_the_first_start_means_a_cold_one(
 EFFECTS = {
     "a script": ["sh", "-c", "echo begun >> $BEGUN; exec {python} {program}"],
     "no sitecustomize": ["{python}", "-S", "{program}"],
-    "isolated": ["{python}", "-uI", "{program}"],
 }
 
 
@@ -243,26 +239,19 @@ def test_a_process_that_imports_before_the_first_start_may_die(
     assert standby(run, "failed")["why"] == ("it was stopped" if number == signal.SIGSTOP else "it ended")
 
 
-@pytest.mark.parametrize("kept", ["run dir", "state dir"])
+@pytest.mark.parametrize("kept", quick(["state dir", "run dir"]))
 def test_ftrun_imports_what_the_last_attempt_had_imported(kept: str, start: Starter, tmp_path: Path) -> None:
     """The next ftrun in this run dir, or the next container with this state dir, forks its first ranks."""
-    program, stop = tmp_path / "train.py", tmp_path / "stop"
-    program.write_text(WAIT.format(imports="later").replace("sys.exit(", "sys.exit(0 and "))
+    command, stop = waits(tmp_path, "later", ends=True)
     options = ["--nproc-per-node", "2", "--standby", "2"]
     options += ["--state-dir", str(tmp_path / "state")] if kept == "state dir" else []
     environment = package(tmp_path, "")
-    run = start(sys.executable, str(program), str(stop), options=options, env=environment)
+    run = start(*command, options=options, env=environment)
     standby(run, "ready")
     stop.touch()
     assert run.finish()[0] == 0
-    again = start(
-        sys.executable,
-        str(program),
-        str(stop),
-        options=options,
-        env=environment,
-        run_dir=run.run_dir if kept == "run dir" else None,
-    )
+    here = run.run_dir if kept == "run dir" else None
+    again = start(*command, options=options, env=environment, run_dir=here)
     assert again.finish()[0] == 0
     outcome = [one for one in again.named("standby") if one["what"] == "start"][-1]
     assert (outcome["warm"], outcome["forked"], outcome["of"]) == (2, 2, 2), again.named("standby")
@@ -277,6 +266,13 @@ while not os.path.exists(sys.argv[1]):
     ft.beat()
 sys.exit(os.environ["MA_PROC_START_CNT"] == "1")
 """
+
+
+def waits(folder: Path, imports: str = "os", ends: bool = False) -> tuple[list[str], Path]:
+    """WAIT as a command, and the file that lets it go on; `ends`: its first start ends well, too."""
+    text, stop = WAIT.format(imports=imports), folder / "stop"
+    (folder / "train.py").write_text(text.replace("sys.exit(", "sys.exit(0 and ") if ends else text)
+    return [sys.executable, str(folder / "train.py"), str(stop)], stop
 
 
 AGAIN = """
@@ -323,14 +319,12 @@ COLD = {
     "import os; print('loud' * 20_000 * ('memfd' in os.readlink('/proc/self/fd/1')))": "an import printed much",
     "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "started a thread",
     "import os; os.environ.get('MA_PROC_START_CNT')": "have read the variable MA_PROC_START_CNT",
-    "import os; os.environ.get('HF_TOKEN')": "have read the variable HF_TOKEN",
+    "import os; kept = os.open('/dev/null', 0)": "later.py has changed",
     "import os; copy = dict(os.environ)": "keeps a copy of the environment",
     "import os\nif os.environ.get('MARK') is None: raise ValueError('as in a standby')": "import of later failed",
-    "import os; kept = os.open('/dev/null', 0)": "later.py has changed",
     "import socket; kept = socket.socket(socket.AF_UNIX)": "an import opened a socket",
     "kept = open(__file__.partition('/lib/')[0] + '/log', 'a')": "/log open for writing",
     "import fcntl; kept = open(__file__); fcntl.flock(kept, fcntl.LOCK_SH)": "an import has locked /",
-    "import fcntl; kept = open(__file__); fcntl.lockf(kept, fcntl.LOCK_SH)": "an import has locked ",
     # A program of which there can be only one: the standby fails, and the attempt keeps what it holds.
     "import fcntl; kept = open(__file__); fcntl.flock(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)": "later failed: Blocking",
     "import socket; kept = socket.socket(); kept.bind(('127.0.0.1', PORT)); kept.listen()": "later failed: OSError",
@@ -343,15 +337,16 @@ COLD = {
     some(
         COLD,
         *("started a thread", "have read the variable MA_PROC_START_CNT", "later.py has changed"),
-        *("an import has locked /", "later failed: OSError"),
+        "later failed: OSError",
     ),
 )
 def test_what_may_differ_means_a_cold_start(text: str, why: str, start: Starter, tmp_path: Path) -> None:
-    program, stop = tmp_path / "train.py", tmp_path / "stop"
+    command, stop = waits(tmp_path)
     set_before = "os.environ.setdefault('MARK', 'x')\nimport later" if "MARK" in text else "import later"
-    program.write_text(WAIT.format(imports="os").replace("import ftrun_hooks", f"{set_before}\nimport ftrun_hooks"))
-    environment = package(tmp_path, text.replace("PORT", str(free_port()))) | {"HF_TOKEN": "secret"}
-    run = start(sys.executable, str(program), str(stop), options=[*OPTIONS, "--standby", "1"], env=environment)
+    program = tmp_path / "train.py"
+    program.write_text(program.read_text().replace("import ftrun_hooks", f"{set_before}\nimport ftrun_hooks"))
+    environment = package(tmp_path, text.replace("PORT", str(free_port())))
+    run = start(*command, options=[*OPTIONS, "--standby", "1"], env=environment)
     first: Record = wait_for(lambda: run.named("standby")[:1], "a record standby")[0]
     if first["what"] == "ready" and "changed" in why and "variable" not in why:
         (tmp_path / "lib" / "site-packages" / "later.py").write_text("changed = True")
@@ -400,7 +395,9 @@ def what_was_said(text: str, start: int) -> list[str]:
     return lines[begins + 1 : ends]
 
 
-@pytest.mark.parametrize("imports", ["import loud", "import quiet, loud", "from quiet import nothing; import loud"])
+@pytest.mark.parametrize(
+    "imports", quick(["import quiet, loud", "import loud", "from quiet import nothing; import loud"])
+)
 def test_what_imports_print_appears_where_the_program_imports(imports: str, start: Starter, tmp_path: Path) -> None:
     """And only what it would see: warnings are judged by its own filters."""
     environment = package(tmp_path, LOUD, "loud") | package(tmp_path, "nothing = None", "quiet")
@@ -418,20 +415,6 @@ def test_what_imports_print_appears_where_the_program_imports(imports: str, star
         assert warm == cold
         assert len(cold) >= least
         assert "does not want" not in "".join(cold)
-
-
-def test_ranks_print_each_what_their_imports_have_printed(start: Starter, tmp_path: Path) -> None:
-    """They are forked from one process that has imported."""
-    program = tmp_path / "train.py"
-    program.write_text("print('first'); import loud; print('last')")
-    options = ["--nproc-per-node", "2", "--standby", "off", "--preload", "loud"]
-    environment = package(tmp_path, "print('loud')", "loud")
-    run = start(sys.executable, str(program), options=options, env=environment)
-    code, out, _ = run.finish()
-    assert code == 0
-    (outcome,) = run.named("standby")
-    assert (outcome["warm"], outcome["forked"]) == (2, 2)
-    assert sorted(out.split()) == [b"first"] * 2 + [b"last"] * 2 + [b"loud"] * 2
 
 
 LEAVES = "import atexit; atexit.register(lambda: open(__file__.partition('/lib/')[0] + '/left', 'a').write('left '))"
@@ -462,9 +445,7 @@ def test_a_standby_waits_at_a_lower_priority_than_the_command(start: Starter, tm
     """With the lowest one it would wait for minutes beside a busy trainer (ADR 18)."""
     if os.geteuid():
         pytest.skip("only root may raise the priority of a process again")
-    program, stop = tmp_path / "train.py", tmp_path / "stop"
-    program.write_text(WAIT.format(imports="os").replace("sys.exit(", "sys.exit(0 and "))
-    command = [sys.executable, str(program), str(stop)]
+    command, stop = waits(tmp_path, ends=True)
     run = start(*command, options=["--standby", "1"], before=partial(os.nice, 3))
     standby(run, "ready")
     (pid,) = parked(run)
@@ -473,17 +454,6 @@ def test_a_standby_waits_at_a_lower_priority_than_the_command(start: Starter, tm
     assert standby_has == min(19, command_has + 10)
     stop.touch()
     assert run.finish()[0] == 0
-
-
-def test_a_shell_is_never_started_in_advance(start: Starter, tmp_path: Path) -> None:
-    program, stop = tmp_path / "train.py", tmp_path / "stop"
-    program.write_text(WAIT.format(imports="os"))
-    script = f"echo begun >> {tmp_path}/begun; exec {sys.executable} {program} {stop}"
-    run = start("sh", "-c", script, options=[*OPTIONS, "--standby", "1"])
-    assert "not executed as the Python process" in standby(run, "cold")["why"]
-    stop.touch()
-    assert run.finish()[0] == 0
-    assert (tmp_path / "begun").read_text() == "begun\n" * 2  # one for each start
 
 
 def parked(run: Run) -> list[int]:
@@ -499,10 +469,9 @@ def ended(pid: int) -> bool:
 
 
 def test_a_standby_is_replaced_a_few_times_and_is_gone_with_ftrun(start: Starter, tmp_path: Path) -> None:
-    program, stop = tmp_path / "train.py", tmp_path / "stop"
-    program.write_text(WAIT.format(imports="os"))
+    command, stop = waits(tmp_path)
     environment = {"AWS_SECRET_ACCESS_KEY": "x"}
-    run = start(sys.executable, str(program), str(stop), options=[*OPTIONS, "--standby", "1"], env=environment)
+    run = start(*command, options=[*OPTIONS, "--standby", "1"], env=environment)
     killed: set[int] = set()
 
     def is_ready(number: int) -> bool:
@@ -531,9 +500,8 @@ def slices(pid: int) -> str:
 
 
 def test_a_standby_that_waits_gets_no_processor_time(start: Starter, tmp_path: Path) -> None:
-    program, stop = tmp_path / "train.py", tmp_path / "stop"
-    program.write_text(WAIT.format(imports="json, email.message"))
-    run = start(sys.executable, str(program), str(stop), options=[*OPTIONS, "--standby", "1"])
+    command, stop = waits(tmp_path, "json, email.message")
+    run = start(*command, options=[*OPTIONS, "--standby", "1"])
     standby(run, "ready")
     (pid,) = parked(run)
     before = slices(pid)
@@ -553,9 +521,8 @@ def test_a_standby_that_waits_gets_no_processor_time(start: Starter, tmp_path: P
 
 
 def test_standbys_end_with_a_killed_ftrun(start: Starter, mode: Mode, tmp_path: Path) -> None:
-    program, stop = tmp_path / "train.py", tmp_path / "stop"
-    program.write_text(WAIT.format(imports="os"))
-    run = start(sys.executable, str(program), str(stop), mode=mode, options=["--standby", "1"])
+    command, _ = waits(tmp_path)
+    run = start(*command, mode=mode, options=["--standby", "1"])
     (pid,) = wait_for(lambda: parked(run), "a standby")
     os.kill(run.pid, signal.SIGKILL)
     wait_for(lambda: not alive(pid), "the end of the standby")
@@ -575,13 +542,13 @@ while round == 2 and step == 6 and not os.path.exists(FOLDER / "prepared"): time
 """
 
 
-def recovering(start: Starter, folder: Path, mode: Mode, first: str, environment: dict[str, str]) -> Run:
+def recovering(start: Starter, folder: Path, first: str, environment: dict[str, str]) -> Run:
     """Four ranks and one standby; rank 2 has died and was replaced alone, and there is another standby."""
     (folder / "progress").mkdir()
     paths = os.pathsep.join((str(HOUSE / "hooks"), environment.get("PYTHONPATH", "")))
     environment = environment | {"PROGRESS": str(folder / "progress"), "PYTHONPATH": paths}
     command = [sys.executable, str(HOUSE / "tests/support/plain_rank.py"), "8", DIES.format(first=first)]
-    run = start(*command, mode=mode, options=["--nproc-per-node", "4", "--standby", "1"], env=environment)
+    run = start(*command, options=["--nproc-per-node", "4", "--standby", "1"], env=environment)
     standby(run, "ready")
     (folder / "progress" / "die").touch()
     wait_for(lambda: len([one for one in run.named("standby") if one["what"] == "ready"]) == 2, "another standby")
@@ -592,8 +559,8 @@ def recovering(start: Starter, folder: Path, mode: Mode, first: str, environment
     return run
 
 
-def test_a_single_rank_is_started_warm_and_has_a_standby_again(start: Starter, mode: Mode, tmp_path: Path) -> None:
-    run = recovering(start, tmp_path, mode, "", {})
+def test_a_single_rank_is_started_warm_and_has_a_standby_again(start: Starter, tmp_path: Path) -> None:
+    run = recovering(start, tmp_path, "", {})
     outcome = next(one for one in run.named("standby") if one["what"] == "start")
     assert (outcome["local_rank"], outcome["warm"], outcome["of"], outcome.get("why")) == (2, 1, 1, None)
     lines = [line.split()[1:] for line in (tmp_path / "progress" / "log").read_text().splitlines()]
@@ -604,7 +571,7 @@ def test_a_single_rank_is_started_warm_and_has_a_standby_again(start: Starter, m
 
 def test_a_single_rank_is_executed_where_its_standby_may_differ(start: Starter, tmp_path: Path) -> None:
     environment = package(tmp_path, "import os; os.environ.get('MA_PROC_START_CNT')")
-    run = recovering(start, tmp_path, "subreaper", "import later", environment)
+    run = recovering(start, tmp_path, "import later", environment)
     outcome = next(one for one in run.named("standby") if one["what"] == "start")
     assert (outcome["local_rank"], outcome["warm"]) == (2, 0)
     assert "have read the variable MA_PROC_START_CNT" in outcome["why"]

@@ -1,6 +1,5 @@
 """Standbys in phases, in groups, and in a control group that leaves little memory."""
 
-import errno
 import json
 import sys
 from collections.abc import Iterator
@@ -9,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from support.containers import Run, Starter
+from support.control_group import limited
 from support.ports import free_port
 from support.runs import wait_for
 
-MIB = 1 << 20
-PARENT = Path("/sys/fs/cgroup")
 PROGRAM = """
 import email.message, os, sys, time
 import ftrun_hooks as ft
@@ -82,46 +80,14 @@ def test_all_members_of_a_group_restart_warm_with_their_ranks(start: Starter, tm
 
 
 @pytest.fixture
-def control_group(start: Starter) -> Iterator[Path]:
-    """A control group that may have 1,700 MiB of memory; what joins it is ended before the group."""
-    second = (PARENT / "cgroup.controllers").exists()
-    folder = (PARENT if second else PARENT / "memory") / f"ftrun-standby-{start.mark}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error.strerror}")
-    try:
-        try:
-            (folder / ("memory.max" if second else "memory.limit_in_bytes")).write_text(str(1700 * MIB))
-            (folder / "cgroup.procs").open("a").close()
-        except OSError as error:
-            pytest.skip(f"{folder} takes no limit: {error.strerror}")
-        yield folder
-    finally:
-        start.close()
-        members = folder / "cgroup.procs"
-        wait_for(lambda: members.read_text() == "", "the end of its processes")
-        wait_for(lambda: removed(folder), "the end of the control group")
+def little_memory(start: Starter) -> Iterator[list[str]]:
+    with limited(f"ftrun-standby-{start.mark}", 1700 << 20, start.close) as prefix:
+        yield prefix
 
 
-def removed(folder: Path) -> bool:
-    """The kernel may still count processes that have just been reaped."""
-    try:
-        folder.rmdir()
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
-        return False
-    return True
-
-
-def inside(folder: Path) -> list[str]:
-    return ["sh", "-ec", f'echo $$ >{folder}/cgroup.procs\nexec "$@"', "sh"]
-
-
-def test_a_standby_ends_when_the_job_needs_its_memory(start: Starter, control_group: Path, tmp_path: Path) -> None:
+def test_a_standby_ends_when_the_job_needs_its_memory(start: Starter, little_memory: list[str], tmp_path: Path) -> None:
     options = ["--standby", "1", *FAILURE]
-    run = start(*program(tmp_path, "job"), options=options, above=inside(control_group))
+    run = start(*program(tmp_path, "job"), options=options, above=little_memory)
     wait_for(lambda: is_ready(run.run_dir), "a standby")
     (tmp_path / "job-take.new").write_text("1250")
     (tmp_path / "job-take.new").rename(tmp_path / "job-take")
@@ -133,19 +99,3 @@ def test_a_standby_ends_when_the_job_needs_its_memory(start: Starter, control_gr
     start_of_two = next(one for one in outcomes(run.run_dir) if one["what"] == "start")
     assert start_of_two["warm"] == 0
     assert "too little memory" in str(start_of_two["why"])
-
-
-def test_there_is_no_standby_where_the_control_group_has_no_room(
-    start: Starter, control_group: Path, tmp_path: Path
-) -> None:
-    limit = control_group / "memory.max"
-    limit = limit if limit.exists() else control_group / "memory.limit_in_bytes"
-    limit.write_text(str(600 * MIB))
-    options = ["--standby", "1", *FAILURE]
-    run = start(*program(tmp_path, "job"), options=options, above=inside(control_group))
-    cold = wait_for(lambda: [one for one in outcomes(run.run_dir) if one["what"] == "cold"], "the reason")
-    assert "too little memory" in str(cold[0]["why"])
-    assert not is_ready(run.run_dir)
-    (tmp_path / "job-1").touch()
-    (tmp_path / "job-2").touch()
-    assert run.finish()[0] == 0

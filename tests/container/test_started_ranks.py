@@ -1,19 +1,16 @@
 """`--nproc-per-node`: ftrun starts the command once for each rank, and their ends are the command's end."""
 
 import json
-import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.snapshot import RankNow
 from support.containers import Run, Starter
 from support.ports import free_port
-from support.runs import FTCTL, FTRUN, HOUSE, Mode, end_process, helpers, wait_for
+from support.refusals import refusal
+from support.runs import FTRUN, Mode, end_process, helpers, wait_for
 from support.short import quick
 
 PRINT = """
@@ -38,9 +35,9 @@ def rows(output: bytes) -> list[dict[str, str]]:
     return sorted(found, key=lambda row: int(row["RANK"]))
 
 
-def test_each_rank_has_the_environment_of_torchrun(start: Starter, mode: Mode, tmp_path: Path) -> None:
+def test_each_rank_has_the_environment_of_torchrun(start: Starter, tmp_path: Path) -> None:
     options = ["--nproc-per-node", "3", "--max-restarts", "5"]
-    code, out, err = start(program(tmp_path, PRINT), mode=mode, options=options).finish()
+    code, out, err = start(program(tmp_path, PRINT), options=options).finish()
     assert code == 0, err
     found = rows(out)
     assert [row["RANK"] for row in found] == [row["LOCAL_RANK"] for row in found] == ["0", "1", "2"]
@@ -90,10 +87,10 @@ if rank == "0":
 
 @pytest.mark.parametrize("failure", ["sys.exit(7)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_the_first_failing_rank_gives_the_exit_code_and_ends_the_others(
-    failure: str, start: Starter, mode: Mode, tmp_path: Path
+    failure: str, start: Starter, tmp_path: Path
 ) -> None:
     text = f"import os, signal, sys\nif os.environ['RANK'] == '1': {failure}\nsignal.pause()"
-    run = start(program(tmp_path, text), mode=mode, options=["--nproc-per-node", "3"])
+    run = start(program(tmp_path, text), options=["--nproc-per-node", "3"])
     code, _, err = run.finish()
     assert code == (7 if "exit" in failure else 137)
     named = (b"rank 1 exited with 7", b"signal 9 (SIGKILL) ended rank 1")[code == 137]
@@ -107,25 +104,8 @@ def test_the_first_failing_rank_gives_the_exit_code_and_ends_the_others(
     wait_for(lambda: not start.living(), "the end of all processes")
 
 
-def test_the_rank_that_failed_first_is_named_with_its_exception(start: Starter, tmp_path: Path) -> None:
-    text = """
-import os, time
-if os.environ["RANK"] == "2":
-    raise ValueError("the data are broken")
-while os.path.exists(f"/proc/{os.getppid()}"):
-    time.sleep(0.01)
-    if not os.path.exists("running"):
-        raise ConnectionResetError("Connection reset by peer")
-"""
-    run = start(program(tmp_path, text), options=["--nproc-per-node", "4"])
-    code, _, err = run.finish()
-    assert code == 1
-    assert run.named("exited")[0]["rank"] == 2
-    assert "ValueError: the data are broken" in run.named("exited")[0]["why"], err
-
-
 def test_each_rank_that_fails_is_recorded_with_its_own_last_exception(start: Starter, tmp_path: Path) -> None:
-    """Rank 7 fails, and the others because of it; they do not end by the SIGTERM that follows."""
+    """Rank 3 fails, and the others because of it; they do not end by the SIGTERM that follows."""
     text = f"""
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -134,32 +114,23 @@ rank = int(os.environ["RANK"])
 with open(ready % rank + ".new", "w") as stream:
     stream.write(str(os.getpid()))
 os.rename(ready % rank + ".new", ready % rank)
-while not all(os.path.exists(ready % number) for number in range(8)):
+while not all(os.path.exists(ready % number) for number in range(4)):
     time.sleep(0.01)
-if rank == 7:
-    raise ValueError("the data of 7 are broken")
-while os.path.exists("/proc/" + open(ready % 7).read()):
+if rank == 3:
+    raise ValueError("the data of 3 are broken")
+while os.path.exists("/proc/" + open(ready % 3).read()):
     time.sleep(0.01)
 raise ConnectionResetError(f"rank {{rank}}: connection reset by peer")
 """
-    run = start(program(tmp_path, text), options=["--nproc-per-node", "8", "--grace", "60s"])
+    run = start(program(tmp_path, text), options=["--nproc-per-node", "4", "--grace", "60s"])
     code, _, err = run.finish()
     assert code == 1, err
     exited = {record["rank"]: record["exception"] for record in run.named("rank_exited")}
-    assert exited.keys() == set(range(8))
-    assert exited[7].startswith("ValueError: the data of 7 are broken (train.py:")
-    assert all(f"ConnectionResetError: rank {rank}: connection reset" in exited[rank] for rank in range(7))
-    assert run.named("exited")[0]["rank"] == 7
-    assert "the data of 7 are broken" in run.named("ended")[0]["why"]
-
-
-def test_a_rank_that_ends_with_0_is_done_while_the_others_work(start: Starter, tmp_path: Path) -> None:
-    text = f"import os\nif os.environ['RANK'] == '0': raise SystemExit\n{WAIT}"
-    run = start(program(tmp_path, text), options=["--nproc-per-node", "2"])
-    run.until("rank_exited")
-    assert run.process.poll() is None
-    run.kill(signal.SIGTERM)
-    assert run.finish()[0] == 143
+    assert exited.keys() == set(range(4))
+    assert exited[3].startswith("ValueError: the data of 3 are broken (train.py:")
+    assert all(f"ConnectionResetError: rank {rank}: connection reset" in exited[rank] for rank in range(3))
+    assert run.named("exited")[0]["rank"] == 3
+    assert "the data of 3 are broken" in run.named("ended")[0]["why"]
 
 
 @pytest.mark.parametrize(
@@ -207,17 +178,6 @@ def test_a_terminal_is_that_of_rank_0(start: Starter, tmp_path: Path) -> None:
     run.terminal.type(b"hello\n")
     run.terminal.wait(b"0 hello .")
     assert run.wait() == 0
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [("0", "write a number above zero"), ("gpu", "no accelerator"), ("5000", "more than 1024"), ("cpus", "did you")],
-)
-def test_a_wrong_number_of_ranks_is_one_line(value: str, text: str, start: Starter) -> None:
-    code, _, err = start("true", options=["--nproc-per-node", value]).finish()
-    assert code == 2
-    assert text in err.decode()
-    assert err.count(b"\n") == 1
 
 
 def members(start: Starter, program: str, counts: tuple[int, ...], *options: str, torchrun: bool = False) -> list[Run]:
@@ -289,42 +249,10 @@ raise ConnectionResetError("Connection closed by peer")
     wait_for(lambda: not start.living(), "the end of all processes")
 
 
-def test_a_member_without_ranks_beside_one_with_ranks_is_one_line(start: Starter) -> None:
-    group = ["--group-size", "2", "--group-endpoint", f"127.0.0.1:{free_port()}"]
-    runs = [start("true", options=[*group, "--group-rank", "0", "--nproc-per-node", "2"])]
-    runs.append(start("true", options=[*group, "--group-rank", "1"]))
-    for run in runs:
-        code, _, err = run.finish()
-        assert code == 2
-        assert b"starts no ranks (--nproc-per-node), but other members do" in err
-        assert not run.named("spawned")
-    wait_for(lambda: not start.living(), "the end of all processes")
-
-
-def test_phases_with_different_commands_are_refused(start: Starter, tmp_path: Path) -> None:
-    config = tmp_path / "phases.toml"
-    config.write_text("".join(f'[[phase]]\nname = "{name}"\ncommand = "{name}"\n' for name in ("true", "false")))
-    code, _, err = start(options=["--nproc-per-node", "2", "--config", str(config)]).finish()
-    assert (code, err.count(b"\n")) == (2, 1), err
-    assert b"different commands" in err
-
-
-@pytest.mark.parametrize(("command", "expected"), [("nosuch", 127), ("/", 126)])
-def test_a_command_that_cannot_be_executed_is_one_line(command: str, expected: int, start: Starter) -> None:
-    code, _, err = start(command, options=["--nproc-per-node", "3"]).finish()
-    assert code == expected
-    assert err.decode().count(command) <= 3, err
-    wait_for(lambda: not start.living(), "the end of all processes")
-
-
-def test_the_state_names_the_ranks(start: Starter, tmp_path: Path) -> None:
-    run = start(program(tmp_path, WAIT), options=["--nproc-per-node", "2"])
-    run.until("spawned")
-    spawned: Any = run.named("spawned")[0]
-    assert len(spawned["pids"]) == 2
-    assert spawned["pid"] == spawned["pids"][0]
-    os.kill(spawned["pids"][1], signal.SIGKILL)
-    assert run.finish()[0] == 137
+def test_a_command_that_cannot_be_executed_is_one_line(start: Starter) -> None:
+    code, _, err = start("nosuch", options=["--nproc-per-node", "3"]).finish()
+    assert code == 127
+    assert err.count(b"nosuch") <= 3, err
     wait_for(lambda: not start.living(), "the end of all processes")
 
 
@@ -340,14 +268,6 @@ sys.exit(os.environ["MA_PROC_START_CNT"] == "1" and rank == "1")
 """
 
 
-def test_the_output_of_some_ranks_alone(start: Starter, tmp_path: Path) -> None:
-    options = ["--nproc-per-node", "3", "--local-ranks-filter", "0,2"]
-    _, out, err = start(program(tmp_path, TALK), options=options).finish()
-    assert sorted(out.splitlines()) == sorted(f"line {n} of {rank}".encode() for n in range(200) for rank in (0, 2))
-    assert b"error of 1" not in err
-    assert err.count(b"error of") == 2
-
-
 def test_lines_with_the_number_of_their_rank(start: Starter, tmp_path: Path) -> None:
     text = TALK + "\nsys.stdout.write('unfinished')"
     options = ["--nproc-per-node", "2", "--prefix-ranks"]
@@ -358,21 +278,6 @@ def test_lines_with_the_number_of_their_rank(start: Starter, tmp_path: Path) -> 
         assert [line for line in lines if line.startswith(f"[{rank}]")] == expected
     assert len(lines) == 402
     assert sorted(line for line in err.splitlines() if b"error" in line) == [b"[0] error of 0", b"[1] error of 1"]
-
-
-def test_long_lines_of_several_ranks_arrive_whole(start: Starter, tmp_path: Path) -> None:
-    text = """
-import os
-rank = os.environ["RANK"].encode()
-os.write(1, b"begin" + rank * 3_000_000 + b"\\n")
-"""
-    options = ["--nproc-per-node", "2", "--prefix-ranks"]
-    code, out, err = start(program(tmp_path, text), options=options).finish()
-    assert (code, err) == (0, b"")
-    for rank in (b"0", b"1"):
-        own = b"".join(line[4:] for line in out.splitlines() if line.startswith(b"[%s] " % rank))
-        assert own == b"begin" + rank * 3_000_000
-    wait_for(lambda: not start.living(), "the end of all processes")
 
 
 def test_lines_have_the_number_of_their_rank_after_the_helper_was_killed(start: Starter, tmp_path: Path) -> None:
@@ -395,20 +300,6 @@ print("a line")
     wait_for(lambda: not start.living(), "the end of all processes")
 
 
-def test_output_that_a_full_disk_refuses_is_reported_and_ends_no_rank(start: Starter, tmp_path: Path) -> None:
-    """Without the option the ranks get the error themselves, and fail as without ftrun."""
-    options, command = ["--nproc-per-node", "2"], program(tmp_path, "print('done', flush=True)")
-    for prefixed, code in ((["--prefix-ranks"], 0), ([], 1)):
-        with open("/dev/full", "wb") as full:
-            done = subprocess.run(
-                [*FTRUN, *options, *prefixed, command], stdout=full, stderr=-1, timeout=90, env=start.environment()
-            )
-        assert done.returncode == code, done.stderr
-        lost = b"[ftrun] output: output is lost: No space left on device; the command is not affected"
-        assert done.stderr.splitlines().count(lost) == (1 if prefixed else 0)
-    wait_for(lambda: not start.living(), "the end of all processes")
-
-
 def test_a_file_for_each_rank_survives_a_restart(tmp_path: Path, start: Starter) -> None:
     options = ["--nproc-per-node", "2", "--local-ranks-filter", "0", "--restart-on", "failure", "--backoff", "10ms"]
     command = [*FTRUN, "--log-dir", str(tmp_path / "logs"), *options, program(tmp_path, TALK)]
@@ -424,47 +315,19 @@ def test_a_file_for_each_rank_survives_a_restart(tmp_path: Path, start: Starter)
     wait_for(lambda: not start.living(), "the end of all processes")
 
 
-@pytest.mark.parametrize("shown", ["0;1", "0,2"])
-def test_a_wrong_filter_is_one_line(start: Starter, shown: str) -> None:
-    code, _, err = start("true", options=["--nproc-per-node", "2", "--local-ranks-filter", shown]).finish()
-    assert (code, err.count(b"\n")) == (2, 1)
-
-
-# --- what people see --------------------------------------------------------------------------------------------------
-
-STEP = """
-import os, time
-rank, stop = int(os.environ["RANK"]), os.path.join(os.path.dirname(__file__), "stop")
-if rank == 3:
-    raise SystemExit
-if rank == 4:
-    while not os.path.exists(stop): time.sleep(0.01)
-import ftrun_hooks as ft
-for step in range(10**6):
-    time.sleep(0.2 if rank == 2 else 0.02)
-    ft.beat(step)
-    if os.path.exists(stop): break
-"""
-
-
-def test_every_rank_has_a_row_and_a_slow_one_is_marked(start: Starter, tmp_path: Path) -> None:
-    run = start(program(tmp_path, STEP), options=["--nproc-per-node", "5"], env={"PYTHONPATH": f"{HOUSE}/hooks"})
-    run.until("spawned")
-    rows = wait_for(lambda: seen if len(seen := read_snapshot(str(run.run_dir)).ranks) == 5 else None, "five rows")
-    assert [row.rank for row in rows] == [row.local_rank for row in rows] == [0, 1, 2, 3, 4]
-
-    def marked() -> dict[int, RankNow] | None:
-        found = {row.rank: row for row in read_snapshot(str(run.run_dir)).ranks}
-        return found if found[2].straggler and found[3].exit else None
-
-    rows = wait_for(marked, "a straggler")
-    assert "per step, the others" in str(rows[2].straggler)
-    assert (rows[3].state, rows[3].exit) == ("done", "code 0")
-    assert (rows[4].state, rows[4].step) == ("starting", None)
-    assert rows[0].straggler is None
-    status = subprocess.run(
-        [*FTCTL, "status", "--run-dir", str(run.run_dir)], capture_output=True, text=True, check=True
-    )
-    assert f"rank 2 on {os.uname().nodename}: " in status.stdout
-    (tmp_path / "stop").touch()
-    assert run.finish()[0] == 0
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--nproc-per-node", "0"], "write a number above zero"),
+        (["--nproc-per-node", "gpu"], "no accelerator"),
+        (["--nproc-per-node", "5000"], "more than 1024"),
+        (["--nproc-per-node", "cpus"], "did you"),
+        (["--nproc-per-node", "2", "--local-ranks-filter", "0;1"], "--local-ranks-filter"),
+        (["--nproc-per-node", "2", "--local-ranks-filter", "0,2"], "--local-ranks-filter"),
+        (["--nproc-per-node", "2", "--config", "phases.toml"], "different commands"),
+    ],
+)
+def test_what_ranks_cannot_have_is_refused_in_one_line(options: list[str], text: str, tmp_path: Path) -> None:
+    phases = (f'[[phase]]\nname = "{name}"\ncommand = "{name}"\n' for name in ("true", "false"))
+    (tmp_path / "phases.toml").write_text("".join(phases))
+    assert text in refusal(tmp_path, *options, *(() if "--config" in options else ["true"]))

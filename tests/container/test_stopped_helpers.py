@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.containers import NAMESPACE, PYTHON, Starter
-from support.runs import FTRUN, Mode, children, helpers, state_of, wait_for
+from support.containers import PYTHON, Starter
+from support.runs import FTRUN, helpers, state_of, wait_for
 
 SIZE = 8 << 20  # bytes, many times what a pipe holds
 # Writes nothing until `begin` is there, and beats all the time.
@@ -30,11 +30,10 @@ HELPERS = {"output", "messenger", "sampler", "checkpoint_watcher", "metrics"}
 
 
 @pytest.fixture
-def chatty(start: Starter, mode: Mode, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def chatty(start: Starter, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     words = [*FTRUN, "--log-dir", str(tmp_path / "logs"), "--progress", str(tmp_path / "*.pt"), *OPTIONS]
-    prefix = NAMESPACE if mode == "pid1" else []
     process = subprocess.Popen(
-        [*prefix, *words, *PYTHON, "-c", CHATTY, str(tmp_path / "begin")],
+        [*words, *PYTHON, "-c", CHATTY, str(tmp_path / "begin")],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=start.environment(),
@@ -45,11 +44,10 @@ def chatty(start: Starter, mode: Mode, tmp_path: Path) -> Iterator["subprocess.P
     assert wait_for(lambda: not start.living() or None, "the end of all")
 
 
-def test_every_helper_continues_after_sigstop(chatty: "subprocess.Popen[bytes]", mode: Mode, tmp_path: Path) -> None:
-    ftrun = wait_for(lambda: (children(chatty.pid) or [0])[0], "ftrun") if mode == "pid1" else chatty.pid
-    wait_for(lambda: set(helpers(ftrun)) >= HELPERS, "all helpers", 60)
+def test_every_helper_continues_after_sigstop(chatty: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
+    wait_for(lambda: set(helpers(chatty.pid)) >= HELPERS, "all helpers", 60)
     (tmp_path / "begin").touch()
-    for name, pid in helpers(ftrun).items():
+    for name, pid in helpers(chatty.pid).items():
         os.kill(pid, signal.SIGSTOP)
         wait_for(lambda pid=pid: state_of(pid) in ("R", "S"), f"{name} goes on")  # type: ignore[misc]
     seen, _ = chatty.communicate(timeout=90)
@@ -59,10 +57,9 @@ def test_every_helper_continues_after_sigstop(chatty: "subprocess.Popen[bytes]",
     assert "was stopped by a signal; ftrun continued it" in log.with_name("events.jsonl").read_text()
 
 
-def test_sigstop_in_a_loop(chatty: "subprocess.Popen[bytes]", mode: Mode, tmp_path: Path) -> None:
+def test_sigstop_in_a_loop(chatty: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
     """The process that passes on the output is stopped again and again: the output is slow, and complete."""
-    ftrun = wait_for(lambda: (children(chatty.pid) or [0])[0], "ftrun") if mode == "pid1" else chatty.pid
-    wait_for(lambda: "output" in helpers(ftrun), "the helper", 60)
+    wait_for(lambda: "output" in helpers(chatty.pid), "the helper", 60)
     assert chatty.stdout is not None
     output = chatty.stdout.fileno()
     (tmp_path / "begin").touch()
@@ -70,7 +67,7 @@ def test_sigstop_in_a_loop(chatty: "subprocess.Popen[bytes]", mode: Mode, tmp_pa
 
     def through() -> bool:
         nonlocal seen
-        if (pid := helpers(ftrun).get("output")) and state_of(pid) in ("R", "S"):
+        if (pid := helpers(chatty.pid).get("output")) and state_of(pid) in ("R", "S"):
             os.kill(pid, signal.SIGSTOP)
         while select.select([output], [], [], 0)[0] and (more := os.read(output, 1 << 16)):
             seen += len(more)

@@ -19,7 +19,8 @@ PID1 = {
     "ftrun",
     "ftrun_hooks",
     "_ctypes",
-    "ctypes",  # prctl, inotify
+    "ctypes",  # inotify
+    "_socket",  # the pair of the messenger
     "_json",
     "json",  # records
     "_posixsubprocess",

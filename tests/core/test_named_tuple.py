@@ -60,7 +60,9 @@ USES: dict[str, Callable[[Any], object]] = {
     "equality": lambda kind: kind(1, 2) == (1, 2, None, 1.0),
     "copied": lambda kind: copy.deepcopy(kind(1, 2, "n")),
     "types": lambda kind: typing.get_type_hints(kind),
-    "signature": lambda kind: [(p.name, p.kind, p.default) for p in inspect.signature(kind).parameters.values()],
+    "signature, once there is a value": lambda kind: (
+        kind(1, 2) and [(p.name, p.kind, p.default) for p in inspect.signature(kind).parameters.values()]
+    ),
     "documentation": lambda kind: kind.__doc__,
     "patterns": lambda kind: kind.__match_args__,
     "module": lambda kind: kind.__module__,

@@ -17,7 +17,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ft
 
 from starlette.testclient import TestClient
 
-from ftctl.page import app, feed, reports, timeline_cache
+from ftctl.page import app, feed, reports
 from ftctl.page.app import FILES, Page
 from ftctl.page.middleware import Middleware
 from ftrun.host import procfs
@@ -203,8 +203,8 @@ def test_the_picture_is_drawn_again_only_for_new_records(
         return History(path)
 
     monkeypatch.setattr("ftrun.records.history.read", read)
-    monkeypatch.setattr(timeline_cache, "FRESH", 0.0)
-    monkeypatch.setattr(timeline_cache, "SHARE", 0)
+    monkeypatch.setattr(app, "FRESH", 0.0)
+    monkeypatch.setattr(app, "SHARE", 0)
     for number in (1, 2):
         with (run_dir / "events.jsonl").open("a") as stream:
             stream.write("{}\n")
@@ -231,7 +231,7 @@ def test_an_internal_error_is_one_short_line(
 
     monkeypatch.setattr(feed, "read_snapshot", fail)
     assert "never seen" in client.get("/snapshot.json").text
-    monkeypatch.setattr(timeline_cache.TimelineCache, "picture", fail)
+    monkeypatch.setattr(app.TimelineCache, "picture", fail)
     assert client.get("/timeline.svg").status_code == 500
     assert capsys.readouterr().err.count("\n") == 1
     assert TestClient(Middleware(fail), base_url="http://localhost").get("/" + "x" * 5000).status_code == 500  # type: ignore[arg-type]

@@ -7,8 +7,8 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from ftctl.page.timeline_cache import NARROWEST
 from ftctl.timeline import axis, html, timeline
+from ftctl.timeline.timeline import NARROWEST
 from ftrun.drawing import svg
 from ftrun.drawing.shapes import HATCHES, PALETTE, Picture, Polyline, Rect, Text, text_width
 from ftrun.records.history import History

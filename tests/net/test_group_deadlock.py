@@ -99,16 +99,6 @@ def test_a_deadlock_over_two_hosts_is_proved_and_ended_without_any_option(kind: 
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_a_deadlock_over_three_hosts_is_proved_and_names_its_cause(hosts: Make) -> None:
-    three = hosts(3)
-    runs, _ = train(three, "lock")
-    all_end_well(three, runs)
-    found = [(run.rank, hang["rule"], hang["rank"]) for run in runs for hang in run.named("hang")]
-    assert found == [(2, "deadlock", 2)], three.log()
-
-
-@pytest.mark.slow
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("ranks", "kind", "culprit"),
     [(TWO_RANKS, "backward", 1), (TORCHRUN, "lock", 3)],
@@ -148,15 +138,10 @@ def test_a_member_that_cannot_be_reached_leaves_the_wait_of_another_one_open(hos
 # A member that moves leaves a wait open: in the gate tests/core/test_group_waits.py has that.
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize(("stop_at", "seconds"), [(3, "40"), (130, "95")], ids=["early", "learned"])
-def test_a_member_that_validates_while_another_one_waits_is_no_hang(stop_at: int, seconds: str, hosts: Make) -> None:
-    """After 130 steps the limit that ftrun has learned is 30 s."""
+def test_a_member_that_validates_while_another_one_waits_is_no_hang(hosts: Make) -> None:
     two = hosts(2)
-    environment = {"STOP_AT": str(stop_at), "STEPS": str(stop_at + 20), "SECONDS": seconds}
-    runs, folder = train(two, "validate", **environment)
+    runs, folder = train(two, "validate", STOP_AT="3", STEPS="23", SECONDS="40")
     wait_for(lambda: blocked(runs[1]), "a look at the member that waits", LONG)
     all_end_well(two, runs)
     assert [run.named("hang") + run.named("restart") for run in runs] == [[], []], two.log()
     assert [(folder / f"ended-{rank}").read_text() for rank in (0, 1)] == ["1", "1"]
-    if stop_at > 100:
-        assert runs[1].named("learned"), two.log()

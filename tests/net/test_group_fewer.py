@@ -55,24 +55,6 @@ def test_a_spare_takes_the_place_of_a_lost_member_and_nothing_restarts_twice(hos
     group.must_end(0, epochs=[1, 2])
 
 
-def test_a_spare_holds_a_standby_that_has_imported_what_the_members_at_work_have(hosts: Make) -> None:
-    group = Group(hosts(3), *QUICK, wait="60s", options=("--spares", "1", "--standby", "1"))
-    group.begin()
-    group.until_started(1, nodes=2)
-    spare = group.rank(2)
-    ready = until_standby(spare, "ready")
-    assert (ready["ready"], ready["of"]) == (1, 1)
-    wait_for(lambda: "warm: its imports are done" in ftctl(spare, "status").stdout, "the status of a spare")
-    group.rank(1).kill()
-    group.gone.add(1)
-    group.until_started(2, nodes=2)
-    started = until_standby(spare, "start")
-    assert (started["warm"], started["of"], started.get("why")) == (1, 1, None)
-    assert [one["attempt"] for one in spare.named("spawned")] == [1]
-    group.finish()
-    group.must_end(0, epochs=[1, 2])
-
-
 # Its ranks need not agree on anything.
 RANKS = """
 import json, os, sys, time
@@ -90,6 +72,7 @@ for step in range(1_000_000):
 """
 
 
+@pytest.mark.slow
 def test_the_standbys_of_a_spare_are_forked_and_get_the_numbers_of_the_lost_ranks(hosts: Make) -> None:
     here = hosts(3)
     program = here.folder / "ranks.py"
@@ -186,6 +169,7 @@ def test_a_replaced_member_does_not_end_the_others(hosts: Make, rank: int) -> No
     group.must_end(0, epochs=[1, 2])
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_user_ends_all_members_although_one_could_be_replaced(hosts: Make) -> None:
     """The third in a row concerns the whole job: no member waits for a new one, and all have the same verdict."""
     made = hosts(3)

@@ -84,23 +84,3 @@ def test_a_chip_is_healed_while_all_members_wait_and_then_all_start_again(hosts:
     group.finish()
     group.must_end(0, epochs=[1, 2])
     assert chips.healed(member).count("\n") == 1
-
-
-def test_a_chip_that_does_not_heal_ends_its_member_and_the_others_wait_for_another_node(hosts: Make) -> None:
-    chips = Chips(hosts(3), "--replace-members")
-    group = chips.group
-    member = chips.until_healing()
-    chips.cure(member, 3)
-    assert member.wait() == 197
-    assert (member.verdict["verdict"], member.verdict["isolate"]) == ("node-fault", True)
-    for other in (0, 2):
-        group.rank(other).until("exited")
-        assert not group.rank(other).ended
-    assert group.book.epochs == [1]
-    chips.replace_tool()
-    chips.start(FAULTY, schedule=2)
-    group.until_started(2)
-    starts = {line["rank"]: line["starts"] for line in group.book.named("start", epoch=2)}
-    assert starts == {0: 2, FAULTY: 1, 2: 2}
-    group.finish()
-    group.must_end(0, epochs=[1, 2])

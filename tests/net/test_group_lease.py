@@ -166,25 +166,6 @@ def test_a_folder_that_stalls_disturbs_nobody_and_nobody_takes_over_in_it(frozen
 
 
 @pytest.mark.slow
-def test_a_folder_that_goes_away_disturbs_nobody(hosts: Make) -> None:
-    group = at_work(hosts)
-    (group.hosts.folder / "state").rename(group.hosts.folder / "away")
-    (group.hosts.folder / "state").mkdir()
-    began = time.monotonic()
-    wait_for(lambda: time.monotonic() > began + LENGTH + 5, "the end of a lease that is not renewed", LENGTH + 60)
-    assert not list((group.hosts.folder / "state").glob("lease-*/*")), "it is not the folder that was shared"
-    assert group.book.epochs == [1]
-    shutil.rmtree(group.hosts.folder / "state")
-    (group.hosts.folder / "state").write_text("no folder")
-    began, step = time.monotonic(), group.book.step
-    wait_for(lambda: time.monotonic() > began + LENGTH + 5, "the end of a lease that is not renewed", LENGTH + 60)
-    assert group.book.epochs == [1]
-    assert group.book.step > step
-    group.finish()
-    group.must_end(0, epochs=[1])
-
-
-@pytest.mark.slow
 def test_a_holder_that_was_suspended_comes_back_as_a_member(hosts: Make) -> None:
     group = at_work(hosts)
     stopped = [group.rank(0).pid, *children_of(group.rank(0).pid)]

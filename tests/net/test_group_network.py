@@ -5,11 +5,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-import pytest
-
 from support.group_runs import Group
 from support.hosts import PORT, Hosts
-from support.runs import end_process, wait_for
 
 Make = Callable[[int], Hosts]
 QUICK = ("--steps", "100000", "--step-time", "0.02")
@@ -57,29 +54,3 @@ def test_two_jobs_on_one_port_do_not_mix_and_a_waiting_job_can_be_stopped(hosts:
         one.ask(signal.SIGTERM)
     assert [one.wait() for one in waiting] == [143, 143]
     assert not group.book.lines
-
-
-@pytest.mark.slow
-def test_a_replacement_never_trains_beside_the_member_that_it_replaces(hosts: Make) -> None:
-    """Eight have its rank and the secret.  Its messenger is killed until one of them has joined instead."""
-    here = hosts(3)
-    group = Group(here, *QUICK, size=2, wait="60s")
-    zero, first = group.begin()
-    group.until_step(5)
-    waiting = [group.start(2, options=("--group-rank", "1"), RANK="1") for _ in range(8)]
-    for one in waiting:
-        one.until("problem")
-
-    def is_replaced() -> bool:
-        if messenger := first.helper("messenger"):
-            end_process(messenger)
-        return any(record.get("why") == "member 1 (host-2) is back" for record in zero.named("group"))
-
-    wait_for(is_replaced, "a replacement")
-    group.until_started(2, timeout=200)  # after the fence: the lease of the member that it replaces
-    ended = first.until("exited")["mono"]
-    assert all(line["time"] > ended for line in group.book.named("start", epoch=2)), group.log()
-    group.finish()
-    assert zero.wait() == 0, group.log()
-    assert group.book.epochs == [1, 2]
-    assert not list(group.book.wrong()), group.log()

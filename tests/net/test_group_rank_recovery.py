@@ -1,11 +1,11 @@
-"""Two hosts with recoverable ranks (docs/examples/recover.py), mostly two each: what a rank, a messenger or a container
-suffers is recovered on both without a restart, and the values are those of a run without it."""
+"""Two hosts with recoverable ranks, mostly two each with docs/examples/recover.py: what a rank, a messenger or a
+container suffers is recovered on both without a restart, and the values are those of a run without it."""
 
 import os
 import signal
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,15 +16,46 @@ Make = Callable[[int], Hosts]
 LONG = 400.0  # s; PyTorch is imported by five or six processes, on a machine that has other work
 STEPS = 12
 EXAMPLE = HOUSE / "docs" / "examples" / "recover.py"
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(2 * LONG)]
+pytestmark = pytest.mark.timeout(2 * LONG)
+# Ranks in plain Python that meet in a folder; rank 1 stands still in the first round.
+PLAIN = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+import ftrun_hooks as ft
+out, last = os.environ["OUT"], int(os.environ["STEPS"])
+@ft.recoverable
+def train(run):
+    step = run.restore()
+    while step < last:
+        while run.rank == 1 and run.round == 1 and step == 6:
+            time.sleep(0.01)
+        open(f"{out}/at-{run.round}-{step}-{run.rank}", "w").close()
+        while not all(os.path.exists(f"{out}/at-{run.round}-{step}-{rank}") for rank in range(run.world_size)):
+            time.sleep(0.01)
+        step += 1
+        run.keep(step)
+        ft.beat(step)
+        with open(f"{out}/rank-{run.rank}.log", "a") as log:
+            print(run.round, step, os.getpid(), step, file=log, flush=True)
+train()
+"""
+TORCH, SLOW = pytest.mark.torch, pytest.mark.slow
 Lines = list[tuple[int, int, int, str]]  # round, step, pid, loss
 
 
 class Job:
     """The containers of both hosts, from the folder `out` that they share."""
 
-    def __init__(self, hosts: Hosts, fault: str, *options: str, steps: int = STEPS, each: int = 2) -> None:
-        self.steps, self.each = steps, each
+    def __init__(
+        self,
+        hosts: Hosts,
+        fault: str,
+        *options: str,
+        steps: int = STEPS,
+        each: int = 2,
+        program: Sequence[str] = (str(EXAMPLE),),
+    ) -> None:
+        self.steps, self.each, self.program = steps, each, program
         self.hosts, self.fault, self.options, self.out = hosts, fault, options, hosts.folder / "out"
         self.out.mkdir()
         for member in (1, 0):
@@ -34,7 +65,7 @@ class Job:
         ranks = ["--nproc-per-node", str(self.each)]
         words = [*self.hosts.group(member, 2, wait="4m"), *ranks, *self.options, "--", sys.executable]
         environment = {"OUT": str(self.out), "STEPS": str(self.steps), "FAULT": self.fault}
-        return self.hosts.start(member, *words, str(EXAMPLE), environment=environment)
+        return self.hosts.start(member, *words, *self.program, environment=environment)
 
     def member(self, number: int) -> Container:
         return next(one for one in self.hosts.last if one.rank == number)
@@ -107,8 +138,8 @@ def plain_weights(hosts: Make) -> dict[str, bytes]:
     return job.weights
 
 
-# Five processes import PyTorch.  The gate has the next test, of three, and tests/test_recover_example.py.
-@pytest.mark.slow
+@TORCH
+@SLOW
 @pytest.mark.parametrize("size", ["1:2", "2"])
 def test_the_death_of_rank_0_leaves_three_processes_on_two_hosts_alone(hosts: Make, size: str) -> None:
     job = Job(hosts(2), "0:6:kill", "--group-size", size)
@@ -116,7 +147,7 @@ def test_the_death_of_rank_0_leaves_three_processes_on_two_hosts_alone(hosts: Ma
 
 
 def test_a_container_that_comes_back_joins_ranks_that_kept_their_processes(hosts: Make) -> None:
-    job = Job(hosts(2), "1:6:hang", each=1)
+    job = Job(hosts(2), "", each=1, program=("-c", PLAIN, str(HOUSE / "hooks")))
     job.until_step(6)
     job.member(1).kill()
     job.start(1)
@@ -129,7 +160,8 @@ def test_a_container_that_comes_back_joins_ranks_that_kept_their_processes(hosts
     assert len({(step, loss) for _, step, _, loss in job.log(0)}) == STEPS
 
 
-@pytest.mark.slow
+@TORCH
+@SLOW
 @pytest.mark.parametrize("fault", ["3:50:kill", "2:50:retry", "1:50:exit"])
 def test_the_weights_are_those_of_a_run_without_the_fault(fault: str, hosts: Make) -> None:
     job = Job(hosts(2), fault, steps=100)
@@ -138,7 +170,8 @@ def test_the_weights_are_those_of_a_run_without_the_fault(fault: str, hosts: Mak
     assert job.weights == plain_weights(hosts)
 
 
-@pytest.mark.slow
+@TORCH
+@SLOW
 def test_a_stopped_rank_is_replaced_and_its_host_names_it(hosts: Make) -> None:
     job = Job(hosts(2), "2:6:hang", "--hang-timeout", "20s", "--start-timeout", "5m")
     job.until_step(6)
@@ -146,7 +179,8 @@ def test_a_stopped_rank_is_replaced_and_its_host_names_it(hosts: Make) -> None:
     job.must_end((3,))
 
 
-@pytest.mark.slow
+@TORCH
+@SLOW
 @pytest.mark.parametrize("member", [0, 1])
 def test_a_messenger_that_dies_during_the_recovery_delays_it_only(member: int, hosts: Make) -> None:
     job = Job(hosts(2), "2:6:hang")

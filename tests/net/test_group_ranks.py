@@ -45,12 +45,6 @@ def struck(two: Hosts, program: str) -> Path:
     return folder
 
 
-@pytest.mark.slow  # in the gate test_group_deadlock.py has ranks on two hosts that are all started again and meet again
-@pytest.mark.timeout(2 * LONG)
-def test_ranks_on_two_hosts_train_and_resume_after_a_failure(hosts: Make) -> None:
-    assert weights(struck(hosts(2), "ddp"))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3 * LONG)
 @pytest.mark.parametrize("program", NEEDED)

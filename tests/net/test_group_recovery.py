@@ -88,11 +88,3 @@ def test_a_lost_container_that_does_not_come_back(hosts: Make) -> None:
     for rank in (0, 1):
         assert group.rank(rank).verdict["verdict"] == "hang-limit"
         assert "member 2 (host-2) is lost and was not back within 10s" in group.rank(rank).verdict["message"]
-
-
-def test_restarts_in_a_row_are_counted_for_the_job(hosts: Make) -> None:
-    """One failure of rank 1 and one of rank 0 are two, not one each."""
-    failures = ("--failure", "crash:1:10", "--failure", "crash:0:9:always")
-    group = Group(hosts(2), *QUICK, *failures, "--every", "1000", options=("--max-restarts", "1"))
-    group.begin()
-    group.must_end(93, epochs=[1, 2])

@@ -1,10 +1,7 @@
 """Members without contact to rank 0: training that progresses continues, and a verdict is only about its own member."""
 
-import os
 import signal
 from collections.abc import Callable
-
-import pytest
 
 from support.group_runs import Group
 from support.hosts import Container, Hosts
@@ -36,33 +33,6 @@ def test_rank_0_without_its_network_ends_no_command(hosts: Make) -> None:
     assert not zero.named("lost")
     group.finish()
     group.must_end(0, epochs=[1])
-
-
-@pytest.mark.slow
-def test_a_rank_0_that_is_lost_and_comes_back(hosts: Make) -> None:
-    """The others keep their containers; a failure of a command meanwhile leads to no verdict."""
-    here = hosts(3)
-    seen = here.folder / "seen"
-    notify = ("--on-event", f"echo $FTRUN_EVENT $(hostname) >> {seen}")
-    group = Group(here, *QUICK, wait="5m", options=("--restart-on", "hang", *SHORT, *notify))
-    group.begin()
-    group.until_step(5)
-    group.rank(0).kill()
-    for rank in (1, 2):
-        prints(group.rank(rank), "the command keeps running")
-        lost = group.rank(rank).until("lost")
-        assert (lost["member"], lost["then"], lost["exit_code"]) == (0, "end", 195)
-        assert 280 < lost["wait"] <= 300
-    wait_for(seen.exists, "the notification")
-    failed = group.rank(1)
-    os.kill(failed.command, signal.SIGKILL)
-    failed.until("exited")
-    group.start(0)
-    group.until_started(2)
-    assert {line["reason"] for line in group.book.named("start", epoch=2) if line["rank"]} == {"peer"}
-    group.finish()
-    group.must_end(0, epochs=[1, 2])
-    assert seen.read_text().splitlines() == ["lost host-1", "ended host-0"], "one for the loss, and one for the end"
 
 
 def test_a_member_that_receives_nothing_is_lost_alone(hosts: Make) -> None:

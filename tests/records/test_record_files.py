@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftctl.page import record_follower
-from ftctl.page.record_follower import Follower, Records, StreamPosition
+from ftctl.page import feed
+from ftctl.page.feed import Follower, Records, StreamPosition
 from ftctl.verbs.events import RecordStream
 from ftrun.records import record_files
 from support.made_run import MadeRun
@@ -202,9 +202,9 @@ def test_the_last_records_are_held_and_a_client_that_is_behind_starts_again(path
     path.write_bytes(line(0))
     follower = Follower()
     behind = follower.read(str(path)).at
-    path.write_bytes(b"".join(map(line, range(2 * record_follower.HELD))))
+    path.write_bytes(b"".join(map(line, range(2 * feed.HELD))))
     records = follower.read(str(path))
-    assert held(records) == list(range(record_follower.HELD, 2 * record_follower.HELD))
+    assert held(records) == list(range(feed.HELD, 2 * feed.HELD))
     assert records.after(behind) == (True, records.held)
     assert records.after(records.held[-2].position) == (False, records.held[-1:])
 
@@ -213,7 +213,7 @@ def test_a_large_file_is_read_from_near_its_end(path: Path) -> None:
     path.write_bytes(b"".join(line(number, size=4000) for number in range(200)))
     found = held(Follower().read(str(path)))
     assert found[-1] == 199
-    assert 0 < len(found) <= record_follower.BACK // 4000
+    assert 0 < len(found) <= feed.BACK // 4000
 
 
 def test_long_records_are_cut_and_other_lines_skipped(path: Path) -> None:
@@ -222,7 +222,7 @@ def test_long_records_are_cut_and_other_lines_skipped(path: Path) -> None:
     follower = Follower()
     follower.read(str(path))
     with path.open("ab") as stream:
-        stream.write(b"garbage\n[1]\n\0\n" + long + line(2, size=2 * record_follower.LONGEST) + line(3))
+        stream.write(b"garbage\n[1]\n\0\n" + long + line(2, size=2 * feed.LONGEST) + line(3))
     for _ in range(5):
         records = follower.read(str(path))
     first, cut, last = map(json.loads, (one.text for one in records.held))

@@ -209,25 +209,14 @@ def test_rules_keep_the_limits_of_the_api_server(name: str) -> None:
     rules = job["podFailurePolicy"]["rules"]
     assert len(rules) <= 20
     for rule in rules:
-        assert rule["action"] in ("FailJob", "FailIndex", "Ignore", "Count")
-        assert ("onExitCodes" in rule) != ("onPodConditions" in rule)
         if rule["action"] == "FailIndex":
             assert "backoffLimitPerIndex" in job
         if codes := rule.get("onExitCodes"):
             assert codes["values"] == sorted(set(codes["values"]))
             assert 0 < len(codes["values"]) <= 255
-            assert codes["operator"] == "In"
-            assert 0 not in codes["values"]
             assert codes["containerName"] == CONTAINERS[name]["name"]
     if "backoffLimitPerIndex" in job:
         assert job["completionMode"] == "Indexed"
-
-
-def test_volcano_reads_one_code_a_rule_and_the_first_container() -> None:
-    codes = [rule["exitCode"] for rule in VOLCANO["spec"]["policies"] if "exitCode" in rule]
-    assert len(codes) == len(set(codes))
-    assert len(PODS["volcano"]["spec"]["containers"]) == 1
-    assert VOLCANO["spec"]["minAvailable"] == VOLCANO["spec"]["tasks"][0]["replicas"]
 
 
 # --- options and environment of ftrun --------------------------------------------------------------------------------
@@ -282,15 +271,10 @@ def test_paths_of_the_options_are_mounted(name: str) -> None:
 def test_the_number_of_reschedules_is_the_same_in_both_places(name: str) -> None:
     retries = int(PODS[name]["metadata"]["annotations"]["fault-tolerance/job-retry-num"])
     assert 1 <= retries <= 128
-    assert (
-        retries
-        == {
-            "jobset": lambda: JOBSET["spec"]["failurePolicy"]["maxRestarts"],
-            "volcano": lambda: (
-                VOLCANO["spec"]["maxRetry"] - 1
-            ),  # it fails when the count of restarts has reached maxRetry
-        }.get(name, lambda: JOBS[name]["backoffLimitPerIndex"])()
-    )
+    limits = {one: job.get("backoffLimitPerIndex") for one, job in JOBS.items()}
+    limits["jobset"] = JOBSET["spec"]["failurePolicy"]["maxRestarts"]
+    limits["volcano"] = VOLCANO["spec"]["maxRetry"] - 1  # it fails when the count of restarts has reached maxRetry
+    assert retries == limits[name]
 
 
 # For each group: the name of one of its pods, the variables that Kubernetes adds to it, and the address of the first.
@@ -339,14 +323,6 @@ def test_the_service_of_the_group_names_its_pods() -> None:
     assert PODS["group"]["spec"]["subdomain"] == service["metadata"]["name"]
 
 
-@pytest.mark.parametrize("name", sorted(PODS.keys() - MEMBERS.keys() - {"elastic"}))
-def test_other_pods_are_no_group(name: str) -> None:
-    environment = {"JOB_COMPLETION_INDEX": "2"}
-    environment |= {entry["name"]: entry["value"] for entry in CONTAINERS[name]["env"] if "value" in entry}
-    hosts = "10.0.0.3\ttrain-2.train\ttrain-2\n"
-    assert group_config.group(option_values.settings({}, environment), environment, "train-2", hosts) == (None, "")
-
-
 def podinfo(name: str) -> str:
     """The annotations as the kubelet writes them in a downward API volume."""
     return "".join(f"{key}={json.dumps(value)}\n" for key, value in PODS[name]["metadata"]["annotations"].items())
@@ -377,7 +353,7 @@ def test_ftrun_starts_with_the_options_of_a_manifest(runs: Runs) -> None:
 # --- the termination message -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["x" * 100_000, "\u00e4\u4e2d\U0001f600" * 30_000, '"\\\n\0' * 50_000])
+@pytest.mark.parametrize("text", ["\u00e4\u4e2d\U0001f600" * 30_000, '"\\\n\0' * 50_000])
 def test_the_termination_message_is_never_too_long(text: str) -> None:
     fields: dict[str, object] = {"verdict": "failure-limit", "exit_code": 93, "why": text, "last_checkpoint": text}
     content = records.message(fields)
@@ -400,21 +376,12 @@ def check(folder: Path, node: str | None = "n1") -> tuple[int, str]:
 
 
 def verdict(**more: object) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "schema": 1,
-        "verdict": "node-fault",
-        "exit_code": 197,
-        "node": "n1",
-        "device": "3",
-        "why": 'Xid 79 on "GPU 3"',
-        "schedule_cnt": 1,
-        "time": "2026-01-02T03:04:05.678Z",
-    }
+    fields: dict[str, object] = {"schema": 1, "verdict": "node-fault", "exit_code": 197, "node": "n1", "device": "3"}
+    fields |= {"why": 'Xid 79 on "GPU 3"', "schedule_cnt": 1, "time": "2026-01-02T03:04:05.678Z"}
     return fields | more
 
 
-@pytest.mark.parametrize("file", ["verdict.json", "verdict-member-3.json"])
-@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(("indent", "file"), [(None, "verdict.json"), (1, "verdict-member-3.json")])
 def test_the_nodes_own_verdict_is_a_problem(tmp_path: Path, indent: int | None, file: str) -> None:
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / file).write_text(json.dumps(verdict(), indent=indent))
@@ -427,13 +394,10 @@ def test_the_nodes_own_verdict_is_a_problem(tmp_path: Path, indent: int | None, 
 @pytest.mark.parametrize(
     "content",
     [
-        json.dumps(verdict(node="n2")),
         json.dumps(verdict(node="n10")),
         json.dumps(verdict(verdict="hang-limit", exit_code=195)),
         json.dumps(verdict(verdict="failed", why=json.dumps(verdict()))),  # a text that quotes a verdict
-        json.dumps(verdict(node="n2", why='"node": "n1"')),
         '{"verdict": "node-fa',
-        "",
     ],
 )
 def test_any_other_verdict_is_no_problem_of_this_node(tmp_path: Path, content: str) -> None:
@@ -445,28 +409,6 @@ def test_a_check_without_verdicts_succeeds_and_without_a_node_name_is_unknown(tm
     assert check(tmp_path) == (0, "")
     assert check(tmp_path / "none") == (0, "")
     assert check(tmp_path, node=None)[0] == 2
-
-
-def test_the_rule_for_node_problem_detector_is_valid() -> None:
-    """As its pkg/custompluginmonitor/types reads it: known fields, a condition for a permanent rule, and no timeout of
-    a rule above that of all."""
-    found = json.loads((FOLDER / "npd-config.json").read_text())
-    assert found.keys() == {"plugin", "pluginConfig", "source", "metricsReporting", "conditions", "rules"}
-    assert found["plugin"] == "custom"
-    assert found["pluginConfig"].keys() == {
-        "invoke_interval",
-        "timeout",
-        "max_output_length",
-        "concurrency",
-        "enable_message_change_based_condition_update",
-    }
-    (rule,) = found["rules"]
-    assert rule.keys() == {"type", "condition", "reason", "path", "args", "timeout"}
-    assert rule["type"] == "permanent"
-    assert rule["condition"] in [condition["type"] for condition in found["conditions"]]
-    assert duration(rule["timeout"]) <= duration(found["pluginConfig"]["timeout"])
-    assert (FOLDER / Path(rule["path"]).name).stat().st_mode & 0o111
-    assert all(text in (FOLDER / "isolate.md").read_text() for text in (rule["condition"], *rule["args"]))
 
 
 @pytest.fixture

@@ -3,16 +3,17 @@
 import json
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schedulers import slurm
-from schedulers.slurm import NODES, Cluster, Job, Submit, drained, failing_npu_smi
-from support.runs import DEADLINE, carrying, python, wait_for
-from support.short import quick
+from schedulers.slurm import NODES, Job, Submit, drained, failing_npu_smi
+from support.runs import DEADLINE, HOUSE, python, wait_for
 
+SLOW = pytest.mark.slow
 SOON = {"FTRUN_HANG_TIMEOUT": "1s", "FTRUN_GRACE": "off", "FTRUN_BACKOFF": "10ms"}
 # Without restarts in place, so that the first hang of a schedule is its last.
 AT_ONCE = SOON | {"FTRUN_RESTART_ON": "none"}
@@ -72,26 +73,22 @@ def test_the_node_of_a_197_is_drained_and_the_job_runs_on_the_other(submit: Subm
     ("content", "job", "expected"),
     [
         pytest.param({}, {}, ["n1"], id="its own node"),
-        pytest.param({"node": "n2"}, {"SLURM_JOB_NODELIST": "n[1-2]"}, ["n2"], id="one of its nodes"),
+        pytest.param({"node": "n2"}, {"SLURM_JOB_NODELIST": "n[1-2]"}, ["n2"], id="one of its nodes", marks=SLOW),
         pytest.param({"node": "n2"}, {}, [], id="a node of another job"),
-        pytest.param({"node": "n[1-2]"}, {}, [], id="a range", marks=pytest.mark.slow),
-        pytest.param({"node": ""}, {}, [], id="no node", marks=pytest.mark.slow),
-        pytest.param({"schedule_cnt": 2}, {}, [], id="another schedule", marks=pytest.mark.slow),
-        pytest.param({"schedule_cnt": 2}, {"SLURM_JOB_RESTART_COUNT": "1"}, ["n1"], id="the second schedule"),
-        pytest.param({"exit_code": 195}, {}, [], id="another verdict", marks=pytest.mark.slow),
-        pytest.param({}, {"SLURM_JOB_EXIT_CODE2": "195:0"}, [], id="another exit code", marks=pytest.mark.slow),
-        pytest.param(None, {}, [], id="no verdict", marks=pytest.mark.slow),
+        pytest.param({"node": "n[1-2]"}, {}, [], id="a range", marks=SLOW),
+        pytest.param({"schedule_cnt": 2}, {}, [], id="another schedule", marks=SLOW),
+        pytest.param({"schedule_cnt": 2}, {"SLURM_JOB_RESTART_COUNT": "1"}, ["n1"], id="second schedule", marks=SLOW),
+        pytest.param({}, {"SLURM_JOB_EXIT_CODE2": "195:0"}, [], id="another exit code", marks=SLOW),
     ],
 )
 def test_the_epilog_drains_only_a_node_of_the_job(
-    submit: Submit, tmp_path: Path, content: dict[str, object] | None, job: dict[str, str], expected: list[str]
+    submit: Submit, tmp_path: Path, content: dict[str, object], job: dict[str, str], expected: list[str]
 ) -> None:
     """The file belongs to the user, so it may contain anything."""
     found = {"schema": 1, "verdict": "node-fault", "exit_code": 197, "node": "n1", "device": None}
     found |= {"why": 'chip "0"\n$(id); "node": "n2" Ω', "schedule_cnt": 1, "time": "2026-01-01T00:00:00Z"}
-    if content is not None:
-        (tmp_path / "ftrun-7").mkdir()
-        (tmp_path / "ftrun-7" / "verdict.json").write_text(json.dumps(found | content))
+    (tmp_path / "ftrun-7").mkdir()
+    (tmp_path / "ftrun-7" / "verdict.json").write_text(json.dumps(found | content))
     variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "197:0", "SLURM_JOB_WORK_DIR": str(tmp_path)}
     variables |= {"SLURM_JOB_NODELIST": "n1", "SLURM_JOB_RESTART_COUNT": "0"}
     subprocess.run([submit.cluster.folder / "epilog"], env=variables | job, timeout=DEADLINE)
@@ -112,6 +109,7 @@ PartitionName=all Nodes=n1
 """
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("conf", "why"),
     [(None, "no verdict"), ("Nonsense=1\n", "scontrol"), (UNREACHABLE, "n1 is not drained")],
@@ -137,6 +135,7 @@ def test_an_epilog_that_cannot_drain_reports_why(submit: Submit, tmp_path: Path,
     assert why in done.stderr
 
 
+@SLOW
 def test_after_a_hang_limit_the_job_can_avoid_its_node(submit: Submit) -> None:
     """Its first node is n1, which remains available for other jobs."""
     job = submit(*shell(f"test $MA_SCHEDULE_CNT = 2 && exit; {HANG} --times 9"), **AT_ONCE, AVOID_HUNG_NODES="1")
@@ -146,6 +145,7 @@ def test_after_a_hang_limit_the_job_can_avoid_its_node(submit: Submit) -> None:
     assert drained(submit) == []
 
 
+@SLOW
 def test_three_failed_restarts_fail_the_job(submit: Submit) -> None:
     job = submit(*shell("exec fthang crash 3 --after 3 --times 9"), **SOON, FTRUN_RESTART_ON="failure")
     ended = job.end()
@@ -154,6 +154,7 @@ def test_three_failed_restarts_fail_the_job(submit: Submit) -> None:
     assert verdict(job)["verdict"] == "failure-limit"
 
 
+@SLOW
 def test_an_error_that_no_restart_can_cure_fails_the_job(submit: Submit) -> None:
     job = submit(*python("ft.beat(1); ft.fail('the data are gone', recoverable=False)"), FTRUN_RESTART_ON="failure")
     ended = job.end()
@@ -165,9 +166,9 @@ HANGS = f"{HANG} --times 9"
 GIVES_UP = "exec " + shlex.join(python("ft.beat(1); ft.fail('lost', recoverable=False)"))
 
 
+@SLOW
 @pytest.mark.parametrize(
-    ("failure", "code", "state"),
-    quick([(HANGS, 195, "COMPLETED"), (GIVES_UP, 94, "FAILED")], ids=lambda case: f"{case[1]}"),
+    ("failure", "code", "state"), [(HANGS, 195, "COMPLETED"), (GIVES_UP, 94, "FAILED")], ids=["195", "94"]
 )
 def test_two_tasks_end_with_one_verdict(submit: Submit, failure: str, code: int, state: str) -> None:
     """Rank 1 fails.  Slurm then ends rank 0, which ignores SIGTERM: it ends with the same verdict.  Of two codes Slurm
@@ -188,6 +189,7 @@ def test_two_tasks_end_with_one_verdict(submit: Submit, failure: str, code: int,
     assert (verdict(job)["exit_code"], verdict(job)["node"]) == (code, "n2")
 
 
+@SLOW
 def test_the_fourth_schedule_in_a_row_without_progress_fails_the_job(submit: Submit) -> None:
     job = submit(*shell("exec sleep 3600"), FTRUN_START_TIMEOUT="1s", FTRUN_GRACE="off", FTRUN_RESTART_ON="none")
     ended = job.end()
@@ -215,11 +217,73 @@ def test_training_gets_the_signals_of_slurm_and_may_end_by_itself(submit: Submit
     assert (job.output.count("warned\n"), job.output.count("saved\n")) == (2, 2), job.output
 
 
-def test_a_cluster_that_does_not_come_up_leaves_nothing(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slurm, "CONF", slurm.CONF + "Nonsense=1\n")
-    broken = Cluster(tmp_path)
-    with pytest.raises(AssertionError, match="a daemon has ended"), broken:
-        pass
-    assert carrying(broken.marker) == []
+# --- the members of a group: each task of a step is one ---------------------------------------------------------------
+
+PRINTS_MEMBERSHIP = (
+    "import os; from ftrun import platforms;"
+    "print(platforms.discover(platforms.Surroundings(os.environ, 'h', '', 'auto')), flush=True)"
+)
+SECRET = "0123456789abcdef"
+PRINTS_GROUP = (
+    "import os; from ftrun.config import option_values, group_config; os.environ.pop('FTRUN_BEAT_DIR', None);"
+    "group, note = group_config.current_group(option_values.settings({}, os.environ));"
+    " print(group or note or 'alone', flush=True)"
+)
+
+
+def with_ftrun(code: str) -> str:
+    return shlex.join(["env", f"PYTHONPATH={HOUSE}/supervisor", sys.executable, "-c", code])
+
+
+def of_script(submit: Submit, folder: Path, line: str) -> list[str]:
+    """The output of a batch script with this line."""
+    out = folder / "out"
+    out.unlink(missing_ok=True)
+    (folder / "script").write_text("\n".join(["#!/bin/sh", line, "echo over"]))
+    command = ["sbatch", "--nodes=2", "--ntasks-per-node=2", "--overcommit", f"--output={out}", "script"]
+    subprocess.run(
+        command, env=submit.cluster.environment, cwd=folder, check=True, capture_output=True, timeout=DEADLINE
+    )
+    wait_for(lambda: out.exists() and "over\n" in out.read_text(), "the end of the script")
+    return sorted(out.read_text().splitlines()[:-1])
+
+
+@SLOW
+def test_each_task_of_a_step_is_a_member_and_the_script_is_none(submit: Submit, tmp_path: Path) -> None:
+    prints = with_ftrun(PRINTS_MEMBERSHIP)
+    assert of_script(submit, tmp_path, prints) == [
+        "PlatformMembership(source=\"Slurm's batch script\", size=1, rank=None, host=None, job='')"
+    ]
+    found = of_script(submit, tmp_path, f"srun --overcommit {prints}")
+    job = found[0].rpartition("job='")[2].partition(".")[0]
+    assert found == [
+        f"PlatformMembership(source='Slurm', size=4, rank={rank}, host='n1', job='{job}.0')" for rank in range(4)
+    ]
+    found = of_script(submit, tmp_path, f"srun --overcommit --nodes=1 --ntasks=1 --nodelist=n2 {prints}")
+    assert [line.partition(", job")[0] for line in found] == [
+        "PlatformMembership(source='Slurm', size=1, rank=0, host='n2'"
+    ]
+
+
+@SLOW
+def test_the_script_for_users_makes_a_group_if_there_is_a_secret(submit: Submit, tmp_path: Path) -> None:
+    """A program in place of ftrun prints the group that ftrun would join."""
+    (tmp_path / "secret").write_text(SECRET)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ftrun").write_text(f"#!/bin/sh\nexec {with_ftrun(PRINTS_GROUP)}\n")
+    (tmp_path / "bin" / "ftrun").chmod(0o755)
+    path = f"{tmp_path}/bin:{submit.cluster.environment['PATH']}"
+    job = submit("true", nodes="2", PATH=path, FTRUN_GROUP_SECRET_FILE=str(tmp_path / "secret"))
+    assert job.end()["ExitCode"] == "0:0"
+    endpoint = f"n1:{20000 + int(job.number) % 9000}"
+    assert sorted(job.output.splitlines()) == [
+        f"Group(size=2, rank={rank}, endpoint='{endpoint}', secret='{tmp_path}/secret', wait=600.0, "
+        f"job='{job.number}.0', source='Slurm', least=0, spares=0, replaces=False, scale_out=False)"
+        for rank in range(2)
+    ]
+    job = submit("true", nodes="2", PATH=path)
+    assert job.end()["ExitCode"] == "0:0"
+    assert job.output.splitlines() == ["no group: Slurm reports 2 members, but there is no --group-secret-file"] * 2
+    job = submit("true", PATH=path, FTRUN_GROUP_SECRET_FILE=str(tmp_path / "secret"))
+    assert job.end()["ExitCode"] == "0:0"
+    assert job.output == "alone\n"

@@ -13,6 +13,7 @@ from schedulers.slurm import Job, Submit, drained, failing_npu_smi
 from support.ports import free_ports
 from support.runs import python, wait_for
 
+pytestmark = pytest.mark.slow  # in the gate tests/net/test_group_fewer.py has spares and fewer members
 SECRET = "0123456789abcdef"
 SOON = {"FTRUN_PEER_TIMEOUT": "5s", "FTRUN_WAIT_PEER": "3s", "FTRUN_STOP_GRACE": "1s", "FTRUN_GRACE": "1s"}
 # Each node trains until the file `enough` exists.
@@ -70,7 +71,7 @@ def failing_device(submit: Submit, folder: Path) -> dict[str, str]:
     ("options", "before", "after"),
     [
         pytest.param({"FTRUN_SPARES": "1"}, [0, 1], [0, 2], id="a spare"),
-        pytest.param({"FTRUN_GROUP_SIZE": "2:3"}, [0, 1, 2], [0, 2], id="fewer", marks=pytest.mark.slow),
+        pytest.param({"FTRUN_GROUP_SIZE": "2:3"}, [0, 1, 2], [0, 2], id="fewer"),
     ],
 )
 def test_a_job_goes_on_and_succeeds_after_the_ftrun_of_a_task_was_killed(
@@ -90,7 +91,6 @@ def test_a_job_goes_on_and_succeeds_after_the_ftrun_of_a_task_was_killed(
         assert (found["exit_code"], found["verdict"], found["isolate"]) == (0, "succeeded", False)
 
 
-@pytest.mark.slow
 def test_a_job_goes_on_and_succeeds_after_a_node_has_failed(submit: Submit, tmp_path: Path) -> None:
     job = begin(submit, tmp_path, FTRUN_GROUP_SIZE="2:3")
     at_work(job, 1, 3)
@@ -100,7 +100,6 @@ def test_a_job_goes_on_and_succeeds_after_a_node_has_failed(submit: Submit, tmp_
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "0")
 
 
-@pytest.mark.slow
 def test_a_node_with_a_fault_is_drained_although_the_job_goes_on_and_succeeds(submit: Submit, tmp_path: Path) -> None:
     """Its 197 is the highest code of all tasks, and would have the job run again.  A signal from outside later is no
     reason either to end with it."""
@@ -117,7 +116,6 @@ def test_a_node_with_a_fault_is_drained_although_the_job_goes_on_and_succeeds(su
     wait_for(lambda: drained(submit) == ["n2"], "that only n2 is drained")
 
 
-@pytest.mark.slow
 def test_a_job_that_is_cancelled_after_one_node_had_a_fault_does_not_end_with_its_197(
     submit: Submit, tmp_path: Path
 ) -> None:
@@ -132,7 +130,6 @@ def test_a_job_that_is_cancelled_after_one_node_had_a_fault_does_not_end_with_it
     wait_for(lambda: drained(submit) == ["n2"], "that only n2 is drained")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "working", "lost"),
     [

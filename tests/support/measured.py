@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HOUSE = Path(__file__).resolve().parents[2]
 RESULTS = HOUSE / "docs" / "measured"
@@ -40,8 +40,15 @@ def save(page: str, found: Measured, folder: Path = RESULTS) -> Path:
         "commit": commit(),
         "machine": machine(),
     }
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(as_text(content))
     return path
+
+
+def as_text(content: dict[str, Any]) -> str:
+    """As JSON, with a line for each row of the table."""
+    rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in content["rows"])
+    whole = json.dumps(content | {"rows": []}, indent=1, ensure_ascii=False)
+    return whole.replace('"rows": []', f'"rows": [\n{rows}\n ]', 1) + "\n"
 
 
 def spread(samples: Sequence[float], digits: int = 3, unit: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -80,6 +81,7 @@ def number_in(path: Path) -> int:
     return int(wait_for(lambda: path.read_text().strip(), f"{path.name} to be written"))
 
 
+@functools.cache
 def permitted(*words: str) -> bool:
     """Whether this machine permits that."""
     try:

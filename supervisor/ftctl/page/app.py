@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Any, Final
@@ -15,15 +16,16 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ftctl.page.feed import Feed, event_stream
+from ftctl.page.feed import Feed, StreamPosition, event_stream
 from ftctl.page.middleware import Middleware
-from ftctl.page.record_follower import StreamPosition
 from ftctl.page.reports import PICTURE_HEADERS, ReadMember, Reports
 from ftctl.page.threads import Busy, WorkerThreads
-from ftctl.page.timeline_cache import TimelineCache
+from ftctl.timeline.timeline import NARROWEST, WIDEST, draw
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import states
-from ftrun.drawing.svg import STYLE
-from ftrun.records import schedules
+from ftrun.drawing import svg
+from ftrun.records import history, schedules
+from ftrun.records.history import History
 from ftrun.records.rundir import NoRunDir
 
 STREAMS: Final = 32
@@ -32,6 +34,9 @@ GOODBYE: Final = 1  # s for responses in progress at the end
 THREADS: Final = 8
 PROMPT: Final = 1.0  # s for /healthz
 PATIENCE: Final = 10.0  # s, for the state dir
+FRESH: Final = 2.0  # s for which a picture of the timeline is recent enough
+SHARE: Final = 10  # times the duration of a read until the next one: the records of a week are many MB
+DRAWING: Final = 20.0  # s
 LIVES: Final = 64  # of the history, the last ones that are shown
 SCRIPTS: Final = ("app.js", "cells.js", "draw.js", "job.js", "ranks.js", "records.js")
 FILES: Final = {"index.html": "text/html", **dict.fromkeys(SCRIPTS, "text/javascript")} | {
@@ -137,6 +142,59 @@ class Page:
         return Response(json.dumps(found), media_type="application/json")
 
 
+class TimelineRead(NamedTuple):
+    """`seen`: size and modification time of the files before the read."""
+
+    run_dir: str
+    seen: tuple[tuple[int, int], ...]
+    until: float  # CLOCK_MONOTONIC; until then it is recent enough
+    history: History
+
+    def is_final(self, seen: tuple[tuple[int, int], ...]) -> bool:
+        """The run is over and nothing was written since, so the picture stays as it is."""
+        return not self.history.open and self.seen == seen
+
+
+class TimelineCache:
+    """The timeline as SVG, for any number of clients: the records are read once for all of them.  `find` returns the
+    run dir to read, or raises NoRunDir."""
+
+    def __init__(self, find: Callable[[], str], threads: WorkerThreads) -> None:
+        self._find, self._threads = find, threads
+        self._last: TimelineRead | None = None
+        self._reading: asyncio.Future[TimelineRead] | None = None
+
+    async def picture(self, width: float, alone: bool) -> str:
+        """For `alone` see `svg.render`.  Raises NoRunDir, TimeoutError and Busy."""
+        if self._reading is None or self._reading.done():
+            self._reading = self._threads.begin(self._read)
+        reading = self._reading
+        await asyncio.wait([reading], timeout=DRAWING)
+        if not reading.done():
+            raise TimeoutError
+        found = self._last = reading.result()
+        wide = min(max(width, NARROWEST), WIDEST)
+        return await self._threads.do(lambda: svg.render(draw(found.history, wide), alone), DRAWING)
+
+    def _read(self) -> TimelineRead:
+        """In a thread.  Files that have not changed, or were read recently, are not read again."""
+        run_dir, begun, last = self._find(), time.monotonic(), self._last
+        seen = tuple(_seen(f"{run_dir}/{name}") for name in ("events.jsonl", "steps.jsonl"))
+        if last is not None and last.run_dir == run_dir and (begun < last.until or last.is_final(seen)):
+            return last
+        found = history.read(run_dir)
+        done = time.monotonic()
+        return TimelineRead(run_dir, seen, done + max(FRESH, SHARE * (done - begun)), found)
+
+
+def _seen(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
 class PageServer(uvicorn.Server):
     """Without logs, with bounded connections.  `run([socket])` serves until a signal, which then has its default
     effect: KeyboardInterrupt for Ctrl-C."""
@@ -167,7 +225,7 @@ class PageServer(uvicorn.Server):
 
 
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
-    content = (files("ftctl.page") / name).read_text(encoding="utf-8") + (STYLE if name == "style.css" else "")
+    content = (files("ftctl.page") / name).read_text(encoding="utf-8") + (svg.STYLE if name == "style.css" else "")
 
     async def answer(request: Request) -> Response:
         return Response(content, media_type=FILES[name])

@@ -18,6 +18,7 @@ from ftrun.records.lost_time import REASONS, AttemptSpan
 from ftrun.records.steps import StepSample
 
 WIDTH: Final = 1200.0
+NARROWEST, WIDEST = 320, 2400  # px, on the page
 LEFT, RIGHT = 76.0, 24.0  # margins
 HEAD, LABELS, PLOT, FLAT = 88.0, 40.0, 250.0, 46.0  # heights; FLAT: of a plot without steps
 STRIP, GAP = 24.0, 8.0

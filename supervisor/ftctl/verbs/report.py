@@ -1,6 +1,7 @@
 """`ftctl report`."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -39,11 +40,7 @@ def command(attempt: int | None, run_dir: str | None, as_json: bool, member: int
     if cause is not None and _show_cause(path, cause, as_json):
         return
     if member is not None:
-        if as_json:
-            content = read_file(path, member, "report.json", attempt or 0)
-            show_json(_parsed(content, f"the report of member {member}"))
-        else:
-            show(markdown.lines(read_report(path, member, attempt or 0)))
+        _show_of_member(path, member, attempt or 0, as_json)
         return
     reported, known = reports.hung(path), reports.known(path)
     number = attempt if attempt is not None else (known[-1] if known else None)
@@ -59,7 +56,11 @@ def command(attempt: int | None, run_dir: str | None, as_json: bool, member: int
         others = f"; attempts with a report: {', '.join(map(str, known))}" if known else ""
         raise UserError(f"{path}: {what}{others}")
     if as_json:
-        show_json(_document(reports.path(path, number, "report.json")))
+        file = reports.path(path, number, "report.json")
+        content = procfs.read(file, reports.LIMIT)
+        if content is None:
+            raise UserError(f"{file} cannot be read")
+        show_json(_parsed(content, file))
     else:
         text = reports.text(path, number)
         if text is None:
@@ -81,12 +82,7 @@ def _show_cause(path: str, cause: Incident, as_json: bool) -> bool:
     try:
         if cause.cause == "loss":
             raise UserError("nobody was left to write one")
-        if as_json:
-            content = read_file(path, cause.member, "report.json", 0)
-            show_json(_parsed(content, f"the report of member {cause.member}"))
-        else:
-            found = markdown.lines(read_report(path, cause.member, 0))
-            show([sentences.printable(where), "", *found])
+        _show_of_member(path, cause.member, 0, as_json, [sentences.printable(where), ""])
     except UserError as why:
         if not reports.known(path):
             raise UserError(f"{where}; its report cannot be had: {why}") from None
@@ -95,15 +91,12 @@ def _show_cause(path: str, cause: Incident, as_json: bool) -> bool:
     return True
 
 
-def _content(file: str) -> bytes:
-    content = procfs.read(file, reports.LIMIT)
-    if content is None:
-        raise UserError(f"{file} cannot be read")
-    return content
-
-
-def _document(file: str) -> Any:
-    return _parsed(_content(file), file)
+def _show_of_member(path: str, member: int, attempt: int, as_json: bool, before: Sequence[str] = ()) -> None:
+    """Raises UserError if it cannot be had.  `before`: the lines above it."""
+    if as_json:
+        show_json(_parsed(read_file(path, member, "report.json", attempt), f"the report of member {member}"))
+    else:
+        show([*before, *markdown.lines(read_report(path, member, attempt))])
 
 
 def _parsed(content: bytes, source: str) -> Any:

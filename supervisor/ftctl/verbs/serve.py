@@ -43,17 +43,12 @@ def command(run_dir: str | None, host: str, port: int, allow_remote: bool) -> No
     anywhere = ipaddress.ip_address(address).is_unspecified
     hosts = {host.lower().rstrip("."), address} | ({socket.gethostname().lower()} if anywhere else set())
     shown = "localhost" if anywhere else f"[{address}]" if family == socket.AF_INET6 else address
-    page = app.Page(lambda: rundir.find(run_dir or found), _read_member)
+    page = app.Page(lambda: rundir.find(run_dir or found), orders.read_report)
     with contextlib.suppress(BrokenPipeError):
         print(f"http://{shown}:{port}/", flush=True)
     note = "; reachable from other machines without a password" if remote else ""
     print(f"ftctl: serving {found}, read-only{note}; Ctrl-C stops it", file=sys.stderr, flush=True)
     app.PageServer(page.application(frozenset(hosts), anywhere), page.feed).run([listening])
-
-
-def _read_member(run_dir: str, member: int, attempt: int) -> str:
-    """The report of another member, by way of the messengers or from the state dir."""
-    return orders.read_report(run_dir, member, attempt)
 
 
 def _address(host: str) -> tuple[socket.AddressFamily, str]:

@@ -1,5 +1,6 @@
 """The entry point of `ftrun`: signals that arrive early are held, and Python's environment variables have no effect."""
 
+import gc
 import sys
 from _frozen_importlib_external import PathFinder  # importlib.machinery takes longer to load
 from types import ModuleType
@@ -14,6 +15,7 @@ from ftrun.host.isolation import isolate  # noqa: E402
 
 def ftrun() -> NoReturn:
     isolate("ftrun")
+    gc.disable()  # what is imported is no garbage, and the command waits (`launching.tidy` enables it)
     _leave_out_functions_for_training()
     from ftrun.cli.run import main
 

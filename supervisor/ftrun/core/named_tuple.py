@@ -1,8 +1,8 @@
 """`NamedTuple`: that of `typing` for type checkers, and with the same behaviour, but its classes are created faster.
 
 PID 1 defines over a hundred of these classes before it starts the command (ADR 13).  `typing.NamedTuple` compiles a
-`__new__` for each of them, and makes five more methods.  Here all classes inherit the same methods, and `__new__` is
-compiled once for each number of fields.
+`__new__` for each of them, and makes five more methods.  Here all classes inherit the same methods, and a class gets
+its `__new__` with its first value, compiled once for each number of fields.
 """
 
 import sys
@@ -22,6 +22,11 @@ class Fields(tuple[Any, ...]):
     if TYPE_CHECKING:
         _fields: tuple[str, ...]
     __slots__ = ()
+
+    def __new__(cls, *values: Any, **named: Any) -> Any:
+        """Of a class of which there is no value yet: it gets a `__new__` of its own."""
+        cls.__new__ = staticmethod(_new(cls))  # type: ignore[method-assign]
+        return cls(*values, **named)
 
     @classmethod
     def _make(cls, values: Iterable[Any]) -> Any:
@@ -53,26 +58,26 @@ class Definition(type):
     def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
         if not bases:
             return super().__new__(mcs, name, bases, body)
-        types = body.get("__annotations__", {})
-        fields = tuple(types)
+        fields = tuple(body.get("__annotations__", ()))
         defaults = {field: body[field] for field in fields if field in body}
         if tuple(defaults) != fields[len(fields) - len(defaults) :]:
             raise TypeError(f"{name}: a field without a default follows one with a default")
         body |= {field: _tuplegetter(index, None) for index, field in enumerate(fields)}
         body |= {"__slots__": (), "__match_args__": fields, "_fields": fields, "_field_defaults": defaults}
-        body["__new__"] = new = _new(fields, tuple(defaults.values()))
-        new.__annotations__, new.__qualname__ = types, f"{name}.__new__"
         return type(name, (Fields,), body)
 
 
-def _new(fields: tuple[str, ...], defaults: tuple[Any, ...]) -> FunctionType:
-    """`__new__`, with these parameters after the class."""
-    count = len(fields)
+def _new(kind: Any) -> FunctionType:
+    """`__new__`, with the fields as parameters after the class."""
+    count = len(kind._fields)
     if count not in COMPILED:
         names = "".join(f"_{index}," for index in range(count))
         COMPILED[count] = eval(f"lambda _cls, {names}: new(_cls, ({names}))").__code__
-    code = COMPILED[count].replace(co_varnames=("_cls", *fields), co_name="__new__")
-    return FunctionType(code, {"new": tuple.__new__, "__builtins__": {}}, "__new__", defaults or None)
+    code = COMPILED[count].replace(co_varnames=("_cls", *kind._fields), co_name="__new__")
+    defaults = tuple(kind._field_defaults.values()) or None
+    new = FunctionType(code, {"new": tuple.__new__, "__builtins__": {}}, "__new__", defaults)
+    new.__annotations__, new.__qualname__ = kind.__annotations__, f"{kind.__qualname__}.__new__"
+    return new
 
 
 if TYPE_CHECKING or sys.version_info >= (3, 14):  # annotations are evaluated only when they are read

@@ -8,7 +8,6 @@ PYTHONPATH.
 """
 
 import os
-import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
@@ -25,10 +24,8 @@ NO_ID: Final = 0xFFFFFFFF
 READ, WRITE, ENTER = 4, 2, 1
 MAX_USERS: Final = 32
 PAUSE: Final = 0.5  # s between two reads of the tree, however many requests there are
-CHECKS_AFTER_START: Final = (
-    1.0,
-    10.0,
-)  # s after a start: for processes that send no request, such as a shell that touches the touch file
+# s after a start: for processes that send no request, such as a shell that touches the touch file
+CHECKS_AFTER_START: Final = (1.0, 10.0)
 
 
 class Access:
@@ -125,6 +122,8 @@ def user(pid: int) -> int | None:
 
 
 def _acl(owner: int, users: Iterable[int], rights: int, others: int) -> bytes:
+    import struct  # only where the command changes its user
+
     entries = [(USER_OBJ, owner, NO_ID), *((USER, rights, uid) for uid in sorted(users))]
     entries += [(GROUP_OBJ, others, NO_ID), (MASK, rights | others, NO_ID), (OTHER, others, NO_ID)]
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)

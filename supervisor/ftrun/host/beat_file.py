@@ -7,7 +7,6 @@ there returns less, and here that is zeros.
 
 import errno
 import os
-import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -19,8 +18,6 @@ from ftrun_hooks import layout as at
 
 SLOT_BYTES: Final = at.SLOT_WORDS * at.WORD
 CHUNK: Final = 128  # slots that one system call reads; a larger buffer would only cost PID 1 memory
-ROW: Final = struct.Struct(f"={at.SLOT_WORDS}Q")
-EMPTY: Final = bytes(SLOT_BYTES)
 MAGIC: Final = at.MAGIC.to_bytes(at.WORD, sys.byteorder)
 REFUSED: Final = (errno.EPERM, errno.ENOSYS)
 NS: Final = 1e9
@@ -67,10 +64,10 @@ class BeatFile:
     def row(self, slot: int) -> Sequence[int]:
         """Return all words of the slot that begins at this word."""
         content = os.pread(self.fd, SLOT_BYTES, slot * at.WORD)
-        return ROW.unpack(content if len(content) == SLOT_BYTES else content + EMPTY[len(content) :])
+        return memoryview(content.ljust(SLOT_BYTES, b"\0")).cast("Q").tolist()
 
     def clear(self, slot: int) -> None:
-        self._put(slot, EMPTY)
+        self._put(slot, bytes(SLOT_BYTES))
 
     def write_plan(self, deadline: float | None, times: Periods | None) -> None:
         """Write to the header when the slots are read next, and the last periods that are excluded from all timeouts;

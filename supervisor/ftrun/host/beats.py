@@ -4,7 +4,8 @@ format)."""
 import errno
 import os
 import stat as st
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.machine.values import TOUCH, Rank
@@ -42,10 +43,8 @@ def create() -> "Beats":
     """Create a beat folder and allocate its space, so that a full file system is an error now and never a SIGBUS: in a
     memory file system, or if none has room, on a local disk.  `note` of the result says so.  Raises BeatsError."""
     in_memory = mounts.memory_folders()
-    # Of the others the shortest first: the name of a socket in the folder may have 107 bytes, unix(7).
-    on_disk = sorted(set(local_temporaries(mounts.Mounts())) - {*in_memory}, key=lambda folder: (len(folder), folder))
     problems, remedy = [] if in_memory else ["no memory file system is mounted at /dev/shm, /run or /tmp"], ROOM
-    for folder in (*in_memory, *on_disk):
+    for folder in chain(in_memory, _on_disk(in_memory)):
         path = beat_folders.new_path(folder)
         try:
             os.mkdir(path, 0o700)
@@ -63,6 +62,11 @@ def create() -> "Beats":
             for name in (f"{at.PYTHON}/__pycache__", at.PYTHON, ""):
                 quietly(os.rmdir, f"{path}/{name}")
     raise BeatsError(f"no space for the heartbeats ({'; '.join(problems)}); {remedy}")
+
+
+def _on_disk(in_memory: Sequence[str]) -> Iterator[str]:
+    """The other temp folders, the shortest first: the name of a socket in them may have 107 bytes, unix(7)."""
+    yield from sorted({*local_temporaries(mounts.Mounts())} - {*in_memory}, key=lambda folder: (len(folder), folder))
 
 
 class Beats:
@@ -88,7 +92,7 @@ class Beats:
             if self._file is not None:
                 self._file.close()
             raise
-        self.reset()
+        self._forget()
 
     def _make(self) -> None:
         lock = beat_folders.lock(self.path)
@@ -164,6 +168,9 @@ class Beats:
                 beat_folders.empty(f"{self.path}/{name}")
             elif name not in FILES:
                 quietly(os.unlink, f"{self.path}/{name}")
+        self._forget()
+
+    def _forget(self) -> None:
         self.drain_bell()
         self._ranks: dict[int, Rank] = {}
         self._texts: dict[str, tuple[object, str | None]] = {}

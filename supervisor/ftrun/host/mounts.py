@@ -24,7 +24,6 @@ LOCAL: Final = frozenset(
     }
 )
 MAX_LINKS: Final = 40  # symbolic links that are followed; the same as in the kernel (MAXSYMMAX_LINKS)
-_OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 
 class Mount(NamedTuple):
@@ -147,15 +146,15 @@ def is_on_network_volume(fd: int) -> bool:
 def _parse(line: str) -> Mount | None:
     left, _, right = line.partition(" - ")
     try:
-        number, parent, device, root, point = (_OCTAL.sub(_unquoted, field) for field in left.split(" ")[:5])
+        number, parent, device, root, point = map(_unquoted, left.split(" ")[:5])
         kind, _, options = right.split(" ")[:3]
         return Mount(int(number), int(parent), device, root, point, kind, options.split(","))
     except ValueError:
         return None
 
 
-def _unquoted(found: re.Match[str]) -> str:
-    return chr(int(found[1], 8))
+def _unquoted(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field) if "\\" in field else field
 
 
 def _names(path: str) -> list[str]:

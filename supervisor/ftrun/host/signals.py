@@ -1,5 +1,6 @@
 """Signals: received in order through a pipe; children get the signal settings that ftrun was started with."""
 
+import _signal  # type: ignore[import-not-found]  # its functions return numbers, of which `signal` makes enums
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from ftrun.host import early_signals, procfs
 # A crash of ftrun itself must not be hidden: a handler that returns would repeat it without end.  So these are blocked,
 # and those that another process has sent are read (`watch_faults`).  The last two cannot be caught.
 NEVER_CAUGHT: Final = early_signals.FAULTS | {signal.SIGKILL, signal.SIGSTOP}
-CAUGHT: Final = tuple(sorted(int(s) for s in signal.valid_signals() if s not in NEVER_CAUGHT))
+CAUGHT: Final = tuple(sorted(_signal.valid_signals() - NEVER_CAUGHT))
 SIGSET, SIGINFO = 16, 128  # words of sigset_t, bytes of signalfd_siginfo
 STOP: Final = frozenset({int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGQUIT)})
 JOB_CONTROL: Final = frozenset({int(signal.SIGTSTP), int(signal.SIGTTIN), int(signal.SIGTTOU)})
@@ -57,14 +58,14 @@ class Signals:
     def __init__(self) -> None:
         mask = early_signals.inherited_mask
         if mask is None:
-            mask = frozenset(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        ignored = frozenset(s for s in CAUGHT if signal.getsignal(s) == signal.SIG_IGN and s not in IGNORED_BY_PYTHON)
+            mask = frozenset(_signal.pthread_sigmask(_signal.SIG_BLOCK, ()))
+        ignored = frozenset(s for s in CAUGHT if _signal.getsignal(s) == _signal.SIG_IGN and s not in IGNORED_BY_PYTHON)
         self.inherited = Inherited(mask, ignored | _ignored_by_shell())
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in CAUGHT:
-            signal.signal(number, _nothing)
-        signal.pthread_sigmask(signal.SIG_SETMASK, early_signals.FAULTS)
+            _signal.signal(number, _nothing)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, early_signals.FAULTS)
         self._faults: int | None = None
 
     def read(self) -> bytes:
@@ -122,21 +123,21 @@ def restore(inherited: Inherited) -> None:
     """Set dispositions and mask as ftrun was started with; runs in the child, with all signals blocked, right before
     exec."""
     for number in CAUGHT:
-        signal.signal(number, signal.SIG_IGN if number in inherited.ignored else signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, inherited.mask)
+        _signal.signal(number, _signal.SIG_IGN if number in inherited.ignored else _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, inherited.mask)
 
 
 @contextmanager
 def blocked(*numbers: int, dropped: Sequence[int] = ()) -> Iterator[None]:
     """Block these signals; those of `dropped` that arrive meanwhile are discarded."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:
         for number in dropped:
-            if number in signal.sigpending() and number not in before:
-                signal.sigtimedwait((number,), 0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            if number in _signal.sigpending() and number not in before:
+                _signal.sigtimedwait((number,), 0)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
 
 
 def writing() -> AbstractContextManager[None]:

@@ -1,6 +1,7 @@
 """Starts children by fork, because only code in the child can take the terminal's foreground and request to die with
 ftrun."""
 
+import _signal  # type: ignore[import-not-found]
 import errno
 import fcntl
 import os
@@ -56,7 +57,7 @@ def fork(run: Callable[[], NoReturn]) -> int:
     if os.getpid() != 1:
         import ctypes  # noqa: F401 - loaded before the fork: the child only calls it
     # Blocked across the fork: a handler that runs in the child would write to ftrun's signal pipe.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.CAUGHT)
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, signals.CAUGHT)
     try:
         with oom.original_score():
             pid = os.fork()
@@ -64,7 +65,7 @@ def fork(run: Callable[[], NoReturn]) -> int:
                 run()
             return pid
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
 
 
 def die_with(parent: int) -> None:
@@ -136,9 +137,6 @@ def _is_binary(path: str) -> bool:
         return b"\0" in file.read(128).split(b"\n")[0]
 
 
-AF_UNIX, SOCK_STREAM, SOCK_CLOEXEC = 1, 1, 0o2000000
-
-
 class Piped(NamedTuple):
     """`output` is the helper's output and `held` its input, both non-blocking; its stdin ends when `held` is closed.
     Both may be the same descriptor."""
@@ -188,14 +186,11 @@ def _pipes() -> tuple[Ends, Ends]:
 
 
 def _pair() -> tuple[Ends, Ends]:
-    """Create a pair of sockets without the socket module, whose import would cost PID 1 more than all of this."""
-    import ctypes
+    import _socket  # the module `socket` would cost PID 1 more time than all of this
 
-    both = (ctypes.c_int * 2)()
-    if ctypes.CDLL(None, use_errno=True).socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, both):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return (both[0], both[0]), (both[1], both[1])
+    kind = _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC
+    own, of_child = (one.detach() for one in _socket.socketpair(_socket.AF_UNIX, kind))
+    return (own, own), (of_child, of_child)
 
 
 def _exec_helper(command: Sequence[str], streams: Sequence[int], parent: int, lasting: bool) -> NoReturn:

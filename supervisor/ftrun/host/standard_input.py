@@ -3,8 +3,7 @@
 import fcntl
 import os
 import stat
-import struct
-import termios
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -116,7 +115,9 @@ ACCESS, ONESHOT = 0x1, 0x80000000  # of inotify(7)
 
 
 def _waiting() -> int:
-    return int(struct.unpack("i", fcntl.ioctl(0, termios.FIONREAD, bytes(4)))[0])
+    import termios  # only for a pipe or a socket
+
+    return int.from_bytes(fcntl.ioctl(0, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _watch_reads() -> "Inotify | None":

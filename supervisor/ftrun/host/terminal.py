@@ -8,9 +8,9 @@ terminal or changes its modes.
 
 import os
 import signal
-import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ftrun.host import procfs, signals
 
@@ -33,12 +33,12 @@ class JobControl:
         self._may_give = False  # ftrun may give away the foreground
         try:
             with _device() as fd:
-                self._modes = termios.tcgetattr(fd)
+                self._modes = _modes(fd)
                 self._shared = not (_is_alone() and _controls(0))
                 # Not while the shell has put ftrun in the background.
                 self._may_give = not self._shared and os.tcgetpgrp(fd) == os.getpgrp()
                 self._has_terminal = True
-        except (OSError, termios.error):
+        except OSError:
             self._shared = True
 
     def may_be_from_terminal(self, number: int) -> bool:
@@ -78,9 +78,8 @@ class JobControl:
             with _device() as fd, signals.blocked(signal.SIGTTOU):
                 _foreground(fd, os.getpgrp())
                 if modes:
-                    # TCSANOW: waiting for the output to drain could take forever.
-                    termios.tcsetattr(fd, termios.TCSANOW, self._modes)
-        except (termios.error, OSError):
+                    _set_modes(fd, self._modes)
+        except OSError:
             pass  # the terminal hung up
 
     def received(self, number: int, idle: bool) -> None:
@@ -113,10 +112,10 @@ class JobControl:
                     if shell and owner != os.getpgrp():
                         return False  # the shell has sent ftrun to the background
                     if self._shared:
-                        self._modes = termios.tcgetattr(fd)
+                        self._modes = _modes(fd)
                     self._may_give = True
                     _foreground(fd, group)
-        except (termios.error, OSError):
+        except OSError:
             if shell:
                 return False
         _continue(group)
@@ -208,6 +207,26 @@ def _device() -> Iterator[int]:
         yield opened
     finally:
         os.close(opened)
+
+
+def _modes(fd: int) -> list[Any]:
+    """The modes of the terminal.  Raises OSError."""
+    import termios  # only where there is a terminal
+
+    try:
+        return termios.tcgetattr(fd)
+    except termios.error as error:
+        raise OSError(*error.args) from None
+
+
+def _set_modes(fd: int, modes: list[Any]) -> None:
+    """At once: waiting for the output to drain could take forever.  Raises OSError."""
+    import termios
+
+    try:
+        termios.tcsetattr(fd, termios.TCSANOW, modes)
+    except termios.error as error:
+        raise OSError(*error.args) from None
 
 
 def _foreground(fd: int, group: int) -> None:

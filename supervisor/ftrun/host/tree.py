@@ -1,7 +1,6 @@
 """The process tree of the command: all descendants of ftrun except its helpers, processes that existed before it, and
 processes that entered from outside (`docker exec`)."""
 
-import math
 import os
 import signal
 import time
@@ -24,6 +23,7 @@ ANCESTORS = 64  # between a process and its rank
 RECHECK = 0.02  # s; ftrun gets no signal when a process that is not its child ends
 MAX_NAMED = 20  # at most so many processes are named in a message
 RECHECK_EACH = 0.0001  # s; added for each member, so that listing stays cheaper than killing
+NEVER = float("inf")  # `math` is a file to load
 
 
 class Killed(NamedTuple):
@@ -400,7 +400,7 @@ def kill(
     now = time.monotonic()
     until, storm = now + SLICE, now + STORM
 
-    def stop(processes: Iterable[Stat | None], until: float = math.inf) -> bool:
+    def stop(processes: Iterable[Stat | None], until: float = NEVER) -> bool:
         """Stop those that live.  Return whether there was any process."""
         any_found = False
         for process in processes:

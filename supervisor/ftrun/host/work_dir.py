@@ -52,9 +52,10 @@ class WorkDir(NamedTuple):
 def open_run_dir(path: str, new: bool, caught: Signals) -> tuple[WorkDir, Journal, str | None]:
     """Open the run dir `path` for this ftrun alone; return also a line for the user if ftrun works elsewhere.  `new`:
     create a new one, named by the time.  Raises RunDirError, OSError.  Waits for a network disk, at most `PATIENCE`."""
-    kind = network_kind(path)
+    now = mounts.Mounts()
+    kind = network_kind(path, now)
     if kind is None:
-        return WorkDir(path, path), Journal(path), _on_root(path)
+        return WorkDir(path, path), Journal(path), _on_root(path, now)
     read = UNMADE if new else UNREAD
     if new:
         done, problem = _ask(("new", path), None, caught, PATIENCE)
@@ -85,17 +86,17 @@ def open_run_dir(path: str, new: bool, caught: Signals) -> tuple[WorkDir, Journa
     return WorkDir(local, path if read != UNMADE else local, ("keep", local, path, read)), journal, message
 
 
-def network_kind(path: str) -> str | None:
+def network_kind(path: str, now: mounts.Mounts | None = None) -> str | None:
     """Return the type, as the kernel names it, of the network disk of `path`, which PID 1 does not access, since there
     is a local folder to work in instead; None if PID 1 works in `path` itself."""
-    now = mounts.Mounts()
+    now = now or mounts.Mounts()
     kind = now.network_kind(path)
     return None if kind is None or (now.on_root(path) and not local_temporaries(now)) else kind
 
 
-def _on_root(path: str) -> str | None:
+def _on_root(path: str, now: mounts.Mounts) -> str | None:
     """Return a line for the user if PID 1 works on a root file system that is not known to be local."""
-    if (kind := mounts.network_kind(path)) is None:
+    if (kind := now.network_kind(path)) is None:
         return None
     return (
         f"{path} is on the root file system ({kind}), and none of {', '.join(_temporaries())} is a local folder: ftrun "

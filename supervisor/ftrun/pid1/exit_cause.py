@@ -24,6 +24,8 @@ EXITING: Final = 10.0  # s for a process to exit after its exception, while the 
 def load_rest() -> None:
     """Load what is needed after a failure, once the command has started.  At the failure the disk may be gone, or no
     file descriptor free to read a module with; and loading it takes longer than ending eight ranks."""
+    import _socket  # noqa: F401 - for a messenger that is started again
+
     from ftrun.core.rules import crash_causes, first_death  # noqa: F401
     from ftrun.core.text import recurrences  # noqa: F401
     from ftrun.host import output_pipes, tracebacks  # noqa: F401

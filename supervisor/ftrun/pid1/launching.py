@@ -361,6 +361,7 @@ def _is_python(pid: int) -> bool:
 
 def tidy(beat_folder: str) -> None:
     """Work that can wait until the command has started."""
+    gc.enable()
     gc.collect()  # empties CPython's free lists, which each tuple() of a generator grows, up to 2,000 per size
     beat_folders.remove_stale(beat_folder)
     beat_folders.keep_bytecode()

@@ -18,24 +18,24 @@ from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import ends_alone
 from ftrun.core.machine.job import decide
+from ftrun.core.machine.notices import GivenNotices, Notices, notices
 from ftrun.core.machine.states import Finish, Healing, Job, Launching, Pending, Running, Starting, Stopping, Suspect
 from ftrun.core.machine.stopping import done_with
 from ftrun.core.rules import exit_codes
-from ftrun.core.text import sentences
+from ftrun.core.rules.policy import Policy
+from ftrun.core.text import durations, sentences
 from ftrun.host import oom, reaper, signals
 from ftrun.host.console import print_error
 from ftrun.host.helpers import Helpers
 from ftrun.host.output_pipes import OutputPipes
 from ftrun.host.standard_input import StandardInput
 from ftrun.host.terminal import JobControl
-from ftrun.host.tree import TreeKiller
+from ftrun.host.tree import RECHECK, TreeKiller
 from ftrun.pid1 import exit_cause
-from ftrun.pid1.at_end import LastRequests, give_up, job_exit
 from ftrun.pid1.bootstrap import PhaseContext, Setup, SetupError, prepare, with_group
 from ftrun.pid1.clients.base import SETTLED, Context
 from ftrun.pid1.clients.registry import Clients
 from ftrun.pid1.launching import Launcher, tidy
-from ftrun.pid1.record_writer import RecordWriter
 from ftrun.pid1.state_file import StateFile
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 FREEZE = 0.1  # s after a deadline of the job; a later wake-up means that ftrun was frozen
 LONG_FREEZE = 5.0  # s after any other deadline
 SUPERVISED = (Starting, Running, Suspect)
+FINISHING = 5.0  # s for the helpers to complete their last requests
 
 
 def supervise(
@@ -75,9 +76,8 @@ class Supervisor:
     """The imperative shell around `decide`: it turns what the kernel reports into events, and effects into calls."""
 
     def __init__(self, command: Sequence[str], settings: Settings, setup: Setup, phase: PhaseContext) -> None:
-        self._phase, self._last, group = phase.name, phase.last, phase.group
+        self._command, self._phase, self._last, group = command, phase.name, phase.last, phase.group
         self._policy = with_group(policy(settings, phase.name), settings, group)
-        self._annotations = settings.annotated
         self._journal, self._beats, self._console, self._tree = setup.journal, setup.beats, setup.console, setup.tree
         self._signals, self._setup = setup.signals, setup
         self._console.before_line = self._journal.barrier
@@ -103,11 +103,13 @@ class Supervisor:
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
         self._exit_cause = exit_cause.ExitCause(self._beats.path, self._clients)
         self._state_file = StateFile(setup, self._policy, command, self._launcher.standby_request, group)
-        sources = self._clients, self._state_file, lambda: self._job, self._policy
-        self._records = RecordWriter(setup, command, phase.name, *sources)
+        self._attempt = setup.ledger.start_cnt  # to which the next record belongs
+        self._logged = False  # whether a decision was logged
+        self._printed_problem: str | None = None
+        self._notices = Notices(GivenNotices())
         self._recovery: RankRecovery | None = None
         if has_ranks:
-            shared = self._poll, self._launcher, self._ranks, self._exit_cause, self._records.problem
+            shared = self._poll, self._launcher, self._ranks, self._exit_cause, self._problem
             self._recovery = rank_recovery.RankRecovery(setup, self._policy, *shared)
 
     def run(self) -> int:
@@ -115,15 +117,16 @@ class Supervisor:
             self._queue.append(ev.SignalReceived(time.monotonic(), self._signals.stop, True))
         self._queue.append(ev.Started(time.monotonic()))
         self._decide()
-        for what in self._annotations.problems:
-            self._records.persist("problem", (("annotations", self._annotations.path), ("what", what)), False)
-            self._console.print(f"{self._annotations.path}: {what}")
+        annotated = self._setup.settings.annotated
+        for what in annotated.problems:
+            self._persist("problem", (("annotations", annotated.path), ("what", what)))
+            self._console.print(f"{annotated.path}: {what}")
         while True:
             self._decide()
             if self._exit is not None:
                 break
             self._wait()
-        self._exit = end = job_exit(self._exit, self._last, self._signals.stop)
+        self._exit = end = self._exit_of_job(self._exit)
         self._setup.write_termination_message(end, self._job.ledger)
         self._finish(end)
         return end.code
@@ -137,7 +140,7 @@ class Supervisor:
             event = self._queue.popleft()
             self._job, effects = decide(self._job, event, self._policy)
             for effect, start in do.by_start(effects, before, self._job.ledger.start_cnt):
-                self._records.attempt = start
+                self._attempt = start
                 if not isinstance(effect, do.Persist):
                     self._publish(time.monotonic())
                 self._perform(effect)
@@ -153,7 +156,7 @@ class Supervisor:
     def _publish(self, now: float) -> None:
         """Called with each new job, before any effect of it: first what is due to be said, then all records, then the
         state that follows from them."""
-        self._records.write_notices(now)
+        self._write_notices(now)
         self._journal.barrier()
         self._state_file.follow(self._job, now)
 
@@ -162,7 +165,7 @@ class Supervisor:
     def _wait(self) -> None:
         """Sleep until the deadline or an event, and queue the events."""
         deadline, phase = self._job.phase.deadline, self._job.phase
-        others = [self._exit_cause.deadline, self._state_file.due, self._records.notices_due]
+        others = [self._exit_cause.deadline, self._state_file.due, self._notices.due]
         others += [self._beats.access.due, self._launcher.deadline]
         if self._launcher.report is None:  # the start of the command comes first
             others += [self._clients.deadline, self._settled_at, self._recovery.due if self._recovery else None]
@@ -219,7 +222,7 @@ class Supervisor:
                 exit_cause.load_rest()
                 tidy(self._beats.path)
             self._clients.supervise(now)
-        self._records.write_those_of_helpers()
+        self._write_records_of_helpers()
 
     def _handle_ranks(self, ready: set[int] | None, now: float) -> None:
         """Handle what the ranks that can recover have reported, once all have executed."""
@@ -235,7 +238,7 @@ class Supervisor:
         self._queue.append(ev.BeatsRead(now, ranks, cannot_beat, self._beats.frameworks))
         while self._beats.problems:
             what = self._beats.problems.pop()
-            self._records.problem(what, printed=what == self._beats.access.problem)
+            self._problem(what, printed=what == self._beats.access.problem)
 
     def _launched(self, now: float) -> None:
         outcome = self._launcher.collect(now, isinstance(self._job.phase, SUPERVISED))
@@ -333,9 +336,11 @@ class Supervisor:
     def _perform(self, effect: do.Effect) -> None:
         match effect:
             case do.Persist(event, fields, durable):
-                self._records.persist(event, fields, durable)
+                self._persist(event, fields, durable)
             case do.LogLine(text):
-                self._records.log(text)
+                self._logged = True
+                self._journal.log(sentences.printable(text))
+                self._console.print(text)
             case do.Spawn():
                 self._spawn(effect)
             case do.PrepareStandbys(place, node):
@@ -345,7 +350,7 @@ class Supervisor:
                 self._queue.extend(self._recovery.perform(effect, self._job.ledger))
             case do.Forward(number):
                 if (problem := self._tree.forward(number, self._control)) is not None:
-                    self._records.problem(problem, printed=True)
+                    self._problem(problem, printed=True)
             case do.Investigate():
                 if isinstance(self._job.phase, SUPERVISED):
                     self._clients.investigate(effect, self._job.phase.attempt)
@@ -380,7 +385,58 @@ class Supervisor:
             self._tree.kill()  # the ranks that were started before it
             self._queue.append(failed)
 
+    # --- records -----------------------------------------------------------------------------------------
+
+    def _persist(self, event: str, fields: do.Fields, durable: bool = False) -> None:
+        """`durable`: the record and the state are on disk when this returns."""
+        journal, console = self._journal, self._console
+        if event == "started":
+            fields += self._setup.describe_run(self._command, self._phase)
+        stamp = journal.record(event, self._attempt, fields, durable)
+        if durable:
+            self._state_file.save(self._job, True)
+        self._clients.keep(self._job.ledger)
+        console.attempt = self._attempt
+        console.record(stamp, event, fields)
+        if journal.problem not in (None, self._printed_problem):
+            self._printed_problem = journal.problem
+            console.print(str(journal.problem))
+
+    def _problem(self, what: str, printed: bool = False) -> None:
+        self._persist("problem", (("what", what),))
+        if printed:
+            self._console.print(what)
+
+    def _write_records_of_helpers(self) -> None:
+        """Write the records that the clients of the helpers have made, and print what is for the operator.  During a
+        pause a debugger may hold a rank, which is no straggler then."""
+        for event, fields, text in self._clients.drain_records():
+            if event == "straggler" and self._job.paused is not None:
+                continue
+            self._persist(event, fields)
+            if text is not None:
+                self._console.print(text, severity="warning" if event == "problem" else "info")
+
+    def _write_notices(self, now: float) -> None:
+        """Write what ftrun notes of its own accord."""
+        run_dir = self._setup.run_dir.given
+        self._notices = found = notices(self._job, self._policy, self._notices.given, run_dir, now)
+        for line in found.lines:
+            self._journal.log(line)
+            self._console.print(line, severity="info")
+        if (wait := found.wait) is not None:
+            start = self._job.ledger.start_cnt
+            self._journal.record("waiting", start, (("seconds", wait.seconds), ("why", wait.why)), False)
+            self._console.print(f"no command has run for {durations.seconds(wait.seconds)}: {wait.why}")
+
     # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _exit_of_job(self, end: do.Exit) -> do.Exit:
+        """After a stop signal the next phase is not started, even if this one exited with 0."""
+        stop = self._signals.stop
+        if self._last or end.code or stop is None:
+            return end
+        return do.Exit(128 + stop, exit_codes.STOPPED, f"stopped from outside by {sentences.signal(stop)}")
 
     def _finish(self, end: do.Exit) -> None:
         """Complete the last requests: the verdict for the other ftruns, and the work at the end of the container."""
@@ -388,13 +444,18 @@ class Supervisor:
         verdict, alone = self._setup.verdict(end, self._job.ledger), ends_alone(end.verdict, self._policy)
         self._clients.end(verdict, alone, work)
         self._clients.keep(self._job.ledger, end.verdict)
-        last = LastRequests(self._clients, self._setup.exit_grace)
-        while not last.are_complete:
-            if (late := last.late) is not None:
-                self._records.problem(late)
+        begun, grace = time.monotonic(), self._setup.exit_grace
+        until = {"exit hooks": None if grace is None else begun + grace + FINISHING}
+        while waited := self._clients.unfinished:
+            limits = [at for what in waited if (at := until.get(what, begun + FINISHING)) is not None]
+            if time.monotonic() >= min(limits, default=float("inf")):
+                self._problem(f"not completed at the end: {', '.join(waited)}")
                 self._journal.barrier()
                 break
-            ready = {fd for fd, _ in self._poll.poll(last.timeout([self._clients.deadline, self._settled_at]))}
+            others = [at for at in (self._clients.deadline, self._settled_at) if at is not None]
+            due = min((*limits, *others), default=None)
+            timeout = None if due is None else max(0.0, due - time.monotonic()) * 1000 + 1
+            ready = {fd for fd, _ in self._poll.poll(timeout)}
             self._signals.read()
             for change in reaper.reap()[0]:
                 self._clients.child_changed(change, time.monotonic())
@@ -423,8 +484,38 @@ class Supervisor:
         if self._recovery is not None:
             self._recovery.close()
         self._clients.drain()
-        self._records.write_those_of_helpers()
+        self._write_records_of_helpers()
         self._beats.close()
         if self._exit is not None:  # after the last output of the command
-            self._setup.print_summary(self._exit, self._job.ledger, self._phase, self._records.logged)
+            self._setup.print_summary(self._exit, self._job.ledger, self._phase, self._logged)
         self._clients.close(self._console.print)
+
+
+def give_up(problem: BaseException, setup: Setup, policy: Policy, attempt: int) -> do.Exit:
+    """After an internal error: send SIGTERM to the tree, and SIGKILL after the grace, until the kill timeout; record
+    the error and the end."""
+    journal, tree = setup.journal, setup.tree
+    try:
+        import traceback  # needed for an internal error only
+
+        text = "".join(traceback.format_exception(problem))
+    except Exception:  # the disk is gone, or there is no memory: the tree is ended all the same
+        text = repr(problem)
+    journal.log(text)
+    journal.record("problem", attempt, (("traceback", text),), True)
+    why = f"ftrun itself failed ({problem!r})"
+    setup.console.print(f"{why}; ending the command; traceback: {journal.path}/run.log", severity="error")
+    deadline = time.monotonic() + policy.limits.grace
+    tree.terminate()
+    while time.monotonic() < deadline + policy.limits.kill_timeout:
+        reaper.reap()
+        members = tree.members()
+        if (not members and tree.is_empty()) or (members and tree.beyond_reach(members)):
+            break
+        if time.monotonic() >= deadline:
+            tree.kill()
+        time.sleep(RECHECK)
+    end = do.Exit(exit_codes.INTERNAL.code, exit_codes.INTERNAL.name, f"ftrun itself failed: {problem!r}")
+    fields = (("verdict", end.verdict), ("exit_code", end.code), ("why", end.message))
+    journal.record("ended", attempt, fields, True)
+    return end

@@ -10,8 +10,8 @@ import threading
 import time
 from pathlib import Path
 
-from proof.chaos import coordinator_chaos, group_chaos, plain_chaos, rank_chaos
-from proof.chaos.series import one, report, run
+from proof.chaos import forms
+from proof.chaos.series import one, page, report, run, tally
 from support import measured
 
 
@@ -28,11 +28,10 @@ def main() -> int:
     parser.add_argument("--ranks", action="store_true", help="jobs of two to four ranks that can recover")
     parser.add_argument("--groups", action="store_true", help="jobs of groups of ftruns, with faults of everything")
     parser.add_argument("--coordinator", action="store_true", help="with --groups: faults of member 0 and its lease")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the outcomes, as pickles")
     given = parser.parse_args()
-    form = rank_chaos.FORM if given.ranks else plain_chaos.FORM
+    form = forms.RANKS if given.ranks else forms.PLAIN
     if given.groups:
-        form = coordinator_chaos.FORM if given.coordinator else group_chaos.FORM
+        form = forms.COORDINATOR if given.coordinator else forms.GROUPS
     if why := form.refusal():
         print(f"bin/prove chaos: {why}", file=sys.stderr)
         return 2
@@ -40,16 +39,16 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends what it has started
     if given.job:
         seed, index = map(int, given.job.split(":"))
-        result = one(form, seed, index, folder, threading.Event(), given.keep)
+        result = one(form, seed, index, folder, threading.Event())
         assert result is not None
         print(report(form, result, folder))
         results, stopped = [result], True
     else:
         print(f"seed {given.seed}", flush=True)
         began = time.monotonic()
-        results, stopped = run(form, given.seed, given.lasting, given.jobs, folder, given.keep)
+        results, stopped = run(form, given.seed, given.lasting, given.jobs, folder)
         took = time.monotonic() - began
-        happened, lost, went = form.tally(results)
+        happened, lost, went = tally(form, results)
         for kind in sorted(happened):
             print(f"{kind:32} {happened[kind]:5} {lost[kind]:5}")
         print(", ".join(f"{name}: {number}" for name, number in sorted(went.items())))
@@ -58,7 +57,7 @@ def main() -> int:
         if happened.total() < form.enough:
             print(f"not published: fewer than {form.enough:,} faults")
         elif not stopped:
-            measured.save("reliability", form.page(results, given.seed, took))
+            measured.save("reliability", page(form, results, given.seed, took))
     if failed := [result.job.name for result in results if result.wrong]:
         print("failed:", *failed)
         return 1

@@ -55,14 +55,12 @@ def job(seed: int, index: int) -> GroupJob:
         _options(chance, shape, shares),
         4,
         (),
-        (),
-        shape.size,
     )
     return GroupJob(base, shape, False, tuple(outer), shares, True)
 
 
 def _options(chance: random.Random, shape: Shape, shares: bool) -> tuple[tuple[str, str], ...]:
-    given = dict(rank_plan._options(chance, LOCAL, 4))
+    given = dict(rank_plan.options(chance, LOCAL, 4))
     for name in ("metrics-file", "on-event", "idle-timeout", "state-dir"):
         given.pop(name, None)
     given |= {"restart-on": "hang,fault,failure", "standby": chance.choice(("off", "off", "1"))}

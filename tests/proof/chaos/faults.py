@@ -52,17 +52,9 @@ def _command_killed(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     return _kill(scene.command, _number(fault)), None
 
 
-def _command_stopped(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
-    return _kill(scene.command, signal.SIGSTOP), None
-
-
 def _child_signalled(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     others = [process.pid for process in scene.world.processes() if not process.what and process.pid != scene.command]
     return _kill(others[0] if others and scene.command else None, _number(fault)), None
-
-
-def _ftrun_killed(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
-    return _kill(scene.world.ftrun(), signal.SIGKILL), None
 
 
 def _helper(fault: Fault, scene: Scene) -> int | None:
@@ -70,10 +62,6 @@ def _helper(fault: Fault, scene: Scene) -> int | None:
     running = [process for process in scene.world.processes() if process.what not in ("", "ftrun")]
     running.sort(key=lambda process: process.what != fault.what)
     return running[0].pid if running else None
-
-
-def _helper_killed(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
-    return _kill(_helper(fault, scene), signal.SIGKILL), None
 
 
 def _helper_stopped(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
@@ -85,10 +73,6 @@ def _container_stopped(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
     if scene.world.ftrun() is None:
         raise Missed
     return 0, scene.world.freeze() if fault.what == "freezer" else scene.world.stop_all()
-
-
-def _signalled(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
-    return _kill(scene.world.ftrun(), _number(fault)), None
 
 
 def _forwarded(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
@@ -116,22 +100,6 @@ def _request(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
 
     sent = send(fault.what)
     return sent.pid, resume if fault.what == "pause" else None
-
-
-def _disk_full(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
-    return 0, scene.world.fill(scene.world.run_dir)
-
-
-def _read_only(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
-    return 0, scene.world.lock()
-
-
-def _memory_full(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
-    return 0, scene.world.fill(scene.world.inside(Path("/dev/shm")))
-
-
-def _no_processes(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
-    return 0, scene.world.limit_processes()
 
 
 def _no_descriptors(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
@@ -184,19 +152,19 @@ def _driver_blocked(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
 
 KINDS: dict[str, Callable[[Fault, Scene], tuple[int, Undo | None]]] = {
     "command killed": _command_killed,
-    "command stopped": _command_stopped,
+    "command stopped": lambda fault, scene: (_kill(scene.command, signal.SIGSTOP), None),
     "child signalled": _child_signalled,
-    "ftrun killed": _ftrun_killed,
-    "helper killed": _helper_killed,
+    "ftrun killed": lambda fault, scene: (_kill(scene.world.ftrun(), signal.SIGKILL), None),
+    "helper killed": lambda fault, scene: (_kill(_helper(fault, scene), signal.SIGKILL), None),
     "helper stopped": _helper_stopped,
     "container stopped": _container_stopped,
-    "termination signal": _signalled,
+    "termination signal": lambda fault, scene: (_kill(scene.world.ftrun(), _number(fault)), None),
     "signal forwarded": _forwarded,
     "operator request": _request,
-    "disk full": _disk_full,
-    "run dir read-only": _read_only,
-    "/dev/shm full": _memory_full,
-    "no more processes": _no_processes,
+    "disk full": lambda fault, scene: (0, scene.world.fill(scene.world.run_dir)),
+    "run dir read-only": lambda fault, scene: (0, scene.world.lock()),
+    "/dev/shm full": lambda fault, scene: (0, scene.world.fill(scene.world.inside(Path("/dev/shm")))),
+    "no more processes": lambda fault, scene: (0, scene.world.limit_processes()),
     "no more descriptors": _no_descriptors,
     "clock jumps": _clock,
     "disk unresponsive": _disk_dead,

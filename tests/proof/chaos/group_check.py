@@ -1,12 +1,11 @@
 """What must hold after a job of a group: `check(outcome)` gives what does not, a sentence each."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from ftrun.core.rules.exit_codes import INTERNAL
-from proof.chaos import rank_check
 from proof.chaos.group_plan import (
     ALL_SUSPENDED,
     BLOCKED,
@@ -21,13 +20,12 @@ from proof.chaos.group_plan import (
     RESET_FILE,
     SUSPENSIONS,
     TORN,
+    GroupJob,
     GroupOutcome,
     GroupRun,
 )
 from proof.chaos.plan import Record
-from proof.chaos.rank_check import OWN
 from proof.chaos.rank_numbers import final_values
-from proof.chaos.rank_plan import RankOutcome
 from proof.chaos.replay import replay
 
 # What no rank has to notice.
@@ -36,6 +34,8 @@ HARMLESS = (
     *(*DISKS, *FOLDER, TORN, OTHER_POD, ALL_SUSPENDED),
 )
 DEVICES = ("device fault", "device asks for a reset", "driver blocked", *PLATFORM)
+OWN = re.compile(r"/supervisor/ftrun/(?!workload/ranks)")  # a file of ftrun in a traceback
+LADDER = ("retry", "rank", "tree")
 SHORT = 10.0  # s; --peer-timeout is 15 s
 LONG = 5.0  # s that a member may have been silent when it is lost for a while
 MOMENT = 0.05  # s
@@ -95,13 +95,13 @@ def _kinds(outcome: GroupOutcome, member: int | None = None) -> set[str]:
 
 def _values(outcome: GroupOutcome) -> Iterator[str]:
     """The values of an uninterrupted run, in each step and at the end, whatever the number of ranks was."""
-    base, shards = outcome.job.base, outcome.job.shards
+    base = outcome.job.base
     for one in outcome.steps:
-        right = final_values(shards, one["step"], base.same)[one["rank"]]
+        right = final_values(base.ranks, one["step"], base.same)[one["rank"]]
         if one["value"] != right:
             yield f"rank {one['rank']} had {one['value']} after step {one['step']} of {_when(one)}, not {right}"
             return
-    expected = final_values(shards, base.steps, base.same)
+    expected = final_values(base.ranks, base.steps, base.same)
     for rank, value in outcome.final.items():
         if value != expected[rank]:
             yield f"rank {rank} ended with {value}, not {expected[rank]}"
@@ -264,7 +264,7 @@ def _checkpoints(outcome: GroupOutcome) -> Iterator[str]:
         if one["step"] % base.save_every == 0:
             saved.setdefault(one["step"], []).append(one["mono"])
     if not base.same:
-        every = range(outcome.job.shards)
+        every = range(base.ranks)
         whole = {
             step: max(
                 min((o["mono"] for o in outcome.steps if (o["rank"], o["step"]) == (rank, step)), default=float("inf"))
@@ -307,15 +307,44 @@ def _order(run: GroupRun) -> Iterator[str]:
 
 def _rungs(outcome: GroupOutcome, run: GroupRun) -> Iterator[str]:
     """What recovered is permitted, comes from the finest rung down, and follows a fault."""
-    struck = tuple(one for one in outcome.struck if not _is_harmless(outcome, one))
+    struck = [one for one in outcome.struck if not _is_harmless(outcome, one)]
     records = run.records
     if any(run.member == other.member and other.began < run.began for other in outcome.runs):
         # It joins a round that the other members have on record as begun.
         own = next((at for at, one in enumerate(records) if one["event"] == "recovering"), len(records))
         records = tuple(one for at, one in enumerate(records) if at > own or one["event"] != "recovered")
-    alone = RankOutcome(outcome.job.base, run.code, records, struck)
-    yield from rank_check._rungs(alone)
-    yield from rank_check._unexplained(alone)
+    yield from _ladder(outcome.job, records)
+    first = min((one["mono"] for one in struck), default=float("inf"))
+    for record in records:
+        if record["event"] in ("recovering", "hang", "restart") and record["mono"] < first:
+            yield f"{record['event']} ({record.get('why')}), and nothing had been done to it"
+
+
+def _ladder(job: GroupJob, records: Sequence[Record]) -> Iterator[str]:
+    """From the finest rung down, only those that are permitted, and a success is of the rung that was begun last."""
+    permitted = dict(job.base.options)["recover"].split(",")
+    under_way: Record | None = None
+    proved = 1  # the round that was proved last
+    for record in records:
+        match record["event"]:
+            case "started" | "restart":
+                under_way, proved = None, 1
+            case "recovering":
+                before = "retry" if under_way is None else under_way["rung"]
+                # What the members of a group decide together may come after what one of them has found for this round.
+                overtaken = job.is_group and under_way is not None and under_way["round"] == record["round"]
+                if LADDER.index(record["rung"]) < LADDER.index(before) and not overtaken:
+                    yield f"rung {record['rung']} follows {before}"
+                if record["rung"] not in (*permitted, "tree"):
+                    yield f"rung {record['rung']} is not permitted"
+                if record["round"] <= proved or (record["rung"] == "rank") != bool(record["ranks"]):
+                    yield f"round {record['round']} of rung {record['rung']} for {record['ranks']} after round {proved}"
+                under_way = record
+            case "recovered":
+                expected = None if under_way is None else tuple(under_way[name] for name in ("rung", "round", "ranks"))
+                if expected != tuple(record[name] for name in ("rung", "round", "ranks")):
+                    yield f"it recovered by {record['rung']} for {record['ranks']}, begun was {expected}"
+                under_way, proved = None, record["round"]
 
 
 def _lost_records(run: GroupRun) -> Iterator[str]:
@@ -360,7 +389,7 @@ def _records_first(outcome: GroupOutcome, run: GroupRun) -> Iterator[str]:
     for one in outcome.rounds:
         if one["node"] != node or not run.began <= one["mono"] <= until:
             continue
-        if not orders.get(one["epoch"], float("inf")) <= one["mono"]:
+        if outcome.job.is_group and not orders.get(one["epoch"], float("inf")) <= one["mono"]:
             yield f"rank {one['rank']} began {_when(one)} before the order to start was on record"
         # Who comes new joins a round that the others have on record as begun.
         same = [o for o in outcome.rounds if (o["node"], o["epoch"]) == (node, one["epoch"])]

@@ -15,7 +15,6 @@ from proof.chaos.group_plan import (
     DISK_FULL,
     FAULTY_PROCESS,
     LINK_CUT,
-    LOCAL,
     NEW_PROCESS,
     OTHER_POD,
     READ_ONLY,
@@ -24,12 +23,18 @@ from proof.chaos.group_plan import (
     TORN,
     GroupFault,
 )
-from proof.chaos.rank_play import ENTRY
 from proof.chaos.world import Undo, World, _each, _immutable
 from support.hosts import PATHS, PORT, Host, Network
 
 CONGESTIONS = {"slow": ("24kbit", 6000), "lossy": ("64kbit", 2000)}  # the training of a member needs about 200 kbit/s
 MINOR = "80C98002"  # a fault that a reset of the chip cures
+ENTRY = {
+    "memory fault": {"Status": "unrecovered", "ErrorCodeHex": "80E01801", "Policy": "restart"},
+    "platform asks for a retry": {"Status": "unrecovered", "ErrorCodeHex": "80CA8000", "Policy": "restart_request"},
+    NEW_PROCESS: {"Status": "fault"},
+    FAULTY_PROCESS: {"Status": "fault"},
+    RESET: {"Status": "unrecovered", "ErrorCodeHex": MINOR},
+}
 
 
 def refusal() -> str:
@@ -125,8 +130,8 @@ def spoil_disk(world: World, kind: str, what: str) -> Undo:
 class ResetFile:
     """The `reset.json` of a group, which the platform shows to all containers of the job."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "reset.json"
+    def __init__(self, folder: Path, local: int) -> None:
+        self.path, self._local = folder / "reset.json", local
         self._pods = self._version = 0
         self._write({"RankList": []})
 
@@ -139,19 +144,15 @@ class ResetFile:
 
     def report(self, one: GroupFault) -> Undo:
         """Ranks are numbered as the platform does, by the pods of a complete job."""
-        kind, who = one.fault.kind, {"RankId": one.member * LOCAL + one.rank, "LogicId": one.rank}
-        entries = dict(ENTRY) | {
-            RESET: {"Status": "unrecovered", "ErrorCodeHex": MINOR},
-            FAULTY_PROCESS: {"Status": "fault"},
-        }
+        kind, who = one.fault.kind, {"RankId": one.member * self._local + one.rank, "LogicId": one.rank}
         if kind == OTHER_POD:
             self._pods += 1
             self._write({"RankList": []})
         elif kind == TORN:
-            self._write(json.dumps({"RankList": [who | entries[RESET]]})[:-20])
+            self._write(json.dumps({"RankList": [who | ENTRY[RESET]]})[:-20])
         else:
             assert kind in RESET_FILE
-            self._write({"RankList": [who | entries[kind]], "RestartFaultProcess": kind == NEW_PROCESS})
+            self._write({"RankList": [who | ENTRY[kind]], "RestartFaultProcess": kind == NEW_PROCESS})
         version = self._version
 
         def end() -> None:

@@ -1,7 +1,8 @@
-"""What one job of `bin/prove chaos --groups` is, and what is known of it when it is over: plain values.
+"""What one job of `bin/prove chaos --groups` or `--ranks` is, and what is known of it when it is over: plain values.
 
 A job is a group of two or three ftruns, each in a container with two fake devices on a host of its own, whose ranks can
-recover.  Its size is fixed or MIN:MAX, with or without a spare.  It follows from a seed and an index alone.
+recover.  Its size is fixed or MIN:MAX, with or without a spare.  With `--ranks` it is one ftrun, which is no group.  It
+follows from a seed and an index alone.
 """
 
 import random
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from proof.chaos import plan, rank_plan
-from proof.chaos.plan import ENDING, HELPERS, KILLING, Fault, Job, Maker, Record, _one
+from proof.chaos.plan import ENDING, HELPERS, KILLING, Fault, Job, Maker, Mode, Record, _one
 from proof.chaos.rank_plan import RankJob
 
 LOCAL = 2  # ranks and devices of each member
@@ -68,13 +69,13 @@ class GroupJob(NamedTuple):
         return self.base.name
 
     @property
-    def shards(self) -> int:
-        """The ranks of a complete group; with fewer, each does the work of several."""
-        return LOCAL * self.shape.places
+    def is_group(self) -> bool:
+        return self.shape.size > 1
 
-    def plan(self) -> Record:
-        """As the training gets it."""
-        return self.base.plan() | {"shards": self.shards, "holds": True}
+    @property
+    def local(self) -> int:
+        """The ranks of a member that has a place, in a complete group."""
+        return self.base.ranks // self.shape.places
 
     def has(self, member: int | None, kinds: Sequence[str]) -> bool:
         """Whether it plans such a fault of this member, or of any."""
@@ -84,7 +85,8 @@ class GroupJob(NamedTuple):
         """As the surroundings of one member need it."""
         idle = plan.Training(0, 0.0, 1, 0, "default", True, (), ())
         base = self.base
-        return Job(base.seed, base.number, "pid1", "devices", base.options, 5.0, base.max_restarts, idle, ())
+        mode: Mode = "pid1" if self.is_group or base.number % 2 else "subreaper"
+        return Job(base.seed, base.number, mode, "devices", base.options, 5.0, base.max_restarts, idle, ())
 
 
 class GroupRun(NamedTuple):
@@ -145,7 +147,8 @@ FOLDER = (FOLDER_STALLS, FOLDER_AWAY, FOLDER_LOCKED, FOLDER_LIES)
 RESET, TORN, OTHER_POD = "platform resets a chip", "reset.json torn", "platform schedules another pod"
 NEW_PROCESS = "platform asks for a new process"
 FAULTY_PROCESS = "platform reports a faulty process"
-PLATFORM = (*rank_plan.PLATFORM, RESET, FAULTY_PROCESS)
+OF_RANKS = ("memory fault", "platform asks for a retry", NEW_PROCESS)
+PLATFORM = (*OF_RANKS, RESET, FAULTY_PROCESS)
 RESET_FILE = (*PLATFORM, TORN, OTHER_POD)  # what is written into reset.json
 
 
@@ -225,9 +228,7 @@ def job(seed: int, index: int) -> GroupJob:
         chance.random() < 0.25,
         _options(chance, shape, devices, restarts),
         restarts,
-        rank_plan._inner(chance, ranks, steps)[: chance.randint(0, 3)],
-        (),
-        shape.size,
+        rank_plan.inner(chance, ranks, steps)[: chance.randint(0, 3)],
     )
     outer = _outer(chance, shape, devices)
     if any(one.fault.kind in DISKS and one.fault.what == "state" for one in outer):
@@ -237,7 +238,7 @@ def job(seed: int, index: int) -> GroupJob:
 
 
 def _options(chance: random.Random, shape: Shape, devices: bool, restarts: int) -> tuple[tuple[str, str], ...]:
-    given = dict(rank_plan._options(chance, LOCAL, restarts))
+    given = dict(rank_plan.options(chance, LOCAL, restarts))
     given |= {"restart-on": chance.choice(("hang,fault", *["hang,fault,failure"] * 6))}
     given |= {"standby": chance.choice(("off", "1", "2", "2")), "stop-grace": "2s"}
     given |= {"probe": "nvidia", "check-devices": chance.choice(("on", "off"))}
@@ -269,3 +270,55 @@ def _outer(chance: random.Random, shape: Shape, devices: bool) -> tuple[GroupFau
         back = chance.choice(("again", "anew", "anew", *([""] if may_stay else [])))
         made.append(GroupFault(fault, member, rank, back, round(chance.uniform(0.0, 3.0), 2)))
     return tuple(made)
+
+
+# --- one ftrun --------------------------------------------------------------------------------------------------------
+
+ALONE = (
+    *("command killed", "command killed", "two killed", "command stopped"),
+    *("helper killed", "helper killed", "standby killed", "/dev/shm full", *OF_RANKS),
+)
+OF_A_ROUND = (
+    "first_beat",
+    "progress",
+    "recovering",
+    "recovering",
+    "rank_spawned",
+    "rank_exited",
+    "recovered",
+    "restart",
+)
+
+
+def ranks_job(seed: int, index: int) -> GroupJob:
+    """One ftrun, with two to four ranks."""
+    chance = random.Random(f"ranks:{seed}:{index}")
+    ranks, steps, restarts = chance.randint(2, 4), chance.randint(14, 30), chance.randint(2, 3)
+    base = RankJob(
+        seed,
+        index,
+        ranks,
+        steps,
+        chance.choice((0.005, 0.015, 0.03)),
+        chance.choice((1, 1, 1, 2)),
+        chance.choice((4, 7, 100)),
+        chance.random() < 0.5,
+        chance.random() < 0.25,
+        chance.random() < 0.25,
+        rank_plan.options(chance, ranks, restarts),
+        restarts,
+        rank_plan.inner(chance, ranks, steps),
+    )
+    outer = [fault for _ in range(chance.randint(0, 2)) for fault in _alone(chance, ranks)]
+    return GroupJob(base, Shape(1), False, tuple(outer))
+
+
+def _alone(chance: random.Random, ranks: int) -> tuple[GroupFault, ...]:
+    kind, rank, on = chance.choice(ALONE), chance.randrange(ranks), chance.choice(OF_A_ROUND)
+    after = round(chance.choice((0.0, 0.02, 0.3)) * chance.random(), 3)
+    if kind == "two killed":
+        killed = Fault("command killed", on, after, what="KILL")
+        return GroupFault(killed, 0, rank), GroupFault(killed._replace(on="", after=0.0), 0, (rank + 1) % ranks)
+    lasting = 2.0 if kind in OF_RANKS else 6.0 if kind == "/dev/shm full" else 0.0
+    what = {"command killed": "KILL", "helper killed": chance.choice(HELPERS)}.get(kind, "")
+    return (GroupFault(Fault(kind, on, after, lasting, what), 0, rank),)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,6 @@ from proof.chaos.group_plan import (
     FOLDER_LOCKED,
     FOLDER_STALLS,
     FOR_EVER,
-    LOCAL,
     MACHINE_LOST,
     NETWORK,
     READ_ONLY,
@@ -50,18 +49,16 @@ SETTLING = 60.0  # s that the training waits until each member works, or is a sp
 DEADLINE = 300.0  # s for a job; most take fifteen
 REACHED = 12.0  # s that a member 0 which was replaced is there again
 NAMES = "names"  # in place of /etc/hosts
-CHAOS = HOUSE / "tests" / "proof" / "chaos"
-WORK = str(CHAOS / "rank_work.py")
+
+WORK = str(HOUSE / "tests" / "proof" / "chaos" / "rank_work.py")
 RESET = 1  # what the driver asks for
 
 
 class Container(World):
     """One of a member, which may be started several times.  `number`: of those of this member."""
 
-    devices = LOCAL
-
     def __init__(self, job: GroupJob, shared: Path, network: GroupNetwork, member: int, number: int) -> None:
-        self.group, self.shared, self._network = job, shared, network
+        self.group, self.shared, self._network, self.devices = job, shared, network, job.local
         self.member, self.number, self.host = member, number, network.host(member)
         folder = shared / f"{self.node}"
         folder.mkdir()
@@ -81,16 +78,16 @@ class Container(World):
         return self.process
 
     def command(self) -> list[str]:
-        return [sys.executable, WORK, str(self.shared), json.dumps(self.group.plan())]
+        return [sys.executable, WORK, str(self.shared), json.dumps(self.group.base.plan())]
 
     def environment(self) -> dict[str, str]:
-        mine = {"CHAOS_NODE": self.node, "FTRUN_GROUP_RANK": str(self.member)}
-        mine |= {"FTRUN_GROUP_SIZE": self.group.shape.option}
-        mine |= {"FTRUN_GROUP_ENDPOINT": self._network.endpoint, "FTRUN_NODE_NAME": f"node-{self.host.number}"}
-        mine |= {"FTRUN_GROUP_SECRET_FILE": str(self.shared / "secret")}
+        mine = {"CHAOS_NODE": self.node, "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(self.group.local)))}
+        if self.group.is_group:
+            mine |= {"FTRUN_GROUP_RANK": str(self.member), "FTRUN_GROUP_SIZE": self.group.shape.option}
+            mine |= {"FTRUN_GROUP_ENDPOINT": self._network.endpoint, "FTRUN_NODE_NAME": f"node-{self.host.number}"}
+            mine |= {"FTRUN_GROUP_SECRET_FILE": str(self.shared / "secret")}
         if self.group.has(None, RESET_FILE):
             mine |= {"FTRUN_RESET_FILE": str(self.shared / "reset.json")}
-        mine |= {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(LOCAL)))}
         return super().environment() | mine | {"MA_SCHEDULE_CNT": str(self.number + 1)}
 
     def _enter(self) -> list[str]:
@@ -167,7 +164,7 @@ class Container(World):
         return found if found and WORK in words(found) else None
 
     def standby(self) -> int | None:
-        ranks = {self.rank(number) for number in range(LOCAL)}
+        ranks = {self.rank(number) for number in range(self.group.local)}
         waiting = [process.pid for process in self.processes() if not process.what and process.pid not in ranks]
         own = children(self.ftrun() or 0)
         return next((pid for pid in waiting if pid in own and WORK in words(pid) and alive(pid)), None)
@@ -187,7 +184,7 @@ class Player:
     def __init__(self, job: GroupJob, folder: Path, stop: threading.Event) -> None:
         self.job, self.folder, self._stop = job, folder, stop
         self._network = GroupNetwork(job.shape.size, folder / NAMES if job.moves else None)
-        self._reset_file = ResetFile(folder)
+        self._reset_file = ResetFile(folder, job.local)
         self.containers: list[Container] = []
         self.runs: list[GroupRun] = []
         self.struck: list[Record] = []
@@ -281,14 +278,22 @@ class Player:
             self.job,
             tuple(self.runs),
             (*self.struck, *_lines(self.folder / "struck")),
-            tuple(_lines(self.folder / "steps")),
-            tuple(_lines(self.folder / "rounds")),
+            tuple(self._written("steps")),
+            tuple(self._written("rounds")),
             {int(path.name[6:]): int(path.read_text()) for path in self.folder.glob("final-*") if not path.suffix},
             tuple(self._left() if ended else ()),
             tuple(sorted(self._lost)),
             time.monotonic() - began,
             self._late,
         )
+
+    def _written(self, name: str) -> Iterator[Record]:
+        """What the training wrote.  One ftrun alone has no epochs: its attempts, by the records, take their place."""
+        records = [record for run in self.runs for record in run.records]
+        begins = [record["mono"] for record in records if record["event"] in ("started", "restart")]
+        for one in _lines(self.folder / name):
+            attempt = sum(begin <= one["mono"] for begin in begins)
+            yield one if self.job.is_group else one | {"epoch": attempt}
 
     def _left(self) -> list[str]:
         """The processes of all containers, and the folders of those whose ftrun ended by itself."""

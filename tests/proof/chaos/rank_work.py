@@ -1,4 +1,4 @@
-"""The training of a job of `bin/prove chaos --ranks`: `rank_work.py FOLDER PLAN`, the plan as JSON.
+"""The training of a job of ranks or groups: `rank_work.py FOLDER PLAN`, the plan as JSON.
 
 Each rank has a number that each step changes, together with the sum over all ranks; `final_values` of rank_numbers.py
 is what it has to be.  Each fault of the plan happens once in the job: who claims its file first.
@@ -27,8 +27,8 @@ from proof.chaos.rank_numbers import addend, first_value, next_value
 
 FOLDER, PLAN = Path(sys.argv[1]), json.loads(sys.argv[2])
 RANK, RANKS, SAME = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), bool(PLAN["same"])
-NODE = os.environ.get("CHAOS_NODE", "")  # the container, where there are several
-SHARDS = PLAN.get("shards", RANKS)  # of the work of a step, whatever the number of ranks
+NODE = os.environ["CHAOS_NODE"]  # the container
+SHARDS = PLAN["shards"]  # of the work of a step, whatever the number of ranks
 
 
 def write_down(file: str, **what: Any) -> None:
@@ -115,8 +115,8 @@ def fail(kind: str) -> None:
 
 
 def newest(state: State) -> int:
-    """Load the newest checkpoint that all ranks have written; with other numbers of ranks, that any has written."""
-    if PLAN.get("holds") and SAME:
+    """Load the newest checkpoint that all ranks have written, or any if all have the same state."""
+    if SAME:
         saved = max((path for path in FOLDER.glob("checkpoint-*") if not path.suffix), default=None)
         state.value = state.value if saved is None else int(saved.read_text())
         return 0 if saved is None else int(saved.name.split("-")[1])
@@ -173,8 +173,8 @@ def _prepare(requests: Any, other_end: Any) -> None:
 
 
 def hold(step: int) -> None:
-    """In a group the training goes on until all that is planned has been done to it."""
-    while PLAN.get("holds") and not (FOLDER / "enough").exists():
+    """The training goes on until all that is planned has been done to it."""
+    while not (FOLDER / "enough").exists():
         ft.beat(step)
         time.sleep(0.02)
 
@@ -210,6 +210,6 @@ def train(run: Any) -> int:
 
 
 if __name__ == "__main__":
-    put(f"pid-{NODE}-{os.environ['LOCAL_RANK']}" if NODE else f"pid-{RANK}", str(os.getpid()))
+    put(f"pid-{NODE}-{os.environ['LOCAL_RANK']}", str(os.getpid()))
     call: Callable[[], int] = ft.recoverable(train)  # type: ignore[assignment]
     put(f"final-{RANK}", str(call()))

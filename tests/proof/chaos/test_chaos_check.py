@@ -119,14 +119,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "a start fell of nothing by itself": {"attempts": outcome().attempts[:-1]},
     "a helper died of nothing": {
         "runs": (
-            Run(
-                (
-                    *course()[:4],
-                    record(10.3, "problem", 1, helper="sampler", what="it ended"),
-                    *course()[4:],
-                ),
-                93,
-            ),
+            Run((*course()[:4], record(10.3, "problem", 1, helper="sampler", what="it ended"), *course()[4:]), 93),
         )
     },
     "nobody had asked for the end": {"runs": (Run(changed(6, by="outside", signal=15), 93),)},

@@ -14,13 +14,13 @@ from ftrun.core.machine.states import Job
 from ftrun.core.rules.policy import Policy
 from proof.chaos.group_check import check
 from proof.chaos.group_faults import leftovers
-from proof.chaos.group_plan import OUTER, SHAPES, GroupJob, GroupOutcome, GroupRun, Shape, job
+from proof.chaos.group_plan import ALONE, OUTER, SHAPES, GroupJob, GroupOutcome, GroupRun, Shape, job, ranks_job
 from proof.chaos.rank_numbers import final_values
 from proof.chaos.rank_plan import RankJob
 from proof.chaos.replay import core_records
 
 OPTIONS = (("restart-on", "hang,fault,failure"), ("recover", "retry,rank"))
-BASE = RankJob(1, 1, 4, 4, 0.01, 1, 2, True, False, False, OPTIONS, 3, (), (), 2)
+BASE = RankJob(1, 1, 4, 4, 0.01, 1, 2, True, False, False, OPTIONS, 3, ())
 ELASTIC = GroupJob(BASE, Shape(2, 1), False, ())
 SAVED = "/shared/checkpoint-000002-0"
 POLICY = Policy(restart_on=frozenset({"failure"}), max_restarts=1, limits=Policy().limits._replace(grace=1.0))
@@ -134,6 +134,14 @@ def request(what: str, at: float, ok: bool = True) -> dict[str, Any]:
     return {"schema": 1, "time": "", "mono": at, **fields}
 
 
+def recovery(rung: str = "rank", number: int = 2, proved: tuple[int, ...] = (1,), **changed: Any) -> dict[str, Any]:
+    """A round that begins, and succeeds."""
+    fields = {"schema": 1, "time": "", "attempt": 1, "rung": rung, "round": number}
+    begins = fields | {"mono": 3.0, "event": "recovering", "ranks": [1] if rung == "rank" else [], "why": ""}
+    succeeds = fields | {"mono": 3.5, "event": "recovered", "ranks": list(proved), "step": 2}
+    return with_run(records=(*RECORDS[:2], begins, succeeds, *RECORDS[2:])) | changed
+
+
 STOP = struck("operator request", "stop", answer=0)
 STOPPED = run(
     0,
@@ -141,6 +149,7 @@ STOPPED = run(
     verdict={"exit_code": 143},
     records=(*RECORDS[:2], request("stop", 2.1), RECORDS[-1] | {"mono": 2.5, "exit_code": 143, "verdict": "stopped"}),
 )
+COARSE = recovery("tree")["runs"][1].records[4] | {"mono": 2.95}
 TOO_SOON = "member 1 (node-1) is lost: no message arrived from it for 2.5s"
 WRONG: dict[str, dict[str, Any]] = {
     "it did not end": with_run(code=None),
@@ -230,8 +239,22 @@ WRONG: dict[str, dict[str, Any]] = {
         ),
     ),
 }
+WRONG |= {
+    "a coarser rung comes first": with_run(records=(*RECORDS[:2], COARSE, *recovery(number=3)["runs"][1].records[4:])),
+    "a rung that is not permitted": recovery(
+        job=ELASTIC._replace(base=BASE._replace(options=(*OPTIONS[:1], ("recover", "retry"))))
+    ),
+    "another success than was begun": recovery(proved=(0,)),
+    "a round again": recovery(number=1),
+    "it recovers from nothing": recovery(struck=()),
+}
 # What another rule than the one that is meant must not hide.
 NAMED = {
+    "a coarser rung comes first": "rung rank follows tree",
+    "a rung that is not permitted": "rung rank is not permitted",
+    "another success than was begun": "it recovered by rank for [0], begun was",
+    "a round again": "after round 1",
+    "it recovers from nothing": "and nothing had been done to it",
     "the run dir is full, and ftrun does not say that a record is missing": "it does not say so",
     "the run dir is full, and a record is none of the core": "against the core",
     "an epoch begins before its order is on record": "before the order to start was on record",
@@ -268,6 +291,20 @@ def test_a_stop_of_a_spare_ends_that_one_alone() -> None:
 
 def test_a_right_outcome_has_no_violation() -> None:
     assert check(outcome()) == []
+
+
+def test_one_ftrun_alone_has_no_orders_but_its_rounds_are_on_record() -> None:
+    alone = {
+        "job": ELASTIC._replace(shape=Shape(1)),
+        "runs": (run(0)._replace(records=RECORDS),),
+        "struck": (),
+        "steps": lines(*((1, rank, 1, 4, 2.0) for rank in range(4))),
+        "final": {rank: final_values(4, 4, True)[0] for rank in range(4)},
+        "lost": (),
+    }
+    first, second = begun(1, 4, 0, 1.9), begun(1, 4, 2, 2.5, number=2)
+    assert check(outcome(**alone, rounds=first)) == []
+    assert any("before that was on record" in wrong for wrong in check(outcome(**alone, rounds=(*first, *second))))
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -343,3 +380,7 @@ def test_a_job_follows_from_seed_and_index() -> None:
     assert {one.shape for one in made} == set(SHAPES)
     assert {dict(one.base.options)["heal"] for one in made} >= {"true", "false"}
     assert {dict(one.base.options).get("min-devices") for one in made} == {None, "1"}
+    alone = [ranks_job(7, index) for index in range(200)]
+    assert alone == [ranks_job(7, index) for index in range(200)]
+    assert {fault.moment for one in alone for fault in one.base.inner} == {"step", "keep", "leave", "restore", "go"}
+    assert {fault.fault.kind for one in alone for fault in one.outer} == {*ALONE} - {"two killed"}

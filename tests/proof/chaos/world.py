@@ -143,12 +143,7 @@ class World:
         words += ["--", *self.command()]
         with (self.folder / f"output-{number}").open("wb") as output, (self.folder / "input").open("rb") as given:
             process = subprocess.Popen(
-                words,
-                env=self.environment(),
-                stdin=given,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+                words, env=self.environment(), stdin=given, stdout=output, stderr=output, start_new_session=True
             )
         self.started.append(process)
         return process

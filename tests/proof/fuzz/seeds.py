@@ -4,35 +4,18 @@ import json
 import struct
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from ftrun.config.option_table import OPTIONS
-from ftrun.core.group.losses import LossWait
-from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Pulse, Ranks, Report, World
+from ftrun.core.group.messages import GroupOrder, NodeFailure, Pulse, Report
 from ftrun.core.group.waits import Blocked, Link, Waits
 from ftrun.core.machine.values import Ledger, UsualPauses
-from ftrun.core.ranks.shared import GroupRound
-from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
-from ftrun.messages import (
-    activity,
-    evidence,
-    exit_hooks,
-    exports,
-    group_waits,
-    healing,
-    messenger,
-    operator,
-    output,
-    peers,
-    probe,
-    ranks,
-    state,
-    state_store,
-)
+from ftrun.core.rules.fault_history import Clock, Occurrence
+from ftrun.messages import group_waits, operator, peers, ranks, state
 from ftrun.messages.codec import Protocol
-from ftrun.messages.helpers import PROBLEMS, Problem, Ready
+from ftrun.pid1.clients.registry import TABLE as HELPERS
 from ftrun_hooks import layout as at
 from support.device.npu_smi import FakeNpuSmi
 from support.made_run import MadeRun
@@ -155,74 +138,34 @@ SPY: Final = [
         ],
     }
 ]
-RANK_FAULT: Final = healing.RankFault(0, 0, "reset.json", "unknown", "fault")
-DEVICE: Final = probe.Device(
-    "ascend", "npu0", 0, "910", 5, 1, 70, memory_used=5, memory_total=9, pids=(1,), visible="0"
-)
-STORED: Final = Occurrence("n", "npu0", "80C98002", "minor", Clock(1.5, "boot", 2.5))
-SCHEDULED: Final = Schedule("k", 1, "n", 1.5, 7, None, True, False)
-STORED_VERDICT: Final = state_store.SharedVerdict(1, "node-fault", 197, "n", None, "w", 1, "2026-01-01T00:00:00Z")
-SAMPLES: Final[dict[str, tuple[Protocol[Any], tuple[tuple[Any, ...], ...]]]] = {
-    "line_writer": (PROBLEMS, (Problem("w"),)),
-    "mirror": (output.MIRROR_EVENTS, (output.MirrorDone(read="-"), output.MirrorRefused("w"))),
-    "messenger": (
-        messenger.EVENTS,
-        (
-            messenger.OperatorRequest("1", "pause", "root", 5.0, 2000.0),
-            messenger.OperatorRequest("1", "restart", "root", None, 2000.0),
-            messenger.ChangedOrder(GroupOrder(3, "run", "go")),
-            messenger.ChangedOrder(GroupOrder(3, "run", "go", world=World("a", 4000, ((2, 8),)))),
-            messenger.ChangedOrder(GroupOrder(3, "end", "over", end=GroupEnd(195, "hang-limit", "w"))),
-            messenger.Contact(1.0),
-            messenger.Tenure(1.0),
-            messenger.RankZeroSilent("w"),
-            messenger.NodeRefused("w", True),
-            messenger.GroupNote("w"),
-            messenger.LostMember(1, "n", "w", LossWait((1,), 1, 5.0, "go on", 2)),
-            messenger.Straggler(5, 2.0, 1.0, 60.0, 1, "n", "d", 1.9),
-            messenger.FoundImports("{}"),
-            messenger.LeaveConfirmed(),
-        ),
-    ),
-    "checkpoint_watcher": (
-        activity.WATCHER_EVENTS,
-        (activity.Saved("/c/1", 999.0, True), activity.AllSent(), Ready(), Problem("w")),
-    ),
-    "output": (output.OUTPUT_EVENTS, (output.LastLines(("a",)), output.Broken(1))),
-    "state_store": (
-        state_store.EVENTS,
-        (
-            state_store.StoredHistory((STORED,), (SCHEDULED,)),
-            state_store.StoredImports('{"modules": ["torch"], "command": ["python", "train.py"]}'),
-            state_store.Shared(STORED_VERDICT),
-            state_store.VerdictStored(None),
-        ),
-    ),
-    "reset_file": (healing.RESET_EVENTS, (healing.Contents(faults=(RANK_FAULT,), clear=False), Ready())),
-    "probe": (
-        probe.EVENTS,
-        (
-            Ready(),
-            probe.Absent("no driver"),
-            probe.Present((DEVICE,)),
-            probe.Checked(("npu0",)),
-            probe.Devices(999.0, (DEVICE,)),
-            probe.Fault("npu0", "8", False, True, "minor", "w"),
-            probe.Freed(False, (probe.Occupied("npu0", (1,), 5, None),), (), ("npu0",)),
-            probe.Cleared(False, "w"),
-        ),
-    ),
-    "sampler": (activity.SAMPLER_EVENTS, (activity.Begun(1), activity.Sample(999.0, 1.0, 0.1, 5.0, 2, 1))),
-    "telemetry": (PROBLEMS, (Problem("w"),)),
-    "notifier": (PROBLEMS, (Problem("w"),)),
-    "metrics": (exports.METRICS_EVENTS, (exports.Listening("127.0.0.1:1"),)),
-    "evidence": (
-        evidence.EVENTS,
-        (evidence.Reply(None, "w", 0.0, 0, 1, "r", False, "rank 0 sleeps"), evidence.Looked(None, "m", "f", 1, 2, 0.1)),
-    ),
-    "heal": (healing.HEAL_EVENTS, (healing.Healed(False, "w"),)),
-    "exit_hooks": (exit_hooks.EVENTS, (exit_hooks.HooksFinished(("a",), (exit_hooks.Failed("b", "w"),), (1,)),)),
-}
+SIMPLE: Final[dict[object, Any]] = {int: 1, float: 999.0, bool: True, str: "w", object: 1}
+
+
+def value_of(kind: Any, whole: bool) -> Any:
+    """A value of this type; `whole`: with what it need not have."""
+    if kind in SIMPLE:
+        return SIMPLE[kind]
+    if hasattr(kind, "_fields"):
+        return kind(*(value_of(hint, whole) for hint in get_type_hints(kind).values()))
+    inner, origin = get_args(kind), get_origin(kind)
+    if origin is Literal:
+        return inner[-1] if whole else inner[0]
+    if origin is tuple:
+        return tuple(value_of(one, whole) for one in inner if one is not Ellipsis)
+    if origin in (dict, Mapping):
+        return {"w": value_of(inner[1], whole)}
+    (some,) = (one for one in inner if one is not type(None))
+    return value_of(some, whole) if whole else None
+
+
+def _samples(protocol: Protocol[Any]) -> tuple[tuple[Any, ...], ...]:
+    """Two of each type of message, or one of those that have no choice."""
+    both = [(value_of(kind, True), value_of(kind, False)) for kind in protocol.kinds.values()]
+    return tuple(one for full, least in both for one in ((full, least) if full != least else (full,)))
+
+
+PROTOCOLS: Final[dict[str, Protocol[Any]]] = {entry.helper: entry.load().events for entry in HELPERS}
+SAMPLES: Final = {name: (protocol, _samples(protocol)) for name, protocol in PROTOCOLS.items()}
 RANK_PACKETS: Final[tuple[tuple[ranks.Hello | ranks.Retry | ranks.Barrier | ranks.Finished, ...], ...]] = (
     (ranks.Retry(1, "a link was down"), ranks.Barrier(1, ((4, "all"), (5, "")), None)),
     (ranks.Retry(1, "connection reset", "collective"), ranks.Barrier(1, (), "CUDA is broken")),
@@ -234,6 +177,11 @@ LINES: Final = {name: [*map(protocol.dump, samples)] for name, (protocol, sample
 def seeds(name: str) -> list[bytes]:
     """Of a target."""
     return [content if isinstance(content, bytes) else content.encode() for content in MADE[name]()]
+
+
+def _line(helper: str, line: bytes) -> bytes:
+    """As the target `helpers` takes it."""
+    return bytes([[*PROTOCOLS].index(helper)]) + line
 
 
 def _npu() -> list[bytes | str]:
@@ -257,17 +205,8 @@ def _run_dir() -> list[bytes | str]:
     with tempfile.TemporaryDirectory() as folder:
         made = MadeRun(Path(folder))
         try:
-            for event in (
-                "started",
-                "spawned",
-                "first_beat",
-                "progress",
-                "suspect",
-                "hang",
-                "stopping",
-                "restart",
-                "ended",
-            ):
+            events = ("started", "spawned", "first_beat", "progress", "suspect", "hang", "stopping", "restart", "ended")
+            for event in events:
                 made.record(event, reason="hang", rule="step", rank=0, age=5.0, limit=4.0, step=7, verdict="hang-limit")
             made.samples([(5.0, 1, 2), (1.0, 3, 4)])
             made.write()
@@ -307,29 +246,9 @@ def _waits() -> list[Waits]:
 
 
 def _messages() -> list[bytes | str]:
-    failure = NodeFailure("hang", "why", 2.5, 3, 7, True)
-    with_ranks = REPORT._replace(ranks=Ranks(4, "10.0.0.1", 4000))
-    reports = [
-        REPORT,
-        with_ranks,
-        REPORT._replace(failure=failure),
-        REPORT._replace(end=GroupEnd(195, "hang-limit", "why")),
-    ]
-    world = World("10.0.0.1", 4000, ((2, 8), (1, 4)))
-    orders = [
-        GroupOrder(3, "run", "why"),
-        GroupOrder(3, "run", "why", world=world),
-        GroupOrder(3, "run", "why", round=GroupRound(2, "leave", "rank", (1, 2), "a rank died")),
-        GroupOrder(3, "stop", "why", "hang", "n", 1, 7),
-    ]
-    values = [*reports, *orders, Pulse(1, 7, 2.5), Pulse(1, None, 2.5)]
-    return [
-        *map(peers.dump, values),
-        peers.dump(HELLO),
-        peers.dump_time(12.5),
-        b"12",
-        b'{"rank": 1e999, "node": 1}',
-    ]
+    kinds = (Report, GroupOrder, Pulse, peers.MemberHello)
+    values = [value_of(kind, whole) for kind in kinds for whole in (True, False)]
+    return [*map(peers.dump, values), peers.dump_time(12.5), b"12", b'{"rank": 1e999, "node": 1}']
 
 
 # --- /proc and sock_diag ----------------------------------------------------------------------------------------------
@@ -464,7 +383,7 @@ MADE: Final[dict[str, Callable[[], list[bytes | str]]]] = {
     "observation": lambda: [
         _process(syscall, LOCKS, link) for syscall in SYSCALLS for link in ("pipe:[5]", "socket:[9]")
     ],
-    "helpers": lambda: [bytes([number]) + line for number, name in enumerate(LINES) for line in LINES[name]],
+    "helpers": lambda: [_line(name, line) for name in LINES for line in LINES[name]],
 }
 # Target and bytes, as a fuzzer found them.
 FOUND: Final[list[tuple[str, bytes]]] = [
@@ -480,7 +399,8 @@ FOUND: Final[list[tuple[str, bytes]]] = [
 ]
 FOUND.append(("slots", b"\0" + _slot(STEP=(1 << 64) - 1, CHECKPOINT_STEP=(1 << 63) + 2)))
 FOUND.append(("state", _state().replace(b'"last_step": null,\n', b"")))
-FOUND.append(("helpers", b'\3{"event": "broken", "stream": Infinity}'))
-FOUND.append(("helpers", b'\2{"event": "saved", "path": "/c", "renamed": true, "mono": 1' + b"0" * 400 + b"}"))
+FOUND.append(("helpers", _line("output", b'{"event": "broken", "stream": Infinity}')))
+LATE: Final = b'{"event": "saved", "path": "/c", "renamed": true, "mono": 1' + b"0" * 400 + b"}"
+FOUND.append(("helpers", _line("checkpoint_watcher", LATE)))
 _LONG: Final = {"RankId": 10**300, "LogicId": 10**300, "Status": "fault"}
 FOUND.append(("reset", json.dumps({"RankList": [_LONG] * 300}).encode()))

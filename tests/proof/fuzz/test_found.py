@@ -25,12 +25,12 @@ def test_it_is_no_finding_any_more(target: str, content: bytes) -> None:
     assert tried(TARGETS[target], content) is None
 
 
-@pytest.mark.parametrize("name", ["a\fb", "a\u2028b", "a b\tc"])
-def test_a_mount_point_of_any_name_stops_no_start(runs: Runs, name: str) -> None:
+def test_a_mount_point_of_any_name_stops_no_start(runs: Runs) -> None:
     need_mounts()
-    point = runs.folder / name
-    point.mkdir()
-    mounted = runs.mounted(f"mount -t tmpfs none '{point}'")
+    points = [runs.folder / name for name in ("a\fb", "a\u2028b", "a b\tc")]
+    for point in points:
+        point.mkdir()
+    mounted = runs.mounted("\n".join(f"mount -t tmpfs none '{point}'" for point in points))
     run = runs.run("true", prefix=mounted)
     assert run.wait() == 0, run.log()
     readers = "liveness._devices('/tmp', 0), list(system.proc()), disk._kind('/tmp'), mounts.network_kind('/tmp')"

@@ -91,6 +91,7 @@ def test_without_a_device_each_step_says_so(tmp_path: Path) -> None:
 
 
 @needs_spy
+@pytest.mark.slow  # half a minute; the tests beside it have the steps without a device, and one that fails
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")
 def test_each_step_reads_what_is_there(tmp_path: Path) -> None:
     driver = tmp_path / "libcuda.so.1"

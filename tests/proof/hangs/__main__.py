@@ -5,7 +5,7 @@
 Each hang has to be found, and no healthy job may be: a run of a healthy row fails if ftrun reports a hang, restarts the
 job, or ends with another exit code than 0.  The runs sleep nearly all the time, so many run side by side.  The rows
 take turns, so that a program that is interrupted has run each of them equally often.  `--out` gets one line of JSON for
-each run, after those that are there; `--publish` makes docs/measured/hang-matrix from all of them, and leaves a cell
+each run, after those that are there; `--publish` makes docs/measured/hang-matrix from all of them, and leaves a row
 for which there is none as it was.
 """
 
@@ -49,7 +49,6 @@ def main() -> int:
     parser.add_argument("--options", default="", help="of ftrun, to try the harness")
     parser.add_argument("--out", type=Path, default=Path("hangs.jsonl"), metavar="FILE", help="[%(default)s]")
     parser.add_argument("--publish", action="store_true", help="write docs/measured")
-    parser.add_argument("--add", action="store_true", help="to the healthy runs that are published, of other --out")
     given = parser.parse_args()
     stop = threading.Event()
     for stopping in (signal.SIGINT, signal.SIGTERM):
@@ -89,7 +88,7 @@ def main() -> int:
         run_all(jobs(), given.at_once, given.cores, given.pause, stop)
     print(f"{len(failed)} runs failed")
     if given.publish:
-        publish([json.loads(line) for line in given.out.read_text().splitlines()], given.add)
+        publish([json.loads(line) for line in given.out.read_text().splitlines()])
     return 1 if failed else 0
 
 

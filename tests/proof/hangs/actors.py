@@ -1,4 +1,5 @@
-"""What acts from outside on a healthy job: it holds a lock, sends a message, stops all of its processes.
+"""What acts from outside on a healthy job, where a process with a few lines (waits/*.txt) cannot: it types, stops
+all of its processes, attaches to it.
 
 Each is a generator of a `Stage`.  It runs in three parts: before the job is started; once the program waits; and after
 the seconds for which the program is to wait.
@@ -7,19 +8,14 @@ the seconds for which the program is to wait.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import pty
 import signal
-import socket
-import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
-from multiprocessing.managers import BaseManager
 from pathlib import Path
-from queue import Queue
 
 from support.runs import Run, descendants
 
@@ -72,69 +68,6 @@ def touches(stage: Stage) -> Steps:
     stage.done()
 
 
-# --- locks ------------------------------------------------------------------------------------------------------------
-
-
-def holds_flock(stage: Stage) -> Steps:
-    with (stage.folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-        yield
-
-
-def holds_lockf(stage: Stage) -> Steps:
-    with (stage.folder / "lock").open("w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        yield
-        yield
-
-
-def holds_database(stage: Stage) -> Steps:
-    connection = sqlite3.connect(stage.folder / "database", check_same_thread=False)
-    connection.execute("create table steps (step)")
-    connection.commit()
-    connection.execute("begin exclusive")
-    yield
-    yield
-    connection.rollback()
-    connection.close()
-
-
-def removes_lock_file(stage: Stage) -> Steps:
-    (stage.folder / "lock").touch()
-    yield
-    yield
-    (stage.folder / "lock").unlink()
-
-
-# --- messages ---------------------------------------------------------------------------------------------------------
-
-
-def signals(number: int) -> Actor:
-    def act(stage: Stage) -> Steps:
-        yield
-        yield
-        os.kill(stage.pid, number)
-
-    return act
-
-
-def opens_fifo_late(stage: Stage) -> Steps:
-    os.mkfifo(stage.folder / "fifo")
-    yield
-    yield
-    (stage.folder / "fifo").write_text("go\n")
-
-
-def writes_fifo(stage: Stage) -> Steps:
-    os.mkfifo(stage.folder / "fifo")
-    holder = os.open(stage.folder / "fifo", os.O_RDWR)
-    yield
-    yield
-    os.write(holder, b"go\n")
-    os.close(holder)
-
-
 def types(stage: Stage) -> Steps:
     """The job's input is a pipe, into which somebody writes a line late."""
     stage.stdin, writer = os.pipe()
@@ -152,110 +85,6 @@ def types_on_terminal(stage: Stage) -> Steps:
     yield
     os.write(master, b"go\n")
     stage.at_end.callback(os.close, master)
-
-
-def connects(stage: Stage) -> Steps:
-    yield
-    yield
-    with socket.create_connection(("127.0.0.1", int((stage.folder / "port").read_text()))) as connection:
-        connection.sendall(b"go\n")
-
-
-def sends_datagram(stage: Stage) -> Steps:
-    yield
-    yield
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.sendto(b"go", ("127.0.0.1", int((stage.folder / "port").read_text())))
-
-
-def listens_late(stage: Stage) -> Steps:
-    """The port is known, and nobody listens to it yet."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        (stage.folder / "port").write_text(str(server.getsockname()[1]))
-        yield
-        yield
-        server.listen()
-        server.settimeout(60)
-        server.accept()[0].close()
-
-
-def accepts_late(stage: Stage) -> Steps:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        (stage.folder / "port").write_text(str(server.getsockname()[1]))
-        yield
-        yield
-        server.settimeout(60)
-        connection, _ = server.accept()
-        with connection:
-            connection.sendall(b"go\n")
-
-
-def serves_unix(stage: Stage) -> Steps:
-    with socket.socket(socket.AF_UNIX) as server:
-        os.symlink(stage.folder, short := f"/tmp/ft-{os.getpid()}-{id(stage)}")  # a path of a socket is short
-        stage.at_end.callback(os.unlink, short)
-        server.bind(f"{short}/daemon")
-        server.listen()
-        yield
-        server.settimeout(60)
-        connection, _ = server.accept()
-        yield
-        connection.sendall(b"go\n")
-        connection.close()
-
-
-class Queues(BaseManager):
-    """A queue that another process serves."""
-
-
-MANAGED: Queue[int] = Queue()  # in the process of the manager
-Queues.register("queue", callable=lambda: MANAGED)
-
-
-def serves_queue(stage: Stage) -> Steps:
-    manager = Queues(("127.0.0.1", 0), authkey=b"matrix")
-    manager.start()
-    stage.at_end.callback(manager.shutdown)
-    (stage.folder / "port").write_text(str(manager.address[1]))  # type: ignore[index]
-    yield
-    yield
-    manager.queue().put(1)  # type: ignore[attr-defined]
-
-
-def posts_semaphore(stage: Stage) -> Steps:
-    """Of System V, whose number the program writes."""
-    yield
-    yield
-    import ctypes
-
-    number = int((stage.folder / "semaphore").read_text())
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.semop(number, (ctypes.c_short * 3)(0, 1, 0), 1) == 0, os.strerror(ctypes.get_errno())
-
-
-def posts_named_semaphore(stage: Stage) -> Steps:
-    """Of POSIX, in /dev/shm."""
-    from _multiprocessing import SemLock  # type: ignore[import-not-found,unused-ignore]
-
-    name = f"/ft-{os.getpid()}-{id(stage):x}"
-    made = SemLock(1, 0, 1, name, False)
-    stage.at_end.callback(os.unlink, f"/dev/shm/sem.{name[1:]}")
-    (stage.folder / "semaphore").write_text(name)
-    yield
-    yield
-    made.release()
-
-
-def sets_flag(stage: Stage) -> Steps:
-    """In memory that it shares with the job."""
-    yield
-    yield
-    with (stage.folder / "flag").open("r+b") as file:
-        file.write(b"1")
-
-
-# --- the processes of the job -----------------------------------------------------------------------------------------
 
 
 def stops_all(stage: Stage) -> Steps:

@@ -10,7 +10,7 @@ from pathlib import Path
 from proof.hangs import actors
 from proof.hangs.actors import Actor, nobody
 from proof.hangs.rows import Row
-from proof.hangs.server import free_port
+from support.ports import free_port
 from support.runs import FTHANG
 
 TORCH = """

@@ -10,8 +10,31 @@ from typing import NamedTuple
 from proof.hangs.actors import Actor, nobody
 from support.runs import HOUSE
 
-HEAD = f"""
-import http.client, os, signal, socket, subprocess, sys, threading, time
+# What the program and a process outside have: constants, a semaphore of POSIX in memory, files that appear whole.
+BOTH = """
+import ctypes, fcntl, mmap, multiprocessing, os, queue, select, signal, socket, struct, subprocess, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+futex = 202 if os.uname().machine == 'x86_64' else 98
+def path(name):
+    return os.path.join(folder, name)
+def until(name):
+    while not os.path.exists(path(name)): time.sleep(0.01)
+def publish(name, value):
+    with open(path(name + '.new'), 'w') as file: file.write(str(value))
+    os.rename(path(name + '.new'), path(name))
+def number(name):
+    until(name)
+    with open(path(name)) as file: return int(file.read())
+class Semaphore:
+    def __init__(self, descriptor=-1, new=True):
+        self.memory = mmap.mmap(descriptor, 4096)
+        self.at = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        if new: libc.sem_init(ctypes.c_void_p(self.at), 1, 0)
+    def post(self): libc.sem_post(ctypes.c_void_p(self.at))
+    def wait(self): libc.sem_wait(ctypes.c_void_p(self.at))
+"""
+HEAD = f"""{BOTH}
+import http.client
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 sys.path.insert(0, {str(HOUSE / "hooks")!r})
 import ftrun_hooks as ft
@@ -23,13 +46,14 @@ def steps(begin, count):
             ft.beat(step)
         time.sleep(pause)
 def waits():
-    with open(folder + '/waiting', 'w') as file:
-        file.write(str(os.getpid()))
-    os.rename(folder + '/waiting', folder + '/waits')
+    publish('waits', os.getpid())
 def until_done():
     waits()
-    while not os.path.exists(folder + '/done'):
+    while not os.path.exists(path('done')):
         time.sleep(0.2)
+def until_due():
+    waits()
+    while not os.path.exists(path('due')): time.sleep(0.5)
 def ask(path, body=None):
     connection = http.client.HTTPConnection('127.0.0.1', port)
     connection.request('PUT', path, body)
@@ -43,20 +67,33 @@ def asked(path):
     code = 'import http.client; c = http.client.HTTPConnection("127.0.0.1", %d); '
     code += 'c.request("PUT", "%s"); r = c.getresponse(); r.read(); print(r.status)'
     return [sys.executable, '-c', code % (port, path)]
-def number(name):
-    while not os.path.exists(folder + '/' + name):
-        time.sleep(0.01)
-    with open(folder + '/' + name) as file:
-        return int(file.read())
 def long_enough(compute, small):
     '''Compute for about as long as is asked: `compute(n)` takes a time in proportion to n.'''
     begun = time.monotonic()
     compute(small)
     compute(int(small * 1.3 * seconds / (time.monotonic() - begun)))
-def publish(name, value):
-    with open(folder + '/' + name + '.new', 'w') as file:
-        file.write(str(value))
-    os.rename(folder + '/' + name + '.new', folder + '/' + name)
+def after(act):
+    '''Another thread sleeps, and then acts.'''
+    threading.Thread(target=lambda: (time.sleep(seconds), act()), daemon=True).start()
+def give(descriptor):
+    '''Hand a descriptor to the process outside, over a connection that is closed then.'''
+    connection = socket.socket(socket.AF_UNIX)
+    until('sock')
+    os.chdir(folder)
+    connection.connect('sock')
+    socket.send_fds(connection, [b'x'], [descriptor])
+    connection.recv(1)
+    connection.close()
+def forked(act):
+    child = multiprocessing.get_context('fork').Process(target=act)
+    child.start()
+    return child
+def ranks(rank):
+    os.environ['GLOO_SOCKET_IFNAME'] = 'lo'
+    children = [forked(lambda n=n: rank(n)) for n in range(2)]
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
 """
 MAIN = """
 def main():
@@ -74,7 +111,7 @@ MOMENTS = ("learned", "before", "early", "silent")  # `silent`: it never gives a
 
 class Row(NamedTuple):
     """`cores`: how much it computes; `words`: another command than the program of `text`; `lacks`: why it cannot run
-    here, or nothing; `head`: what the text uses."""
+    here, or nothing."""
 
     group: str
     name: str
@@ -85,11 +122,10 @@ class Row(NamedTuple):
     words: Callable[[Path, list[str]], list[str]] | None = None
     moments: tuple[str, ...] = MOMENTS
     lacks: Callable[[], str] = str
-    head: str = ""
 
     def command(self, folder: Path, arguments: list[str]) -> list[str]:
         if self.words is not None:
             return self.words(folder, arguments)
         text = "".join(f"    {line}\n" for line in self.text.strip().splitlines())
-        (folder / "train.py").write_text(f"{HEAD}{self.head}{MAIN}{text}{TAIL}")
+        (folder / "train.py").write_text(f"{HEAD}{MAIN}{text}{TAIL}")
         return [sys.executable, str(folder / "train.py"), *arguments]

@@ -123,9 +123,3 @@ def serving() -> Iterator[tuple[int, int]]:
             server.shutdown()
             thread.join()
             server.server_close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import resource
-import socket as sockets
 import subprocess
 import sys
 import tempfile
@@ -30,9 +29,9 @@ from ftrun.helpers.messenger.member_link import REPLY_TIMEOUT  # noqa: E402
 from ftrun.helpers.messenger.transport import secure  # noqa: E402
 from ftrun.messages import group_view, peers  # noqa: E402
 from ftrun.messages.codec import EXACT  # noqa: E402
-from proof.scale.failures import failures  # noqa: E402
 from support.helper_process import HelperProcess  # noqa: E402
 from support.measured import Measured, save  # noqa: E402
+from support.ports import free_port  # noqa: E402
 
 SIZES: Final = (65, 1_000, 10_000)
 EACH: Final = 2_500  # members of a process
@@ -40,10 +39,9 @@ AT_ONCE: Final = 64  # of them, that connect at the same time: the two ends shar
 WAIT: Final = 3_600.0  # s that member 0 waits for the others; reached only if something is broken
 REST: Final = 10.0  # s
 TICK: Final = os.sysconf("SC_CLK_TCK")
-BESIDE: Final = 256  # descriptors of a driver beside its connections
 BEFORE: Final = (
     "The messenger of member 0, and members of which each is a TCP connection of its own with authentication and "
-    "encryption, all on this machine, which works for both ends; 256 "
+    f"encryption, all on this machine, which works for both ends; {AT_ONCE} "
     "connect at the same time. *Up* is "
     "the time until each member has had the first reply; *latest reply*, how long one member waited for it at most. "
     "*Stop* is the time from member 0's failure until the last member has the order to stop, which each answers at "
@@ -240,10 +238,7 @@ def measure(size: int) -> tuple[str, ...]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ftrun-bench-")))
         (folder / "events.jsonl").touch()
         (folder / "secret").write_text("a secret of more than sixteen bytes")
-        with sockets.socket() as at:
-            at.bind(("127.0.0.1", 0))
-            port = at.getsockname()[1]
-        where = f"127.0.0.1:{port}"
+        where = f"127.0.0.1:{free_port()}"
         place = peers.MemberAddress(
             size, 0, where, str(folder / "secret"), WAIT, 10, 300, "job", "l0", "n0", "b", silence=WAIT
         )
@@ -302,7 +297,7 @@ def main() -> None:
             f"once more; the members of this benchmark do not. The load of the machine was {load:.0f}: other work ran.",
         )
         found = Measured("15-sockets", "Real connections", "bin/prove scale", BEFORE, HEAD, tuple(rows), after)
-        print(*(save("scale", part) for part in (found, failures())))
+        print(save("scale", found))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,8 @@
-"""Restart a small process tree, replace a rank, or start warm thousands of times; no figure of ftrun may grow.
-
-The forms of ftrun are measured one after the other; two commands with `--as` and `--keep` measure them at the same
-time, and a third with `--of` publishes what they have kept.
-"""
+"""Restart a small process tree, replace a rank, or start warm thousands of times; no figure of ftrun may grow."""
 
 import argparse
 import math
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -16,7 +11,7 @@ from typing import Final, NamedTuple
 
 from proof.soak.growth import FILLED, Growth, grown, growths
 from proof.soak.running import FORMS, Broken, Plan, Soak
-from proof.soak.samples import SUPERVISOR, Sample, read, written
+from proof.soak.samples import SUPERVISOR, Sample
 from support.measured import Measured, save
 from support.runs import Mode, need_pid1
 
@@ -51,50 +46,38 @@ KNOWN: Final = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser("bin/prove soak", description=__doc__.partition("\n\n")[0])
+    parser = argparse.ArgumentParser("bin/prove soak", description=__doc__)
     parser.add_argument("--restarts", type=int, default=10_000, metavar="N", help="of each form of ftrun [%(default)s]")
     parser.add_argument(
-        "--for",
-        dest="minutes",
-        type=float,
-        metavar="MIN",
-        default=math.inf,
-        help="at most so long [no limit]",
+        "--for", dest="minutes", type=float, metavar="MIN", default=math.inf, help="at most so long [no limit]"
     )
     parser.add_argument("--form", choices=FORMS, default="restarts", help="what is repeated [%(default)s]")
     parser.add_argument("--as", dest="modes", choices=MODES, nargs="*", default=MODES, help="[both]")
     parser.add_argument("--dry", action="store_true", help="publish nothing")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="publish nothing, but keep the samples there")
-    parser.add_argument("--of", type=Path, metavar="FOLDER", help="publish the samples that were kept there")
     given = parser.parse_args()
-    found: dict[Mode, Kept] = {}
+    found: dict[Mode, Soaked] = {}
     restarts = given.restarts
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's `&` has the first one ignored
         signal.signal(number, signal.default_int_handler)
     try:
         for mode in given.modes:
-            if given.of is None:
-                look = max(1, given.restarts // (100 if given.minutes == math.inf else 500))
-                found[mode] = soaked(mode, Plan(restarts, look, form=given.form, seconds=given.minutes * 60))
-                restarts = found[mode].restarts  # as many in the other mode
-            elif (path := given.of / f"{mode}.json").exists():
-                found[mode] = kept(path)
-            if given.keep is not None:
-                keep(given.keep / f"{mode}.json", found[mode])
+            look = max(1, given.restarts // (100 if given.minutes == math.inf else 500))
+            found[mode] = soaked(mode, Plan(restarts, look, form=given.form, seconds=given.minutes * 60))
+            restarts = found[mode].restarts  # as many in the other mode
     except Broken as why:
         print(f"broken: {why}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     wrong = [f"{NAMES[mode]}: {line}" for mode, one in found.items() for line in grown(one.samples)]
-    if not given.dry and given.keep is None:
+    if not given.dry:
         plan = Plan(min(one.restarts for one in found.values()), form=given.form)
         print(save("reliability", section(found, plan, wrong)))
     print(*wrong, sep="\n")
     return 1 if wrong else 0
 
 
-class Kept(NamedTuple):
+class Soaked(NamedTuple):
     """`restarts`: how many repetitions there were; `seconds`: of the whole measurement."""
 
     restarts: int
@@ -102,18 +85,7 @@ class Kept(NamedTuple):
     samples: list[Sample]
 
 
-def keep(path: Path, found: Kept) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{found.restarts} {found.seconds}\n{written(found.samples)}\n")
-
-
-def kept(path: Path) -> Kept:
-    figures, samples = path.read_text().splitlines()
-    restarts, seconds = figures.split()
-    return Kept(int(restarts), float(seconds), read(samples))
-
-
-def soaked(mode: Mode, plan: Plan) -> Kept:
+def soaked(mode: Mode, plan: Plan) -> Soaked:
     samples = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ft-") as folder, Soak(Path(folder), plan, mode) as soak:
@@ -123,12 +95,12 @@ def soaked(mode: Mode, plan: Plan) -> Kept:
             line = f"{NAMES[mode]}: {sample.restarts + 1} starts, {ftrun.rss} KiB, {ftrun.descriptors} descriptors"
             print(f"\r{line} ", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    return Kept(soak.restarts, time.monotonic() - began, samples)
+    return Soaked(soak.restarts, time.monotonic() - began, samples)
 
 
-def section(kept: dict[Mode, Kept], plan: Plan, wrong: list[str]) -> Measured:
-    found = {mode: one.samples for mode, one in kept.items()}
-    minutes = " and ".join(f"{one.seconds / 60:.0f}" for one in kept.values())
+def section(soaks: dict[Mode, Soaked], plan: Plan, wrong: list[str]) -> Measured:
+    found = {mode: one.samples for mode, one in soaks.items()}
+    minutes = " and ".join(f"{one.seconds / 60:.0f}" for one in soaks.values())
     before = (
         f"{BEFORE[plan.form].format(plan=plan)} ftrun is measured from outside, each time that the command waits.",
         f"A figure is the median of the first tenth of the samples after the warm-up, which is also a tenth, and at "
@@ -145,10 +117,10 @@ def section(kept: dict[Mode, Kept], plan: Plan, wrong: list[str]) -> Measured:
     after = (
         f"{verdict} The measurement took {minutes} minutes.",
         *(
-            f"As {NAMES[mode]}, the counts of ftrun in {kept[mode].restarts:,} {what} were: {_rest(samples)}"
+            f"As {NAMES[mode]}, the counts of ftrun in {soaks[mode].restarts:,} {what} were: {_rest(samples)}"
             for mode, samples in found.items()
         ),
-        f"These entries of the run dir grow by design: {_kept(found[first])}.",
+        f"These entries of the run dir grow by design: {_growing(found[first])}.",
     )
     title = f"{plan.restarts:,} {what} in one run of ftrun"
     return Measured(f"2{number}-soak", title, made_by, before, heads, rows, after)
@@ -178,22 +150,10 @@ def _rest(samples: list[Sample]) -> str:
         ("files", "state"): "files in the state dir",
         (SUPERVISOR, "inotify"): "inotify instances of the supervisor",
     }
-    figures = ", ".join(f"{name} {_cell(known[key], 1)}" for key, name in names.items() if key in known)
-    many = max(1, len(samples) // 10)
-    pids, files = (
-        [
-            round(statistics.median(sample.machine[kind] for sample in part))
-            for part in (samples[:many], samples[-many:])
-        ]
-        for kind in (0, 1)
-    )
-    return (
-        f"{figures}. The whole machine, which runs other work too, had {pids[0]} processes at the beginning and "
-        f"{pids[1]} at the end, and {files[0]:,} and {files[1]:,} open files."
-    )
+    return ", ".join(f"{name} {_cell(known[key], 1)}" for key, name in names.items() if key in known) + "."
 
 
-def _kept(samples: list[Sample]) -> str:
+def _growing(samples: list[Sample]) -> str:
     first, last = samples[0], samples[-1]
     between = max(1, last.restarts - first.restarts)
     found = []

@@ -16,6 +16,7 @@ from proof.soak.samples import Sample, look
 from support.runs import FTCTL, FTRUN, HOUSE, Mode, carrying, children, end_process, patched
 
 DEADLINE: Final = 1800.0  # s from one sample to the next, and for the end; reached only if something is broken
+FINISHING: Final = 15.0  # s that its helpers may take to end after it
 SOAK: Final = HOUSE / "tests" / "proof" / "soak"
 MARK: Final = "FTRUN_SOAK"
 MOUNTED: Final = ("unshare", "--mount", "--propagation", "private")
@@ -53,10 +54,7 @@ FORMS: Final = {
         b'"event": "recovered"',
     ),
     "warm": Form(
-        _python("warm_work.py"),
-        (*RESTART, *METRICS, "--standby", "1", "--hang-timeout", "off"),
-        b'"warm": 1',
-        AT_ONCE,
+        _python("warm_work.py"), (*RESTART, *METRICS, "--standby", "1", "--hang-timeout", "off"), b'"warm": 1', AT_ONCE
     ),
 }
 
@@ -178,10 +176,15 @@ class Soak:
         found = (self.run_dir / "events.jsonl").read_bytes().count(self._form.record)
         if found != self.restarts:
             raise Broken(f"{found} {self._plan.form} are recorded instead of {self.restarts}")
-        left = [f"process {pid}" for pid in carrying(f"{MARK}={self._mark}")]
-        left += [f"/dev/shm/{name}" for name in os.listdir(self._shm)] + list(map(str, self._tmp.iterdir()))
+        until = time.monotonic() + FINISHING
+        while (left := self._left()) and time.monotonic() < until:
+            time.sleep(0.02)
         if left:
             raise Broken(f"left at its end: {', '.join(left)}")
+
+    def _left(self) -> list[str]:
+        left = [f"process {pid}" for pid in carrying(f"{MARK}={self._mark}")]
+        return left + [f"/dev/shm/{name}" for name in os.listdir(self._shm)] + list(map(str, self._tmp.iterdir()))
 
     @property
     def _output(self) -> IO[bytes]:

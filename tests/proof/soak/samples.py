@@ -1,15 +1,12 @@
 """One sample of a running ftrun, from outside: the resources of it and its helpers, and the files in its folders."""
 
-import json
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from support.runs import children, descendants, status
+from support.runs import descendants, helpers, status
 
-HELPER: Final = re.compile(rb"from ftrun\.helpers\.(\w+)\.__main__")
 SUPERVISOR: Final = "ftrun"
 
 
@@ -25,8 +22,7 @@ class Process(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """`restarts`: before it.  `files`: by folder; `sizes`: bytes of each entry of the run dir.  `machine`: its pids and
-    open files, which other work changes too."""
+    """`restarts`: before it.  `files`: by folder; `sizes`: bytes of each entry of the run dir."""
 
     restarts: int
     processes: dict[str, Process]
@@ -34,7 +30,6 @@ class Sample(NamedTuple):
     zombies: int
     files: dict[str, int]
     sizes: dict[str, int]
-    machine: tuple[int, int]
 
     def figures(self) -> dict[tuple[str, str], float]:
         """All figures, by the process and the name."""
@@ -50,39 +45,15 @@ class Sample(NamedTuple):
 def look(ftrun: int, restarts: int, run_dir: Path, folders: dict[str, Path]) -> Sample:
     """`ftrun`: its pid.  `folders`: where its files are counted, as they are called."""
     below = [ftrun, *descendants(ftrun)]
-    files = Path("/proc/sys/fs/file-nr").read_text().split()[0]
+    lasting = {SUPERVISOR: ftrun} | {name: pid for name, pid in helpers(ftrun).items() if name != "evidence"}
     return Sample(
         restarts,
-        {name: process for name, pid in helpers(ftrun).items() if (process := _process(pid)) is not None},
+        {name: process for name, pid in lasting.items() if (process := _process(pid)) is not None},
         len(below),
         sum(status(pid).get("State", "").startswith("Z") for pid in below),
         {name: sum(len(files) for _, _, files in os.walk(folder)) for name, folder in folders.items()},
         {path.name: size(path) for path in run_dir.iterdir()},
-        (sum(name.isdigit() for name in os.listdir("/proc")), int(files)),
     )
-
-
-def written(samples: Sequence[Sample]) -> str:
-    """As JSON, for `read`."""
-    return json.dumps([(*one,) for one in samples])
-
-
-def read(text: str) -> list[Sample]:
-    found = []
-    for restarts, processes, tree, zombies, files, sizes, (pids, opened) in json.loads(text):
-        known = {name: Process(*figures) for name, figures in processes.items()}
-        found.append(Sample(restarts, known, tree, zombies, files, sizes, (pids, opened)))
-    return found
-
-
-def helpers(ftrun: int) -> dict[str, int]:
-    """The pids of those that last, and of ftrun itself."""
-    found = {SUPERVISOR: ftrun}
-    for pid in children(ftrun):
-        matched = HELPER.search(_read(f"/proc/{pid}/cmdline"))
-        if matched and matched[1] != b"evidence":
-            found[matched[1].decode()] = pid
-    return found
 
 
 def size(path: Path) -> int:

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from proof.soak.__main__ import Kept, keep, kept
 from proof.soak.growth import MEMORY, Allowed, grown, growth
 from proof.soak.running import Plan, Soak
-from proof.soak.samples import SUPERVISOR, Process, Sample
+from proof.soak.samples import SUPERVISOR
 from support.runs import Mode, need_pid1, patched
 
 # An ftrun that opens a descriptor more at each start, or keeps 32 KiB.
@@ -33,13 +32,6 @@ def noisy(each: float, restarts: int = 10_000, start: float = 19_000.0) -> list[
 @pytest.mark.parametrize(("each", "seen"), [(1.0, True), (0.5, True), (0.3, True), (0.0, False), (-0.5, False)])
 def test_growth_of_memory_is_found_and_noise_is_not(each: float, seen: bool) -> None:
     assert growth(noisy(each), MEMORY).grown is seen
-
-
-def test_kept_samples_are_the_samples(tmp_path: Path) -> None:
-    process = Process(pid=7, descriptors=3, threads=1, rss=100, pss=50, inotify=1)
-    samples = [Sample(20, {SUPERVISOR: process}, 8, 0, {"state": 4}, {"run.log": 9}, (100, 2000))]
-    keep(tmp_path / "new" / "pid1.json", Kept(20, 61.5, samples))
-    assert kept(tmp_path / "new" / "pid1.json") == Kept(20, 61.5, samples)
 
 
 @pytest.mark.parametrize("each", [1, 0.01])

@@ -19,12 +19,7 @@ TEXTS: Final[Schema] = {"type": "array", "items": TEXT, "uniqueItems": True}
 
 def closed(required: str, **properties: Schema) -> Schema:
     """An object with these properties and no others."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required.split(),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": required.split(), "additionalProperties": False}
 
 
 def array(items: Schema) -> Schema:
@@ -89,7 +84,7 @@ POLICY: Final = closed(
     timeout=TEXT,
 ) | {
     # An exit code or events, not both, not neither.
-    "oneOf": [{"required": ["exitCode"]}, {"anyOf": [{"required": ["event"]}, {"required": ["events"]}]}],
+    "oneOf": [{"required": ["exitCode"]}, {"anyOf": [{"required": ["event"]}, {"required": ["events"]}]}]
 }
 VOLCANO: Final = resource(
     "batch.volcano.sh/v1alpha1",

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support.device.nvml import BUSY, RECOVERY, FakeNvml, uuid
+from support.device.nvml import BUSY, RECOVERY, FakeNvml
 from support.runs import Run, Runs, patched, python, wait_for
 
 NODE = "n7"
@@ -145,16 +145,6 @@ def remembers(run: Run, folder: Path) -> None:
 
 
 JOB = "7f-job"  # of all in one state dir
-
-
-def history(folder: Path, *ages: float, code: str = "46", node: str = NODE, boot: str = "earlier") -> None:
-    """As if faults of the first GPU had come so many seconds ago by today's clock."""
-    at = [{"at": {"wall": time.time() - age, "boot": boot, "mono": 5000.0 + n}} for n, age in enumerate(ages)]
-    fault = {"node": node, "device": uuid(0), "code": code, "severity": "major", "job": JOB}
-    folder.mkdir(exist_ok=True)
-    (folder / "history.json").write_text(
-        json.dumps({"schema": 1, "faults": [fault | one for one in at], "schedules": []})
-    )
 
 
 def reasons(run: Run) -> list[str]:

@@ -18,12 +18,13 @@ from ftrun.core.machine.values import Attempt, Fault, Ledger
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import devices
 from ftrun.host.reaper import ChildChange
-from ftrun.pid1.clients.base import Client, Context, Record, StandbyRequest, Standbys
+from ftrun.pid1.clients.base import Client, Context, Record
 
 if TYPE_CHECKING:
     from ftrun.messages.exit_hooks import Work
     from ftrun.messages.state_store import SharedVerdict
     from ftrun.pid1.clients.activity import CheckpointWatcherClient
+    from ftrun.pid1.clients.base import StandbyRequest, Standbys
     from ftrun.pid1.clients.evidence import EvidenceClient
     from ftrun.pid1.clients.exit_hooks import ExitHooksClient
     from ftrun.pid1.clients.heal import HealClient
@@ -107,7 +108,7 @@ LATER: Final = [entry for entry in TABLE if entry.later]
 class Clients:
     """All helper clients of one supervised command, and its standbys."""
 
-    def __init__(self, context: Context, standbys: StandbyRequest | None = None) -> None:
+    def __init__(self, context: Context, standbys: "StandbyRequest | None" = None) -> None:
         self._context, self._standby_request = context, standbys
         if standbys is not None:
             standbys.attach(context)
@@ -123,7 +124,7 @@ class Clients:
                 self._running[entry.helper] = entry.load()(self._context)
 
     @property
-    def _standbys(self) -> Standbys | None:
+    def _standbys(self) -> "Standbys | None":
         return self._context.standbys
 
     def client(self, helper: str) -> Any:
