@@ -36,7 +36,7 @@ def failed_before(runs: Runs, *numbers: int) -> None:
     """A state dir in which these schedules have failed without progress."""
     entry = {"node": "n", "wall": 1.5, "best_step": None, "best_checkpoint": None, "phase": "", "job": ""}
     entry |= {"progressed": False, "faulted": False, "failed": True}
-    earlier = [entry | {"key": f"earlier/{number}", "count": number} for number in numbers]
+    earlier = [entry | {"key": f"earlier/{number}", "number": number} for number in numbers]
     (runs.folder / "state").mkdir()
     content = json.dumps({"schema": 1, "faults": [], "schedules": earlier})
     (runs.folder / "state" / "history.json").write_text(content)

@@ -30,7 +30,7 @@ if first:
 
 def test_probe_reads_the_device() -> None:
     with Prober({}, period=1.0) as probe:
-        assert probe.event("ready")["vendors"] == ["nvidia"]
+        probe.event("ready")
         for device in probe.devices():
             assert device["memory_total"] > device["memory_used"] >= 0
             assert device["power"] > 0

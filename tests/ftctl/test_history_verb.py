@@ -79,7 +79,7 @@ def test_a_report_whose_records_come_after_the_next_start_is_copied_too(runs: Ru
     begun = 1 + next(n for n, line in enumerate(records) if json.loads(line)["event"] == "spawned")
     seen.mkdir()
     (seen / "events.jsonl").write_text("".join(records[:begun]))
-    schedule = {"key": "k", "count": 1, "node": "n", "wall": 1.5, "best_step": None, "best_checkpoint": None}
+    schedule = {"key": "k", "number": 1, "node": "n", "wall": 1.5, "best_step": None, "best_checkpoint": None}
     schedule |= {"progressed": False, "faulted": False, "failed": False, "phase": "", "job": "", "last_step": None}
     with HelperProcess("state_store", str(state), str(seen), str(seen)) as store:
         store.event("stored_history")

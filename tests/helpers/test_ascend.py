@@ -32,16 +32,8 @@ def fake(tmp_path: Path) -> Fake:
 @pytest.fixture
 def opened() -> Iterator[Open]:
     """Opens vendors; at the end no tool is left running."""
-    vendors: list[ascend.Ascend] = []
-
-    def open(tool: FakeNpuSmi, **more: str) -> ascend.Ascend:
-        vendors.append(ascend.open(tool.environment() | more))
-        return vendors[-1]
-
-    yield open
-    for vendor in vendors:
-        vendor.close()
-    assert tools() == []
+    yield lambda tool, **more: ascend.open(tool.environment() | more)
+    wait_for_tools()
 
 
 def tools() -> list[psutil.Process]:
@@ -80,14 +72,13 @@ def recover(tool: FakeNpuSmi) -> None:
 def test_values_of_a_busy_and_of_an_idle_chip(kind: str, name: str, second: str, fake: Fake, opened: Open) -> None:
     tool = fake(kind, 1 if kind == "A3" else 2)
     tool.set(util=97, memory_util=41, used=50, power=310.2, clock=1650, processes=[(os.getpid(), "python", 31000)])
-    tool.set(ecc=2, isolated=4)
     busy, idle = opened(tool).devices()
     total = 65536 * MIB
     assert busy == Device(
-        "ascend", "0-0", 0, name, 97, 41, 310.2, 1650, total // 2, total, None, (os.getpid(),), None, 4, 2, "ok", "0"
+        "ascend", "0-0", 0, name, 97, 41, 310.2, 1650, total // 2, total, None, (os.getpid(),), None, "ok", "0"
     )
     assert idle == Device(
-        "ascend", second, 1, name, 0, 0, 92.4, 800, idle.memory_used, total, None, (), None, 0, 0, "ok", "1"
+        "ascend", second, 1, name, 0, 0, 92.4, 800, idle.memory_used, total, None, (), None, "ok", "1"
     )
     assert idle.memory_used == round(total * 0.05)
 
@@ -161,7 +152,6 @@ def test_information_that_cannot_be_missed_is_queried_rarely(fake: Fake, opened:
         "common": 2 * samples,
         "proc-mem": 2 * samples,
         "health": 4 * 3,
-        "ecc": 2,
     }
     assert tool.calls.count("info -m") == 1
 
@@ -209,7 +199,7 @@ def test_environment_of_the_tool(tmp_path: Path) -> None:
     tool.write_text(f"#!/bin/sh\nenv >{tmp_path}/env\necho 'NPU ID\tChip ID\tChip Logic ID\tChip Name'\necho 0 0 0 X\n")
     tool.chmod(0o755)
     more = {"LANG": "zh_CN.UTF-8", "LC_ALL": "zh_CN.UTF-8", "LD_LIBRARY_PATH": "/own", "ASCEND_RT_VISIBLE_DEVICES": "0"}
-    ascend.open({"PATH": f"{tmp_path}:{os.environ['PATH']}"} | more).close()
+    ascend.open({"PATH": f"{tmp_path}:{os.environ['PATH']}"} | more)
     seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
     assert seen["LC_ALL"] == "C"
     assert seen["LD_LIBRARY_PATH"] == f"/own:{npu_smi_runs.LIBRARIES}"
@@ -226,7 +216,7 @@ def test_tool_is_found_on_path_or_in_its_usual_folder(
     with pytest.raises(Unavailable, match="no npu-smi on PATH"):
         ascend.open({"PATH": str(tmp_path)})
     monkeypatch.setattr(ascend, "USUAL", str(fake().folder))
-    ascend.open({"PATH": "/usr/bin:/bin"}).close()
+    ascend.open({"PATH": "/usr/bin:/bin"})
 
 
 def test_list_without_a_chip_is_queried_again_after_ever_longer_pauses(
@@ -302,7 +292,6 @@ def test_slow_tool_is_queried_for_everything_in_turn(fake: Fake, opened: Open, m
             tool.set(chip=1, codes=[("80E01801", "bad")])
     for kind in ("health", "usages", "common", "proc-mem"):
         assert all(any(kind in sample for sample in samples[n : n + 4]) for n in range(9)), (kind, samples)
-    assert any("ecc" in sample for sample in samples[:4])
     assert [fault.device for fault in vendor.faults()] == ["0-1"]
 
 
@@ -453,7 +442,7 @@ def test_type_that_is_refused_is_replaced_or_not_queried_again(fake: Fake, opene
 def test_type_that_was_refused_is_queried_again_later(
     fake: Fake, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ascend, "ECC_EVERY", 3)
+    monkeypatch.setattr(ascend, "REFUSED_FOR", 3)
     tool = fake()
     tool.say("info -t usages -i 0", "This device does not support querying usages.\n")
     vendor = opened(tool)

@@ -65,7 +65,7 @@ class Listing:
     def start(self, *globs: str, notify: Inotify | None = None) -> None:
         parsed = Globs([parse(glob, "") for glob in globs])
         self.matches = Matches(parsed)
-        self.folders = Folders(parsed, self.matches, notify, lambda what: self.problems.setdefault(what))
+        self.folders = Folders(parsed, self.matches, notify, lambda what: self.problems.setdefault(what), None)
         assert self.go_on(3) == []
         self.listed.clear()
         self.examined.clear()

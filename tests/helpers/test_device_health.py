@@ -10,7 +10,6 @@ from ftrun.helpers.probe.device import (
     TOLERANCE,
     DeviceFault,
     LastingStates,
-    StateTexts,
     devices_held,
     is_healthy,
     reason_not_cleared,
@@ -125,7 +124,7 @@ def test_reason_not_cleared(one: Device | None, present: set[str], new: set[str]
 
 
 def test_lasting_states_are_faults_from_their_begin_to_their_end() -> None:
-    states = LastingStates(StateTexts("lost it", "reset it"))
+    states = LastingStates("lost it", "reset it")
 
     def changes(**state: Any) -> list[tuple[str, bool, bool]]:
         return [(fault.code, fault.gone, fault.old) for fault in states.update([device(**state)])]

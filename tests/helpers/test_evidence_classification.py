@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.machine.values import Finding
-from ftrun.helpers.evidence.classification import Outside, classify, other_silent_ranks
+from ftrun.helpers.evidence.classification import Outside, classify
 from ftrun.helpers.evidence.job_processes import tree
-from ftrun.helpers.evidence.processes import Io, Observation, ProcessChange, ProcessState, changes, process_subtree
+from ftrun.helpers.evidence.processes import Observation, ProcessChange, ProcessState, changes, process_subtree
 from ftrun.host import procfs
-from ftrun.messages.evidence import RankState
 from waitproof.procfs import Stat
 from waitproof.stacks import Frame, Stack, Stacks, Thread
 
@@ -26,7 +25,7 @@ def seen(
     pid: int, cpu: float = 0.0, chars: int = 0, parent: int = 0, start: int = 0, state: str = "S", queued: float = 0.0
 ) -> ProcessState:
     stat = Stat(pid, "python", state, parent, pid, pid, 1, start)
-    return ProcessState(stat, 0, "futex_do_wait", "", cpu, queued, cpu, 0, Io(chars, 0))
+    return ProcessState(stat, "futex_do_wait", "", cpu, queued, cpu, chars)
 
 
 def stack(*frames: Frame) -> Stack:
@@ -37,7 +36,7 @@ def stack(*frames: Frame) -> Stack:
 def change(
     cpu: float = 0.0, io: float = 0.0, moved: bool | None = False, at: Frame = TRAIN, state: str = "S"
 ) -> ProcessChange:
-    return ProcessChange(seen(1, state=state), stack(at), None, cpu, cpu, io, 0.0, 0.0, moved)
+    return ProcessChange(seen(1, state=state), stack(at), None, cpu, cpu, io, moved)
 
 
 @pytest.mark.parametrize(
@@ -83,18 +82,6 @@ def test_work_on_an_overloaded_machine_is_recognised(cpu: float, queued: float, 
 def test_what_is_not_found_again_is_cleared_and_so_is_a_wait_on_purpose_of_an_idle_job() -> None:
     for finding, cleared in ((PROVED, "it moves"), (IDLE, "it moves"), (GIVEN, None)):
         assert classify(finding, [change()], False, Outside("it moves")).cleared == cleared
-
-
-def test_the_suspect_waits_only_for_ranks_that_stopped_as_well() -> None:
-    ranks = [
-        RankState(0, 1, moved_at=59.0),
-        RankState(1, 2, moved_at=60.0),
-        RankState(2, 3, moved_at=99.0),
-        RankState(3, 4, moved_at=60.0, done=True),
-        RankState(4, 5, moved_at=60.0, present=False),
-        RankState(5, 6),
-    ]
-    assert [rank.rank for rank in other_silent_ranks(GIVEN, ranks, 100.0)] == [1, 3]
 
 
 def observation(at: float, ticks: int, *found: ProcessState) -> Observation:

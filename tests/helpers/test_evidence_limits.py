@@ -104,7 +104,6 @@ def test_a_process_of_another_user_is_classified_by_its_cpu_use(job: Job) -> Non
     job.start("import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])", *shell)
     answer = ask(job, (*NO_PTRACE, sys.executable), finding={"rule": "idle"})
     assert answer.result["cleared"].endswith("of a core")
-    assert answer.process(job.pid)["uid"] == NOBODY
     assert answer.process(job.pid)["io"] is None
     assert "unknown" in answer.markdown
 

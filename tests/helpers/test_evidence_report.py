@@ -11,7 +11,7 @@ from ftrun.core.rules import hang_rules
 from ftrun.core.text.markdown import block, code, plain, table
 from ftrun.helpers.evidence.classification import Classification
 from ftrun.helpers.evidence.flight_recorder import Collective, FlightRecord
-from ftrun.helpers.evidence.processes import Io, ProcessChange, ProcessState
+from ftrun.helpers.evidence.processes import ProcessChange, ProcessState
 from ftrun.helpers.evidence.report import OpenFiles, ReportFacts, document, markdown, opening, what_to_do
 from ftrun.messages.evidence import RankState, Request
 from ftrun.messages.probe import Device
@@ -23,10 +23,8 @@ hostile = st.text(st.sampled_from("`|*_<>[](){}#~&\\!\n\r\x1b\u202e\udcff aä-=+
 
 def change(pid: int, frames: tuple[Frame, ...], name: str = "python") -> ProcessChange:
     thread = Thread(pid, name, False, False, frames)
-    seen = ProcessState(
-        Stat(pid, name, "S", 1, pid, pid, 1, 5), 0, "futex_do_wait", "[<0>] futex", 1.0, 0.0, 1.0, 3, Io(1, 2)
-    )
-    return ProcessChange(seen, Stack((thread,), thread), None, 0.0, 0.0, 12.0, 1.0, 0.0, False)
+    seen = ProcessState(Stat(pid, name, "S", 1, pid, pid, 1, 5), "futex_do_wait", "[<0>] futex", 1.0, 0.0, 1.0, 1)
+    return ProcessChange(seen, Stack((thread,), thread), None, 0.0, 0.0, 12.0, False)
 
 
 def facts(text: str = "text") -> ReportFacts:

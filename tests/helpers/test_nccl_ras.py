@@ -293,7 +293,7 @@ def test_a_look_and_the_report_name_the_rank_that_is_behind(job: Job) -> None:
     assert f"{BEHIND}ranks 0, 2 wait" in answer.result["why"]
     assert answer.document["collectives"]["late"] == [f"{BEHIND}ranks 0, 2 wait"]
     assert answer.document["nccl"]["stands"]
-    assert answer.document["nccl"]["differences"][0]["reached"][1]["members"][0]["pid"] == pids[1]
+    assert answer.document["nccl"]["communicators"][0]["differences"][0]["reached"][1]["members"][0]["pid"] == pids[1]
     assert "## Collectives according to NCCL (RAS)" in answer.markdown
     assert f"look at the stack of the rank that is behind: {BEHIND}" in answer.document["do"]
 

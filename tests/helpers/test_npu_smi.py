@@ -9,37 +9,27 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.probe import npu_smi
-from ftrun.helpers.probe.npu_smi import Chip, ChipHealth, ChipProcess, ChipReading, Ecc
+from ftrun.helpers.probe.npu_smi import Chip, ChipHealth, ChipProcess, ChipReading
 from support.device.npu_smi import FakeNpuSmi
 
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "npu-smi"
 MIB = 1 << 20
 CODES = ("A4025021", "8C03A000", "8C084E00")
-NOTHING = (ChipReading(), None, ChipHealth(), None, Ecc())
+NOTHING = (ChipReading(), None, ChipHealth(), None)
 # The values in the real outputs, by chip; the others have none.
 VALUES: dict[str, dict[int | None, tuple[object, ...]]] = {
-    "910A__23.0.5__info_-t_ecc.txt": {0: (*NOTHING[:4], Ecc(0, 0))},
-    "910A__23.0.5__info_-t_health_OK.txt": {None: (ChipReading(), None, ChipHealth("ok", ()), None, Ecc())},
+    "910A__23.0.5__info_-t_ecc.txt": {0: NOTHING},
+    "910A__23.0.5__info_-t_health_OK.txt": {None: (ChipReading(), None, ChipHealth("ok", ()), None)},
     "910A__23.0.5__info_-t_usages.txt": {0: (ChipReading(0, 0, None, None, 0, 32768 * MIB), *NOTHING[1:])},
     "910A__23.0.5__info_-t_usages__tabs.txt": {0: (ChipReading(0, 0, None, None, 0, 31129 * MIB), *NOTHING[1:])},
-    "910A__23.0.7__info_-t_health_ALARM_3codes.txt": {
-        None: (ChipReading(), None, ChipHealth("Alarm", CODES), None, Ecc())
-    },
+    "910A__23.0.7__info_-t_health_ALARM_3codes.txt": {None: (ChipReading(), None, ChipHealth("Alarm", CODES), None)},
     "910_A3__fixture__info_-t_usages_two_chips.txt": {chip: (ChipReading(0), *NOTHING[1:]) for chip in (0, 1)},
     "950__info_-t_common.txt": {None: (ChipReading(0, None, 298.6, 100), *NOTHING[1:])},
-    "950__info_-t_current-fault-event.txt": {
-        None: (
-            *NOTHING[:3],
-            ("81AF8000",),
-            Ecc(),
-        )
-    },
-    "950__info_-t_ecc.txt": {None: (*NOTHING[:4], Ecc(0, 0))},
-    "950__info_-t_health.txt": {None: (ChipReading(), None, ChipHealth("ok", ()), None, Ecc())},
+    "950__info_-t_current-fault-event.txt": {None: (*NOTHING[:3], ("81AF8000",))},
+    "950__info_-t_ecc.txt": {None: NOTHING},
+    "950__info_-t_health.txt": {None: (ChipReading(), None, ChipHealth("ok", ()), None)},
     "950__info_-t_power.txt": {None: (ChipReading(power=296.5), *NOTHING[1:])},
-    "950__info_-t_proc-mem.txt": {
-        None: (ChipReading(), (ChipProcess(395864, "power_test"),), ChipHealth(), None, Ecc())
-    },
+    "950__info_-t_proc-mem.txt": {None: (ChipReading(), (ChipProcess(395864, "power_test"),), ChipHealth(), None)},
     "950__info_-t_usages.txt": {
         None: (ChipReading(0, 3, None, None, round(131072 * MIB * 0.03), 131072 * MIB), *NOTHING[1:])
     },
@@ -51,7 +41,7 @@ MAPPED = {
 
 
 def everything(text: str) -> dict[int | None, tuple[object, ...]]:
-    readers: tuple[Any, ...] = (npu_smi.reading, npu_smi.processes, npu_smi.health, npu_smi.events, npu_smi.ecc)
+    readers: tuple[Any, ...] = (npu_smi.reading, npu_smi.processes, npu_smi.health, npu_smi.events)
     return {chip: tuple(reader(lines) for reader in readers) for chip, lines in npu_smi.blocks(text).items()}
 
 
@@ -215,20 +205,6 @@ def test_fault_events() -> None:
     assert events("Fault Event Count : 0\nFault Event Information : NA\n") == ()
     assert events("Fault Event Count : 1\nFault Event Information : masked\n") is None
     assert events("This device does not support querying current-fault-event.\n") is None
-
-
-def test_only_uncorrectable_errors_are_counted() -> None:
-    text = (
-        "DDR Double Bit Error Count               : 1\n"
-        "HBM Single Bit Error Count               : 50\n"
-        "HBM Double Bit Error Count               : 2\n"
-        "HBM Double Bit Aggregate Total Err Cnt   : 90\n"
-        "HBM Single Bit Isolated Pages Count      : 4\n"
-        "HBM Double Bit Isolated Pages Count      : 8\n"
-        "HBM Double Bit Next-Isolated Pages Count : 100\n"
-    )
-    (lines,) = npu_smi.blocks(text).values()
-    assert npu_smi.ecc(lines) == Ecc(3, 12)
 
 
 def test_refused() -> None:

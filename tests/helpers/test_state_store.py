@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from ftrun.core.rules.fault_history import Occurrence
 from ftrun.helpers.shared_folder import ForeignContent
 from ftrun.helpers.state_store import contents
-from ftrun.messages.state_store import StoredFault
 from support.helper_process import HelperProcess
 from support.runs import MOUNTS, need_mounts
 
@@ -25,12 +25,13 @@ Entry = dict[str, Any]
 
 
 def fault(number: int = 0, **other: Any) -> Entry:
-    made = {"node": "n1", "device": "npu-0", "code": f"C{number}", "severity": "major", "wall": time.time()}
-    return made | {"boot": BOOT, "mono": float(number), "job": ""} | other
+    at = {"wall": time.time(), "boot": BOOT, "mono": float(number)}
+    at |= {name: other.pop(name) for name in tuple(at) if name in other}
+    return {"node": "n1", "device": "npu-0", "code": f"C{number}", "severity": "major", "at": at, "job": ""} | other
 
 
 def schedule(key: str = "job/1", **other: Any) -> Entry:
-    made = {"key": key, "count": 1, "node": "n1", "wall": 1.5, "best_step": None, "best_checkpoint": None}
+    made = {"key": key, "number": 1, "node": "n1", "wall": 1.5, "best_step": None, "best_checkpoint": None}
     made |= {"progressed": False, "faulted": False, "failed": False, "phase": "", "job": ""}
     return made | {"last_step": None, "last_checkpoint": "", "member": 0} | other
 
@@ -98,11 +99,11 @@ def test_a_fault_is_stored_once_and_a_schedule_is_merged(tmp_path: Path) -> None
     with state_store:
         seen = fault(1)
         keep(state_store, seen, schedule=schedule(best_step=7, faulted=True))
-        keep(state_store, seen, fault(2), seen, schedule=schedule("job/2", count=2))
+        keep(state_store, seen, fault(2), seen, schedule=schedule("job/2", number=2))
         known = keep(state_store, schedule=schedule(best_step=3, best_checkpoint=2, progressed=True, node="n2"))
     assert codes(known) == ["C1", "C2"]
     joined = schedule(best_step=7, best_checkpoint=2, progressed=True, faulted=True, node="n2")
-    assert known["schedules"] == [joined, schedule("job/2", count=2)]
+    assert known["schedules"] == [joined, schedule("job/2", number=2)]
 
 
 def test_entries_of_other_state_stores_are_preserved(tmp_path: Path) -> None:
@@ -154,7 +155,7 @@ def test_many_faults_of_one_device_do_not_displace_those_of_others(tmp_path: Pat
         for at in range(0, 2000, 100):
             known = keep(state_store, *[fault(n, code="S") for n in range(at, at + 100)])
     assert [entry["node"] for entry in known["faults"]].count("n7") == 1
-    assert [entry["mono"] for entry in known["faults"][1:]] == [float(n) for n in range(1992, 2000)]
+    assert [entry["at"]["mono"] for entry in known["faults"][1:]] == [float(n) for n in range(1992, 2000)]
 
 
 def test_two_state_stores_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -266,16 +267,17 @@ def lacking(entry: Entry, name: str) -> Entry:
     return {key: value for key, value in entry.items() if key != name}
 
 
-NAMES = [name for name in StoredFault._fields if name not in StoredFault._field_defaults]
+NAMES = [name for name in Occurrence._fields if name not in Occurrence._field_defaults]
 BAD_FAULTS: list[object] = [
     *(lacking(fault(7), name) for name in NAMES),
-    *(fault(7) | {name: [1] if name in ("wall", "mono") else True} for name in NAMES),
+    *(fault(7) | {name: True} for name in NAMES),
+    *(fault(7, **{name: [1]}) for name in ("wall", "mono", "boot")),
     fault(7, wall=1e13),
     fault(7, more="x" * 5000),
     3,
 ]
 BAD_SCHEDULES: list[Entry] = [
-    *({"count": 1.5}, {"best_step": "7"}, {"progressed": 1}, {"wall": float("nan")}, {"count": True}, {"key": None})
+    *({"number": 1.5}, {"best_step": "7"}, {"progressed": 1}, {"wall": float("nan")}, {"number": True}, {"key": None})
 ]
 
 

@@ -203,7 +203,7 @@ def test_devices_are_checked_after_an_attempt_that_ends_before_their_first_repor
         command=77,
     )
     client = ProbeClient(context)
-    device = probe_messages.Health("GPU-0", "nvidia", "GPU-0", 600 << 20, "ok", False)
+    device = probe_messages.Device("nvidia", "GPU-0", 0, "H100", memory_used=600 << 20, health="ok", visible="GPU-0")
     client.handle(probe_messages.Present((device,) * number), 1.0)
     client.on_spawning()
     at_once = client.release([77], 2.0)

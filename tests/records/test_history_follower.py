@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.core.rules.fault_history import Schedule
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.shared_folder import Folder
 from ftrun.helpers.state_store.life_file import TAIL, LifeFile
@@ -87,7 +88,7 @@ class Store:
         write(self.script, self.run_dir)
         with (self.run_dir / "output.log").open("a") as file:
             file.writelines(f"--- attempt {self.number - i} ---\n{'boom' * 75}\n" for i in reversed(range(times)))
-        schedule = messages.StoredSchedule("k", 1, "n", BEGAN - 1, None, None, False, False, False)
+        schedule = Schedule("k", 1, "n", BEGAN - 1, None, None, False, False, False)
         self.life.follow(messages.Keep((), schedule, self.number, False))
 
     def peak(self) -> int:

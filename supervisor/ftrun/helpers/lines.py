@@ -22,11 +22,8 @@ def write(line: bytes) -> None:
 
 
 class Lines:
-    """The connection of a helper to PID 1.
-
-    `events` are the messages that the helper may send, `requests` those that it accepts.  `ended`: stdin has ended, so
-    no further requests arrive, and outstanding replies are not needed.
-    """
+    """The connection of a helper to PID 1.  `events` are the messages that it may send, `requests` those that it
+    accepts.  `ended`: stdin has ended, so no further requests arrive, and outstanding replies are not needed."""
 
     def __init__(self, events: Protocol[Any], requests: Protocol[Any] = NO_REQUESTS) -> None:
         self.ended = False

@@ -46,12 +46,12 @@ class Codec:
         """The JSON representation of this value."""
         if isinstance(value, str):
             return self._text(value)
-        if isinstance(value, tuple):
+        if isinstance(value, tuple | list):
             fields = getattr(value, "_fields", None)
             content = [self.plain(one) for one in value]
             return content if fields is None else dict(zip(fields, content, strict=True))
         if isinstance(value, dict):
-            return {name: self.plain(one) for name, one in value.items()}
+            return {self.plain(name): self.plain(one) for name, one in value.items()}
         return value
 
     def value(self, kind: type[Value], found: object) -> Value:
@@ -217,3 +217,4 @@ def _mapping(check: Check) -> Check:
 
 
 EXACT: Final = Codec()  # strings are kept as they are
+DECODABLE: Final = Codec(lambda text: text.encode("utf-8", "backslashreplace").decode())  # for every reader of JSON

@@ -92,14 +92,11 @@ class Overdue(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The helper's last message about a `Request`.
-
-    `cleared`: why the job is not hung, or None.  `why`: where the suspect is, or empty.  `cpu`, `io`: cores and bytes
-    per second that the suspect and its descendants use.  `processes`: their number in the tree.  `report`: the
-    path, or None where the report could not be written.  `waits`: the suspect's stack shows that it waits for other
-    ranks.  `mechanism`: why the suspect stands still, in one sentence; empty where that is unknown.  `culprits`: the
-    ranks that cause the hang, if that is certain.
-    """
+    """The helper's last message about a `Request`.  `cleared`: why the job is not hung, or None.  `why`: where the
+    suspect is, or empty.  `cpu`, `io`: cores and bytes per second that the suspect and its descendants use.
+    `processes`: their number in the tree.  `report`: its path, or None.  `waits`: the suspect's stack shows that it
+    waits for other ranks.  `mechanism`: why it stands still, in one sentence, or empty.  `culprits`: the ranks that
+    cause the hang, if that is certain."""
 
     cleared: str | None
     why: str

@@ -81,7 +81,6 @@ class MemberRow(NamedTuple):
     beat: float | None = None
     ranks: int = 0
     trouble: str | None = None
-    trouble_time: str | None = None
     report: int | None = None
     run_dir: str = ""
     present: bool = True

@@ -137,7 +137,7 @@ def load_hello(content: bytes, version: str) -> MemberHello:
 
 
 def load_report(content: bytes) -> Report:
-    report = _load(Report, content)
+    report = load(Report, content)
     _check_places(report.places)
     _check_address(report.address, 0)
     _check_starter(report.starter)
@@ -150,7 +150,7 @@ def load_report(content: bytes) -> Report:
 
 
 def load_order(content: bytes) -> GroupOrder:
-    order = _load(GroupOrder, content)
+    order = load(GroupOrder, content)
     _check_places(order.places)
     _check_address(order.master, 0)
     _check_starter(order.starter)
@@ -163,15 +163,11 @@ def load_order(content: bytes) -> GroupOrder:
 
 
 def load_place(content: bytes) -> Place:
-    place = _load(Place, content)
+    place = load(Place, content)
     _check_places(place.places)
     if len(place.witnesses) > MOST_WITNESSES or len(place.endpoint) > ADDRESS + 8:
         raise Malformed("not a place of a lease")
     return place
-
-
-def load_lease_view(content: bytes) -> LeaseView:
-    return _load(LeaseView, content)
 
 
 def dump_pulse(pulse: Pulse | None) -> bytes:
@@ -179,7 +175,7 @@ def dump_pulse(pulse: Pulse | None) -> bytes:
 
 
 def load_pulse(content: bytes) -> Pulse | None:
-    return _load(Pulse, content) if content else None
+    return load(Pulse, content) if content else None
 
 
 def load_ack(content: bytes) -> int:
@@ -275,7 +271,7 @@ def _check_address(address: str, port: int) -> None:
         raise Malformed("not an address and a port")
 
 
-def _load(kind: type[Value], content: bytes) -> Value:
+def load(kind: type[Value], content: bytes) -> Value:
     return _CODEC.value(kind, parse_object(content, LIMIT))
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.messages.codec import Protocol
-from ftrun.messages.helpers import Problem
+from ftrun.messages.helpers import Problem, Ready
 
 
 class Device(NamedTuple):
@@ -27,24 +27,11 @@ class Device(NamedTuple):
     traffic: float | None = None
     pids: tuple[int, ...] = ()
     recovery: str | None = None  # the cure, by the driver: none, reset, reboot, drain, drain_reset, imex
-    remapped_rows: int | None = None
-    ecc_errors: int | None = None  # uncorrectable errors since the driver was loaded
     health: str | None = None  # ok, or the state that the driver reports
     visible: str | None = None  # its name in this process's CUDA_VISIBLE_DEVICES, ASCEND_RT_VISIBLE_DEVICES
     answers: bool = True  # it answered in this sample; a missing answer is not a fault
     broken: bool = False  # the driver reports it as lost, or as needing a reset
     examined: bool = True  # `health` and all faults were queried and sent in this sample
-
-
-class Health(NamedTuple):
-    """The state of one device in the first, short check: fields of `Device`."""
-
-    id: str
-    vendor: str
-    visible: str | None
-    memory_used: int | None
-    health: str | None
-    broken: bool
 
 
 class Occupied(NamedTuple):
@@ -92,12 +79,6 @@ class Clear(NamedTuple):
     timeout: float
 
 
-class Ready(NamedTuple):
-    """The vendors that are probed."""
-
-    vendors: tuple[str, ...]
-
-
 class Absent(NamedTuple):
     """Instead of `Ready`: there is nothing to probe, and the helper ends."""
 
@@ -105,9 +86,9 @@ class Absent(NamedTuple):
 
 
 class Present(NamedTuple):
-    """The first check: the devices that are present."""
+    """The first, short check: the devices that are present, with their health and memory only."""
 
-    devices: tuple[Health, ...]
+    devices: tuple[Device, ...]
 
 
 class Checked(NamedTuple):

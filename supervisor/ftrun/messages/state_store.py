@@ -3,45 +3,13 @@
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.rules.fault_history import Occurrence, Schedule
 from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem
 
 PATH: Final = 512  # bytes of a path, as JSON
 NOT_KEPT: Final = "its data does not outlive this pod"  # how the problem ends that a user has to know of
 LATEST: Final = 1e12  # s, of either clock: the largest time that `state.json` allows
-
-
-class StoredFault(NamedTuple):
-    """One device fault; `wall` and `mono`: when it occurred, in s since the epoch and since the boot `boot`."""
-
-    node: str
-    device: str
-    code: str
-    severity: str
-    wall: float
-    boot: str
-    mono: float
-    job: str = ""
-
-
-class StoredSchedule(NamedTuple):
-    """One life of a container, in the order of `core.rules.fault_history.Schedule`: `count` is the outer scheduler's
-    number.  A `last_checkpoint` of more than `PATH` bytes is empty."""
-
-    key: str
-    count: int  # type: ignore[assignment]  # a tuple has a method of that name
-    node: str
-    wall: float
-    best_step: int | None
-    best_checkpoint: int | None
-    progressed: bool
-    faulted: bool
-    failed: bool = False
-    phase: str = ""
-    job: str = ""
-    last_step: int | None = None
-    last_checkpoint: str = ""
-    member: int = 0
 
 
 class SharedVerdict(NamedTuple):
@@ -59,10 +27,10 @@ class SharedVerdict(NamedTuple):
 
 class Keep(NamedTuple):
     """From PID 1: add these to the history.  `attempt`: the number of the last attempt that was started; `ended`: the
-    last record of this run is written."""
+    last record of this run is written.  A `last_checkpoint` of more than `PATH` bytes is empty."""
 
-    faults: tuple[StoredFault, ...]
-    schedule: StoredSchedule | None
+    faults: tuple[Occurrence, ...]
+    schedule: Schedule | None
     attempt: int = 0
     ended: bool = False
 
@@ -92,8 +60,8 @@ class GetVerdict(NamedTuple):
 class StoredHistory(NamedTuple):
     """The complete history, oldest first: at the start, and after each `Keep`."""
 
-    faults: tuple[StoredFault, ...]
-    schedules: tuple[StoredSchedule, ...]
+    faults: tuple[Occurrence, ...]
+    schedules: tuple[Schedule, ...]
 
 
 class StoredImports(NamedTuple):

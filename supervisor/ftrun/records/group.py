@@ -48,7 +48,6 @@ def own_row(shown: Snapshot, rank: int, node: str, now: float) -> MemberRow:
         beat=round(max(known), 3) if known else None,
         ranks=len(active),
         trouble=None if trouble is None else f"{trouble.cause} in attempt {trouble.attempt}: {trouble.why}"[:TEXT],
-        trouble_time=None if trouble is None else trouble.time,
         report=max(reports.collected(shown.run_dir), default=None),
         run_dir=os.path.abspath(shown.run_dir)[:TEXT],
         paces=tuple(

@@ -29,14 +29,12 @@ FAULT: Final = {
     "device": "npu0",
     "code": "80C98002",
     "severity": "minor",
-    "boot": "b",
-    "wall": 1,
-    "mono": 2,
+    "at": {"boot": "b", "wall": 1, "mono": 2},
 }
 SCHEDULE: Final = {
     "key": "k",
     "node": "n",
-    "count": 1,
+    "number": 1,
     "wall": 1.5,
     "best_step": 7,
     "best_checkpoint": None,
@@ -395,7 +393,7 @@ FOUND: Final[list[tuple[str, bytes]]] = [
     (
         "history",
         b'{"schema": 1, "schedules": [], "faults": [{"node": "", "device": "", "code": "", "severity": "", '
-        b'"boot": "", "mono": 1, "wall": 1' + b"0" * 400 + b"}]}",
+        b'"at": {"boot": "", "mono": 1, "wall": 1' + b"0" * 400 + b"}}]}",
     ),
     ("annotations", b"jobset.sigs.k8s.io/restart-attempt=000000000000999999999999"),
 ]

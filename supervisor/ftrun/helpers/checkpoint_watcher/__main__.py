@@ -1,12 +1,9 @@
 """Report saved checkpoints: `python -m ftrun.helpers.checkpoint_watcher [--since=TIME] GLOB...`, started by PID 1.
 
-stdin and stdout are one stream socket.  The messages are in messages/activity.py: `Ready` when the existing matches
-are known, which are not progress unless they were written since TIME, of time.monotonic(), since the command starts
-before this program; then `Saved`, and `Problem`, each problem at most once.  `GetRest` is answered by what is complete
-now that the command has ended, then `AllSent`.  It exits with 0 when stdin or the reader is closed, and with 1 after an
-unexpected error.  It may block on a disk that does not respond; no process
-waits for it.  Memory: about 250 bytes for each existing match, 400 while it is listed, at most 200,000 of them; 2 KiB
-for each folder that the globs lead through, at most 16,384.
+The messages are in messages/activity.py: `Ready` when the existing matches are known, which are no progress unless they
+were written since TIME, of time.monotonic(); then `Saved`.  `GetRest` is answered by what is complete now that the
+command has ended, then `AllSent`.  It may block on a disk that does not respond; no process waits for it.  Memory:
+about 250 bytes for each match, at most 200,000 of them, and 2 KiB for each folder on the way, at most 16,384.
 """
 
 import os
@@ -23,7 +20,7 @@ from ftrun.helpers.checkpoint_watcher.globs import Globs, parse
 from ftrun.helpers.checkpoint_watcher.matches import Matches
 from ftrun.helpers.lines import Lines, run
 from ftrun.host.inotify import Inotify
-from ftrun.messages.activity import SINCE, WATCHER_EVENTS, WATCHER_REQUESTS, AllSent, Saved
+from ftrun.messages.activity import SINCE, WATCHER_EVENTS, WATCHER_REQUESTS, AllSent
 from ftrun.messages.helpers import Ready
 
 MODE_VARIABLE: Final = "WATCH_MODE"  # "list": do not use inotify, for tests
@@ -47,8 +44,7 @@ def _run(globs: Sequence[str], lines: Lines) -> None:
         try:
             notify = Inotify()
         except OSError as error:
-            what = f"no inotify ({error.strerror}; fs.inotify.max_user_instances?): folders are listed instead"
-            lines.problem(what)
+            lines.problem(f"no inotify ({error.strerror}; fs.inotify.max_user_instances?): folders are listed instead")
     mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # before the first look: no change is missed
     matches = Matches(parsed)
     folders = Folders(parsed, matches, notify, lines.problem, since)
@@ -71,9 +67,8 @@ def _run(globs: Sequence[str], lines: Lines) -> None:
         events = notify.read() if notify is not None and (asked or notify.fd in ready) else []
         for event in events:
             folders.on(event)
-        if asked and notify is not None:
-            for event in notify.read():  # of folders that are watched only now
-                folders.on(event)
+        for event in notify.read() if asked and notify is not None else ():  # of folders that are watched only now
+            folders.on(event)
         matches.look()
         due = folders.due()
         if due is not None and due <= time.monotonic():
@@ -96,7 +91,7 @@ def _until(*times: float | None) -> float | None:
 
 def _send_saved(matches: Matches, lines: Lines) -> None:
     for saved in matches.saved[-AT_ONCE:]:
-        lines.send(Saved(*saved))
+        lines.send(saved)
     matches.saved.clear()
 
 

@@ -12,35 +12,16 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 
-# File systems that only this machine changes, so that inotify reports everything: linux/magic.h, and the file systems
-# that coreutils' `stat.c` marks "local".  Any other (NFS, SMB, Lustre, GPFS, BeeGFS, CephFS, FUSE with virtiofs, 9p,
-# AFS, GlusterFS, ... and what is unknown) is also listed from time to time.  overlayfs is a container's root: whatever
-# is done in the container goes through it.
+# File systems that only this machine changes, so that inotify reports everything (linux/magic.h, and the list of local
+# ones in coreutils' `stat.c`).  Any other, also an unknown one, is listed from time to time as well.
 LOCAL: Final = frozenset(
-    {
-        0xEF53,  # ext2, ext3, ext4
-        0x58465342,  # xfs
-        0x9123683E,  # btrfs
-        0x01021994,  # tmpfs
-        0x858458F6,  # ramfs
-        0x958458F6,  # hugetlbfs
-        0x794C7630,  # overlayfs
-        0xF2F52010,  # f2fs
-        0x2FC12FC1,  # zfs
-        0xCA451A4E,  # bcachefs
-        0x3153464A,  # jfs
-        0x52654973,  # reiserfs
-        0x4D44,  # vfat
-        0x2011BAB0,  # exfat
-        0x5346544E,  # ntfs
-        0x73717368,  # squashfs
-        0xE0F5E1E2,  # erofs
-        0x9660,  # iso9660
-        0x9FA0,  # proc
-        0x62656572,  # sysfs
-        0x1CD1,  # devpts
-        0x63677270,  # cgroup2
-    }
+    (
+        *(0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x2FC12FC1, 0xCA451A4E),  # ext4, xfs, btrfs, f2fs, zfs, bcachefs
+        *(0x01021994, 0x858458F6, 0x958458F6, 0x794C7630),  # tmpfs, ramfs, hugetlbfs, overlayfs: a container's root
+        *(0x3153464A, 0x52654973, 0x4D44, 0x2011BAB0, 0x5346544E),  # jfs, reiserfs, vfat, exfat, ntfs
+        *(0x73717368, 0xE0F5E1E2, 0x9660),  # squashfs, erofs, iso9660
+        *(0x9FA0, 0x62656572, 0x1CD1, 0x63677270),  # proc, sysfs, devpts, cgroup2: above or below a mounted folder
+    )
 )
 GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # there is no such entry
 WALK: Final = 10_000  # entries of a folder that are read
@@ -141,9 +122,17 @@ def busy(path: str, folder: bool) -> bool:
         os.close(fd)
 
 
+def folders(path: str) -> list[str]:
+    """The names of the folders in this one; none if it cannot be read."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
 def _walk(path: str) -> tuple[int, int]:
-    """One number for the names, inodes, sizes and times of the whole content, and the time of its newest file.  That
-    of a folder would also change when something in it is deleted."""
+    """One number for the names, inodes, sizes and times of the whole content, and the time of its newest file."""
     total = newest = 0
     for entry in _below(path):
         try:

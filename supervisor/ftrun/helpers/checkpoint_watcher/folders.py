@@ -1,10 +1,8 @@
 """Follow the folders in which a match can appear: with inotify, and by listing where inotify is not enough.
 
 A new folder is first watched, then listed, so that nothing is missed in between.  It is listed again, in rounds that
-take at most 5 % of the time, where inotify does not report everything (a network disk) or is unavailable.
-
-A program may also save into the same matched folder again (`last/`), which changes nothing in the folder around it.
-So the content of those matched folders that were used last is followed as well, with the same means.
+take at most 5 % of the time, where inotify does not report everything (a network disk) or is unavailable.  The content
+of the matched folders that were used last is followed as well, since a program may save into one again (`last/`).
 """
 
 import errno
@@ -43,12 +41,7 @@ class Folders:
     `since`: what has been written since that time of the disks' clocks, in ns, counts although it is there already."""
 
     def __init__(
-        self,
-        globs: Globs,
-        matches: Matches,
-        notify: Inotify | None,
-        problem: Callable[[str], None],
-        since: int | None = None,
+        self, globs: Globs, matches: Matches, notify: Inotify | None, problem: Callable[[str], None], since: int | None
     ) -> None:
         self._since = since  # None after the first look
         self._globs, self._matches, self._notify, self._problem = globs, matches, notify, problem
@@ -379,36 +372,28 @@ class Folders:
                 if error.errno not in disk.GONE:
                     self._problem(_not_detected(folder.full_path, error))
         if folder.content_of is not None and folder.wd >= 0:  # otherwise the whole content is read
-            self._enter_folders(folder, origin)
+            for name in disk.folders(folder.full_path):
+                self._enter(folder, name, origin)
         self._marks += len(folder.marks) - folder.listed
         folder.listed = len(folder.marks)
         ended = time.monotonic()
         folder.relist_at = ended + max(RELIST, RELIST_DUTY * (ended - began))
-
-    def _enter_folders(self, folder: WatchedFolder, origin: Origin) -> None:
-        try:
-            with os.scandir(folder.full_path) as entries:
-                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError:
-            return
-        for name in names:
-            self._enter(folder, name, origin)
 
     def _check_literal(self, folder: WatchedFolder, name: str, origin: Origin) -> None:
         step = self._globs.step(folder.state, name)
         if step.below:
             self._enter(folder, name, origin)
         if not step.match_folder:
-            return None
+            return
         try:
             look = disk.look(folder.at(name), fresh=not folder.local, walk=False)
         except OSError as error:
-            return self._problem(_not_detected(folder.at(name), error))
+            self._problem(_not_detected(folder.at(name), error))
+            return
         if look is not None and fits(step, look):
             self._found_match(folder, name, folder.mark(name, look), origin, folder.marks, look.folder)
         else:
             folder.marks.pop(hash(name), None)
-        return None
 
     def _read(self, folder: WatchedFolder, origin: Origin) -> dict[int, int]:
         """The marks of all matches.  A known match costs no system call, unless inode numbers are meaningless here."""

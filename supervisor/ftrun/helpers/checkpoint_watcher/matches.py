@@ -14,11 +14,10 @@ from ftrun.helpers.checkpoint_watcher import disk
 from ftrun.helpers.checkpoint_watcher.disk import FileLook
 from ftrun.helpers.checkpoint_watcher.folder import WatchedFolder
 from ftrun.helpers.checkpoint_watcher.globs import Globs, GlobStep
+from ftrun.messages.activity import Saved
 
 WAITS: Final = 10_000  # matches that wait at the same time; beyond that the oldest is dropped
 REPORTED: Final = 1024  # last reported matches whose state is remembered
-
-
 SETTLE: Final = 0.5  # a closed file that is not opened again for so long is complete
 PATIENCE: Final = 5.0  # the same while a process has it open again: a reader, or a writer that continues
 FOLDER_SETTLE: Final = 5.0  # the same for a folder and its content, at least,
@@ -49,6 +48,11 @@ class Wait(NamedTuple):
     since: float = 0.0  # since when it has had this state
     found: bool = False  # by a listing, and nothing has been reported of it since but opens and their ends
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether its writer closed it and no process has opened it since."""
+        return self.written and not self.opens
+
 
 def after(wait: Wait | None, what: FileEvent, now: float) -> Wait | None:
     """The wait after an event; None: there is nothing to wait for."""
@@ -69,17 +73,12 @@ def after(wait: Wait | None, what: FileEvent, now: float) -> Wait | None:
     return Wait(now + SETTLE)
 
 
-def is_closed(wait: Wait) -> bool:
-    """Whether its writer closed it and no process has opened it since."""
-    return wait.written and not wait.opens
-
-
 def after_look(wait: Wait, look: FileLook | None, now: float, took: float = 0.0) -> tuple[Wait | None, bool]:
     """The result of a look: the remaining wait, and whether the match counts now.  `took`: the seconds that the look
     took; the next one is at least 20 times that later."""
     if look is None:
         return None, False
-    if is_closed(wait):
+    if wait.is_closed:
         return None, True
     began = now if wait.look is None else wait.began
     since = wait.since if look == wait.look else now
@@ -99,17 +98,6 @@ def postponed(wait: Wait, now: float) -> Wait:
     return wait._replace(due=now + LOOKS)
 
 
-class SavedMatch(NamedTuple):
-    """A match that counts.  `mono`: the monotonic time when it was found complete; `written`: when it was last written,
-    None if that is unknown.  `older`: a match that was written later counted before, since a listing found this one."""
-
-    path: str
-    mono: float
-    renamed: bool
-    written: float | None
-    older: bool
-
-
 class Matches:
     """The caller empties `saved`."""
 
@@ -118,7 +106,7 @@ class Matches:
         self._waits: dict[tuple[WatchedFolder, str], Wait] = {}
         self._reported: dict[str, FileLook] = {}
         self._last_written = float("-inf")  # of those that count
-        self.saved: list[SavedMatch] = []
+        self.saved: list[Saved] = []
 
     def due(self) -> float | None:
         return min((wait.due for wait in self._waits.values() if wait.due is not None), default=None)
@@ -148,29 +136,25 @@ class Matches:
         try:
             look = disk.look(folder.at(name), fresh=not folder.local, walk=False)
         except OSError:
-            return self.handle(folder, name, FileEvent.FOUND)
+            self.handle(folder, name, FileEvent.FOUND)
+            return
         if look is not None and fits(self._globs.step(folder.state, name), look):
             self._count(folder, name, look, renamed=True)
-        return None
 
     def look(self) -> None:
         """Look at each match whose time has come.  Of those that count then, the one that was written last comes last:
         a listing has no order, and the last one is resumed from."""
         now, first = time.monotonic(), len(self.saved)
         for (folder, name), wait in list(self._waits.items()):
-            if wait.due is None or wait.due > now:
-                continue
-            self._look(folder, name, wait)
-        self.saved[first:] = sorted(self.saved[first:], key=lambda match: self._newest(match.path))
-
-    def _newest(self, path: str) -> int:
-        return self._reported[path].newest if path in self._reported else 0
+            if wait.due is not None and wait.due <= now:
+                self._look(folder, name, wait)
+        known = self._reported
+        self.saved[first:] = sorted(self.saved[first:], key=lambda s: known[s.path].newest if s.path in known else 0)
 
     def count_unopened(self) -> None:
         """Count the files that were renamed into a new folder before it was watched, once the command has ended: its
-        death would have closed a file that it was still writing, which inotify reports.  A process that it left behind
-        must not have the file open for writing; on a network disk, where another machine may be writing, the file must
-        be as it was at the last look."""
+        death would have closed, visibly for inotify, a file that it was still writing.  Nobody else may have it open
+        for writing; on a network disk, where that is unknown, it must be as it was at the last look."""
         for (folder, name), wait in list(self._waits.items()):
             if not wait.found or wait.opens or folder.wd < 0:
                 continue
@@ -189,19 +173,19 @@ class Matches:
         try:
             look = disk.look(path, fresh=not folder.local)
         except OSError:
-            return self._put(folder, name, postponed(wait, time.monotonic()))
+            self._put(folder, name, postponed(wait, time.monotonic()))
+            return
         now = time.monotonic()
         if look is not None and not fits(self._globs.step(folder.state, name), look):
             look = None
         still, counts = after_look(wait, look, now, now - began)
         if look is None or not counts:
             self._put(folder, name, still)
-        elif folder.local and not is_closed(wait) and disk.busy(path, look.folder):
+        elif folder.local and not wait.is_closed and disk.busy(path, look.folder):
             self._put(folder, name, postponed(wait, now))
         else:
             self._put(folder, name, None)
             self._count(folder, name, look, renamed=False)
-        return None
 
     def _put(self, folder: WatchedFolder, name: str, wait: Wait | None) -> None:
         if wait is None:
@@ -230,7 +214,7 @@ class Matches:
         older = not renamed and written is not None and written < self._last_written
         if written is not None:
             self._last_written = max(self._last_written, written)
-        self.saved.append(SavedMatch(path, now, renamed, written, older))
+        self.saved.append(Saved(path, now, renamed, written, older))
 
 
 def fits(step: GlobStep, look: FileLook) -> bool:

@@ -1,12 +1,10 @@
-"""Look at a job that stands still, or examine one that is suspected to hang, and send the result to PID 1, which starts
-this program.
+"""Look at a job that stands still, or examine one that is suspected to hang, and send the result to PID 1.
 
 The only argument is a `Look` or a `Request` (messages/evidence.py).  A `Look` is answered by a `Looked`; one that fails
-or lasts longer than `timeout` s by nothing but a problem.  The last message about a `Request` is a `Reply`; it is sent
-within `timeout` s, as soon as the processes were observed twice and the report is safe on disk.  After it the helper
-only adds to the report what arrived late.  It exits with 0 then, or when stdin is closed, and with 2 for a malformed
-request.  A `Request` with `due` is answered after the line `Overdue` on stdin; until then nothing of it is written.  It
-may block on whatever the job blocks on, which is why it is a separate process.
+or lasts longer than `timeout` s by nothing but a problem.  A `Request` is answered by a `Reply` within `timeout` s, as
+soon as the processes were observed twice and the report is safe on disk; after it the helper only adds to the report
+what arrived late.  One with `due` is answered after the line `Overdue` on stdin; until then nothing is written.  It may
+block on whatever the job blocks on, so it is a process of its own.
 """
 
 import gc
@@ -21,7 +19,6 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import write
-from ftrun.messages.codec import Malformed
 from ftrun.messages.evidence import EVENTS, REQUESTS, Event, Look, Request
 from ftrun.messages.helpers import Problem
 
@@ -40,11 +37,7 @@ class EvidenceWork(NamedTuple):
 def main(argv: Sequence[str]) -> int:
     gc.disable()  # a large job is hundreds of thousands of values, and this process ends with its answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; this helper ends with PID 1
-    try:
-        request = REQUESTS.load(argv[0].encode())
-    except Malformed as error:
-        _send(Problem(f"evidence: malformed request: {error}"))
-        return 2
+    request = REQUESTS.load(argv[0].encode())
     due = 0.0 if isinstance(request, Look) else request.due or 0.0
     until = max(time.monotonic(), due) + max(request.timeout - MARGIN, MARGIN)
     work = _look(request) if isinstance(request, Look) else _investigation(request)

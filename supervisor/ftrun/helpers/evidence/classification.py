@@ -1,26 +1,21 @@
 """Classify a suspected process as working or hung, from two observations of the process tree.  Pure.
 
-A timeout that a person gave is never extended: what is observed goes to the report.  What looks have found (a deadlock,
-a rank that computes for an hour) has to be found once more.  The idle rule is cleared by work, unless a person gave its
-time also by a wait on purpose:
+A timeout that a person gave is never extended.  What looks have found (a deadlock, a rank that computes for an hour)
+has to be found once more.  The idle rule is cleared by work, unless a person gave its time also by a wait on purpose:
 
 * I/O counts as work whatever the stack: a copy or a checkpoint stays on one line.
-* CPU use counts as work, also within one line: a compiler, a solver or a tokenizer in one call looks like that.  The
-  exception are the calls of `WAITS`, in which only another rank can end the wait, and a job that uses an accelerator,
-  where a wait for the device looks like that, too.
-
-The main thread decides, because side threads (watchdogs, keep-alives, the poller of a collective) keep running in a
-hung process.
+* CPU use of the main thread counts, also within one line, as a compiler or a solver looks.  Not in a collective, nor
+  where the job uses an accelerator: a wait for the device looks like that, too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ftrun.core.machine.values import Finding
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.helpers.evidence.processes import BUSY_CPU, ProcessChange
-from ftrun.messages.evidence import RankState
+from waitproof.world import World
 
 BUSY_IO: Final = 262_144.0  # bytes per second read and written: checkpoints and data, not log lines and keep-alives
 
@@ -50,38 +45,26 @@ class Classification(NamedTuple):
 
 
 def classify(
-    finding: Finding,
-    suspects: Sequence[ProcessChange],
-    accelerated: bool,
-    outside: Outside = _NOT_FOLLOWED,
+    finding: Finding, suspects: Sequence[ProcessChange], accelerated: bool, outside: Outside = _NOT_FOLLOWED
 ) -> Classification:
     """`suspects`: the suspect first, then its descendants."""
     living = [change for change in suspects if not change.gone]
-    cpu, io = sum(c.cpu for c in living), sum(c.io or 0.0 for c in living)
-    io += outside.moved
+    cpu, io = sum(c.cpu for c in living), outside.moved + sum(c.io or 0.0 for c in living)
     rule = RULES[finding.rule]
-    cleared = outside.open_reason if rule.by_proof else None
-    if rule.by_work:
-        cleared = _work_of(living, doubt=not accelerated, moved=outside.moved) or outside.traffic
-        if cleared is None and any(change.moved for change in living):
-            cleared = f"its Python stack changes: {next(c for c in living if c.moved).location}"
-        cleared = cleared or outside.open_reason
+    cleared: str | None = None
+    working = _work_of(living, not accelerated, outside.moved) or outside.traffic
     parts = [_inactivity(living, cpu, io), outside.wait]
-    if not rule.by_work and not rule.by_proof:
-        working = _work_of(living, doubt=not accelerated, moved=outside.moved) or outside.traffic
-        if working is not None:
-            parts[0] = f"{working}, but the timeout was set by the user, so no observation extends it"
-    reason = "; ".join(filter(None, parts))
-    return Classification(cleared, "" if cleared else reason, cpu, io)
+    if rule.by_work:
+        moved = next((f"its Python stack changes: {c.location}" for c in living if c.moved), None)
+        cleared = working or moved or outside.open_reason
+    elif rule.by_proof:
+        cleared = outside.open_reason
+    elif working is not None:
+        parts[0] = f"{working}, but the timeout was set by the user, so no observation extends it"
+    return Classification(cleared, "" if cleared else "; ".join(filter(None, parts)), cpu, io)
 
 
-def other_silent_ranks(finding: Finding, ranks: Iterable[RankState], now: float) -> list[RankState]:
-    """Other ranks that stopped at about the same time, so the suspect may be waiting for them."""
-    others = [r for r in ranks if r.rank != finding.rank and r.pid and r.present]
-    return [r for r in others if r.moved_at is not None and now - r.moved_at >= finding.limit / 2]
-
-
-def _work_of(living: Sequence[ProcessChange], doubt: bool, moved: float = 0.0) -> str | None:
+def _work_of(living: Sequence[ProcessChange], doubt: bool, moved: float) -> str | None:
     """The work that these processes do, or None.  `doubt`: CPU use within one line counts as work.  `moved`: bytes per
     second on their sockets, which no process counter includes."""
     working = [c for c in living if not c.waits_for_ranks and (doubt or c.moved is not False)]
@@ -114,3 +97,19 @@ def _inactivity(living: Sequence[ProcessChange], cpu: float, io: float) -> str:
         return f"it does almost nothing: {seen}; its stack could not be read twice"
     stack = "only its Python stack changes" if suspect.moved else "its Python stack was the same in both observations"
     return f"it does almost nothing: {seen}; {stack}" if cpu < BUSY_CPU else f"{stack}, with {seen}"
+
+
+def deliberate(pid: int, world: World) -> str | None:
+    """What the main thread of a process waits for that nobody waits for by mistake: a signal (`signal.pause`, `sleep
+    infinity`), or a person at a terminal; None: something else."""
+    process = world.processes[pid]
+    main = process.threads[0] if process.threads else None
+    if main is None or main.call is None:
+        return None
+    call = main.call
+    if call.kind == "signal" or (call.kind in ("poll", "select") and not main.fds and not main.timed):
+        return f"process {pid} ({process.name}) waits for a signal"
+    ends = (process.fds.get(fd) for fd, mode in main.fds if "r" in mode)
+    if any(end is not None and end.kind == "terminal" for end in ends):
+        return f"process {pid} ({process.name}) waits for a terminal"
+    return None

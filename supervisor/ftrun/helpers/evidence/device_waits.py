@@ -2,19 +2,19 @@
 
 A host waits for a device in three ways: its main thread spins in the driver, mostly without a system call; it yields;
 or it blocks in a call that the driver has made (`cudaDeviceScheduleSpin`, `Yield`, `BlockingSync` in the documentation
-of CUDA).  A thread that spins looks like one that computes.  So a rank counts only if its process uses a device that is
-used all the time and draws little power.  Only several
-looks, compared with each other, show that it goes on for ever.
+of CUDA).  A thread that spins looks like one that computes, so a rank counts only if its process uses a device that is
+used all the time and draws little power.  Only several looks, compared, show that it goes on for ever.
 """
 
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from ftrun.core.text import sentences
 from ftrun.helpers.evidence import spinning
 from ftrun.helpers.evidence.spinning import Computing
+from ftrun.messages.probe import Device
 from waitproof import files, libraries, recognized, threads
 from waitproof.mappings import Mappings
 from waitproof.proof import Facts
@@ -27,33 +27,12 @@ MEMORY: Final = 1.0  # %: the use of its memory from where on a device works
 TRAFFIC: Final = 1e6  # bytes per second over PCIe, likewise
 MOST: Final = 64  # ranks of a node
 _DRIVERS: Final = re.compile(r"/(libcuda|libascendcl|libascend_hal|libruntime)(-[0-9a-f]+)?\.so[.\d]*$")
-# torch_npu passes what the main thread launches to a thread of its own, through a queue.  Each synchronizing call
-# (`torch.npu.synchronize`, those of streams and events, `item`, a blocking copy) first waits for an eventfd until that
-# queue is empty, and the queue waits for the device (torch_npu/csrc/core/npu/NPUQueue.cpp, `MakeSureQueueEmpty`).
+# Each synchronizing call of torch_npu first waits for an eventfd until the queue of what is launched is empty, and that
+# waits for the device (torch_npu/csrc/core/npu/NPUQueue.cpp, `MakeSureQueueEmpty`).
 _QUEUES: Final = re.compile(r"/libtorch_npu\.so$")
 # Threads that NCCL, HCCL and the driver use for a collective that is under way, by their names: they may spin as well.
 _CARRIERS: Final = re.compile(r"^(NCCL |cuda|pt_nccl|pt_hccl|hccl|HCCL|acl_thread$|release_thread$)")
 _CALLS: Final = frozenset({"device", "poll", "epoll", "futex", "sleep", "other"})  # in which a driver blocks or yields
-
-
-class Device(Protocol):
-    """What has to be known of an accelerator; None: its driver does not report it.  `util`, `memory_util` in percent,
-    `power` in watts, `traffic` over PCIe in bytes per second.  `pids`: the processes that use it."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def answers(self) -> bool: ...
-    @property
-    def util(self) -> float | None: ...
-    @property
-    def memory_util(self) -> float | None: ...
-    @property
-    def power(self) -> float | None: ...
-    @property
-    def traffic(self) -> float | None: ...
-    @property
-    def pids(self) -> tuple[int, ...]: ...
 
 
 def none_works(devices: Sequence[Device], powers: Mapping[str, float]) -> bool:
@@ -97,14 +76,11 @@ def wait(job: Facts, devices: Sequence[Device], stacks: Mapping[int, Stack]) -> 
     return Computing(still, why, repr([state.fingerprint for state in states]), others, True)
 
 
-def _busy(devices: Sequence[Device]) -> list[Device]:
-    return [device for device in devices if (device.util or 0.0) >= BUSY]
-
-
 def _have_busy_devices(pids: Sequence[int], ranks: int, devices: Sequence[Device]) -> bool:
     """Whether each of these processes uses a busy device.  Where no driver tells who uses a device, as in a container,
     there has to be one for each rank, and a driver in each of these processes."""
-    busy, users = _busy(devices), {pid for device in devices for pid in device.pids}
+    busy = [device for device in devices if (device.util or 0.0) >= BUSY]
+    users = {pid for device in devices for pid in device.pids}
     if users.isdisjoint(pids):
         return len(busy) >= ranks and all(map(_uses_driver, pids))
     return {pid for device in busy for pid in device.pids} >= set(pids)

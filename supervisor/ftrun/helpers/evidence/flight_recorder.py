@@ -2,11 +2,8 @@
 
 A process with `TORCH_WORKER_SERVER_SOCKET` answers HTTP on that Unix socket, from a thread of its own without the GIL
 (torch/csrc/distributed/c10d/control_plane/WorkerServer.cpp): `POST /handler/fr_trace_json` for gloo and CPU,
-`dump_nccl_trace_json` for NCCL; a build without the handler answers 404.  A server that the hooks start within a
-process, whose environment cannot show it, listens on `$FTRUN_BEAT_DIR/torch-<pid>.sock`.
-
-It records 2,000 calls by default (torch 2.13), or as many as `TORCH_FR_BUFFER_SIZE` says (earlier, and off by default,
-`TORCH_NCCL_TRACE_BUFFER_SIZE`); ADR 21 says why the hooks do not start the server.  The lagging rank has the lower
+`dump_nccl_trace_json` for NCCL; a build without the handler answers 404.  A server that was started within a process,
+whose environment cannot show it, listens on `$FTRUN_BEAT_DIR/torch-<pid>.sock`.  The lagging rank has the lower
 `collective_seq_id`; an entry's `state` is always `scheduled` under gloo, so it is not used.
 """
 

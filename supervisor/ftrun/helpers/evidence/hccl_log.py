@@ -1,10 +1,9 @@
 """What HCCL, the library of collectives for Ascend, has itself found out about a hang, from the logs of the ranks.
 
-HCCL's heartbeats spread over all ranks what one of them has noticed, and each writes it down: *LOST*, no heartbeat for
-30 s; *STUCK*, a collective that has not ended for a third of `HCCL_EXEC_TIMEOUT`; *ERROR CQE*, a transfer over the
-network that was repeated too often (HCCL user guide, "Fault Locating").  The lines are in `run/plog/plog-PID_*.log`,
-and once an operator has failed also in `debug/plog`, below `ASCEND_PROCESS_LOG_PATH`, else `ASCEND_WORK_PATH/log`, else
-`~/ascend/log`.  A rank is called [IP/ID] there: the address of its host and the number of its device.
+HCCL's heartbeats spread over all ranks what one of them has noticed (HCCL user guide, "Fault Locating").  The lines are
+in `run/plog/plog-PID_*.log`, and once an operator has failed also in `debug/plog`, below `ASCEND_PROCESS_LOG_PATH`,
+else `ASCEND_WORK_PATH/log`, else `~/ascend/log`.  A rank is called [IP/ID] there: the address of its host and the
+number of its device.
 """
 
 import os

@@ -24,13 +24,7 @@ from ftrun.helpers.evidence import (
     wait_picture,
 )
 from ftrun.helpers.evidence.blocking_calls import Task
-from ftrun.helpers.evidence.classification import (
-    Classification,
-    Outside,
-    classify,
-    other_silent_ranks,
-)
-from ftrun.helpers.evidence.deliberate import deliberate
+from ftrun.helpers.evidence.classification import Classification, Outside, classify, deliberate
 from ftrun.helpers.evidence.nccl_ras import NcclView
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.processes import Observation, ProcessChange, changes, find_moving, process_subtree
@@ -61,7 +55,6 @@ class Investigation:
         self._received, self._overdue = b"", threading.Event()
         self._by_proof = RULES[request.finding.rule].by_proof
         self._ranks = {rank.pid for rank in request.ranks}
-        self._silent_ranks = other_silent_ranks(request.finding, request.ranks, request.now)
         self._replied = threading.Lock()  # acquired by the thread that sends the reply
         self._processes = 0  # number of processes in the last observation,
         self._excluded = frozenset(request.excluded)  # and those that were not a part of it
@@ -96,7 +89,6 @@ class Investigation:
         request = self._request = self._when_overdue()
         failed = {("waits of the threads", task.problem) for task in (first_task, second_task) if task.problem}
         worlds = first_waits.copy(), second_waits.copy()
-        accelerated = request.uses_device or any(world.uses_accelerator for world in worlds)
         walk = self._walk(*worlds, before)
         wait, chain = walk.describe.explain(request.suspect, walk.reasons)
         open_reason: str | None = None
@@ -105,7 +97,7 @@ class Investigation:
         elif self._by_proof:
             late = first_task.running or second_task.running or bool(failed)
             open_reason, wait = (LATE, wait) if late else self._prove(walk)
-        verdict = self._classify(found, accelerated, worlds, open_reason, wait)
+        verdict = self._classify(found, worlds, open_reason, wait)
         facts = ReportFacts(
             request,
             verdict,
@@ -144,7 +136,6 @@ class Investigation:
         self._overdue.wait()
         over = ON_TIME.load(self._received)
         self._ranks = {rank.pid for rank in over.ranks}
-        self._silent_ranks = other_silent_ranks(over.finding, over.ranks, over.now)
         return request._replace(finding=over.finding, now=over.now, ranks=over.ranks)
 
     def give_up(self, why: str) -> None:
@@ -208,21 +199,15 @@ class Investigation:
         return Walk(before, after, found.found, job, in_group=in_group, code=code)
 
     def _classify(
-        self,
-        found: list[ProcessChange],
-        accelerated: bool,
-        worlds: tuple[World, World],
-        open_reason: str | None,
-        wait: str,
+        self, found: list[ProcessChange], worlds: tuple[World, World], open_reason: str | None, wait: str
     ) -> Classification:
         request = self._request
         suspects = found if request.suspects_whole_tree else process_subtree(request.suspect, found)
-        pids = [change.pid for change in suspects if not change.gone]
-        exchanged, transferred = traffic(*worlds, pids)
+        exchanged, transferred = traffic(*worlds, [change.pid for change in suspects if not change.gone])
         if not self._by_proof:
             open_reason = self._deliberate(worlds[1])
-        outside = Outside(open_reason, exchanged, transferred, wait)
-        return classify(request.finding, suspects, accelerated, outside)
+        accelerated = request.uses_device or any(world.uses_accelerator for world in worlds)
+        return classify(request.finding, suspects, accelerated, Outside(open_reason, exchanged, transferred, wait))
 
     def _deliberate(self, world: World) -> str | None:
         """Why a tree that does nothing does so on purpose; None: it does not, or a person has given the time for that.

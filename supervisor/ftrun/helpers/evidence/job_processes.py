@@ -89,10 +89,10 @@ def belongs(everyone: Iterable[Stat], root: int) -> Callable[[Stat], bool]:
 @functools.lru_cache(maxsize=8)
 def _mark(root: int) -> bytes:
     """Remembered, since `root` may end while its siblings, the other ranks, go on.  LookupError if it has none."""
-    try:
-        return next(entry for entry in procfs.environment(root) if entry.startswith(b"FTRUN_BEAT_DIR="))
-    except StopIteration:
-        raise LookupError(root) from None
+    for entry in procfs.environment(root):
+        if entry.startswith(b"FTRUN_BEAT_DIR="):
+            return entry
+    raise LookupError(root)
 
 
 @functools.lru_cache(maxsize=8)

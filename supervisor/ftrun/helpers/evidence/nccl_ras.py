@@ -6,9 +6,8 @@ and answers a protocol of lines on TCP (src/ras/client.cc and client_support.cc 
 the answer to `STATUS` ends with the connection.  From 2.28.7 on the answer may be JSON, which has all counts; the text
 of earlier versions lists the ranks that are few.  A process in which RAS runs has a thread `NCCL RAS`.
 
-The counts are those of the hosts: a collective counts once it is launched, while its kernel may have to wait for one
-that computes for minutes.  So counts that differ and stand still say which rank is behind, but prove no hang: the rank
-that is behind may wait for the device of one that is ahead, and that device may be at work.
+A collective counts once a host has launched it.  So counts that differ and stand still say which rank is behind, but
+prove no hang: it may wait for the device of one that is ahead, and that device may be at work.
 """
 
 import ipaddress

@@ -1,8 +1,7 @@
 """What the other members of the group say about a wait that only they can end.
 
-A look that finds nothing else than other members that may end the wait publishes that (`Waits`), and the messenger
-passes it to rank 0, which compares the waits of all members (core/group/waits.py).  Its answer, in the run dir, is used
-only if it is about exactly what was seen here.
+A look that finds only other members that may end the wait publishes that (`Waits`) through the messenger to rank 0,
+which compares the waits of all (core/group/waits.py).  Its answer is used only if it is about what was seen here.
 """
 
 import os

@@ -15,8 +15,8 @@ from ftrun.core.text import sentences
 from ftrun.core.text.sentences import printable, several, short
 from ftrun.helpers.evidence import blocking_calls, job_processes, processes
 from ftrun.helpers.evidence.processes import ProcessState
-from ftrun.helpers.evidence.report import decodable
 from ftrun.host import procfs
+from ftrun.messages.codec import DECODABLE
 from ftrun.records import state
 from ftrun.records.own_ranks import ENDED
 from ftrun.records.run_snapshot import read_snapshot
@@ -178,15 +178,11 @@ def document(process: ProcessStacks) -> dict[str, Any]:
         "wchan": process.seen.wchan,
         "rank": process.rank,
         "command": process.command,
-        "threads": [
-            {**thread._asdict(), "main": thread is stack.main, "frames": [f._asdict() for f in thread.frames]}
-            for thread in stack.threads
-        ]
-        if stack
-        else [],
+        "threads": [{**thread._asdict(), "main": thread is stack.main} for thread in stack.threads] if stack else [],
         "missing": process.missing,
     }
-    return {name: decodable(value) for name, value in document.items()}
+    found: dict[str, Any] = DECODABLE.plain(document)
+    return found
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,7 +1,6 @@
 """Processes at one instant, from /proc, and two such observations compared.
 
-Only files for which the kernel does not need the process's memory are read here: `cmdline`, `environ` and `maps` wait
-for a lock that a process stuck in the kernel may hold (waits.py reads those).
+`cmdline`, `environ` and `maps` are not read here: they wait for a lock that a process stuck in the kernel may hold.
 """
 
 import os
@@ -21,26 +20,17 @@ BUSY_CPU: Final = 0.1  # of one core
 ProcessKey = tuple[int, int]  # pid and start time
 
 
-class Io(NamedTuple):
-    """Counters of the living threads only: a process inherits the counters of its dead children."""
-
-    chars: int  # read and written
-    calls: int
-
-
 class ProcessState(NamedTuple):
     """One process.  CPU times are seconds so far; `main_queued`: seconds that the main thread was runnable while others
     ran.  None: access was denied."""
 
     stat: Stat
-    uid: int | None
     wchan: str
     kernel: str  # its kernel stack; empty where access was denied
     main_cpu: float
     main_queued: float
     cpu: float  # of all threads, including those that have ended
-    switches: int | None  # voluntary context switches of the main thread
-    io: Io | None
+    io: int | None  # bytes read and written by the living threads; a process inherits those of its dead children
 
 
 class Observation(NamedTuple):
@@ -57,28 +47,20 @@ def observe(pids: Iterable[int]) -> Observation:
     found = dict[ProcessKey, ProcessState]()
     for pid in pids:
         stat = procfs.stat(pid)
-        state = _process_state(stat) if stat is not None and not stat.ended else None
-        if state is not None:
-            found[pid, state.stat.start] = state
+        if stat is not None and not stat.ended:
+            found[pid, stat.start] = _process_state(stat)
     return Observation(time.monotonic(), ticks, found)
 
 
-def _process_state(stat: Stat) -> ProcessState | None:
+def _process_state(stat: Stat) -> ProcessState:
     pid = stat.pid
-    status = dict(
-        line.split(b":", 1) for line in (procfs.read(f"/proc/{pid}/status") or b"").splitlines() if b":" in line
-    )
-    if not status:
-        return None
     return ProcessState(
         stat,
-        int(status[b"Uid"].split()[0]) if b"Uid" in status else None,
         "" if (wchan := _text(f"/proc/{pid}/wchan", 128)) == "0" else wchan,
         _text(f"/proc/{pid}/stack", 4096),
         cpu_seconds(f"/proc/{pid}/task/{pid}/stat"),
         _queued(f"/proc/{pid}/task/{pid}/schedstat"),
         cpu_seconds(f"/proc/{pid}/stat"),
-        int(status[b"voluntary_ctxt_switches"]) if b"voluntary_ctxt_switches" in status else None,
         _io(pid),
     )
 
@@ -88,9 +70,9 @@ def _text(path: str, limit: int) -> str:
 
 
 def cpu_seconds(path: str) -> float:
-    """User and system time so far, from a `stat` file (proc_pid_stat(5))."""
-    fields = (procfs.read(path, 4096) or b"").rpartition(b")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS if len(fields) > 12 else 0.0
+    """User and system time so far, from the `stat` file of a process or of a thread (proc_pid_stat(5))."""
+    _, fields = procfs.fields(path)
+    return sum(map(int, fields[11:13])) / TICKS
 
 
 def _queued(path: str) -> float:
@@ -99,19 +81,14 @@ def _queued(path: str) -> float:
     return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
 
 
-def _io(pid: int) -> Io | None:
+def _io(pid: int) -> int | None:
     try:
         threads = os.listdir(f"/proc/{pid}/task")[:THREADS]
     except OSError:
         return None
-    counts = [0, 0, 0, 0]  # rchar, wchar, syscr, syscw
-    permitted = False
-    for thread in threads:
-        lines = (procfs.read(f"/proc/{pid}/task/{thread}/io", 4096) or b"").splitlines()[:4]
-        permitted |= bool(lines)
-        for number, line in enumerate(lines):
-            counts[number] += int(line.rpartition(b":")[2])
-    return Io(counts[0] + counts[1], counts[2] + counts[3]) if permitted else None
+    files = [procfs.read(f"/proc/{pid}/task/{thread}/io", 4096) for thread in threads]
+    lines = [line for content in files if content for line in content.splitlines()[:2]]  # rchar, wchar
+    return sum(int(line.rpartition(b":")[2]) for line in lines) if lines else None
 
 
 # --- two observations compared ----------------------------------------------------------------------------------------
@@ -131,8 +108,6 @@ class ProcessChange(NamedTuple):
     cpu: float = 0.0
     cpu_all: float = 0.0
     io: float | None = None
-    calls: float | None = None
-    switches: float | None = None
     moved: bool | None = None
     gone: bool = False
 
@@ -212,35 +187,25 @@ def _change(
 ) -> ProcessChange:
     """Compare two observations of a process; `past` is None if it is new."""
 
-    def rate(now: float | None, then: float | None) -> float | None:
-        return None if now is None or then is None else max(0.0, now - then) / seconds
-
-    def cores(now: float, then: float) -> float:
+    def rate(now: float, then: float) -> float:
         return max(0.0, now - then) / seconds
 
     new = past is None
-    past = past or seen._replace(
-        main_cpu=0.0, main_queued=0.0, cpu=0.0, switches=seen.switches and 0, io=seen.io and Io(0, 0)
-    )
+    past = past or seen._replace(main_cpu=0.0, main_queued=0.0, cpu=0.0, io=0)
     return ProcessChange(
         seen,
         stack or earlier,
         earlier,
-        min(1.0, cores(seen.main_cpu, past.main_cpu) / max(0.01, 1 - cores(seen.main_queued, past.main_queued))),
-        cores(seen.cpu, past.cpu),
-        rate(seen.io and seen.io.chars, past.io and past.io.chars),
-        rate(seen.io and seen.io.calls, past.io and past.io.calls),
-        rate(seen.switches, past.switches),
+        min(1.0, rate(seen.main_cpu, past.main_cpu) / max(0.01, 1 - rate(seen.main_queued, past.main_queued))),
+        rate(seen.cpu, past.cpu),
+        None if seen.io is None or past.io is None else rate(seen.io, past.io),
         differ(earlier, stack) if stack and earlier and not new else None,
     )
 
 
 def find_moving(spy: str | None, before: Stacks, pids: Sequence[int], until: float) -> set[int]:
-    """Sample `pids` until `until`: those whose main thread is seen in another line than in `before`.
-
-    Two observations alone may find a loop that spends nearly all its time in one call, like training that waits for its
-    device in each step, twice in the same line.
-    """
+    """Sample `pids` until `until`: those whose main thread is seen in another line than in `before`.  A loop that
+    spends nearly all its time in one call may twice be found in the same line."""
     left = [pid for pid in pids if pid in before.found][:SAMPLED]
     moved: set[int] = set()
     while left and (seconds := until - time.monotonic()) > 0:

@@ -20,9 +20,10 @@ from ftrun.core.text.sentences import begun, printable, several, short
 from ftrun.helpers.evidence import nccl_ras
 from ftrun.helpers.evidence.classification import Classification
 from ftrun.helpers.evidence.flight_recorder import FlightRecord, lagging_ranks
-from ftrun.helpers.evidence.nccl_ras import LaunchCount, NcclView, sentences_of
+from ftrun.helpers.evidence.nccl_ras import NcclView, sentences_of
 from ftrun.helpers.evidence.processes import ProcessChange
 from ftrun.host import safe_files
+from ftrun.messages.codec import DECODABLE
 from ftrun.messages.evidence import RankState, Request
 from ftrun.messages.probe import Device
 from waitproof import stacks
@@ -57,7 +58,7 @@ class ReportFacts(NamedTuple):
     """All that is known.  `changes`: the suspect first, then the ranks, then the rest.  `missing`: data that could not
     be collected, and why.  `time`: the wall clock at `request.now`, ISO-8601 UTC; `since`: when the suspect last made
     progress.  `chain`: the pids from the suspect to the process for which it waits in the end.  `mechanism`: the
-    headline, empty where it is not known; `graph`: what waits for what.  `job`: the command, `node`: its host."""
+    headline, or empty.  `job`: the command, `node`: its host."""
 
     request: Request
     verdict: Classification
@@ -112,11 +113,11 @@ def _cause(facts: ReportFacts) -> list[str]:
 
 
 def process_name(facts: ReportFacts, change: ProcessChange) -> str:
-    finding = facts.request.finding
-    if change.pid == finding.pid and finding.rank is not None:
-        return sentences.rank(finding.rank)
-    rank = next((r for r in facts.request.ranks if r.pid == change.pid), None)
-    return sentences.rank(rank.rank) if rank is not None else f"process {change.pid} ({change.seen.stat.name})"
+    finding, ranks = facts.request.finding, {rank.pid: rank.rank for rank in facts.request.ranks}
+    if finding.rank is not None:
+        ranks[finding.pid] = finding.rank
+    known = ranks.get(change.pid)
+    return f"process {change.pid} ({change.seen.stat.name})" if known is None else sentences.rank(known)
 
 
 def title(facts: ReportFacts) -> str:
@@ -150,9 +151,8 @@ def what_to_do(facts: ReportFacts) -> str:
         return f"detach the debugger from process {traced.pid}, or pause ftrun while it is attached (`ftctl pause`)"
     if stuck := by_state.get("D"):
         host = f" of {facts.node}" if facts.node else ""
-        return (
-            f"check the disk, the network file system and the drivers{host} (`dmesg`): process {stuck.pid} waits there"
-        )
+        where = f"the disk, the network file system and the drivers{host} (`dmesg`)"
+        return f"check {where}: process {stuck.pid} waits there"
     if behind := late(facts):
         return f"look at the stack of the rank that is behind: {behind[0]}"
     if "outside the job" in facts.mechanism:
@@ -178,10 +178,8 @@ def markdown(facts: ReportFacts, picture: str = "") -> str:
     for path, text in facts.output.items():
         parts += [f"## Last lines of {code(path)}", block(text)]
     if facts.missing:
-        parts += [
-            "## Data that could not be collected",
-            *(f"* {code(what)}: {plain(why)}" for what, why in facts.missing),
-        ]
+        parts.append("## Data that could not be collected")
+        parts += [f"* {code(what)}: {plain(why)}" for what, why in facts.missing]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -331,18 +329,14 @@ def _collectives(answer: FlightRecord) -> list[str]:
     return last + [f"waits in {call}" for call in answer.waiting]
 
 
-def _rank_number(rank: int) -> str:
-    """The number of a rank, or a name for a process without RANK."""
-    return str(rank) if rank >= TOUCH else sentences.rank(rank)
-
-
 def _groups(facts: ReportFacts) -> list[str]:
     groups = ranks_by_stack(facts)
     if not groups:
         return []
     parts = ["## Stacks of the ranks"]
     for stack, ranks in list(groups.items())[:ROWS]:
-        shown = ", ".join(map(_rank_number, ranks[:32])) + (", ..." if len(ranks) > 32 else "")
+        names = [str(rank) if rank >= TOUCH else sentences.rank(rank) for rank in ranks[:32]]
+        shown = ", ".join(names) + (", ..." if len(ranks) > 32 else "")
         parts += [f"{'Rank' if len(ranks) == 1 else f'{len(ranks)} ranks:'} {shown}", block("\n".join(stack))]
     return parts
 
@@ -360,23 +354,12 @@ def _processes(facts: ReportFacts) -> str:
     rows = []
     for c in facts.changes[:ROWS]:
         moved = {None: "not read twice", True: "changed", False: "unchanged"}[c.moved]
-        rates = [f"{c.cpu:.0%}", f"{c.cpu_all:.0%}", _number(c.io), _number(c.calls), _number(c.switches)]
+        rates = [f"{c.cpu:.0%}", f"{c.cpu_all:.0%}", "unknown" if c.io is None else f"{c.io:.0f}"]
         state = "ended" if c.gone else f"{c.seen.stat.state} {c.seen.wchan or '-'}"
         name = code(facts.commands.get(c.pid) or c.seen.stat.name, PROGRAM)
         rows.append([str(c.pid), name, plain(state), *rates, moved, code(c.main.location) if c.main else ""])
-    heads = [
-        "pid",
-        "program",
-        "state",
-        "CPU, main thread",
-        "CPU, all",
-        "I/O, B/s",
-        "calls/s",
-        "switches/s",
-        "stack",
-        "location",
-    ]
-    return f"{table(heads, rows)}\n\n{_remainder(len(facts.changes))}".rstrip()
+    heads = "pid, program, state, CPU of the main thread, CPU, I/O in B/s, stack, location"
+    return f"{table(heads.split(', '), rows)}\n\n{_remainder(len(facts.changes))}".rstrip()
 
 
 def _devices(devices: Sequence[Device]) -> str:
@@ -390,48 +373,42 @@ def _remainder(count: int) -> str:
     return f"The other {count - ROWS} are in report.json." if count > ROWS else ""
 
 
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.0f}"
-
-
 # --- report.json ------------------------------------------------------------------------------------------------------
 
 
 def document(facts: ReportFacts) -> dict[str, Any]:
     """The content of report.json."""
-    request, verdict = facts.request, facts.verdict
+    request = facts.request
     content = {
         "schema": SCHEMA,
         "attempt": request.attempt,
-        "command": list(facts.job),
+        "command": facts.job,
         "node": facts.node,
         "time": facts.time,
         "since": facts.since,
-        "finding": request.finding._asdict(),
+        "finding": request.finding,
         "mechanism": facts.mechanism,
         "do": what_to_do(facts),
         "graph": waits_document(facts.graph),
-        "verdict": verdict._asdict(),
+        "verdict": facts.verdict,
         "where": facts.suspect.location if facts.suspect else None,
         "suspect": request.suspect,
         "seconds_between_looks": facts.seconds,
         "first_to_stop": [rank.rank for rank in first_to_stop(request.ranks)],
         "ranks": [_rank_document(rank, request.now) for rank in request.ranks],
-        "groups": [{"stack": list(stack), "ranks": list(ranks)} for stack, ranks in ranks_by_stack(facts).items()],
+        "groups": [{"stack": stack, "ranks": ranks} for stack, ranks in ranks_by_stack(facts).items()],
         "processes": [_process_document(change, facts) for change in facts.changes],
-        "collectives": {
-            "late": late(facts),
-            "ranks": {str(rank): _answer_document(answer) for rank, answer in sorted(facts.answers.items())},
-        },
-        "nccl": None if facts.nccl is None else _nccl_document(facts.nccl),
-        "hccl": list(facts.hccl),
-        "files": {str(number): what for number, what in facts.files.opened} if facts.files else None,
-        "call": facts.files.call if facts.files else None,
-        "devices": [device._asdict() for device in request.devices],
+        "collectives": {"late": late(facts), "ranks": dict(sorted(facts.answers.items()))},
+        "nccl": facts.nccl and {"found": sentences_of(facts.nccl), **facts.nccl._asdict()},
+        "hccl": facts.hccl,
+        "files": facts.files and dict(facts.files.opened),
+        "call": facts.files and facts.files.call,
+        "devices": request.devices,
         "output": dict(facts.output),
         "missing": [{"what": what, "why": why} for what, why in facts.missing],
     }
-    return {name: decodable(value) for name, value in content.items()}
+    found: dict[str, Any] = DECODABLE.plain(content)
+    return found
 
 
 def _rank_document(rank: RankState, now: float) -> dict[str, Any]:
@@ -442,55 +419,19 @@ def _rank_document(rank: RankState, now: float) -> dict[str, Any]:
         **{name: getattr(rank, name) for name in ("rank", "pid", "step", "present", "done")},
         "moved_ago": ago(rank.moved_at),
         "alive_ago": ago(rank.alive_at),
-        "sections": list(rank.sections),
+        "sections": rank.sections,
     }
 
 
 def _process_document(c: ProcessChange, facts: ReportFacts) -> dict[str, Any]:
     return {
         **{name: getattr(c.seen.stat, name) for name in ("pid", "parent", "name", "state", "threads", "start")},
-        **{name: getattr(c, name) for name in ("cpu", "cpu_all", "io", "calls", "switches", "moved", "gone")},
+        **{name: getattr(c, name) for name in ("cpu", "cpu_all", "io", "moved", "gone")},
         "command": facts.commands.get(c.pid),
-        "uid": c.seen.uid,
         "wchan": c.seen.wchan,
-        "stack": [frame._asdict() for frame in c.main.frames] if c.main else None,
+        "stack": c.main and c.main.frames,
         "kernel": c.seen.kernel.splitlines(),
     }
-
-
-def _answer_document(answer: FlightRecord) -> dict[str, Any]:
-    last = {group: collective._asdict() for group, collective in answer.last.items()}
-    return {"pid": answer.pid, "last": last, "waiting": list(answer.waiting), "problem": answer.problem}
-
-
-def _nccl_document(view: NcclView) -> dict[str, Any]:
-    differences = [
-        {
-            "communicator": one.name,
-            "kind": found.kind,
-            "reached": [_reached_document(reached) for reached in found.reached],
-        }
-        for one in view.communicators
-        for found in one.differences
-    ]
-    silent = [member._asdict() for one in view.communicators for member in one.silent]
-    found = {"found": sentences_of(view), "differences": differences, "silent": silent}
-    names = [one.name for one in view.communicators]
-    return {**found, "communicators": names, "stands": view.stands, "problem": view.problem}
-
-
-def _reached_document(reached: LaunchCount) -> dict[str, Any]:
-    members = [member._asdict() for member in reached.members]
-    return {"launched": reached.launched, "number": reached.number, "members": members}
-
-
-def decodable(value: Any) -> Any:
-    """The value with undecodable bytes written as escapes, so that every JSON reader accepts it."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {decodable(str(name)): decodable(inner) for name, inner in value.items()}
-    return [decodable(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 # --- the folder of the reports ----------------------------------------------------------------------------------------
@@ -524,21 +465,18 @@ class ReportFolder:
     def _retire(self) -> int:
         """Rename the report of an earlier suspicion to a numbered file, and delete the oldest ones.  Returns the number
         that the new report gets when it is renamed; its picture has that number from the beginning."""
-        folder = self._folder
-        numbers = sorted({int(m[1]) for name in os.listdir(folder) if (m := re.match(r"report-(\d+)\.", name))})
-        fresh = numbers[-1] + 1 if numbers else 1
-        if os.path.exists(self.report):
-            numbers.append(fresh)
-        for kind in ("md", "json"):
-            with suppress(FileNotFoundError):
-                os.replace(f"report.{kind}", f"report-{fresh}.{kind}", src_dir_fd=folder, dst_dir_fd=folder)
-            for number in numbers[:-KEPT_REPORTS]:
+        folder, names = self._folder, os.listdir(self._folder)
+        numbers = [0, *sorted({int(m[1]) for name in names if (m := re.match(r"report-(\d+)\.", name))})]
+        for name in {"report.md", "report.json"}.intersection(names):
+            fresh = name.replace(".", f"-{numbers[-1] + 1}.")
+            os.replace(name, fresh, src_dir_fd=folder, dst_dir_fd=folder)
+        if "report.md" in names:
+            numbers.append(numbers[-1] + 1)
+        for number in numbers[1:-KEPT_REPORTS]:
+            for name in (f"report-{number}.md", f"report-{number}.json", f"waits-{number}.svg"):
                 with suppress(FileNotFoundError):
-                    os.unlink(f"report-{number}.{kind}", dir_fd=folder)
-        for number in numbers[:-KEPT_REPORTS]:
-            with suppress(FileNotFoundError):
-                os.unlink(f"waits-{number}.svg", dir_fd=folder)
-        return numbers[-1] + 1 if numbers else 1
+                    os.unlink(name, dir_fd=folder)
+        return numbers[-1] + 1
 
 
 def _replace(name: str, folder: int, text: str, durable: bool = True) -> None:
@@ -595,4 +533,4 @@ def waits_document(graph: WaitGraph) -> dict[str, Any]:
     """The same for report.json: `wakers` and `cycle` are places in `nodes`."""
     shown = ("pid", "who", "thread", "place", "does", "ends", "wakers", "size")
     nodes = [{name: getattr(node, name) for name in shown} for node in graph.nodes]
-    return {"nodes": nodes, "cycle": list(graph.cycle), "more": graph.more}
+    return {"nodes": nodes, "cycle": graph.cycle, "more": graph.more}

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ftrun.core.text import sentences
+from ftrun.helpers.evidence.processes import cpu_seconds
 from waitproof import files, procfs, threads
 from waitproof.mappings import Mappings
-from waitproof.procfs import TICKS, below
+from waitproof.procfs import below
 from waitproof.stacks import Stack
 
 SAMPLES: Final = 5  # of the state of a main thread
@@ -34,9 +35,7 @@ class Computing(NamedTuple):
 
 
 class State(NamedTuple):
-    """What can be seen of a process: `fingerprint`, the same while its main thread is in the same function, has read
-    and written nothing, and it has started and collected no process; `others`: CPU seconds so far of its other threads
-    and its descendants."""
+    """What can be seen of a process: fields of `Computing`."""
 
     fingerprint: object
     others: float
@@ -119,5 +118,4 @@ def _reaped(pid: int) -> bytes:
 
 def _cpu(pid: int, tid: int | None = None) -> float:
     """CPU seconds of a process, or of one of its threads."""
-    _, fields = procfs.fields(f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat")
-    return sum(map(int, fields[11:13])) / TICKS
+    return cpu_seconds(f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat")

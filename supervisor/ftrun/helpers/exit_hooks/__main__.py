@@ -2,11 +2,9 @@
 
 The argument is a `Work` (messages/exit_hooks.py).  The commands run one after another by `sh -c`, each in a session of
 its own with its output on stderr; then the paths are unmounted by `umount`.  `HooksFinished` is the last message, sent
-when all is done, after the grace period, or when stdin ends.  What is `late` by then continues without being waited
-for: the current command continues, the others are started beside it, and the paths are unmounted lazily (`umount -l`:
-the path disappears at once, the mount with its last user); `pids` are the processes that continue.  A busy path is
-retried for BUSY seconds, then unmounted lazily: training has ended by then, so ftrun itself may be the user.  The exit
-code is 0, or 1 after a `problem`.
+when all is done, after the grace period, or when stdin ends.  What is `late` by then is not waited for: the commands
+continue side by side, and the paths are unmounted lazily (`umount -l`: the path disappears at once, the mount with its
+last user).  So is a path that is busy for BUSY seconds: ftrun itself may be its user.
 """
 
 import os

@@ -1,9 +1,8 @@
 """Runs the command that heals a device: `python -m ftrun.helpers.heal JSON`, started by PID 1.
 
 The argument is a `Remedy` (messages/healing.py): its command runs by `sh -c` in a session of its own, with its output
-on stderr.  `Healed` is the last message ("it ended with 3", "it did not end within 5m", ...); by then no process of the
-command is left, background processes included.  When stdin ends earlier, all of them are killed likewise, and no
-message is sent.  The exit code is 0, or 1 after a `problem`.
+on stderr.  `Healed` is the last message; by then no process of the command is left, background processes included.
+When stdin ends earlier, all of them are killed likewise, and no message is sent.
 """
 
 import os

@@ -28,9 +28,7 @@ class Children:
         self, command: Sequence[str], environment: Mapping[str, str], output: int = LOG, kill_with_parent: bool = False
     ) -> int:
         """Start a program in a session of its own, and return its pid; OSError if it cannot be started.
-
-        `kill_with_parent`: the program is killed when this process ends.
-        """
+        `kill_with_parent`: the program is killed when this process ends."""
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -1,22 +1,19 @@
 """All communication over ZeroMQ: `python -m ftrun.helpers.messenger RUN_DIR BEAT_DIR [GROUP]`, started by PID 1 after
 the command.
 
-It creates in the run dir: `ftctl.sock`, the control channel (operator_channel.py); `records.sock`, a stream of the
-records (record_publisher.py); `steps.jsonl`, the progress of training over time (steps.py); and `paces.json`, how fast
-each rank steps (paces.py).  stdin and stdout are one stream socket, whose messages are defined in
+It creates in the run dir: `ftctl.sock` (operator_channel.py), `records.sock` (record_publisher.py), `steps.jsonl`
+(steps.py) and `paces.json` (paces.py).  stdin and stdout are one stream socket, with the messages of
 messages/messenger.py.  With GROUP (a `messages.peers.MemberAddress` as JSON) it also communicates with the other nodes
-(group_link.py: coordinator_link.py at rank 0, member_link.py elsewhere).  It exits with 0 when stdin ends or PID 1 no
-longer reads, and with 1 after an unexpected exception.
+(group_link.py: coordinator_link.py at rank 0, member_link.py elsewhere).
 """
 
-import math
 import os
 import resource
 import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.messenger.imports import ImportsSeeker
@@ -24,9 +21,6 @@ from ftrun.helpers.messenger.paces import Paces
 from ftrun.helpers.messenger.steps import Steps, read_slots
 from ftrun.messages import peers
 from ftrun.messages.messenger import EVENTS, REQUESTS, AttemptNumber, ChangedReport, OperatorAnswer, SeekImports
-
-if TYPE_CHECKING:
-    from ftrun.helpers.messenger.group_link import GroupLink
 
 MEMORY: Final = 96 << 20  # bytes; it needs 10 MiB
 MEMORY_PER_MEMBER: Final = 160 << 10  # further bytes for each member at rank 0; it needs 66 KiB, and UNREAD messages
@@ -55,9 +49,12 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     os.umask(0o177)  # only this user and root can ever open the sockets
     context = zmq.Context(io_threads=1)
     channel, publisher, steps = OperatorChannel(context, lines), RecordPublisher(context, lines), Steps(beat_dir, lines)
-    link = None if address is None else _link(address, beat_dir, lines)
-    channel.ask = None if link is None else link.ask
-    seeker = None if link is None else ImportsSeeker(lines, link)
+    link = seeker = None
+    if address is not None:
+        from ftrun.helpers.messenger.group_link import GroupLink
+
+        link = GroupLink(address, beat_dir, lines)
+        channel.ask, seeker = link.ask, ImportsSeeker(lines, link)
     paces = Paces(lines if link is None else None)
     poller = zmq.Poller()
     for source in (0, channel.socket, publisher.fd):
@@ -67,8 +64,9 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     try:
         while not lines.ended:
             now = time.monotonic()
-            due = min(channel.due, publisher.due, steps.due, paces.due, math.inf if link is None else link.due)
-            due = min(due, math.inf if seeker is None else seeker.due)
+            due = min(channel.due, publisher.due, steps.due, paces.due)
+            if link is not None and seeker is not None:
+                due = min(due, link.due, seeker.due)
             if link is not None and of_link != link.sources:
                 for one in of_link:
                     poller.unregister(one)
@@ -96,20 +94,13 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
                 poller.register(publisher.fd, zmq.POLLIN)
             steps.record(now)
             paces.follow(partial(read_slots, beat_dir), steps.attempt, now)
-            if link is not None:
+            if link is not None and seeker is not None:
                 link.process(now)
-            if seeker is not None:
                 seeker.process(now)
     finally:
         if link is not None:
             link.close(lines.ended)
         context.destroy(linger=200)  # ms, for the last replies
-
-
-def _link(address: peers.MemberAddress, beat_dir: str, lines: Lines) -> "GroupLink":
-    from ftrun.helpers.messenger.group_link import GroupLink
-
-    return GroupLink(address, beat_dir, lines)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ who knows the secret could fill the room.
 import os
 import resource
 import socket
-from collections.abc import Container
-from typing import Final
+from collections.abc import Callable, Container
+from typing import Any, Final
 
 import zmq
 
@@ -63,9 +63,10 @@ class Connections:
 
     def gave_up(self, now: float) -> str:
         """What has tried with another secret for as long as a member does, and has stopped; empty: there is none."""
-        over = (f"{host} {found.what}" for host, found in self._misfits.items()
-                if found.last >= found.since + GIVING_UP and now >= found.last + GAVE_UP)  # fmt: skip
-        return next(over, "")
+        for host, found in self._misfits.items():
+            if found.last >= found.since + GIVING_UP and now >= found.last + GAVE_UP:
+                return f"{host} {found.what}"
+        return ""
 
     def fits(self, host: str) -> None:
         """A member has joined from there."""
@@ -151,14 +152,8 @@ def connection_limit(size: int, lines: Lines) -> int:
 
 def describe(fd: int) -> Connection:
     try:
-        connection = socket.socket(fileno=fd)
-        try:
-            return Connection(
-                str(connection.getpeername()[0]).removeprefix("::ffff:"), os.fstat(connection.fileno()).st_ino
-            )
-        finally:
-            connection.detach()
-    except (OSError, IndexError):
+        return Connection(_host(fd, socket.socket.getpeername), os.fstat(fd).st_ino)
+    except OSError:
         return Connection("", 0)
 
 
@@ -176,10 +171,17 @@ def is_own(host: str) -> bool:
 def own_host(fd: int) -> str:
     """The address of this end; empty if the connection was closed in the meantime."""
     try:
-        connection = socket.socket(fileno=fd)
-        try:
-            return str(connection.getsockname()[0]).removeprefix("::ffff:")
-        finally:
-            connection.detach()
-    except (OSError, IndexError):
+        return _host(fd, socket.socket.getsockname)
+    except OSError:
         return ""
+
+
+def _host(fd: int, name_of: Callable[[socket.socket], Any]) -> str:
+    """One end of a connection that is not ours to close; OSError if it was closed in the meantime."""
+    connection = socket.socket(fileno=fd)
+    try:
+        return str(name_of(connection)[0]).removeprefix("::ffff:")
+    except IndexError:
+        raise OSError("not an address") from None
+    finally:
+        connection.detach()

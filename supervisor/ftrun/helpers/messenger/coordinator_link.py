@@ -1,12 +1,9 @@
 """Rank 0's side of the group: a ROUTER socket for all members, around the pure `core/group/coordinator.py`.
 
-Everything that it knows comes from the members, so it may die at any time.  Its guarantees against misuse:
-Without the secret one can connect, be reported, and find out that something listens here; but messages are neither
-accepted nor sent, recorded messages cannot be replayed, frames are bounded, and only a flood delays a member that wants
-to join (connections.py).
-Someone who has the secret by mistake, such as a second container of a rank, is refused while the first is there, and
-takes its place later.  An attacker with the secret can send what a member can, as any rank: stop or end the job,
-prevent its start, use up the connections, and read the orders.  It cannot run anything: no order carries a command.
+Everything that it knows comes from the members, so it may die at any time.  Without the secret of the group one can
+connect, be reported, and find out that something listens here; frames are bounded, and only a flood delays a member
+that wants to join (connections.py).  With it one can do what a member can, as any rank, which docs/security.md lists;
+no order carries a command.
 """
 
 import errno
@@ -29,7 +26,7 @@ from ftrun.helpers.messenger.connections import HANDSHAKE, Connections, is_own
 from ftrun.helpers.messenger.death_watch import DeathWatch
 from ftrun.helpers.messenger.group_view import CoordinatorSide
 from ftrun.helpers.messenger.steps import read_pulse
-from ftrun.helpers.messenger.transport import LATE, RESUMED, RETRY, Unusable, secure, server
+from ftrun.helpers.messenger.transport import LATE, RESUMED, RETRY, Unusable, secure, server, split
 from ftrun.messages import group_view, peers
 from ftrun.messages import messenger as messages
 from ftrun.messages.codec import Malformed
@@ -53,12 +50,11 @@ class MemberProcess:
         self.lease: peers.LeaseView | None = None  # what it knows of the lease, as it said at that time
         self.lease_at = 0.0
 
-    def located(self, report: Report) -> Report:
-        """The report, with the address from which it came, where the other members can reach this one."""
-        if not self.host:
-            return report
-        ranks = report.ranks and report.ranks._replace(address=report.ranks.address or self.host)
-        return report._replace(address=self.host, ranks=ranks)
+
+def located(report: Report, host: str) -> Report:
+    """The report, with the address at which the other members reach its sender, if it is known."""
+    ranks = report.ranks and report.ranks._replace(address=report.ranks.address or host)
+    return report._replace(address=host, ranks=ranks) if host else report
 
 
 def sender(content: bytes) -> str:
@@ -144,25 +140,14 @@ class CoordinatorLink:
             return 0.0
         deadline = math.inf if self._coordinator.deadline is None else self._coordinator.deadline + self._stopped
         closed = min((peer.until for peer in self._disconnected), default=math.inf)
-        return min(
-            self._next,
-            self._scan,
-            self._leaving,
-            deadline,
-            closed,
-            self._deaths.due,
-            self._starters.due,
-            self._ended_lives.due,
-            self.view.due,
-        )
+        watches = self._deaths.due, self._starters.due, self._ended_lives.due
+        return min(self._next, self._scan, self._leaving, deadline, closed, *watches, self.view.due)
 
     def set_report(self, report: Report, now: float) -> None:
         """Set the report of this node's own PID 1, which is a member like the others."""
         self._note_stop(now)
         if self._address.rank:  # it has taken over, and the endpoint of the group is another machine's
-            host = self._address.endpoint.rpartition(":")[0].removeprefix("[").removesuffix("]")
-            ranks = report.ranks and report.ranks._replace(address=report.ranks.address or host)
-            report = report._replace(address=host, ranks=ranks)
+            report = located(report, split(self._address.endpoint)[0])
         self._own_report = report
         if report.state == "left" and self._leaving == math.inf:
             self._left_at, self._leaving = now, now + LEAVING
@@ -285,9 +270,8 @@ class CoordinatorLink:
         of a later schedule.  Not while a running group lacks a member: it gives up in the end, and then all of its
         containers are created anew, with one version."""
         own = self._own_report
-        if isinstance(self._coordinator.phase, membership.Ended) or (
-            own is not None and own.state in ("leaving", "left")
-        ):
+        leaves = own is not None and own.state in ("leaving", "left")
+        if leaves or isinstance(self._coordinator.phase, membership.Ended):
             return False
         since = now - self._period - GIVEN_UP
         present = {p.hello.rank for p in self._by_id.values() if p.last_seen >= since and not (p.gone or p.refused)}
@@ -366,9 +350,8 @@ class CoordinatorLink:
             theirs, ours = (peers.shape_text(one) for one in (hello, self._address))
             raise peers.Incompatible(f"it is in a group of {theirs}, and rank 0 in one of {ours}")
         if not 0 <= hello.rank < hello.size or hello.rank == self._address.rank:
-            raise Malformed(
-                f"member {hello.rank} is the coordinator's own, or does not belong to a group of {hello.size}"
-            )
+            why = f"is the coordinator's own, or does not belong to a group of {hello.size}"
+            raise Malformed(f"member {hello.rank} {why}")
         peers_of_rank = self._peers.setdefault(hello.rank, {})
         for life in [life for life, old in peers_of_rank.items() if old.gone and not old.id and life != hello.life]:
             del peers_of_rank[life]
@@ -398,7 +381,7 @@ class CoordinatorLink:
         content, pulse, stamp = frames[:3]
         peer.last_seen, peer.stamp = now, stamp
         if len(frames) > 3:
-            peer.lease, peer.lease_at = peers.load_lease_view(frames[3]), now
+            peer.lease, peer.lease_at = peers.load(peers.LeaseView, frames[3]), now
         if content != peer.report or peer.gone or peer.refused:
             report = peers.load_report(content)
             if (report.rank, report.life) != (peer.hello.rank, peer.hello.life):
@@ -407,7 +390,7 @@ class CoordinatorLink:
             peer.gone, peer.refused = False, ""
             self._pulse_frames[report.rank] = pulse, now
             pulses = self._pulses_if_failed(report, now)
-            self._decide(membership.Reported(self._running(now), peer.located(report), pulses))
+            self._decide(membership.Reported(self._running(now), located(report, peer.host), pulses))
             peer.gone = report.state == "left"
         if not peer.refused:
             self._pulse_frames[peer.hello.rank] = pulse, now
@@ -496,9 +479,8 @@ class CoordinatorLink:
             member = group.members.get(peer.hello.rank)
             if member is None or member.report.life != peer.hello.life or member.report.ran != group.epoch:
                 continue
+            hello, boot = peer.hello, member.report.boot
             if self._deaths.accepts(peer):
-                hello = peer.hello
-                boot = member.report.boot
                 found.append(Life(hello.rank, hello.life, boot, peer.host, hello.port, hello.contained))
         return tuple(sorted(found))
 
@@ -581,10 +563,10 @@ class CoordinatorLink:
         return peers.OVER if end is not None and not end.asked else b""
 
     def _send_order_to(self, peer: MemberProcess) -> None:
-        held = (
-            [peers.dump_stamp(self._address.life, time.monotonic())] if self._coordinator.lease_state == "held" else []
-        )
-        self._send([peer.id, peers.ORDER, self._order, b"%d" % peer.seq, peer.stamp, *held])
+        frames = [peer.id, peers.ORDER, self._order, b"%d" % peer.seq, peer.stamp]
+        if self._coordinator.lease_state == "held":
+            frames.append(peers.dump_stamp(self._address.life, time.monotonic()))
+        self._send(frames)
 
     def _send(self, frames: list[bytes]) -> bool:
         try:

@@ -1,8 +1,8 @@
 """Finds out whether the ftrun of a member is dead whose connection has closed.
 
 As long as it lives, PID 1 of a member accepts TCP connections on a port (`host.ports.LifeSign`).  A machine that
-accepted one there before, and refuses one now, can be reached and has no such process any more.  A machine that does
-not answer shows nothing.  Nothing here blocks, and nothing is sent.
+accepted one there before, and refuses one now, has no such process any more; one that does not answer shows nothing.
+Nothing here blocks, and nothing is sent.
 """
 
 import errno

@@ -18,7 +18,7 @@ from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.group_view import Answer
 from ftrun.helpers.messenger.known_lives import KnownLives
 from ftrun.helpers.messenger.lease_keeper import LeaseChange, LeaseKeeper
-from ftrun.helpers.messenger.transport import LATE, RESUMED
+from ftrun.helpers.messenger.transport import LATE, RESUMED, split
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
 from ftrun.messages.group_view import FileRequest, MemberRow
@@ -108,7 +108,10 @@ class GroupLink:
             self._mark_end(keeper, self._leading, now)
         elif keeper is not None and now >= self._next:
             self._next = now + LOOK
-            self._step(keeper, now)
+            if self._leading is not None:
+                self._while_leading(keeper, self._leading, now)
+            elif self._following is not None:
+                self._while_following(keeper, self._following, now)
         self._planned = max(now, self.due)
 
     def _note_stop(self, keeper: LeaseKeeper, now: float) -> None:
@@ -136,12 +139,6 @@ class GroupLink:
 
     # --- the lease ----------------------------------------------------------------------------------------------------
 
-    def _step(self, keeper: LeaseKeeper, now: float) -> None:
-        if self._leading is not None:
-            self._while_leading(keeper, self._leading, now)
-        elif self._following is not None:
-            self._while_following(keeper, self._following, now)
-
     def _while_leading(self, keeper: LeaseKeeper, link: "CoordinatorLink", now: float) -> None:
         group, views = link.group, link.lease_views
         witnesses = {who for who, (view, _) in views.items() if view.life == self._address.life}
@@ -151,10 +148,7 @@ class GroupLink:
             link.folder_proved(now)
         elif elsewhere and keeper.holds:
             link.lease_foreign(0, None, now)  # the folder here is not that of the others
-        if keeper.holds and not keeper.has_renewed:
-            keeper.take(self._endpoint, group.epoch, places, witnesses)
-            return
-        if self._renewing:
+        if self._renewing or (keeper.holds and not keeper.has_renewed):
             keeper.take(self._endpoint, group.epoch, places, witnesses)
             return
         if keeper.holds or self._ended:
@@ -270,21 +264,20 @@ class GroupLink:
         from ftrun.helpers.messenger.coordinator_link import CoordinatorLink
 
         self._close_link()
-        self._endpoint = endpoint
         self._leading = CoordinatorLink(self._address._replace(endpoint=endpoint), self._beat_dir, self._lines)
-        self._leading.view.adopt(self._rows)
-        if self._report is not None:
-            self._tell(self._report, time.monotonic())
+        self._begin(endpoint)
 
     def _follow(self, endpoint: str) -> None:
         from ftrun.helpers.messenger.member_link import MemberLink
 
         self._close_link()
+        address = self._address._replace(endpoint=endpoint)
+        self._following = MemberLink(address, self._beat_dir, self._lines, self._lives)
+        self._begin(endpoint)
+
+    def _begin(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self._following = MemberLink(
-            self._address._replace(endpoint=endpoint), self._beat_dir, self._lines, self._lives
-        )
-        self._following.view.adopt(self._rows)
+        self._link.view.adopt(self._rows)
         if self._report is not None:
             self._tell(self._report, time.monotonic())
 
@@ -297,7 +290,7 @@ class GroupLink:
 
     def _reachable(self, host: str) -> str:
         """Where this member listens as the coordinator: at the port of the group, if that is free here."""
-        port = int(self._address.endpoint.rpartition(":")[2])
+        port = int(split(self._address.endpoint)[1])
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

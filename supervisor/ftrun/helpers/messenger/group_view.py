@@ -9,6 +9,7 @@ import json
 import math
 import os
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ftrun.core.group import membership
 from ftrun.core.group.loss_waits import loss_wait
 from ftrun.core.group.membership import Coordinator
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import stragglers
 from ftrun.core.rules.stragglers import Persistence
 from ftrun.core.text import states
@@ -30,9 +32,17 @@ from ftrun.messages import group_waits
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import FilePart, FileRequest, GroupView, MemberRow
 
+if TYPE_CHECKING:
+    from ftrun.messages.peers import MemberAddress
+
 RATE: Final = 4 * messages.BYTES_PER_SECOND  # news may make the views of a group four times as frequent
 BURST: Final = 1_000_000  # bytes that are sent at once: the whole view, in a group of up to 40 members
 FRESH: Final = 1.0  # s for which the same bytes are sent, since they contain the time
+ASKING: Final = 5.0  # s for an answer of another member; more where its stacks have to be collected
+PENDING: Final = 32  # requests under way
+STACKS: Final = 64  # files of stacks that are joined
+Send = Callable[[bytes, bytes], bool]
+Answer = Callable[[FilePart], None]
 
 
 class ViewDelivery:
@@ -41,41 +51,33 @@ class ViewDelivery:
     def __init__(self, send: Callable[[int, bytes], bool]) -> None:
         self._send = send
         self._view: GroupView | None = None
-        self._parts: deque[tuple[MemberRow, ...]] = deque()
-        self._members: tuple[int, ...] = ()
-        self._served = 0  # of the members, with the first part
+        self._left: deque[tuple[tuple[MemberRow, ...], int]] = deque()  # a part of the rows, and who gets it
+        self._rows: tuple[MemberRow, ...] = ()  # the last part that was sent, its bytes, and when they were made
         self._content, self._made = b"", -math.inf
         self._paid = 0.0  # the time from which on more may be sent
 
     @property
     def due(self) -> float:
         """When `process` has to be called next; infinity: nothing is left to send."""
-        return self._paid if self._parts else math.inf
+        return self._paid if self._left else math.inf
 
     def begin(self, view: GroupView, members: Collection[int]) -> None:
         """Send this view to these members, from the next `process` on.  The one before has been sent."""
-        self._view, self._members, self._served, self._made = view, tuple(members), 0, -math.inf
-        self._parts = deque(_parts(view.rows) if members else ())
+        self._view, self._made = view, -math.inf
+        self._left = deque((rows, member) for rows in _parts(view.rows) for member in members)
 
     def process(self, now: float) -> None:
         self._paid = max(self._paid, now - BURST / RATE)
-        while self._parts and self._paid <= now:
-            if now >= self._made + FRESH:
-                self._content, self._made = self._dump(now), now
-            self._send(self._members[self._served], self._content)
+        while self._view is not None and self._left and self._paid <= now:
+            rows, member = self._left.popleft()
+            if rows is not self._rows or now >= self._made + FRESH:
+                view, loss = self._view, self._view.loss
+                if loss is not None:
+                    loss = loss._replace(left=max(0.0, loss.left - (now - view.now)))
+                self._rows, self._made = rows, now
+                self._content = messages.dump(view._replace(now=now, loss=loss, rows=rows))
+            self._send(member, self._content)
             self._paid += len(self._content) / RATE
-            self._served += 1
-            if self._served == len(self._members):
-                self._parts.popleft()
-                self._served, self._made = 0, -math.inf
-
-    def _dump(self, now: float) -> bytes:
-        """The first part, as of now."""
-        assert self._view is not None
-        view, loss = self._view, self._view.loss
-        if loss is not None:
-            loss = loss._replace(left=max(0.0, loss.left - (now - view.now)))
-        return messages.dump(view._replace(now=now, loss=loss, rows=self._parts[0]))
 
 
 def _parts(rows: tuple[MemberRow, ...]) -> list[tuple[MemberRow, ...]]:
@@ -90,17 +92,6 @@ def _parts(rows: tuple[MemberRow, ...]) -> list[tuple[MemberRow, ...]]:
             some.append(row)
             size += length
     return [*parts, tuple(some)]
-
-
-if TYPE_CHECKING:
-    from ftrun.messages.peers import MemberAddress
-
-ASKING: Final = 5.0  # s for an answer of another member; more where its stacks have to be collected
-PENDING: Final = 32  # requests under way
-STACKS: Final = 64  # files of stacks that are joined
-
-Send = Callable[[bytes, bytes], bool]
-Answer = Callable[[FilePart], None]
 
 
 class OwnMember:
@@ -183,48 +174,36 @@ def _report_file(attempt: int, what: str) -> bytes:
             os.close(folder)
 
 
-class ViewFile:
-    """`group.json`: the last view, with the times of this machine."""
+class PendingFile(NamedTuple):
+    """A request that was passed on to `member`, or through the coordinator, and is answered at `until` at the latest.
+    `id`: of the request as it came."""
 
-    def __init__(self, lines: Lines) -> None:
-        self._lines, self._boot = lines, procfs.boot_id()
-        self._written: GroupView | None = None
-
-    def write(self, view: GroupView) -> None:
-        view = view._replace(boot=self._boot)
-        if view == self._written:
-            return
-        self._written = view
-        try:
-            safe_files.replace(messages.FILE, messages.dump(view) + b"\n", durable=False)
-        except OSError as error:
-            self._lines.problem(f"{messages.FILE}: {error.strerror}")
+    member: int
+    id: str
+    answer: Answer
+    until: float
 
 
-class MemberSide:
-    """At a member other than rank 0.  `send` passes a message to rank 0; False: there is no connection."""
+class _Side(ABC):
+    """What both sides share: the rows of all members, `group.json`, and the requests that were passed on."""
 
-    def __init__(self, address: "MemberAddress", lines: Lines, send: Send) -> None:
-        self._address, self._lines, self._send = address, lines, send
-        self._own, self._file = OwnMember(address, lines), ViewFile(lines)
-        self._view = GroupView(messages.SCHEMA, address.size, address.rank, 0.0)
+    silent: str  # of whom a request was passed on to, with `{}` for the member
+    unconnected: str
+    way: float  # seconds that an answer may take beyond those of the member itself
+
+    def __init__(self, address: "MemberAddress", lines: Lines) -> None:
+        self._address, self._lines = address, lines
+        self._own, self._boot = OwnMember(address, lines), procfs.boot_id()
         self._rows: dict[int, MemberRow] = {}
-        self._contact = 0.0
-        self.holder, self.takeover = 0, 0.0  # as in `GroupView`
-        self._asked: dict[str, tuple[Answer, str, float]] = {}
-        self._waits = MemberWaits(address, lines, send)
+        self._asked: dict[str, PendingFile] = {}
         self._row_period = messages.row_period(address.size)
-        self.row_due = time.monotonic() + messages.PERIOD
-
-    @property
-    def due(self) -> float:
-        """When `process` has to be called next."""
-        return time.monotonic() + POLL if self._own.stacks.collecting else self.row_due
+        self._written: GroupView | None = None
 
     @property
     def at_work(self) -> list[int]:
         """The other members whose command runs, as far as that is known."""
-        return _at_work(self._rows, self._address.rank)
+        here = self._address.rank
+        return [rank for rank, row in sorted(self._rows.items()) if rank != here and row.phase in states.LIVE]
 
     @property
     def rows(self) -> Mapping[int, MemberRow]:
@@ -237,12 +216,77 @@ class MemberSide:
     def close(self) -> None:
         self._own.stacks.close()
 
-    def process(self, now: float) -> None:
+    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
+        """Answered through `answer`, in any case."""
+        member, id = request.member, os.urandom(8).hex()
+        if member == self._address.rank:
+            self._own.answer(request, answer, now)
+        elif len(self._asked) >= PENDING:
+            answer(FilePart(request.id, False, "too many requests"))
+        elif not self._pass_on(member, messages.dump(request._replace(id=id))):
+            answer(FilePart(request.id, False, self.unconnected.format(member)))
+        else:
+            collects = request.what == "present stacks" and not request.offset
+            patience = ASKING + self.way + (LONGEST if collects else 0.0)
+            self._asked[id] = PendingFile(member, request.id, answer, now + patience)
+
+    @abstractmethod
+    def _pass_on(self, member: int, request: bytes) -> bool:
+        """False: there is no connection."""
+
+    def _answered(self, content: bytes, sender: int | None = None) -> None:
+        """`sender`: the only member that may answer."""
+        part = messages.load(FilePart, content)
+        pending = self._asked.get(part.id)
+        if pending is not None and sender in (None, pending.member):
+            del self._asked[part.id]
+            pending.answer(part._replace(id=pending.id))
+
+    def _process_files(self, now: float) -> None:
         self._own.stacks.process(now)
+        for id, pending in list(self._asked.items()):
+            if now >= pending.until:
+                del self._asked[id]
+                pending.answer(FilePart(pending.id, False, self.silent.format(pending.member)))
+
+    def _shown_rows(self) -> tuple[MemberRow, ...]:
+        return tuple(row._replace(paces=()) for _, row in sorted(self._rows.items()))
+
+    def _write(self, view: GroupView) -> None:
+        """Write `group.json`, if it is another one."""
+        view = view._replace(boot=self._boot)
+        if view == self._written:
+            return
+        self._written = view
+        try:
+            safe_files.replace(messages.FILE, messages.dump(view) + b"\n", durable=False)
+        except OSError as error:
+            self._lines.problem(f"{messages.FILE}: {error.strerror}")
+
+
+class MemberSide(_Side):
+    """At a member other than rank 0.  `send` passes a message to rank 0; False: there is no connection."""
+
+    silent, unconnected = "rank 0 does not answer", "there is no connection to rank 0"
+    way = ASKING
+
+    def __init__(self, address: "MemberAddress", lines: Lines, send: Send) -> None:
+        super().__init__(address, lines)
+        self._send = send
+        self._view = GroupView(messages.SCHEMA, address.size, address.rank, 0.0)
+        self._contact = 0.0
+        self.holder, self.takeover = 0, 0.0  # as in `GroupView`
+        self._waits = MemberWaits(address, lines, send)
+        self.row_due = time.monotonic() + messages.PERIOD
+
+    @property
+    def due(self) -> float:
+        """When `process` has to be called next."""
+        return time.monotonic() + POLL if self._own.stacks.collecting else self.row_due
+
+    def process(self, now: float) -> None:
+        self._process_files(now)
         self._waits.process(now)
-        for id in [id for id, (_, _, until) in self._asked.items() if now >= until]:
-            answer, own_id, _ = self._asked.pop(id)
-            answer(FilePart(own_id, False, "rank 0 does not answer"))
         if now < self.row_due:
             return
         self.row_due = now + self._row_period
@@ -253,8 +297,7 @@ class MemberSide:
             self._rows[row.rank] = row._replace(slow=mine.slow if mine else (), paces=())
         silence = self._address.silence
         view = self._view._replace(contact=self._contact, silence=silence, lease=silence + self._address.wait)
-        view = view._replace(holder=self.holder, takeover=self.takeover)
-        self._file.write(view._replace(rows=tuple(self._rows[rank] for rank in sorted(self._rows))))
+        self._write(view._replace(holder=self.holder, takeover=self.takeover, rows=self._shown_rows()))
 
     def heard(self, sent_at: float) -> None:
         """Rank 0 has replied to the message that was sent then."""
@@ -279,43 +322,26 @@ class MemberSide:
 
             self._own.answer(messages.load(FileRequest, content), reply, now)
         elif kind == messages.TOLD:
-            part = messages.load(FilePart, content)
-            if part.id in self._asked:
-                answer, own_id, _ = self._asked.pop(part.id)
-                answer(part._replace(id=own_id))
+            self._answered(content)
 
-    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
-        """Answered through `answer`, in any case."""
-        if request.member == self._address.rank:
-            self._own.answer(request, answer, now)
-            return
-        id = os.urandom(8).hex()
-        if len(self._asked) >= PENDING:
-            answer(FilePart(request.id, False, "too many requests"))
-        elif not self._send(messages.ASK, messages.dump(request._replace(id=id))):
-            answer(FilePart(request.id, False, "there is no connection to rank 0"))
-        else:
-            self._asked[id] = answer, request.id, now + _patience(request) + ASKING
+    def _pass_on(self, member: int, request: bytes) -> bool:
+        return self._send(messages.ASK, request)
 
 
-class CoordinatorSide:
+class CoordinatorSide(_Side):
     """At rank 0.  `send` passes a message to that member; False: it is not connected."""
 
-    def __init__(
-        self,
-        address: "MemberAddress",
-        lines: Lines,
-        send: Callable[[int, bytes, bytes], bool],
-    ) -> None:
-        self._address, self._lines, self._send = address, lines, send
-        self._own, self._file = OwnMember(address, lines), ViewFile(lines)
-        self._rows: dict[int, MemberRow] = {}
-        self._asked: dict[str, tuple[Answer, int, float]] = {}
+    silent, unconnected = "member {} does not answer", "member {} is not connected to rank 0"
+    way = 0.0
+
+    def __init__(self, address: "MemberAddress", lines: Lines, send: Callable[[int, bytes, bytes], bool]) -> None:
+        super().__init__(address, lines)
+        self._send = send
         self._slow_since: dict[tuple[int, int], float] = {}  # stragglers, by member and rank
         self._waits = CoordinatorWaits(address, lines, send)
         self._persistent: Persistence[tuple[int, int]] = Persistence()
         self._delivery = ViewDelivery(lambda rank, content: send(rank, messages.VIEW, content))
-        self._every, self._row_period = messages.period(address.size), messages.row_period(address.size)
+        self._every = messages.period(address.size)
         self.row_due = time.monotonic() + self._row_period
         self._sent_at, self._news = 0.0, False
 
@@ -325,31 +351,12 @@ class CoordinatorSide:
         due = min(self.row_due, self._delivery.due)
         return min(due, time.monotonic() + POLL) if self._own.stacks.collecting else due
 
-    @property
-    def at_work(self) -> list[int]:
-        """The other members whose command runs, as far as that is known."""
-        return _at_work(self._rows, self._address.rank)
-
-    @property
-    def rows(self) -> Mapping[int, MemberRow]:
-        return self._rows
-
-    def adopt(self, rows: Mapping[int, MemberRow]) -> None:
-        """What this member knew of all at its coordinator before."""
-        self._rows.update(rows)
-
-    def close(self) -> None:
-        self._own.stacks.close()
-
     def process(
         self, now: float, known: Coordinator, present: Callable[[], Mapping[int, Connected]], stopped: float = 0.0
     ) -> None:
         """`present`: the ranks that are connected; `stopped`: for how long the coordinator's time has not run."""
-        self._own.stacks.process(now)
+        self._process_files(now)
         self._waits.process(now, known.order.epoch, present)
-        for id in [id for id, (_, _, until) in self._asked.items() if now >= until]:
-            answer, member, _ = self._asked.pop(id)
-            answer(FilePart("", False, f"member {member} does not answer"))
         self._delivery.process(now)
         if now < self.row_due:
             return
@@ -361,17 +368,16 @@ class CoordinatorSide:
         here = {self._address.rank} | there.keys() | known.staying
         for rank, row in self._rows.items():
             self._rows[rank] = row._replace(present=rank in here)
-        order, awaited = known.order, tuple(membership.waited_for(known))
         self._compare(now)
-        header = GroupView(
+        order, awaited = known.order, tuple(membership.waited_for(known))
+        view = GroupView(
             messages.SCHEMA, known.size, self._address.rank, now, order.epoch, order.what, order.why, awaited
         )
-        header = header._replace(loss=loss_wait(known, now - stopped))
-        rows = tuple(self._rows[rank]._replace(paces=()) for rank in sorted(self._rows))
-        self._file.write(header._replace(rows=rows))
+        view = view._replace(loss=loss_wait(known, now - stopped), rows=self._shown_rows())
+        self._write(view)
         if there and now >= self._view_due and self._delivery.due == math.inf:
             self._sent_at, self._news = now, False
-            self._delivery.begin(header._replace(rows=rows), there)
+            self._delivery.begin(view, there)
             self._delivery.process(now)
 
     @property
@@ -407,11 +413,8 @@ class CoordinatorSide:
         if kind == messages.ROW:
             new, before = messages.load_row(content, rank)._replace(at=now), self._rows.get(rank)
             self._rows[rank] = new
-            if before is None or (before.phase, before.attempt, before.trouble) != (
-                new.phase,
-                new.attempt,
-                new.trouble,
-            ):
+            same = before and (before.phase, before.attempt, before.trouble) == (new.phase, new.attempt, new.trouble)
+            if not same:
                 self._news = True
                 self.row_due = min(self.row_due, max(now, self._view_due))
         elif kind == group_waits.WAITS:
@@ -421,33 +424,11 @@ class CoordinatorSide:
             request = messages.load(FileRequest, content)
 
             def reply(part: FilePart) -> None:
-                self._send(rank, messages.TOLD, messages.dump(part._replace(id=request.id)))
+                self._send(rank, messages.TOLD, messages.dump(part))
 
             self.ask(request, reply, now)
         elif kind == messages.TOLD:
-            part = messages.load(FilePart, content)
-            if part.id in self._asked and self._asked[part.id][1] == rank:
-                self._asked.pop(part.id)[0](part)
+            self._answered(content, rank)
 
-    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
-        """Answered through `answer`, in any case."""
-        own_id, member = request.id, request.member
-        if member == self._address.rank:
-            self._own.answer(request, answer, now)
-            return
-        id = os.urandom(8).hex()
-        if len(self._asked) >= PENDING:
-            answer(FilePart(own_id, False, "too many requests"))
-        elif not self._send(member, messages.ASK, messages.dump(request._replace(id=id))):
-            answer(FilePart(own_id, False, f"member {member} is not connected to rank 0"))
-        else:
-            self._asked[id] = lambda part: answer(part._replace(id=own_id)), member, now + _patience(request)
-
-
-def _at_work(rows: Mapping[int, MemberRow], own: int) -> list[int]:
-    return [rank for rank, row in sorted(rows.items()) if rank != own and row.phase in states.LIVE]
-
-
-def _patience(request: FileRequest) -> float:
-    """Seconds that its member has for the answer."""
-    return LONGEST + ASKING if request.what == "present stacks" and not request.offset else ASKING
+    def _pass_on(self, member: int, request: bytes) -> bool:
+        return self._send(member, messages.ASK, request)

@@ -11,6 +11,7 @@ import socket
 from typing import Final
 
 from ftrun.core.text.durations import seconds
+from ftrun.helpers.messenger.transport import split
 from ftrun.messages import peers
 
 SIGNATURE: Final = b"\xff" + bytes(8) + b"\x7f"
@@ -27,11 +28,8 @@ ENDED: Final = (errno.EPIPE, errno.ECONNRESET)  # what libzmq reports if the ser
 
 class Handshakes:
     """The handshakes with rank 0 that failed in a row.  `why`: the diagnosis, once it is known, as a predicate of
-    rank 0 or "it".  `certain`: rank 0 has refused every handshake for so long that it will not accept this node.
-
-    An attacker on the network path can close connections as well, and cause the same result, but only for a member
-    that has never joined the group, and that the attacker could keep out anyway.
-    """
+    rank 0 or "it".  `certain`: rank 0 has refused every handshake for so long that it will not accept this node, or
+    somebody on the way has, who could keep it out anyway."""
 
     def __init__(self, address: peers.MemberAddress) -> None:
         self._address = address
@@ -77,9 +75,9 @@ def diagnose(address: peers.MemberAddress) -> str:
 def mechanism(endpoint: str) -> bytes:
     """The security mechanism in the greeting of the server; empty if there is none, as from a proxy without a backend.
     Ours is not sent: the server would close the connection at once if it differs."""
-    host, _, port = endpoint.rpartition(":")
+    host, port = split(endpoint)
     try:
-        with socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), OPERATION) as connection:
+        with socket.create_connection((host, int(port)), OPERATION) as connection:
             connection.sendall(SIGNATURE + VERSION)
             greeting = b""
             while len(greeting) < MECHANISM.stop and (more := connection.recv(MECHANISM.stop - len(greeting))):

@@ -8,11 +8,9 @@ has written a file of its own.
 
 A place is a file that is linked to its number when it is complete.  Only the storage decides whether that succeeds, and
 the number of names of the file tells whether it did, also where the reply was lost.  Old places are removed in their
-order, so that whoever takes one for the newest, since a cache shows what is old, finds that out: the place before it is
-gone.
-
-Where a mount is lost, its mount point is an empty folder of this host.  A place in it is worth nothing, since no other
-member sees it: so a folder counts only while the state dir around it is the same, or the newest place is in it.
+order, so that whoever takes one from a cache for the newest finds the place before it gone.  Where a mount is lost, its
+mount point is an empty folder, so a folder counts only while the state dir around it is the same, or has the newest
+place.
 """
 
 import errno

@@ -16,14 +16,10 @@ from ftrun.core.group.lease import Place, Watch, Witness
 from ftrun.core.group.messages import Places
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import Lines
+from ftrun.helpers.messenger.transport import digest
 from ftrun.host import mounts, spawn
 from ftrun.messages import peers
 from ftrun.messages.codec import Malformed
-
-try:
-    from _blake2 import blake2b  # the same as below, without the 4 MiB of OpenSSL
-except ImportError:
-    from hashlib import blake2b
 
 LOOK: Final = 0.5  # s between two looks of a member at the folder; more in a group in which all together would make
 LOOKS_PER_SECOND: Final = 200
@@ -61,7 +57,7 @@ class LeaseKeeper:
         self._looked = -math.inf  # when the folder was seen to have no newer place
         self._next = 0.0  # when the next attempt may be made
         self._left = b""
-        name = blake2b(f"{address.job}\0{self._address.endpoint}\0{address.size}".encode(), digest_size=8).hexdigest()
+        name = digest(f"{address.job}\0{address.endpoint}\0{address.size}".encode(), 8).hex()
         self._folder = f"{address.folder}/lease-{name}"
         look = min(max(LOOK, address.size / LOOKS_PER_SECOND), LONGEST)
         args = "\n".join(sys.path[:2]), self._folder, str(address.rank), str(look)
@@ -137,13 +133,7 @@ class LeaseKeeper:
         return self._renewed > -math.inf
 
     def take(
-        self,
-        endpoint: str,
-        epoch: int,
-        places: Places,
-        found: set[Witness],
-        all_new: bool = False,
-        over: bool = False,
+        self, endpoint: str, epoch: int, places: Places, found: set[Witness], all_new: bool = False, over: bool = False
     ) -> None:
         """Try to take the next place; a change tells whether it succeeded.  One attempt at a time.  `all_new`: no
         witness of before is in this group."""
@@ -171,11 +161,11 @@ class LeaseKeeper:
         if now >= self._start_at:
             self._start_at = math.inf
             self._start()
-        try:
-            content = os.read(self.source, 65536) if self.source >= 0 else None
-        except OSError:
+        if self.source < 0:
             return []
-        if content is None:
+        try:
+            content = os.read(self.source, 65536)
+        except OSError:
             return []
         if not content:
             self._ended(now)

@@ -51,11 +51,9 @@ class MemberLink:
 
     def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines, lives: KnownLives) -> None:
         self._address, self._beat_dir, self._lines, self._lives = address, beat_dir, lines, lives
+        who = address.job, address.size, address.rank, address.life, address.node
         shape = (address.least, address.spares, address.port, address.contained)
-        hello = peers.MemberHello(
-            __version__, address.job, address.size, address.rank, address.life, address.node, *shape
-        )
-        self._hello = peers.dump(hello)
+        self._hello = peers.dump(peers.MemberHello(__version__, *who, *shape))
         self._period = peers.period(address.size)
         # A context of its own: its I/O thread blocks during name resolution.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -239,10 +237,8 @@ class MemberLink:
             failure = report.failure and report.failure._replace(age=report.failure.age + now - self._reported_at)
             self._frame = peers.dump(report._replace(failure=failure, lives=self._lives.of(report)))
         pulse = peers.dump_pulse(read_pulse(self._beat_dir, now))
-        lease = (
-            [] if self.lease_view is None else [peers.dump(self.lease_view(now)._replace(heard=self._stamp.decode()))]
-        )
-        if self._try_send(self._frame, pulse, peers.dump_time(now), *lease):
+        lease = None if self.lease_view is None else self.lease_view(now)._replace(heard=self._stamp.decode())
+        if self._try_send(self._frame, pulse, peers.dump_time(now), *([] if lease is None else [peers.dump(lease)])):
             self._sent_at = now
             self._lives.sent(report)
             self._awaiting = min(self._awaiting, now)

@@ -1,7 +1,6 @@
 """The control channel: a ROUTER socket that receives operator requests, and replies to each once PID 1 has decided.
 
-A client can do no harm beyond having its request refused: the size of requests, the number of pending requests and the
-time that they wait are limited, and a reply that a client does not read is dropped.
+The size, number and waiting time of requests are bounded, and a reply that a client does not read is dropped.
 """
 
 import math

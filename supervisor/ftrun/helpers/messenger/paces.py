@@ -1,8 +1,7 @@
 """The paces of the ranks of this node: seconds per step, and how many of them are work, for `paces.json` and the search
 for stragglers (core/rules/stragglers.py, ADR 36).
 
-A pace is the median of the last stretches.  A stretch has at least one step, so a long pause, such as a checkpoint or
-an evaluation of one rank now and then, is one stretch, and changes nothing.
+A pace is the median of the last stretches, of at least one step each: a long pause now and then changes nothing.
 """
 
 import json

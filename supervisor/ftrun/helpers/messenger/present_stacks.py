@@ -1,8 +1,7 @@
 """The present stacks of this member, for another member of the group that asks for them.
 
-They are collected by a program of its own (helpers/evidence/present.py), which disturbs no process: one at a time,
-for at most `LONGEST` s, and what it prints is kept for the parts that are asked for later.  The messenger never waits
-for it.
+They are collected by a program of its own (helpers/evidence/present.py), one at a time, for at most `LONGEST` s; what
+it prints is kept for the parts that are asked for later.
 """
 
 import base64

@@ -29,10 +29,15 @@ class Unusable(ValueError):
     """The address or the secret cannot be used; the text is one line with the reason."""
 
 
+def split(endpoint: str) -> tuple[str, str]:
+    """Host and port; an address of IPv6 without its brackets."""
+    host, _, port = endpoint.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), port
+
+
 def server(address: peers.MemberAddress, bind: bool) -> str:
     """The address of rank 0 for zmq; `Unusable` if the endpoint is invalid or unsafe."""
-    host, _, port = address.endpoint.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
+    host, port = split(address.endpoint)
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise Unusable(f"the endpoint of the group is not HOST:PORT: {address.endpoint}")
     host = "127.0.0.1" if host == "localhost" else host
@@ -71,9 +76,12 @@ def load_secret(path: str) -> bytes:
 
 def _keys(secret: bytes, role: str) -> tuple[bytes, bytes]:
     """The secret and the public key of `role`, either the server or its clients; identical on every node."""
-
-    key = z85.encode(blake2b(secret, digest_size=32, person=f"ftrun-{role}".encode()).digest())
+    key = z85.encode(digest(secret, 32, f"ftrun-{role}"))
     return key, zmq.curve_public(key)
+
+
+def digest(content: bytes, size: int, purpose: str = "") -> bytes:
+    return blake2b(content, digest_size=size, person=purpose.encode()).digest()
 
 
 def monitor_events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The table of all metrics (the name as Prometheus sees it, the type, the labels, the meaning), and their readings.
+"""The table of all metrics (the name as Prometheus sees it, the meaning, the labels), and their readings.
 
 docs/metrics.md shows this table.  Names and units are by https://prometheus.io/docs/practices/naming/.
 """
@@ -13,7 +13,7 @@ from ftrun.core.machine import values
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import RUNGS
 from ftrun.core.text import states
-from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot
+from ftrun.records.snapshot import Snapshot
 
 RANKS: Final = 64  # with more ranks on this node there are no series for single ranks
 DEVICES: Final = 64
@@ -23,8 +23,6 @@ REASONS: Final = (*CAUSES, "manual", "peer", "returned")
 WHYS: Final = ("startup", "hang", "redone", "discarded", "recovery", "stopping", "healing", "waiting", "paused")
 STATES: Final = tuple(states.RANKS)
 WAITS: Final = ("waiting", "healing")  # phases in which no command runs, and which may last
-
-
 TOUCH: Final = "touch"  # the label of the touch file, which has no rank
 UNRANKED: Final = "none"  # processes without RANK, in the order of their pids: pids as labels would be unbounded
 
@@ -33,139 +31,89 @@ class Metric(NamedTuple):
     """An `info` is always 1; its labels carry the information."""
 
     name: str
-    kind: Literal["gauge", "counter", "info"]
-    labels: tuple[str, ...]
     help: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> Literal["gauge", "counter", "info"]:
+        if self.name.endswith("_total"):
+            return "counter"
+        return "info" if self.name.endswith("_info") else "gauge"
 
 
 def _listed(values: tuple[str, ...]) -> str:
     return ", ".join(values)
 
 
+_RANK: Final = ("rank",)
+_DEVICE: Final = ("device",)
 METRICS: Final = (
-    Metric(
-        "ftrun_info",
-        "info",
-        ("version", "part"),
-        "The version of ftrun, and which of several commands in sequence runs.",
-    ),
-    Metric("ftrun_up", "gauge", (), "Whether an ftrun is running in this run dir."),
-    Metric("ftrun_phase", "gauge", ("phase",), f"1 for the current phase, 0 for all others: {_listed(PHASES)}."),
-    Metric("ftrun_start_time_seconds", "gauge", (), "When this run began, as Unix time."),
+    Metric("ftrun_info", "The version of ftrun, and which of several commands in sequence runs.", ("version", "part")),
+    Metric("ftrun_up", "Whether an ftrun is running in this run dir."),
+    Metric("ftrun_phase", f"1 for the current phase, 0 for all others: {_listed(PHASES)}.", ("phase",)),
+    Metric("ftrun_start_time_seconds", "When this run began, as Unix time."),
     Metric(
         "ftrun_end_time_seconds",
-        "gauge",
-        ("verdict", "exit_code"),
         "When this run ended, as Unix time, with its verdict; absent until then.",
+        ("verdict", "exit_code"),
     ),
-    Metric(
-        "ftrun_waiting_seconds", "gauge", (), "For how long no command has run, since something is waited for; else 0."
-    ),
-    Metric(
-        "ftrun_lost_members",
-        "gauge",
-        (),
-        "Members of the group that are lost, or without contact, as far as this one knows; absent outside a group.",
-    ),
-    Metric("ftrun_attempt", "gauge", (), "Number of this start of the command in this pod."),
-    Metric("ftrun_restarts_total", "counter", ("reason",), f"Restarts in this run dir, by reason: {_listed(REASONS)}."),
-    Metric("ftrun_restarts_in_a_row", "gauge", ("cause",), f"Restarts without progress so far: {_listed(CAUSES)}."),
-    Metric("ftrun_restarts_left", "gauge", ("cause",), "Restarts left in the budget; absent if it is unlimited."),
-    Metric("ftrun_round", "gauge", (), "The round of ranks that can recover; absent where they cannot."),
-    Metric(
-        "ftrun_recoveries_total",
-        "counter",
-        ("rung",),
-        f"Recoveries short of a restart of all ranks in this run dir, by rung: {_listed(RUNGS)}.",
-    ),
-    Metric("ftrun_standbys_ready", "gauge", (), "Processes of the next start whose imports are done (`--standby`)."),
-    Metric("ftrun_standbys_wanted", "gauge", (), "Processes of the next start; absent where it cannot be warm."),
-    Metric(
-        "ftrun_warm_start_saved_seconds", "gauge", (), "Time that the last warm start saved up to its first heartbeat."
-    ),
-    Metric("ftrun_step", "gauge", (), "The current step of training; absent if no steps are reported."),
-    Metric("ftrun_step_seconds", "gauge", (), "Time per step, over this attempt."),
-    Metric("ftrun_ranks", "gauge", ("state",), f"Ranks on this node, by state: {_listed(STATES)}."),
-    Metric(
-        "ftrun_stragglers",
-        "gauge",
-        (),
-        "Ranks on this node that are slow against the median of the others, in a group those of all members.",
-    ),
-    Metric("ftrun_lowest_step", "gauge", (), "The lowest step of all ranks on this node."),
-    Metric("ftrun_highest_step", "gauge", (), "The highest step of all ranks on this node."),
-    Metric("ftrun_slowest_step_seconds", "gauge", (), "Time per step of the slowest rank."),
-    Metric(
-        "ftrun_slowest_rank", "gauge", (), "Number of the rank at the lowest step; -1 - pid: a process without RANK."
-    ),
+    Metric("ftrun_waiting_seconds", "For how long no command has run, since something is waited for; else 0."),
+    Metric("ftrun_lost_members", "Members of the group that are lost or without contact; absent outside a group."),
+    Metric("ftrun_attempt", "Number of this start of the command in this pod."),
+    Metric("ftrun_restarts_total", f"Restarts in this run dir, by reason: {_listed(REASONS)}.", ("reason",)),
+    Metric("ftrun_restarts_in_a_row", f"Restarts without progress so far: {_listed(CAUSES)}.", ("cause",)),
+    Metric("ftrun_restarts_left", "Restarts left in the budget; absent if it is unlimited.", ("cause",)),
+    Metric("ftrun_round", "The round of ranks that can recover; absent where they cannot."),
+    Metric("ftrun_recoveries_total", f"Recoveries without a restart of all, by rung: {_listed(RUNGS)}.", ("rung",)),
+    Metric("ftrun_standbys_ready", "Processes of the next start whose imports are done (`--standby`)."),
+    Metric("ftrun_standbys_wanted", "Processes of the next start; absent where it cannot be warm."),
+    Metric("ftrun_warm_start_saved_seconds", "Time that the last warm start saved up to its first heartbeat."),
+    Metric("ftrun_step", "The current step of training; absent if no steps are reported."),
+    Metric("ftrun_step_seconds", "Time per step, over this attempt."),
+    Metric("ftrun_ranks", f"Ranks on this node, by state: {_listed(STATES)}.", ("state",)),
+    Metric("ftrun_stragglers", "Slow ranks on this node, against the median of the others, in a group of all members."),
+    Metric("ftrun_lowest_step", "The lowest step of all ranks on this node."),
+    Metric("ftrun_highest_step", "The highest step of all ranks on this node."),
+    Metric("ftrun_slowest_step_seconds", "Time per step of the slowest rank."),
+    Metric("ftrun_slowest_rank", "Number of the rank at the lowest step; -1 - pid: a process without RANK."),
     Metric(
         "ftrun_stalest_rank",
-        "gauge",
-        (),
         "Number of the rank that is closest to its timeout, or silent for the longest time; -1: the touch file; "
         "-1 - pid: no RANK.",
     ),
-    Metric("ftrun_stalest_age_seconds", "gauge", (), "Silence of that rank."),
+    Metric("ftrun_stalest_age_seconds", "Silence of that rank."),
+    Metric("ftrun_stalest_limit_seconds", "Silence after which that rank is suspected; absent if it has no timeout."),
     Metric(
-        "ftrun_stalest_limit_seconds",
-        "gauge",
-        (),
-        "Its timeout: after a silence of this length the rank is suspected; absent if it has none.",
+        "ftrun_stalled_seconds", "For how long a rank has not moved, once that is unusually long and no hang; else 0."
     ),
-    Metric(
-        "ftrun_stalled_seconds",
-        "gauge",
-        (),
-        "For how long a rank has not moved, once that is unusually long and no hang; else 0.",
-    ),
-    Metric("ftrun_checkpoint_step", "gauge", (), "Step of the last checkpoint."),
-    Metric("ftrun_checkpoint_age_seconds", "gauge", (), "Time since the last checkpoint."),
-    Metric(
-        "ftrun_lost_seconds_total", "counter", ("why",), f"Time that led to no kept step, by reason: {_listed(WHYS)}."
-    ),
-    Metric("ftrun_wall_seconds_total", "counter", (), "Time in which an ftrun was running in this run dir."),
-    Metric(
-        "ftrun_goodput_ratio",
-        "gauge",
-        (),
-        "Share of the time in this run dir that led to kept steps; absent until a step or a checkpoint was seen.",
-    ),
+    Metric("ftrun_checkpoint_step", "Step of the last checkpoint."),
+    Metric("ftrun_checkpoint_age_seconds", "Time since the last checkpoint."),
+    Metric("ftrun_lost_seconds_total", f"Time that led to no kept step, by reason: {_listed(WHYS)}.", ("why",)),
+    Metric("ftrun_wall_seconds_total", "Time in which an ftrun was running in this run dir."),
+    Metric("ftrun_goodput_ratio", "Share of the time that led to kept steps; absent before a step or checkpoint."),
     Metric(
         "ftrun_timeout_seconds",
-        "gauge",
-        ("rule", "source"),
         "A timeout in force (hang, start, section, device-wait, spin, idle) and its source; absent if it is off.",
+        ("rule", "source"),
     ),
-    Metric("ftrun_paused", "gauge", (), "Whether verdicts are held back, for a debugger."),
-    Metric("ftrun_device_info", "info", ("device", "name"), "An accelerator of this node."),
-    Metric(
-        "ftrun_device_utilization_ratio", "gauge", ("device",), "Utilization of the device as its driver reports it."
-    ),
-    Metric("ftrun_device_memory_used_bytes", "gauge", ("device",), "Memory in use on the device."),
-    Metric("ftrun_device_memory_total_bytes", "gauge", ("device",), "Memory of the device."),
-    Metric("ftrun_device_power_watts", "gauge", ("device",), "Power draw of the device."),
-    Metric("ftrun_device_age_seconds", "gauge", ("device",), "Time since the probe last read the device."),
-    Metric("ftrun_rank_step", "gauge", ("rank",), f"Step of a rank; for up to {RANKS} ranks on this node."),
-    Metric("ftrun_rank_step_seconds", "gauge", ("rank",), f"Time per step of a rank; for up to {RANKS} ranks."),
-    Metric(
-        "ftrun_rank_work_seconds",
-        "gauge",
-        ("rank",),
-        "Time of each step in which a rank does not wait for the others; absent where it is not known.",
-    ),
-    Metric("ftrun_rank_age_seconds", "gauge", ("rank",), f"Silence of a rank; for up to {RANKS} ranks."),
-    Metric(
-        "ftrun_rank_limit_seconds", "gauge", ("rank",), f"Timeout of a rank for that silence; for up to {RANKS} ranks."
-    ),
+    Metric("ftrun_paused", "Whether verdicts are held back, for a debugger."),
+    Metric("ftrun_device_info", "An accelerator of this node.", ("device", "name")),
+    Metric("ftrun_device_utilization_ratio", "Utilization of the device as its driver reports it.", _DEVICE),
+    Metric("ftrun_device_memory_used_bytes", "Memory in use on the device.", _DEVICE),
+    Metric("ftrun_device_memory_total_bytes", "Memory of the device.", _DEVICE),
+    Metric("ftrun_device_power_watts", "Power draw of the device.", _DEVICE),
+    Metric("ftrun_device_age_seconds", "Time since the probe last read the device.", _DEVICE),
+    Metric("ftrun_rank_step", f"Step of a rank; for up to {RANKS} ranks on this node, as all of single ranks.", _RANK),
+    Metric("ftrun_rank_step_seconds", "Time per step of a rank.", _RANK),
+    Metric("ftrun_rank_work_seconds", "Part of that in which it does not wait for others; absent if unknown.", _RANK),
+    Metric("ftrun_rank_age_seconds", "Silence of a rank.", _RANK),
+    Metric("ftrun_rank_limit_seconds", "Timeout of a rank for that silence.", _RANK),
     Metric(
         "ftrun_rank_straggler",
-        "gauge",
+        "1 for a rank that is slow against the median of the others, with its place.",
         ("rank", "node", "device"),
-        f"1 for a rank that is slow against the median of the others, with its place; for up to {RANKS} ranks.",
     ),
-    Metric(
-        "ftrun_verdict_info", "info", ("verdict", "exit_code"), "The verdict at the end of the run; absent until then."
-    ),
+    Metric("ftrun_verdict_info", "The verdict at the end of the run; absent until then.", ("verdict", "exit_code")),
 )
 BY_NAME: Final = {metric.name: metric for metric in METRICS}
 COUNTERS: Final = frozenset(metric.name for metric in METRICS if metric.kind == "counter")
@@ -262,29 +210,22 @@ def _ranks(found: Snapshot) -> Iterable[OptionalReading]:
         unranked = sorted((rank.rank for rank in found.ranks if rank.rank < values.TOUCH), reverse=True)
         names = {values.TOUCH: TOUCH} | {rank: f"{UNRANKED}-{index}" for index, rank in enumerate(unranked)}
         for rank in found.ranks:
-            yield from _rank(rank, names.get(rank.rank, str(rank.rank)), found.node)
-
-
-def _rank(rank: RankNow, name: str, node: str) -> Iterable[OptionalReading]:
-    labels = (name,)
-    yield "ftrun_rank_step", labels, rank.step
-    yield "ftrun_rank_step_seconds", labels, rank.step_time
-    yield "ftrun_rank_age_seconds", labels, rank.age
-    yield "ftrun_rank_limit_seconds", labels, rank.limit
-    yield "ftrun_rank_work_seconds", labels, rank.work
-    yield "ftrun_rank_straggler", (name, node, rank.device or ""), None if rank.straggler is None else 1
+            name = names.get(rank.rank, str(rank.rank))
+            yield "ftrun_rank_step", (name,), rank.step
+            yield "ftrun_rank_step_seconds", (name,), rank.step_time
+            yield "ftrun_rank_age_seconds", (name,), rank.age
+            yield "ftrun_rank_limit_seconds", (name,), rank.limit
+            yield "ftrun_rank_work_seconds", (name,), rank.work
+            if rank.straggler is not None:
+                yield "ftrun_rank_straggler", (name, found.node, rank.device or ""), 1
 
 
 def _devices(found: Snapshot) -> Iterable[OptionalReading]:
     for device in {device.id: device for device in found.devices[:DEVICES]}.values():
-        yield from _device(device)
-
-
-def _device(device: DeviceNow) -> Iterable[OptionalReading]:
-    labels = (device.id,)
-    yield "ftrun_device_info", (device.id, device.name), 1
-    yield "ftrun_device_utilization_ratio", labels, None if device.util is None else device.util / 100
-    yield "ftrun_device_memory_used_bytes", labels, device.memory_used
-    yield "ftrun_device_memory_total_bytes", labels, device.memory_total
-    yield "ftrun_device_power_watts", labels, device.power
-    yield "ftrun_device_age_seconds", labels, device.age
+        labels = (device.id,)
+        yield "ftrun_device_info", (device.id, device.name), 1
+        yield "ftrun_device_utilization_ratio", labels, None if device.util is None else device.util / 100
+        yield "ftrun_device_memory_used_bytes", labels, device.memory_used
+        yield "ftrun_device_memory_total_bytes", labels, device.memory_total
+        yield "ftrun_device_power_watts", labels, device.power
+        yield "ftrun_device_age_seconds", labels, device.age

@@ -2,12 +2,12 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ftrun.helpers.metrics import catalogue
@@ -21,7 +21,6 @@ from ftrun.records.snapshot import Snapshot
 MAX_AGE: Final = 1.0  # s
 EXIT_TIMEOUT: Final = 1.0  # s that ftrun may still exist after it has closed its end of the pipe
 EMPTY: Final = Snapshot(run_dir="", alive=False, phase="unknown", attempt=0, reason="first")
-Family = CounterMetricFamily | GaugeMetricFamily | InfoMetricFamily
 
 
 class Exporter(Collector):
@@ -33,15 +32,15 @@ class Exporter(Collector):
         self._readings: list[MetricReading] = []
         self._read_at = 0.0
 
-    def collect(self) -> Iterator[Family]:
-        return families(self._current())
+    def collect(self) -> Iterator[Metric]:
+        return families(self._current(), {})
 
     def write(self, path: str, ended: bool) -> None:
         """Write a file for the textfile collector of node_exporter, with a label `run`, since that merges all files.
         `ended`: ftrun is about to exit, for which this waits, a second at most.  OSError."""
         path = os.path.abspath(path)
         folder, name = os.path.split(path)
-        content = generate_latest(_registry(self._current(0.0, ended), ("run", name.removesuffix(".prom"))))
+        content = generate_latest(_registry(self._current(0.0, ended), {"run": name.removesuffix(".prom")}))
         safe_files.replace(path, content, 0o644, fresh=f"{folder}/.{name}.new", durable=False)
 
     def _current(self, max_age: float = MAX_AGE, ended: bool = False) -> list[MetricReading]:
@@ -70,39 +69,28 @@ def _snapshot(run_dir: str) -> Snapshot:
 
 
 class _Collector(Collector):
-    def __init__(self, found: Iterable[MetricReading], label: tuple[str, str] | None) -> None:
-        self._readings, self._label = found, label
+    def __init__(self, found: Iterable[MetricReading], labels: Mapping[str, str]) -> None:
+        self._readings, self._labels = found, labels
 
-    def collect(self) -> Iterator[Family]:
-        return families(self._readings, self._label)
+    def collect(self) -> Iterator[Metric]:
+        return families(self._readings, self._labels)
 
 
-def _registry(found: Iterable[MetricReading], label: tuple[str, str] | None = None) -> CollectorRegistry:
+def _registry(found: Iterable[MetricReading], labels: Mapping[str, str] = {}) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(found, label))
+    registry.register(_Collector(found, labels))
     return registry
 
 
-def families(found: Iterable[MetricReading], label: tuple[str, str] | None = None) -> Iterator[Family]:
-    """The metrics in the order of the catalogue; those without readings are omitted."""
+def families(found: Iterable[MetricReading], labels: Mapping[str, str]) -> Iterator[Metric]:
+    """The metrics in the order of the catalogue, each with these labels too; those without readings are omitted."""
     by_name: dict[str, list[MetricReading]] = {}
     for reading in found:
         by_name.setdefault(reading.name, []).append(reading)
-    names, values = ((label[0],), (label[1],)) if label else ((), ())
     for metric in catalogue.METRICS:
         if metric.name in by_name:
-            labelled = [(list(reading.labels + values), reading.value) for reading in by_name[metric.name]]
-            yield _family(metric, metric.labels + names, labelled)
-
-
-def _family(metric: catalogue.Metric, labels: tuple[str, ...], found: Iterable[tuple[list[str], float]]) -> Family:
-    if metric.kind == "info":
-        info = InfoMetricFamily(metric.name.removesuffix("_info"), metric.help, labels=labels)
-        for values, _ in found:
-            info.add_metric(values, {})
-        return info
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = kind(metric.name, metric.help, labels=labels)
-    for values, value in found:
-        family.add_metric(values, value)
-    return family
+            family = Metric(metric.name.removesuffix("_total").removesuffix("_info"), metric.help, metric.kind)
+            for reading in by_name[metric.name]:
+                own = dict(zip(metric.labels, reading.labels, strict=True))
+                family.add_sample(metric.name, {**own, **labels}, reading.value)
+            yield family

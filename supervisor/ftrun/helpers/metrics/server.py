@@ -1,8 +1,5 @@
-"""The HTTP server of the metrics: prometheus_client's request handler, bounded so that no client holds up another.
-
-Each connection has a thread.  The number of connections, the size of a request, and the time from a connection to its
-end are bounded.
-"""
+"""The HTTP server of the metrics: prometheus_client's request handler, with a thread for each connection.  Their
+number and duration, and the size of a request, are bounded, so that no client holds up another."""
 
 import io
 import socket
@@ -39,10 +36,8 @@ class Handler(MetricsHandler):
 
 
 class MetricsServer(ThreadingHTTPServer):
-    """Listens from its creation on and answers in threads of its own; OSError where it cannot listen.
-
-    An empty `host` means all addresses of this machine.  `problem` gets one line for each unexpected exception.
-    """
+    """Listens from its creation on and answers in threads of its own; OSError where it cannot listen.  An empty `host`:
+    all addresses of this machine.  `problem` gets one line for each unexpected exception."""
 
     daemon_threads = True
 

@@ -10,9 +10,7 @@ respond: PID 1 gives it up, or does not wait for it at all.
                                      READ: the token of what was fetched, `none` if there was nothing, `-` if it was not
                                      read in time, `+` for a REMOTE that has yet to be created, as by `new`
 The messages are in messages/output.py: `MirrorDone` with the `path` of `new`, or the `read` and `replace` of `fetch`
-(LOCAL/.fetched is to replace LOCAL; `read` is `-` if there is a state that could not be copied); `MirrorRefused` for a
-folder that ftrun may not write to.  It exits with 0 when all is done or PID 1 no longer reads, and with 1 after an
-unexpected exception.
+(`read` is `-` if there is a state that could not be copied); `MirrorRefused` for a folder that ftrun may not write to.
 """
 
 import errno
@@ -87,12 +85,9 @@ def new_folder(path: str) -> str:
 
 
 def fetch(local: str, remote: str, *, lines: Lines) -> tuple[str, bool]:
-    """The token of the remote folder, and whether its content replaces that of `local`.
-
-    It does not if `local` has a state that was never copied, or if no other ftrun has written there since it was.  A
-    file without read permission is reported as a problem.  OSError if another ftrun of this node uses the folder: the
-    state there names live processes, which must not be killed.
-    """
+    """The token of the remote folder, and whether its content replaces that of `local`: not if `local` has a state that
+    was never copied, or if no other ftrun has written there since.  A file without read permission is a problem.
+    OSError if another ftrun of this node uses the folder, whose state names live processes."""
     os.makedirs(remote, 0o700, exist_ok=True)
     until = time.monotonic() + EXIT_TIMEOUT
     # A mirror of another node may have died with the node, whose lock stays for a while; it cannot be ended from here.

@@ -43,12 +43,9 @@ def replace(source: str, target: str, moved: Callable[[], None] = lambda: None) 
 
 
 def append(source: str, target: str, base: int, rest: bool, moved: Callable[[], None] = lambda: None) -> None:
-    """Append the rest of `source` to `target`, which had `base` bytes when `source` was started.
-
-    Only complete lines are copied; with `rest` also an unfinished last line.  The position follows from the size of
-    `target` alone, so that copying resumes after a kill.  If the source is shorter than its copy, it was started anew,
-    and the copy is truncated to `base`.
-    """
+    """Append the rest of `source` to `target`, which had `base` bytes when `source` was started: complete lines; with
+    `rest` also an unfinished last line.  The position follows from the size of `target` alone, so that copying resumes
+    after a kill.  If the source is shorter than its copy, it was started anew, and the copy is truncated to `base`."""
     with (
         open(source, "rb", opener=open_file) as inp,
         open(target, "ab", buffering=0, opener=open_file) as out,

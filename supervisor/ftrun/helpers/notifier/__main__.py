@@ -2,9 +2,8 @@
 
 It follows the records from the byte OFFSET on.  The file at descriptor 3, a `Destinations` (messages/exports.py), says
 which records are reported, and where.  Each destination has a thread of its own and a bounded queue, so that one that
-does not answer holds up no other.  An attempt takes at most TIMEOUT s; there are `len(DELAYS) + 1` attempts.  When
-stdin has ended, the last records are read, and what is not reported within END s is given up.  A notification is a JSON
-object (`notification`); a webhook gets it by POST, a command on stdin.
+does not answer holds up no other.  When stdin has ended, the last records are read, and what is not reported within
+END s is given up.
 """
 
 import json
@@ -234,7 +233,7 @@ class Webhook(Sender):
 def notification(due: Due, asked: Destinations, run_dir: str, command: Sequence[str]) -> dict[str, Any]:
     """The JSON body (docs/howto/notifications.md)."""
     found, attempt = due.record, due.record.get("attempt")
-    where = asked.job or " ".join(command)
+    where = f"ftrun on {asked.node}, attempt {attempt} of {sentences.short(asked.job or ' '.join(command), 80)}"
     return {
         "schema": SCHEMA,
         "event": due.event,
@@ -244,9 +243,7 @@ def notification(due: Due, asked: Destinations, run_dir: str, command: Sequence[
         "node": asked.node,
         "command": list(command),
         "run_dir": run_dir,
-        "text": sentences.printable(
-            f"ftrun on {asked.node}, attempt {attempt} of {sentences.short(where, 80)}: {_text(due)}"
-        ),
+        "text": sentences.printable(f"{where}: {_text(due)}"),
         "incident": due.about,
         "record": found,
     }

@@ -1,12 +1,10 @@
 """Which records of a run are one incident, and when its one notification is due.
 
-An incident is reported when it is decided what is done about it: with the restart, the recovery or the end that follows
-from a hang or a fault, or after HOLD s without such a decision.  What follows an incident that is reported already is
-reported only if it ends the run.  In a group the first of its members reports for all, and who coordinates reports the
-loss of another one.  While the coordinator is lost, nobody knows which of the others live: the first of them reports
-that, and after HOLD s without contact the second one, too, since the first may have been lost with it.  Another member
-reports what nobody has decided on within HOLD s, and an end that is its own.  Of members that stall together the first
-reports it.
+An incident is reported with the restart, the recovery or the end that follows from a hang or a fault, or after HOLD s
+without such a decision; what follows after that, only if it ends the run.  In a group the first of its members reports
+for all, and who coordinates reports the loss of another one.  While the coordinator is lost, the first of the others
+reports that, and after HOLD s without contact the second one, too, since the first may have been lost with it.  Another
+member reports what nobody has decided on within HOLD s, and an end that is its own.
 """
 
 from collections.abc import Callable

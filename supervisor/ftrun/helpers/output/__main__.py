@@ -3,10 +3,8 @@
 LOG is a path, with `{}` in it for the local rank where ftrun starts the ranks, or empty: no copy is kept.  A STREAM is
 a key of `host/output_pipes.py`, possibly with `:hidden` (it is not forwarded) or `:prefixed` (each line is marked with
 its rank).  For each there are two descriptors, from 3 on: the pipe that the command writes to, and the original
-destination.  The requests and events are in messages/output.py; `Tail` is sent once
-everything written so far has been read, or after `PATIENCE`; a line in the log marks each start but the first.  It
-exits with 0 when stdin and all pipes have ended, and everything has been forwarded and written to the log (for which it
-waits at most `LOG_PATIENCE`), and not before, even if PID 1 has died.
+destination.  The messages are in messages/output.py.  It exits once stdin and all pipes have ended and everything has
+been forwarded and written to the log (for which it waits at most `LOG_PATIENCE`), even if PID 1 has died.
 """
 
 import sys
@@ -22,15 +20,6 @@ from ftrun.helpers.output.relay import HiddenRelay, PrefixedRelay, Relay
 from ftrun.helpers.output.tail import Tail
 from ftrun.host.output_pipes import NUMBERS
 from ftrun.messages import output as messages
-from ftrun.messages.output import (
-    OUTPUT_EVENTS,
-    OUTPUT_REQUESTS,
-    AttemptBegins,
-    Broken,
-    GetTail,
-    OutputEvent,
-    OutputRequest,
-)
 
 PATIENCE: Final = 0.5  # s
 LOG_PATIENCE: Final = 2.0  # s
@@ -39,11 +28,8 @@ KINDS: Final = {"": Relay, "hidden": HiddenRelay, "prefixed": PrefixedRelay}
 
 def main(argv: Sequence[str]) -> int:
     log, *streams = argv
-    return run(
-        lambda lines: Output(log, [stream.partition(":") for stream in streams], lines).run(),
-        OUTPUT_EVENTS,
-        OUTPUT_REQUESTS,
-    )
+    parts = [stream.partition(":") for stream in streams]
+    return run(lambda lines: Output(log, parts, lines).run(), messages.OUTPUT_EVENTS, messages.OUTPUT_REQUESTS)
 
 
 class Output:
@@ -73,15 +59,15 @@ class Output:
         for log in self._logs.values():
             log.close(max(0.0, until - time.monotonic()))
 
-    def _handle(self, request: OutputRequest) -> None:
+    def _handle(self, request: messages.OutputRequest) -> None:
         match request:
-            case AttemptBegins(number, mono, first_rank):
+            case messages.AttemptBegins(number, mono, first_rank):
                 for relay in self._relays:
                     relay.first_rank = first_rank
                 self._tail.begin(mono)
                 for log in self._logs.values() if number else ():
                     log.mark(f"attempt {number}")
-            case GetTail():
+            case messages.GetTail():
                 self.lock.wait_for(lambda: all(relay.is_drained for relay in self._relays), PATIENCE)
                 self._send(messages.LastLines(tuple(self._tail.lines())))
 
@@ -99,13 +85,13 @@ class Output:
             self.lock.notify_all()
 
     def reader_gone(self, stream: int) -> None:
-        self._send(Broken(stream))
+        self._send(messages.Broken(stream))
 
     def problem(self, description: str) -> None:
         with self._send_lock, suppress(OSError):  # PID 1 has died; the output is still forwarded
             self._lines.problem(description)
 
-    def _send(self, message: OutputEvent) -> None:
+    def _send(self, message: messages.OutputEvent) -> None:
         with self._send_lock, suppress(OSError):
             self._lines.send(message)
 

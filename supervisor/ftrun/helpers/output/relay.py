@@ -1,10 +1,9 @@
 """Relays one stream of the command from PID 1's pipe to its original destination, unmodified and without delay.
 
-Data that has not arrived is still in the pipe: tee(2) reads it without removing it.  To another pipe it is moved by
-splice(2), so that even SIGKILL neither loses nor duplicates a byte.  To all other destinations it is written, and then
-removed from the pipe: splice rejects files opened for appending, and ignores that another program's writes move the
-same offset.  A SIGKILL in between causes a second copy of at most one pipe buffer.  If tee is not permitted, SIGKILL
-loses the data in transit.
+tee(2) reads data without removing it from the pipe.  To another pipe it is moved by splice(2), so that even SIGKILL
+neither loses nor duplicates a byte.  To all other destinations (splice rejects files opened for appending, and ignores
+that another program moves the same offset) it is written and then removed; a SIGKILL in between causes a second copy of
+at most one pipe buffer.  If tee is not permitted, SIGKILL loses the data in transit.
 """
 
 import ctypes
@@ -180,9 +179,9 @@ _DESTINATIONS: Final = dict[tuple[int, int], Destination]()  # by device and ino
 
 
 class PrefixedRelay(Relay):
-    """Each line up to LONGEST is written at once and as a whole, so that lines of different ranks are not mixed.  A
-    longer line remains one line, unless another rank writes meanwhile: then its next part is a line of its own.  A line
-    is held back until it is complete; SIGKILL of this program may lose it, or forward it twice."""
+    """A line up to LONGEST is held back until it is complete, and written as a whole, so that those of different ranks
+    are not mixed.  A longer one is written in parts, and its next part is a line of its own if another rank has written
+    meanwhile.  SIGKILL of this program may lose a line, or forward it twice."""
 
     def __init__(self, stream: int, source: int, target: int, listener: Listener) -> None:
         super().__init__(stream, source, target, listener)

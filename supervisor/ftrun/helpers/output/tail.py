@@ -27,10 +27,7 @@ class LastChunks:
 
 
 class Tail:
-    """The tail of several streams, with a share for each, so that a verbose stream does not displace another.
-
-    Until `lines` is called the cost is only memory, about twice `SIZE`.
-    """
+    """The tail of several streams, with a share for each, so that a verbose stream does not displace another."""
 
     def __init__(self, streams: int = 1) -> None:
         self._streams: dict[int, LastChunks] = {}

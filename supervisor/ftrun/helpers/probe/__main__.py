@@ -2,16 +2,14 @@
 PID 1.
 
 KIND is auto or a vendor's name; PERIOD is in seconds; TABLE is a site's file of fault codes, whose entries replace the
-built-in ones (core/rules/fault_codes.py), if it is not empty; FILE receives the last `devices` message for other
-readers; KNOWN is a `KnownDevices` as JSON.  Requests and messages are in messages/probe.py: first `Ready`, or `Absent`,
-after which the helper exits; then `Present`, `Fault`s and `Checked`, from the shortest check that shows the health of
-the devices; then `Devices` every PERIOD.  A `Fault` is sent within about TURN after the driver reports it, or after the
-sample that shows it.  Devices that do not answer are listed in `Freed.silent`; `ok` may still be true.
-device.py decides which devices are free and healthy, and when a fault is over.  A later `Free` replaces an
-earlier one.  The helper exits with 0 when stdin or the reader is closed, and with 1 after an unexpected error.
+built-in ones (core/rules/fault_codes.py), or empty; FILE receives the last `Devices` message for other readers; KNOWN
+is a `KnownDevices` as JSON.  The messages are in messages/probe.py: first `Ready`, or `Absent`, after which the helper
+exits; then `Present`, `Fault`s and `Checked`, from the shortest check that shows the health of the devices; then
+`Devices` every PERIOD.  A `Fault` is sent within about TURN after the driver reports it, or after the sample that shows
+it.  A later `Free` replaces an earlier one.
 
-A driver call may block forever.  All calls are made here, by the same thread that sends `devices`: while these messages
-arrive the driver answers, and their absence tells PID 1 that it does not.
+A driver call may block forever.  All are made by the thread that sends `Devices`, whose absence shows PID 1 that the
+driver does not answer.
 """
 
 import math
@@ -26,19 +24,13 @@ from typing import Final
 from ftrun.accelerators.table import BY_NAME
 from ftrun.core.rules.fault_codes import Table, look_up
 from ftrun.helpers.lines import Lines, run
-from ftrun.helpers.probe.device import (
-    DeviceFault,
-    Unavailable,
-    Vendor,
-    devices_held,
-    is_healthy,
-    load_table,
-    reason_not_cleared,
-)
+from ftrun.helpers.probe import device as states
+from ftrun.helpers.probe.device import DeviceFault, Unavailable, Vendor, load_table
 from ftrun.host import safe_files
 from ftrun.messages import probe as messages
 from ftrun.messages.codec import EXACT
-from ftrun.messages.probe import Device, Health
+from ftrun.messages.helpers import Ready
+from ftrun.messages.probe import Device
 
 # s between queries for faults: requests of PID 1 wake this loop, drivers do not, so faults are read on a timer.  Also
 # the least time between samples while devices are expected to become free.
@@ -63,7 +55,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
     if not vendors:
         lines.send(messages.Absent("; ".join(reasons)))
         return
-    lines.send(messages.Ready(tuple(vendors)))
+    lines.send(Ready())
     fault_tables = {name: load_table(name, table, lines.problem) for name in vendors}
     Probe(lines, vendors, fault_tables, float(period), file).run()
 
@@ -105,8 +97,7 @@ class Probe:
         """The first check, for which PID 1 may wait before the first start."""
         devices = [device for vendor in self._vendors.values() for device in vendor.check()]
         self._sampled_at = time.monotonic()
-        health = (Health(*(getattr(device, name) for name in Health._fields)) for device in devices)
-        self._lines.send(messages.Present(tuple(health)))
+        self._lines.send(messages.Present(tuple(devices)))
         self._faults()
         self._lines.send(messages.Checked(tuple(device.id for device in devices if self._is_healthy(device))))
 
@@ -175,7 +166,7 @@ class Probe:
 
     def _answer_free(self, request: messages.Free, until: float, devices: Sequence[Device], now: float) -> bool:
         """Whether the request is finished."""
-        held, silent = devices_held(devices, request.pids, request.used, self._device_pids, _is_alive)
+        held, silent = states.devices_held(devices, request.pids, request.used, self._device_pids, _is_alive)
         removed = [device for device in devices if device.id in request.removed]
         unknown = any(device.answers and not device.examined for device in removed)  # the tool is slow
         if (held or silent or unknown) and now < until:
@@ -186,14 +177,15 @@ class Probe:
         return True
 
     def _is_healthy(self, device: Device) -> bool:
-        return is_healthy(device, self._vendors[device.vendor].present(device.id))
+        return states.is_healthy(device, self._vendors[device.vendor].present(device.id))
 
     def _answer_clear(self, request: messages.Clear, until: float, devices: Sequence[Device], now: float) -> bool:
         """Whether the request is finished."""
         device = next((device for device in devices if device.id == request.device), None)
         vendor = device.vendor if device else ""
         present = self._vendors[vendor].present(request.device) if device else ()
-        why = reason_not_cleared(device, request.code, present, self._new_codes, self._tables.get(vendor, {}))
+        table = self._tables.get(vendor, {})
+        why = states.reason_not_cleared(device, request.code, present, self._new_codes, table)
         if why and now < until:
             return False
         self._lines.send(messages.Cleared(not why, why or None))

@@ -2,11 +2,8 @@
 
 A card is queried sequentially, several cards at the same time (npu_smi_runs.py).  Each query is a process.  Where the
 tool can, one query covers all chips of a card (`-i` alone, the only way on a 950).  What cannot be missed is queried
-rarely: a code stays until its fault is over, and counts of corrected errors only explain.  If the tool is so slow that
-a sample ends early, the next sample begins with what has waited longest.
-
-A tool that fails proves nothing about a chip.  If it does not even list the chips it is run again, after longer pauses;
-output that cannot be parsed is a problem, which is reported once for each kind of query.
+rarely, as a code stays until its fault is over; a sample that is late begins with what has waited longest.  A tool that
+fails proves nothing about a chip; output that cannot be parsed is a problem, once for each kind of query.
 """
 
 import math
@@ -29,7 +26,7 @@ TOOL: Final = "npu-smi"
 USUAL: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin"
 PACE: Final = 1.0  # s: each sample starts several processes a card
 HEALTH_EVERY: Final = 3  # samples
-ECC_EVERY: Final = 30  # samples
+REFUSED_FOR: Final = 30  # samples
 LOST: Final = "not listed any more"
 SILENT: Final = "no answer"  # it is listed, as far as is known, but there is no output for it
 MOST_IDS: Final = 1024  # in one range
@@ -43,7 +40,7 @@ READINGS: Final = ("usages", "common", "power")
 FAULTS: Final = ("health", "current-fault-event")
 USE: Final = ("usages", "proc-mem")
 # The number of samples after which a type of information is queried again; due ones are first queried in this order.
-EVERY: Final = dict.fromkeys(FAULTS, HEALTH_EVERY) | {"usages": 1, "common": 1, "proc-mem": 1, "ecc": ECC_EVERY}
+EVERY: Final = dict.fromkeys(FAULTS, HEALTH_EVERY) | {"usages": 1, "common": 1, "proc-mem": 1}
 URGENT: Final = {"": (), "faults": FAULTS, "use": USE, "both": USE + FAULTS}
 
 
@@ -55,11 +52,7 @@ def open(environment: Mapping[str, str], known: Sequence[DeviceIdentity] = ()) -
     if tool is None:
         raise Unavailable(f"no {TOOL} on PATH")
     found = Ascend(ToolRunner(tool, environment), environment)
-    try:
-        found.find()
-    except Unavailable:
-        found.close()
-        raise
+    found.find()
     return found
 
 
@@ -114,7 +107,6 @@ class Ascend:
         self._queried: dict[tuple[int, str], int] = {}  # the sample in which a card was last queried for a kind
         self._refused: set[tuple[str, str]] = set()  # by card and kind of information
         self._health: dict[Chip, str] = {}
-        self._ecc: dict[Chip, npu_smi.Ecc] = {}
         self._codes: dict[tuple[Chip, str], tuple[str, ...]] = {}  # by the query that reported them
         self._pids: dict[Chip, tuple[int, ...]] = {}
         self._news: list[DeviceFault] = []
@@ -153,7 +145,7 @@ class Ascend:
         return self._sample(dict.fromkeys(self._cards(), FAULTS))
 
     def devices(self, urgent: str = "") -> list[Device]:
-        if self._samples % ECC_EVERY == 0:
+        if self._samples % REFUSED_FOR == 0:
             self._refused.clear()  # a chip that was absent seems to support nothing
         found = self._sample({card: self._due(card, URGENT[urgent]) for card in self._cards()})
         self._samples += 1
@@ -210,9 +202,6 @@ class Ascend:
     def present(self, device: str) -> Collection[str]:
         return {code for chip in self._chips if chip_id(chip) == device for code in self._known(chip)}
 
-    def close(self) -> None:
-        self._runner.close()
-
     def _due(self, card: int, urgent: Collection[str]) -> list[str]:
         """The types of information to query in this sample, those that have waited longest first."""
 
@@ -241,22 +230,16 @@ class Ascend:
         processes = npu_smi.processes(self._lines("proc-mem", chip, answers))
         health = npu_smi.health(self._lines("health", chip, answers))
         events = npu_smi.events(self._lines("current-fault-event", chip, answers))
-        ecc = npu_smi.ecc(self._lines("ecc", chip, answers))
         self._record_codes(chip, {"health": health.codes, "current-fault-event": events})
         if health.text is not None:
             self._health[chip] = health.text
-        if any(value is not None for value in ecc):
-            self._ecc[chip] = ecc
         device = Device(ASCEND.name, chip_id(chip), chip.logic, chip.name or ASCEND.name, visible=str(chip.logic))
-        if not any(value is not None for value in (*reading, processes, *health, events, *ecc)):
+        if not any(value is not None for value in (*reading, processes, *health, events)):
             self._health.pop(chip, None)
             return device._replace(health=SILENT, answers=False, examined=False)
-        errors, isolated = self._ecc.get(chip, npu_smi.Ecc())
         return device._replace(
             **reading._asdict(),
             pids=self._visible(chip, processes),
-            remapped_rows=isolated,
-            ecc_errors=errors,
             health=self._health.get(chip),
             examined=health.text is not None and (health.codes is not None or events is not None),
         )

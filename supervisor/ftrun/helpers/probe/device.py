@@ -18,6 +18,7 @@ UNLISTED: Final = "not listed any more"
 LOST: Final = "lost"  # the code of a device that the driver has lost
 RECOVERY: Final = "recovery:"  # with the driver's recovery action: the code of a device that needs that action
 NO_ACTION: Final = (None, "none")
+LONGEST: Final = 1 << 20  # bytes of a site's file
 
 
 class DeviceFault(NamedTuple):
@@ -59,8 +60,6 @@ class Vendor(Protocol):
     def present(self, device: str) -> Collection[str]:
         """The fault codes in the last answer for this device."""
 
-    def close(self) -> None: ...
-
 
 # --- whether a device is free and healthy, and whether a fault is over; pure ------------------------------------------
 
@@ -72,14 +71,12 @@ def devices_held(
     device_pids: Collection[int],
     alive: Callable[[int], bool],
 ) -> tuple[list[Occupied], list[Occupied]]:
-    """The devices that an ended attempt still holds, and those that do not answer.
+    """The devices that an ended attempt still holds, and those that do not answer, which proves nothing.
 
     A device is held if these processes hold it, if its memory was not released, or if the driver reports that it is
-    broken.  A device that does not answer proves nothing: a broken tool does not make a broken node.
-
-    `pids`: the attempt's processes; `device_pids`: processes that were on a device while they were alive; `used`: the
-    bytes in use before the command first ran.  A device that is not in `used` is checked by its processes alone.
-    Memory is not checked while another living process is on the device, because that may use it.
+    broken.  `pids`: the attempt's processes; `device_pids`: processes that were on a device while they were alive;
+    `used`: the bytes in use before the command first ran.  Memory is not checked of a device that is not in `used`, nor
+    while another living process is on it.
     """
     held, silent = [], []
     for device in devices:
@@ -105,11 +102,8 @@ def _has_grown(device: Device, before: int) -> bool:
 def reason_not_cleared(
     device: Device | None, code: str, present: Collection[str], new: Collection[str], table: Table
 ) -> str:
-    """Why this fault is not over on this device; empty if it is over.
-
-    `present`: its current codes; `new`: those reported since the request that still last.  An Xid never ends, so only a
-    later one counts against the device.  The driver must not request a recovery action either.
-    """
+    """Why this fault is not over on this device; empty if it is over.  `present`: its current codes; `new`: those
+    reported since the request that still last.  An Xid never ends, so only a later one counts against the device."""
     if device is None:
         return UNLISTED
     if not device.answers:
@@ -135,19 +129,12 @@ def is_healthy(device: Device, present: Collection[str]) -> bool:
     return answered and not present and device.recovery in NO_ACTION
 
 
-class StateTexts(NamedTuple):
-    """The driver's texts for a device that it has lost, and for one that must be reset before it answers."""
-
-    lost: str
-    reset: str
-
-
 class LastingStates:
     """States that are faults for as long as they last, of all devices.  Those of a device that does not answer are
-    kept."""
+    kept.  `lost`, `reset`: the driver's texts for a device that it has lost, and for one that must be reset."""
 
-    def __init__(self, texts: StateTexts) -> None:
-        self._texts = texts
+    def __init__(self, lost: str, reset: str) -> None:
+        self._of_text = {lost: LOST, reset: f"{RECOVERY}reset"}
         self._codes: dict[str, frozenset[str]] = {}
 
     def of(self, device: str) -> Collection[str]:
@@ -168,10 +155,8 @@ class LastingStates:
     def _current(self, device: Device) -> frozenset[str] | None:
         """The current codes; None: unknown so far."""
         before = self._codes.get(device.id)
-        if device.health == self._texts.lost:
-            return (before or frozenset()) | {LOST}
-        if device.health == self._texts.reset:
-            return (before or frozenset()) | {f"{RECOVERY}reset"}
+        if (code := self._of_text.get(device.health or "")) is not None:
+            return (before or frozenset()) | {code}
         if device.health != "ok":
             return before
         return frozenset() if device.recovery in NO_ACTION else frozenset({f"{RECOVERY}{device.recovery}"})
@@ -195,6 +180,3 @@ def load_table(vendor: str, site: str, problem: Callable[[str], None]) -> Table:
     except (OSError, ValueError) as error:
         problem(f"the fault table {site} is not used: {error}")
     return table
-
-
-LONGEST: Final = 1 << 20  # bytes of a site's file

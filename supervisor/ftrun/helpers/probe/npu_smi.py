@@ -39,7 +39,6 @@ KEYS: Final = {
     "proc-mem": ("process id", "no process"),
     "health": ("health",),
     "current-fault-event": ("fault event count",),
-    "ecc": ("error count",),
 }
 FAILED: Final = ("failed to", "invalid card", "invalid chip")  # the tool reports that it has no answer
 
@@ -81,13 +80,6 @@ class ChipHealth(NamedTuple):
 
     text: str | None = None
     codes: tuple[str, ...] | None = None
-
-
-class Ecc(NamedTuple):
-    """Counts: uncorrectable errors since the driver was loaded, and pages isolated for errors of either kind."""
-
-    errors: int | None = None
-    isolated: int | None = None
 
 
 def mapping(text: str) -> tuple[Chip, ...]:
@@ -175,12 +167,6 @@ def events(lines: Lines) -> tuple[str, ...] | None:
     return found if found or count == 0 else None
 
 
-def ecc(lines: Lines) -> Ecc:
-    """The counts in the output of `ecc`, summed over all kinds of memory of the chip."""
-    values = _first(lines)
-    return Ecc(_sum(values, "double bit error count"), _sum(values, "bit isolated pages count"))
-
-
 def refused(text: str) -> bool:
     """Whether this tool or this chip does not support this type of information."""
     return any(phrase in text.lower() for phrase in ("does not support", "error parameter of -t"))
@@ -235,8 +221,3 @@ def _codes(lines: Lines) -> tuple[str, ...] | None:
     matches = [CODE.fullmatch(code) for code in value.split()]
     codes = tuple(dict.fromkeys(match[1].upper() for match in matches if match))
     return codes if codes or value.lower() == "na" else None
-
-
-def _sum(values: dict[str, str], ending: str) -> int | None:
-    counts = [count for key, value in values.items() if key.endswith(ending) and (count := integer(value)) is not None]
-    return sum(counts) if counts else None

@@ -1,10 +1,8 @@
 """Runs `npu-smi`: several runs at the same time, each with a deadline.
 
-A tool that is blocked in the driver cannot be killed.  Its card is not queried again before it has ended, so a card
-never blocks more than one tool and does not delay the other cards.
+A card whose tool is blocked in the driver, so that it cannot be killed, is not queried again before that has ended.
 """
 
-import contextlib
 import os
 import select
 import signal
@@ -24,7 +22,6 @@ TIMEOUT: Final = 5.0  # s for an answer
 LOOK: Final = 10.0  # s after which a query starts no further run, for tools that answer slowly
 AT_ONCE: Final = 8  # cards: all cards of most nodes, so that a driver that blocks all of them costs one TIMEOUT
 ENDING: Final = 0.01  # s between checks whether a tool that has closed its output has ended
-CLOSING: Final = 0.5  # s for killed tools to end
 LONGEST: Final = 1 << 20  # bytes of the output of one run
 
 Arguments = tuple[str, ...]
@@ -89,10 +86,7 @@ class ToolRunner:
 
     def query(self, queues: Iterable[Sequence[Arguments]], timeout: float | None = None) -> dict[Arguments, ToolAnswer]:
         """The answer of each run, whatever its exit status; each queue in its order, several queues at the same time.
-
-        A run that takes longer than `timeout` (s; by default TIMEOUT) has no answer, nor do those behind it in its
-        queue.  The call takes LOOK and that timeout at most.
-        """
+        A run that takes longer than `timeout` s has no answer, nor do those behind it.  Takes LOOK + `timeout` s."""
         timeout, self.started = TIMEOUT if timeout is None else timeout, set()
         last = time.monotonic() + LOOK
         waiting = deque(deque(queue) for queue in queues if queue)
@@ -142,13 +136,6 @@ class ToolRunner:
         for run in running:
             if run.open and run.fd in ready:
                 run.read()
-
-    def close(self) -> None:
-        """Wait for killed tools, but not for those that are blocked in the driver."""
-        until = time.monotonic() + CLOSING
-        for process in self._held.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(until - time.monotonic(), 0.0))
 
 
 def card_of(arguments: Arguments) -> str:

@@ -8,13 +8,11 @@ is checked as well.
 MIG devices report their memory and processes, but not their utilisation (NVML API, "Multi Instance GPU Management");
 their health is the health of their GPU.
 
-Which of the devices that NVML lists a job may use follows from CUDA_VISIBLE_DEVICES (`selected`, which is pure).  The
-CUDA Programming Guide ("CUDA environment variables") has the rules: unset means all; entries are positions or UUIDs,
-and a UUID may be abbreviated as long as it names one device; the first entry that names none ends the list (-1 is used
-for that).  As in the driver, "1gpu" is 1, and a repeated entry makes the list empty.
-
-NVIDIA_VISIBLE_DEVICES is ignored.  It is meant for the container runtime, and NVML does not list what that leaves out;
-inside a container it misleads: with GPUs from CDI it is `void` (nvidia-container-toolkit#395).
+Which of the devices that NVML lists a job may use follows from CUDA_VISIBLE_DEVICES (`selected`, which is pure), by the
+rules of the CUDA Programming Guide ("CUDA environment variables"): unset means all; entries are positions or UUIDs, and
+a UUID may be abbreviated as long as it names one device; the first entry that names none ends the list (-1 is used for
+that).  As in the driver, "1gpu" is 1, and a repeated entry makes the list empty.  NVIDIA_VISIBLE_DEVICES is for the
+container runtime; within a container it misleads (nvidia-container-toolkit#395).
 """
 
 import ctypes
@@ -26,7 +24,7 @@ from typing import Any, Final
 
 from ftrun.accelerators.table import NVIDIA
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.probe.device import UNLISTED, DeviceFault, LastingStates, StateTexts, Unavailable
+from ftrun.helpers.probe.device import UNLISTED, DeviceFault, LastingStates, Unavailable
 from ftrun.messages.probe import Device, DeviceIdentity
 
 LIBRARY: Final = "libnvidia-ml.so.1"
@@ -158,9 +156,9 @@ class Nvidia:
         self._names = {one.index: (one.id, one.name) for one in known if one.id.startswith("GPU-")}
         self._entries: dict[str, str] = {}  # entries of the setting, by the first id of the device
         codes = nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED
-        texts = StateTexts(*(str(nvml.NVMLError(code)) for code in codes))
-        self._lasting_states = LastingStates(texts)
-        self._broken = (*texts, UNLISTED)
+        lost, reset = (str(nvml.NVMLError(code)) for code in codes)
+        self._lasting_states = LastingStates(lost, reset)
+        self._broken = (lost, reset, UNLISTED)
         self._news: list[DeviceFault] = []
         self._traffic: dict[str, tuple[float, float | None]] = {}  # when it was measured
         self._events: Any = None
@@ -344,8 +342,6 @@ class Nvidia:
             rates = query(nvml.nvmlDeviceGetUtilizationRates, found.handle)
             power = query(nvml.nvmlDeviceGetPowerUsage, found.handle)
             clock = query(nvml.nvmlDeviceGetClockInfo, found.handle, nvml.NVML_CLOCK_SM)
-            rows = query_gpu(nvml.nvmlDeviceGetRemappedRows, found.gpu)
-            errors = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
             device = device._replace(
                 util=rates and float(rates.gpu),
                 memory_util=rates and float(rates.memory),
@@ -353,8 +349,6 @@ class Nvidia:
                 clock=None if clock is None else float(clock),
                 traffic=self._pcie_traffic(query, found),
                 pids=_pids(query, nvml, found.handle),
-                remapped_rows=rows and rows[0] + rows[1],
-                ecc_errors=query_gpu(nvml.nvmlDeviceGetTotalEccErrors, found.gpu, *errors),
             )
         health = query.failure or query_gpu.fatal or "ok"
         answers = health == "ok" or device.memory_used is not None  # unified memory is unknown, which is not silence

@@ -2,15 +2,11 @@
 
 PATH is `reset.json` (contents.py), which is read every PERIOD seconds; TABLE is a fault code table of the site
 (core/rules/fault_codes.py); RANKS is the number of ranks that ftrun starts here, MEMBER that of this container in its
-group. The messages are in messages/healing.py: `Contents` at first and after each change; `Ready` after the first
-read; `Problem`, each at most once. There is one fault for each code of each rank of this container (contents.py; of all
-ranks if the local ranks are unknown) with the status `fault`, `unrecovered` or `failed`. The status `fault` without a
-code gets the code "reset.json"; so do the other two if no rank of this container has a code. For each of these the
-platform requires the training to end, whatever the severity, unless it asks for less. At the start the state is clear;
-without a file it stays clear, which is reported after the same delay as for a file that vanishes. A file that is
-incomplete or unreadable changes nothing, and is a problem once this lasts for PATIENCE seconds; a file that is missing
-for so long is clear. It exits with 0 when stdin ends or PID 1 no longer reads, and with 1 after an unexpected
-exception.
+group.  The messages are in messages/healing.py: `Contents` at first and after each change; `Ready` after the first
+read.  There is one fault for each code of each rank of this container, or of all ranks if the local ranks are unknown.
+For each of these the platform requires the training to end, whatever the severity, unless it asks for less.  A file
+that is incomplete or unreadable changes nothing, and is a problem once this lasts for PATIENCE seconds; one that is
+missing for so long is clear.
 """
 
 import os

@@ -6,14 +6,12 @@ RestartFaultProcess, and others that are not needed here; before the first fault
 meaning of GracefulExit and RetryTime for the command is in core/machine/requests.py.  Two components write the file,
 and any field may be missing or null:
 - ClusterD, for recovery of processes: FaultFlushing while it collects, then ranks with Status `fault` and nothing
-  else, LogicId 0 and no code.  MindCluster's agent kills the processes when it sees this status, and starts them again
-  when the status is gone.  With RestartFaultProcess it stays, and replaces the processes of these ranks alone at once.
+  else, LogicId 0 and no code.  The processes are to be killed at this status, and started again when it is gone.  With
+  RestartFaultProcess it stays, and the processes of these ranks alone are to be replaced at once.
 - the device plugin, for a hot reset: Status `unrecovered` until the container's processes are gone and the chip is
   reset, then `recovered` or `failed`, which is final; codes in ErrorCodeHex (`80C98002,8C204E00`), ErrorCode is left
-  empty.  All chips that are reset together are listed, those without a fault have no code.  The agent kills the
-  processes on `unrecovered`, and starts them again when all are `recovered`.  Policy is what it plans: with
-  `restart_request` the chip needs no reset, and the step is to be executed again; where that does not help, it plans
-  more.
+  empty.  All chips that are reset together are listed, those without a fault have no code.  Policy is what it plans:
+  with `restart_request` the chip needs no reset, and the step is to be executed again.
 """
 
 import json
@@ -121,11 +119,8 @@ def local_ranks(
     environment: Mapping[str, str], started: int | None = None, member: int | None = None
 ) -> frozenset[int] | None:
     """The local ranks; None if the environment does not determine them.  `started`: so many are started by ftrun.
-    `member`: the number of this container in its group, for an environment without one.
-
-    RANK is the number of this process or of this pod: Ascend's operator sets it for the pod, and lists the devices of
-    the pod in LOCAL_RANK (`0,1,2,3`).  With several ranks in a container and no LOCAL_RANK its meaning is ambiguous.
-    """
+    `member`: the number of this container in its group, for an environment without one.  RANK is the number of this
+    process or, where Ascend's operator lists the devices of the pod in LOCAL_RANK (`0,1,2,3`), of this pod."""
     rank, size = _first(environment, ("RANK",)), _first(environment, SIZES)
     local = environment.get("LOCAL_RANK", "").strip()
     if started is None and rank is not None and re.fullmatch(r"\d+", local, re.ASCII):

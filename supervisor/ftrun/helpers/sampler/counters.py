@@ -1,20 +1,17 @@
 """Measures the activity of a process tree in a period: CPU time, bytes read and written, ended children.
 
-A process inherits the CPU time and I/O of a child when it waits for that child.  Of these figures only what the child
-did since the last sample is new; the rest has been counted, or is older.  So the work of a shell loop is measured even
-if its children end within a period, and a hung process that runs `nvidia-smi` once a minute counts for no more than
-that.
+A process inherits the CPU time and I/O of a child when it waits for that child; only what the child did since the last
+sample is new.  So the work of a shell loop is measured even if its children end within a period.
 """
 
-import os
 from collections.abc import Iterable
 from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.host import procfs
 from ftrun.host.procfs import Stat
+from waitproof import procfs
+from waitproof.procfs import TICKS
 
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 Process = tuple[int, int]  # pid and start time
 
 
@@ -35,8 +32,8 @@ NOTHING: Final = Count(0.0, 0.0, 0.0, 0, 0)
 
 def count(process: Stat) -> Count | None:
     """The totals of a process; None if it has vanished."""
-    own = _fields(f"/proc/{process.pid}/stat")
-    main = own if process.threads == 1 else _fields(f"/proc/{process.pid}/task/{process.pid}/stat")
+    _, own = procfs.fields(f"/proc/{process.pid}/stat")
+    _, main = ("", own) if process.threads == 1 else procfs.fields(f"/proc/{process.pid}/task/{process.pid}/stat")
     if len(own) < 15 or len(main) < 15:
         return None
     io = _bytes(f"/proc/{process.pid}/io")
@@ -50,11 +47,9 @@ def counts(processes: Iterable[Stat]) -> dict[Process, Count]:
 
 
 def activity(before: dict[Process, Count], after: dict[Process, Count]) -> tuple[float, int]:
-    """The activity between two samples: seconds of CPU, and bytes.  All figures of a new process are new.
-
-    The figures of a process that ended are now part of those of the process that waited for it.  If none waited, too
-    much is subtracted from the inherited figures, but never from those of processes that waited for no child.
-    """
+    """The activity between two samples: seconds of CPU, and bytes.  All figures of a new process are new; those of one
+    that ended are now part of those of the process that waited for it.  If none waited, too much is subtracted from the
+    inherited figures, but never from those of processes that waited for no child."""
     ended = [earlier for process, earlier in before.items() if process not in after]
     changes = [(before.get(process, NOTHING), now) for process, now in after.items()]
     main = sum(max(0.0, now.main - earlier.main) for earlier, now in changes)
@@ -68,13 +63,8 @@ def activity(before: dict[Process, Count], after: dict[Process, Count]) -> tuple
     return cpu, max(0, own_io, io)
 
 
-def _fields(path: str) -> list[bytes]:
-    """The fields of a stat file from the state on (proc_pid_stat(5), field 3)."""
-    return (procfs.read(path, 4096) or b"").rpartition(b")")[2].split(None, 16)
-
-
 def _seconds(ticks: Iterable[bytes]) -> float:
-    return sum(map(int, ticks)) / _TICKS
+    return sum(map(int, ticks)) / TICKS
 
 
 def _bytes(path: str) -> int | None:

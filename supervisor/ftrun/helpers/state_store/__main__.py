@@ -1,19 +1,13 @@
 """Stores what outlives the pod: `python -m ftrun.helpers.state_store FOLDER [RUN_DIR GIVEN]`, started by PID 1.
 
-The folder may be shared by several state stores, and may be on a network disk.  It contains `history.json`,
-`verdict.json`, `verdict-member-<n>.json`, `imports.json` and `history.lock`.  The requests and replies are in
-messages/state_store.py.  `StoredImports`, if there are any, and a `StoredHistory` are sent at the start, and one in
-reply to each `Keep`: faults of the last 2 days or of this boot, at most 256, and 64 schedules.  Each fault is stored
-once; a schedule is merged with the stored one of the same `key` (best_*: the maximum; progressed and faulted stay true;
-all other fields take the new value).  Once a request is answered its data is on disk, unless a `problem` reports a
-write error: then it is in memory, and is written as soon as writing works again.  A file with foreign content is set
-aside as `NAME.corrupt-<n>`; one that cannot be read is left alone.  When stdin ends, the store completes the pending
-requests and exits with 0; after an unexpected exception it exits with 1.  It may block on a dead disk: no process waits
-for it.
+The folder may be shared by several state stores, and may be on a network disk.  The messages are in
+messages/state_store.py: `StoredImports`, if there are any, and a `StoredHistory` at the start, and one in reply to each
+`Keep`.  Once a request is answered its data is on disk, unless a `problem` reports a write error: then it is in memory,
+and is written as soon as writing works again.  A file with foreign content is set aside as `NAME.corrupt-<n>`; one that
+cannot be read is left alone.  It may block on a dead disk: no process waits for it.
 
-With RUN_DIR it also writes `runs/<key>.json`, the attempts of this ftrun (`records.schedules`), from the records
-in RUN_DIR: after each start of the command and at the end, before that request is answered, once more two seconds
-after a start, and at most once a minute in between.  GIVEN is the path of the run dir that the user knows.
+With RUN_DIR it also writes `runs/<key>.json` (life_file.py), from the records there; GIVEN is the path of the run dir
+that the user knows.
 """
 
 import os
@@ -21,14 +15,16 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from ftrun.core.rules.fault_history import Occurrence, Schedule
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.shared_folder import Folder, ForeignContent
 from ftrun.helpers.state_store import contents
 from ftrun.helpers.state_store.contents import HistoryFile
 from ftrun.host import procfs
 from ftrun.messages import state_store as messages
+from ftrun.messages.codec import EXACT
 
 if TYPE_CHECKING:
     from ftrun.helpers.state_store.life_file import LifeFile as Life
@@ -68,8 +64,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
 
 class StateStore:
     def __init__(self, path: str, lines: Lines) -> None:
-        self.folder = self._folder = Folder(path, lines.problem)
-        self._lines = lines
+        self.folder, self._lines = Folder(path, lines.problem), lines
         self._history = HistoryFile()
         self._unsaved = HistoryFile()
         self._boot = procfs.boot_id()
@@ -80,42 +75,29 @@ class StateStore:
                 self._lines.send(self.keep(faults, schedule))
             case messages.KeepImports(content):
                 self.write_imports(content)
-            case messages.StoreVerdict(verdict, _, _) if not contents.is_valid(verdict):
-                self._lines.problem(f"malformed request: the verdict is incomplete or invalid: {verdict}")
-            case messages.StoreVerdict(verdict, since, None):
-                self._lines.send(messages.VerdictStored(self.set_verdict(verdict, since)))
-            case messages.StoreVerdict(verdict, _, int(member)):
-                self._lines.send(messages.VerdictStored(self.set_member_verdict(verdict, member)))
+            case messages.StoreVerdict(verdict, since, member):
+                self._lines.send(messages.VerdictStored(self.set_verdict(verdict, since, member)))
             case messages.GetVerdict(schedule_cnt, since):
                 self._lines.send(messages.Shared(self.get_verdict(schedule_cnt, since)))
 
     # --- the history ------------------------------------------------------------------------------------------------
 
-    def keep(
-        self, faults: Sequence[messages.StoredFault], schedule: messages.StoredSchedule | None
-    ) -> messages.StoredHistory:
+    def keep(self, faults: Sequence[Occurrence], schedule: Schedule | None) -> messages.StoredHistory:
         """Add these entries.  Returns the resulting history."""
-        valid_faults = [entry._asdict() for entry in faults if self._is_valid(entry._asdict(), messages.StoredFault)]
         schedules = [] if schedule is None else [schedule._asdict()]
-        valid_schedules = [entry for entry in schedules if self._is_valid(entry, messages.StoredSchedule)]
-        self._unsaved = contents.merge(self._unsaved, valid_faults, valid_schedules)
+        self._unsaved = contents.merge(self._unsaved, map(EXACT.plain, faults), schedules)
         try:
-            with self._folder.locked(LOCK):
+            with self.folder.locked(LOCK):
                 before = self._read_history()
                 self._history = self._with_unsaved()
                 content = contents.dump(self._history)
                 if content != before and (before is not None or self._history != HistoryFile()):
-                    self._folder.write(HISTORY, content)
+                    self.folder.write(HISTORY, content)
             self._unsaved = HistoryFile()
         except OSError as error:
             self._write_failed(HISTORY, error)
             self._history = self._with_unsaved()
         return contents.reply(self._history, time.time(), self._boot)
-
-    def _is_valid(self, entry: object, kind: type[Any]) -> bool:
-        if (reason := contents.validation_error(entry, kind)) is not None:
-            self._lines.problem(f"malformed request: {reason}")
-        return reason is None
 
     def _with_unsaved(self) -> HistoryFile:
         return contents.merge(self._history, self._unsaved.faults, self._unsaved.schedules)
@@ -123,20 +105,20 @@ class StateStore:
     def _read_history(self) -> bytes | None:
         """Read the file into memory.  If there is no file, the history in memory stays."""
         try:
-            content = self._folder.read(HISTORY, contents.LIMIT)
+            content = self.folder.read(HISTORY, contents.LIMIT)
             if content is not None:
                 self._history, dropped = contents.parse(content)
-                self._lines.report_dropped(f"{self._folder.path}/{HISTORY}", dropped)
+                self._lines.report_dropped(f"{self.folder.path}/{HISTORY}", dropped)
             return content
         except (ForeignContent, RecursionError) as reason:
-            self._folder.set_aside(HISTORY, reason)
+            self.folder.set_aside(HISTORY, reason)
             return None
 
     # --- the imports ------------------------------------------------------------------------------------------------
 
     def read_imports(self) -> str | None:
         try:
-            content = self._folder.read(IMPORTS, IMPORTS_LIMIT)
+            content = self.folder.read(IMPORTS, IMPORTS_LIMIT)
             return None if content is None else content.decode()
         except (ForeignContent, OSError, ValueError):
             return None  # the next ones replace it
@@ -144,31 +126,25 @@ class StateStore:
     def write_imports(self, content: str) -> None:
         try:
             if self.read_imports() != content:
-                self._folder.write(IMPORTS, content.encode())
+                self.folder.write(IMPORTS, content.encode())
         except (OSError, ValueError) as error:
-            self._lines.problem(f"{self._folder.path}/{IMPORTS} cannot be written ({error})")
+            self._lines.problem(f"{self.folder.path}/{IMPORTS} cannot be written ({error})")
 
     # --- the verdict ------------------------------------------------------------------------------------------------
 
-    def set_verdict(self, job_verdict: messages.SharedVerdict, since: float) -> messages.SharedVerdict:
+    def set_verdict(
+        self, verdict: messages.SharedVerdict, since: float, member: int | None = None
+    ) -> messages.SharedVerdict:
         """Store this verdict unless there is one of the same schedule.  Returns the stored one: the first wins.  A
-        verdict from before `since` (s since the epoch) is of an earlier job, and is replaced."""
+        verdict from before `since` (s since the epoch) is of an earlier job, and is replaced; so is in any case one
+        about this `member` alone, which is no verdict on the job."""
+        name = VERDICT if member is None else MEMBER_VERDICT.format(member)
         try:
-            with self._folder.locked(LOCK):
-                first = self._read_verdict(aside=True)
-                if first is not None and contents.holds(first, job_verdict.schedule_cnt, since):
+            with self.folder.locked(LOCK):
+                first = self._read_verdict(aside=True) if member is None else None
+                if first is not None and contents.holds(first, verdict.schedule_cnt, since):
                     return first
-                self._folder.write(VERDICT, contents.dump_verdict(job_verdict))
-        except OSError as error:
-            self._write_failed(VERDICT, error)
-        return job_verdict
-
-    def set_member_verdict(self, verdict: messages.SharedVerdict, member: int) -> messages.SharedVerdict:
-        """Store the verdict about this member alone, in place of an earlier one.  It is no verdict on the job."""
-        name = MEMBER_VERDICT.format(member)
-        try:
-            with self._folder.locked(LOCK):
-                self._folder.write(name, contents.dump_verdict(verdict))
+                self.folder.write(name, EXACT.dump(verdict).encode("ascii") + b"\n")
         except OSError as error:
             self._write_failed(name, error)
         return verdict
@@ -178,21 +154,21 @@ class StateStore:
         try:
             found = self._read_verdict(aside=False)
         except OSError as error:
-            self._lines.problem(f"{self._folder.path}/{VERDICT} cannot be read ({error.strerror})")
+            self._lines.problem(f"{self.folder.path}/{VERDICT} cannot be read ({error.strerror})")
             return None
         return found if found is not None and contents.holds(found, schedule_cnt, since) else None
 
     def _read_verdict(self, aside: bool) -> messages.SharedVerdict | None:
         try:
-            content = self._folder.read(VERDICT, contents.VERDICT_LIMIT)
+            content = self.folder.read(VERDICT, contents.VERDICT_LIMIT)
             return None if content is None else contents.parse_verdict(content)
         except ForeignContent as reason:
             if aside:
-                self._folder.set_aside(VERDICT, reason)
+                self.folder.set_aside(VERDICT, reason)
             return None
 
     def _write_failed(self, name: str, error: OSError) -> None:
-        self._lines.problem(f"{self._folder.path}/{name} cannot be written ({error.strerror}); {messages.NOT_KEPT}")
+        self._lines.problem(f"{self.folder.path}/{name} cannot be written ({error.strerror}); {messages.NOT_KEPT}")
 
 
 if __name__ == "__main__":

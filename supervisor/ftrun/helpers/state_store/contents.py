@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.rules.fault_history import Occurrence, Schedule
 from ftrun.helpers.shared_folder import ForeignContent
 from ftrun.messages import state_store as messages
 from ftrun.messages.codec import EXACT, Malformed, Value, parse_object
@@ -23,9 +24,10 @@ SAME: Final = 8  # with the same code on the same device: many faults of one nod
 SCHEDULES: Final = 64
 SENT_FAULTS: Final = 256
 RECENT: Final = 2 * 24 * 3600.0  # s
-LINE: Final = 62_000  # bytes of a reply, of the 64 KiB that PID 1 accepts
+LINE: Final = 63_000  # bytes of a reply, of the 64 KiB that PID 1 accepts
 FOR_SCHEDULES: Final = 24_000  # bytes of it at most
 SENT_PATHS: Final = 16  # schedules that are sent with the path of their last checkpoint, the newest
+BEST: Final = ("best_step", "best_checkpoint")
 Entry = dict[str, Any]
 
 
@@ -38,21 +40,22 @@ class HistoryFile(NamedTuple):
 
 
 def validation_error(entry: object, kind: type[Value]) -> str | None:
-    """The reason why an entry is not of this kind, or None.  Only the fields that every version has are checked."""
+    """The reason why an entry is not of this kind, or None."""
     if not isinstance(entry, dict):
         return "it is not an object"
     try:
-        EXACT.value(kind, _fields(entry, kind, kind._field_defaults))  # type: ignore[attr-defined]
+        EXACT.value(kind, _fields(entry, kind))
     except Malformed as error:
         return str(error)
-    if any(abs(entry[name]) > messages.LATEST for name in ("wall", "mono") if name in entry):
+    times = entry.get("at", entry)
+    if any(abs(times[name]) > messages.LATEST for name in ("wall", "mono") if name in times):
         return "its time is invalid"
     return "it is too large" if len(json.dumps(entry)) > ENTRY else None
 
 
-def _fields(entry: Entry, kind: type[Value], without: Iterable[str] = ()) -> Entry:
+def _fields(entry: Entry, kind: type[tuple[Any, ...]]) -> Entry:
     """The fields that this version knows."""
-    return {name: entry[name] for name in kind._fields if name in entry and name not in without}  # type: ignore[attr-defined]
+    return {name: entry[name] for name in kind._fields if name in entry}  # type: ignore[attr-defined]
 
 
 def parse(content: bytes) -> tuple[HistoryFile, list[str]]:
@@ -67,8 +70,8 @@ def parse(content: bytes) -> tuple[HistoryFile, list[str]]:
     dropped: list[str] = []
     if len(json.dumps(extra)) > EXTRA:
         extra, dropped = {}, ["the unknown fields: they are too large"]
-    faults = _valid_entries(found, "faults", messages.StoredFault, dropped)
-    schedules = _valid_entries(found, "schedules", messages.StoredSchedule, dropped)
+    faults = _valid_entries(found, "faults", Occurrence, dropped)
+    schedules = _valid_entries(found, "schedules", Schedule, dropped)
     return HistoryFile(faults, schedules, extra), dropped
 
 
@@ -99,16 +102,13 @@ def merge(base: HistoryFile, faults: Iterable[Entry], schedules: Iterable[Entry]
 
 
 def _identity(fault: Entry) -> tuple[object, ...]:
-    return tuple(fault[name] for name in ("node", "device", "code", "boot", "mono", "wall"))
+    return *(fault[name] for name in ("node", "device", "code")), *sorted(fault["at"].items())
 
 
 def _merged(before: Entry, after: Entry) -> Entry:
-    known = {
-        name: max((one[name] for one in (before, after) if one[name] is not None), default=None)
-        for name in ("best_step", "best_checkpoint")
-    }
-    either = {name: before[name] or after[name] for name in ("progressed", "faulted")}
-    return before | after | known | either
+    known = {name: [one[name] for one in (before, after) if one.get(name) is not None] for name in BEST}
+    either = {name: bool(before.get(name) or after.get(name)) for name in ("progressed", "faulted")}
+    return before | after | {name: max(found, default=None) for name, found in known.items()} | either
 
 
 def _limited(faults: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -124,11 +124,12 @@ def _limited(faults: Sequence[Entry]) -> tuple[Entry, ...]:
 
 def reply(history: HistoryFile, now: float, boot: str) -> messages.StoredHistory:
     """The reply to PID 1: faults of the last two days by the wall clock, or of this boot, whatever the clock."""
-    recent = [fault for fault in history.faults if fault["boot"] == boot or fault["wall"] > now - RECENT]
+    times = [(fault, fault["at"]) for fault in history.faults]
+    recent = [fault for fault, at in times if at.get("boot") == boot or at["wall"] > now - RECENT]
     older = [schedule | {"last_checkpoint": ""} for schedule in history.schedules[:-SENT_PATHS]]
     sent = [*older, *history.schedules[-SENT_PATHS:]]
-    schedules, room = _last_that_fit(messages.StoredSchedule, sent, FOR_SCHEDULES)
-    faults, _ = _last_that_fit(messages.StoredFault, recent[-SENT_FAULTS:], LINE - FOR_SCHEDULES + room)
+    schedules, room = _last_that_fit(Schedule, sent, FOR_SCHEDULES)
+    faults, _ = _last_that_fit(Occurrence, recent[-SENT_FAULTS:], LINE - FOR_SCHEDULES + room)
     return messages.StoredHistory(faults, schedules)
 
 
@@ -136,10 +137,7 @@ def _last_that_fit(kind: type[Value], entries: Sequence[Entry], room: int) -> tu
     """The latest entries that fit into `room` bytes, with the fields of this version; and the remaining bytes."""
     kept: list[Value] = []
     for entry in reversed(entries):
-        try:
-            one = EXACT.value(kind, _fields(entry, kind))
-        except Malformed:
-            continue  # an entry of another version of ftrun
+        one = EXACT.value(kind, _fields(entry, kind))
         if (left := room - len(EXACT.dump(one)) - 2) < 0:
             break
         room = left
@@ -150,28 +148,19 @@ def _last_that_fit(kind: type[Value], entries: Sequence[Entry], room: int) -> tu
 def parse_verdict(content: bytes) -> SharedVerdict:
     """The verdict with its known fields.  `ForeignContent` if it is incomplete or invalid."""
     try:
-        verdict = EXACT.value(
-            SharedVerdict, {"device": None} | _fields(parse_object(content, VERDICT_LIMIT), SharedVerdict)
-        )
+        found = {"device": None} | _fields(parse_object(content, VERDICT_LIMIT), SharedVerdict)
+        verdict = EXACT.value(SharedVerdict, found)
     except Malformed:
-        verdict = None
-    if verdict is None or not is_valid(verdict):
+        raise ForeignContent("it is not a complete verdict") from None
+    if verdict.schema != SCHEMA or _seconds(verdict.time) is None:
         raise ForeignContent("it is not a complete verdict")
     return verdict
-
-
-def is_valid(verdict: SharedVerdict) -> bool:
-    return verdict.schema == SCHEMA and _seconds(verdict.time) is not None
 
 
 def holds(verdict: SharedVerdict, schedule_cnt: int, since: float) -> bool:
     """Whether it belongs to that schedule; a verdict from before `since` (s since the epoch) is of an earlier job."""
     time = _seconds(verdict.time)
     return time is not None and verdict.schedule_cnt == schedule_cnt and time >= since
-
-
-def dump_verdict(verdict: SharedVerdict) -> bytes:
-    return EXACT.dump(verdict).encode("ascii") + b"\n"
 
 
 def _seconds(text: str) -> float | None:

@@ -1,5 +1,5 @@
 """Writes the file of this ftrun in the folder `runs` of the state dir, and copies of its reports in the folder
-`reports` there (records/schedules.py)."""
+`reports` there (records/schedules.py): at each start of the command, 2 s later, at the end, and once a minute."""
 
 import math
 import os
@@ -8,6 +8,7 @@ import shutil
 import time
 from typing import Final
 
+from ftrun.core.rules.fault_history import Schedule
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.shared_folder import Folder
 from ftrun.messages import state_store as messages
@@ -36,7 +37,7 @@ class LifeFile:
         self._at = 0.0
         self._history = HistoryReader(run_dir, TAIL, TAIL, schedules.MOST, SAMPLES)
         self._copied: set[int] = set()
-        self._schedule: messages.StoredSchedule | None = None  # of the last request
+        self._schedule: Schedule | None = None  # of the last request
         self._again = math.inf  # when the file of a new attempt is written once more
 
     @property
@@ -61,11 +62,11 @@ class LifeFile:
             if self._schedule is not None:
                 self._write(self._schedule, False)
 
-    def _write(self, schedule: messages.StoredSchedule, first: bool) -> None:
+    def _write(self, schedule: Schedule, first: bool) -> None:
         life = RunLife(
             SCHEMA,
             schedule.key,
-            schedule.count,
+            schedule.number,
             schedule.member,
             schedule.node,
             schedule.phase,

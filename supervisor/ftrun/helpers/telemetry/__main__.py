@@ -9,7 +9,7 @@ sent.
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ftrun.helpers.lines import Lines, run
 from ftrun.helpers.telemetry.journal import Journald
@@ -17,23 +17,15 @@ from ftrun.host import installation
 from ftrun.messages.codec import EXACT
 from ftrun.messages.exports import Exports
 from ftrun.messages.helpers import PROBLEMS
-from ftrun.records.record_files import GrowingFile, Record, record
+from ftrun.records.record_files import GrowingFile, record
+
+if TYPE_CHECKING:
+    from ftrun.helpers.telemetry.otlp import Otlp as OpenTelemetry
 
 PERIOD: Final = 0.5  # s between two reads of the records
 EXPORTS: Final = 3  # descriptor
 MOST: Final = 1 << 20  # bytes of it
 MISSING: Final = "no OpenTelemetry: its SDK is not installed ({})"
-
-
-class Export(Protocol):
-    def follow(self, found: Record) -> None:
-        """The next record."""
-
-    def look(self) -> None:
-        """Called every `PERIOD` s."""
-
-    def close(self) -> None:
-        """The run is over: send what is left, within a few seconds."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,12 +34,13 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(run_dir: str, offset: int, lines: Lines) -> None:
     exports = EXACT.load(Exports, os.pread(EXPORTS, MOST, 0))
-    destinations: list[Export] = [Journald(run_dir, lines.problem)] if exports.journal else []
+    journald = Journald(run_dir, lines.problem) if exports.journal else None
+    otlp: OpenTelemetry | None = None
     if exports.otlp:
         try:
             from ftrun.helpers.telemetry.otlp import Otlp
 
-            destinations.append(Otlp(run_dir, exports))
+            otlp = Otlp(run_dir, exports)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "opentelemetry":
                 raise
@@ -58,14 +51,15 @@ def _run(run_dir: str, offset: int, lines: Lines) -> None:
     while not ended:
         lines.pause(PERIOD)
         ended = lines.ended  # before the read: a later record is not lost
-        for line in records.lines():
-            if (found := record(line)) is not None:
-                for destination in destinations:
-                    destination.follow(found)
-        for destination in destinations:
-            destination.look()
-    for destination in destinations:
-        destination.close()
+        for found in filter(None, map(record, records.lines())):
+            if journald is not None:
+                journald.follow(found)
+            if otlp is not None:
+                otlp.follow(found)
+        if otlp is not None:
+            otlp.look()
+    if otlp is not None:
+        otlp.close()
 
 
 if __name__ == "__main__":

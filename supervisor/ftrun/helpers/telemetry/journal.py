@@ -41,12 +41,6 @@ class Journald:
                 self._failed = True
                 self._problem(f"journald does not take a record: {error.strerror}")
 
-    def look(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self._socket.close()
-
 
 def entry(found: Record, run_dir: str) -> bytes:
     """The datagram: FIELD=value lines; a value with a newline is preceded by its length."""

@@ -41,7 +41,7 @@ class Otlp:
     """`exports.otlp`: the base URL of the collector, as `http://collector:4318`."""
 
     def __init__(self, run_dir: str, exports: Exports) -> None:
-        self._beat_dir, self._run_dir = exports.beat_dir, run_dir
+        self._beat_dir = exports.beat_dir
         url, resource = exports.otlp.rstrip("/"), Resource.create(_attributes(run_dir, exports))
         self._tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces", timeout=TIMEOUT)))
@@ -68,9 +68,8 @@ class Otlp:
             case "started" | "restart":
                 self._end_attempt(at)
                 reason = str(found.get("reason") or "first")
-                self._attempt = self._begin(
-                    f"attempt {attempt}", at, {"ftrun.attempt": attempt, "ftrun.reason": reason}
-                )
+                fields = {"ftrun.attempt": attempt, "ftrun.reason": reason}
+                self._attempt = self._begin(f"attempt {attempt}", at, fields)
             case "hang":
                 began = at - int(1e9 * (state.number(found.get("age")) or 0.0))
                 span = self._begin("hang", began, _plain(found), self._attempt)

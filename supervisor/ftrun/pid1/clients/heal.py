@@ -7,6 +7,7 @@ from ftrun.core.machine.values import Fault
 from ftrun.messages import healing as messages
 from ftrun.messages import probe
 from ftrun.messages.codec import EXACT
+from ftrun.messages.helpers import Ready
 from ftrun.pid1.clients.base import Client
 
 SPARE: Final = 10.0  # s before the core gives up, within which the sources have to answer
@@ -67,7 +68,7 @@ class HealClient(Client[messages.HealEvent]):
     def handle_probe(self, message: object, now: float) -> list[ev.Event]:
         """Handle a message of the probe."""
         match message:
-            case probe.Ready():
+            case Ready():
                 self._ask_probe(now)
             case probe.Cleared(ok, why):
                 return self._answered("probe", ok, why, now)

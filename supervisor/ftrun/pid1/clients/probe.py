@@ -14,6 +14,7 @@ from ftrun.host import procfs
 from ftrun.host.clock import clock
 from ftrun.messages import probe as messages
 from ftrun.messages.codec import EXACT
+from ftrun.messages.helpers import Ready
 from ftrun.pid1.clients.base import Client, Context
 
 PERIOD: Final = 10.0  # s
@@ -60,7 +61,7 @@ class ProbeClient(Client[messages.Event]):
         match message:
             case messages.Devices():
                 return self._see(message.devices, message.well, now)
-            case messages.Ready():
+            case Ready():
                 self._begun += 1
             case messages.Present(devices) if self.checks and not self._started:
                 return [self._present(devices, now)]
@@ -106,7 +107,7 @@ class ProbeClient(Client[messages.Event]):
             return [ev.DevicesReleased(now)]
         return [ev.DevicesChecked(now)] if self.checks else []
 
-    def _present(self, devices: Sequence[messages.Health], now: float) -> ev.Event:
+    def _present(self, devices: Sequence[messages.Device], now: float) -> ev.Event:
         """The first check of the devices, before the command uses them."""
         self._first_check_found = bool(devices)
         self._broken = {device.id: str(device.health) for device in devices if device.broken}
@@ -171,7 +172,7 @@ class ProbeClient(Client[messages.Event]):
         return tuple(_use(device) for device in self.context.devices if _used_by_job(device))
 
 
-def _usable(devices: Sequence[messages.Health | messages.Device]) -> tuple[UsableDevice, ...]:
+def _usable(devices: Sequence[messages.Device]) -> tuple[UsableDevice, ...]:
     """The devices that have a name for the visibility variable; others cannot be selected."""
     return tuple(
         UsableDevice(one.id, BY_NAME[one.vendor].visible, one.visible)
@@ -180,7 +181,7 @@ def _usable(devices: Sequence[messages.Health | messages.Device]) -> tuple[Usabl
     )
 
 
-def _memory(devices: Sequence[messages.Health | messages.Device]) -> dict[str, int]:
+def _memory(devices: Sequence[messages.Device]) -> dict[str, int]:
     """Bytes in use, for each device that reports them."""
     return {device.id: device.memory_used for device in devices if device.memory_used is not None}
 

@@ -9,7 +9,7 @@ from ftrun.config.derived import state_dir
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Ledger
 from ftrun.core.rules import exit_codes
-from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
+from ftrun.core.rules.fault_history import Occurrence, Schedule
 from ftrun.messages import state_store as messages
 from ftrun.pid1.clients.base import Client
 
@@ -67,9 +67,9 @@ class StateStoreClient(Client[messages.Event]):
         if kept == self._kept or not self.context.helpers.is_running(self.name):
             return
         self._kept = kept
-        schedule = messages.StoredSchedule(
+        schedule = Schedule(
             key=self._key,
-            count=ledger.schedule_cnt,
+            number=ledger.schedule_cnt,
             node=self.context.policy.membership.node,
             wall=self._since,
             best_step=ledger.best_step,
@@ -83,8 +83,7 @@ class StateStoreClient(Client[messages.Event]):
             last_checkpoint=_path(ledger.last_checkpoint or ""),
             member=self.context.policy.membership.member,
         )
-        faults = tuple(map(_fault, ledger.occurrences[-SENT:]))
-        self.send(messages.Keep(faults, schedule, ledger.start_cnt, final is not None))
+        self.send(messages.Keep(ledger.occurrences[-SENT:], schedule, ledger.start_cnt, final is not None))
 
     def keep_imports(self, imports: object) -> None:
         if self.context.helpers.is_running(self.name):
@@ -111,11 +110,9 @@ class StateStoreClient(Client[messages.Event]):
         if self._verdict is not None:
             self._store_verdict()
         ledger, final = self.context.ledger, self._final
-        occurrences = tuple(_occurrence(one) for one in history.faults if max(one.wall, one.mono) <= messages.LATEST)
-        schedules = tuple(Schedule(*one) for one in history.schedules)
-        own = next((one for one in schedules if one.key == self._key), None)
+        own = next((one for one in history.schedules if one.key == self._key), None)
         newest = set(ledger.occurrences[-1:]) if ledger is not None else set()
-        missing = newest.difference(occurrences, self._again)  # sent to a helper that was dying
+        missing = newest.difference(history.faults, self._again)  # sent to a helper that was dying
         self._again |= missing
         stored = own is not None and (final is None or own.failed == _failed(final))
         if ledger is not None and (not stored or missing):
@@ -124,8 +121,8 @@ class StateStoreClient(Client[messages.Event]):
         self.loaded = True
         if own is not None and not missing and final is not None and own.failed == _failed(final):
             self.awaited.discard("history")
-        others = tuple(one for one in schedules if one.key != self._key)
-        return ev.HistoryLoaded(now, occurrences, others)
+        others = tuple(one for one in history.schedules if one.key != self._key)
+        return ev.HistoryLoaded(now, history.faults, others)
 
     def _store_verdict(self) -> None:
         assert self._verdict is not None
@@ -139,15 +136,6 @@ def _failed(verdict: str | None) -> bool:
 
 def _path(path: str) -> str:
     return path if len(json.dumps(path)) <= messages.PATH else ""
-
-
-def _fault(one: Occurrence) -> messages.StoredFault:
-    at = one.at
-    return messages.StoredFault(one.node, one.device, one.code, one.severity, at.wall, at.boot, at.mono, one.job)
-
-
-def _occurrence(one: messages.StoredFault) -> Occurrence:
-    return Occurrence(one.node, one.device, one.code, one.severity, Clock(one.wall, one.boot, one.mono), one.job)
 
 
 def _shared(found: messages.SharedVerdict | None, now: float) -> ev.VerdictShared:
