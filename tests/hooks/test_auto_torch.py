@@ -285,7 +285,6 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 @pytest.mark.parametrize(
     ("code", "words", "step", "error", "rank"),
     [
-        # tests/cli/test_failing.py has ranks under torchrun in the gate.
         pytest.param(FORKED, (), 3, "ProcessRaisedException", "", id="forked", marks=pytest.mark.slow),
         pytest.param(LAUNCHED, TORCHRUN, 6, "ChildFailedError", "rank 1: ", id="launched", marks=pytest.mark.slow),
         pytest.param(SPAWNED, (), 3, "ProcessRaisedException", "", id="spawned", marks=pytest.mark.slow),
