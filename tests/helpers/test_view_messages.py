@@ -199,7 +199,7 @@ class Others:
 
 def test_a_spare_asks_the_members_at_work_until_one_knows_what_to_import(run_dir: Path) -> None:
     lines, others = RecordedLines(), Others({rank: OwnMember(address(rank), RecordedLines()) for rank in range(3)})
-    seeker = ImportsSeeker(lines, others)  # type: ignore[arg-type]
+    seeker = ImportsSeeker(lines, others)
     seeker.process(1.0)
     seeker.begin(1.0)
     seeker.process(1.0)

@@ -110,7 +110,7 @@ def open_files(content: bytes) -> None:
 def socket_tables(content: bytes) -> None:
     """/proc/<pid>/net/*, which are read where the kernel has no sock_diag."""
     tables = dict(zip(("tcp", "tcp6", "udp", "udp6"), pieces(content, 4), strict=True))
-    with patch.object(sockets, "_table", lambda pid, name: tables[name]):
+    with patch("waitproof.procfs.read", lambda path, limit: tables[path.rpartition("/")[2]]):
         for found in sockets._tables(PID).values():
             _described(found)
 

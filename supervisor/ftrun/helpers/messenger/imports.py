@@ -4,7 +4,8 @@ import base64
 import binascii
 import json
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from ftrun.helpers.lines import Lines
 from ftrun.host import procfs
@@ -12,12 +13,17 @@ from ftrun.messages.codec import Malformed, parse_json
 from ftrun.messages.group_view import FilePart, FileRequest
 from ftrun.messages.messenger import FoundImports
 
-if TYPE_CHECKING:
-    from ftrun.helpers.messenger.group_link import GroupLink
-
 PAUSE: Final = 5.0  # s between two questions: a member knows it some time after its first heartbeat
 MOST: Final = 1 << 16  # bytes; a standby leaves a quarter of that at most
 STATE: Final = 1 << 20  # bytes of `state.json`
+
+
+class MemberFiles(Protocol):
+    """The side of a member in the view of its group (group_view.py)."""
+
+    @property
+    def at_work(self) -> list[int]: ...
+    def ask(self, request: FileRequest, answer: Callable[[FilePart], None], now: float) -> None: ...
 
 
 def own() -> bytes:
@@ -34,8 +40,8 @@ def own() -> bytes:
 class ImportsSeeker:
     """Asks one member at work after the other.  `due`: when `process` is to be called."""
 
-    def __init__(self, lines: Lines, link: "GroupLink") -> None:
-        self._lines, self._link = lines, link
+    def __init__(self, lines: Lines, view: MemberFiles) -> None:
+        self._lines, self._view = lines, view
         self._member = -1  # that was asked last
         self._content = b""
         self._asking = False
@@ -48,14 +54,14 @@ class ImportsSeeker:
         if now < self.due or self._asking:
             return
         self.due = now + PAUSE
-        members = self._link.at_work
+        members = self._view.at_work
         if members and not self._content:
             self._member = next((one for one in members if one > self._member), members[0])
         elif not members:
             return
         self._asking = True
         request = FileRequest("imports", self._member, "imports", 0, len(self._content))
-        self._link.ask(request, lambda part: self._answered(part, now), now)
+        self._view.ask(request, lambda part: self._answered(part, now), now)
 
     def _answered(self, part: FilePart, now: float) -> None:
         self._asking = False
