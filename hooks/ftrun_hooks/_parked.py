@@ -106,6 +106,8 @@ class Standby:
                 try:
                     __import__(name)
                 except BaseException as error:
+                    if self._is_found_elsewhere(name, error):
+                        continue
                     raise Cold(f"the import of {name} failed: {type(error).__name__}: {error}"[:300]) from None
                 self.lines.imported(before)
         self.seconds = monotonic() - self.seconds
@@ -131,6 +133,12 @@ class Standby:
         absent = sorted(self.missing.names & set(self.own))
         if absent:
             raise Cold(f"its imports need the program's own module {absent[0]}")
+
+    def _is_found_elsewhere(self, name: str, error: BaseException) -> bool:
+        """Whether an attempt has found a module where only the program looks, such as one that setuptools has packed:
+        nothing of it was executed, and the program imports it itself."""
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        return not self.list.endswith(PRELOAD) and absent is not None and f"{name}.".startswith(f"{absent}.")
 
     def _lists(self, path: str) -> list[list[str]]:
         """The content of a report (`_report.py`); raises Cold if it is an obstacle."""

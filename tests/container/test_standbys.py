@@ -357,6 +357,24 @@ def test_what_may_differ_means_a_cold_start(text: str, why: str, start: Starter,
     assert [one.get("warm") for one in run.named("standby") if one["what"] == "start"] == [0]
 
 
+def test_a_module_that_only_the_program_can_find_is_left_to_it(start: Starter, tmp_path: Path) -> None:
+    """As setuptools finds those that it has packed: through a folder that is in the path for the time of an import."""
+    command, stop = waits(tmp_path, "email.message")
+    packed = tmp_path / "lib" / "site-packages" / "packed"
+    packed.mkdir(parents=True)
+    (packed / "inner.py").write_text("print('inner', flush=True)")
+    program = tmp_path / "train.py"
+    looks = f"import sys\nsys.path.append({str(packed)!r})\nimport inner\nsys.path.remove({str(packed)!r})\n"
+    program.write_text(looks + program.read_text())
+    run = start(*command, options=[*OPTIONS, "--standby", "1"])
+    first = wait_for(lambda: run.named("standby")[:1], "a record standby")[0]
+    assert first["what"] == "ready", first
+    stop.touch()
+    code, out, _ = run.finish()
+    assert (code, out.split().count(b"inner")) == (0, 2)
+    assert [one["warm"] for one in run.named("standby") if one["what"] == "start"] == [1]
+
+
 # A package that says something while it is imported, also by a warning and by a module below it, and one after it.
 LOUD = """
 import os, sys, warnings
