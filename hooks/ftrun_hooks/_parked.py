@@ -101,7 +101,6 @@ class Standby:
         self.seconds = monotonic()
         for name in modules:
             if name not in sys.modules:
-                self.roots.append(name)
                 before = len(sys.modules)
                 try:
                     __import__(name)
@@ -109,6 +108,7 @@ class Standby:
                     if self._is_found_elsewhere(name, error):
                         continue
                     raise Cold(f"the import of {name} failed: {type(error).__name__}: {error}"[:300]) from None
+                self.roots.append(name)
                 self.lines.imported(before)
         self.seconds = monotonic() - self.seconds
         self.lines.end()
