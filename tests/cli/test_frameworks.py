@@ -25,13 +25,14 @@ class Program(NamedTuple):
     """`package`: has to be installed.  `mode`: its second argument.  `steps`: whether ftrun knows the number of each
     step.  `within`: seconds until a lock is found, where native threads end first that have been idle for two minutes.
     0: it is not, since return addresses on the stack cannot be told from those of calls that have ended, or since a
-    handler of SIGTERM might release it before the first step that is known."""
+    handler of SIGTERM might release it before the first step that is known.  `options`: of ftrun."""
 
     name: str
     package: str
     mode: str = ""
     steps: bool = True
     within: float = 60.0
+    options: tuple[str, ...] = ()
 
 
 TABLE = (
@@ -47,6 +48,7 @@ TABLE = (
     Program("paddle_loop", "paddle"),
     Program("paddle_loop", "paddle", "HAPI"),
     Program("paddle_loop", "paddle", "STATIC", steps=False, within=0),
+    *(Program("deepspeed_loop", "deepspeed", stage, options=("--nproc-per-node", "1")) for stage in ("0", "1")),
 )
 
 
@@ -62,7 +64,7 @@ def start(runs: Runs, program: Program, how: str, *options: str) -> Run:
     python = python_with(program.package)
     if not python:
         pytest.skip(f"{program.package} is not installed: see FTRUN_TEST_{program.package.upper()} in this file")
-    return runs.start(*options, python, str(PROGRAMS / f"{program.name}.py"), how, program.mode)
+    return runs.start(*options, *program.options, python, str(PROGRAMS / f"{program.name}.py"), how, program.mode)
 
 
 @pytest.fixture(params=TABLE, ids=lambda program: f"{program.name} {program.mode}".strip())
