@@ -5,9 +5,9 @@ import sys
 
 os.environ["DS_ACCELERATOR"] = "cpu"  # read while it is imported
 
-import deepspeed  # noqa: E402
-import plan  # noqa: E402
-import torch  # noqa: E402
+import deepspeed
+import plan
+import torch
 
 stage = int(sys.argv[2])
 deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
