@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -53,6 +54,7 @@ def main() -> int:
     )
     parser.add_argument("--form", choices=FORMS, default="restarts", help="what is repeated [%(default)s]")
     parser.add_argument("--as", dest="modes", choices=MODES, nargs="*", default=MODES, help="[both]")
+    parser.add_argument("--ftrun", metavar="PROGRAM", help="measure an installed one [bin/ftrun]")
     parser.add_argument("--dry", action="store_true", help="publish nothing")
     given = parser.parse_args()
     found: dict[Mode, Soaked] = {}
@@ -62,7 +64,8 @@ def main() -> int:
     try:
         for mode in given.modes:
             look = max(1, given.restarts // (100 if given.minutes == math.inf else 500))
-            found[mode] = soaked(mode, Plan(restarts, look, form=given.form, seconds=given.minutes * 60))
+            plan = Plan(restarts, look, form=given.form, seconds=given.minutes * 60)
+            found[mode] = soaked(mode, plan, (given.ftrun,) if given.ftrun else ())
             restarts = found[mode].restarts  # as many in the other mode
     except Broken as why:
         print(f"broken: {why}", file=sys.stderr)
@@ -85,10 +88,11 @@ class Soaked(NamedTuple):
     samples: list[Sample]
 
 
-def soaked(mode: Mode, plan: Plan) -> Soaked:
+def soaked(mode: Mode, plan: Plan, program: Sequence[str] = ()) -> Soaked:
+    """`program`: instead of the ftrun of this checkout."""
     samples = []
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="ft-") as folder, Soak(Path(folder), plan, mode) as soak:
+    with tempfile.TemporaryDirectory(prefix="ft-") as folder, Soak(Path(folder), plan, mode, program) as soak:
         for sample in soak.samples():
             samples.append(sample)
             ftrun = sample.processes[SUPERVISOR]
