@@ -59,7 +59,7 @@ def load(ledger: Ledger, **changes: Any) -> Ledger:
         part = {**state[name], **change} if isinstance(change, dict) and change else change
         state[name] = {k: v for k, v in part.items() if v is not None} if isinstance(part, dict) else part
     found, others = load_state(json.dumps(state).encode())
-    assert others == {"schema": 1, "pid": 1}
+    assert others == {"schema": 2, "pid": 1}
     return found
 
 

@@ -25,6 +25,12 @@ def test_a_malformed_request_is_one_problem_and_changes_nothing() -> None:
         assert helper.end() == 0
 
 
+def test_a_malformed_request_in_the_command_line_is_one_problem() -> None:
+    with HelperProcess("evidence", "nonsense") as helper:
+        assert "malformed request" in helper.event("problem")["what"]
+        assert helper.ended() == 2
+
+
 def test_an_unexpected_error_is_one_problem() -> None:
     fails = "import ftrun.helpers.sampler.counters as counters; counters.counts = lambda *_: 1 / 0"
     with HelperProcess("sampler", "3600", before=fails) as helper:

@@ -9,7 +9,7 @@ from ftrun.core.ranks.table import RankMember, Rounds
 from ftrun.core.rules.liveness import Limits
 from ftrun.core.rules.standby import NextStart
 from ftrun.messages import run_state
-from ftrun.messages.run_state import JobStatus, RoundStatus, RunFacts, RunState, SpinStatus, job_status
+from ftrun.messages.run_state import AttemptStatus, JobStatus, RoundStatus, RunFacts, RunState, SpinStatus, job_status
 from ftrun.messages.state import dump_state, load_state
 from ftrun.records import state
 
@@ -56,13 +56,11 @@ def test_a_suspicion_and_what_is_intended_are_read() -> None:
 
 
 def test_a_file_of_another_version_is_read() -> None:
-    attempt = {"number": 1, "pid": 7, "spawned_at": 5.0, "exceptions": ["", ""], "wait": "it waits"}
-    attempt |= {"processes": [[0, 0, 7, None, None, None, None], [1, 1, 8, 9.0, 3, None, None]], "stalled": [0, 6.0]}
-    attempt["spin"] = [0, 6.0, 7.0, "it computes"]
-    now = run_state.read({"now": {"phase": "running", "attempt": attempt, "of_a_later_one": 1}}).now
-    assert now.attempt is not None
-    assert now.attempt.processes == (LocalRank(0, 0, 7), LocalRank(1, 1, 8, 9.0, 3))
-    assert (now.attempt.stalled, now.attempt.spin) == (Standstill(0, 6.0), SpinStatus(0, 6.0, 7.0, "it computes"))
+    attempt = {"number": 1, "pid": 7, "spawned_at": 5.0, "wait": "it waits", "of_a_later_one": 1}
+    now = run_state.read(
+        {"now": {"phase": "running", "attempt": attempt, "of_a_later_one": 1}, "of_a_later_one": 1}
+    ).now
+    assert now.attempt == AttemptStatus(1, 7, 5.0, wait="it waits")
     found = state.load(str(ROOT / "docs/examples/timeline"))
     assert (found.problem, found.rest.now.phase, found.rest.run.node) == (None, "done", "vm")
     assert found.rest.run.limits == Limits(4.0, 3600.0, 3600.0, idle=1800.0, automatic=4.0)

@@ -192,7 +192,8 @@ def test_without_a_given_time_hangs_are_proved(run: MadeRun) -> None:
 def test_a_rank_that_computes_in_one_function_has_a_limit(run: MadeRun) -> None:
     without_options(run)
     run.rank(0, moved=1000)
-    run.attempt["spin"] = [0, run.now - 1000, run.now - 980, "rank 0 computes at train.py:7"]
+    since = {"still": run.now - 1000, "since": run.now - 980}
+    run.attempt["spin"] = {"rank": 0, **since, "why": "rank 0 computes at train.py:7"}
     words = "Rank 0 would be suspected in 43m 40s, or sooner if it is deadlocked: 16m 20s"
     assert str(seen(run).next).startswith(words)
 
@@ -200,7 +201,7 @@ def test_a_rank_that_computes_in_one_function_has_a_limit(run: MadeRun) -> None:
 def test_a_stall_is_shown_until_the_rank_moves(run: MadeRun) -> None:
     without_options(run)
     run.rank(0, moved=720)
-    run.attempt |= {"stalled": [0, run.now - 720], "wait": "rank 0 waits for a timer"}
+    run.attempt |= {"stalled": {"rank": 0, "since": run.now - 720}, "wait": "rank 0 waits for a timer"}
     found = seen(run)
     assert found.stalled is not None
     assert found.stalled.age == pytest.approx(720, abs=5)

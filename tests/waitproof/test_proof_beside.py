@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from proof.hangs.companions import TRACKER
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import COLLECTIVE, HEAD, closed, see, shared_library
@@ -109,17 +110,7 @@ def reporting(folder: Path, code: str) -> str:
 
 
 def test_a_lock_of_python_is_given_by_no_thread_that_reports(job: Job, tmp_path: Path) -> None:
-    """It sends what it finds in its queue, twice a second."""
-    package = """import queue, threading
-def start():
-    def _loop_send():
-        items = queue.Queue()
-        while True:
-            try: items.get(timeout=0.5)
-            except queue.Empty: pass
-    threading.Thread(target=_loop_send, daemon=True).start()
-"""
-    job.start(f"{reporting(tmp_path, package)}wandb.start(); {LOCK}", "0")
+    job.start(f"{reporting(tmp_path, TRACKER)}wandb.start(); {LOCK}", "0")
     assert "waits for a lock" in closed(job, job.pid).mechanism
 
 

@@ -1,6 +1,7 @@
 """What `state.json` has beside the ledger: pid1/state_file.py writes it, and records/state.py reads it.
 
-Every field has a default, since an older ftrun may not have written it.  Times are CLOCK_MONOTONIC seconds.
+Fields that are not known are left out, and most have a default, since another version of ftrun may have written the
+file.  Times are CLOCK_MONOTONIC seconds.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from ftrun.core.machine.values import Attempt, Finding, LocalRank, LookState, Ne
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.table import Rounds
 from ftrun.core.rules.liveness import Limits
-from ftrun.messages.codec import Check, Codec, Malformed
+from ftrun.messages.codec import Codec, Malformed
 
 LARGEST: Final = 1e15  # of any number that is read
 
@@ -207,19 +208,10 @@ def _round(rounds: Rounds) -> RoundStatus:
     )
 
 
-def _row(kind: type[LocalRank] | type[Standstill] | type[SpinStatus]) -> Check:
-    """An older ftrun has written the first fields of these values as a list."""
-    return lambda found: _CODEC.value(
-        kind, dict(zip(kind._fields, found, strict=False)) if isinstance(found, list) else found
-    )
-
-
 def _number(found: object) -> float:
     if not isinstance(found, int | float) or isinstance(found, bool) or not abs(found) <= LARGEST:
         raise Malformed("not a number")
     return float(found)
 
 
-_CODEC: Final = Codec(
-    checks={float: _number, **{kind: _row(kind) for kind in (LocalRank, Standstill, SpinStatus)}}, tolerant=True
-)
+_CODEC: Final = Codec(checks={float: _number}, tolerant=True)

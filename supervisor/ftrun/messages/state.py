@@ -7,7 +7,7 @@ from ftrun.core.accounting.totals import TRACE, Account, LostTime, Trace
 from ftrun.core.machine.values import Ledger
 from ftrun.messages.codec import Codec, Malformed, parse_json
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 STEPS: Final = 1 << 63  # one more than the largest step, and the largest count
 
 

@@ -19,6 +19,7 @@ from typing import Final
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import write
+from ftrun.messages.codec import Malformed
 from ftrun.messages.evidence import EVENTS, REQUESTS, Event, Look, Request
 from ftrun.messages.helpers import Problem
 
@@ -37,7 +38,11 @@ class EvidenceWork(NamedTuple):
 def main(argv: Sequence[str]) -> int:
     gc.disable()  # a large job is hundreds of thousands of values, and this process ends with its answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; this helper ends with PID 1
-    request = REQUESTS.load(argv[0].encode())
+    try:
+        request = REQUESTS.load(argv[0].encode())
+    except Malformed as error:
+        _send(Problem(f"evidence: malformed request: {error}"))
+        return 2
     due = 0.0 if isinstance(request, Look) else request.due or 0.0
     until = max(time.monotonic(), due) + max(request.timeout - MARGIN, MARGIN)
     work = _look(request) if isinstance(request, Look) else _investigation(request)
