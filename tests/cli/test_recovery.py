@@ -52,7 +52,7 @@ def test_hang_is_found_and_training_resumes_in_place(runs: Runs, kind: str) -> N
         last = record["mono"]
     assert [r["attempt"] for r in run.named("spawned")] == [1, 2]
     state = run.state
-    assert (state["schema"], state["start_cnt"], state["hang"], state["ended"]) == (1, 2, 0, True)
+    assert (state["schema"], state["start_cnt"], state["hang"], state["ended"]) == (2, 2, 0, True)
     assert (state["best_checkpoint"], state["last_step"]) == (20, 20)
     log = (run.run_dir / "run.log").read_text()
     assert "restart 1 of 3 without progress" in log

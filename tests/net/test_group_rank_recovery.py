@@ -17,7 +17,8 @@ LONG = 400.0  # s; PyTorch is imported by five or six processes, on a machine th
 STEPS = 12
 EXAMPLE = HOUSE / "docs" / "examples" / "recover.py"
 pytestmark = pytest.mark.timeout(2 * LONG)
-# Ranks in plain Python that meet in a folder; rank 1 stands still in the first round.
+# Ranks in plain Python that meet in a folder; rank 1 stands still in the first round, and both before their last step
+# until `out/end` exists: a command that has ended belongs to no recovery.
 PLAIN = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -27,6 +28,8 @@ out, last = os.environ["OUT"], int(os.environ["STEPS"])
 def train(run):
     step = run.restore()
     while step < last:
+        while step == last - 1 and not os.path.exists(f"{out}/end"):
+            time.sleep(0.01)
         while run.rank == 1 and run.round == 1 and step == 6:
             time.sleep(0.01)
         open(f"{out}/at-{run.round}-{step}-{run.rank}", "w").close()
@@ -152,6 +155,9 @@ def test_a_container_that_comes_back_joins_ranks_that_kept_their_processes(hosts
     job.member(1).kill()
     job.start(1)
     # Nobody has a checkpoint, and the new container no snapshots: both begin with step 0, one in the same process.
+    for one in job.hosts.last:
+        one.until("recovered")
+    (job.out / "end").touch()
     job.until_done()
     (recovered,) = job.member(0).named("recovered")
     assert (recovered["ranks"], recovered["step"]) == ([1], None)

@@ -326,9 +326,11 @@ class Recorder:
 
         def look() -> bool:
             found = self._read(path)
-            return found is not None and len(found) >= number
+            if found is None or len(found) < number:
+                raise LookupError(f"it has {found}")
+            return True
 
-        wait_for(look, f"{number} signals, has {self._read(path)}")
+        wait_for(look, f"{number} signals")
         return self._read(path) or []
 
 
