@@ -110,15 +110,15 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def test_what_is_kept_and_read_does_not_grow_with_the_attempts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the state store of a run with thousands of attempts that fail."""
-    sizes, read, block = list[int](), 0, GrowingFile.block
+    sizes, read, next_lines = list[int](), 0, GrowingFile.next_lines
 
-    def counted(file: GrowingFile) -> list[tuple[int, bytes]]:
+    def counted(file: GrowingFile) -> list[bytes]:
         nonlocal read
-        found = block(file)
-        read += sum(len(line) + 1 for _, line in found)
+        found = next_lines(file)
+        read += sum(len(line) + 1 for line in found)
         return found
 
-    monkeypatch.setattr(GrowingFile, "block", counted)
+    monkeypatch.setattr(GrowingFile, "next_lines", counted)
     tracemalloc.start()
     try:
         for _ in range(PAGES):

@@ -14,7 +14,7 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.records import liveness, lost_time, rundir, state
 from ftrun.records.attempts import SAMPLES_MOST, AttemptHistory, Mark, SavedCheckpoint, thinned
 from ftrun.records.lost_time import AttemptSpan, LostInterval
-from ftrun.records.record_files import GrowingFile, parsed
+from ftrun.records.record_files import GrowingFile
 from ftrun.records.steps import StepSample, sample
 
 RECORDS: Final = "events.jsonl"
@@ -154,12 +154,11 @@ class HistoryReader:
     def _read_steps(self) -> list[str]:
         """Read the samples of steps.  Without them the records still have a history, and the result says why."""
         try:
-            for line in self._step_file.lines():
-                if (step := sample(parsed(line) or {})) is not None:
-                    self._steps.append(step)
-                    self._stepped_at[step.attempt] = step.at
-                    if len(self._steps) > 2 * self._samples:
-                        self._steps = thinned(self._steps, self._samples)
+            for step in filter(None, map(sample, self._step_file.parsed())):
+                self._steps.append(step)
+                self._stepped_at[step.attempt] = step.at
+                if len(self._steps) > 2 * self._samples:
+                    self._steps = thinned(self._steps, self._samples)
         except FileNotFoundError:
             pass  # no rank reports steps
         except OSError as error:
@@ -170,10 +169,9 @@ class HistoryReader:
         self._seen_at.clear()
         if known.seen is not None:
             self._seen_at[known.attempt] = known.seen
-        for line in self._records.lines():
-            if (record := parsed(line)) is not None:
-                self._found.add(record)
-                self._forget(2)
+        for record in self._records.parsed():
+            self._found.add(record)
+            self._forget(2)
         self._forget(1)
 
     def _forget(self, times: int) -> None:
