@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from ftrun.core.machine.values import Rule
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences
@@ -44,7 +45,7 @@ class RankNow(NamedTuple):
     moved: float | None = None
     alive: float | None = None
     section: str | None = None
-    rule: str | None = None
+    rule: Rule | None = None
     age: float | None = None
     limit: float | None = None
     step_time: float | None = None

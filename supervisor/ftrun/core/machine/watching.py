@@ -309,12 +309,7 @@ def _finding_fields(finding: Finding) -> do.Fields:
 
 
 def _raise_limit(attempt: Attempt, finding: Finding) -> Attempt:
-    """What was found did not hold; the same is found again at twice the age of this silence at the earliest."""
-    if hang_rules.RULES[finding.rule].by_proof:
-        return looks.refute(attempt, finding.age)
-    if hang_rules.RULES[finding.rule].by_work:
-        return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age, unchanged_raised=2 * finding.age))
-    return attempt
+    return hang_rules.RULES[finding.rule].raised(attempt, finding.age)
 
 
 def on_deadline_reached_suspect(job: Job, phase: Suspect, event: ev.DeadlineReached, policy: Policy) -> Outcome:
