@@ -10,7 +10,7 @@ from ftrun.core.machine.values import Attempt, ClosedLook, Finding, LookState, R
 from ftrun.core.rules.hang_rules import RULES, HangRule, Silent, needs_evidence, sentence
 from ftrun.core.rules.idle import Idle, TreeSample
 from ftrun.core.rules.liveness import SPIN_LIMITS, Limits, assess
-from ftrun.records import advice, summary
+from ftrun.records.present import advice, summary
 from support.snapshots import snapshot
 
 AUTO: Final = Limits(None, None, None, auto=True)

@@ -16,7 +16,7 @@ from ftctl.page import feed
 from ftctl.page.feed import Follower, Records, StreamPosition
 from ftctl.verbs import events
 from ftctl.verbs.events import RecordStream
-from ftrun.records import record_files
+from ftrun.records.files import record_files
 from support.made_run import MadeRun
 
 

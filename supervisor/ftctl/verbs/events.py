@@ -14,8 +14,8 @@ from ftrun.config.parsers import duration, near
 from ftrun.config.whole_number import WholeNumber
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
-from ftrun.records import liveness, record_files, rundir, state
-from ftrun.records.record_files import Record
+from ftrun.records.files import liveness, record_files, rundir, state
+from ftrun.records.files.record_files import Record
 
 ENDS: Final = {"ended": True, "started": False}  # whether the run has ended after this record
 

@@ -11,11 +11,12 @@ from typing import Final
 
 from ftrun.core.accounting.totals import Figures, figures
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.records import liveness, lost_time, rundir, state
-from ftrun.records.attempts import SAMPLES_MOST, AttemptHistory, Mark, SavedCheckpoint, thinned
-from ftrun.records.lost_time import AttemptSpan, LostInterval
-from ftrun.records.record_files import GrowingFile
-from ftrun.records.steps import StepSample, sample
+from ftrun.records.files import liveness, rundir, state
+from ftrun.records.files.record_files import GrowingFile
+from ftrun.records.files.steps import StepSample, sample
+from ftrun.records.past import lost_time
+from ftrun.records.past.attempts import SAMPLES_MOST, AttemptHistory, Mark, SavedCheckpoint, thinned
+from ftrun.records.past.lost_time import AttemptSpan, LostInterval
 
 RECORDS: Final = "events.jsonl"
 STEPS: Final = "steps.jsonl"

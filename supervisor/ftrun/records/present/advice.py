@@ -7,7 +7,8 @@ from ftrun.core.rules import exit_codes
 from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds
-from ftrun.records.snapshot import Incident, RankNow, Snapshot
+from ftrun.records.files.recent_events import Incident
+from ftrun.records.present.snapshot import RankNow, Snapshot
 
 QUIET: Final = 15.0  # s: from then on a job that stands still is looked at
 BY_SIGSTOP: Final = "is stopped by SIGSTOP"  # what a look says of a process

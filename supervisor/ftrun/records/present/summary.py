@@ -13,9 +13,9 @@ from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
-from ftrun.records.advice import hung_nowhere, no_step, quiet, what_to_do
-from ftrun.records.recent_events import REASONS
-from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot
+from ftrun.records.files.recent_events import REASONS
+from ftrun.records.present.advice import hung_nowhere, no_step, quiet, what_to_do
+from ftrun.records.present.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
 HEAD: Final = 12  # columns of the line names
