@@ -30,7 +30,7 @@ text with the indented lines computed anew, so a test compares two texts and `FT
 import shlex
 from typing import Any
 
-from ftrun.core.group.messages import GroupEnd, GroupOrder, World
+from ftrun.core.group.messages import EpochRanks, GroupEnd, GroupOrder
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import GroupMember, report
@@ -226,7 +226,7 @@ def _order(words: list[str]) -> GroupOrder:
     if "world" in given:  # ADDRESS/PORT/MEMBERSxRANKS+...
         address, port, counts = given["world"].split("/")
         pairs = tuple(tuple(map(int, pair.split("x"))) for pair in counts.split("+"))
-        given["world"] = World(address, int(port), pairs)  # type: ignore[arg-type]
+        given["world"] = EpochRanks(address, int(port), pairs)  # type: ignore[arg-type]
     if "counts" in given:
         given["counts"] = tuple(map(int, given["counts"].split("/")))
     if what == "end":

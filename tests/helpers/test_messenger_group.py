@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 from ftrun import __version__
-from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Report, Starter, State
+from ftrun.core.group.messages import GroupEnd, GroupOrder, MemberReport, NodeFailure, ReportedState, Starter
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger import connections, transport
 from ftrun.messages import messenger, peers
@@ -44,11 +44,11 @@ class Node(HelperProcess):
             "messenger", str(run_dir), str(beats), json.dumps(address._asdict()), before=before, prefix=prefix
         )
 
-    def report(self, state: State, epoch: int = 0, **more: Any) -> None:
+    def report(self, state: ReportedState, epoch: int = 0, **more: Any) -> None:
         self.seq += 1
         address, self.ran = self.address, max(self.ran, epoch) if state == "running" else self.ran
         more.setdefault("ran", self.ran)
-        report = Report(address.rank, address.life, self.seq, address.node, address.boot, epoch, state, **more)
+        report = MemberReport(address.rank, address.life, self.seq, address.node, address.boot, epoch, state, **more)
         self.ask(ask="changed_report", report=EXACT.plain(report))
 
     def ordered(self, what: str, epoch: int | None = None) -> GroupOrder:

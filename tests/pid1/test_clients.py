@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from ftrun.config.group_config import Group
-from ftrun.core.group.messages import Report
+from ftrun.core.group.messages import MemberReport
 from ftrun.core.machine import events as ev
 from ftrun.core.rules.policy import Policy
 from ftrun.host.helpers import Line
@@ -127,7 +127,7 @@ def test_a_coordinator_whose_lease_ends_stops_its_ranks_also_if_its_messenger_sa
     client.handle(messenger.Tenure(began + 20.0), began)
     assert client.deadline is not None
     assert client.deadline > began + 20.0  # nothing runs here
-    client._sent = Report(0, "life", 1, "node", "boot", 3, "running")
+    client._sent = MemberReport(0, "life", 1, "node", "boot", 3, "running")
     assert client.deadline == began + 20.0
     assert client.settle(began + 19.0) == []
     (event,) = client.settle(began + 20.5)

@@ -20,7 +20,7 @@ LENGTHS: Final = (16, 65536)  # bytes of a secret
 
 class Group(NamedTuple):
     """`source`: where the group is known from, as text.  Without a `secret` the endpoint is on loopback.  `least`,
-    `spares`, `replaces`, `scale_out`: as in `core.group.membership.Shape`."""
+    `spares`, `replaces`, `scale_out`: as in `core.group.membership.GroupShape`."""
 
     size: int
     rank: int

@@ -28,7 +28,7 @@ class OperatorAnswer(NamedTuple):
 class ChangedReport(NamedTuple):
     """From PID 1: the changed state of this member, for rank 0."""
 
-    report: messages.Report
+    report: messages.MemberReport
 
 
 class SeekImports(NamedTuple):

@@ -23,11 +23,12 @@ from ftrun.core.group.membership import (
     HINT,
     Coordinator,
     Draining,
-    Effects,
     Ended,
-    Event,
     FolderProved,
     Gathering,
+    GroupEffects,
+    GroupEvent,
+    GroupOutcome,
     GroupRestart,
     JoiningHindered,
     LeaseForeign,
@@ -35,7 +36,6 @@ from ftrun.core.group.membership import (
     LifeEnded,
     NodeLost,
     NodeNote,
-    Outcome,
     RefuseMember,
     Reported,
     SendOrder,
@@ -46,7 +46,7 @@ from ftrun.core.group.membership import (
     highest_counts,
     kind_of,
 )
-from ftrun.core.group.messages import GroupEnd, GroupOrder, Pulse, Report
+from ftrun.core.group.messages import GroupEnd, GroupOrder, MemberReport, Pulse
 from ftrun.core.group.places import agree, next_members, pairs
 from ftrun.core.group.reports import put_member, take_lease, take_report, with_places
 from ftrun.core.group.root_cause import FirstSuspect, MemberLost, MemberState, first, root_cause
@@ -55,8 +55,8 @@ from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences
 
 
-def decide(group: Coordinator, event: Event) -> Outcome:
-    after, effects = group, Effects()
+def decide(group: Coordinator, event: GroupEvent) -> GroupOutcome:
+    after, effects = group, GroupEffects()
     if isinstance(event, Reported):
         after, effects = _take_report(group, event.now, event.report)
     elif isinstance(event, MemberLost):
@@ -95,7 +95,7 @@ def decide(group: Coordinator, event: Event) -> Outcome:
 # --- reports --------------------------------------------------------------------------------------------------------
 
 
-def _take_report(group: Coordinator, now: float, report: Report) -> Outcome:
+def _take_report(group: Coordinator, now: float, report: MemberReport) -> GroupOutcome:
     before = group.members.get(report.rank)
     if not 0 <= report.rank < group.size:
         why = f"member {report.rank} does not belong to a group of {group.size}"
@@ -117,7 +117,7 @@ def _take_report(group: Coordinator, now: float, report: Report) -> Outcome:
     return take_report(group, now, report, before), _return_note(group, report) if before.gone else ()
 
 
-def _without_lease(group: Coordinator, event: LeaseForeign) -> Outcome:
+def _without_lease(group: Coordinator, event: LeaseForeign) -> GroupOutcome:
     """Another coordinator may begin the next epoch, so the one that runs ends: who is in contact with this one must
     not work on meanwhile.  Where all members were new, the lease is that of a schedule before."""
     if group.all_new and group.lease_state == "none":
@@ -129,7 +129,7 @@ def _without_lease(group: Coordinator, event: LeaseForeign) -> Outcome:
     return after, (*effects, SendOrder(after.order))
 
 
-def _note_loss(group: Coordinator, event: MemberLost) -> Outcome:
+def _note_loss(group: Coordinator, event: MemberLost) -> GroupOutcome:
     before = group.members.get(event.rank)
     if before is None or before.report.life != event.life or before.gone is not None or before.report.state == "left":
         return group, ()
@@ -137,7 +137,7 @@ def _note_loss(group: Coordinator, event: MemberLost) -> Outcome:
     return (fences.without_dead(after, event.rank) if event.certain else after), ()
 
 
-def _lost(group: Coordinator, after: Coordinator, event: Event) -> Effects:
+def _lost(group: Coordinator, after: Coordinator, event: GroupEvent) -> GroupEffects:
     """The record of the member that this event takes from a group that has not ended."""
     if not isinstance(event, MemberLost | Reported) or isinstance(after.phase, Ended):
         return ()
@@ -158,7 +158,7 @@ def _loss_text(member: MemberState) -> str:
     return f"{member.name} has left" + (f": {why}" if why else "")
 
 
-def _return_note(group: Coordinator, report: Report) -> Effects:
+def _return_note(group: Coordinator, report: MemberReport) -> GroupEffects:
     return () if isinstance(group.phase, Ended) else (NodeNote(f"member {report.rank} ({report.node}) is back"),)
 
 
@@ -173,7 +173,7 @@ def _after_deadline(group: Coordinator, now: float) -> Coordinator:
 # --- transitions ----------------------------------------------------------------------------------------------------
 
 
-def _assess(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _assess(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> GroupOutcome:
     if group.epoch and group.kinds.get("done") == len(group.placed):
         return end_group(group, GroupEnd(0, exit_codes.SUCCEEDED, "all members have succeeded"))
     match group.phase:
@@ -186,7 +186,7 @@ def _assess(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outc
     return group, ()
 
 
-def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: Mapping[int, Pulse]) -> GroupOutcome:
     n, foreign = group.kinds.get, group.lease_state == "foreign"
     here = not group.unseen and not n("gone")
     at_work = n("running", 0) + n("done", 0)
@@ -227,7 +227,7 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
     return group, ()
 
 
-def _adopt_epoch(group: Coordinator) -> Outcome:
+def _adopt_epoch(group: Coordinator) -> GroupOutcome:
     """All members run the epoch: adopt the state from before this coordinator started."""
     counts, before = highest_counts(group), group.order
     progressed = any(m.report.progressed for m in group.working if m.report.epoch == group.epoch)
@@ -237,7 +237,7 @@ def _adopt_epoch(group: Coordinator) -> Outcome:
     return _with_shared_state(after), (NodeNote(f"{_all(group)} are at epoch {group.epoch}"),)
 
 
-def _resume(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _resume(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> GroupOutcome:
     """Adopt the epoch, and do at once what the reports mean for it, since none of them may come again."""
     group, effects = _adopt_epoch(group)
     assert isinstance(group.phase, Steady)
@@ -245,7 +245,7 @@ def _resume(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outc
     return group, (*effects, *more)
 
 
-def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> GroupOutcome:
     n = group.kinds.get
     going = n("running", 0) + n("done", 0) + n("behind", 0) + n("leaving", 0)
     if group.base != (group.epoch, group.placed) and group.others_run and not group.epoch_reported:
@@ -310,7 +310,7 @@ def _begin_draining(
     why: str = "",
     losses: Losses | None = None,
     otherwise: str | None = None,
-) -> Outcome:
+) -> GroupOutcome:
     """`losses`: of members that are waited for already; `otherwise`: why, if no member has failed."""
     who = first(group.working, group.epoch)
     why = why or (otherwise if who is None and otherwise is not None else _reason(group, who))
@@ -323,7 +323,7 @@ def _begin_draining(
     return after, (NodeNote(f"epoch {group.epoch} is over: {why}"), *effects)
 
 
-def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Mapping[int, Pulse]) -> GroupOutcome:
     n = group.kinds.get
     missing = n("gone", 0) + group.reports_missing * group.unseen
     absent = absent_ranks(group) if missing else []
@@ -423,7 +423,7 @@ def _restart(group: Coordinator, who: MemberState | None, pulses: Mapping[int, P
     return GroupRestart(cause, why, root_cause(who, group.members, pulses), counts)
 
 
-def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outcome:
+def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> GroupOutcome:
     """The barrier is passed, as nothing of an earlier epoch runs anywhere: order the next epoch."""
     epoch = group.epoch + 1
     able = {rank for rank, member in group.members.items() if _is_ready(group, member)}

@@ -17,11 +17,11 @@ from ftrun.core.group.membership import (
     absent_ranks,
     count_kinds,
 )
-from ftrun.core.group.messages import Report
+from ftrun.core.group.messages import MemberReport
 from ftrun.core.group.root_cause import MemberState
 
 
-def fence_predecessor(group: Coordinator, now: float, before: MemberState, report: Report) -> Coordinator:
+def fence_predecessor(group: Coordinator, now: float, before: MemberState, report: MemberReport) -> Coordinator:
     """A member that has lost contact with rank 0 may keep working, and stops its command itself when its lease is over;
     a machine that seems lost may only be cut off.  So its successor is fenced, unless the earlier process is certainly
     dead: its connection closed, and the successor, on the same machine, came only after that.  One that was there
@@ -39,7 +39,7 @@ def fence_predecessor(group: Coordinator, now: float, before: MemberState, repor
     return fence(group, now, {report.rank: _last_contact(before, now)})
 
 
-def note_waiting(group: Coordinator, now: float, report: Report) -> Coordinator:
+def note_waiting(group: Coordinator, now: float, report: MemberReport) -> Coordinator:
     key = report.rank, report.life
     if key in group.waiting_processes:
         return group
@@ -47,7 +47,7 @@ def note_waiting(group: Coordinator, now: float, report: Report) -> Coordinator:
     return group._replace(waiting_processes=dict([*known, (key, now)]))
 
 
-def fence_latecomer(group: Coordinator, now: float, report: Report) -> Coordinator:
+def fence_latecomer(group: Coordinator, now: float, report: MemberReport) -> Coordinator:
     """A member that comes late to a new coordinator, and has run nothing, may have replaced another: fence it."""
     if isinstance(group.phase, Gathering | Ended) or not _may_have_predecessor(group, report):
         return group
@@ -56,7 +56,7 @@ def fence_latecomer(group: Coordinator, now: float, report: Report) -> Coordinat
     return fence(group, now, {report.rank: group.started})
 
 
-def note_starter(group: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
+def note_starter(group: Coordinator, now: float, report: MemberReport, before: MemberState | None) -> Coordinator:
     """A member names the process of member 0 that started its epoch.  If that is not this one, it may still be at work,
     with a coordinator of its own that has just lost contact with this member: its command ends as late as that of a
     member that has lost contact.  Until then member 0 is fenced, so that nothing starts."""
@@ -79,7 +79,7 @@ def note_starter(group: Coordinator, now: float, report: Report, before: MemberS
     return group if isinstance(group.phase, Gathering) or not is_new else fence(group, now, {named.rank: now})
 
 
-def note_lives(group: Coordinator, report: Report) -> Coordinator:
+def note_lives(group: Coordinator, report: MemberReport) -> Coordinator:
     """A member names the processes of the others that may run the epoch.  It says so only while no rank 0 can know
     that it has stopped, so that no later epoch has begun, and these are all that there are."""
     known = group.epoch_reported and report.epoch == report.ran == group.epoch and report.rank in group.placed
@@ -144,7 +144,7 @@ def end_of_starters(group: Coordinator, lives: Collection[str]) -> Coordinator:
     return group._replace(kinds=count_kinds(group))
 
 
-def _may_have_predecessor(group: Coordinator, report: Report) -> bool:
+def _may_have_predecessor(group: Coordinator, report: MemberReport) -> bool:
     """True where an earlier process of this rank may still run its command.  Not for this coordinator's, of which the
     members know (`note_starter`); nor for a member that itself ran the newest epoch, since it was the only one of its
     rank when that began; nor where that process is certainly dead."""

@@ -12,12 +12,12 @@ from ftrun.core.group.membership import (
     count_kinds,
     kinds_of,
 )
-from ftrun.core.group.messages import Report, State
+from ftrun.core.group.messages import MemberReport, ReportedState
 from ftrun.core.group.places import members
 from ftrun.core.group.root_cause import MemberLost, MemberState, first_failure
 
 
-def take_report(group: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
+def take_report(group: Coordinator, now: float, report: MemberReport, before: MemberState | None) -> Coordinator:
     """The coordinator with this report of a member."""
     if report.epoch > group.epoch and not isinstance(group.phase, Ended):
         group = _adopt_epoch(group, now, report.epoch)
@@ -104,8 +104,8 @@ def take_lease(group: Coordinator, event: LeaseTaken) -> Coordinator:
 def _without(group: Coordinator, now: float, rank: int, life: str, before: Place) -> Coordinator:
     """Of this member, only a new process can take part."""
     node, epoch = before.node if life == before.life else "its node", before.epoch
-    state: State = "running" if epoch else "ready"
-    last = Report(rank, life, 0, node, before.boot, epoch, state, ran=epoch, places=before.places)
+    state: ReportedState = "running" if epoch else "ready"
+    last = MemberReport(rank, life, 0, node, before.boot, epoch, state, ran=epoch, places=before.places)
     gone = MemberLost(now, rank, life, "its lease in the shared folder has ended", certain=True)
     group = take_report(group, now, last, None)
     group = put_member(group, group.members[rank]._replace(gone=gone))

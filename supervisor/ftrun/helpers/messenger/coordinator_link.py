@@ -18,7 +18,7 @@ import zmq
 from ftrun import __version__
 from ftrun.core.group import coordinator, membership
 from ftrun.core.group.lease import Place
-from ftrun.core.group.messages import MOST_LIVES, Life, Pulse, Report, Starter
+from ftrun.core.group.messages import MOST_LIVES, Life, MemberReport, Pulse, Starter
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, Lines
@@ -51,7 +51,7 @@ class MemberProcess:
         self.lease_at = 0.0
 
 
-def located(report: Report, host: str) -> Report:
+def located(report: MemberReport, host: str) -> MemberReport:
     """The report, with the address at which the other members reach its sender, if it is known."""
     ranks = report.ranks and report.ranks._replace(address=report.ranks.address or host)
     return report._replace(address=host, ranks=ranks) if host else report
@@ -113,7 +113,7 @@ class CoordinatorLink:
         self._pulse_frames: dict[int, tuple[bytes, float]] = {}  # by rank: the last pulse as received, and when
         self._pulses: dict[int, Pulse] = {}
         self._pulses_at = -math.inf
-        self._own_report: Report | None = None
+        self._own_report: MemberReport | None = None
         self._left_at, self.marking = 0.0, False  # the shared folder does not say yet that the group has ended
         self._leaving = math.inf
         self._known_starters: Mapping[str, tuple[Starter, float]] = {}
@@ -122,7 +122,7 @@ class CoordinatorLink:
         now = time.monotonic()
         self._coordinator = membership.new_coordinator(
             now,
-            membership.Shape(address.size, address.least, address.spares, address.replaces, address.scale_out),
+            membership.GroupShape(address.size, address.least, address.spares, address.replaces, address.scale_out),
             *(address.wait, address.drain, address.heal, address.silence),
             Starter(address.life, address.node, address.boot, "", address.port, address.contained, rank=address.rank),
             folder_unproved=bool(address.folder),
@@ -143,7 +143,7 @@ class CoordinatorLink:
         watches = self._deaths.due, self._starters.due, self._ended_lives.due
         return min(self._next, self._scan, self._leaving, deadline, closed, *watches, self.view.due)
 
-    def set_report(self, report: Report, now: float) -> None:
+    def set_report(self, report: MemberReport, now: float) -> None:
         """Set the report of this node's own PID 1, which is a member like the others."""
         self._note_stop(now)
         if self._address.rank:  # it has taken over, and the endpoint of the group is another machine's
@@ -168,7 +168,7 @@ class CoordinatorLink:
             if self._delivered_order:
                 self._lines.send(messages.Contact())
         if self._coordinator.deadline is not None and self._running(now) >= self._coordinator.deadline:
-            self._decide(membership.DeadlineReached(self._running(now)))
+            self._decide(membership.GroupDeadlineReached(self._running(now)))
         self._send_order()
         self.view.process(now, self._coordinator, self._present, self._stopped)
         if self._leaving < math.inf:
@@ -508,7 +508,7 @@ class CoordinatorLink:
             hello, seen = peer.hello, self._running(peer.last_seen)
             self._decide(MemberLost(self._running(now), hello.rank, hello.life, why, closed, seen, shut, certain))
 
-    def _pulses_if_failed(self, report: Report, now: float) -> dict[int, Pulse]:
+    def _pulses_if_failed(self, report: MemberReport, now: float) -> dict[int, Pulse]:
         """The latest pulses of all members if the report contains a failure, else nothing."""
         if report.failure is None:
             return {}
@@ -523,7 +523,7 @@ class CoordinatorLink:
                     self._pulses[rank] = found._replace(age=found.age + now - at)
         return self._pulses
 
-    def _decide(self, event: "membership.Event") -> None:
+    def _decide(self, event: "membership.GroupEvent") -> None:
         self._coordinator, effects = coordinator.decide(self._coordinator, event)
         for effect in effects:
             match effect:

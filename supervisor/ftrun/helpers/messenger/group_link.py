@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place
-from ftrun.core.group.messages import Report
+from ftrun.core.group.messages import MemberReport
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.group_view import Answer
 from ftrun.helpers.messenger.known_lives import KnownLives
@@ -39,7 +39,7 @@ class GroupLink:
         self._address, self._beat_dir, self._lines = address, beat_dir, lines
         self._leading: CoordinatorLink | None = None
         self._following: MemberLink | None = None
-        self._report: Report | None = None
+        self._report: MemberReport | None = None
         self._endpoint = address.endpoint  # of the coordinator
         is_fixed = (address.least or address.size - address.spares) == address.size
         self._lives = KnownLives(joined=is_fixed)
@@ -81,12 +81,12 @@ class GroupLink:
     def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
         self._link.view.ask(request, answer, now)
 
-    def set_report(self, report: Report, now: float) -> None:
+    def set_report(self, report: MemberReport, now: float) -> None:
         self._report = report
         if not self._must_renew(now):
             self._tell(report, now)
 
-    def _tell(self, report: Report, now: float) -> None:
+    def _tell(self, report: MemberReport, now: float) -> None:
         if self._leading is not None:
             self._lives.sent(report)
             report = report._replace(lives=self._lives.of(report))

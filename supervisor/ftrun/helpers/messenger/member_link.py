@@ -13,7 +13,7 @@ from typing import Final
 import zmq
 
 from ftrun import __version__
-from ftrun.core.group.messages import GroupOrder, Report
+from ftrun.core.group.messages import GroupOrder, MemberReport
 from ftrun.core.text.durations import seconds
 from ftrun.helpers.lines import Lines
 from ftrun.helpers.messenger.connections import describe, own_host
@@ -74,7 +74,7 @@ class MemberLink:
         )
         self.sources = (self._socket, self._monitor)
         self._url: str | None = None  # None: not connected yet
-        self._report: Report | None = None
+        self._report: MemberReport | None = None
         self._frame = b""  # the report as it is sent; empty: must be encoded again
         self._reported_at = 0.0
         self._order = b""
@@ -130,7 +130,7 @@ class MemberLink:
         left = self._report is not None and self._report.state == "left"
         return left and not self._left and (self._over or self._cut or bool(self._refusal))
 
-    def set_report(self, report: Report, now: float) -> None:
+    def set_report(self, report: MemberReport, now: float) -> None:
         """Set the report of PID 1, which is sent at once."""
         self._report = report
         self._reported_at = self._next = self.view.row_due = now
@@ -232,7 +232,7 @@ class MemberLink:
         except Unusable:
             return False
 
-    def _send(self, report: Report, now: float) -> None:
+    def _send(self, report: MemberReport, now: float) -> None:
         if not self._frame:
             failure = report.failure and report.failure._replace(age=report.failure.age + now - self._reported_at)
             self._frame = peers.dump(report._replace(failure=failure, lives=self._lives.of(report)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.config.derived import state_dir
 from ftrun.core.group import lease
-from ftrun.core.group.messages import MISSED_PULSES, GroupOrder, Report
+from ftrun.core.group.messages import MISSED_PULSES, GroupOrder, MemberReport
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import GroupMember, report
@@ -72,7 +72,7 @@ class GroupMessengerClient(MessengerClient):
 
     def __init__(self, context: Context) -> None:
         self._began = time.monotonic()
-        self._sent: Report | None = None
+        self._sent: MemberReport | None = None
         self._seq = self._ran = 0
         self._last_contact: float | None = None  # when the last answered message was sent; None: never
         self._silent = self._lost = False  # as last reported to the core
@@ -304,6 +304,6 @@ def _port_of_round(job: Job) -> int:
     return round.port if round is not None else 0
 
 
-def _without_age(new: Report) -> Report:
+def _without_age(new: MemberReport) -> MemberReport:
     """The report without the fields that alone do not make it worth sending."""
     return new._replace(seq=0, failure=new.failure and new.failure._replace(age=0.0))
