@@ -19,7 +19,7 @@ from ._files import known
 from ._section import Automatic
 
 MAX_OPTIMIZERS = 4096  # optimizers in one round; a program may make a new optimizer for each step
-Function = Callable[..., Any]
+AnyFunction = Callable[..., Any]
 Target = Tuple[Optional[int], Tuple[str, ...]]  # the position and keywords of the file argument of a call
 
 
@@ -190,7 +190,7 @@ def noting(
     return within
 
 
-def after(function: Function, note: Callable[[Any], None], before: bool = False) -> Function:
+def after(function: AnyFunction, note: Callable[[Any], None], before: bool = False) -> AnyFunction:
     """The function, and `note` with its first argument when it has returned; or before it runs."""
 
     @wraps(function)
@@ -235,7 +235,7 @@ def with_beats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return __next__
 
 
-def with_movement(function: Function) -> Function:
+def with_movement(function: AnyFunction) -> AnyFunction:
     """A function that computes gradients."""
 
     @wraps(function)

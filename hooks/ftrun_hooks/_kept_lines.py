@@ -17,7 +17,7 @@ from typing import Any
 LIMIT = 1 << 16  # bytes that are kept
 
 
-class Lines:
+class KeptLines:
     """`files`: where the standard streams 1 and 2 lead while the standby imports."""
 
     def __init__(self) -> None:

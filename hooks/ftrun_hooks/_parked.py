@@ -40,7 +40,7 @@ class Alone(Exception):
     """Why ranks cannot be forked from this process, although one that has imported by itself could be started."""
 
 
-class Standby:
+class ParkedProcess:
     def __init__(self, load: Any) -> None:
         self.load = load
         first, ranks, self.list = os.environ.pop("FTRUN_PARKED").split(":", 2)
@@ -56,7 +56,7 @@ class Standby:
         self.reads, self.missing = Reads(), Missing()
         sys.meta_path.append(self.missing)
         # Nothing that an import prints may reach the output of the running attempt.
-        self.lines = load("_kept_lines")["Lines"]()
+        self.lines = load("_kept_lines")["KeptLines"]()
         self.streams = [self._copy(number) for number in range(3)]
         self._replace(0, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         for number in (1, 2):
@@ -86,7 +86,7 @@ class Standby:
         if self.ranks:
             modules = self._of_all_ranks(modules)
             draws = "random" in modules or self.list.endswith(PRELOAD)
-            self.template = self.load("_template")["Template"](Alone, draws)
+            self.template = self.load("_template")["ForkTemplate"](Alone, draws)
         with open(os.path.join(os.path.dirname(self.list), "command"), "rb") as file:
             if obstacle := self.load("_command")["obstacle"](file.read()):
                 raise Cold(obstacle)
@@ -347,7 +347,7 @@ def _begin_now() -> None:
 def main(chain: Any, load: Any) -> BaseException | None:
     """Returns in the process that has become the command, with the exception of its own sitecustomize, if any.  `load`
     returns the names of another file of the hooks."""
-    standby = Standby(load)
+    standby = ParkedProcess(load)
     try:
         try:
             standby.prepare(chain)

@@ -25,7 +25,7 @@ KNOWN = ("ftrun_hooks", "torch", "numpy", "filelock", "huggingface_hub", "trio",
 SIGKILL, PR_SET_PDEATHSIG = 9, 1
 
 
-class Watched:
+class WatchedFunction:
     """Replaces a function of `os` while modules are imported: which installed packages have called it."""
 
     def __init__(self, name: str) -> None:
@@ -70,13 +70,13 @@ class Watched:
                         function.__defaults__ = given_back
 
 
-class Template:
+class ForkTemplate:
     """`alone`: the exception that says why ranks cannot be forked.  `draws`: whether the imports need `random`."""
 
     def __init__(self, alone: type[Exception], draws: bool) -> None:
         self.alone, self.parent, self.inherited = alone, os.getppid(), _descriptors()
         self.seeded: list[Any] = []  # generators of random numbers that an import has created without a seed
-        self.watched = [Watched("getpid"), Watched("register_at_fork")]
+        self.watched = [WatchedFunction("getpid"), WatchedFunction("register_at_fork")]
         self.seed: Any = None
         if draws:
             self.watch_random()

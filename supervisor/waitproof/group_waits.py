@@ -1,6 +1,6 @@
 """What the members of a group have to know of each other to see a deadlock over several of them.  Pure values.
 
-`Link` and `Blocked` have the fields of `MemberLink` and `BlockedProcess`, which ftrun sends to other members
+`Link` and `Blocked` have the fields of `OutsideLink` and `BlockedProcess`, which ftrun sends to other members
 (ftrun/core/group/waits.py): this package imports nothing of ftrun, and nothing that PID 1 loads imports this package.
 """
 

@@ -14,9 +14,8 @@ from waitproof import handled, recognized
 from waitproof.handled import TERMINATE
 from waitproof.recognized import Presumed
 from waitproof.stacks import Frame
-from waitproof.world import WaitingProcess, WaitingThread, World
+from waitproof.world import ThreadId, WaitingProcess, WaitingThread, World
 
-Node = tuple[int, int]  # pid and tid
 # Functions of the kernel in which a parent waits until its child has executed a program (vfork(2)).
 _VFORK: Final = frozenset({"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"})
 
@@ -31,8 +30,8 @@ class Handlers:
         self,
         world: World,
         frames: Callable[[int, int], Sequence[Frame]],
-        mains: Container[Node],
-        keeping: Container[Node],
+        mains: Container[ThreadId],
+        keeping: Container[ThreadId],
         python: Container[int],
         obeying: Container[int],
         presumes_closed: bool,

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from waitproof.mappings import Mapping as Mapped
 from waitproof.mappings import Mappings
 from waitproof.stacks import Stack
-from waitproof.world import WaitingThread, World
+from waitproof.world import ThreadId, WaitingThread, World
 
 NEAR: Final = 1024  # bytes of the innermost frames
 MOST: Final = 256 << 10  # bytes of a stack
@@ -24,7 +24,6 @@ KERNEL: Final = 1 << 63
 CALLS: Final = 8  # bytes that the longest instruction has that calls a function
 PAGE: Final = 12  # bits: a mapping consists of such pages, or of larger ones
 _C_LIBRARY: Final = re.compile(r"/(libc|libc-[\d.]+|libpthread[-.\d]*|ld-[\w.-]*)([-.]\S*)?$|^\[vdso\]$")
-Node = tuple[int, int]  # pid and tid
 
 
 class Libraries(NamedTuple):
@@ -38,7 +37,7 @@ class Libraries(NamedTuple):
 class Code(NamedTuple):
     """`threads`: those that were read.  `mapped`: by pid, all files whose code a process may run."""
 
-    threads: Mapping[Node, Libraries] = {}
+    threads: Mapping[ThreadId, Libraries] = {}
     mapped: Mapping[int, frozenset[str]] = {}
 
 
@@ -54,10 +53,10 @@ def of(world: World, stacks: Mapping[int, Stack]) -> Code:
     return read(((pid, t) for pid, threads in found.items() for t in threads if t.timed or pid in mixed), python)
 
 
-def read(threads: Iterable[tuple[int, WaitingThread]], short: Container[Node] = ()) -> Code:
+def read(threads: Iterable[tuple[int, WaitingThread]], short: Container[ThreadId] = ()) -> Code:
     """Of these threads, each with its process first, those that are blocked and may be read.  `short`: those of which
     the innermost frames are enough."""
-    tables, found, programs = Mappings(), dict[Node, Libraries](), dict[int, _Program]()
+    tables, found, programs = Mappings(), dict[ThreadId, Libraries](), dict[int, _Program]()
     with contextlib.ExitStack() as opened:
         for pid, thread in threads:
             where = _position(thread)

@@ -33,7 +33,7 @@ _BLOCKABLE: Final = sum(1 << number - 1 for number in range(1, 65) if number not
 _LATE: Final = "TORCH_GLOO_LAZY_INIT"
 
 
-class Reader:
+class ThreadReader:
     """Reads the processes of one observation.  `before`: what an earlier one has found, by pid."""
 
     def __init__(self, before: Mapping[int, WaitingProcess]) -> None:

@@ -60,7 +60,7 @@ def observe_job(world: World, pids: Sequence[int], before: World | None = None) 
     held, blockers = locks.table()
     world.locks.update(held)
     world.blockers.update(blockers)
-    reader = threads.Reader({} if before is None else before.processes)
+    reader = threads.ThreadReader({} if before is None else before.processes)
     tables = reader.mappings
     for pid in permitted:
         world.processes[pid] = reader.process(pid, world.processes[pid].fds)

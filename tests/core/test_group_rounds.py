@@ -17,7 +17,7 @@ from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Ledger
 from ftrun.core.ranks.rounds import ELSEWHERE
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
-from ftrun.core.ranks.table import Begin, GroupOrdered, RankMember, Rounds, Rules
+from ftrun.core.ranks.table import GroupOrdered, RankMember, RecordRecovering, Rounds, Rules
 from ftrun.core.ranks.together import node_rounds, step
 from ftrun.core.rules.policy import Membership, Policy
 
@@ -333,10 +333,10 @@ def test_what_the_round_replaces_is_recorded_before_it_begins(ordered: tuple[int
         rounds, acts = step(rounds, GroupOrdered(GroupRound(1, "leave", "rank", ordered)), 1.0, Rules())
         assert acts == ()  # the member has recorded its own fault
     go = GroupRound(2, "work", "rank", (1, 2), "rank 1 died", port=7)
-    assert step(rounds, GroupOrdered(go), 2.0, Rules())[1][0] == Begin("rank", 2, (1, 2), "rank 1 died")
+    assert step(rounds, GroupOrdered(go), 2.0, Rules())[1][0] == RecordRecovering("rank", 2, (1, 2), "rank 1 died")
     acts = step(rounds, GroupOrdered(go._replace(ranks=(1,))), 2.0, Rules())[1]
     assert acts
-    assert not any(isinstance(act, Begin) for act in acts)
+    assert not any(isinstance(act, RecordRecovering) for act in acts)
 
 
 def test_an_ftrun_that_is_new_starts_its_ranks_only_between_two_rounds() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ftrun.core.group.waits import (
     BlockedProcess,
-    MemberLink,
+    OutsideLink,
     Proved,
     Waits,
     WaitsAnswer,
@@ -29,15 +29,15 @@ NAMES = {0: "node-a", 1: "node-b", 2: "node-c"}
 def member(
     number: int,
     *processes: BlockedProcess,
-    links: tuple[MemberLink, ...] = (),
+    links: tuple[OutsideLink, ...] = (),
     size: int | None = None,
     wave: str = "x:1",
 ) -> Waits:
     return Waits(number, 1, wave, f"print-{number}", processes, links, size)
 
 
-def link(local: str, remote: str, *holders: int, moved: int = 7, closed: bool = True) -> MemberLink:
-    return MemberLink(local, remote, holders, moved, closed)
+def link(local: str, remote: str, *holders: int, moved: int = 7, closed: bool = True) -> OutsideLink:
+    return OutsideLink(local, remote, holders, moved, closed)
 
 
 def pair(**changed: object) -> dict[int, Waits]:
@@ -87,7 +87,7 @@ def test_what_two_launchers_tell_each_other_leaves_a_wait_closed(both: bool) -> 
     for number, waits in members.items():
         launcher = BlockedProcess(30 + number, None, "waits for a child", needs=(0,), links=(1,))
         ends = ("a:3", "b:4") if number == 0 else ("b:4", "a:3")
-        told = MemberLink(*ends, (1,), 1000 * number, closed=not number, launchers=both or number == 0)
+        told = OutsideLink(*ends, (1,), 1000 * number, closed=not number, launchers=both or number == 0)
         rank = waits.processes[0]._replace(needs=(1,))
         members[number] = waits._replace(processes=(rank, launcher), links=(*waits.links, told))
     assert (deadlock(members, NAMES) is not None) == both
@@ -241,14 +241,14 @@ class Simulation:
         """As a member sees its own processes, and its own ends of the connections."""
         own = [n for n, process in enumerate(self.processes) if process.member == member]
         blocked = [n for n in own if self.processes[n].awaits is not None and not self.processes[n].timer]
-        links, at, processes = list[MemberLink](), dict[tuple[int, int], int](), list[BlockedProcess]()
+        links, at, processes = list[OutsideLink](), dict[tuple[int, int], int](), list[BlockedProcess]()
         for n in own:
             for other, process in enumerate(self.processes):
                 if process.member != member:
                     moved = self.sent.get((n, other), 0) - self.on_its_way(n, other) + self.received.get((other, n), 0)
                     held, closed = tuple(blocked.index(n) for _ in "x" if n in blocked), not self.on_its_way(n, other)
                     at[n, other] = len(links)
-                    links.append(MemberLink(f"{n}-{other}", f"{other}-{n}", held, moved, closed and n in blocked))
+                    links.append(OutsideLink(f"{n}-{other}", f"{other}-{n}", held, moved, closed and n in blocked))
         alive = set(own) - set(blocked)
         for n in blocked:
             awaits = self.processes[n].awaits or frozenset()
@@ -265,7 +265,7 @@ class Simulation:
             found = [at[n, o] for o in others if self.processes[o].member != member]
             if doubt:
                 found.append(len(links))
-                links.append(MemberLink("nowhere", "else"))
+                links.append(OutsideLink("nowhere", "else"))
             processes.append(BlockedProcess(n, n, needs=listed, links=tuple(found)))
         state = repr([(n, self.processes[n].runs) for n in blocked] + [repr(links)])
         self.unsent.append(Waits(member, 1, self.known[member], state, tuple(processes), tuple(links)))

@@ -18,7 +18,7 @@ import zmq
 
 from ftrun import __version__
 from ftrun.core.group.messages import GroupEnd, GroupOrder, MemberReport, NodeFailure, ReportedState, Starter
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger import connections, transport
 from ftrun.messages import messenger, peers
 from ftrun.messages.codec import EXACT
@@ -742,7 +742,7 @@ def test_only_the_intended_connection_is_closed(monkeypatch: pytest.MonkeyPatch)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stack.callback(context.destroy, linger=0)
         monkeypatch.setattr(connections, "connection_limit", lambda size, lines: 1)
-        ours = connections.Connections(context.socket(zmq.ROUTER), 2, Lines(messenger.EVENTS))
+        ours = connections.MemberConnections(context.socket(zmq.ROUTER), 2, ProtocolLines(messenger.EVENTS))
         monkeypatch.setattr(ours, "_lines", SimpleNamespace(problem=lambda what: None))
         pairs = [socket.socketpair() for _ in range(3)]
         for pair in pairs:

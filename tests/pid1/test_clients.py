@@ -15,7 +15,7 @@ from ftrun.config.group_config import Group
 from ftrun.core.group.messages import MemberReport
 from ftrun.core.machine import events as ev
 from ftrun.core.rules.policy import Policy
-from ftrun.host.helpers import Line
+from ftrun.host.helpers import HelperLine
 from ftrun.host.reaper import ChildChange
 from ftrun.messages import messenger
 from ftrun.messages import probe as probe_messages
@@ -23,7 +23,7 @@ from ftrun.messages.codec import Protocol
 from ftrun.pid1.clients.base import REFUSALS
 from ftrun.pid1.clients.messenger import GroupMessengerClient
 from ftrun.pid1.clients.probe import ProbeClient
-from ftrun.pid1.clients.registry import TABLE, Entry
+from ftrun.pid1.clients.registry import TABLE, HelperEntry
 from proof.fuzz import kit, messages, seeds
 
 HELPERS: Final = sorted({entry.helper for entry in TABLE})
@@ -47,7 +47,7 @@ class Clients:
     def __init__(self) -> None:
         self.helpers, self.clients = messages.every_client()
 
-    def receive(self, name: str, *lines: Line) -> list[ev.Event]:
+    def receive(self, name: str, *lines: HelperLine) -> list[ev.Event]:
         self.helpers.lines = [(name, line) for line in lines]
         return self.clients.receive(set(), kit.NOW)
 
@@ -104,7 +104,7 @@ def test_a_helper_that_sends_only_malformed_messages_does_not_fill_the_records(c
 
 
 @pytest.mark.parametrize("entry", TABLE, ids=lambda entry: entry.client)
-def test_an_entry_names_a_program_and_a_client_with_a_protocol(entry: Entry) -> None:
+def test_an_entry_names_a_program_and_a_client_with_a_protocol(entry: HelperEntry) -> None:
     client = entry.load()
     assert client.name == entry.helper
     assert isinstance(client.events, Protocol)

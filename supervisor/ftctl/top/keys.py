@@ -10,14 +10,14 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.sentences import printable
 from ftrun.records.snapshot import RankNow
 
-Value = int | float | str
+OptionValue = int | float | str
 
 
 class Order(NamedTuple):
     """`by`: the smallest first, or with `largest` the largest; equal ranks by their numbers."""
 
     name: str
-    by: Callable[[RankNow], Value]
+    by: Callable[[RankNow], OptionValue]
     largest: bool = True
 
 

@@ -116,7 +116,7 @@ class Given(NamedTuple):
     source: str
 
 
-class Phase(NamedTuple):
+class CommandPhase(NamedTuple):
     """One of several commands that run in sequence; `texts` are its own options."""
 
     name: str

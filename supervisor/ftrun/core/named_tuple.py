@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 COMPILED: dict[int, CodeType] = {}  # the code of `__new__`, by the number of fields
 
 
-class Fields(tuple[Any, ...]):
+class NamedFields(tuple[Any, ...]):
     """What the classes have in common."""
 
     if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Fields(tuple[Any, ...]):
 
 
 class Definition(type):
-    """Turns the body of a class whose base is `NamedTuple` into a subclass of `Fields`."""
+    """Turns the body of a class whose base is `NamedTuple` into a subclass of `NamedFields`."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
         if not bases:
@@ -64,7 +64,7 @@ class Definition(type):
             raise TypeError(f"{name}: a field without a default follows one with a default")
         body |= {field: _tuplegetter(index, None) for index, field in enumerate(fields)}
         body |= {"__slots__": (), "__match_args__": fields, "_fields": fields, "_field_defaults": defaults}
-        return type(name, (Fields,), body)
+        return type(name, (NamedFields,), body)
 
 
 def _new(kind: Any) -> FunctionType:

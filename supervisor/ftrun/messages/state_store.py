@@ -82,7 +82,7 @@ class Shared(NamedTuple):
     verdict: SharedVerdict | None
 
 
-Request = Keep | KeepImports | StoreVerdict | GetVerdict
-Event = StoredHistory | StoredImports | VerdictStored | Shared | Problem
-REQUESTS: Final[Protocol[Request]] = Protocol("ask", Keep, KeepImports, StoreVerdict, GetVerdict)
-EVENTS: Final[Protocol[Event]] = Protocol("event", StoredHistory, StoredImports, VerdictStored, Shared, Problem)
+StoreRequest = Keep | KeepImports | StoreVerdict | GetVerdict
+StoreEvent = StoredHistory | StoredImports | VerdictStored | Shared | Problem
+REQUESTS: Final[Protocol[StoreRequest]] = Protocol("ask", Keep, KeepImports, StoreVerdict, GetVerdict)
+EVENTS: Final[Protocol[StoreEvent]] = Protocol("event", StoredHistory, StoredImports, VerdictStored, Shared, Problem)

@@ -21,7 +21,7 @@ from ftrun.core.ranks.table import (
     FunctionFinished,
     HeldSnapshot,
     LeftRound,
-    Report,
+    RankReport,
     SaidHello,
     SnapshotRestored,
 )
@@ -167,7 +167,7 @@ class RankChannel:
         self._ranks: dict[int, int] = {}  # local ranks, by the descriptor of those that have said hello
         self.problems: list[str] = []
 
-    def receive(self, ready: set[int] | None) -> list[Report]:
+    def receive(self, ready: set[int] | None) -> list[RankReport]:
         """What the ranks report on the descriptors that are readable; None: on all, new connections included."""
         reports = [] if ready is None else self._receive_all(ready)
         if ready is None or self._socket.fd in ready:
@@ -178,10 +178,10 @@ class RankChannel:
                     self._refuse(peer.fd, f"more than {MOST} connections")
         return self._receive_all({*self._peers}) if ready is None else reports
 
-    def _receive_all(self, ready: set[int]) -> list[Report]:
+    def _receive_all(self, ready: set[int]) -> list[RankReport]:
         return [report for fd in sorted(ready & self._peers.keys()) for report in self._receive_from(fd)]
 
-    def _receive_from(self, fd: int) -> Iterator[Report]:
+    def _receive_from(self, fd: int) -> Iterator[RankReport]:
         for _ in range(BATCH):
             if fd not in self._peers:  # another connection has taken its place
                 return
@@ -200,7 +200,7 @@ class RankChannel:
                 return
             yield report
 
-    def _report(self, fd: int, message: ranks.FromRank) -> Report:
+    def _report(self, fd: int, message: ranks.FromRank) -> RankReport:
         if isinstance(message, ranks.Hello):
             return self._said_hello(fd, message)
         if fd not in self._ranks:
@@ -216,7 +216,7 @@ class RankChannel:
             case ranks.Finished(number):
                 return FunctionFinished(local_rank, number)
 
-    def _said_hello(self, fd: int, message: ranks.Hello) -> Report:
+    def _said_hello(self, fd: int, message: ranks.Hello) -> RankReport:
         """The first message of a process.  A later connection of a rank replaces the earlier one."""
         if not self._tree.is_below(self._peers[fd].pid, message.local_rank):
             raise Malformed(f"process {self._peers[fd].pid} is not one of local rank {message.local_rank}")

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from ftrun.config.option_table import OPTIONS
 from ftrun.core.group.messages import GroupOrder, MemberReport, NodeFailure, Pulse
-from ftrun.core.group.waits import BlockedProcess, MemberLink, Waits
+from ftrun.core.group.waits import BlockedProcess, OutsideLink, Waits
 from ftrun.core.machine.values import Ledger, UsualPauses
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages import group_waits, operator, peers, ranks, state
@@ -241,7 +241,10 @@ def _waits() -> list[Waits]:
     """Of two members, whose ranks wait for each other."""
     zero = BlockedProcess(10, 0, "waits in all_reduce at train.py:9", "all_reduce", links=(0,), listens=True)
     one = BlockedProcess(20, 1, "waits for a lock at train.py:5", needs=(), links=(0,))
-    links = MemberLink("10.0.0.1:5", "10.0.0.2:6", (0,), 7, True), MemberLink("10.0.0.2:6", "10.0.0.1:5", (0,), 7, True)
+    links = (
+        OutsideLink("10.0.0.1:5", "10.0.0.2:6", (0,), 7, True),
+        OutsideLink("10.0.0.2:6", "10.0.0.1:5", (0,), 7, True),
+    )
     return [Waits(n, 3, "x:1", f"print-{n}", (process,), (links[n],), 2) for n, process in enumerate((zero, one))]
 
 

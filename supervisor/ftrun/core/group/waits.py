@@ -21,10 +21,10 @@ from ftrun.core.text import sentences
 HANDSHAKE: Final = 2  # bytes: the kernel counts the SYN of a connection at one of its ends, and not at the other
 NAMED: Final = 3  # ranks in a sentence
 REASONS: Final = 16  # members whose reasons are passed on
-ProcessKey = tuple[int, int]  # member, and index of its process
+ProcessPlace = tuple[int, int]  # member, and index of its process
 
 
-class MemberLink(NamedTuple):
+class OutsideLink(NamedTuple):
     """A TCP connection whose other end is not in the process tree of its member.  `holders`: the indexes of the
     processes that have it open.  `moved`: bytes received, and sent and acknowledged.  `closed`: only these processes
     have it open, and no data waits in it, in either direction.
@@ -69,7 +69,7 @@ class Waits(NamedTuple):
     wave: str
     fingerprint: str = ""
     processes: tuple[BlockedProcess, ...] = ()
-    links: tuple[MemberLink, ...] = ()
+    links: tuple[OutsideLink, ...] = ()
     size: int | None = None
     why: str = ""
 
@@ -166,16 +166,16 @@ def _hash(text: str) -> str:
 # --- the merged graph -------------------------------------------------------------------------------------------------
 
 
-def dead(members: Mapping[int, Waits]) -> dict[ProcessKey, frozenset[ProcessKey]]:
+def dead(members: Mapping[int, Waits]) -> dict[ProcessPlace, frozenset[ProcessPlace]]:
     """The processes that can never run again, if all answers hold at the same time; each with those that it needs."""
     ends = _ends(members)
-    needs: dict[ProcessKey, frozenset[ProcessKey]] = {}
+    needs: dict[ProcessPlace, frozenset[ProcessPlace]] = {}
     for member, waits in members.items():
         for index, process in enumerate(waits.processes):
             found = _needs(members, ends, member, process)
             if found is not None:
                 needs[member, index] = found
-    waiting: dict[ProcessKey, list[ProcessKey]] = {}
+    waiting: dict[ProcessPlace, list[ProcessPlace]] = {}
     for node, others in needs.items():
         for other in others:
             waiting.setdefault(other, []).append(node)
@@ -202,8 +202,8 @@ def deadlock(members: Mapping[int, Waits], names: Mapping[int, str]) -> Deadlock
     return Deadlock(prints, culprit[0], process.pid, process.rank, _sentence(members, names, needs, culprit))
 
 
-def _ends(members: Mapping[int, Waits]) -> dict[tuple[str, str], list[tuple[int, MemberLink]]]:
-    found: dict[tuple[str, str], list[tuple[int, MemberLink]]] = {}
+def _ends(members: Mapping[int, Waits]) -> dict[tuple[str, str], list[tuple[int, OutsideLink]]]:
+    found: dict[tuple[str, str], list[tuple[int, OutsideLink]]] = {}
     for member, waits in members.items():
         for link in waits.links:
             found.setdefault((link.local, link.remote), []).append((member, link))
@@ -212,10 +212,10 @@ def _ends(members: Mapping[int, Waits]) -> dict[tuple[str, str], list[tuple[int,
 
 def _needs(
     members: Mapping[int, Waits],
-    ends: Mapping[tuple[str, str], list[tuple[int, MemberLink]]],
+    ends: Mapping[tuple[str, str], list[tuple[int, OutsideLink]]],
     member: int,
     process: BlockedProcess,
-) -> frozenset[ProcessKey] | None:
+) -> frozenset[ProcessPlace] | None:
     """The processes that may end a wait of this one; None if something else may."""
     waits, found = members[member], {(member, index) for index in process.needs}
     for index in process.links:
@@ -239,7 +239,7 @@ def _needs(
     return frozenset(found)
 
 
-def _reachable(needs: Mapping[ProcessKey, frozenset[ProcessKey]], start: ProcessKey) -> list[ProcessKey]:
+def _reachable(needs: Mapping[ProcessPlace, frozenset[ProcessPlace]], start: ProcessPlace) -> list[ProcessPlace]:
     found = dict.fromkeys([start])
     for node in (queue := [start]):
         fresh = sorted(needs[node] - found.keys())
@@ -248,14 +248,14 @@ def _reachable(needs: Mapping[ProcessKey, frozenset[ProcessKey]], start: Process
     return list(found)
 
 
-def _process(members: Mapping[int, Waits], node: ProcessKey) -> BlockedProcess:
+def _process(members: Mapping[int, Waits], node: ProcessPlace) -> BlockedProcess:
     return members[node[0]].processes[node[1]]
 
 
 # --- the sentence -----------------------------------------------------------------------------------------------------
 
 
-def _guilt(members: Mapping[int, Waits], node: ProcessKey) -> tuple[bool, bool, int, int]:
+def _guilt(members: Mapping[int, Waits], node: ProcessPlace) -> tuple[bool, bool, int, int]:
     """The order in which ranks are named: one that is stopped, one that is in no collective, the lowest."""
     process = _process(members, node)
     kinds = [one.collective for waits in members.values() for one in waits.processes if one.rank is not None]
@@ -266,10 +266,10 @@ def _guilt(members: Mapping[int, Waits], node: ProcessKey) -> tuple[bool, bool, 
 def _sentence(
     members: Mapping[int, Waits],
     names: Mapping[int, str],
-    needs: Mapping[ProcessKey, frozenset[ProcessKey]],
-    culprit: ProcessKey,
+    needs: Mapping[ProcessPlace, frozenset[ProcessPlace]],
+    culprit: ProcessPlace,
 ) -> str:
-    def who(node: ProcessKey) -> str:
+    def who(node: ProcessPlace) -> str:
         rank = _process(members, node).rank
         where = names.get(node[0]) or f"member {node[0]}"
         return f"{sentences.rank(rank)} on {where}" if rank is not None else f"a process on {where}"

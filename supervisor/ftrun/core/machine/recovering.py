@@ -78,7 +78,7 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
     failed: str | None = None
     for act in acts:
         match act:
-            case table.Begin(rung, number, ranks, why):
+            case table.RecordRecovering(rung, number, ranks, why):
                 effects += _begin(rung, number, ranks, why)
             case table.StartRank(local_rank):
                 member = after.member(local_rank)
@@ -87,7 +87,7 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
                 effects.append(act._replace(start_cnt=job.ledger.start_cnt + starts))
             case table.FenceRank() | table.EndRank() | table.BeginRound() | table.ReleaseSnapshot():
                 effects.append(act)
-            case table.Prove():
+            case table.RecordRecovered():
                 effects += _prove(act, attempt, job.ledger, now)
                 retried, replaced = job.ledger.retried, job.ledger.replaced
                 counts = (retried + 1, replaced) if act.rung == "retry" else (retried, replaced + 1)
@@ -126,7 +126,7 @@ def _begin(rung: str, number: int, ranks: tuple[int, ...], why: str) -> Effects:
     return do.Persist("recovering", fields, durable=True), do.LogLine(sentences.sentence(sentences.reason(why), what))
 
 
-def _prove(proved: table.Prove, attempt: Attempt, ledger: Ledger, now: float) -> Effects:
+def _prove(proved: table.RecordRecovered, attempt: Attempt, ledger: Ledger, now: float) -> Effects:
     began = attempt.rounds.began
     moved = [rank.moved_at for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > began]
     seconds = max(0.0, max(moved, default=now) - attempt.rounds.since)

@@ -29,7 +29,7 @@ from ftrun.helpers.evidence.nccl_ras import NcclView
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.processes import Observation, ProcessChange, changes, find_moving, process_subtree
 from ftrun.helpers.evidence.report import ReportFacts, ReportFolder
-from ftrun.messages.evidence import ON_TIME, Event, Reply, Request
+from ftrun.messages.evidence import ON_TIME, EvidenceEvent, EvidenceRequest, Reply
 from ftrun.messages.helpers import Problem
 from ftrun.records import state
 from waitproof import libraries, procfs, stacks, wait_graph, waits
@@ -50,7 +50,7 @@ OUTPUTS: Final = 4  # output files that are read
 class Investigation:
     """`send` sends a message to PID 1."""
 
-    def __init__(self, request: Request, send: Callable[[Event], None]) -> None:
+    def __init__(self, request: EvidenceRequest, send: Callable[[EvidenceEvent], None]) -> None:
         self._request, self._send = request, send
         self._received, self._overdue = b"", threading.Event()
         self._by_proof = RULES[request.finding.rule].by_proof
@@ -128,7 +128,7 @@ class Investigation:
         if content.endswith(b"\n"):
             self._overdue.set()
 
-    def _when_overdue(self) -> Request:
+    def _when_overdue(self) -> EvidenceRequest:
         """Wait until the limit has passed; return the request with what PID 1 knows of the ranks then."""
         request = self._request
         if request.due is None:
@@ -267,7 +267,7 @@ class BackgroundWork:
     """Data that is collected between the two observations, and may never arrive.  Starts at once.  `pids`: the job's
     processes, the most interesting ones first."""
 
-    def __init__(self, request: Request, pids: Sequence[int]) -> None:
+    def __init__(self, request: EvidenceRequest, pids: Sequence[int]) -> None:
         self._commands: dict[int, str] = {}
         self._output = {path: Task(partial(blocking_calls.tail, path)) for path in request.output[:OUTPUTS]}
         ranks = {rank.pid: rank.rank for rank in request.ranks}

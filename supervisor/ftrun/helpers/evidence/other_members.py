@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ftrun.core.group.waits import BlockedProcess, MemberLink, Waits, WaitsAnswer
+from ftrun.core.group.waits import BlockedProcess, OutsideLink, Waits, WaitsAnswer
 from ftrun.core.text import sentences
 from ftrun.host import safe_files
 from ftrun.messages import group_waits as messages
@@ -25,7 +25,7 @@ PAUSE: Final = 0.25  # s between two checks for it
 def as_message(seen: GroupWaits, member: int, epoch: int = 0, wave: str = "") -> Waits:
     """What was seen here, as it is sent to rank 0."""
     processes = tuple(BlockedProcess(**one._asdict()) for one in seen.processes)
-    links = tuple(MemberLink(**one._asdict()) for one in seen.links)
+    links = tuple(OutsideLink(**one._asdict()) for one in seen.links)
     return Waits(member, epoch, wave, seen.fingerprint, processes, links, seen.size, seen.why)
 
 

@@ -34,14 +34,14 @@ class Computing(NamedTuple):
     on_device: bool = False
 
 
-class State(NamedTuple):
+class Activity(NamedTuple):
     """What can be seen of a process: fields of `Computing`."""
 
     fingerprint: object
     others: float
 
 
-def state(pid: int, stack: Stack, carriers: re.Pattern[str] | None = None, whole: bool = False) -> State:
+def state(pid: int, stack: Stack, carriers: re.Pattern[str] | None = None, whole: bool = False) -> Activity:
     """Of a process of whose main thread the stack is known.  `carriers`: names of threads whose time does not count.
     `whole`: each line of the stack counts, and not only the innermost function."""
     assert stack.main is not None
@@ -49,7 +49,7 @@ def state(pid: int, stack: Stack, carriers: re.Pattern[str] | None = None, whole
     place: object = [frame.full for frame in stack.main.frames] if whole else (inner.file, inner.name)
     seen = pid, place, _transferred(pid), sorted(family), _reaped(pid)
     spared = 0.0 if carriers is None else sum(_cpu(pid, tid) for tid in _named(pid, carriers))
-    return State(seen, _cpu(pid) - _cpu(pid, pid) - spared + sum(map(_cpu, family)))
+    return Activity(seen, _cpu(pid) - _cpu(pid, pid) - spared + sum(map(_cpu, family)))
 
 
 def spin(
@@ -61,7 +61,7 @@ def spin(
     `still_devices`: no accelerator of the job does anything."""
     if not 0 < len(pids) <= MOST:
         return None
-    states, first = list[State](), ""
+    states, first = list[Activity](), ""
     for pid in pids:
         stack = stacks.get(pid)
         if stack is None or stack.main is None or not stack.main.frames:

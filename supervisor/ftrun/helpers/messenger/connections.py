@@ -15,7 +15,7 @@ from typing import Any, Final
 import zmq
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger.transport import monitor_events
 
 RESERVED: Final = 64  # descriptors for everything but connections
@@ -40,10 +40,10 @@ class Misfit(NamedTuple):
     last: float
 
 
-class Connections:
+class MemberConnections:
     """`open`: by descriptor, the oldest first.  The owner polls `source`, then calls `closed` and `make_room`."""
 
-    def __init__(self, router: zmq.Socket[bytes], size: int, lines: Lines) -> None:
+    def __init__(self, router: zmq.Socket[bytes], size: int, lines: ProtocolLines) -> None:
         self._lines = lines
         self._limit = connection_limit(size, lines)
         self._strangers: set[str] = set()
@@ -134,7 +134,7 @@ class Connections:
             self._lines.problem(f"{host or 'an unknown address'} was refused: it {what}")
 
 
-def connection_limit(size: int, lines: Lines) -> int:
+def connection_limit(size: int, lines: ProtocolLines) -> int:
     """The limit of connections: two for each member, because a member may reconnect while its old connection is still
     open, and some for strangers; or as many as the open-files limit of this container allows.  Sets the soft limit."""
     required, limit = size + RESERVED, 2 * size + STRANGERS + RESERVED

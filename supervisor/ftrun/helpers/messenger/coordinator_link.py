@@ -21,8 +21,8 @@ from ftrun.core.group.lease import Place
 from ftrun.core.group.messages import MOST_LIVES, Life, MemberReport, Pulse, Starter
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.text.durations import seconds
-from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, Lines
-from ftrun.helpers.messenger.connections import HANDSHAKE, Connections, is_own
+from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, ProtocolLines
+from ftrun.helpers.messenger.connections import HANDSHAKE, MemberConnections, is_own
 from ftrun.helpers.messenger.death_watch import DeathWatch
 from ftrun.helpers.messenger.group_view import CoordinatorSide
 from ftrun.helpers.messenger.steps import read_pulse
@@ -89,7 +89,7 @@ KEEPALIVE: Final = 60  # s until the kernel closes the connection of a machine t
 class CoordinatorLink:
     """The owner polls `sources`, and calls `process` after that and at `due`."""
 
-    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines) -> None:
+    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: ProtocolLines) -> None:
         self._address, self._beat_dir, self._lines = address, beat_dir, lines
         self._period = peers.period(address.size)
         self._context = zmq.Context(io_threads=1)
@@ -101,7 +101,7 @@ class CoordinatorLink:
         router.tcp_keepalive, router.tcp_keepalive_idle = 1, KEEPALIVE // 2
         router.tcp_keepalive_intvl, router.tcp_keepalive_cnt = KEEPALIVE // 6, 3
         router.setsockopt(zmq.TCP_MAXRT, KEEPALIVE * 1000)
-        self._connections = Connections(router, address.size, lines)
+        self._connections = MemberConnections(router, address.size, lines)
         self.sources = (router, self._connections.source)
         self._bound, self._unbound = False, ""  # the second: why not
         self._peers: dict[int, dict[str, MemberProcess]] = {}  # by rank and life

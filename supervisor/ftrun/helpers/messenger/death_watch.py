@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from typing import Final, Generic, Literal, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
-Answer = Literal["accepted", "refused", "none"]
+ConnectionResult = Literal["accepted", "refused", "none"]
 ANSWER: Final = 1.0  # s that a machine has to answer
 AGAIN: Final = 0.1  # s between two questions to a machine whose member may be dead
 SLOWER: Final = 0.1  # the same for each second since its connection closed: nobody may read the questions meanwhile
@@ -26,7 +26,7 @@ class Question:
 
     def __init__(self, host: str, port: int, now: float) -> None:
         self.until = now + ANSWER
-        self._answer: Answer | None = None
+        self._answer: ConnectionResult | None = None
         self._socket: socket.socket | None = None
         try:
             self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
@@ -35,7 +35,7 @@ class Question:
         except (OSError, ValueError):
             self._answer = "none"
 
-    def answer(self, now: float) -> Answer | None:
+    def answer(self, now: float) -> ConnectionResult | None:
         """None: not yet."""
         if self._answer is None and self._socket is not None:
             poll = select.poll()

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place
 from ftrun.core.group.messages import MemberReport
-from ftrun.helpers.lines import Lines
-from ftrun.helpers.messenger.group_view import Answer
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger.known_lives import KnownLives
 from ftrun.helpers.messenger.lease_keeper import LeaseChange, LeaseKeeper
+from ftrun.helpers.messenger.present_stacks import SendPart
 from ftrun.helpers.messenger.transport import LATE, RESUMED, split
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
@@ -35,7 +35,7 @@ STEP: Final = 0.2  # s by which the end of a lease changes at least, for PID 1 t
 class GroupLink:
     """The owner polls `sources`, which may change, and calls `process` after that and at `due`."""
 
-    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines) -> None:
+    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: ProtocolLines) -> None:
         self._address, self._beat_dir, self._lines = address, beat_dir, lines
         self._leading: CoordinatorLink | None = None
         self._following: MemberLink | None = None
@@ -78,7 +78,7 @@ class GroupLink:
     def at_work(self) -> list[int]:
         return self._link.view.at_work
 
-    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
+    def ask(self, request: FileRequest, answer: SendPart, now: float) -> None:
         self._link.view.ask(request, answer, now)
 
     def set_report(self, report: MemberReport, now: float) -> None:

@@ -21,11 +21,11 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import stragglers
 from ftrun.core.rules.stragglers import Persistence
 from ftrun.core.text import states
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger import imports
 from ftrun.helpers.messenger.group_waits import Connected, CoordinatorWaits, MemberWaits
 from ftrun.helpers.messenger.paces import straggler
-from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks, part_of
+from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks, SendPart, part_of
 from ftrun.host import procfs, safe_files
 from ftrun.messages import group_view as messages
 from ftrun.messages import group_waits
@@ -42,7 +42,6 @@ ASKING: Final = 5.0  # s for an answer of another member; more where its stacks 
 PENDING: Final = 32  # requests under way
 STACKS: Final = 64  # files of stacks that are joined
 Send = Callable[[bytes, bytes], bool]
-Answer = Callable[[FilePart], None]
 
 
 class ViewDelivery:
@@ -97,7 +96,7 @@ def _parts(rows: tuple[MemberRow, ...]) -> list[tuple[MemberRow, ...]]:
 class OwnMember:
     """The row and the files of this member, from its run dir, which is the working directory."""
 
-    def __init__(self, address: "MemberAddress", lines: Lines) -> None:
+    def __init__(self, address: "MemberAddress", lines: ProtocolLines) -> None:
         self._address, self._lines = address, lines
         self.stacks = PresentStacks()
 
@@ -111,7 +110,7 @@ class OwnMember:
             self._lines.problem(f"the view of the group lacks this member: {error!r}")
             return None
 
-    def answer(self, request: FileRequest, answer: Answer, now: float) -> None:
+    def answer(self, request: FileRequest, answer: SendPart, now: float) -> None:
         """Answer through `answer`, in any case: at once, but for the present stacks."""
         if request.what == "present stacks":
             self.stacks.ask(request, answer, now)
@@ -180,7 +179,7 @@ class PendingFile(NamedTuple):
 
     member: int
     id: str
-    answer: Answer
+    answer: SendPart
     until: float
 
 
@@ -191,7 +190,7 @@ class _Side(ABC):
     unconnected: str
     way: float  # seconds that an answer may take beyond those of the member itself
 
-    def __init__(self, address: "MemberAddress", lines: Lines) -> None:
+    def __init__(self, address: "MemberAddress", lines: ProtocolLines) -> None:
         self._address, self._lines = address, lines
         self._own, self._boot = OwnMember(address, lines), procfs.boot_id()
         self._rows: dict[int, MemberRow] = {}
@@ -216,7 +215,7 @@ class _Side(ABC):
     def close(self) -> None:
         self._own.stacks.close()
 
-    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
+    def ask(self, request: FileRequest, answer: SendPart, now: float) -> None:
         """Answered through `answer`, in any case."""
         member, id = request.member, os.urandom(8).hex()
         if member == self._address.rank:
@@ -270,7 +269,7 @@ class MemberSide(_Side):
     silent, unconnected = "rank 0 does not answer", "there is no connection to rank 0"
     way = ASKING
 
-    def __init__(self, address: "MemberAddress", lines: Lines, send: Send) -> None:
+    def __init__(self, address: "MemberAddress", lines: ProtocolLines, send: Send) -> None:
         super().__init__(address, lines)
         self._send = send
         self._view = GroupView(messages.SCHEMA, address.size, address.rank, 0.0)
@@ -334,7 +333,9 @@ class CoordinatorSide(_Side):
     silent, unconnected = "member {} does not answer", "member {} is not connected to rank 0"
     way = 0.0
 
-    def __init__(self, address: "MemberAddress", lines: Lines, send: Callable[[int, bytes, bytes], bool]) -> None:
+    def __init__(
+        self, address: "MemberAddress", lines: ProtocolLines, send: Callable[[int, bytes, bytes], bool]
+    ) -> None:
         super().__init__(address, lines)
         self._send = send
         self._slow_since: dict[tuple[int, int], float] = {}  # stragglers, by member and rank

@@ -15,7 +15,7 @@ from ftrun.core.group import lease
 from ftrun.core.group.lease import Place, Watch, Witness
 from ftrun.core.group.messages import Places
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger.transport import digest
 from ftrun.host import mounts, spawn
 from ftrun.messages import peers
@@ -43,7 +43,7 @@ class LeaseChange(NamedTuple):
 class LeaseKeeper:
     """`source`: the owner polls it, then calls `changes`."""
 
-    def __init__(self, address: peers.MemberAddress, lines: Lines) -> None:
+    def __init__(self, address: peers.MemberAddress, lines: ProtocolLines) -> None:
         self._address, self._lines = address, lines
         self.me: Witness = address.rank, address.life
         self.length, self.patience = lease.length(address.silence, address.drain), address.silence + address.wait

@@ -15,7 +15,7 @@ import zmq
 from ftrun import __version__
 from ftrun.core.group.messages import GroupOrder, MemberReport
 from ftrun.core.text.durations import seconds
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger.connections import describe, own_host
 from ftrun.helpers.messenger.death_watch import POLL, Question
 from ftrun.helpers.messenger.group_view import MemberSide
@@ -49,7 +49,7 @@ ASKING: Final = 8  # the highest rank of a member that finds out where the ftrun
 class MemberLink:
     """The owner polls `sources`, and calls `process` after that and at `due`."""
 
-    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines, lives: KnownLives) -> None:
+    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: ProtocolLines, lives: KnownLives) -> None:
         self._address, self._beat_dir, self._lines, self._lives = address, beat_dir, lines, lives
         who = address.job, address.size, address.rank, address.life, address.node
         shape = (address.least, address.spares, address.port, address.contained)

@@ -15,7 +15,7 @@ from typing import Final
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.idle import median
 from ftrun.core.rules.stragglers import LEAST, Pace, Persistence, Slowness, stragglers
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.host import procfs, safe_files
 from ftrun.messages import group_view
 from ftrun.messages.messenger import Straggler
@@ -155,7 +155,7 @@ class Paces:
     """Follows the slots of the beat file.  `lines`: for the stragglers of this node; None: in a group rank 0 compares
     the ranks of all members (group_view.py).  `stretch`: in s."""
 
-    def __init__(self, lines: Lines | None, stretch: float = STRETCH) -> None:
+    def __init__(self, lines: ProtocolLines | None, stretch: float = STRETCH) -> None:
         self._lines, self._stretch = lines, stretch
         self.due = self._looked = 0.0
         self._written_at = 0.0
@@ -211,7 +211,7 @@ class Paces:
             if self._lines is not None:
                 self._lines.problem(f"{FILE}: {error.strerror}")
 
-    def _compare(self, paces: dict[int, Pace], now: float, lines: Lines) -> None:
+    def _compare(self, paces: dict[int, Pace], now: float, lines: ProtocolLines) -> None:
         found = stragglers(paces)
         for rank in self._slow.update(found, now):
             device, node = _place(rank, now)

@@ -25,7 +25,7 @@ sys.path[:0] = sys.argv[1].split("\\n")
 from ftrun.helpers.evidence.present import main
 sys.exit(main(sys.argv[2:]))"""
 
-Answer = Callable[[FilePart], None]
+SendPart = Callable[[FilePart], None]
 
 
 class PresentStacks:
@@ -36,7 +36,7 @@ class PresentStacks:
         self._output = -1  # a file in memory
         self._until = 0.0
         self._rank: int | None = None
-        self._waiting: list[tuple[FileRequest, Answer]] = []
+        self._waiting: list[tuple[FileRequest, SendPart]] = []
         self._content = b""
 
     @property
@@ -44,7 +44,7 @@ class PresentStacks:
         """Whether `process` has to be called every `POLL` s."""
         return self._process is not None
 
-    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
+    def ask(self, request: FileRequest, answer: SendPart, now: float) -> None:
         """Answered through `answer`, in any case: later, if the stacks have to be collected."""
         if request.offset > 0:
             answer(part_of(request, self._content))
@@ -75,7 +75,7 @@ class PresentStacks:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def _start(self, request: FileRequest, answer: Answer, now: float) -> bool:
+    def _start(self, request: FileRequest, answer: SendPart, now: float) -> bool:
         self._rank = request.rank
         words = [".", *([] if request.rank is None else [str(request.rank)])]
         command = [sys.executable, "-I", "-c", CODE, "\n".join(sys.path[:2]), *words]

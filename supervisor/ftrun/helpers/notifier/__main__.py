@@ -23,7 +23,7 @@ from typing import Any, Final
 from ftrun import __version__
 from ftrun.core.text import redaction, sentences
 from ftrun.core.text.durations import seconds
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.helpers.notifier import incidents
 from ftrun.helpers.notifier.incidents import Due, Incidents
 from ftrun.host import clock, procfs
@@ -55,7 +55,7 @@ def _destinations() -> Destinations:
 class Notifier:
     """Reads the records, and gives those that are asked for to the senders."""
 
-    def __init__(self, run_dir: str, offset: int, asked: Destinations, lines: Lines) -> None:
+    def __init__(self, run_dir: str, offset: int, asked: Destinations, lines: ProtocolLines) -> None:
         self._run_dir, self._asked, self._lines = run_dir, asked, lines
         self._records = GrowingFile(f"{run_dir}/events.jsonl")
         self._records.at = offset  # the beginning of a line: PID 1 writes whole ones

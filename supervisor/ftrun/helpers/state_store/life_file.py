@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from ftrun.core.rules.fault_history import Schedule
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.shared_folder import Folder
 from ftrun.messages import state_store as messages
 from ftrun.records import reports, schedules
@@ -31,7 +31,7 @@ AGAIN: Final = 2.0  # s after a new attempt: its first records, or the last repo
 class LifeFile:
     """A disk that cannot be written is one problem; the records in the run dir are what counts."""
 
-    def __init__(self, folder: Folder, run_dir: str, given: str, lines: Lines) -> None:
+    def __init__(self, folder: Folder, run_dir: str, given: str, lines: ProtocolLines) -> None:
         self._path, self._run_dir, self._given, self._lines = folder.path, run_dir, given, lines
         self._written: tuple[int, bool] | None = None
         self._at = 0.0

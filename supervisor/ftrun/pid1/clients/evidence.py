@@ -24,7 +24,7 @@ PIPE: Final = 65536  # bytes that a pipe takes at once (pipe(7))
 LATE: Final = 2.0  # s after the timeout of a look, when it is ended
 
 
-class EvidenceClient(Client[messages.Event]):
+class EvidenceClient(Client[messages.EvidenceEvent]):
     name = "evidence"
     events = messages.EVENTS
 
@@ -41,7 +41,7 @@ class EvidenceClient(Client[messages.Event]):
         first = sorted(attempt.ranks, key=lambda rank: rank.claimed_at if rank.moved_at is None else rank.moved_at)
         now, context = time.monotonic(), self.context
         ranks = _states_of(attempt, first)
-        request = messages.Look(
+        request = messages.LookRequest(
             attempt.pid,
             now,
             context.excluded,
@@ -71,9 +71,9 @@ class EvidenceClient(Client[messages.Event]):
         self._early, self._finding, self._look_until = finding, None, None
         self._ask(self._request(finding, attempt, due)._replace(due=due))
 
-    def _request(self, finding: Finding, attempt: Attempt, now: float) -> messages.Request:
+    def _request(self, finding: Finding, attempt: Attempt, now: float) -> messages.EvidenceRequest:
         context = self.context
-        return messages.Request(
+        return messages.EvidenceRequest(
             run_dir=context.work_dir.path,
             attempt=attempt.number,
             finding=finding,
@@ -97,11 +97,11 @@ class EvidenceClient(Client[messages.Event]):
             return None
         return LookMembership(self.context.work_dir.path, group.rank, group.size, self._epoch)
 
-    def _ask(self, request: messages.Request | messages.Look) -> None:
+    def _ask(self, request: messages.EvidenceRequest | messages.LookRequest) -> None:
         """Start the helper with this request; one that still runs is ended."""
         self.context.helpers.add(self.name, messages.REQUESTS.dump(request).decode().rstrip(), once=True)
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.EvidenceEvent, now: float) -> list[ev.Event]:
         """Returns `EvidenceCollected` without the ranks, which the caller has to read."""
         match message:
             case messages.Reply() if self._finding is not None:

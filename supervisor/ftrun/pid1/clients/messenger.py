@@ -37,7 +37,7 @@ RESUMED: Final = 8.0  # s that a job that was suspended as a whole has to make c
 KILLING: Final = 5.0  # s from SIGKILL to the end of every process that can be killed
 
 
-class MessengerClient(Client[messages.Event]):
+class MessengerClient(Client[messages.MessengerEvent]):
     """The messenger of an ftrun without a group."""
 
     name = "messenger"
@@ -48,7 +48,7 @@ class MessengerClient(Client[messages.Event]):
         context = self.context
         context.helpers.add(self.name, context.work_dir.path, context.beat_dir, paired=True)
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.MessengerEvent, now: float) -> list[ev.Event]:
         match message:
             case messages.OperatorRequest(id, verb, by, lasting, until):
                 return [request_event(verb, ev.Requester(id, by, until), lasting, now)]
@@ -114,7 +114,7 @@ class GroupMessengerClient(MessengerClient):
         arguments = (context.work_dir.path, context.beat_dir, EXACT.dump(self._address))
         context.helpers.add(self.name, *arguments, paired=True, prompt=True)  # the command waits for it
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.MessengerEvent, now: float) -> list[ev.Event]:
         match message:
             case messages.ChangedOrder(order):
                 return [ev.GroupOrderReceived(now, order)]

@@ -17,7 +17,7 @@ DRIFT: Final = 30.0  # s by which the clocks of two nodes may differ
 SENT: Final = 64  # faults in one request: a pipe holds 64 KiB
 
 
-class StateStoreClient(Client[messages.Event]):
+class StateStoreClient(Client[messages.StoreEvent]):
     """`loaded`: the history was received."""
 
     name = "state_store"
@@ -39,7 +39,7 @@ class StateStoreClient(Client[messages.Event]):
         work_dir = self.context.work_dir
         self.context.helpers.add(self.name, str(state_dir(self.context.settings)), work_dir.path, work_dir.given)
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.StoreEvent, now: float) -> list[ev.Event]:
         match message:
             case messages.StoredHistory():
                 return [self._merge(message, now)]
