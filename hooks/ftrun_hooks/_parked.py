@@ -22,7 +22,6 @@ from typing import Any
 NUMBER = 4096  # bytes of an answer
 PRELOAD = "/preload"  # the end of LIST, if it is not from an attempt of this run
 KEPT = 1 << 14  # bytes of the imports that ftrun keeps
-SET = 6  # descriptors of a standby
 # Native libraries read variables of these families when they are loaded, which shows nowhere.
 LIBRARIES = (
     *("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "BLIS_", "TBB_", "PYTHON", "LD_", "MALLOC_", "CUDA_", "NVIDIA_"),

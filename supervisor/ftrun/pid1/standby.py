@@ -243,7 +243,7 @@ class Standbys:
 
     # --- beside a healthy attempt -------------------------------------------------------------------------------------
 
-    def follow(self, job: Job, now: float) -> None:
+    def follow(self, job: Job) -> None:
         """The job has changed."""
         if isinstance(job.want, Finish) or isinstance(job.phase, Done):
             self.close()

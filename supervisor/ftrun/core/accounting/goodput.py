@@ -32,7 +32,7 @@ REPORTED = 10.0  # s after a start; by then the files that the attempt before sa
 def update(before: Job, event: ev.Event, after: Job) -> Job:
     """`after` with its account as of this event."""
     if after is before:
-        return after  # nothing changed, so time goes where it went
+        return after  # nothing changed, so the time still counts as before
     account = after.ledger.account
     if not _has_not_begun(before):
         if isinstance(event, ev.WokeLate) and before.paused is None and not account.into:
@@ -149,7 +149,7 @@ def _count_recovery(account: Account, rounds: Rounds, after: Job, now: float) ->
     lost = min(account.open - rest, max(0.0, moved - rounds.since))
     account = _lose(account, "recovery", lost)._replace(open=account.open - lost)
     if not isinstance(after.phase, Watched) or not after.phase.attempt.rounds.is_open:
-        return account  # a failed one: the next attempt decides about the work
+        return account  # the recovery failed: the next attempt decides about the work
     return _count_steps_redone(account, rounds.restored, account.open - rest)
 
 

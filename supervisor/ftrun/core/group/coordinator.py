@@ -1,6 +1,7 @@
 """The coordinator of a group: `decide(coordinator, event) -> (coordinator, effects)`.
 
-This file owns every transition.  It is level-triggered: only the last report of each member matters, so that a lost,
+The transitions between phases are here, but for the end of a group (ending.py) and what a new coordinator learns from
+reports (reports.py).  The function is level-triggered: only the last report of each member matters, so that a lost,
 late or repeated message does no harm, and a new coordinator learns the whole state again.
 
 An epoch is one start of the command on all members.  The start of the next one is ordered only when each member is
@@ -103,7 +104,7 @@ def _take_report(group: Coordinator, now: float, report: MemberReport) -> GroupO
     if before is None:
         return take_report(fences.fence_latecomer(group, now, report), now, report, None), ()
     if before.report.life != report.life:
-        # One that was refused while the group was at work has no part in its verdict.
+        # A process that was refused while the group was at work has no part in its verdict.
         refused = isinstance(group.phase, Ended) and (report.rank, report.life) in group.waiting_processes
         if refused or (before.gone is None and before.report.state != "left"):
             why = f"member {report.rank} is there already, on {before.report.node}"
@@ -163,7 +164,7 @@ def _return_note(group: Coordinator, report: MemberReport) -> GroupEffects:
 
 
 def _after_deadline(group: Coordinator, now: float) -> Coordinator:
-    """A new value, so that `decide` assesses it again."""
+    """The coordinator after its deadline, as a new value, so that `decide` assesses it again."""
     after = group._replace(fences={rank: until for rank, until in group.fences.items() if until > now})
     if after.report_deadline is not None and now >= after.report_deadline:
         after = after._replace(report_deadline=None, reports_missing=True)
@@ -202,13 +203,13 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
             return _resume(group, now, pulses)
     elif bad:
         return _begin_draining(group, now, pulses)
-    elif n("ready") == group.size:  # a lease of before says nothing about these
+    elif n("ready") == group.size:  # an earlier lease says nothing about ready members
         group = group._replace(all_new=True, lease_state="none" if foreign else group.lease_state)
         return _start_epoch(group, GroupRestart("first", ""), now)
     waited = now >= group.started + group.wait
     enough = n("ready", 0) >= (group.shape.fewest if waited else group.shape.most)
     if not group.epoch and enough and fences.may_begin(group) and not (foreign and group.lease_until is None):
-        # An epoch of which none of these knows may run at those that are missing, until their leases are over.
+        # Missing members may run an epoch of which no present member knows, until their leases are over.
         until = max((fences.over_at(group, rank) for rank in absent_ranks(group)), default=now)
         if foreign:
             until = max(until, (group.lease_until or now) + HINT)
@@ -264,7 +265,7 @@ def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping
         group = group._replace(phase=Steady())
     elif phase.deadline is not None and now >= phase.deadline:
         slow = [m.report.rank for m in group.working if kind_of(m, group.epoch, False) == "behind"]
-        slow = [rank for rank in slow if rank != group.chief] or slow  # that of this coordinator starts last
+        slow = [rank for rank in slow if rank != group.chief] or slow  # the member of this coordinator starts last
         return ending.end_not_started(group, slow)
     group = _with_shared_state(group)
     if group.shape.scale_out:

@@ -62,8 +62,8 @@ def end_not_joined(group: Coordinator, missing: list[int]) -> GroupOutcome:
 
 
 def end_stranger(group: Coordinator, missing: list[int]) -> GroupOutcome:
-    """Before the first start a member gave up that has another secret.  The verdict is that of a member that does not
-    join, and no permanent failure: it may also have been one of an earlier schedule."""
+    """The end before the first start, where a process with another secret has given up.  The verdict is the same as for
+    a member that does not join, and no permanent failure: the process may belong to an earlier schedule."""
     did = "has" if len(missing) == 1 else "have"
     why = f"{group.obstacle}, and has given up; {member_names(missing)} {did} not joined"
     return end_group(group, _hang_limit(f"{why}: all members need the same secret"))

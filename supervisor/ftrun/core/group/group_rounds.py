@@ -134,7 +134,8 @@ def _has_left(rounds: NodeRounds, order: GroupRound) -> bool:
 
 
 def _is_unexplained(group: Coordinator, order: GroupRound, view: _View) -> bool:
-    """Whether each member has declared a hang in this round, and nobody's evidence names a rank: no more will come."""
+    """Whether each member has declared a hang in this round, and no member's evidence names a rank: no further evidence
+    will come."""
     hung = [rank for rank, one in view.rounds.items() if one.lacks_culprit and one.number == order.number]
     return len(hung) == len(_places(group))
 
@@ -193,7 +194,7 @@ def _waits(view: _View, rank: int, number: int) -> bool:
 
 
 def _all_wait(group: Coordinator, order: GroupRound, view: _View) -> bool:
-    """The member with rank 0 must have reserved another port, too."""
+    """Whether all ranks wait for the next round, and the member with rank 0 has reserved a new port for it."""
     places = _places(group)
     if len(view.running) != len(places) or not all(_waits(view, rank, order.number) for rank in view.running):
         return False

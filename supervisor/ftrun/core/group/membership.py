@@ -24,7 +24,7 @@ KINDS: Final[tuple[MemberKind, ...]] = get_args(MemberKind)
 Counted = MemberKind | Literal["devices-unchanged", "devices-waited", "spare"]
 """What members are counted by: those that have a place in the epoch by their kind, and, where they run or are done, as
 `devices-unchanged` too while their accelerators do not change, and as `devices-waited` while all their ranks wait for
-devices that do not work; any other one as `spare` while it could start."""
+devices that do not work; each other member as `spare` while it could start."""
 
 
 class Reported(NamedTuple):
@@ -56,7 +56,7 @@ class LifeEnded(NamedTuple):
 
 class JoiningHindered(NamedTuple):
     """What may keep a member from joining before the first start, as `10.0.0.7 has a different secret from this group`;
-    empty: nothing any more.  `gave_up`: that one has tried for as long as a member does, and has stopped."""
+    empty: nothing any more.  `gave_up`: what is meant has tried for as long as a member does, and has stopped."""
 
     now: float
     what: str

@@ -51,8 +51,8 @@ def place_of(places: Places, member: int) -> int | None:
 def next_members(before: Sequence[int], available: Collection[int], most: int) -> tuple[int, ...]:
     """The members of the next epoch in the order of their places.  `before`: those of the last one.
 
-    Whoever is still there keeps its order, and its place where that is possible.  The others take the places of those
-    that are not, the lowest first; what they leave is closed up, and further ones come last.
+    The members that are still there keep their order, and their places where that is possible.  The others take the
+    places that became free, the lowest first; places that stay free are closed up, and further members come last.
     """
     known, found = set(before), list[int]()
     others = [member for member in sorted(available) if member not in known]

@@ -102,7 +102,7 @@ def take_lease(group: Coordinator, event: LeaseTaken) -> Coordinator:
 
 
 def _without(group: Coordinator, now: float, rank: int, life: str, before: Place) -> Coordinator:
-    """Of this member, only a new process can take part."""
+    """The coordinator without this process of a member: of that member only a new process can take part."""
     node, epoch = before.node if life == before.life else "its node", before.epoch
     state: ReportedState = "running" if epoch else "ready"
     last = MemberReport(rank, life, 0, node, before.boot, epoch, state, ran=epoch, places=before.places)

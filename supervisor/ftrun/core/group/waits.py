@@ -44,8 +44,8 @@ class BlockedProcess(NamedTuple):
     """A process of which no thread can run by itself.  `needs`: the processes of the same member, and `links`: the
     connections to other members, that may end one of its waits.  `listens`: so may a rank of the job that connects.
 
-    `rank`: None if it is none.  `text`: what its main thread waits for; `collective`: the name of the collective in
-    which it waits, or empty.  `stopped`: it is stopped by a signal."""
+    `rank`: None if the process is no rank.  `text`: what its main thread waits for; `collective`: the name of the
+    collective in which it waits, or empty.  `stopped`: it is stopped by a signal."""
 
     pid: int
     rank: int | None = None
@@ -193,7 +193,7 @@ def deadlock(members: Mapping[int, Waits], names: Mapping[int, str]) -> Deadlock
     ranks = [node for node in needs if _process(members, node).rank is not None]
     if not ranks:
         return None
-    culprit = min(ranks, key=lambda node: _guilt(members, node))
+    culprit = min(ranks, key=lambda node: _naming_order(members, node))
     involved = {member for member, _ in _reachable(needs, culprit)}
     if len(involved) < 2:
         return None
@@ -255,7 +255,7 @@ def _process(members: Mapping[int, Waits], node: ProcessPlace) -> BlockedProcess
 # --- the sentence -----------------------------------------------------------------------------------------------------
 
 
-def _guilt(members: Mapping[int, Waits], node: ProcessPlace) -> tuple[bool, bool, int, int]:
+def _naming_order(members: Mapping[int, Waits], node: ProcessPlace) -> tuple[bool, bool, int, int]:
     """The order in which ranks are named: one that is stopped, one that is in no collective, the lowest."""
     process = _process(members, node)
     kinds = [one.collective for waits in members.values() for one in waits.processes if one.rank is not None]
@@ -275,7 +275,9 @@ def _sentence(
         return f"{sentences.rank(rank)} on {where}" if rank is not None else f"a process on {where}"
 
     reached = _reachable(needs, culprit)
-    ranks = sorted((n for n in reached if _process(members, n).rank is not None), key=lambda n: _guilt(members, n))
+    ranks = sorted(
+        (n for n in reached if _process(members, n).rank is not None), key=lambda n: _naming_order(members, n)
+    )
     calls = {_process(members, node).collective for node in ranks}
     others = sorted({node[0] for node in ranks} - {culprit[0]})
     shown = [culprit, *[node for node in ranks if node[0] in others]]

@@ -323,7 +323,7 @@ def regain_if_due(job: Job, now: float, policy: Policy, so_far: Effects) -> Outc
 
 
 def spend(job: Job, attempt: Attempt) -> Job:
-    """The job in which the devices that a checkpoint could have brought back have had their restart."""
+    """The job after a restart that was to bring devices back at a checkpoint: each device has one such restart."""
     if not attempt.regain.armed:
         return job
     regained = tuple(dict.fromkeys((*job.ledger.regained, *attempt.regain.well)))

@@ -98,7 +98,7 @@ def on_group_order_received(job: Job, phase: Phase, event: ev.GroupOrderReceived
 
 
 def _starter(job: Job, order: GroupOrder, epoch: int) -> Starter | None:
-    """The process of member 0 that started the epoch of this member.  A later one that has not may end before it."""
+    """The process of member 0 that started the epoch of this member.  A later process of member 0 may end before it."""
     known, named = (job.starter if job.ledger.epoch == epoch else None), order.starter
     if named is None or order.epoch != job.ledger.epoch:
         return known
@@ -381,7 +381,7 @@ def _are_devices_unchanged(job: Job, now: float, policy: Policy) -> bool:
         return False
     attempt = job.phase.attempt
     if any(has_own_limit(rank, policy.limits) for rank in attempt.ranks if rank.present):
-        return False  # it has announced that
+        return False  # it has announced that it may stand still
     idle = attempt.idle
     unchanged = unchanged_for(idle, now) >= max(limit, idle.unchanged_raised)
     return unchanged or idle_for(idle, now) >= max(limit, idle.raised)

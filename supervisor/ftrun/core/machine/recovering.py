@@ -67,7 +67,7 @@ def _rules(job: Job, policy: Policy) -> table.Rules:
 
 
 def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, policy: Policy) -> Recovery:
-    """Take this into account, and do what follows from it below the tree."""
+    """What follows below the tree from what has `happened` to the ranks."""
     before, rules = attempt.rounds, _rules(job, policy)
     after, acts = (together if before.shared else rounds).step(before, happened, now, rules)
     if after.stage == "proving" != before.stage:

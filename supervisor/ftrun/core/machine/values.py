@@ -263,8 +263,8 @@ class NodePlace(NamedTuple):
 class Attempt(NamedTuple):
     """Facts about one start of the command; a restart discards them.
 
-    `first_beat`, `inherited`: `first_beat` and `saved` of the `Ledger` when this attempt began.  `stalled`: a stall of
-    which a person was told, as long as it lasts (core/rules/stalls.py).
+    `first_beat`, `inherited`: `first_beat` and `saved` of the `Ledger` when this attempt began.  `stalled`: a stall
+    that was recorded, as long as it lasts (core/rules/stalls.py).
     """
 
     number: int
@@ -334,7 +334,7 @@ class Attempt(NamedTuple):
         return next((one.rank for one in self.processes if one.local_rank == local_rank), local_rank)
 
     def with_process(self, local_rank: int, **changed: Any) -> "Attempt":
-        """The attempt in which this is so of a process that ftrun started as a rank."""
+        """The attempt with these changed fields of a process that ftrun started as a rank."""
         processes = (one._replace(**changed) if one.local_rank == local_rank else one for one in self.processes)
         return self._replace(processes=tuple(processes))
 

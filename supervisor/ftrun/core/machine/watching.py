@@ -100,7 +100,7 @@ def _look(attempt: Attempt, now: float, policy: Policy) -> tuple[Attempt, float 
 
 
 def _notice(stall: stalls.UnusualPause) -> Effects:
-    """A stall that is no hang, as far as anybody can know: once, for a person."""
+    """The record of a stall that is not known to be a hang, and the line about it."""
     rank, age, wait = stall
     fields = (("rank", rank.rank), ("step", rank.step), ("age", age), ("wait", wait), ("advice", stalls.ADVICE))
     since = f"{sentences.rank(rank.rank)} has not moved for {durations.seconds(age)}"
@@ -309,7 +309,7 @@ def _finding_fields(finding: Finding) -> do.Fields:
 
 
 def _raise_limit(attempt: Attempt, finding: Finding) -> Attempt:
-    """What was found did not hold; the same is found again at twice the age of this silence at the earliest."""
+    """The finding was refuted: the same rule applies again once the silence is twice as long."""
     if hang_rules.RULES[finding.rule].by_proof:
         return looks.refute(attempt, finding.age)
     if hang_rules.RULES[finding.rule].by_work:

@@ -6,14 +6,14 @@ from typing import Literal
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import RUNGS, GroupRound, Rung
 
-# Of one rank.  `new`: its process runs and has not said that it can recover.  `working`: it is in its training
-# function.  `leaving`: it was asked to leave it.  `waiting`: it has left the round, or its new process is there, and it
-# waits for the next round.  `finished`: its function has returned.  `exited`: it ended with 0.  `ending`: its processes
-# are being ended, to be replaced.  `starting`: its new process was started and has not reported yet.
+# The state of one rank.  `new`: its process runs and has not said that it can recover.  `working`: it is in its
+# training function.  `leaving`: it was asked to leave it.  `waiting`: it has left the round, or its new process is
+# there, and it waits for the next round.  `finished`: its function has returned.  `exited`: it ended with 0.  `ending`:
+# its processes are being ended, to be replaced.  `starting`: its new process was started and has not reported yet.
 RankStage = Literal["new", "working", "leaving", "waiting", "finished", "exited", "ending", "starting"]
-# Of all of them.  `closed`: not all ranks can recover.  `working`: all work.  `settling`: a collective failed, and the
-# death that explains it may be noticed in a moment.  `meeting`: the round has ended, and the ranks meet for the next
-# one.  `proving`: the next round has begun, and not every rank has moved in it yet.
+# The stage of the rounds of all ranks.  `closed`: not all ranks can recover.  `working`: all work.  `settling`: a
+# collective failed, and the death that explains it may be noticed in a moment.  `meeting`: the round has ended, and the
+# ranks meet for the next one.  `proving`: the next round has begun, and not every rank has moved in it yet.
 RoundStage = Literal["closed", "working", "settling", "meeting", "proving"]
 
 SOON, LATE = 0.1, 5.0  # s; how often the heartbeats are read until a recovery is proved: ever more seldom

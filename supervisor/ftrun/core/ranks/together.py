@@ -125,7 +125,7 @@ def joined(members: tuple[RankMember, ...], order: GroupRound, now: float, rules
 
 
 def node_rounds(rounds: Rounds, rules: Rules) -> NodeRounds:
-    """For the report of this member."""
+    """The state of the ranks here, for the report of this member."""
     known = NodeRounds(rungs=tuple(sorted(rules.rungs)))
     if not rounds.members:
         return known._replace(number=rounds.number, adopted=rounds.adopted)
@@ -160,7 +160,7 @@ def _progress(rounds: Rounds) -> Progress:
 
 
 def _steps(rounds: Rounds) -> tuple[int, ...]:
-    """Of which every rank can have a snapshot on this node."""
+    """The steps of which every rank of this node can have a snapshot."""
     members = rounds.members
     held = sorted({one.step for member in members for one in member.held}, reverse=True)
     return tuple(step for step in held if all(alone.source(member, members, step) for member in members))

@@ -193,7 +193,7 @@ class Clients:
         for client in self._running.values():
             client.follow(job, now, awaits_cause)
         if self._standbys is not None:
-            self._standbys.follow(job, now)
+            self._standbys.follow(job)
 
     def receive(self, ready: set[int], now: float) -> list[ev.Event]:
         """The events from the helpers' messages; `EvidenceCollected` is without the ranks, which the caller has to
