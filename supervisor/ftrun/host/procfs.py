@@ -168,7 +168,7 @@ def describe(process: Stat) -> str:
 
 
 def describe_with_user(process: Stat) -> str:
-    """Return the same, with the number of its user."""
+    """Return what `describe` returns, with the number of its user."""
     try:
         return f"{describe(process)} of user {os.stat(f'/proc/{process.pid}').st_uid}"
     except OSError:

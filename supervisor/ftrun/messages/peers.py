@@ -189,7 +189,7 @@ def dump_time(at: float) -> bytes:
 
 
 def dump_stamp(life: str, at: float) -> bytes:
-    """Of a coordinator that has the lease: its life, and its time."""
+    """The stamp of a coordinator that has the lease: its life, and its time."""
     return f"{life} ".encode() + dump_time(at)
 
 

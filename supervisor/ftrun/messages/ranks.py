@@ -27,7 +27,7 @@ class Retry(NamedTuple):
 
 
 class Barrier(NamedTuple):
-    """The rank has left the round and waits.  `problem`: why its process cannot do another one."""
+    """The rank has left the round and waits.  `problem`: why its process cannot work in another round."""
 
     round: int
     held: Held = ()

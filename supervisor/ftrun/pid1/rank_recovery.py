@@ -1,5 +1,5 @@
-"""What PID 1 does for single ranks: it ends what they leave, and those that can recover it talks to, ends and starts
-again.
+"""What PID 1 does for single ranks: it ends the processes that they leave, exchanges messages with those that can
+recover, ends them, and starts them again.
 
 PID 1 relies on no rank: a connection to the control socket that is closed, silent or full changes nothing by itself,
 and a rank that does not come to the next round in time is replaced.  A malformed packet, or one of a process that does
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import ftrun.core.machine.ranks  # noqa: F401 - its decisions: when a rank has failed is no time to read a disk
+import ftrun.core.machine.ranks  # noqa: F401 - loaded in advance: after a failure the disk may not answer
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Ledger
@@ -61,7 +61,7 @@ class RankRecovery:
         self._setup, self._poll, self._launcher, self._processes = setup, poll, launcher, processes
         self._cause, self._problem, self._killer = cause, problem, RankKiller(setup.tree)
         self._channel: RankChannel | None = None
-        self._round = 1  # for which the last preparations were made
+        self._round = 1  # the round for which the last preparations were made
 
     @property
     def due(self) -> float | None:
@@ -134,7 +134,8 @@ class RankRecovery:
         return [ev.RankStarted(now, effect.local_rank, pid)]
 
     def _prepare(self, number: int, now: float) -> None:
-        """Once a round: a port of its own, and a fresh account of failures.  In a group member 0 offers the port."""
+        """Prepare a round, once: reserve a port for it, and forget the failures of the round before.  In a group member
+        0 offers the port."""
         if number == self._round:
             return
         self._round = number

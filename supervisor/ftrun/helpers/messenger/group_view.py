@@ -101,7 +101,7 @@ class OwnMember:
         self.stacks = PresentStacks()
 
     def row(self, now: float) -> MemberRow | None:
-        """None as long as there is nothing to show."""
+        """The row of this member; None as long as there is nothing to show."""
         try:
             from ftrun.records.group import read_row  # once the command runs: it takes time and memory
 
@@ -186,7 +186,7 @@ class PendingFile(NamedTuple):
 class _Side(ABC):
     """What both sides share: the rows of all members, `group.json`, and the requests that were passed on."""
 
-    silent: str  # of whom a request was passed on to, with `{}` for the member
+    silent: str  # who does not answer a request that was passed on, with `{}` for the member
     unconnected: str
     way: float  # seconds that an answer may take beyond those of the member itself
 
@@ -209,14 +209,14 @@ class _Side(ABC):
         return self._rows
 
     def adopt(self, rows: Mapping[int, MemberRow]) -> None:
-        """What this member knew of all at its coordinator before."""
+        """Adopt the rows of all members, as this member knew them at its earlier coordinator."""
         self._rows.update(rows)
 
     def close(self) -> None:
         self._own.stacks.close()
 
     def ask(self, request: FileRequest, answer: SendPart, now: float) -> None:
-        """Answered through `answer`, in any case."""
+        """Pass the request on; `answer` is called in any case."""
         member, id = request.member, os.urandom(8).hex()
         if member == self._address.rank:
             self._own.answer(request, answer, now)
@@ -231,10 +231,10 @@ class _Side(ABC):
 
     @abstractmethod
     def _pass_on(self, member: int, request: bytes) -> bool:
-        """False: there is no connection."""
+        """Send the request towards `member`; False: there is no connection."""
 
     def _answered(self, content: bytes, sender: int | None = None) -> None:
-        """`sender`: the only member that may answer."""
+        """A member has answered.  `sender`: the only member that may answer this request."""
         part = messages.load(FilePart, content)
         pending = self._asked.get(part.id)
         if pending is not None and sender in (None, pending.member):
@@ -252,7 +252,7 @@ class _Side(ABC):
         return tuple(row._replace(paces=()) for _, row in sorted(self._rows.items()))
 
     def _write(self, view: GroupView) -> None:
-        """Write `group.json`, if it is another one."""
+        """Write `group.json`, if its content has changed."""
         view = view._replace(boot=self._boot)
         if view == self._written:
             return
@@ -317,10 +317,10 @@ class MemberSide(_Side):
         elif kind == messages.ASK:
 
             def reply(part: FilePart) -> None:
-                self._send(messages.TOLD, messages.dump(part))
+                self._send(messages.FILE_PART, messages.dump(part))
 
             self._own.answer(messages.load(FileRequest, content), reply, now)
-        elif kind == messages.TOLD:
+        elif kind == messages.FILE_PART:
             self._answered(content)
 
     def _pass_on(self, member: int, request: bytes) -> bool:
@@ -425,10 +425,10 @@ class CoordinatorSide(_Side):
             request = messages.load(FileRequest, content)
 
             def reply(part: FilePart) -> None:
-                self._send(rank, messages.TOLD, messages.dump(part))
+                self._send(rank, messages.FILE_PART, messages.dump(part))
 
             self.ask(request, reply, now)
-        elif kind == messages.TOLD:
+        elif kind == messages.FILE_PART:
             self._answered(content, rank)
 
     def _pass_on(self, member: int, request: bytes) -> bool:

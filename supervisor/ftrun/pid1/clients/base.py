@@ -139,7 +139,7 @@ class Client(Generic[Message]):
         """The job has changed.  `awaits_cause`: the command has ended, and ftrun still looks for the cause."""
 
     def on_end(self, now: float) -> list[ev.Event]:
-        """A helper that runs once has ended; its last message was handled before."""
+        """The helper, which runs once, has ended; its last message was handled before."""
         return []
 
     def on_spawning(self) -> None:

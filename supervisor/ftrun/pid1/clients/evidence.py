@@ -31,7 +31,7 @@ class EvidenceClient(Client[messages.EvidenceEvent]):
     def start(self) -> None:
         self._finding: Finding | None = None
         self._early: Finding | None = None  # evidence about it is under way, and its limit has not passed
-        self._again: tuple[Attempt, float] | None = None  # of whom it is asked once more, and when it was asked first
+        self._again: tuple[Attempt, float] | None = None  # whose evidence is requested again; when it was first
         self._look_until: float | None = None  # when the look under way is late; None: there is none
         self._look_failed = False  # a problem with a look was recorded in this attempt
         self._epoch = 0  # of the group
@@ -67,7 +67,7 @@ class EvidenceClient(Client[messages.EvidenceEvent]):
         self._ask(self._request(finding, attempt, self._again[1]))
 
     def investigate_early(self, finding: Finding, due: float, attempt: Attempt) -> None:
-        """The same for a limit that passes only at `due`: answered after `investigate`."""
+        """Collect evidence for a limit that passes only at `due`; it is answered after `investigate`."""
         self._early, self._finding, self._look_until = finding, None, None
         self._ask(self._request(finding, attempt, due)._replace(due=due))
 
@@ -185,7 +185,8 @@ def _states(finding: Finding, attempt: Attempt) -> tuple[messages.RankState, ...
 
 
 def _states_of(attempt: Attempt, ranks: Sequence[Rank]) -> tuple[messages.RankState, ...]:
-    """Of the first of these ranks.  One that ftrun started, and that has ended with 0, is done, whatever it said."""
+    """The states of the first of these ranks.  A rank that ftrun started is done once it has ended with 0, whatever it
+    reported."""
     ended = {one.rank for one in attempt.processes if one.code == 0}
     return tuple(_state(rank, not rank.present and rank.rank in ended) for rank in ranks[:RANKS])
 

@@ -227,12 +227,12 @@ class GroupMessengerClient(MessengerClient):
             self.seek_imports()
 
     def seek_imports(self) -> None:
-        """For the standbys of a spare, which receive the answer."""
+        """Ask what the members at work have imported, for the standbys of a spare, which receive the answer."""
         self.send(messages.SeekImports())
 
     def _lease_folder(self) -> str:
-        """Where the group has a lease, if its members share that folder: they find that out by themselves.  One of a
-        fixed size has none, since it cannot go on without member 0."""
+        """The folder of the lease of the group, if its members share it, which they find out by themselves.  A group of
+        a fixed size has no lease, since it cannot go on without member 0."""
         path, group = state_dir(self.context.settings), self.context.group
         return os.path.abspath(path) if path is not None and group is not None and group.is_elastic else ""
 
