@@ -100,4 +100,5 @@ def run(body: Callable[[ProtocolLines], None], events: Protocol[Any], requests: 
 
 
 def _ignore(*_: object) -> None:
-    """Ctrl-C is meant for the command.  A handler is used because child processes would inherit SIG_IGN."""
+    """Ignore Ctrl-C, which is meant for the command.  A handler is used because child processes would inherit
+    SIG_IGN."""

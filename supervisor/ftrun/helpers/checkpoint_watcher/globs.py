@@ -110,5 +110,5 @@ class Globs:
         return any(self._globs[number].parts[at] is DEEP for number, at in state)
 
     def all_below(self, state: Matching) -> bool:
-        """Whether whatever is written below is a match itself, but for hidden files."""
+        """Whether each file that is written below is itself a match, except hidden files."""
         return any(self._globs[number].parts[at:] == (DEEP,) for number, at in state)

@@ -226,7 +226,8 @@ class Investigation:
         return look.unproved(self._request, asked.value)
 
     def _still_computes(self, before: Spin | None) -> str | None:
-        """None: the rank that looks have found to compute still does, and nothing of it is seen."""
+        """Why the rank that looks have found to compute no longer does, or does something that can be seen; None: it
+        still computes."""
         after = self._computing()
         same = before is not None and after is not None and liveness.follow_spin(before, after) is before
         suspected = same and before is not None and before.pid == self._request.finding.pid

@@ -30,7 +30,7 @@ def as_message(seen: GroupWaits, member: int, epoch: int = 0, wave: str = "") ->
 
 
 class OtherMembers:
-    """The others, as this member knows them when its look begins."""
+    """The other members of the group, as this member knows them when its look begins."""
 
     def __init__(self, membership: LookMembership) -> None:
         self._membership = membership
@@ -80,7 +80,7 @@ class OtherMembers:
         return f"and of member {member}: {sentences.short(why)}"
 
     def _read(self) -> WaitsAnswer:
-        """The last answer of rank 0; one without content if there is none for this epoch."""
+        """The last answer of rank 0; an answer without content if there is none for this epoch."""
         try:
             content = safe_files.read(os.path.join(self._membership.folder, messages.ANSWER_FILE), messages.LIMIT)
             answer = messages.load_answer(content or b"")

@@ -530,7 +530,7 @@ def _who_ends(node: GraphNode, graph: WaitGraph) -> str:
 
 
 def waits_document(graph: WaitGraph) -> dict[str, Any]:
-    """The same for report.json: `wakers` and `cycle` are places in `nodes`."""
+    """The graph of the waits for report.json: `wakers` and `cycle` are places in `nodes`."""
     shown = ("pid", "who", "thread", "place", "does", "ends", "wakers", "size")
     nodes = [{name: getattr(node, name) for name in shown} for node in graph.nodes]
     return {"nodes": nodes, "cycle": graph.cycle, "more": graph.more}

@@ -42,8 +42,8 @@ class Activity(NamedTuple):
 
 
 def state(pid: int, stack: Stack, carriers: re.Pattern[str] | None = None, whole: bool = False) -> Activity:
-    """Of a process of whose main thread the stack is known.  `carriers`: names of threads whose time does not count.
-    `whole`: each line of the stack counts, and not only the innermost function."""
+    """The activity of a process of whose main thread the stack is known.  `carriers`: names of threads whose time does
+    not count.  `whole`: each line of the stack counts, and not only the innermost function."""
     assert stack.main is not None
     inner, family = stack.main.frames[0], below(pid, procfs.all_processes()) - {pid}
     place: object = [frame.full for frame in stack.main.frames] if whole else (inner.file, inner.name)
@@ -76,8 +76,8 @@ def spin(
 
 
 def computing(pids: Sequence[int]) -> list[int]:
-    """Those of these processes whose main threads compute.  One that does may wait for the lock of its interpreter at
-    any instant, for a moment."""
+    """Which of these processes have main threads that compute.  Such a thread may wait for the lock of its interpreter
+    at any instant, for a moment."""
     found = set[int]()
     for _ in range(SAMPLES):
         found |= {pid for pid in pids if pid not in found and threads.thread(pid, pid, Mappings()).running}
@@ -98,7 +98,7 @@ def _named(pid: int, pattern: re.Pattern[str]) -> list[int]:
 
 
 def _has_accelerator(pid: int) -> bool:
-    """Whether it has one open, or may have."""
+    """Whether the process has an accelerator open, or may have."""
     try:
         return any(end.is_accelerator for end in files.list_open(pid).values())
     except OSError:

@@ -17,7 +17,7 @@ ACROSS, DOWN = 84.0, 20.0  # between boxes
 MARGIN, HEAD, FOOT = 24.0, 76.0, 34.0
 TITLE, LEAST = 14.0, 560.0  # size of the headline, width of the picture
 OUTSIDE: Final = 150.0  # width of the cloud
-ARROWS: Final = 60  # more are left out, except arrows of the cycle
+ARROWS: Final = 60  # further arrows are left out, except those of the cycle
 HEAD_LENGTH, HEAD_WIDTH = 9.0, 4.0  # of an arrow
 Position = tuple[float, float]  # the upper left of a box
 

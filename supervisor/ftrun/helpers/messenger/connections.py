@@ -22,7 +22,7 @@ RESERVED: Final = 64  # descriptors for everything but connections
 STRANGERS: Final = 64  # connections beyond two for each member
 HANDSHAKE: Final = 3.0  # s
 MAX_REPORTED: Final = 16  # strangers that are reported
-GIVING_UP: Final = 15.0  # s for which a member tries at least that has another secret (handshakes.CERTAIN)
+GIVING_UP: Final = 15.0  # s for which a member with another secret tries at least (handshakes.CERTAIN)
 GAVE_UP: Final = 5.0  # s after its last attempt: it makes one each second
 SECRETS: Final = (zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC, zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
@@ -33,7 +33,7 @@ class Connection(NamedTuple):
 
 
 class Misfit(NamedTuple):
-    """What has another secret, as seen at one address: since when it has tried, and until when."""
+    """A process with another secret, as seen at one address: since when it has tried, and until when."""
 
     what: str
     since: float
@@ -58,11 +58,12 @@ class MemberConnections:
 
     @property
     def misfit(self) -> str:
-        """The first of those that have another secret, for a person; empty: there is none."""
+        """The first process with another secret, for a person; empty: there is none."""
         return next((f"{host} {found.what}" for host, found in self._misfits.items()), "")
 
     def gave_up(self, now: float) -> str:
-        """What has tried with another secret for as long as a member does, and has stopped; empty: there is none."""
+        """A process that has tried with another secret for as long as a member does, and has stopped; empty: there is
+        none."""
         for host, found in self._misfits.items():
             if found.last >= found.since + GIVING_UP and now >= found.last + GAVE_UP:
                 return f"{host} {found.what}"

@@ -1,9 +1,9 @@
 """Rank 0's side of the group: a ROUTER socket for all members, around the pure `core/group/coordinator.py`.
 
-Everything that it knows comes from the members, so it may die at any time.  Without the secret of the group one can
-connect, be reported, and find out that something listens here; frames are bounded, and only a flood delays a member
-that wants to join (connections.py).  With it one can do what a member can, as any rank, which docs/security.md lists;
-no order carries a command.
+Everything that it knows comes from the members, so it may die at any time.  A client without the secret of the group
+can connect, is reported, and finds out that something listens here; frames are bounded, and only a flood delays a
+member that wants to join (connections.py).  A client with the secret can do what a member can, as any rank, which
+docs/security.md lists; no order carries a command.
 """
 
 import errno
@@ -47,7 +47,7 @@ class MemberProcess:
         self.gone = False  # the coordinator has counted it as lost or left
         self.renews = False  # it has announced that it renews its connection
         self.refused = ""
-        self.lease: peers.LeaseView | None = None  # what it knows of the lease, as it said at that time
+        self.lease: peers.LeaseView | None = None  # what it knows of the lease, by its last message
         self.lease_at = 0.0
 
 
@@ -191,8 +191,8 @@ class CoordinatorLink:
         return at - self._stopped
 
     def _check_leaving(self, now: float) -> None:
-        """PID 1 ends this process after `LeaveConfirmed`, so the members get their last order before.  Those that this
-        process, which may be new, has not heard of yet get the time to reconnect for that."""
+        """PID 1 ends this process after `LeaveConfirmed`, so the members get their last order before.  Members that
+        this process, which may be new, has not heard of yet get the time to reconnect for that."""
         unknown = self._coordinator.size > len(self._coordinator.members)
         may_come = unknown and self._running(now) < self._coordinator.started + RECONNECT
         if self._coordinator.order.what != "end" or not (self._coordinator.staying or may_come):
@@ -213,7 +213,7 @@ class CoordinatorLink:
 
     @property
     def lease_views(self) -> dict[tuple[int, str], tuple[peers.LeaseView, float]]:
-        """What the members that are connected know of it, and when they said so."""
+        """What the connected members know of the lease, and when they reported it."""
         there = (peer for peer in self._by_id.values() if not (peer.gone or peer.refused))
         return {(p.hello.rank, p.hello.life): (p.lease, p.lease_at) for p in there if p.lease is not None}
 
@@ -444,7 +444,7 @@ class CoordinatorLink:
     def _check_starters(self, now: float) -> None:
         """Ask the machines of earlier processes of member 0 whether these are dead.  The command of one that was not
         PID 1 of its container may live on elsewhere; on this machine the same holds as for other members (fences.py).
-        One on another machine, whose address is ours now, may live there: what is refused then is refused by us.
+        A process on another machine, whose address is ours now, may live there: a refusal then comes from this machine.
         """
         own = self._address
         known = self._coordinator.starters
@@ -458,7 +458,8 @@ class CoordinatorLink:
             self._decide(membership.StarterDied(self._running(now), life))
 
     def _check_lives(self, now: float) -> None:
-        """The same for the processes of the other members that may run the epoch that was found."""
+        """Ask the machines of the other members whether the processes are dead that may run the epoch that was
+        found."""
         group = self._coordinator
         for rank, one in group.lives.items():
             successor = group.members.get(rank)

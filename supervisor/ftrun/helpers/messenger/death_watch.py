@@ -22,7 +22,7 @@ FIRST: Final = 3  # questions to a member that has just joined
 
 
 class Question:
-    """One connection, as far as its answer.  Raises nothing."""
+    """One attempt to connect, until its result is known.  Raises nothing."""
 
     def __init__(self, host: str, port: int, now: float) -> None:
         self.until = now + ANSWER
@@ -36,7 +36,7 @@ class Question:
             self._answer = "none"
 
     def answer(self, now: float) -> ConnectionResult | None:
-        """None: not yet."""
+        """The result of the connection; None: not yet known."""
         if self._answer is None and self._socket is not None:
             poll = select.poll()
             poll.register(self._socket, select.POLLOUT)

@@ -1,8 +1,8 @@
 """A member's part in its group: the link to the coordinator, or the coordinator itself, and which of the two it is.
 
-Member 0 has the coordinator, unless the members share a folder, and may go on without some of them: then whoever has
-the lease in that folder (lease_keeper.py).  A member that takes the lease over becomes the coordinator, all others find
-its address in the folder, and the one before becomes a member like any other.
+Member 0 has the coordinator, unless the members share a folder, and may go on without some of them: then the member
+that has the lease in that folder (lease_keeper.py).  A member that takes the lease over becomes the coordinator, all
+others find its address in the folder, and the one before becomes a member like any other.
 """
 
 import math
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LOOK: Final = 0.25  # s between two looks at what the lease requires
 QUIET: Final = 7.0  # s; members report at least every 4.5 s
-STEP: Final = 0.2  # s by which the end of a lease changes at least, for PID 1 to be told
+STEP: Final = 0.2  # s; PID 1 is informed when the end of a lease has changed by more
 
 
 class GroupLink:
@@ -43,11 +43,13 @@ class GroupLink:
         self._endpoint = address.endpoint  # of the coordinator
         is_fixed = (address.least or address.size - address.spares) == address.size
         self._lives = KnownLives(joined=is_fixed)
-        self._rows: Mapping[int, MemberRow] = {}  # of all members, as the link before knew them
+        self._rows: Mapping[int, MemberRow] = {}  # the rows of all members, as the earlier link knew them
         self._keeper = LeaseKeeper(address, lines) if address.folder else None
-        self._ended = False  # the lease, so that the ranks here stop
-        self._before: Place | None = None  # that of another one, until the coordinator here knows that it is over
-        self._tenure: float | None = None  # as PID 1 was told
+        self._ended = False  # whether the lease has ended, so that the ranks here stop
+        self._before: Place | None = (
+            None  # of the holder before, until the coordinator here knows that its lease is over
+        )
+        self._tenure: float | None = None  # as it was last sent to PID 1
         self._mine = ""  # where it would be the coordinator
         self._next = self._planned = 0.0
         self._resumed = -math.inf  # when this process ran again after it was suspended
@@ -289,7 +291,8 @@ class GroupLink:
         self._leading = self._following = None
 
     def _reachable(self, host: str) -> str:
-        """Where this member listens as the coordinator: at the port of the group, if that is free here."""
+        """The address at which this member listens as the coordinator: with the port of the group, if that is free
+        here."""
         port = int(split(self._address.endpoint)[1])
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as one:

@@ -91,7 +91,7 @@ class CoordinatorWaits:
         self._own, self._lines, self._send = OwnWaits(address, lines), lines, send
         self._address = address
         self._waves, self._prefix = Waves(0), os.urandom(8).hex()
-        self._kept: Waves | None = None  # of which the own answer is in the file
+        self._kept: Waves | None = None  # the waves whose answer to this member is in the file
         self._names = {address.rank: address.node}
         self._sent: dict[int, tuple[bytes, Waves]] = {}  # to each member: on which connection, and the answer to what
         self._due = 0.0

@@ -13,7 +13,8 @@ class KnownLives:
 
     def __init__(self, joined: bool) -> None:
         self._joined, self._known = joined, NOTHING
-        # That nothing of it runs here any more may be known at the other end of this connection, and of an earlier one.
+        # The other end of this connection, and of an earlier one, may know that nothing of the epoch runs here any
+        # more.
         self._disclosed = self._disclosed_before = False
 
     def ordered(self, order: GroupOrder, report: MemberReport | None) -> None:
@@ -32,7 +33,7 @@ class KnownLives:
         self._disclosed |= report.state in ("ready", "left")
 
     def connected(self) -> None:
-        """Whoever is at the other end now may be another coordinator."""
+        """The other end of a new connection may be another coordinator."""
         self._disclosed_before |= self._disclosed
 
     def stopped(self) -> None:

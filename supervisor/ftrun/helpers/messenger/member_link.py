@@ -81,8 +81,8 @@ class MemberLink:
         self._ordered: GroupOrder | None = None  # the same
         self._host = ""  # of rank 0
         self.own_host = ""  # of this member, as rank 0 reaches it
-        # What it tells of the lease in a shared folder; None: nothing.  Of the coordinator that has it: the stamp
-        # of its newest answer, its life, and when that came.
+        # What this member reports of the lease in a shared folder; None: nothing.  Of the coordinator that has the
+        # lease: the stamp of its newest answer, its life, and when that answer came.
         self.lease_view: Callable[[float], peers.LeaseView] | None = None
         self._stamp, self.lease_heard = b"", ("", 0.0)
         self._question: tuple[str, Question] | None = None  # to the ftrun of that life, whether it accepts connections
@@ -91,7 +91,7 @@ class MemberLink:
         self._refusal = ""
         self._handshakes = Handshakes(address)
         self._unanswered = 0  # consecutive connections without a reply in time
-        self._secret: bytes | None = None  # that the connection uses
+        self._secret: bytes | None = None  # the secret that the connection uses
         self._up = False  # there is a connection
         self._over = False  # the last order ended the group
         self._left = self._cut = False

@@ -55,7 +55,7 @@ def plus(one: ThreadUse, other: ThreadUse) -> ThreadUse:
 
 
 class MainThread:
-    """Of one process; an instance outlives it."""
+    """The main thread of one process; the object outlives the process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -64,7 +64,7 @@ class MainThread:
         self._futex = self._other = 0
 
     def glance(self) -> None:
-        """Count where it is blocked now, if it is."""
+        """Count where the thread is blocked now, if it is blocked."""
         call = (procfs.read(f"{self._task}/syscall", 512, at_once=True) or b"").split()
         if call and FUTEX:
             if call[0] in FUTEX:
@@ -80,7 +80,7 @@ class MainThread:
             self._other += 1
 
     def used(self, seconds: float) -> ThreadUse | None:
-        """Since the last time, which was `seconds` ago; None: unknown."""
+        """What the thread has used since the last call, which was `seconds` ago; None: unknown."""
         before, self._ran = self._ran, self._read_ran()
         seen, self._futex, self._other = (self._futex, self._other), 0, 0
         return None if before is None or self._ran is None else ThreadUse(seconds, self._ran - before, *seen)

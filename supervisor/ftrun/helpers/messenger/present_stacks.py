@@ -29,7 +29,7 @@ SendPart = Callable[[FilePart], None]
 
 
 class PresentStacks:
-    """Of the run dir that is the working directory."""
+    """The present stacks of the run whose run dir is the working directory."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -45,7 +45,7 @@ class PresentStacks:
         return self._process is not None
 
     def ask(self, request: FileRequest, answer: SendPart, now: float) -> None:
-        """Answered through `answer`, in any case: later, if the stacks have to be collected."""
+        """Answer a request: `answer` is called in any case, but later if the stacks have to be collected."""
         if request.offset > 0:
             answer(part_of(request, self._content))
         elif self._process is not None and (request.rank != self._rank or len(self._waiting) >= WAITING):
@@ -93,6 +93,6 @@ class PresentStacks:
 
 
 def part_of(request: FileRequest, content: bytes, attempt: int = 0) -> FilePart:
-    """What was asked for of this content."""
+    """The part of this content that the request asks for."""
     part = content[request.offset : request.offset + messages.PART] if request.offset >= 0 else b""
     return FilePart(request.id, True, "", attempt, len(content), base64.b64encode(part).decode("ascii"))

@@ -61,7 +61,7 @@ class MetricsServer(ThreadingHTTPServer):
     def verify_request(self, request: Any, client_address: object) -> bool:
         for oldest in list(self._open)[: max(0, len(self._open) - CONNECTIONS + 1)]:
             _cut(oldest)
-        if not self._room.acquire(timeout=TURN):  # every thread waits for something else, such as a dead disk
+        if not self._room.acquire(timeout=TURN):  # all threads are in use, for example blocked by a dead disk
             return False
         self._open[request] = time.monotonic() + PATIENCE
         return True

@@ -83,7 +83,7 @@ class Probe:
         self._device_pids: set[int] = set()  # pids that were on a device while they were alive
 
     def run(self) -> None:
-        """Until stdin ends."""
+        """Run the probe until stdin ends."""
         self._check()
         wait = 0.0
         while True:
@@ -157,7 +157,7 @@ class Probe:
             self._extra_sample_due = min(self._extra_sample_due, now + pace)
 
     def _well_devices(self, devices: Sequence[Device]) -> tuple[str, ...]:
-        """A device that this sample did not examine is as it was."""
+        """The ids of the healthy devices; a device that this sample did not examine counts as before."""
         unexamined = {device.id for device in devices if device.answers and not device.examined}
         self._well &= unexamined
         self._well |= {device.id for device in devices if self._is_healthy(device)}

@@ -92,7 +92,7 @@ class LifeFile:
             self._lines.problem(f"{self._path}/{schedules.FOLDER} cannot be written ({error.strerror})")
 
     def _copy_reports(self, life: RunLife) -> None:
-        """Those of attempts that are over and were not copied yet."""
+        """Copy the reports of attempts that are over and were not copied yet."""
         over = [one.number for one in life.attempts if one.cause in schedules.REPORTED and not one.open][-REPORTS:]
         self._copied.intersection_update(over)  # an attempt that is not among the last ones never is again
         for number in over:
@@ -108,7 +108,7 @@ class LifeFile:
             self._remove_copies(folder)
 
     def _remove_copies(self, folder: str) -> None:
-        """All but the last: a job that hangs again and again must not fill the disk that it shares."""
+        """Remove all copies but the last: a job that hangs again and again must not fill the disk that it shares."""
         found = [(int(match[1]), name) for name in os.listdir(folder) if (match := COPY.fullmatch(name))]
         for _, name in sorted(found)[:-REPORTS]:
             os.unlink(f"{folder}/{name}")
