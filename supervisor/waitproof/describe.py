@@ -102,7 +102,7 @@ class Describer:
         return inside or pid in found.awaited
 
     def fails(self, pid: int, tid: int) -> bool:
-        """Whether this thread is itself what is wrong, whoever waits for it."""
+        """Whether this thread is itself the fault, and not only waits for another thread: it is stopped, or stuck."""
         thread = self._threads[pid, tid]
         return thread.state in STOPPED or (thread.state == "D" and not held_by_child(thread))
 
@@ -316,14 +316,14 @@ class Describer:
         return f"{self.who(pid)} (process {pid}, main thread)" if rank else f"{self.who(pid)}, main thread,"
 
     def _because(self, pid: int) -> str:
-        """How a process waits for another one that was named just before."""
+        """How a process waits for another process, which was named just before."""
         frames, place = self._frames(pid, pid), self.place(pid, pid)
         if call := recognized.common_call(frames):
             return f"waits for it in {call}{f' at {place}' if place else ''}"
         return self.waits(pid, pid)
 
     def _mismatch(self, group: Iterable[ThreadId]) -> str | None:
-        """Ranks that wait in different collectives."""
+        """A sentence about ranks that wait in different collectives; None if there are none."""
         waits: dict[str, tuple[int, str]] = {}
         for pid in sorted({pid for pid, _ in group if pid in self._ranks}, key=lambda pid: self._ranks[pid]):
             call = recognized.common_call(self._frames(pid, pid))
@@ -358,7 +358,7 @@ class Describer:
         return {other for node in nodes if node in self._wakers for other in self._wakers[node].awaited} - {pid}
 
     def _serves_others(self, pid: int) -> bool:
-        """Whether it waits for what others do, and is no cause."""
+        """Whether this process waits in a collective, or for work that others send, so that it is not the cause."""
         frames = self._frames(pid, pid)
         return bool(recognized.common_call(frames)) or recognized.awaits_work(frames)
 

@@ -22,10 +22,10 @@ class Link(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """A process of which no thread can run by itself.  `rank`: None if it is none.  `text`: what its main thread waits
-    for; `collective`: the name of the collective in which it waits, or empty.  `stopped`: by a signal.  `needs`: the
-    processes of this tree, and `links`: the connections, that may end one of its waits.  `listens`: so may a rank of
-    the job that connects."""
+    """A process of which no thread can run by itself.  `rank`: None if the process is no rank.  `text`: what its main
+    thread waits for; `collective`: the name of the collective in which it waits, or empty.  `stopped`: by a signal.
+    `needs`: the processes of this tree, and `links`: the connections, that may end one of its waits.  `listens`: so may
+    a rank of the job that connects."""
 
     pid: int
     rank: int | None = None

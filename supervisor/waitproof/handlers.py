@@ -44,7 +44,7 @@ class Handlers:
         self._unborn = {pid for pid, process in world.processes.items() if process.parent in blocked}
 
     def ends(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> str | None:
-        """Why a signal may end the wait of this thread, whatever that is for; None: none does."""
+        """Why a signal may end the wait of this thread, whatever it waits for; None: no signal may."""
         assert process.interrupts is not None
         assert thread.call is not None
         caught, call = process.interrupts.caught, thread.call
@@ -71,7 +71,7 @@ class Handlers:
         return only and not is_main and self.has_trained(pid)
 
     def has_trained(self, pid: int) -> bool:
-        """Whether it is a rank that has stepped, or below one."""
+        """Whether this process is a rank that has stepped, or a descendant of one."""
         return pid in self._trained
 
     def _is_deliberate(self, pid: int, thread: WaitingThread) -> bool:

@@ -45,8 +45,9 @@ NOTHING: Final = Code()
 
 
 def of(world: World, stacks: Mapping[int, Stack]) -> Code:
-    """Of the threads of these Pythons.  Of one that runs Python only the innermost frames are of interest, and only if
-    it has a timeout, or if its process has threads that run none: all that run Python can end the same waits."""
+    """The code of the threads of these Python processes.  Of a thread that runs Python only the innermost frames are of
+    interest, and only if it has a timeout, or if its process has threads that do not run Python: all threads that run
+    Python can end the same waits."""
     python = {(pid, thread.tid or 0) for pid, stack in stacks.items() for thread in stack.threads if thread.frames}
     found = {pid: world.processes[pid].threads for pid in stacks.keys() & world.processes.keys()}
     mixed = {pid for pid, threads in found.items() if any((pid, thread.tid) not in python for thread in threads)}
@@ -54,8 +55,8 @@ def of(world: World, stacks: Mapping[int, Stack]) -> Code:
 
 
 def read(threads: Iterable[tuple[int, WaitingThread]], short: Container[ThreadId] = ()) -> Code:
-    """Of these threads, each with its process first, those that are blocked and may be read.  `short`: those of which
-    the innermost frames are enough."""
+    """The code of those of these threads that are blocked and may be read.  `threads`: each with its process first;
+    `short`: those of which the innermost frames are enough."""
     tables, found, programs = Mappings(), dict[ThreadId, Libraries](), dict[int, _Program]()
     with contextlib.ExitStack() as opened:
         for pid, thread in threads:
@@ -105,7 +106,8 @@ class _Program:
         return frozenset(self._pages[a >> PAGE] for a in addresses if a >> PAGE in code and self._may_return(a))
 
     def _may_return(self, address: int) -> bool:
-        """Whether that cannot be excluded.  The kernel runs what is in its own half of the addresses, `[vsyscall]`."""
+        """Whether a call may return to this address, as far as that cannot be excluded.  The kernel runs what is in its
+        own half of the addresses, `[vsyscall]`."""
         if address not in self._returns:
             before = b""
             with contextlib.suppress(OSError):

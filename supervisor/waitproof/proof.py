@@ -266,7 +266,8 @@ def _threads(process: WaitingProcess) -> set[ThreadId]:
 
 
 def _checked(found: Wakers, then: WaitingThread | None, thread: WaitingThread, seconds: float) -> Wakers:
-    """The same, open if the thread was not in this wait all the time.  `then`: it in the first observation."""
+    """`found`, but open if the thread was not in this wait all the time.  `then`: the thread in the first
+    observation."""
     if found.open_reason is not None:
         return found
     if then is None or then.start != thread.start:
@@ -281,7 +282,7 @@ def _checked(found: Wakers, then: WaitingThread | None, thread: WaitingThread, s
 
 
 def _stopped_by_someone(world: World, job: Facts) -> str:
-    """Why a stop may be somebody's wish: all ranks, or the command, are stopped; else empty."""
+    """Why somebody may have stopped the job on purpose: all ranks, or the command, are stopped; else empty."""
     pids = [pid for pid in job.ranks if pid in world.processes] or [job.root]
     stopped = [all(t.is_stopped for t in world.processes[pid].threads) for pid in pids if pid in world.processes]
     return "the job is stopped by SIGSTOP, and whoever stopped it may continue it" if stopped and all(stopped) else ""

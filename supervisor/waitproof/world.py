@@ -64,7 +64,7 @@ class Socket(NamedTuple):
 
     @property
     def description(self) -> str:
-        """The same with the state of a connection or the name of a Unix socket."""
+        """The kind of the socket, with the state of a connection or the name of a Unix socket."""
         return f"unix {self.local}" if self.kind == "unix" else f"{self.text} {self.state}"
 
 
