@@ -27,9 +27,10 @@ class Training:
     """The progress of this process, as its optimizers and data loaders show it.
 
     Optimizer steps are counted in rounds: a round ends when an optimizer steps that has already stepped in it, so the
-    two optimizers of a GAN make one step.  The count continues from the one that an optimizer was restored with.  It is
-    no longer reported once the program reports steps of its own.  As long as no optimizer of PyTorch has stepped, each
-    backward pass is a heartbeat instead, without a step: the first one does not count, since a program may try out one.
+    two optimizers of a GAN make one step.  The count continues from the count with which an optimizer was restored.  It
+    is no longer reported once the program reports steps of its own.  As long as no optimizer of PyTorch has stepped,
+    each backward pass is a heartbeat instead, without a step: the first one does not count, since a program may try out
+    one.
 
     When a data loader is exhausted, evaluation, saving or the end of the program follows, which may legitimately take
     long: this time is a section.  The next batch ends it, or the second round after its start, because a loader that
@@ -41,7 +42,7 @@ class Training:
         self.begin()
 
     def begin(self) -> None:
-        """Also called in a forked child, which has a slot of its own, or none."""
+        """Begin to count; also called in a forked child, which has a slot of its own, or none."""
         self.stepped: set[int] = set()
         self.step = -1
         self.restored = 0
@@ -74,7 +75,8 @@ class Training:
             self.moved()
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """A process without one may be a server that waits for requests: it gives no heartbeats while it computes."""
+        """An optimizer was made.  A process without an optimizer may be a server that waits for requests, and gives no
+        heartbeats while it computes."""
         self.optimizes = True
 
     def graph_ran(self) -> None:

@@ -61,7 +61,7 @@ class ControlClient:
         threading.Thread(target=self._listen, name="ftrun", daemon=True).start()
 
     def send(self, message: str, **fields: object) -> None:
-        """A connection that is closed is noticed by the side thread."""
+        """Send a message, or nothing if the connection is closed, which the side thread notices."""
         try:
             self._connection.send(json.dumps({"type": message, **fields}).encode())
         except OSError:

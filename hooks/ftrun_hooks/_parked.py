@@ -178,7 +178,7 @@ class ParkedProcess:
                 raise Cold(f"an import opened the device {target}")
             if fd in self.known:
                 continue
-            # The running attempt has the same: a port, a connection to a service, a log that both would write.
+            # The running attempt has the same object: a port, a connection to a service, a log that both would write.
             if target.startswith("socket:"):
                 raise Cold("an import opened a socket")
             flags, is_locked = _use(fd)
@@ -371,7 +371,7 @@ def main(chain: Any, load: Any) -> BaseException | None:
 
 
 def _resident() -> str:
-    """Its proportional share of memory, in bytes."""
+    """The proportional share of memory of this process, in bytes."""
     lines = _content("/proc/self/smaps_rollup").split(b"\n")
     return str(1024 * sum(int(line.split()[1]) for line in lines if line.startswith(b"Pss:")))
 

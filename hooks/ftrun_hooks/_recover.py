@@ -397,7 +397,7 @@ class Leftovers:
 
 
 def _sockets() -> set[str] | None:
-    """The open sockets of this process, or None where that cannot be told."""
+    """The open sockets of this process, or None where that is not known."""
     found = set()
     try:
         for name in os.listdir("/proc/self/fd"):
