@@ -90,7 +90,8 @@ def proc() -> Iterator[CheckOutcome]:
 
 
 def tracing() -> Iterator[CheckOutcome]:
-    """As the evidence helper does it: py-spy on a process that is not its descendant."""
+    """Whether stacks can be read as the evidence helper reads them: by py-spy, of a process that is not its
+    descendant."""
     spy = stacks.program()
     if spy is None:
         yield CheckOutcome("py-spy", "missing", "not installed", "no Python stacks in reports", "pip install py-spy")
@@ -224,7 +225,7 @@ def _pids(text: str, folder: str, version: int) -> int | None:
 
 
 def _number(folder: str, name: str) -> int | None:
-    """None for `max`, and if there is no such file."""
+    """The number in this file of a control group; None for `max`, and if there is no such file."""
     text = (procfs.read(f"{folder}/{name}", 64) or b"").strip()
     return int(text) if text.isdigit() else None
 

@@ -121,7 +121,7 @@ class RecordStream:
         self._ended, self._wanted = False, wanted
 
     def newest(self, count: int) -> Iterator[Record]:
-        """The last `count`; `more` continues after them."""
+        """The last `count` records; `more` continues after them."""
         self._file.seek_end()
         lines = record_files.backwards(self._file.path, self._file.at, end=self._file.at)
         found = (one for line in lines if (one := record_files.record(line)) is not None and self._wanted.wants(one))

@@ -66,7 +66,7 @@ def _check_table(file: str) -> None:
 
 
 def _content(option: str, file: str) -> bytes:
-    """At most 1 MiB of the file.  Opening a FIFO does not wait for its writer."""
+    """The content of a file, of at most 1 MiB. Opening a FIFO does not wait for its writer."""
     try:
         with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
             return stream.read(1 << 20) or b""

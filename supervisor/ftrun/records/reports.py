@@ -183,7 +183,7 @@ def _records_of(run_dir: str, attempt: int) -> list[Record]:
 
 def _tail_elsewhere(run_dir: str, end: Record) -> list[str]:
     """The same from the files of the command, where its output goes into files; ftrun's own lines are left out.  A file
-    of another user than that of the records is not read: whoever reads a report may have more rights than they."""
+    of another user than that of the records is not read: a reader of a report may have more rights than they."""
     named = end.get("output")
     found: list[str] = []
     for path, size in named.items() if isinstance(named, dict) else ():

@@ -198,7 +198,7 @@ def _left(rank: RankNow) -> tuple[bool, float]:
 
 
 def _stall(attempt: Attempt, now: float) -> StalledRank | None:
-    """The stall of which a person was told, as long as that rank has not moved."""
+    """The stall that was recorded, as long as that rank has not moved."""
     found = attempt.stalled
     if found is None or found.rank is None:
         return None

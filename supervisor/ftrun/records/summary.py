@@ -204,7 +204,7 @@ def _end(shown: Snapshot) -> Iterator[SummaryLine]:
 
 
 def meaning(shown: Snapshot, verdict: exit_codes.Verdict) -> str:
-    """Of the verdict with which this run has ended."""
+    """The meaning of the verdict with which this run has ended."""
     missing = verdict is exit_codes.HANG_LIMIT and hung_nowhere(shown)
     return "a member of its group was missing" if missing else verdict.meaning
 
