@@ -1,11 +1,11 @@
 """A template: a standby that imports once and then forks one standby for each rank, which share its memory.
 
 A fork repeats more than a program may observe, so only a process in which nothing of that kind was found is forked:
-another thread, an open descriptor, memory that is shared for writing, a module of unknown behaviour at a fork or one
-that has kept the process id.  What chance has filled is filled again in each rank: see `renew`.  Where this is not
-possible, each rank has a standby of its own (`Alone`).
+another thread, an open descriptor, memory that is shared for writing, a module of unknown behaviour at a fork or a
+module that has kept the process id.  What was filled with random values is filled again in each rank: see `renew`.
+Where this is not possible, each rank has a standby of its own (`Alone`).
 
-The hash seed and the layout of the memory are the only values of chance that forked ranks have in common.
+The hash seed and the layout of the memory are the only random values that forked ranks have in common.
 
 This file is executed without becoming a module, like `_parked.py`.
 """
@@ -46,7 +46,7 @@ class WatchedFunction:
         setattr(os, name, self.call)
 
     def end(self) -> str:
-        """Why a fork would show, or nothing."""
+        """Stop watching.  Returns why a fork could be observed by the program, or nothing."""
         setattr(os, self.name, self.real)
         unknown = sorted(self.packages.difference(KNOWN))
         if unknown:
@@ -145,7 +145,7 @@ class ForkTemplate:
         self.renew()
 
     def check(self, standby: Any) -> None:
-        """Raises `alone`."""
+        """Raise `alone` if ranks that are forked from this process could differ from new processes."""
         read = sorted(standby.differing & standby.reads.names)
         if read:
             raise self.alone(f"its imports have read the variable {read[0]}, which differs between ranks")

@@ -64,7 +64,8 @@ class RankNow(NamedTuple):
 
 
 class DeviceNow(NamedTuple):
-    """As the probe reported it `age` ago.  Memory in bytes, `power` in W, `util` in per cent; None: not reported.
+    """A device as the probe reported it `age` ago.  Memory in bytes, `power` in W, `util` in per cent; None: not
+    reported.
 
     `health`: `ok`, or the driver's name for another state; `recovery`: the action that the driver asks for.
     """
