@@ -335,7 +335,7 @@ class Side:
             return ()
         found = (group.members[rank].report for rank in self.present if rank in group.members)
         return tuple(
-            Life(r.rank, r.life, r.boot, "", 0) for r in found if r.rank != group.chief and r.ran == group.epoch
+            Life(r.rank, r.life, r.boot, "", 0) for r in found if r.rank != group.own_rank and r.ran == group.epoch
         )
 
     def end(self) -> None:

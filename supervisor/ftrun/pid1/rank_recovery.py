@@ -253,5 +253,5 @@ class RankChannel:
         self._socket.close()
 
 
-def _snapshots(held: ranks.Held) -> tuple[HeldSnapshot, ...]:
+def _snapshots(held: ranks.HeldSnapshots) -> tuple[HeldSnapshot, ...]:
     return tuple(HeldSnapshot(step, shard) for step, shard in held[-MOST_HELD:] if step >= 0)

@@ -264,7 +264,7 @@ def _begin_attempt(account: Account, before: Job, after: Job) -> Account:
     return account._replace(open=0.0, trace=(), begun=False, silent=0.0)
 
 
-def _end(account: Account, job: Job, unborn: bool) -> Account:
+def _end(account: Account, job: Job, not_begun: bool) -> Account:
     """No further step will decide.  A command that was stopped may have saved its work, so that stays open."""
     if isinstance(job.want, Finish) and job.want.verdict == STOPPED:
         return _settle(account)._replace(silent=0.0)
@@ -273,6 +273,6 @@ def _end(account: Account, job: Job, unborn: bool) -> Account:
         account = account._replace(kept=account.kept + account.open + account.earlier)
     else:
         account = _lose(account, "discarded", account.earlier)
-        worked = (account.begun or account.saved) and not unborn
+        worked = (account.begun or account.saved) and not not_begun
         account = _lose(account, "discarded" if worked else "startup", account.open)
     return account._replace(open=0.0, trace=(), earlier=0.0, past=(), begun=False, silent=0.0)

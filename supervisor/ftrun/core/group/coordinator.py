@@ -265,7 +265,7 @@ def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping
         group = group._replace(phase=Steady())
     elif phase.deadline is not None and now >= phase.deadline:
         slow = [m.report.rank for m in group.working if kind_of(m, group.epoch, False) == "behind"]
-        slow = [rank for rank in slow if rank != group.chief] or slow  # the member of this coordinator starts last
+        slow = [rank for rank in slow if rank != group.own_rank] or slow  # the member of this coordinator starts last
         return ending.end_not_started(group, slow)
     group = _with_shared_state(group)
     if group.shape.scale_out:
@@ -386,7 +386,7 @@ def _ends_all(group: Coordinator, end: GroupEnd) -> bool:
 def _new_rank_zero(group: Coordinator) -> MemberState | None:
     """The member of this coordinator, if it is new since the epoch began: its loss is the cause of what the other
     members report."""
-    member = group.members.get(group.chief) if group.chief in group.placed else None
+    member = group.members.get(group.own_rank) if group.own_rank in group.placed else None
     return member if group.epoch_reported and member is not None and member.report.ran < group.epoch else None
 
 
@@ -394,7 +394,7 @@ def _reason(group: Coordinator, who: MemberState | None) -> str:
     if who is None:
         at_work = ("running", "done")
         # The member of this coordinator starts last: where others have not started, it is not the one.
-        last = -1 if group.others_run else group.chief
+        last = -1 if group.others_run else group.own_rank
         known = sorted(group.working, key=lambda m: (m.report.rank == last, m.report.rank))
         odd = next((m for m in known if kind_of(m, group.epoch, False) not in at_work), None)
         return f"{odd.name} does not run its command" if odd else "a member is missing"

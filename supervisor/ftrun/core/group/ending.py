@@ -19,7 +19,7 @@ def immediate_end(group: Coordinator, report: MemberReport) -> GroupEnd | None:
     member that leaves since it has lost contact with rank 0 counts as lost, and so does one that leaves with a verdict
     about itself where the others can go on.  What a spare ends with is no verdict about the job."""
     member = group.members[report.rank]
-    if report.rank not in group.placed and report.rank != group.chief:
+    if report.rank not in group.placed and report.rank != group.own_rank:
         return None
     own = report.end if report.end is not None and not (report.end.asked or report.end.cut) else None
     if own is not None:
@@ -30,7 +30,7 @@ def immediate_end(group: Coordinator, report: MemberReport) -> GroupEnd | None:
         return None
     if own is not None and own.code:
         return own
-    if report.rank != group.chief:
+    if report.rank != group.own_rank:
         return None
     if own is not None and not group.kinds.get("running") and not group.kinds.get("fallen"):
         return own

@@ -65,7 +65,7 @@ def note_starter(group: Coordinator, now: float, report: MemberReport, before: M
     if named is None or own is None or isinstance(group.phase, Ended):
         return group
     if named.life == own.life:
-        is_own = report.rank == group.chief and report.epoch == group.epoch
+        is_own = report.rank == group.own_rank and report.epoch == group.epoch
         return end_of_starters(group, [*group.starters]) if is_own and group.starters else group
     if named.left:
         return end_of_starters(group, [named.life])
@@ -86,7 +86,7 @@ def note_lives(group: Coordinator, report: MemberReport) -> Coordinator:
     known = group.epoch_reported and report.epoch == report.ran == group.epoch and report.rank in group.placed
     if not known or not report.lives or isinstance(group.phase, Ended):
         return group
-    lives = {life.rank: life for life in report.lives if life.rank in group.placed and life.rank != group.chief}
+    lives = {life.rank: life for life in report.lives if life.rank in group.placed and life.rank != group.own_rank}
     return group if lives == group.lives else group._replace(lives=lives)
 
 
@@ -135,7 +135,7 @@ def end_of_starters(group: Coordinator, lives: Collection[str]) -> Coordinator:
     if group.dead_starters.issuperset(lives):
         return group
     left = {life: one for life, one in group.starters.items() if life not in lives}
-    ended = () if left else {one.rank for one, _ in group.starters.values()} or {group.chief}
+    ended = () if left else {one.rank for one, _ in group.starters.values()} or {group.own_rank}
     fences = {rank: until for rank, until in group.fences.items() if rank not in ended}
     dead = frozenset([*group.dead_starters, *lives][-MAX_WAITING:])
     for rank in ended:
@@ -149,7 +149,7 @@ def _may_have_predecessor(group: Coordinator, report: MemberReport) -> bool:
     """Whether an earlier process of this rank may still run its command.  It cannot if the rank is the coordinator's
     own, whose earlier processes the members name (`note_starter`); if the member itself ran the newest epoch, since it
     was the only process of its rank when that epoch began; or if the earlier process is certainly dead."""
-    if report.rank == group.chief or report.rank in group.dead:
+    if report.rank == group.own_rank or report.rank in group.dead:
         return False
     return report.state == "ready" and report.failure is None and report.ran < max(group.epoch, 1)
 

@@ -264,7 +264,7 @@ class Coordinator(NamedTuple):
         return self.shape.size
 
     @property
-    def chief(self) -> int:
+    def own_rank(self) -> int:
         """The member whose messenger has this coordinator."""
         return 0 if self.own is None else self.own.rank
 
@@ -297,8 +297,13 @@ class Coordinator(NamedTuple):
     def own_order(self) -> GroupOrder | None:
         """The order for the member of this coordinator, which starts last: if this process has been replaced while it
         lives, the others are with its successor, and nothing starts here.  None: not yet."""
-        own = self.members.get(self.chief)
-        if self.order.what != "run" or own is None or own.report.epoch >= self.epoch or self.chief not in self.placed:
+        own = self.members.get(self.own_rank)
+        if (
+            self.order.what != "run"
+            or own is None
+            or own.report.epoch >= self.epoch
+            or self.own_rank not in self.placed
+        ):
             return self.order
         return self.order if self.others_run else None
 
@@ -307,17 +312,17 @@ class Coordinator(NamedTuple):
         """Whether all members of the epoch but that of this coordinator run its command, or have run it."""
         at_work: tuple[MemberKind, ...] = ("running", "done", "leaving", "fallen", "ending")
         started = sum(self.kinds.get(kind, 0) for kind in at_work)
-        own = self.members.get(self.chief)
-        if own is not None and self.chief in self.placed and own.report.epoch == self.epoch:
-            started -= kind_of(own, self.epoch, self.chief in self.fences) in at_work
-        return started >= len(self.placed - {self.chief})
+        own = self.members.get(self.own_rank)
+        if own is not None and self.own_rank in self.placed and own.report.epoch == self.epoch:
+            started -= kind_of(own, self.epoch, self.own_rank in self.fences) in at_work
+        return started >= len(self.placed - {self.own_rank})
 
     @property
     def staying(self) -> frozenset[int]:
         """The members other than this coordinator's that are not lost and have not left, also while one connects
         again."""
         there = (rank for rank, m in self.members.items() if m.gone is None and m.report.state != "left")
-        return frozenset(there) - {self.chief}
+        return frozenset(there) - {self.own_rank}
 
 
 GroupOutcome = tuple[Coordinator, GroupEffects]
@@ -392,7 +397,7 @@ def waited_for(group: Coordinator) -> list[int]:
     elif isinstance(group.phase, Draining):
         awaited = (*awaited, "running")
     elif isinstance(group.phase, Ended):
-        others = ((r, m) for r, m in group.members.items() if r != group.chief)
+        others = ((r, m) for r, m in group.members.items() if r != group.own_rank)
         return sorted(r for r, m in others if m.gone is None and m.report.state != "left")
     missing = (r for r in group.placed if r not in group.members)
     kinds = ((m.report.rank, kind_of(m, group.epoch, m.report.rank in group.fences)) for m in group.working)

@@ -66,7 +66,7 @@ def put_member(group: Coordinator, member: MemberState) -> Coordinator:
         return group._replace(members=everyone, kinds=kinds)
     if report.paused is not None and (before is None or before.report.paused != report.paused):
         order = order._replace(paused=report.paused)
-    if report.rank == group.chief and report.state == "left" and group.own is not None:
+    if report.rank == group.own_rank and report.state == "left" and group.own is not None:
         order = order._replace(starter=group.own._replace(left=True))
     progressed = group.progressed or (report.progressed and report.epoch == group.epoch)
     return group._replace(members=everyone, kinds=kinds, order=order, progressed=progressed)
@@ -96,7 +96,7 @@ def take_lease(group: Coordinator, event: LeaseTaken) -> Coordinator:
     ended = [one for one in (*before.former, (before.rank, before.life)) if one[1] != own]
     group = end_of_starters(group, [life for _, life in ended])
     for rank, life in reversed(ended):  # the last one first
-        if rank != group.chief and rank not in group.members and 0 <= rank < group.size:
+        if rank != group.own_rank and rank not in group.members and 0 <= rank < group.size:
             group = _without(group, event.now, rank, life, before)
     return group
 

@@ -156,7 +156,7 @@ def on_healing_finished(
             return job, ()  # a repeated report
         if event.cured:
             if attempt is not None:  # a fault that recurs after it was healed counts as a new one
-                phase = phase._replace(attempt=attempt._replace(known=()))
+                phase = phase._replace(attempt=attempt._replace(counted_faults=()))
             return heal_or_release(device_faults.without_faults(job, fault.device), phase, event.now, policy)
         why = event.why
     smaller = None if fault is None else device_faults.remove_device(job, fault, policy)

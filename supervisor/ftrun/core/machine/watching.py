@@ -55,7 +55,7 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
         wait = recovering.wait if attempt.rounds.is_changing else recovering.wait_for_library
         recovery = wait(job, attempt, now, policy, so_far)
         if recovery.failed is not None:
-            return recovering.fall(recovery, now, policy)
+            return recovering.end_attempt(recovery, now, policy)
         job, attempt, so_far = recovery.job, recovery.attempt, recovery.effects
         link_due = recovering.library_due(attempt, now)
     if attempt.rounds.is_under_way:  # nobody is expected to move
@@ -368,8 +368,8 @@ def _report_only(job: Job, phase: Suspect, now: float, why: str, policy: Policy,
     suspension only where restart upon suspension is enabled ("Recovering a Training Job", "Restart upon Suspension").
     """
     attempt, finding = phase.attempt, phase.finding
-    if not attempt.reported:
+    if not attempt.hang_reported:
         left = "the command is left as it is, since fault-tolerance/hang-retry is not set"
         so_far += (do.LogLine(sentences.sentence(why, left)),)
     excused = _excuse(attempt, finding, now)
-    return _clear(job, excused._replace(reported=True), now, f"left as it is: {why}", policy, so_far)
+    return _clear(job, excused._replace(hang_reported=True), now, f"left as it is: {why}", policy, so_far)

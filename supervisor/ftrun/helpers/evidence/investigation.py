@@ -330,19 +330,19 @@ def _seen_ranks(facts: ReportFacts) -> list[RankSeen]:
     """What each rank of this node that has not ended was seen to do."""
     graph, numbers = facts.graph, {rank.pid: rank.rank for rank in facts.request.ranks if rank.present}
     awaits: dict[int, set[int]] = {}
-    abroad: set[int] = set()  # processes that wait for another host, which in a group has ranks, too
+    waiting_outside: set[int] = set()  # processes that wait for another host, which in a group has ranks, too
     for node in graph.nodes:
         if node.main and node.pid in numbers:
             others = {graph.nodes[place].pid for place in node.wakers} & numbers.keys()
             awaits.setdefault(node.pid, set()).update(numbers[pid] for pid in others)
             if facts.request.group is not None and "outside the job" in node.ends:
-                abroad.add(node.pid)
+                waiting_outside.add(node.pid)
                 awaits[node.pid].add(ELSEWHERE)
     return [
         RankSeen(
             numbers[change.pid],
             change.is_stopped,
-            change.is_in_collective or bool(abroad and awaits.get(change.pid)),
+            change.is_in_collective or bool(waiting_outside and awaits.get(change.pid)),
             bool(change.moved),
             frozenset(awaits.get(change.pid, ())),
         )
