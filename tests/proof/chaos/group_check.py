@@ -427,15 +427,15 @@ def _codes(outcome: GroupOutcome) -> Iterator[str]:
     for run in left:
         beside = [other.member for other in well if other.began < _ended(outcome, run)]
         own = _kinds(outcome, run.member) & {"termination signal", "ftrun killed", *DEVICES, *NETWORK}
-        # Without member 0 nobody knows of the others.
-        own |= {one["kind"] for one in outcome.struck if one.get("member") == 0 and _hides(one)}
+        # Without member 0 nobody knows of the others; and a signal that stops it has it leave first.
+        own |= {one["kind"] for one in outcome.struck if one.get("member") == 0 and _takes_away(one)}
         if run.code != 0 and beside and not own and not (run.code == 143 and _is_spare(run)):
             yield f"member {run.member} ended with {run.code}, the members {beside} with 0"
 
 
-def _hides(one: Record) -> bool:
-    """Whether the member that was struck could not be reached, and did not notice that itself."""
-    return one["kind"] in NETWORK or (one["kind"] in SUSPENSIONS and one["lasting"] >= LONG)
+def _takes_away(one: Record) -> bool:
+    """Whether the member that was struck left, or could not be reached and did not notice that itself."""
+    return one["kind"] in {*NETWORK, "termination signal"} or (one["kind"] in SUSPENSIONS and one["lasting"] >= LONG)
 
 
 def _is_spare(run: GroupRun) -> bool:
