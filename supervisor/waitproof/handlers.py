@@ -41,7 +41,7 @@ class Handlers:
         self._keeping, self._python, self._obeying = keeping, python, obeying
         blocked = [pid for pid, process in world.processes.items() if any(held_by_child(t) for t in process.threads)]
         self._trained = {pid for pid in world.processes if any(above in stepped for above in world.line(pid))}
-        self._unborn = {pid for pid, process in world.processes.items() if process.parent in blocked}
+        self._not_executed = {pid for pid, process in world.processes.items() if process.parent in blocked}
 
     def ends(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> str | None:
         """Why a signal may end the wait of this thread, whatever it waits for; None: no signal may."""
@@ -78,7 +78,7 @@ class Handlers:
         """Whether it waits for a signal on purpose, as nobody does by mistake: `sleep infinity` keeps a container for
         its user.  Not a thread that keeps the lock of its interpreter, nor a process that has not executed its program
         yet, whose parent cannot go on."""
-        return not self._presumes_closed and (pid, thread.tid) not in self._keeping and pid not in self._unborn
+        return not self._presumes_closed and (pid, thread.tid) not in self._keeping and pid not in self._not_executed
 
     def asking(self, pid: int, process: WaitingProcess) -> tuple[list[int], set[int]]:
         """The signals that ask this process to end, that it handles, and that may come from outside the job; and who
