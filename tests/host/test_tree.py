@@ -312,11 +312,15 @@ def test_a_stop_that_cannot_be_forwarded_is_reported_at_once(runs: Runs, poor: t
     inner = ("sh", "-c", f'exec 3<>{runs.folder}/go; exec "$@" <&3', "sh")
     run = runs.start(*OTHER, "sh", "-c", script, prefix=(*poor, *inner))
     run.until("spawned")
-    lines = {pid: text(Path(f"/proc/{pid}/cmdline")).split("\0")[:4] for pid in runs.living()}
-    (ftrun,) = (pid for pid, line in lines.items() if line[0] == sys.executable and FTRUN[1] in line)
-    os.kill(ftrun, signal.SIGTERM)
+
+    def ftrun() -> int:
+        lines = {pid: text(Path(f"/proc/{pid}/cmdline")).split("\0")[:4] for pid in runs.living()}
+        found = [pid for pid, line in lines.items() if line[0] == sys.executable and FTRUN[1] in line]
+        return found[0] if len(found) == 1 else 0  # a child has its command line until it is executed
+
+    os.kill(wait_for(ftrun, "ftrun alone"), signal.SIGTERM)
     wait_for(lambda: "SIGTERM cannot be forwarded" in run.stderr, "the line")
-    assert [p for p in run.named("problem") if "SIGTERM cannot be forwarded" in p["what"]]
+    wait_for(lambda: [p for p in run.named("problem") if "SIGTERM cannot be forwarded" in p["what"]], "the record")
     with open(runs.folder / "go", "w") as go:
         go.write("\n")
     assert run.wait() == 4, run.log()
