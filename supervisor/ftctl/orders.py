@@ -212,7 +212,7 @@ def read_report(run_dir: str, member: int, attempt: int) -> str:
 
 
 def read_file(run_dir: str, member: int, what: What, attempt: int, rank: int | None = None) -> bytes:
-    """A file of that member, from any member that runs; UserError if it cannot be had.  `attempt` 0: the last one with
+    """A file of that member, from any member that runs; UserError if it cannot be read.  `attempt` 0: the last one with
     a report.  `rank`: only that rank of its present stacks."""
     content = b""
     while True:

@@ -36,7 +36,7 @@ class ProcessUse(NamedTuple):
 
 
 def used(pid: int) -> ProcessUse | None:
-    """By this process so far; None if it has ended, or is hidden."""
+    """What this process has used so far; None if it has ended, or is hidden."""
     try:
         import psutil
     except ImportError:
@@ -51,13 +51,13 @@ def used(pid: int) -> ProcessUse | None:
 
 
 class Meter:
-    """Measures the ranks of one run again and again: processor time is that between two calls."""
+    """Measures the ranks of one run again and again: processor time is measured between two calls."""
 
     def __init__(self) -> None:
         self._known: dict[int, psutil.Process] = {}
 
     def measured(self, shown: Snapshot) -> Snapshot:
-        """The same with the figures of the ranks that run here; those of another PID namespace have none."""
+        """The snapshot with the figures of the ranks that run here; ranks of another PID namespace have none."""
         run = state.load(shown.run_dir).rest.run if shown.ranks else RunFacts()
         if not shown.alive or run.pid is None or not liveness.is_local(run):
             return shown

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.core.rules.fault_history import Schedule
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.shared_folder import Folder
 from ftrun.helpers.state_store.life_file import TAIL, LifeFile
 from ftrun.messages import state_store as messages
@@ -75,7 +75,7 @@ class Store:
 
     def __init__(self, tmp_path: Path) -> None:
         self.script, self.run_dir, self.state, self.number = Script(), tmp_path / "run", tmp_path / "state", 0
-        lines, run_dir = Lines(messages.EVENTS), str(self.run_dir)
+        lines, run_dir = ProtocolLines(messages.EVENTS), str(self.run_dir)
         self.life = LifeFile(Folder(str(self.state), pytest.fail), run_dir, run_dir, lines)
         self.run_dir.mkdir()
 

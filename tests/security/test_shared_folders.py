@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.helpers.evidence.report import ReportFolder
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger import steps
 from ftrun.host import beat_folders, beats, safe_files
 from ftrun.host.journal import write_message
@@ -200,7 +200,7 @@ def test_samples_of_steps_are_not_written_to_a_foreign_file(
     monkeypatch.chdir(shared)
     monkeypatch.setattr(steps, "read_slots", lambda beat_dir: [[2] * at.SLOT_WORDS])
     problems: list[str] = []
-    lines = Lines(messenger.EVENTS)
+    lines = ProtocolLines(messenger.EVENTS)
     monkeypatch.setattr(lines, "problem", problems.append)
     sampled = steps.Steps("/nowhere", lines)
     sampled.attempt = 1

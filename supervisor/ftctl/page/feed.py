@@ -215,7 +215,8 @@ class Feed:
         news.set()
 
     def _read(self) -> PageView | str:
-        """In a thread.  Each error is shown to the clients: the page is made for runs that have problems."""
+        """Read the run dir, in a thread.  Each error is shown to the clients: the page is made for runs that have
+        problems."""
         run_dir = self.view.run_dir
         try:
             run_dir = self._find()
@@ -250,7 +251,8 @@ def payload(shown: Snapshot, paces: list[tuple[float, float]], members: GroupNow
 
 
 def brief(found: dict[str, Any]) -> dict[str, Any]:
-    """With only the first ranks and members; `states` counts all ranks, `size` of the group all members."""
+    """The snapshot with only the first ranks and members; `states` counts all ranks, `size` of the group all
+    members."""
     members = found["members"]
     few = members and members | {"members": members["members"][:SHOWN], "never_seen": members["never_seen"][:SHOWN]}
     return found | {"ranks": found["ranks"][:SHOWN], "members": few}

@@ -36,7 +36,7 @@ def _style() -> str:
 
 
 def render(history: History) -> str:
-    """Text from elsewhere is escaped."""
+    """The page.  Text from elsewhere is escaped."""
     title = escape(printable(f"ftrun: {' '.join(history.command) or history.run_dir}"))
     picture = svg.render(timeline.draw(history), alone=False)
     problems = "".join(f"<p>{escape(printable(problem))}</p>" for problem in history.problems)

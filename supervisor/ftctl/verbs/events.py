@@ -128,7 +128,7 @@ class RecordStream:
         self._ended, self._wanted = False, wanted
 
     def newest(self, count: int) -> Iterator[Record]:
-        """The last `count`; `more` continues after them."""
+        """The last `count` records; `more` continues after them."""
         self._file.seek_end()
         marks = self._wanted.marks or [b""]
         lines = record_files.backwards(self._file.path, self._file.at, marks, end=self._file.at)

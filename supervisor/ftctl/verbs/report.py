@@ -77,7 +77,8 @@ def _elsewhere(path: str) -> Incident | None:
 
 
 def _show_cause(path: str, cause: Incident, as_json: bool) -> bool:
-    """Show the report of the member where it happened; False if there is one here, and that one cannot be had."""
+    """Show the report of the member where it happened; False if there is a report here, and that of the other member
+    cannot be read."""
     assert cause.member is not None
     where = f"{cause.again or cause.cause} on member {cause.member} ({cause.node}): {cause.why}"
     try:
@@ -93,7 +94,7 @@ def _show_cause(path: str, cause: Incident, as_json: bool) -> bool:
 
 
 def _show_of_member(path: str, member: int, attempt: int, as_json: bool, before: Sequence[str] = ()) -> None:
-    """Raises UserError if it cannot be had.  `before`: the lines above it."""
+    """Show the report of another member; UserError if it cannot be read.  `before`: the lines above it."""
     if as_json:
         show_json(_parsed(read_file(path, member, "report.json", attempt), f"the report of member {member}"))
     else:

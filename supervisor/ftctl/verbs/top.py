@@ -111,7 +111,7 @@ class WatchedRun:
 
 
 def note(shown: Snapshot) -> str:
-    """The last line."""
+    """The last line of the screen."""
     over = "" if shown.alive else "the run is over; " if shown.phase == "done" else "ftrun is gone; "
     return f"{over}q quits, ? shows all keys  {time.strftime('%H:%M:%S')}"
 
@@ -135,7 +135,7 @@ def watch_json(run: WatchedRun, seconds: float, once: bool) -> int:
 
 
 def watch(run: WatchedRun, seconds: float) -> int:
-    """Until q, Ctrl-C or a signal; then 128 + its number."""
+    """Show the run until q, Ctrl-C or a signal.  Returns 0, or 128 + the number of the signal."""
     screen = console()
     unicode = terminal.shows_unicode()
 
@@ -161,7 +161,7 @@ def watch(run: WatchedRun, seconds: float) -> int:
 
 
 def until_key(run: WatchedRun, keys: terminal.Keys, seconds: float, draw: Callable[[], None]) -> int:
-    """Draws at first, after each event, and every so many seconds.  The signal that ends it; 0 for the key q."""
+    """Draw at first, after each event, and every `seconds`.  Returns the signal that has ended it; 0 for the key q."""
     draw()
     due = time.monotonic() + seconds
     while True:

@@ -103,7 +103,7 @@ class Supervisor:
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
         self._exit_cause = exit_cause.ExitCause(self._beats.path, self._clients)
         self._state_file = StateFile(setup, self._policy, command, self._launcher.standby_request, group)
-        self._attempt = setup.ledger.start_cnt  # to which the next record belongs
+        self._attempt = setup.ledger.start_cnt  # the attempt to which the next record belongs
         self._logged = False  # whether a decision was logged
         self._printed_problem: str | None = None
         self._notices = Notices(GivenNotices())
@@ -113,7 +113,7 @@ class Supervisor:
             self._recovery = rank_recovery.RankRecovery(setup, self._policy, *shared)
 
     def run(self) -> int:
-        if self._signals.stop is not None:  # it came after the end of the command of the phase before
+        if self._signals.stop is not None:  # the signal came after the end of the command of the phase before
             self._queue.append(ev.SignalReceived(time.monotonic(), self._signals.stop, True))
         self._queue.append(ev.Started(time.monotonic()))
         self._decide()
@@ -154,7 +154,7 @@ class Supervisor:
         self._clients.follow(self._job, now, self._exit_cause.pending)
 
     def _publish(self, now: float) -> None:
-        """Called with each new job, before any effect of it: first what is due to be said, then all records, then the
+        """Called with each new job, before any effect of it: first the notices that are due, then all records, then the
         state that follows from them."""
         self._write_notices(now)
         self._journal.barrier()

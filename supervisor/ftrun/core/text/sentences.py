@@ -184,7 +184,7 @@ def straggler(
 
 
 def placed(where: str, device: str | None) -> str:
-    """With the accelerator of a rank, if that is known."""
+    """The place of a rank, with its accelerator if that is known."""
     return f"{where}, device {device}," if device else where
 
 

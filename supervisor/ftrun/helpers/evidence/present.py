@@ -125,7 +125,7 @@ def lines(found: list[ProcessStacks], all_threads: bool) -> Iterator[str]:
 
 
 def _frames(thread: Thread | None) -> tuple[str, ...]:
-    """The innermost first."""
+    """The lines of the stack of a thread, the innermost frame first."""
     if thread is None or not thread.frames:
         return ("no Python frame",)
     return tuple(frame.full for frame in thread.frames)

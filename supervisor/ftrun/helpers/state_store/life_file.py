@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from ftrun.core.rules.fault_history import Schedule
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.shared_folder import Folder
 from ftrun.messages import state_store as messages
 from ftrun.records.files import reports
@@ -32,7 +32,7 @@ AGAIN: Final = 2.0  # s after a new attempt: its first records, or the last repo
 class LifeFile:
     """A disk that cannot be written is one problem; the records in the run dir are what counts."""
 
-    def __init__(self, folder: Folder, run_dir: str, given: str, lines: Lines) -> None:
+    def __init__(self, folder: Folder, run_dir: str, given: str, lines: ProtocolLines) -> None:
         self._path, self._run_dir, self._given, self._lines = folder.path, run_dir, given, lines
         self._written: tuple[int, bool] | None = None
         self._at = 0.0
@@ -93,7 +93,7 @@ class LifeFile:
             self._lines.problem(f"{self._path}/{schedules.FOLDER} cannot be written ({error.strerror})")
 
     def _copy_reports(self, life: RunLife) -> None:
-        """Those of attempts that are over and were not copied yet."""
+        """Copy the reports of attempts that are over and were not copied yet."""
         over = [one.number for one in life.attempts if one.cause in schedules.REPORTED and not one.open][-REPORTS:]
         self._copied.intersection_update(over)  # an attempt that is not among the last ones never is again
         for number in over:
@@ -109,7 +109,7 @@ class LifeFile:
             self._remove_copies(folder)
 
     def _remove_copies(self, folder: str) -> None:
-        """All but the last: a job that hangs again and again must not fill the disk that it shares."""
+        """Remove all copies but the last: a job that hangs again and again must not fill the disk that it shares."""
         found = [(int(match[1]), name) for name in os.listdir(folder) if (match := COPY.fullmatch(name))]
         for _, name in sorted(found)[:-REPORTS]:
             os.unlink(f"{folder}/{name}")

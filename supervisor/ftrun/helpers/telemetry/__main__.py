@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.helpers.telemetry.journal import Journald
 from ftrun.host import installation
 from ftrun.messages.codec import EXACT
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     return run(lambda lines: _run(argv[0], int(argv[1]), lines), PROBLEMS)
 
 
-def _run(run_dir: str, offset: int, lines: Lines) -> None:
+def _run(run_dir: str, offset: int, lines: ProtocolLines) -> None:
     exports = EXACT.load(Exports, os.pread(EXPORTS, MOST, 0))
     journald = Journald(run_dir, lines.problem) if exports.journal else None
     otlp: OpenTelemetry | None = None

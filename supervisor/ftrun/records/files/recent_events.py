@@ -90,7 +90,7 @@ def elsewhere(order: Record) -> str:
 
 
 def origin(recent: list[Record]) -> str:
-    """The same for the attempt that was started last, if it was started because of another member."""
+    """What `elsewhere` says about the attempt that was started last, if it was started because of another member."""
     own = [n for n, record in enumerate(recent) if record["event"] in ("started", "restart")]
     if not own or recent[own[-1]].get("reason") != "peer":
         return ""
@@ -110,7 +110,7 @@ def restarts(recent: list[Record]) -> dict[str, int]:
 
 
 def last_incident(run_dir: str, recent: list[Record], further: bool) -> Incident | None:
-    """The last one; `further`: search also records of long ago, as there was an earlier attempt."""
+    """The last incident; `further`: search also records of long ago, as there was an earlier attempt."""
     found = _incident(reversed(recent))
     if found is None and further:
         found = _incident(record_files.search_back(f"{run_dir}/events.jsonl", INCIDENT_EVENTS))
@@ -143,7 +143,7 @@ def place(found: Record) -> str:
 
 
 def _incident(newest_first: Iterable[Record]) -> Record | None:
-    """A requested stop is no incident; what led to it is."""
+    """The last incident in these records.  A requested stop is no incident, but what led to it is."""
     failed: Record | None = None
     for record in newest_first:
         event = record["event"]
@@ -186,8 +186,9 @@ CAUSES: Final = ("hang", "fault", "failure", "peer")
 
 
 def incident_elsewhere(run_dir: str, own: int) -> Incident | None:
-    """The last incident of the job, if its group has found that it began on another member than this one, whose number
-    is `own`.  The loss of this member is known to its new ftrun from the others (`attempt` 0: before its first one)."""
+    """The last incident of the job, if its group has found that it began on another member than this member, whose
+    number is `own`.  The loss of this member is known to its new ftrun from the others (`attempt` 0: before its first
+    one)."""
     newest_first = iter(record_files.search_back(f"{run_dir}/events.jsonl", OF_A_GROUP))
     found = _newest_incident(newest_first, own)
     if found is None:
@@ -201,7 +202,7 @@ def incident_elsewhere(run_dir: str, own: int) -> Incident | None:
 
 
 def _begun(found: Record, older: Iterable[Record], own: int) -> Record:
-    """With the time and the attempt of the first record about the same incident, which is no start of all members."""
+    """The incident with the time and the attempt of the first record about it, which is no start of all members."""
     began = found
     for record in older:
         if record["event"] == "group" and record.get("what") == "run":

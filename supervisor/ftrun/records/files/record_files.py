@@ -43,7 +43,7 @@ def _json(content: bytes) -> Any:
 
 
 def record(line: bytes) -> Record | None:
-    """None for a torn line, and for one that is no record."""
+    """The record in this line; None if the line is torn, or is no record."""
     found = parsed(line)
     return found if found is not None and is_record(found) else None
 
@@ -64,7 +64,8 @@ def last(path: str, limit: int = TAIL) -> list[Record]:
 
 
 def last_condensed(path: str) -> list[Record]:
-    """The same with only two `progress` records, which may be most of them: the newest, and the newest checkpoint."""
+    """The records as `last` returns them, but of the `progress` records, which may be most of them, only two: the
+    newest, and the newest checkpoint."""
     found, missing = [], [PROGRESS, b'"by": "checkpoint"']
     for line in backwards(path, TAIL):
         if PROGRESS in line:

@@ -60,7 +60,7 @@ def pace(ranks: Iterable[Rank], seen: Sequence[StepSample]) -> float | None:
 
 
 def rank_pace(rank: Rank, seen: Sequence[StepSample]) -> float | None:
-    """The same for one rank, over all samples of this attempt."""
+    """Seconds per step of one rank, over all samples of this attempt."""
     if rank.step is None or rank.moved_at is None or not seen:
         return None
     return _per_step(rank.moved_at - seen[0].at, rank.step - seen[0].low)

@@ -155,7 +155,7 @@ class AttemptHistory:
         self._update(recoveries=kept, cause=None, why="", place="", silent=None, verdict=None, report=None)
 
     def copy(self) -> Self:
-        """Of what `finish` changes."""
+        """A copy which `finish` can change without changing this history."""
         found = copy(self)
         found.attempts, found.runs, found.paused = [*self.attempts], [*self.runs], [*self.paused]
         return found

@@ -56,7 +56,7 @@ class History(NamedTuple):
 
     @property
     def drawn_wall(self) -> float:
-        """The same, as it is drawn."""
+        """Seconds in which an ftrun worked here, as they are drawn."""
         return sum(until - since for since, until in self.runs)
 
     @property
@@ -97,8 +97,9 @@ class KnownState(NamedTuple):
 
 
 def read(run_dir: str, now: float | None = None, most: int = RECORDS_MOST) -> History:
-    """Of a running ftrun (up to `now`, of `time.time`; None: the present), or of one that is gone.  Lines that are torn
-    or no records are skipped; `most`: bytes of records that are read.  NoRunDir if there are no records."""
+    """The history of a running ftrun (up to `now`, of `time.time`; None: the present), or of one that is gone.  Lines
+    that are torn or no records are skipped; `most`: bytes of records that are read.  NoRunDir if there are no
+    records."""
     return HistoryReader(run_dir, most, STEPS_MOST).read(now)
 
 
@@ -187,7 +188,7 @@ class HistoryReader:
 
 
 def known_state(run_dir: str, now: float) -> KnownState:
-    """`now`: CLOCK_MONOTONIC."""
+    """What `state.json` says at `now`, by CLOCK_MONOTONIC."""
     found = state.load(run_dir)
     run = found.rest.run
     alive = liveness.is_running(run_dir, run)

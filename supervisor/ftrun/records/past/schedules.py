@@ -132,7 +132,7 @@ def dump(life: RunLife) -> bytes:
 
 
 def load(content: bytes) -> RunLife | None:
-    """None for a file of another version, or one that no ftrun has written."""
+    """The life in this file; None for a file of another version, or that no ftrun has written."""
     try:
         found = parse_object(content, LIMIT)
         known = {name: found[name] for name in RunLife._fields if name in found}
@@ -274,7 +274,7 @@ def _link(life: RunLife, attempt: AttemptLine, folder: str, run_dir: str) -> str
 
 
 def _replaced(lives: Sequence[RunLife]) -> set[str]:
-    """The keys of those that a later one of the same member has replaced."""
+    """The keys of the lives that a later life of the same member has replaced."""
     last = {(life.phase, life.member): life.key for life in lives}
     return {life.key for life in lives} - set(last.values())
 

@@ -30,7 +30,7 @@ AFTER: Final = {
 
 
 def what_to_do(shown: Snapshot) -> str:
-    """Empty where nothing is wrong."""
+    """The sentence; empty where nothing is wrong."""
     if shown.full_disk:
         return f"free space on the disk of {shown.run_dir}: what follows may be out of date"
     if not shown.alive:

@@ -30,7 +30,7 @@ class LiveVerdict(NamedTuple):
         return found and found._replace(age=max(0.0, found.age - LONG))
 
     def first_of_each(self) -> Iterator[Finding | None]:
-        """The same for each rank alone; None for those that are not waited for."""
+        """The first finding for each rank alone; None for ranks that are not waited for."""
         attempt = self.attempt._replace(idle=Idle(active_at=self.attempt.idle.active_at), cannot_beat=True)
         awaited = {(rank.rank, rank.pid): rank for rank in awaited_ranks(self.attempt)}
         for rank in self.attempt.ranks:

@@ -66,7 +66,8 @@ class RankNow(NamedTuple):
 
 
 class DeviceNow(NamedTuple):
-    """As the probe reported it `age` ago.  Memory in bytes, `power` in W, `util` in per cent; None: not reported.
+    """A device as the probe reported it `age` ago.  Memory in bytes, `power` in W, `util` in per cent; None: not
+    reported.
 
     `health`: `ok`, or the driver's name for another state; `recovery`: the action that the driver asks for.
     """
@@ -141,8 +142,8 @@ class Snapshot(NamedTuple):
     paused_by: str = ""  # who paused it
     suspended: float | None = None  # the command is stopped by job control for so long; no verdicts meanwhile
     counts: dict[str, int] = {}  # noqa: RUF012 - a value, never changed
-    left: dict[str, int | None] = {}  # noqa: RUF012
-    restarts: dict[str, int] = {}  # noqa: RUF012
+    left: dict[str, int | None] = {}  # noqa: RUF012 - likewise
+    restarts: dict[str, int] = {}  # noqa: RUF012 - likewise
     step: int | None = None
     best_step: int | None = None
     step_time: float | None = None  # s
@@ -165,7 +166,7 @@ class Snapshot(NamedTuple):
     wait: str | None = None  # what a job that stands still waits for, according to the last look at it
     devices: tuple[DeviceNow, ...] = ()
     trouble: Incident | None = None
-    lost: dict[str, float] = {}  # noqa: RUF012
+    lost: dict[str, float] = {}  # noqa: RUF012 - likewise
     goodput: float | None = None
     verdict: str | None = None
     exit_code: int | None = None

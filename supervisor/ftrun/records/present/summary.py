@@ -31,7 +31,7 @@ RANK_STATES: Final = {  # in the order in which they are counted
     states.QUIET: states.QUIET,
     **{name: states.RANKS[name] for name in ("section", *states.ENDED_RANKS)},
 }
-Line = tuple[str, str]  # name, text
+SummaryLine = tuple[str, str]  # name, text
 
 
 def document(shown: Snapshot) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _health(shown: Snapshot, ages: bool) -> str:
     return "healthy, no step yet" if shown.phase == "starting" else f"healthy, {states.RUN['running']}"
 
 
-def _lines(shown: Snapshot) -> Iterator[Line]:
+def _lines(shown: Snapshot) -> Iterator[SummaryLine]:
     if todo := what_to_do(shown):
         yield "do", todo
     if shown.phase == "done":
@@ -197,7 +197,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         yield "warning", problem
 
 
-def _end(shown: Snapshot) -> Iterator[Line]:
+def _end(shown: Snapshot) -> Iterator[SummaryLine]:
     if shown.why:
         yield "why", shown.why
     known = exit_codes.named(shown.verdict)
@@ -206,7 +206,7 @@ def _end(shown: Snapshot) -> Iterator[Line]:
 
 
 def meaning(shown: Snapshot, verdict: exit_codes.Verdict) -> str:
-    """Of the verdict with which this run has ended."""
+    """The meaning of the verdict with which this run has ended."""
     missing = verdict is exit_codes.HANG_LIMIT and hung_nowhere(shown)
     return "a member of its group was missing" if missing else verdict.meaning
 
@@ -252,7 +252,7 @@ def _budget(shown: Snapshot, cause: str) -> str:
     return f"{cause} {count}" if left is None else f"{cause} {count} of {count + left}"
 
 
-def _progress(shown: Snapshot) -> Iterator[Line]:
+def _progress(shown: Snapshot) -> Iterator[SummaryLine]:
     if shown.step is not None:
         best = f", best {shown.best_step}" if (shown.best_step or 0) > shown.step else ""
         pace = shown.step_time
@@ -275,7 +275,7 @@ def straggler(shown: Snapshot, rank: RankNow) -> str:
     return f"{rank.called} on {shown.node}{device}: {rank.straggler}"
 
 
-def _ranks(shown: Snapshot) -> Iterator[Line]:
+def _ranks(shown: Snapshot) -> Iterator[SummaryLine]:
     present = [states.QUIET if rank.state == "moving" and quiet(rank) else rank.state for rank in shown.ranks]
     counts = [f"{present.count(state)} {name}" for state, name in RANK_STATES.items() if state in present]
     yield "ranks", f"{len(shown.ranks)}: {', '.join(counts)}"
