@@ -233,7 +233,7 @@ class Describer:
             seen.add(node)
         last = self._wakers.get(node)
         if node[1] == 0 or last is None:
-            problem = self._world.processes[node[0]].problem
+            problem = self._world.processes[node[0]].problem or "it is gone"
             return f"it may wait for {self.who(node[0])}, of which nothing is known: {problem}"
         thread = self.thread(*node)
         other = thread if node[0] == pid else f"{self.who(node[0])}, {thread}"

@@ -5,10 +5,10 @@ what is left when all others are found: a thread may run if it runs, if anything
 a process that may end its wait, or end its process (families.py), may run.  A rank is convicted if the main thread of
 its process is dead; without ranks, if the main threads of all processes are.
 
-Both observations must agree: the same processes with the same threads, and no dead thread has run in between, but for
-threads that are known to wait again and again (recognized.py).  Then each thread was blocked for the whole time between
-the observations, in which everything that the proof uses was read.  No timeout is needed: a job for which this proof
-holds stays as it is for ever, unless somebody outside kills or debugs it.
+Both observations must agree: no dead thread has run in between, but for threads that are known to wait again and again
+(recognized.py), and processes that come and go count as at work (short_lived.py).  Then each dead thread was blocked
+for the whole time between the observations, in which everything that the proof uses was read.  No timeout is needed: a
+job for which this proof holds stays as it is for ever, unless somebody outside kills or debugs it.
 
 """
 
@@ -22,6 +22,7 @@ from waitproof.describe import Describer
 from waitproof.group_waits import Blocked, GroupWaits, Link
 from waitproof.libraries import NOTHING, Code
 from waitproof.recognized import Gives
+from waitproof.short_lived import ENDED, STARTED, STARTS, Turnover, turnover
 from waitproof.stacks import Stack
 from waitproof.wakers import Reader, Wakers
 from waitproof.world import ThreadId, WaitingProcess, WaitingThread, World
@@ -80,11 +81,12 @@ class Walk:
         in_group: bool = False,
         code: Code = NOTHING,
     ) -> None:
-        self.world = after = after._replace(holders=_holders(before, after))
+        seen = turnover(before, after, {job.root, *job.ranks, *job.still})
+        self.world = after = seen.world
         self.job, self._in_group = job, in_group
         enders = families.enders(after, job.root, {*job.ranks, *job.still})
         reader = Reader(after, stacks, enders, presumes_closed, in_group, code, job.stepped, job.ended)
-        self.changed = _changes(before, after)
+        self.changed = seen.unknown or _changes(before, after)
         earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
         seconds = after.at - before.at
         wakers = {
@@ -92,12 +94,15 @@ class Walk:
             for pid, process in after.processes.items()
             for thread in process.threads
         }
+        wakers |= _opened_by_turnover(seen, wakers)
         wakers |= _opened_by_handlers(wakers)
         for pid, parent in families.trials(after, job.ranks).items():
             if any(wakers[parent, thread.tid].open_reason for thread in after.processes[parent].threads):
                 wakers |= {(pid, t.tid): wakers[pid, t.tid].also((parent,)) for t in after.processes[pid].threads}
         gives = {
-            (pid, t.tid): reader.gives(pid, t) for pid, process in after.processes.items() for t in process.threads
+            (pid, t.tid): frozenset(Gives) if pid in seen.started | seen.ended else reader.gives(pid, t)
+            for pid, process in after.processes.items()
+            for t in process.threads
         }
         self.wakers, self._gives = wakers, gives
         self.reasons, self._running = _may_run(after, wakers, gives)
@@ -238,11 +243,9 @@ def ranks_by_environment(world: World, job: Facts) -> dict[int, int]:
 
 def _changes(before: World, after: World) -> str:
     """Why the two observations are not about the same threads, or empty."""
-    for pid in before.processes.keys() | after.processes.keys():
-        then, now = before.processes.get(pid), after.processes.get(pid)
-        if then is None or now is None or then.start != now.start:
-            return f"process {pid} has {'started' if now else 'ended'}"
-        if now.problem or then.problem:
+    for pid in before.processes.keys() & after.processes.keys():
+        then, now = before.processes[pid], after.processes[pid]
+        if now.problem or then.problem or then.start != now.start:
             continue
         if _threads(then) != _threads(now):
             return f"threads of process {pid} ({now.name}) have started or ended"
@@ -250,15 +253,14 @@ def _changes(before: World, after: World) -> str:
     return f"process {traced[0]} is being debugged" if traced else ""
 
 
-def _holders(before: World, after: World) -> dict[str, dict[int, str]]:
-    """The holders in either observation: a descriptor that is passed on while one is made may be missed in it."""
-    found = {key: dict(holders) for key, holders in after.holders.items()}
-    for key, holders in before.holders.items():
-        into = found.setdefault(key, {})
-        for pid, mode in holders.items():
-            if pid in after.processes:
-                into[pid] = "".join(sorted({*into.get(pid, ""), *mode}))
-    return found
+def _opened_by_turnover(seen: Turnover, wakers: Mapping[ThreadId, Wakers]) -> dict[ThreadId, Wakers]:
+    """The threads of the processes that come and go, and of those that start them."""
+    why = dict.fromkeys(seen.starters, STARTS) | dict.fromkeys(seen.started, STARTED) | dict.fromkeys(seen.ended, ENDED)
+    return {
+        node: Wakers(why[node[0]])
+        for node, found in wakers.items()
+        if node[0] in why and (found.open_reason is None or node[0] in seen.ended)
+    }
 
 
 def _threads(process: WaitingProcess) -> set[ThreadId]:
@@ -271,7 +273,7 @@ def _checked(found: Wakers, then: WaitingThread | None, thread: WaitingThread, s
     if found.open_reason is not None:
         return found
     if then is None or then.start != thread.start:
-        return found._replace(open_reason="has just started")
+        return found._replace(open_reason=STARTED)
     if found.polls:
         same = then.call == thread.call and (then.fds, then.at, then.io) == (thread.fds, thread.at, thread.io)
         quiet = thread.cpu - then.cpu <= POLLING * max(seconds, 0.1)

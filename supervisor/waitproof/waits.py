@@ -43,13 +43,16 @@ def observe_job(world: World, pids: Sequence[int], before: World | None = None) 
     world.sockets.update(sockets.list_all(pids[0] if pids else os.getpid()))
     permitted = []
     for number, pid in enumerate(pids):
+        known = WaitingProcess({})
+        if (stat := procfs.stat(pid)) is not None:  # who has started it is to be known also if it ends now
+            known = known._replace(name=stat.name, start=stat.start, parent=stat.parent)
         try:
             if number >= PROCESSES:
                 raise OSError(0, "there are too many processes")
-            world.processes[pid] = WaitingProcess(files.list_open(pid), LATE)
+            world.processes[pid] = known._replace(fds=files.list_open(pid), problem=LATE)
             permitted.append(pid)
         except OSError as error:
-            world.processes[pid] = WaitingProcess({}, error.strerror or str(error))
+            world.processes[pid] = known._replace(problem=error.strerror or str(error))
     _name_shared_epolls(world)
     for pid, process in world.processes.items():
         for end in process.fds.values():
@@ -63,7 +66,10 @@ def observe_job(world: World, pids: Sequence[int], before: World | None = None) 
     reader = threads.ThreadReader({} if before is None else before.processes)
     tables = reader.mappings
     for pid in permitted:
-        world.processes[pid] = reader.process(pid, world.processes[pid].fds)
+        known, found = world.processes[pid], reader.process(pid, world.processes[pid].fds)
+        if not found.start:  # it has ended
+            found = found._replace(name=known.name, start=known.start, parent=known.parent)
+        world.processes[pid] = found
     shared = {thread.shared for process in world.processes.values() for thread in process.threads if thread.shared}
     for pid in permitted if shared else ():
         for key in shared & tables.shared(pid):
