@@ -1,9 +1,9 @@
 """Small worlds of processes that wait for each other: simulated in every schedule, and shown as the kernel shows them.
 
 A thread is a short program of operations on locks, shared locks, pipes, sockets, event descriptors, file locks,
-children, timers and stops.  `State.successors` has everything that may happen next, with what processes outside the job
-may do; `shown` makes the `World` that an observation of that state would have.  The simulation knows nothing of the
-rules of the proof.
+children, timers and stops; it may also fork a process of the plan, which is unborn until then.  `State.successors` has
+everything that may happen next, with what processes outside the job may do; `shown` makes the `World` that an
+observation of that state would have.  The simulation knows nothing of the rules of the proof.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Plan(NamedTuple):
 class State(NamedTuple):
     """`at`: by thread, the index of its operation, or None once it has ended.  `held`: the locks that are held.
     `content`: what has something in it.  `files`: by file, the process that has locked it, or None.  `life`: by
-    process, `alive`, `zombie` or `gone`.  `interrupted`: processes with a SIGCHLD that nobody has noticed.
+    process, `unborn`, `alive`, `zombie` or `gone`.  `interrupted`: processes with a SIGCHLD that nobody has noticed.
     `outer`: the ends of pipes and sockets that processes outside the job have.  `flying`: those that are being passed,
     each with the process that it is for, or OUTSIDE: they are open, and no table shows them."""
 
@@ -124,8 +124,8 @@ class State(NamedTuple):
             case "child":
                 return self.life[op[1]] != "alive" or self.parents[op[1]] != process
             case "any":
-                own = [child for child, parent in enumerate(self.parents) if parent == process]
-                return not own or any(self.life[child] == "zombie" for child in own)
+                own = [self.life[child] for child, parent in enumerate(self.parents) if parent == process]
+                return "zombie" in own or "alive" not in own
             case "pidfd":
                 return self.life[op[1]] != "alive"
             case "flock":
@@ -213,10 +213,13 @@ class State(NamedTuple):
             case ("take",):
                 end = min(end for of, end in now.flying if of == process)
                 return now._replace(flying=now.flying - {(process, end)}, ends=now.ends | {(process, end)})
-            case ("stop", target) if process in above(now.parents, target):
+            case ("stop", target) if process in above(now.parents, target) and now.life[target] == "alive":
                 return now._replace(stopped=now.stopped | {target})
             case ("continue", target) if process in above(now.parents, target):
                 return now._replace(stopped=now.stopped - {target})
+            case ("fork", child) if now.life[child] == "unborn":
+                inherited = {(child, end) for of, end in now.ends if of == process}
+                return now._replace(life=put(now.life, child, "alive"), ends=now.ends | inherited)
             case ("exit",):
                 return now._ended(process)
             case ("end",):
@@ -317,6 +320,32 @@ def made(chance: random.Random) -> State:
     nothing = frozenset[Any]()
     held_by_all = frozenset(held), frozenset(content), frozenset(ends), (file,)
     return State(plan, start, *held_by_all, life, parents, stopped, nothing, frozenset(outer), nothing)
+
+
+def made_with_fork(chance: random.Random) -> State:
+    """A process that waits, and one that forks another one: that has what its parent may have closed since."""
+    parents = (None, chance.choice((None, 0)), 1)
+    both = [("pipe", 0, "w"), ("socket", 0, "b")]
+    ends = {(0, ("pipe", 0, "r")), (0, ("socket", 0, "a")), *((1, end) for end in both)}
+    ends |= {(0, end) for end in both if chance.random() < 0.8}
+    sharing = frozenset({0} | ({1, 2} if chance.random() < 0.7 else set()))
+    waits: Op = chance.choice((("read", 0), ("poll", (0,)), ("receive", 0, "a"), ("shared", 0), ("lock", 0)))
+    left = [("close", end) for end in both if chance.random() < 0.9]
+    then: Op = chance.choice((("lock", 1), ("lock", 1), ("pause",), ("any",), ("child", 2)))
+    acts: list[Op] = [("write", 0), ("send", 0, "b")] * 2 + [("lock", 2), ("sleep",), ("exit",)]
+    acts += [("unshare", 0)] if 1 in sharing else []
+    before: list[Op] = [("sleep",)] if chance.random() < 0.3 else []
+    programs = (
+        (0, (waits,)),
+        (1, (*before, ("fork", 2), *left, then)),
+        (2, (*[("sleep",)] * chance.randint(0, 3), chance.choice(acts), chance.choice(acts))),
+    )
+    none = frozenset[Any]()
+    tcp = frozenset({0} if chance.random() < 0.5 else ())
+    plan = Plan(programs, parents, (sharing,), none, none, none, none, tcp)
+    held = frozenset[Op]({("lock", 0), ("lock", 1), ("shared", 0)})
+    life = ("alive", "alive", "unborn")
+    return State(plan, (0, 0, 0), held, none, frozenset(ends), (None,), life, parents, none, none, none, none)
 
 
 def _operation(
@@ -428,6 +457,23 @@ def shown(state: State, runs: tuple[int, ...]) -> tuple[World, dict[int, Stack]]
                 world.blockers[pid_of(process), str(number)] = {who}
     zombies = [state.parents[n] for n, life in enumerate(state.life) if life == "zombie"]
     world.reaping.update(pid_of(parent) for parent in zombies if parent is not None)
+    return world, stacks
+
+
+def torn(listed: State, state: State, runs: tuple[int, ...]) -> tuple[World, dict[int, Stack]]:
+    """The observation, if the processes were listed in an earlier state: one that has started since is found among
+    those outside the job, and one that has ended since is known only by its number."""
+    world, stacks = shown(state, runs)
+    for process, (then, now) in enumerate(zip(listed.life, state.life, strict=True)):
+        pid, parent = pid_of(process), listed.parents[process]
+        if then == "unborn" and now == "alive":
+            del world.processes[pid]
+            for key, holders in world.holders.items():
+                if mode := holders.pop(pid, ""):
+                    world.outside[key] = world.outside.get(key, "") + mode
+        elif then == "alive" and now != "alive":
+            above = 1 if parent is None else pid_of(parent)
+            world.processes[pid] = WaitingProcess({}, "No such process", start=1, parent=above)
     return world, stacks
 
 

@@ -6,15 +6,16 @@ the outside, in any order: it uses, closes and returns descriptors that it has o
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 import pytest
 
-from support.waiting_worlds import State, made, pid_of, shown, tid_of
+from support.waiting_worlds import State, made, made_with_fork, pid_of, tid_of, torn
 from waitproof import proof, recognized
 from waitproof.proof import Facts
 from waitproof.recognized import Presumed
+from waitproof.short_lived import Turnover, turnover
 from waitproof.wakers import BY_CALL, BY_OBJECT, Reader
 
 STATES: Final = 4000  # of one world; larger ones are left out
@@ -46,29 +47,31 @@ def moving(start: State) -> set[int] | None:
     return moved
 
 
-def tried(seed: int) -> Outcome | None:
+def tried(seed: int, making: Callable[[random.Random], State] = made) -> Outcome | None:
     chance = random.Random(seed)
-    state = made(chance)
+    state = making(chance)
     runs = [0] * len(state.at)
-    before = state, tuple(runs)
+    before, states = (state, state, tuple(runs)), [state]
     for number in range(chance.randint(0, 12)):
         following = list(state.successors())
         if not following:
             break
         if number % 3 == 0:
-            before = state, tuple(runs)
+            before = chance.choice(states[-4:]), state, tuple(runs)
         thread, state = chance.choice(following)
+        states.append(state)
         if thread is not None:
             runs[thread] += 1
     if chance.random() < 0.7:
-        before = state, tuple(runs)
+        before = chance.choice(states[-4:]), state, tuple(runs)
     living = [n for n, life in enumerate(state.life) if life == "alive"]
     if not living or (moved := moving(state)) is None:
         return None
-    of_ranks = chance.sample(living, chance.randint(0, len(living)))
+    lasting = [n for n in living if before[0].life[n] == "alive"]
+    of_ranks = chance.sample(lasting, chance.randint(0, len(lasting)))
     facts = Facts(pid_of(0), {pid_of(n): n for n in of_ranks}, tuple(pid_of(n) for n in of_ranks))
-    world, stacks = shown(state, tuple(runs))
-    found = proof.prove(shown(*before)[0], world, stacks, facts)
+    world, stacks = torn(chance.choice(states[-4:]), state, tuple(runs))
+    found = proof.prove(torn(*before)[0], world, stacks, facts)
     threads = {(pid_of(state.plan.programs[n][0]), tid_of(state.plan, n)): n for n in range(len(state.at))}
     mains = [n for (pid, tid), n in threads.items() if pid == tid and state.life[state.plan.programs[n][0]] == "alive"]
     asked = [[n] for n in mains if state.plan.programs[n][0] in of_ranks] if of_ranks else [mains]
@@ -82,7 +85,11 @@ def tried(seed: int) -> Outcome | None:
 
 
 def outcomes(worlds: int) -> Iterator[Outcome]:
-    return (found for seed in range(worlds) if (found := tried(seed)) is not None)
+    """Of random worlds; for every two, one of a process that is forked."""
+    for seed in range(worlds):
+        for making in (made, made_with_fork)[: 1 + (seed % 2 == 0)]:
+            if (found := tried(seed, making)) is not None:
+                yield found
 
 
 def test_what_is_proved_never_moves_in_any_schedule_and_much_of_what_is_stuck_is_proved(
@@ -115,6 +122,24 @@ def blind(original: Any, **changed: Any) -> Any:
     return call
 
 
+def overlooking(*arguments: Any) -> Turnover:
+    """Processes that have just started are not looked at."""
+    found = turnover(*arguments)
+    kept = {pid: process for pid, process in found.world.processes.items() if pid not in found.started}
+    return found._replace(world=found.world._replace(processes=kept, holders=_of(found, kept)))
+
+
+def holding_nothing(*arguments: Any) -> Turnover:
+    """Processes that have just started have nothing open."""
+    found = turnover(*arguments)
+    return found._replace(world=found.world._replace(holders=_of(found, found.world.processes.keys() - found.started)))
+
+
+def _of(found: Turnover, pids: Collection[int]) -> dict[str, dict[int, str]]:
+    held = found.world.holders.items()
+    return {key: {pid: mode for pid, mode in holders.items() if pid in pids} for key, holders in held}
+
+
 BUGS: Final[dict[str, tuple[Any, str, Any]]] = {
     "the other end of a pipe": (BY_OBJECT, "pipe", without),
     "other processes with a shared lock": (BY_CALL, "shared futex", without),
@@ -137,6 +162,8 @@ BUGS: Final[dict[str, tuple[Any, str, Any]]] = {
         "_descriptor",
         blind(Reader._descriptor, doubts={}),
     ),
+    "processes that have just started": (proof, "turnover", overlooking),
+    "what a process that has just started has open": (proof, "turnover", holding_nothing),
     "that a timer ends": (recognized, "presumed", lambda *_: Presumed()),
 }
 
