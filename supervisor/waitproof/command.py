@@ -106,12 +106,13 @@ def examine(root: int, seconds: float = 1.0) -> tuple[Walk, Proof]:
         raise Wrong("py-spy is not installed, without which no Python stack can be read: pip install py-spy")
     _check(root)
     started, before = time.monotonic(), waits.empty(frozenset())
-    waits.observe(before, _members(root))
+    members = _members(root)
+    waits.observe(before, list(members), listed=members)
     found = stacks.collect(spy, list(before.processes), STACKS)
     code = libraries.of(before, found.found)
     time.sleep(max(0.0, started + seconds - time.monotonic()))
-    after = waits.empty(frozenset())
-    waits.observe(after, _members(root), before=before)
+    after, members = waits.empty(frozenset()), _members(root)
+    waits.observe(after, list(members), before=before, listed=members)
     if root not in after.processes:
         raise Wrong(f"process {root} has ended in the meantime")
     ranks = ranks_by_environment(after, Facts(root))
@@ -144,11 +145,13 @@ def _check(pid: int) -> None:
         raise Wrong(f"process {pid} ({found.name}) cannot be read: {DENIED}")
 
 
-def _members(root: int) -> list[int]:
-    """The process first, then its descendants, without this one."""
+def _members(root: int) -> dict[int, waits.Listed]:
+    """The process first, then its descendants, without this one; for each its parent, and when it started."""
     everyone = [process for process in procfs.all_processes() if not process.ended]
     own = procfs.below(os.getpid(), everyone)
-    return sorted(procfs.below(root, everyone) - own, key=lambda pid: (pid != root, pid))
+    below = procfs.below(root, everyone) - own
+    found = sorted((s for s in everyone if s.pid in below), key=lambda s: (s.pid != root, s.pid))
+    return {process.pid: (process.parent, process.start) for process in found}
 
 
 def rows(walk: Walk) -> list[Row]:

@@ -9,7 +9,7 @@ a process whose parent has ended, or is outside the job, is not known; then the 
 from collections.abc import Container, Mapping
 from typing import Final, NamedTuple
 
-from waitproof.world import World
+from waitproof.world import GONE, WaitingProcess, World
 
 STARTED: Final = "has just started"
 ENDED: Final = "has ended a moment ago"
@@ -29,22 +29,39 @@ class Turnover(NamedTuple):
 
 
 def turnover(before: World, after: World, needed: Container[int]) -> Turnover:
-    """`needed`: the processes without which the observations show nothing: the command and the ranks."""
-    then, now = before.processes, after.processes
-    lasting = {pid for pid in then.keys() & now.keys() if then[pid].start == now[pid].start}
+    """`needed`: the processes without which the observations show nothing: the command and the ranks.
+
+    A process that ended while the first observation was made can have done nothing since.  One that has ended while the
+    second one is made may have given away what it had, which the first one shows, or else nothing does."""
+    then = {
+        pid: process._replace(problem="" if _gone(process) else process.problem)
+        for pid, process in before.processes.items()
+    }
+    now = {
+        pid: process for pid, process in after.processes.items() if not (_gone(process) and _same(then, pid, process))
+    }
+    lasting = {pid for pid, process in now.items() if _same(then, pid, process)}
     world = after._replace(
         processes=now | {pid: process for pid, process in then.items() if pid not in now},
         memory={pid: _of(before.memory, pid) | _of(after.memory, pid) for pid in before.memory | after.memory},
     )
     world = world._replace(holders=_holders(before, world))
     starters = set[int]()
-    for which, seen in ((then, before), (now, after)):
-        for pid in which.keys() - lasting:
+    for processes, seen in ((then, before), (now, after)):
+        for pid in processes.keys() - lasting:
             starter = next((above for above in seen.line(pid) if above in lasting), None)
             if starter is None or pid in needed:
-                return Turnover(world, unknown=f"process {pid} has {'started' if which is now else 'ended'}")
+                return Turnover(world, unknown=f"process {pid} has {'started' if processes is now else 'ended'}")
             starters.add(starter)
     return Turnover(world, frozenset(now.keys() - lasting), frozenset(then.keys() - now.keys()), frozenset(starters))
+
+
+def _gone(process: WaitingProcess) -> bool:
+    return process.problem == GONE
+
+
+def _same(processes: Mapping[int, WaitingProcess], pid: int, process: WaitingProcess) -> bool:
+    return pid in processes and processes[pid].start == process.start
 
 
 def _of(memory: Mapping[int, frozenset[int]], pid: int) -> frozenset[int]:

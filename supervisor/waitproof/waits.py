@@ -7,15 +7,17 @@ in a separate thread; what does not arrive in time is unknown.  Open files never
 import errno
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from waitproof import files, locks, mappings, procfs, same_objects, sockets, threads, timeouts
 from waitproof.connections import Connections, sockets_of
 from waitproof.mappings import Mappings
-from waitproof.world import LATE, Descriptor, WaitingProcess, World, host
+from waitproof.world import GONE, LATE, Descriptor, WaitingProcess, World, host
 
 Members = tuple[tuple[tuple[int, str], ...], tuple[int, ...]]  # of an epoll descriptor: `members` and `inodes`
+Listed = tuple[int, int]  # the parent of a process, and when it started
+NOTHING: Final[Mapping[int, Listed]] = {}
 PROCESSES: Final = 4096
 OTHERS: Final = 4096  # processes outside the job that are searched for the other end of a pipe
 SHARED: Final = ("pipe:", "socket:", "anon_inode:[eventfd]", "anon_inode:[eventpoll]")  # in which they may take part
@@ -31,28 +33,32 @@ def observe(
     excluded: Iterable[int] = (),
     in_group: bool = False,
     before: World | None = None,
+    listed: Mapping[int, Listed] = NOTHING,
 ) -> None:
     """Fill `world` in the order of `pids`.  It may be copied before this returns, and is incomplete then.  `before`: an
-    earlier observation; of the threads that have not run since, less is read."""
-    observe_job(world, pids, before)
+    earlier observation; of the threads that have not run since, less is read.  `listed`: what is known of these
+    processes also if they have ended since."""
+    observe_job(world, pids, before, listed)
     observe_outside(world, excluded, in_group)
 
 
-def observe_job(world: World, pids: Sequence[int], before: World | None = None) -> None:
+def observe_job(
+    world: World, pids: Sequence[int], before: World | None = None, listed: Mapping[int, Listed] = NOTHING
+) -> None:
     """Read the job's own processes, the first part of `observe`."""
     world.sockets.update(sockets.list_all(pids[0] if pids else os.getpid()))
     permitted = []
     for number, pid in enumerate(pids):
-        known = WaitingProcess({})
-        if (stat := procfs.stat(pid)) is not None:  # who has started it is to be known also if it ends now
-            known = known._replace(name=stat.name, start=stat.start, parent=stat.parent)
+        parent, start = listed.get(pid, (0, 0))
+        known = WaitingProcess({}, parent=parent, start=start)
         try:
             if number >= PROCESSES:
                 raise OSError(0, "there are too many processes")
             world.processes[pid] = known._replace(fds=files.list_open(pid), problem=LATE)
             permitted.append(pid)
         except OSError as error:
-            world.processes[pid] = known._replace(problem=error.strerror or str(error))
+            gone = (stat := procfs.stat(pid)) is None or stat.ended
+            world.processes[pid] = known._replace(problem=GONE if gone else error.strerror or str(error))
     _name_shared_epolls(world)
     for pid, process in world.processes.items():
         for end in process.fds.values():
@@ -68,7 +74,7 @@ def observe_job(world: World, pids: Sequence[int], before: World | None = None) 
     for pid in permitted:
         known, found = world.processes[pid], reader.process(pid, world.processes[pid].fds)
         if not found.start:  # it has ended
-            found = found._replace(name=known.name, start=known.start, parent=known.parent)
+            found = found._replace(start=known.start, parent=known.parent, problem=GONE, threads=())
         world.processes[pid] = found
     shared = {thread.shared for process in world.processes.values() for thread in process.threads if thread.shared}
     for pid in permitted if shared else ():

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from waitproof.calls import Call
 
+GONE: Final = "it has ended"
 LATE: Final = "the answer did not arrive in time"
 # Prefixes of the files that a process which uses an accelerator has open.
 ACCELERATORS: Final = ("/dev/nvidia", "/dev/dxg", "/dev/davinci", "/dev/kfd", "/dev/accel", "/dev/dri/render")

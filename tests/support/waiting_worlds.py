@@ -16,7 +16,7 @@ from waitproof import calls
 from waitproof.calls import Call
 from waitproof.stacks import Frame, Stack, Thread
 from waitproof.waits import empty
-from waitproof.world import Descriptor, Interrupts, Socket, WaitingProcess, WaitingThread, World
+from waitproof.world import GONE, Descriptor, Interrupts, Socket, WaitingProcess, WaitingThread, World
 
 Op = tuple[Any, ...]
 End = tuple[str, int, str]  # kind, number and mode of what a process has open: ("pipe", 0, "r"), ("socket", 0, "a")
@@ -473,7 +473,7 @@ def torn(listed: State, state: State, runs: tuple[int, ...]) -> tuple[World, dic
                     world.outside[key] = world.outside.get(key, "") + mode
         elif then == "alive" and now != "alive":
             above = 1 if parent is None else pid_of(parent)
-            world.processes[pid] = WaitingProcess({}, "No such process", start=1, parent=above)
+            world.processes[pid] = WaitingProcess({}, GONE, start=1, parent=above)
     return world, stacks
 
 

@@ -12,7 +12,7 @@ from support.proving import SMALL, closed, see
 from support.runs import wait_for
 from waitproof.short_lived import turnover
 from waitproof.waits import empty
-from waitproof.world import WaitingProcess, World
+from waitproof.world import GONE, WaitingProcess, World
 
 pytestmark = [needs_spy, pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")]
 
@@ -138,6 +138,16 @@ def test_the_living_parent_of_what_comes_and_goes_is_at_work_and_all_that_it_had
 def test_a_number_that_another_process_has_now_is_a_process_that_has_started() -> None:
     found = turnover(world(**ALWAYS, p40=(30, 2)), world(**ALWAYS, p40=(20, 3)), {10})
     assert (found.started, found.ended, found.starters) == ({40}, set(), {20, 30})
+
+
+def test_what_a_process_had_that_ends_while_it_is_read_is_known_only_from_before() -> None:
+    """Nothing is known of 40, which may still have given away what it had; 41 was seen before, and 42 is long gone."""
+    before, after = world(**ALWAYS, p41=(30, 2), p42=(30, 2)), world(**ALWAYS, p40=(30, 3), p41=(30, 2))
+    before.processes[42] = before.processes[42]._replace(problem=GONE)
+    after.processes.update({pid: after.processes[pid]._replace(problem=GONE) for pid in (40, 41)})
+    found = turnover(before, after, {10, 20})
+    assert (found.started, found.ended, found.starters, found.unknown) == ({40}, {41, 42}, {30}, "")
+    assert {pid for pid, process in found.world.processes.items() if process.problem} == {40}
 
 
 @pytest.mark.parametrize(

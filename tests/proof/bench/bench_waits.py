@@ -100,7 +100,7 @@ def cpu_time() -> tuple[float, float]:
 
 def observe(pid: int) -> None:
     world = waits.empty(frozenset())
-    waits.observe_job(world, job_processes.members(pid, frozenset()))
+    waits.observe_job(world, list(job_processes.members(pid, frozenset())))
     proof.prove(world, world, {}, proof.Facts(pid), presumes_closed=True)
 
 

@@ -68,7 +68,7 @@ class Investigation:
         resume = started + request.between
         seconds = STACKS * max(1.0, request.timeout - request.between)
         first, order = self._observe()
-        first_waits, first_task = self._observe_waits(order)
+        first_waits, first_task = self._observe_waits(first, order)
         if self._by_proof:
             first_task.wait(seconds)  # a proof needs the stacks of the time between the observations
         before = self._collect_stacks(spy, first, order, seconds)
@@ -80,7 +80,7 @@ class Investigation:
         time.sleep(max(0.0, resume - time.monotonic()))
 
         second, order = self._observe()
-        second_waits, second_task = self._observe_waits(order)
+        second_waits, second_task = self._observe_waits(second, order)
         not_python = {pid for pid, why in before.missing.items() if why == stacks.NO_PYTHON}
         after = self._collect_stacks(spy, second, [pid for pid in order if pid not in not_python], seconds)
         found = sorted(changes(first, before, second, after, moving), key=lambda change: self._priority(change.pid))
@@ -185,10 +185,11 @@ class Investigation:
     def _priority(self, pid: int) -> tuple[bool, bool]:
         return pid != self._request.suspect, pid not in self._ranks
 
-    def _observe_waits(self, pids: list[int]) -> tuple[World, Task[None]]:
+    def _observe_waits(self, seen: Observation, pids: list[int]) -> tuple[World, Task[None]]:
         world = waits.empty(self._group)
+        listed = {pid: (process.stat.parent, start) for (pid, start), process in seen.processes.items()}
         in_group = self._request.group is not None
-        return world, Task(partial(waits.observe, world, pids, self._excluded, in_group))
+        return world, Task(partial(waits.observe, world, pids, self._excluded, in_group, listed=listed))
 
     def _walk(self, before: World, after: World, found: Stacks) -> Walk:
         """The walk over the waits.  Where the suspect is not known as a rank, it is the one that the finding names."""

@@ -11,13 +11,13 @@ from ftrun.host import procfs
 from ftrun.host.procfs import Stat
 
 
-def members(root: int, excluded: frozenset[int] | None) -> list[int]:
+def members(root: int, excluded: frozenset[int] | None) -> dict[int, tuple[int, int]]:
     """The pids of `root`, its descendants and its orphans.  `excluded`: the other children of ftrun; None: they are not
-    known, nor are orphans whose environment was replaced."""
+    known, nor are orphans whose environment was replaced.  For each its parent, and when it started."""
     everyone = procfs.all_processes()
     orphans = carries(root) if excluded is None else belongs(everyone, root)
     found = tree(everyone, root, (excluded or frozenset()) | {os.getpid()}, orphans)
-    return [process.pid for process in found]
+    return {process.pid: (process.parent, process.start) for process in found}
 
 
 def tree(everyone: Iterable[Stat], root: int, excluded: frozenset[int], is_ours: Callable[[Stat], bool]) -> list[Stat]:

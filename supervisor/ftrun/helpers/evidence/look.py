@@ -81,7 +81,8 @@ def prove(request: LookRequest, pause: Callable[[float], None]) -> Proof:
     excluded = _excluded(request)
     started = time.monotonic()
     before = waits.empty(frozenset())
-    waits.observe_job(before, job_processes.members(request.root, excluded))
+    members = job_processes.members(request.root, excluded)
+    waits.observe_job(before, list(members), listed=members)
     first = proof.prove(before, before, {}, job, True, in_group)
     if first.open_reason is not None and not first.in_group:
         return first
@@ -94,7 +95,8 @@ def prove(request: LookRequest, pause: Callable[[float], None]) -> Proof:
         return first
     pause(max(0.0, started + request.between - time.monotonic()))
     after, excluded = waits.empty(frozenset()), _excluded(request)
-    waits.observe(after, job_processes.members(request.root, excluded), excluded, in_group, before)
+    members = job_processes.members(request.root, excluded)
+    waits.observe(after, list(members), excluded, in_group, before, members)
     return proof.prove(before, after, found, job, False, in_group, code=code)
 
 
