@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from proof.hangs.hanging import PLAIN, SOON, Cell, Found, find
+from proof.hangs.hanging import PLAIN, PLAIN_MONITORED, SOON, Cell, Found, find
 from proof.hangs.healthy import ROWS
 from proof.hangs.meeting import Met, meet
 from proof.hangs.server import serving
@@ -23,6 +23,7 @@ HANGS = (
     Cell("lock-cycle", BEFORE, PLAIN),
     Cell("full-pipes", EARLY, PLAIN),
     Cell("queues", LEARNED, PLAIN),
+    Cell("lock-cycle", LEARNED, PLAIN_MONITORED),
 )
 PATIENCE = 240.0  # s
 WAIT = 40.0  # s: a job is looked at after 15 and 30

@@ -48,7 +48,7 @@ def moving(start: State) -> set[int] | None:
 
 
 def tried(seed: int, making: Callable[[random.Random], State] = made) -> Outcome | None:
-    chance = random.Random(seed)
+    chance, tear = random.Random(seed), random.Random(seed)
     state = making(chance)
     runs = [0] * len(state.at)
     before, states = (state, state, tuple(runs)), [state]
@@ -57,20 +57,20 @@ def tried(seed: int, making: Callable[[random.Random], State] = made) -> Outcome
         if not following:
             break
         if number % 3 == 0:
-            before = chance.choice(states[-4:]), state, tuple(runs)
+            before = tear.choice(states[-4:]), state, tuple(runs)
         thread, state = chance.choice(following)
         states.append(state)
         if thread is not None:
             runs[thread] += 1
     if chance.random() < 0.7:
-        before = chance.choice(states[-4:]), state, tuple(runs)
+        before = tear.choice(states[-4:]), state, tuple(runs)
     living = [n for n, life in enumerate(state.life) if life == "alive"]
     if not living or (moved := moving(state)) is None:
         return None
     lasting = [n for n in living if before[0].life[n] == "alive"]
     of_ranks = chance.sample(lasting, chance.randint(0, len(lasting)))
     facts = Facts(pid_of(0), {pid_of(n): n for n in of_ranks}, tuple(pid_of(n) for n in of_ranks))
-    world, stacks = torn(chance.choice(states[-4:]), state, tuple(runs))
+    world, stacks = torn(tear.choice(states[-4:]), state, tuple(runs))
     found = proof.prove(torn(*before)[0], world, stacks, facts)
     threads = {(pid_of(state.plan.programs[n][0]), tid_of(state.plan, n)): n for n in range(len(state.at))}
     mains = [n for (pid, tid), n in threads.items() if pid == tid and state.life[state.plan.programs[n][0]] == "alive"]

@@ -20,16 +20,21 @@ SINGLE, BESIDE = "a single process", "beside DataLoader workers"
 WORKER, RANKS = "in a DataLoader worker", "in a rank of torchrun"
 STARTED = "in a rank that ftrun started"
 BESIDE_ALL = "beside CUDA's threads, trackers and a SIGTERM handler"
-PLAIN = "a single process without PyTorch"  # not in the matrix; its heartbeats are calls of the program
+MONITORED = "beside a loop that monitors the job"
+# Not in the matrix; their heartbeats are calls of the program.
+PLAIN, PLAIN_MONITORED = "a single process without PyTorch", "the same beside a loop that monitors the job"
+# The loop that people have for `nvidia-smi`: its processes come and go all the time.
+MONITOR = '(while sleep 1; do ps aux | head -5 > /dev/null; done) & loop=$!; "$@"; code=$?; kill $loop; exit $code'
 WORKERS = ("--workers", "2")
-SHAPES = {SINGLE: (), BESIDE: WORKERS, WORKER: (*WORKERS, "--in-worker"), RANKS: (), STARTED: (), BESIDE_ALL: ()}
+SHAPES = {SINGLE: (), BESIDE: WORKERS, WORKER: (*WORKERS, "--in-worker"), RANKS: (), STARTED: ()}
+SHAPES |= {BESIDE_ALL: (), MONITORED: ()}
 COMPANIONS, NATIVE = Path(__file__).with_name("companions.py"), HOUSE / "tests/support/native_threads.c"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 HANGS = tuple(kind.name for kind in FAILURES if kind.line.startswith("hanging"))
 # What computes without end, in cores.
 BUSY = {"spin": 1.0, "busy": 1.0, "flag": 1.0, "forkstorm": 1.0, "nobeat": 0.1}
 # Kinds that bring their own processes, or that are what the column says.
-ALONE = (SINGLE, BESIDE_ALL)
+ALONE = (SINGLE, BESIDE_ALL, MONITORED)
 ONLY = {"collective": ALONE, "mismatch": (*ALONE, RANKS, STARTED), "dataloader": ALONE, "nobeat": (SINGLE,)}
 UNBEGUN = "it did not begin"
 SOON = 60.0  # s in which a closed wait has to be found
@@ -50,7 +55,9 @@ class Cell(NamedTuple):
     def command(self, folder: Path) -> list[str]:
         """The words that follow ftrun; `folder` is for a library that is compiled."""
         words = [*FTHANG, self.kind, *MOMENTS[self.moment]]
-        words += ["--torch", *SHAPES[self.shape]] if self.shape != PLAIN else []
+        words += ["--torch", *SHAPES[self.shape]] if self.shape not in (PLAIN, PLAIN_MONITORED) else []
+        if self.shape in (MONITORED, PLAIN_MONITORED):
+            return ["bash", "-c", MONITOR, "run.sh", *words]
         if self.shape == STARTED:
             return ["--nproc-per-node", "2", *words]
         if self.shape == BESIDE_ALL:

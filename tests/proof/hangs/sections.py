@@ -13,6 +13,7 @@ from proof.hangs.hanging import (
     BESIDE_ALL,
     HANGS,
     MOMENTS,
+    MONITORED,
     RANKS,
     SHAPES,
     SINGLE,
@@ -39,6 +40,7 @@ INTRODUCTION = {
     STARTED: "The same two ranks, started by `ftrun --nproc-per-node 2`.",
     BESIDE_ALL: "The program is one process beside what most jobs have: native threads with timers, in a library that "
     "is mapped as `libcuda.so.1`; the server of prometheus_client; a thread of a package `wandb`; a SIGTERM handler.",
+    MONITORED: "The program is one process in a script of bash, beside a loop that runs `ps` once a second.",
 }
 # What a report says that differs from run to run.
 CHANGING = (
