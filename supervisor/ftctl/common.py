@@ -60,8 +60,7 @@ def show(lines: Iterable[str], code: int = 0) -> None:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        for line in lines:
-            sys.stdout.write(f"{line}\n")
+        sys.stdout.writelines(f"{line}\n" for line in lines)
         sys.stdout.flush()
     except BrokenPipeError:  # click would exit with 1
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the unwritten rest is discarded at exit

@@ -16,7 +16,7 @@ from ftctl.common import UserError
 from ftrun import __version__
 from ftrun.config.parsers import near
 from ftrun.core.text.sentences import printable
-from ftrun.records.rundir import NoRunDir
+from ftrun.records.files.rundir import NoRunDir
 
 VERBS: Final = {
     "status": "Show the present state of the run.",

@@ -20,10 +20,11 @@ from ftrun.config.whole_number import WholeNumber
 from ftrun.core.text.sentences import printable
 from ftrun.messages import operator
 from ftrun.messages.group_view import MOST, FileRequest
-from ftrun.records import rundir, schedules
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.snapshot import Snapshot
-from ftrun.records.summary import headline
+from ftrun.records.files import rundir
+from ftrun.records.past import schedules
+from ftrun.records.present.run_snapshot import read_snapshot
+from ftrun.records.present.snapshot import Snapshot
+from ftrun.records.present.summary import headline
 
 if TYPE_CHECKING:
     import zmq

@@ -10,9 +10,9 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import durations
 from ftrun.core.text.sentences import several
 from ftrun.messages.run_state import RunFacts
-from ftrun.records import liveness, state
-from ftrun.records.own_ranks import ENDED
-from ftrun.records.snapshot import RankNow, Snapshot
+from ftrun.records.files import liveness, state
+from ftrun.records.present.own_ranks import ENDED
+from ftrun.records.present.snapshot import RankNow, Snapshot
 
 if TYPE_CHECKING:
     import psutil

@@ -320,7 +320,7 @@ def _may_run(
                 if other not in reasons:
                     reasons[other] = node
                     fresh.append(other)
-    return reasons, {pid for pid, kind in seen if kind is Gives.CODE}
+    return reasons, {pid for pid, kind in seen if kind is Gives.CONNECTION}
 
 
 def _opened_by_handlers(wakers: Mapping[ThreadId, Wakers]) -> dict[ThreadId, Wakers]:

@@ -280,3 +280,4 @@ def test_the_lists_are_complete() -> None:
     assert set(PHASE_VALUES) == set(PHASES)
     assert set(EVENT_VALUES) == set(ev.EVENTS)
     assert set(TABLE) <= set(itertools.product(PHASES, ev.EVENTS))
+    assert {event for _, event in TABLE} == set(ev.EVENTS), "an event without a cell changes nothing"

@@ -63,7 +63,7 @@ class Host:
             self.turn()
             return condition()
 
-        return wait_for(turned, what, 30.0)
+        return wait_for(turned, what)
 
     def events(self) -> list[str]:
         return ["ended" if line is None else str(json.loads(line)["event"]) for _, line in self.lines]

@@ -25,6 +25,7 @@ from ftrun.pid1.clients.messenger import GroupMessengerClient
 from ftrun.pid1.clients.probe import ProbeClient
 from ftrun.pid1.clients.registry import TABLE, HelperEntry
 from proof.fuzz import kit, messages, seeds
+from support.runs import HOUSE
 
 HELPERS: Final = sorted({entry.helper for entry in TABLE})
 MALFORMED: Final = {
@@ -202,3 +203,9 @@ def test_devices_are_checked_after_an_attempt_that_ends_before_their_first_repor
     at_once = client.release([77], 2.0)
     assert [isinstance(event, ev.DevicesReleased) for event in at_once] == [True] * (1 - number)
     assert [json.loads(line)["used"] for line in sent] == [{"GPU-0": 600 << 20}] * number
+
+
+def test_each_helper_has_an_entry() -> None:
+    """Without one nothing starts it."""
+    folder = HOUSE / "supervisor" / "ftrun" / "helpers"
+    assert [*HELPERS] == sorted(path.parent.name for path in folder.glob("*/__main__.py"))

@@ -18,7 +18,7 @@ from ftrun.helpers.messenger import steps
 from ftrun.host import beat_folders, beats, safe_files
 from ftrun.host.journal import write_message
 from ftrun.messages import messenger
-from ftrun.records import rundir
+from ftrun.records.files import rundir
 from ftrun_hooks import layout as at
 from support.hostile import file, link, needs_root, nobody, pipe
 from support.hostile import precious as precious

@@ -8,7 +8,7 @@ from ftctl.doctor.finding import CheckOutcome, warn_if
 from ftrun.helpers.checkpoint_watcher import disk
 from ftrun.host import mounts, procfs, work_dir
 from ftrun.host.inotify import Inotify
-from ftrun.records import rundir
+from ftrun.records.files import rundir
 
 LITTLE: Final = 100 << 20  # bytes
 WATCHES: Final = 8192

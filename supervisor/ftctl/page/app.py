@@ -24,9 +24,9 @@ from ftctl.timeline.timeline import NARROWEST, WIDEST, draw
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import states
 from ftrun.drawing import svg
-from ftrun.records import history, schedules
-from ftrun.records.history import History
-from ftrun.records.rundir import NoRunDir
+from ftrun.records.files.rundir import NoRunDir
+from ftrun.records.past import history, schedules
+from ftrun.records.past.history import History
 
 STREAMS: Final = 32
 CONNECTIONS: Final = 512  # uvicorn answers those above this number with 503; below the usual limit of 1,024 open files

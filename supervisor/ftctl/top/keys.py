@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.sentences import printable
-from ftrun.records.snapshot import RankNow
+from ftrun.records.present.snapshot import RankNow
 
 OptionValue = int | float | str
 

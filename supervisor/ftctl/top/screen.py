@@ -15,10 +15,10 @@ from ftrun.core.rules import stalls
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable
-from ftrun.records import advice, summary
-from ftrun.records.own_ranks import ENDED
-from ftrun.records.record_files import Record, own_fields
-from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot
+from ftrun.records.files.record_files import Record, own_fields
+from ftrun.records.present import advice, summary
+from ftrun.records.present.own_ranks import ENDED
+from ftrun.records.present.snapshot import DeviceNow, RankNow, Snapshot
 
 WIDE: Final = 70  # cells that the full table needs
 TABLE: Final = "rank     pid state          step    moved  silent of limit    per step"

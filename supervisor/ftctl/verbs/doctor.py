@@ -11,7 +11,8 @@ from ftctl.doctor import devices, disk, system
 from ftctl.doctor.finding import CheckOutcome
 from ftrun.accelerators.table import VENDORS
 from ftrun.messages.run_state import RunFacts
-from ftrun.records import liveness, rundir, state, summary
+from ftrun.records.files import liveness, rundir, state
+from ftrun.records.present import summary
 
 SCHEMA: Final = 1
 NAME: Final = 13  # columns

@@ -12,8 +12,10 @@ import click
 from ftctl.common import AS_JSON, show, show_json, width
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.sentences import printable, short
-from ftrun.records import advice, group, rundir, schedules, state, summary
-from ftrun.records.run_snapshot import read_snapshot
+from ftrun.records.files import rundir, state
+from ftrun.records.past import schedules
+from ftrun.records.present import advice, group, summary
+from ftrun.records.present.run_snapshot import read_snapshot
 
 MOST: Final = 1000  # run dirs
 SEARCHED: Final = 10_000  # entries of a given folder

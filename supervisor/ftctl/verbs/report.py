@@ -12,9 +12,10 @@ from ftctl.orders import MEMBER, read_file, read_report
 from ftrun.config.whole_number import WholeNumber
 from ftrun.core.text import sentences
 from ftrun.host import procfs
-from ftrun.records import group, reports, rundir
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.snapshot import Incident
+from ftrun.records.files import reports, rundir
+from ftrun.records.files.recent_events import Incident
+from ftrun.records.present import group
+from ftrun.records.present.run_snapshot import read_snapshot
 
 
 def _attempts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

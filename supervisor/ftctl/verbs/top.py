@@ -19,10 +19,11 @@ from ftctl.top import row_texts, terminal
 from ftctl.top import screen as top
 from ftctl.top.keys import Chosen, LongText
 from ftrun.config.parsers import duration
-from ftrun.records import group, record_files, rundir, steps, summary
-from ftrun.records.group import GroupNow
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.snapshot import Snapshot
+from ftrun.records.files import record_files, rundir, steps
+from ftrun.records.present import group, summary
+from ftrun.records.present.group import GroupNow
+from ftrun.records.present.run_snapshot import read_snapshot
+from ftrun.records.present.snapshot import Snapshot
 
 LEAST: Final = 0.1  # s
 RECORDS: Final = 32 << 10  # bytes at the end of the records that are read

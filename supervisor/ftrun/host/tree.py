@@ -134,6 +134,9 @@ class Tree:
         below: dict[int, list[Stat]] = {}
         for process in procfs.all_processes(listings):
             below.setdefault(process.parent, []).append(process)
+        listed = {s.pid for s in below.get(self._pid, ())}
+        unlisted = map(procfs.child, (pid for pid in procfs.children(self._pid) if pid not in listed))
+        below.setdefault(self._pid, []).extend(s for s in unlisted if s is not None)
         if self._pid == 1:
             self._foreign_sessions |= {s.session for s in below.get(0, ()) if s.pid != 1}
         children = [s for s in below.get(self._pid, ()) if not s.ended]

@@ -310,11 +310,7 @@ def _finding_fields(finding: Finding) -> do.Fields:
 
 def _raise_limit(attempt: Attempt, finding: Finding) -> Attempt:
     """The finding was refuted: the same rule applies again once the silence is twice as long."""
-    if hang_rules.RULES[finding.rule].by_proof:
-        return looks.refute(attempt, finding.age)
-    if hang_rules.RULES[finding.rule].by_work:
-        return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age, unchanged_raised=2 * finding.age))
-    return attempt
+    return hang_rules.RULES[finding.rule].raised(attempt, finding.age)
 
 
 def on_deadline_reached_suspect(job: Job, phase: Suspect, event: ev.DeadlineReached, policy: Policy) -> Outcome:

@@ -31,7 +31,7 @@ from ftrun.helpers.evidence.processes import Observation, ProcessChange, changes
 from ftrun.helpers.evidence.report import ReportFacts, ReportFolder
 from ftrun.messages.evidence import ON_TIME, EvidenceEvent, EvidenceRequest, Reply
 from ftrun.messages.helpers import Problem
-from ftrun.records import state
+from ftrun.records.files import state
 from waitproof import libraries, procfs, stacks, wait_graph, waits
 from waitproof.connections import traffic
 from waitproof.proof import Walk

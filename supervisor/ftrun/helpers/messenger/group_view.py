@@ -103,7 +103,7 @@ class OwnMember:
     def row(self, now: float) -> MemberRow | None:
         """The row of this member; None as long as there is nothing to show."""
         try:
-            from ftrun.records.group import read_row  # once the command runs: it takes time and memory
+            from ftrun.records.present.group import read_row  # once the command runs: it takes time and memory
 
             return read_row(os.getcwd(), self._address.rank, self._address.node, now)
         except Exception as error:
@@ -122,7 +122,7 @@ class OwnMember:
         if request.what == "imports":
             content = imports.own()
             return part_of(request, content) if content else FilePart(request.id, False, "it has imported nothing yet")
-        from ftrun.records import reports  # seldom needed: it takes time and memory
+        from ftrun.records.files import reports  # seldom needed: it takes time and memory
 
         failed = reports.failed(".") if request.what in ("report.md", "report.json") else []
         attempts = sorted({*reports.collected("."), *failed})
@@ -140,7 +140,7 @@ class OwnMember:
 
 def _failure(attempt: int, what: str) -> bytes:
     """From the records alone: a file that is not read safely is not read."""
-    from ftrun.records import reports
+    from ftrun.records.files import reports
 
     found = reports.failure(".", attempt)
     if found is None:

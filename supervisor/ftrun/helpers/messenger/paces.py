@@ -235,7 +235,7 @@ def _rounded(pace: Pace) -> dict[str, float | None]:
 def _place(rank: int, now: float) -> tuple[str, str]:
     """The device and the host of a rank, as `ftctl status` shows them; empty where they are not known."""
     try:
-        from ftrun.records.run_snapshot import read_snapshot  # seldom needed: it takes time and memory
+        from ftrun.records.present.run_snapshot import read_snapshot  # seldom needed: it takes time and memory
 
         shown = read_snapshot(os.getcwd(), now)
         return next((one.device or "" for one in shown.ranks if one.rank == rank), ""), shown.node

@@ -26,7 +26,7 @@ from ftrun.helpers.mirror import files
 from ftrun.helpers.mirror.synchronization import RECORDS, Synchronization
 from ftrun.host.work_dir import FETCHED, NOTHING, UNREAD
 from ftrun.messages.output import MIRROR_EVENTS, MirrorDone, MirrorRefused
-from ftrun.records import liveness
+from ftrun.records.files import liveness
 
 MAX_FETCHED: Final = 64 << 20  # bytes of a file that is fetched
 STATE: Final = "state.json"

@@ -31,8 +31,8 @@ from ftrun.messages import group_view
 from ftrun.messages.codec import EXACT, Malformed
 from ftrun.messages.exports import Destinations
 from ftrun.messages.helpers import PROBLEMS
-from ftrun.records import recent_events, rundir, state
-from ftrun.records.record_files import GrowingFile, Record, own_fields, record
+from ftrun.records.files import recent_events, rundir, state
+from ftrun.records.files.record_files import GrowingFile, Record, own_fields, record
 
 PERIOD: Final = 0.5  # s between two reads of the records
 TIMEOUT: Final = 10.0  # s for an attempt

@@ -15,8 +15,8 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import recurrences, sentences
 from ftrun.messages.group_view import MemberRow
-from ftrun.records import recent_events, state
-from ftrun.records.record_files import Record
+from ftrun.records.files import recent_events, state
+from ftrun.records.files.record_files import Record
 
 HOLD: Final = 60.0  # s
 STILL: Final = 120.0  # s without a heartbeat, far less than a stall

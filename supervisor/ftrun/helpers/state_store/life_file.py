@@ -1,5 +1,5 @@
 """Writes the file of this ftrun in the folder `runs` of the state dir, and copies of its reports in the folder
-`reports` there (records/schedules.py): at each start of the command, 2 s later, at the end, and once a minute."""
+`reports` there (records/past/schedules.py): at each start of the command, 2 s later, at the end, and once a minute."""
 
 import math
 import os
@@ -12,10 +12,11 @@ from ftrun.core.rules.fault_history import Schedule
 from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.shared_folder import Folder
 from ftrun.messages import state_store as messages
-from ftrun.records import reports, schedules
-from ftrun.records.history import HistoryReader
-from ftrun.records.rundir import NoRunDir
-from ftrun.records.schedules import SCHEMA, RunLife
+from ftrun.records.files import reports
+from ftrun.records.files.rundir import NoRunDir
+from ftrun.records.past import schedules
+from ftrun.records.past.history import HistoryReader
+from ftrun.records.past.schedules import SCHEMA, RunLife
 
 KEPT: Final = 512  # files; the oldest are removed
 REPORTS: Final = 16  # copies of reports of one ftrun, the last ones

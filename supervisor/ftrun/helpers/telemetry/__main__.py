@@ -17,7 +17,7 @@ from ftrun.host import installation
 from ftrun.messages.codec import EXACT
 from ftrun.messages.exports import Exports
 from ftrun.messages.helpers import PROBLEMS
-from ftrun.records.record_files import GrowingFile, record
+from ftrun.records.files.record_files import GrowingFile, record
 
 if TYPE_CHECKING:
     from ftrun.helpers.telemetry.otlp import Otlp as OpenTelemetry

@@ -28,8 +28,8 @@ from ftrun import __version__
 from ftrun.core.text import sentences
 from ftrun.helpers.telemetry.journal import INFO, LEFT_OUT, PRIORITIES
 from ftrun.messages.exports import Exports
-from ftrun.records import beatfile, state
-from ftrun.records.record_files import Record, own_fields
+from ftrun.records.files import beatfile, state
+from ftrun.records.files.record_files import Record, own_fields
 
 TIMEOUT: Final = 4.0  # s for an export, with its retries
 RANKS: Final = 64  # whose sections are exported

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ftrun.core.machine.values import Finding
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes, hang_rules
 from ftrun.core.text import recurrences
-from ftrun.records import record_files, state
-from ftrun.records.record_files import Record
-from ftrun.records.snapshot import Incident
+from ftrun.records.files import record_files, state
+from ftrun.records.files.record_files import Record
 
 INCIDENT_EVENTS: Final = ("hang", "fault", "exited", "escalated", "stopping", "spawned")
 BY_TERMINAL: Final = (1, 2, 3)  # Ctrl-C and the like, which reach the command without ftrun
@@ -25,6 +25,27 @@ _PHASES: Final = {
     "restart": "launching",
     "ended": "done",
 }
+
+
+class Incident(NamedTuple):
+    """`cause`: hang, fault or failure, or loss of a member; `why`: a sentence; `report`: the path of its report, if
+    there is one; `again`: that it is not the first one of its kind at its place, as `third hang at train.py:68, step
+    101`.  `member`, `node`: where it was, if on another member of the group."""
+
+    time: str
+    attempt: int
+    cause: str
+    why: str
+    report: str | None = None
+    again: str = ""
+    member: int | None = None
+    node: str = ""
+
+    @property
+    def title(self) -> str:
+        """`hang in attempt 3, third hang at train.py:68, step 101`."""
+        when = f"in attempt {self.attempt}" if self.attempt else "before this start"
+        return f"{self.cause} {when}" + (f", {self.again}" if self.again else "")
 
 
 def last(recent: list[Record], event: str) -> Record:

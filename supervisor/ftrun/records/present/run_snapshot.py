@@ -16,22 +16,13 @@ from ftrun.core.text.sentences import several
 from ftrun.host import procfs
 from ftrun.messages import records
 from ftrun.messages.run_state import AttemptStatus, JobStatus, RoundStatus, RunFacts, RunState
-from ftrun.records import (
-    beatfile,
-    live_verdict,
-    liveness,
-    own_ranks,
-    recent_events,
-    record_files,
-    rundir,
-    state,
-    steps,
-)
-from ftrun.records.beatfile import BeatFileContent
-from ftrun.records.live_verdict import LiveVerdict
-from ftrun.records.next_action import next_action
-from ftrun.records.record_files import Record
-from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot, StalledRank
+from ftrun.records.files import beatfile, liveness, recent_events, record_files, rundir, state, steps
+from ftrun.records.files.beatfile import BeatFileContent
+from ftrun.records.files.record_files import Record
+from ftrun.records.present import live_verdict, own_ranks
+from ftrun.records.present.live_verdict import LiveVerdict
+from ftrun.records.present.next_action import next_action
+from ftrun.records.present.snapshot import DeviceNow, RankNow, Snapshot, StalledRank
 
 RECORD_DELAY = 2.0  # s; what ftrun has seen is on disk by then
 

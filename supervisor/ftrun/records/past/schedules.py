@@ -15,9 +15,10 @@ from ftrun.core.text import sentences
 from ftrun.core.text.durations import seconds
 from ftrun.host import procfs
 from ftrun.messages.codec import EXACT, Malformed, parse_object
-from ftrun.records import history, state
-from ftrun.records.history import History
-from ftrun.records.lost_time import AttemptSpan, LostInterval
+from ftrun.records.files import state
+from ftrun.records.past import history
+from ftrun.records.past.history import History
+from ftrun.records.past.lost_time import AttemptSpan, LostInterval
 
 FOLDER: Final = "runs"
 REPORTS: Final = "reports"

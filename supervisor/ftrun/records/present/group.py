@@ -16,10 +16,11 @@ from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import PACES, TEXT, GroupView, MemberRow, RankPace, SlowRank
-from ftrun.records import own_ranks, reports, summary
-from ftrun.records.recent_events import incident_elsewhere
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.snapshot import Incident, JobNow, Snapshot
+from ftrun.records.files import reports
+from ftrun.records.files.recent_events import Incident, incident_elsewhere
+from ftrun.records.present import own_ranks, summary
+from ftrun.records.present.run_snapshot import read_snapshot
+from ftrun.records.present.snapshot import JobNow, Snapshot
 
 STEP: Final = 1 << 53  # the largest step that is passed on
 DEVICE: Final = 64  # characters of the id of a device

@@ -7,14 +7,15 @@ from typing import Any, Final
 
 from ftrun.core.accounting.totals import NO_GOODPUT
 from ftrun.core.rules import exit_codes
+from ftrun.core.rules.hang_rules import RULES, Silent
 from ftrun.core.rules.stalls import ADVICE
 from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
-from ftrun.records.advice import hung_nowhere, no_step, quiet, what_to_do
-from ftrun.records.recent_events import REASONS
-from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot
+from ftrun.records.files.recent_events import REASONS
+from ftrun.records.present.advice import hung_nowhere, no_step, quiet, what_to_do
+from ftrun.records.present.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
 HEAD: Final = 12  # columns of the line names
@@ -104,7 +105,7 @@ def word(shown: Snapshot) -> str:
     if shown.paused is not None and shown.alive:
         return states.PAUSED
     stalest = shown.stalest
-    standing = stalest is not None and stalest.rule != "section" and quiet(stalest)
+    standing = stalest is not None and quiet(stalest)
     return states.QUIET if shown.phase in ("starting", "running") and standing else shown.phase
 
 
@@ -124,8 +125,9 @@ def _health(shown: Snapshot, ages: bool) -> str:
         return "no heartbeat yet"
     if stalest is None:
         return "no rank is active"
-    if stalest.rule == "section":
-        return f"healthy, in section {stalest.section}"
+    announced = None if stalest.rule is None else RULES[stalest.rule].announced
+    if announced is not None:
+        return f"healthy, {announced(Silent(stalest.rank, stalest.step, stalest.section))}"
     if shown.stalled is not None:
         since = f" for {seconds(shown.stalled.age)}" if ages else ""
         return f"{states.STALLED}, {sentences.rank(shown.stalled.rank)} has not moved{since}"

@@ -11,7 +11,7 @@ from typing import Final
 
 from ftrun.core.accounting.totals import LostTime
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.records.steps import StepSample
+from ftrun.records.files.steps import StepSample
 
 REASONS: Final = LostTime._fields
 

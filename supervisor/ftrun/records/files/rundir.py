@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ftrun.host import procfs, work_dir
 from ftrun.host.journal import RunDirError
-from ftrun.records import liveness, state
+from ftrun.records.files import liveness, state
 
 NAMED: Final = 5  # run dirs that a message lists
 _PHASES: Final = re.compile(r"phases(-\w+)?\.json", re.ASCII)

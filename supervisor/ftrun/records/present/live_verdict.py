@@ -11,7 +11,7 @@ from ftrun.core.rules import liveness
 from ftrun.core.rules.idle import SAMPLES, Idle, TreeSample
 from ftrun.core.rules.liveness import Limits, assess, awaited_ranks
 from ftrun.messages.run_state import AttemptStatus
-from ftrun.records.snapshot import PROVED, Limit, RankNow
+from ftrun.records.present.snapshot import PROVED, Limit, RankNow
 
 LONG: Final = 1e10  # s; longer than any limit
 QUIET_SAMPLES: Final = (TreeSample(0.0, 0.0, 0.0, 0.0),) * SAMPLES

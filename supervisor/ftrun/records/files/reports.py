@@ -12,8 +12,8 @@ from typing import Any, Final
 from ftrun.core.text import markdown, sentences
 from ftrun.host import procfs
 from ftrun.host.output_pipes import LOG, RANK_LOG
-from ftrun.records import recent_events, record_files, state
-from ftrun.records.record_files import Record, own_fields
+from ftrun.records.files import recent_events, record_files, state
+from ftrun.records.files.record_files import Record, own_fields
 
 SHOWN: Final = ("exited", "rank_exited", "fault", "escalated", "problem")
 READ: Final = (*SHOWN, "stopping", "restart", "ended")  # the records that it is made from
