@@ -121,6 +121,10 @@ _NATIVE: Final = {
     "hcclComm_watchd": Presumed(),  # of torch_npu: ends the process after the timeout of a collective
 }
 # Not listed: `pt_workerserver`, the server for debuggers, since a program may give it functions of Python to run.
+# Of these the threads that only serve connections.  They have no function of Python to call, and other threads of torch
+# wait for them at a socket, or with a timeout (LibUVStoreDaemon and TCPStoreMasterDaemon in the sources of c10d,
+# tcp::Loop and UnboundBuffer in those of gloo).
+_SERVING: Final = frozenset({"gloo_tcp_loop", "pt_tcpstore", "pt_tcpstore_uv"})
 # Of these the thread that runs collectives, so that its timeout is that of a collective.
 _COLLECTIVE_THREADS: Final = frozenset({"pt_gloo_runloop"})
 # s.  By default gloo gives a collective 30 min (torch.distributed.constants.default_pg_timeout), after which no program
@@ -152,7 +156,8 @@ _CALLING_BACK: Final = re.compile(r"/(cupy\w*|numba|pycuda)/")
 # The interpreter, the modules of its library that are written in C, and what ctypes calls the C library with.
 _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/[^/]+$|/libffi[-.\w]*\.so[.\d]*$")
 _TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
-_WITHOUT_DEVICE: Final = re.compile(r"/torch/lib/libtorch_(cpu|python)\.so")
+_WITHOUT_DEVICE: Final = re.compile(r"/torch/lib/lib(torch_cpu|torch_python|c10)\.so")
+_SERVER_CODE: Final = re.compile(r"/torch/lib/libtorch_cpu\.so")
 # Libraries that report what training does, by the folder of their package.  A thread of theirs gives nothing that
 # training waits for: it reads, sends and writes what was put into its own queues.
 _TELEMETRY: Final = re.compile(
@@ -287,7 +292,8 @@ class Gives(enum.Enum):
     __hash__ = object.__hash__  # that of Enum is written in Python, and slow
 
     ANYTHING = enum.auto()  # any thread
-    CODE = enum.auto()  # threads that may run Python
+    CODE = enum.auto()  # threads that may run Python, or give work to the threads of torch
+    CONNECTION = enum.auto()  # what another process reads or writes: the same, and threads of torch that serve ranks
     GROUP = enum.auto()  # a collective or a backward pass: those of the library, and what torch.distributed runs
     DATA = enum.auto()  # what Python code waits for, of which other processes may give: a pipe, a connection
     TORCH = enum.auto()  # the same, where torch itself waits: not the threads of native libraries
@@ -332,12 +338,29 @@ def given(
         Gives.COMPILER,
         Gives.DATA,
         Gives.GROUP,
+        Gives.CONNECTION,
         Gives.TORCH,
     }  # it may enter a collective later
     fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
     if any(_LOADING.search(frame.file) for frame in frames) and not fed:
         found.add(Gives.LOADER)
     return frozenset(found)
+
+
+def awaits_work_of_torch(frames: Sequence[Frame], libraries: Libraries | None) -> bool:
+    """Whether a thread without Python, which waits without a timeout for another thread of its process, is one of torch
+    that waits for work: a part of a backward pass, a parallel task or a collective.  Only code that calls torch gives
+    it some.  For an answer of other ranks torch waits with a timeout."""
+    return not frames and is_in_torch(libraries)
+
+
+def only_serves(frames: Sequence[Frame], name: str, libraries: Libraries | None) -> bool:
+    """Whether this is a thread of torch that only serves connections, by its name and by all code on its stack."""
+    return not frames and name in _SERVING and _is_all_in(libraries, _SERVER_CODE)
+
+
+# What such a thread can end: no lock of Python, and no batch.
+SERVED: Final = frozenset({Gives.ANYTHING, Gives.DATA, Gives.GROUP, Gives.CONNECTION, Gives.TORCH})
 
 
 def serves_ranks(frames: Sequence[Frame], name: str) -> bool:

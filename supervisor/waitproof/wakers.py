@@ -42,7 +42,7 @@ class Wakers(NamedTuple):
     awaited: frozenset[int] = frozenset()
     handler: int = 0
     own: Gives = Gives.ANYTHING
-    others: Gives = Gives.CODE
+    others: Gives = Gives.CONNECTION
 
     def also(self, pids: Collection[int]) -> "Wakers":
         return self._replace(pids=self.pids.union(pids)) if pids else self
@@ -139,12 +139,14 @@ class Reader:
         code = self._code.threads.get((pid, thread.tid))
         serves = recognized.serves_ranks(frames, thread.name)
         group = Gives.TORCH if recognized.is_in_torch(code) else Gives.GROUP
-        others = group if serves else Gives.CODE
+        reads = thread.call is None or thread.call.kind not in ("futex", "child")
+        others = group if serves else Gives.CONNECTION if reads else Gives.CODE
         if handlers.held_by_child(thread):
             return Gives.CODE, others  # who may end the child
         if thread.is_stopped or thread.state != "S":
             return Gives.ANYTHING, others
-        reads = thread.call is None or thread.call.kind not in ("futex", "child")
+        if kind_of(thread) == "futex" and not thread.timed and recognized.awaits_work_of_torch(frames, code):
+            return Gives.CODE, others
         return group if serves else recognized.needed(frames, code, reads), others
 
     def gives(self, pid: int, thread: WaitingThread) -> frozenset[Gives]:
@@ -155,6 +157,9 @@ class Reader:
         main, code = thread.tid == pid, self._code.threads.get(node)
         if thread.deaf and self._handlers.has_trained(pid) and recognized.dumps_traces(self.frames(*node), code):
             return frozenset()
+        waits = thread.call is not None and thread.call.kind in ("epoll", "poll")
+        if waits and recognized.only_serves(self.frames(*node), thread.name, code):
+            return recognized.SERVED
         return recognized.given(self.frames(*node), main, code, mapped)
 
     # --- the whole thread ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ftrun.core.rules.stragglers import Pace, Slowness, stragglers
 from ftrun.helpers.messenger.paces import MainThread, Paces, ThreadUse, uses_accelerator
 from ftrun.host import procfs
 from ftrun.messages.messenger import Straggler
-from ftrun.records import steps
+from ftrun.records.files import steps
 from ftrun_hooks import layout as at
 from support.recorded_lines import RecordedLines
 from support.runs import wait_for

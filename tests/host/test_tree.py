@@ -273,6 +273,21 @@ def test_a_leftover_that_may_not_be_signalled_does_not_change_the_exit_code(runs
     assert not run.named("escalated")
 
 
+HIDING = (
+    *("unshare", "--mount", "sh", "-ec", 'mount -t proc -o hidepid=2,gid=65534 hidden /proc; exec "$@"', "sh"),
+    *("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-all"),
+)
+
+
+def test_a_process_that_proc_hides_is_ended(runs: Runs, prefix: tuple[str, ...]) -> None:
+    if os.getuid() != 0 or not permitted(*HIDING, *OTHER):
+        pytest.skip("only root can mount /proc and change its user")
+    command = ("sh", "-c", f"{' '.join(OTHER)} sh -c 'sleep 600 & sleep 600' & exit 0")
+    run = runs.start("--grace", "300ms", *command, prefix=(*prefix, *HIDING))
+    assert run.wait() == 0, run.log()
+    assert not runs.living()
+
+
 def test_nothing_is_started_while_a_process_may_not_be_signalled(runs: Runs, poor: tuple[str, ...]) -> None:
     """A hang of such a command is for another container, without isolation of the node."""
     run = runs.start("--grace", "200ms", "--start-timeout", "2s", *OTHER, "sleep", "600", prefix=poor)

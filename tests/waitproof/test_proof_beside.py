@@ -95,6 +95,49 @@ def test_other_native_threads_may_end_it(job: Job, tmp_path: Path, name: str, co
     assert see(job, job.pid).open_reason
 
 
+STORE = "site-packages/torch/lib/libtorch_cpu.so", b"pt_tcpstore_uv"
+SERVE = "store = ctypes.CDLL(sys.argv[2]).serve({!r})\nassert store > 0\n"
+ANSWERED = "socket.create_connection(('127.0.0.1', store)).recv(1)"
+# The file and the name of a thread that listens in a rank that runs alone, and how that rank waits.
+NOT_SERVED = {
+    "a lock": (*STORE, LOCK),
+    "a lock, beside gloo": (STORE[0], b"gloo_tcp_loop", LOCK),
+    "an event": (*STORE, "e = threading.Event(); thread(stuck); ready(); e.wait()"),
+    "a child": (*STORE, "pid = os.fork()\nif not pid: stuck()\nready(); os.waitpid(pid, 0)"),
+    "a lock of processes": (*STORE, "lock = fork.Lock(); lock.acquire(); ready(); lock.acquire()"),
+}
+SERVED = {
+    "a lock, beside another thread of torch": (STORE[0], b"pt_other", LOCK),
+    "a lock, beside a thread that is called alike": ("libmine.so", STORE[1], LOCK),
+    "an answer of the store": (*STORE, f"ready(); {ANSWERED}"),
+    "a lock that a thread releases after an answer": (
+        *STORE,
+        f"lock = threading.Lock()\nwith lock: thread(lambda: ({ANSWERED}, lock.release())); ready(); lock.acquire()",
+    ),
+    "a process that waits for an answer": (
+        *STORE,
+        f"pid = os.fork()\nif not pid: {ANSWERED}\nready(); os.waitpid(pid, 0)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "name", "code"), NOT_SERVED.values(), ids=NOT_SERVED)
+def test_the_store_of_torch_gives_no_lock_whoever_may_connect(
+    job: Job, tmp_path: Path, path: str, name: bytes, code: str
+) -> None:
+    job.start(f"{HEAD}{SERVE.format(name)}{code}", "0", library(tmp_path, path))
+    assert "waits for" in closed(job, job.pid).mechanism
+
+
+@pytest.mark.parametrize(("path", "name", "code"), SERVED.values(), ids=SERVED)
+def test_what_the_store_of_torch_answers_may_end_a_wait(
+    job: Job, tmp_path: Path, path: str, name: bytes, code: str
+) -> None:
+    job.start(f"{HEAD}{SERVE.format(name)}{code}", "0", library(tmp_path, path))
+    for _ in range(3):
+        assert see(job, job.pid).open_reason
+
+
 def test_a_driver_calls_python_where_a_library_for_that_is_loaded(job: Job, tmp_path: Path) -> None:
     loaded = f"ctypes.CDLL({library(tmp_path, 'cupy/core.so')!r})\n"
     job.start(f"{HEAD}{loaded}{LOAD}{LOCK}", "0", library(tmp_path, "libcuda.so.1"))

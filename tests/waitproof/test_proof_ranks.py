@@ -104,6 +104,88 @@ def test_a_rank_that_waits_for_others_to_join_is_open(job: Job) -> None:
         assert see(job).open_reason, "the other rank may come"
 
 
+# A rank that runs alone, whose process serves the store, to which anybody might connect.
+LONE = """
+import datetime, os, sys, threading
+import torch
+import torch.distributed as dist
+os.environ['GLOO_SOCKET_IFNAME'] = 'lo'
+torch.set_num_threads(1)
+dist.init_process_group('gloo', init_method=sys.argv[2], rank=0, world_size=1)
+dist.all_reduce(torch.ones(1))
+store = dist.distributed_c10d._get_default_store()
+store.set_timeout(datetime.timedelta(hours=1))
+lock = threading.Lock()
+def release():
+    store.get('release')
+    lock.release()
+if sys.argv[1] == 'thread':
+    threading.Thread(target=release).start()
+torch.jit.wait(torch.jit.fork(torch.relu, torch.ones(1)))  # leaves a pool of threads that wait for tasks
+open('at-0', 'w').close()
+if sys.argv[1] == 'get':
+    store.get('release')
+lock.acquire()
+lock.acquire()
+"""
+# Rank 0 waits for a lock that a collective releases: a native thread of torch runs its callback once rank 1 has come.
+CALLED_BACK = """
+import os, sys, threading, time
+import torch
+import torch.distributed as dist
+os.environ['GLOO_SOCKET_IFNAME'] = 'lo'
+number, lock = int(sys.argv[3]), threading.Lock()
+dist.init_process_group('gloo', init_method=sys.argv[2], rank=number, world_size=2)
+open(f'at-{number}', 'w').close()
+while number == 1 and not os.path.exists('go'):
+    time.sleep(0.1)
+work = dist.all_reduce(torch.ones(1), async_op=True)
+lock.acquire()
+called = work.get_future().then(lambda future: lock.release())
+lock.acquire()
+open(f'done-{number}', 'w').close()
+"""
+
+
+@pytest.mark.slow
+def test_a_lock_of_a_rank_that_runs_alone_is_a_deadlock_whoever_may_ask_its_store(job: Job) -> None:
+    start(job, LONE, "lock", f"tcp://127.0.0.1:{port()}")
+    wait_for(lambda: (job.folder / "at-0").exists(), "the lock", 120)
+    assert "waits for a lock at program.py:" in closed(job).mechanism
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["get", "thread"])
+def test_a_rank_that_waits_for_what_somebody_may_put_into_its_store_is_open(job: Job, how: str) -> None:
+    start(job, LONE, how, f"tcp://127.0.0.1:{port()}")
+    wait_for(lambda: (job.folder / "at-0").exists(), "the wait", 120)
+    wait_for(lambda: "pt_tcpstore" in (see(job).open_reason or ""), "the reason", 60)
+    for _ in range(3):
+        assert see(job).open_reason
+
+
+@pytest.mark.slow
+def test_a_lock_of_a_rank_is_a_deadlock_wherever_the_other_ranks_are(job: Job, elsewhere: Job) -> None:
+    where = f"tcp://127.0.0.1:{port()}"
+    start(job, ALONE, "lock", where, "1")
+    start(elsewhere, ALONE, "lock", where, "0")
+    wait_for(lambda: (job.folder / "at-1").exists() and (elsewhere.folder / "at-0").exists(), "both ranks", 120)
+    assert "waits for a lock at program.py:" in closed(job).mechanism
+
+
+@pytest.mark.slow
+def test_a_lock_that_a_collective_with_a_rank_elsewhere_releases_is_open(job: Job, elsewhere: Job) -> None:
+    where = f"tcp://127.0.0.1:{port()}"
+    start(job, CALLED_BACK, "", where, "0")
+    start(elsewhere, CALLED_BACK, "", where, "1")
+    wait_for(lambda: (job.folder / "at-0").exists() and (elsewhere.folder / "at-1").exists(), "both ranks", 120)
+    wait_for(lambda: "waits for a lock" in see(job).mechanism, "the wait", 60)
+    for _ in range(3):
+        assert see(job).open_reason
+    (elsewhere.folder / "go").touch()
+    wait_for(lambda: (job.folder / "done-0").exists(), "the release")
+
+
 def test_the_control_connection_of_a_rank_does_not_hide_its_deadlock(job: Job) -> None:
     """Its other end is in ftrun, which orders nothing while the rank stands still."""
     with (

@@ -10,6 +10,8 @@ import plan
 import torch
 
 stage = int(sys.argv[2])
+if "RANK" not in os.environ:  # set like this by deepspeed.initialize, which asks mpi4py
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
 model = torch.nn.Linear(4, 4)
 settings = {
