@@ -29,6 +29,7 @@ from ftrun.core.group.membership import (
 )
 from ftrun.core.group.messages import EpochRanks as Numbers
 from ftrun.core.group.messages import (
+    EpochRun,
     GroupEnd,
     GroupOrder,
     Life,
@@ -51,11 +52,15 @@ PATIENT: Final = 25.0  # `coordinator.LATE`, SILENCE and more
 
 
 class Body:
-    """One life of a member, by the rules of PID 1."""
+    """One life of a member, by the rules of PID 1.  `kept`: an earlier one, which is dead, in whose run dir it is."""
 
-    def __init__(self, world: "World", rank: int, life: str, boot: str) -> None:
+    def __init__(self, world: "World", rank: int, life: str, boot: str, kept: "Body | None" = None) -> None:
         self.world, self.rank, self.life, self.boot = world, rank, life, boot
         self.seq = self.epoch = self.over = self.ran = 0
+        self.part = 0  # the last epoch that it ran, or in which it was a spare
+        self.buried: EpochRun | None = None
+        if kept is not None:
+            self.epoch, self.buried = kept.epoch, EpochRun(kept.part, kept.life) if kept.part else kept.buried
         self.state: ReportedState = "ready"
         self.tree: int | None = None  # the epoch of the command that runs
         self.failure: NodeFailure | None = None
@@ -83,7 +88,7 @@ class Body:
             self.rank, self.life, self.seq, f"node-{self.boot}", self.boot, self.epoch, self.state, failure, self.end,
             progressed=self.epoch % 3 == 1, ran=self.ran, ranks=Ranks(self.ranks, f"host-{self.rank}", self.port),
             places=self.places, address=f"host-{self.rank}", checkpoint=self.checkpoint or None, starter=self.starter,
-            lives=self.known_lives(),
+            lives=self.known_lives(), buried=self.buried,
         )  # fmt: skip
 
     def known_lives(self) -> tuple[Life, ...]:
@@ -161,6 +166,7 @@ class Body:
         elif order.what == "run" and order.epoch > max(self.epoch, self.over):
             if self.state == "ready" and place_of(order.places, self.rank) is None:
                 self.epoch, self.failure, self.places = order.epoch, None, order.places
+                self.part = order.epoch
                 self.starter = order.starter
                 self.now_is("ready")
             elif self.state == "ready":
@@ -203,7 +209,7 @@ class Body:
                 assert other.tree == epoch, f"epoch {epoch} starts at {self.life}, {other.tree} runs at {other.life}"
                 assert other.starter == order.starter, f"two epochs {epoch}: at {self.life}, and at {other.life}"
                 assert other.rank != self.rank, f"rank {self.rank} starts at {self.life}, and runs at {other.life}"
-        self.epoch = self.tree = self.ran = epoch
+        self.epoch = self.tree = self.ran = self.part = epoch
         self.starter = order.starter
         self.failure = self.end = None
         self.world.started = max(self.world.started, epoch)
@@ -403,9 +409,9 @@ class World:
         assert sum(count for count, _ in world.counts) == len(placed) == len(set(placed))
         assert self.shape.fewest <= len(placed) <= self.shape.most
 
-    def born(self, rank: int) -> Body:
+    def born(self, rank: int, kept: Body | None = None) -> Body:
         self.lives += 1
-        body = Body(self, rank, f"{rank}.{self.lives}", self.boots[rank])
+        body = Body(self, rank, f"{rank}.{self.lives}", self.boots[rank], kept)
         self.bodies.append(body)
         if rank == 0:
             self.turn_to(body.side)
@@ -573,7 +579,8 @@ class World:
     def strike(self, kinds: str) -> None:
         """`f`all, `h`ang, `d`ie and come back, `m`ove to another machine, `c`ut for a while, `x`: forget,
         `z`: rank 0's ftrun dies, `l`eave, `e`nd well, `n`ever comes back, `b`: comes and goes, `p`artition, `s`ave,
-        `r`eplace rank 0, which lives and loses its members, one after the other."""
+        `r`eplace rank 0, which lives and loses its members, one after the other, `k`illed, some or all, and the next
+        ones come in run dirs of earlier ones."""
         body, kind = self.dice.choice(self.current() or [None]), self.dice.choice(kinds)
         if body is None or not body.alive or body.moved or (kind in "zdmr" and self.unknown_without(body, kind)):
             return
@@ -604,6 +611,10 @@ class World:
             self.replaced += 1
             self.boots[0] = f"boot{self.lives}x"
             self.later(self.dice.random() * 30, lambda: self.born(0))
+        elif kind == "k":
+            together = self.dice.random() < 0.5
+            for one in self.current() if together else [body]:
+                self._killed(one)
         elif kind in "dmc" and body.rank != 0 and body.state != "left":
             self._lost(body, kind)
 
@@ -622,6 +633,21 @@ class World:
             newest.die()
         elif not newest.alive:
             self.born(rank)
+
+    def _killed(self, body: Body) -> None:
+        if not body.alive or body.moved or body.state == "left" or self.unknown_without(body, "d"):
+            return
+        body.die()
+        if body.rank == 0:
+            body.side.end()
+        self.later(self.dice.random() * 10, lambda: self.again(body.rank))
+
+    def again(self, rank: int) -> None:
+        """In the run dir of any earlier one that is dead, since an older machine may be used again."""
+        before = [body for body in self.bodies if body.rank == rank]
+        if not before[-1].alive:
+            dead = [body for body in before if not body.alive]
+            self.born(rank, self.dice.choice([dead[-1], self.dice.choice(dead)]))
 
     def _lost(self, body: Body, kind: str) -> None:
         rank = body.rank

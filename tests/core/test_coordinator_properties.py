@@ -18,6 +18,7 @@ KINDS = {
     "replaced": "rrrfhdz",
     "everything": "ffhhddmcxzlr",
     "ends": "eeeefdx",
+    "kept": "kkkfhdmcxr",
 }
 ELASTIC = {
     "fewer": "nndmc",
@@ -28,6 +29,7 @@ ELASTIC = {
     "replaced": "rrrfhdnz",
     "everything": "ffhhddmcxzlnbpsr",
     "verdicts": "fffnde",
+    "kept": "kkkfhdmcrnb",
 }
 
 
@@ -57,6 +59,23 @@ IDS = [*KINDS, *(f"elastic {name}" for name in ELASTIC)]
 def test_no_two_epochs_at_work_and_nobody_waits_for_ever(kinds: str, elastic: bool, seeds: range) -> None:
     for seed in seeds:
         play(seed, kinds, shape_of(seed) if elastic else None)
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+@pytest.mark.parametrize("seed", range(10))
+def test_members_that_were_all_killed_start_again_at_once_in_the_run_dirs_they_had(seed: int, spares: int) -> None:
+    """Only the run dirs remember the epoch, and their locks show that nothing of it runs: no lease is waited for."""
+    world = World(seed, size=3, bad=0.0, shape=GroupShape(3, 1, spares))
+    world.run(20.0)
+    for body in world.current():
+        body.die()
+        if body.rank == 0:
+            body.side.end()
+    for body in world.current():
+        world.later(world.dice.random() * 10, lambda body=body: world.born(body.rank, body))  # type: ignore[misc]
+    world.run(35.0)
+    states = sorted((body.epoch, body.state) for body in world.current())
+    assert states == sorted([*[(2, "running")] * (3 - spares), *[(2, "ready")] * spares])
 
 
 @pytest.mark.parametrize("seed", range(5))

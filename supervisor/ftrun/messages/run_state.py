@@ -7,6 +7,7 @@ file.  Times are CLOCK_MONOTONIC seconds.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ftrun.core.group.messages import EpochRun
 from ftrun.core.machine.states import Finish, Job, Paused, Restart, Stopping, Suspect, Want
 from ftrun.core.machine.values import Attempt, Finding, LocalRank, LookState, NextStart, Standstill
 from ftrun.core.named_tuple import NamedTuple
@@ -122,7 +123,8 @@ class JobStatus(NamedTuple):
 
 class RunState(NamedTuple):
     """`pid`, `pid_start`: of the command; `group`: its process group, as host/leftovers.py notes it; `imports`: what a
-    later ftrun may import in advance."""
+    later ftrun may import in advance; `ran`: in which epoch of its group this ftrun, or else an earlier one in this
+    run dir, took part last."""
 
     beat_dir: str | None = None
     pid: int | None = None
@@ -133,6 +135,7 @@ class RunState(NamedTuple):
     run: RunFacts = RunFacts()
     next_start: NextStart | None = None
     imports: object = None
+    ran: EpochRun | None = None
     now: JobStatus = JobStatus()
 
 

@@ -10,6 +10,7 @@ from ftrun import __version__
 from ftrun.config.derived import job_name, node_name, relayed, state_dir
 from ftrun.config.option_table import Settings
 from ftrun.core.accounting.totals import figures, summary
+from ftrun.core.group.messages import EpochRun
 from ftrun.core.machine import effects as do
 from ftrun.core.machine.values import Ledger, NodePlace
 from ftrun.core.named_tuple import NamedTuple
@@ -32,7 +33,8 @@ from ftrun.host import (
 from ftrun.host.console import Console, create
 from ftrun.host.journal import Journal, RunDirError, write_message
 from ftrun.host.output_pipes import RankOutput
-from ftrun.messages import records
+from ftrun.messages import records, run_state
+from ftrun.messages.codec import Malformed
 from ftrun.platforms import END_GRACE, SCHEDULES, number
 from ftrun_hooks import layout
 
@@ -75,6 +77,8 @@ class Setup(NamedTuple):
     settings: Settings
     starts: start_count.Starts
     imports: object = None  # of an earlier ftrun in this run dir (`preload.Imports`, as JSON)
+    life: str = ""  # identifies this ftrun in its group
+    buried: EpochRun | None = None  # of an earlier ftrun in this run dir, which is dead
 
     def environment(self, ledger: Ledger) -> dict[str, str]:
         """The environment of ftrun plus the variables in docs/reference.md; a variable without a value is absent."""
@@ -265,7 +269,8 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
     marked, auto = tree.Tree(marker), settings.auto_beat
     beat_files.access.members = marked.members
     imports = None if before is None else before[1].get("imports")
-    return Setup(where, journal, beat_files, console, marked, caught, ledger, log, auto, settings, starts, imports)
+    setup = Setup(where, journal, beat_files, console, marked, caught, ledger, log, auto, settings, starts, imports)
+    return setup._replace(life=os.urandom(8).hex(), buried=None if where.copied else _buried(before))
 
 
 def with_group(policy: Policy, settings: Settings, group: "Group | None") -> Policy:
@@ -346,6 +351,18 @@ def _resumed(before: tuple[Ledger, dict[str, object]] | None, schedule_cnt: int,
         ledger = ledger._replace(reached=False, faulted=False, removed=(), visible=None, regained=())
     # An attempt that was cut off by the end of ftrun or of the container counts as failed, whatever the cause.
     return ledger._replace(reason="first" if ledger.start_cnt == 0 or state.get("succeeded") is True else "failure")
+
+
+def _buried(before: tuple[Ledger, dict[str, object]] | None) -> EpochRun | None:
+    """In which epoch of its group the ftrun that wrote this state took part last.  It is dead, since the lock of the
+    run dir is ours, unless it wrote the state on another machine, where the lock may not count."""
+    if before is None or not before[1].get("ran"):
+        return None
+    try:
+        state = run_state.read(before[1])
+    except Malformed:
+        return None
+    return state.ran if state.run.boot == procfs.boot_id() else None
 
 
 def _sweep(state: dict[str, object]) -> None:

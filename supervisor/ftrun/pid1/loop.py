@@ -88,6 +88,7 @@ class Supervisor:
         self._output_pipes = pipes = OutputPipes(setup.rank_output)
         helpers, paths = Helpers(self._poll, self._journal.log_fd), (setup.run_dir, self._beats.path)
         context = Context(settings, self._policy, helpers, self._tree, *paths, pipes, group, self._console.queue)
+        context.life, context.buried = setup.life, setup.buried
         launcher, has_ranks = Launcher, settings.nproc_per_node is not None
         if has_ranks:
             from ftrun.pid1 import rank_launching, rank_recovery  # with all that it needs when a rank dies

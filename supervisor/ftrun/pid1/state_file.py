@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 from ftrun import __version__
 from ftrun.config.derived import meanings, state_dir
 from ftrun.config.option_table import OPTIONS, Settings
+from ftrun.core.group.messages import EpochRun
 from ftrun.core.machine.restarting import is_spare
-from ftrun.core.machine.states import Done, Job
+from ftrun.core.machine.states import Done, Job, Launching, Watched
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import redaction
 from ftrun.core.text.sentences import short
@@ -44,6 +45,7 @@ class StateFile:
         self._group = leftovers.Recorder()
         self._request = standbys
         self._next_start: NextStart | None = None
+        self._ran = setup.buried
         self._saved: Job | None = None
         self._saved_at = 0.0
         self._at: tuple[object, ...] = ()  # the phase and its stage
@@ -89,6 +91,9 @@ class StateFile:
         if at != self._at:
             self._at, self._since = at, self._saved_at
         self._next_start = None if self._standbys is None else self._standbys.next_start
+        spare = is_spare(job, self._policy)
+        if job.ledger.epoch and (spare or isinstance(job.phase, Launching | Watched)):
+            self._ran = EpochRun(job.ledger.epoch, self._setup.life)
         process = procfs.stat(self._tree.command) if self._tree.command else None
         more = RunState(
             beat_dir=self._setup.beats.path,
@@ -100,7 +105,8 @@ class StateFile:
             run=self._run,
             next_start=self._next_start,
             imports=self._imports,
-            now=job_status(job, self._since, is_spare(job, self._policy)),
+            ran=self._ran,
+            now=job_status(job, self._since, spare),
         )
         self._journal.save(job.ledger, more._asdict(), durable)
 

@@ -30,6 +30,8 @@ def fence_predecessor(group: Coordinator, now: float, before: MemberState, repor
     gone = before.gone
     if gone is None or gone.certain:
         return group
+    if report.buried is not None and report.buried.life == before.report.life:
+        return without_dead(group, report.rank)
     since = group.waiting_processes.get((report.rank, report.life), now)
     closed = next((at for at in (gone.closed_at, gone.last_message) if at is not None), gone.now)
     if gone.closed and before.report.boot == report.boot and since >= closed:
@@ -67,7 +69,8 @@ def note_starter(group: Coordinator, now: float, report: MemberReport, before: M
     if named.life == own.life:
         is_own = report.rank == group.own_rank and report.epoch == group.epoch
         return end_of_starters(group, [*group.starters]) if is_own and group.starters else group
-    if named.left:
+    buried = {m.report.buried.life for m in group.members.values() if m.report.buried is not None}
+    if named.left or named.life in buried:
         return end_of_starters(group, [named.life])
     if named.life in group.dead_starters or not group.epoch_reported:
         return group
@@ -78,6 +81,14 @@ def note_starter(group: Coordinator, now: float, report: MemberReport, before: M
     named = named if named.port and named.host else known
     group = group._replace(starters={**group.starters, named.life: (named, now if is_new else since)})
     return group if isinstance(group.phase, Gathering) or not is_new else fence(group, now, {named.rank: now})
+
+
+def note_buried(group: Coordinator, report: MemberReport) -> Coordinator:
+    """The process of an earlier member 0 that started the epoch is dead, as its successor knows."""
+    buried = report.buried
+    if buried is None or buried.life not in group.starters or isinstance(group.phase, Ended):
+        return group
+    return end_of_starters(group, [buried.life])
 
 
 def note_lives(group: Coordinator, report: MemberReport) -> Coordinator:
@@ -110,6 +121,7 @@ def may_decide(group: Coordinator) -> bool:
     if group.shape.is_fixed or not epoch or group.lease_state == "held":
         return True  # no other coordinator may, while this one holds the lease
     present = {rank: member.report for rank, member in group.members.items() if member.gone is None}
+    base -= {rank for rank, report in present.items() if _is_buried(report, epoch)}
     here = {rank for rank in base if rank in present and present[rank].ran >= epoch}
     if 2 * len(here) > len(base) or (2 * len(here) == len(base) and 0 in here) or not base:
         return True
@@ -149,9 +161,14 @@ def _may_have_predecessor(group: Coordinator, report: MemberReport) -> bool:
     """Whether an earlier process of this rank may still run its command.  It cannot if the rank is the coordinator's
     own, whose earlier processes the members name (`note_starter`); if the member itself ran the newest epoch, since it
     was the only process of its rank when that epoch began; or if the earlier process is certainly dead."""
-    if report.rank == group.own_rank or report.rank in group.dead:
+    if report.rank == group.own_rank or report.rank in group.dead or _is_buried(report, max(group.epoch, 1)):
         return False
     return report.state == "ready" and report.failure is None and report.ran < max(group.epoch, 1)
+
+
+def _is_buried(report: MemberReport, epoch: int) -> bool:
+    """Whether the process of this member that ran the epoch is dead, as its successor in the same run dir knows."""
+    return report.buried is not None and report.buried.epoch >= epoch > report.ran
 
 
 def fence_unknown(group: Coordinator, now: float) -> Coordinator:

@@ -92,6 +92,14 @@ class Life(NamedTuple):
     contained: bool = False
 
 
+class EpochRun(NamedTuple):
+    """The last epoch whose command an ftrun has run, or in which it was a spare, and `life`, which identifies that
+    ftrun."""
+
+    epoch: int
+    life: str
+
+
 class EpochRanks(NamedTuple):
     """The ranks of an epoch.  Rank 0 of the job listens at `address` and `port`; `counts`: pairs (members, ranks of
     each of them), in the order of their places."""
@@ -111,7 +119,8 @@ class MemberReport(NamedTuple):
     devices that the command here runs without, and that are well again.  `starter`: of `epoch`, if this member started
     it or waits as its spare; None: not known.  `lives`: all others that may run `epoch` or a later one, as far as they
     are known; only from a member that ran it, and of which no earlier rank 0 can know that it has stopped, since no
-    later epoch can have begun then.
+    later epoch can have begun then.  `buried`: what an earlier ftrun of this member has run, which is certainly dead
+    with all of its processes, since this one has the lock of its run dir, on the same machine.
     """
 
     rank: int
@@ -137,6 +146,7 @@ class MemberReport(NamedTuple):
     starter: Starter | None = None
     lives: tuple[Life, ...] = ()
     devices_waited: bool = False  # for the limit of that rule its ranks wait for devices or each other, and none works
+    buried: EpochRun | None = None
 
 
 class Pulse(NamedTuple):

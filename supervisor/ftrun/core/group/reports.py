@@ -1,6 +1,13 @@
 """How the reports of its members, and the lease in the shared folder, change what the coordinator of a group knows."""
 
-from ftrun.core.group.fences import end_of_starters, fence_unknown, note_lives, note_starter, without_dead
+from ftrun.core.group.fences import (
+    end_of_starters,
+    fence_unknown,
+    note_buried,
+    note_lives,
+    note_starter,
+    without_dead,
+)
 from ftrun.core.group.lease import Place
 from ftrun.core.group.membership import (
     Coordinator,
@@ -26,7 +33,7 @@ def take_report(group: Coordinator, now: float, report: MemberReport, before: Me
         group = group._replace(order=group.order._replace(places=report.places), base=(group.epoch, group.placed))
     if report.state == "left":
         group = without_dead(group, report.rank)
-    group = note_lives(group, report)
+    group = note_lives(note_buried(group, report), report)
     return put_member(note_starter(group, now, report, before), MemberState(report, first_failure(report, now, before)))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from ftrun.config.option_table import Settings
+from ftrun.core.group.messages import EpochRun
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Ledger
@@ -59,7 +60,7 @@ class Context:
     """The objects that all clients use, and the state that one client provides to another.
 
     `records`: records that PID 1 has yet to write.  `lines`: those that the helper `line_writer` has yet to write, if
-    it runs.  `idle_period`: seconds between two samples of the idle rule.
+    it runs.  `idle_period`: seconds between two samples of the idle rule.  `life`, `buried`: as in `Setup`.
     """
 
     def __init__(
@@ -77,6 +78,8 @@ class Context:
         self.settings, self.policy, self.helpers, self.tree = settings, policy, helpers, tree
         self.work_dir, self.beat_dir, self.output_pipes, self.group = work_dir, beat_dir, output_pipes, group
         self.lines = lines
+        self.life = ""
+        self.buried: EpochRun | None = None
         idle = policy.limits.idle
         self.idle_period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
         self.records: list[PreparedRecord] = []

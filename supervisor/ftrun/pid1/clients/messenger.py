@@ -85,7 +85,7 @@ class GroupMessengerClient(MessengerClient):
     def start(self) -> None:
         context, policy, group = self.context, self.context.policy, self.context.group
         assert group is not None
-        self._me = GroupMember(group.rank, os.urandom(8).hex(), policy.membership.node, procfs.boot_id())
+        self._me = GroupMember(group.rank, context.life, policy.membership.node, procfs.boot_id())
         self._ports: tuple[ReservedPort, ...] = ()  # of the attempt, and last of the next one
         self._offer_port()
         silence = max(policy.membership.peer_timeout, MISSED_PULSES * peers.period(group.size))
@@ -210,7 +210,7 @@ class GroupMessengerClient(MessengerClient):
             self._offer_port()
         new = report(job, self._me, self.context.policy, now, awaits_cause)
         self._ran = max(self._ran, new.epoch) if new.state in ("running", "fallen") else self._ran
-        new = new._replace(ran=self._ran)
+        new = new._replace(ran=self._ran, buried=self.context.buried)
         if self._sent is not None and _without_age(new) == _without_age(self._sent):
             return
         self._seq += 1
