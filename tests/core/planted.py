@@ -297,7 +297,7 @@ def a_snapshot_is_released_by_the_first_that_has_loaded_it(right: Wrong, rounds:
 
 def main(name: str) -> int:
     """Run the tests with this bug, or without; pytest's exit code."""
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "FTRUN_PLANTED": "1"}
     suites = {suite for bug in BUGS.values() for suite in bug.suites}
     if name:
         plant(BUGS[name])
