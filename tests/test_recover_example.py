@@ -10,7 +10,8 @@ import pytest
 from support.beat_file import HOUSE
 from support.trained import tensors
 
-pytestmark = pytest.mark.torch
+# In the gate tests/container/test_rank_recovery.py has ranks without PyTorch that recover.
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 EXAMPLE = HOUSE / "docs" / "examples" / "recover.py"
 Lines = list[tuple[int, int, int, str]]  # round, step, pid, loss
 
@@ -44,7 +45,6 @@ def test_the_death_of_rank_0_leaves_the_other_process_alone(tmp_path: Path) -> N
     checked(tmp_path, 2, 12, replaced=0)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("fault", ["0:50:kill", "2:50:kill", "3:50:raise", "1:50:exit", "1:50:retry"])
 def test_four_ranks_compute_what_they_would_have_without_the_fault(fault: str, tmp_path: Path) -> None:
@@ -73,7 +73,6 @@ def losses(folder: Path, fault: str = "") -> tuple[str, str]:
     return next(line for line in lines if line.startswith("losses")), done.stdout
 
 
-@pytest.mark.slow
 def test_a_script_as_people_write_them_computes_the_same_after_a_death(tmp_path: Path) -> None:
     """In the middle of an epoch; what its ranks draw at random, and when it stops, included."""
     whole, _ = losses(tmp_path / "whole")

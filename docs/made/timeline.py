@@ -9,7 +9,7 @@ from typing import Final
 
 from ftctl.timeline import timeline
 from ftrun.drawing import svg
-from ftrun.records.history import read
+from ftrun.records.past.history import read
 
 RECORDS: Final = Path(__file__).resolve().parents[1] / "examples" / "timeline"
 

@@ -19,7 +19,7 @@ from ._files import known
 from ._section import Automatic
 
 MAX_OPTIMIZERS = 4096  # optimizers in one round; a program may make a new optimizer for each step
-Function = Callable[..., Any]
+AnyFunction = Callable[..., Any]
 Target = Tuple[Optional[int], Tuple[str, ...]]  # the position and keywords of the file argument of a call
 
 
@@ -27,9 +27,10 @@ class Training:
     """The progress of this process, as its optimizers and data loaders show it.
 
     Optimizer steps are counted in rounds: a round ends when an optimizer steps that has already stepped in it, so the
-    two optimizers of a GAN make one step.  The count continues from the one that an optimizer was restored with.  It is
-    no longer reported once the program reports steps of its own.  As long as no optimizer of PyTorch has stepped, each
-    backward pass is a heartbeat instead, without a step: the first one does not count, since a program may try out one.
+    two optimizers of a GAN make one step.  The count continues from the count with which an optimizer was restored.  It
+    is no longer reported once the program reports steps of its own.  As long as no optimizer of PyTorch has stepped,
+    each backward pass is a heartbeat instead, without a step: the first one does not count, since a program may try out
+    one.
 
     When a data loader is exhausted, evaluation, saving or the end of the program follows, which may legitimately take
     long: this time is a section.  The next batch ends it, or the second round after its start, because a loader that
@@ -41,7 +42,7 @@ class Training:
         self.begin()
 
     def begin(self) -> None:
-        """Also called in a forked child, which has a slot of its own, or none."""
+        """Begin to count; also called in a forked child, which has a slot of its own, or none."""
         self.stepped: set[int] = set()
         self.step = -1
         self.restored = 0
@@ -74,7 +75,8 @@ class Training:
             self.moved()
 
     def made_optimizer(self, optimizer: Any) -> None:
-        """A process without one may be a server that waits for requests: it gives no heartbeats while it computes."""
+        """An optimizer was made.  A process without an optimizer may be a server that waits for requests, and gives no
+        heartbeats while it computes."""
         self.optimizes = True
 
     def graph_ran(self) -> None:
@@ -190,7 +192,7 @@ def noting(
     return within
 
 
-def after(function: Function, note: Callable[[Any], None], before: bool = False) -> Function:
+def after(function: AnyFunction, note: Callable[[Any], None], before: bool = False) -> AnyFunction:
     """The function, and `note` with its first argument when it has returned; or before it runs."""
 
     @wraps(function)
@@ -235,7 +237,7 @@ def with_beats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return __next__
 
 
-def with_movement(function: Function) -> Function:
+def with_movement(function: AnyFunction) -> AnyFunction:
     """A function that computes gradients."""
 
     @wraps(function)

@@ -17,7 +17,7 @@ def _trained(callbacks: Any) -> None:
 
 
 def _evaluated(callbacks: Any) -> None:
-    """Only where the process also trains."""
+    """A heartbeat of an evaluation, but only where the process also trains."""
     training.batch_arrived()
 
 

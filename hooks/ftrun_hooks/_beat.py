@@ -256,7 +256,7 @@ class Slot:
         with deferred, self.lock:
             if self.left <= 0:  # not if another thread was faster
                 # A freeze that has just ended may not have been recorded by the supervisor yet.
-                early = monotonic_ns() - at.TELLING
+                early = monotonic_ns() - at.RECORDED_WITHIN
                 later = [(silence, end) for silence, end in self.long if silence >= at.FREEZE and end > early]
                 known = [pair for pair in self.long if pair not in later] if later else self.long
                 self.long = later

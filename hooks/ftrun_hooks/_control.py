@@ -24,7 +24,7 @@ LONGEST = 300  # characters of a text
 REPEAT = 100  # ms between two signals to a main thread that has not left its round
 
 
-class Client:
+class ControlClient:
     """`connect` returns None where ranks do not recover: outside ftrun, and without --nproc-per-node.
 
     `working` is the round in which the training function runs, 0 if it does not; `fence` the last round that ftrun has
@@ -42,7 +42,7 @@ class Client:
         self.owner = os.getpid()
 
     @classmethod
-    def connect(cls, abort: Callable[[], None]) -> Client | None:
+    def connect(cls, abort: Callable[[], None]) -> ControlClient | None:
         folder = os.environ.get("FTRUN_BEAT_DIR")
         if not folder or not os.environ.get("LOCAL_RANK", "").isdigit():
             return None
@@ -61,7 +61,7 @@ class Client:
         threading.Thread(target=self._listen, name="ftrun", daemon=True).start()
 
     def send(self, message: str, **fields: object) -> None:
-        """A connection that is closed is noticed by the side thread."""
+        """Send a message, or nothing if the connection is closed, which the side thread notices."""
         try:
             self._connection.send(json.dumps({"type": message, **fields}).encode())
         except OSError:

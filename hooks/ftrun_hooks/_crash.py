@@ -98,7 +98,7 @@ def _make_room(folder: str) -> None:
 
 
 def remove(path: str) -> None:
-    """If nothing was written into it."""
+    """Remove the file, if nothing was written into it."""
     try:
         if not os.stat(path).st_size:
             os.unlink(path)

@@ -55,7 +55,7 @@ class Deferred:
         self.depth, self.base = 0, None
 
     def interrupt(self, frame: Any) -> None:
-        """Raise Fenced, unless this is no moment for it."""
+        """Raise Fenced, unless the main thread must not be interrupted now."""
         if not self.armed or fenced_in(sys.exc_info()[1]):
             return
         if self.depth:

@@ -1,8 +1,8 @@
 """What imports in a standby have printed: it appears where the started program imports the same.
 
 A program that is executed prints such a line when it first imports the module.  In a standby the module is there
-already, so its import would be silent; therefore it and what was imported after it are taken out of `sys.modules`
-until one of them is imported (`sitecustomize` passes that import to `show`).  A warning is judged again then, by the
+already, so its import would be silent; therefore it and what was imported after it are taken out of `sys.modules` until
+one of them is imported (`sitecustomize` passes that import to `show`).  A warning is filtered again then, by the
 filters that the program has set by that time.
 
 A standby loads this file without making a module of it (`_parked.py`).
@@ -17,7 +17,7 @@ from typing import Any
 LIMIT = 1 << 16  # bytes that are kept
 
 
-class Lines:
+class KeptLines:
     """`files`: where the standard streams 1 and 2 lead while the standby imports."""
 
     def __init__(self) -> None:

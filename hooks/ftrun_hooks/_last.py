@@ -40,7 +40,8 @@ def leave(folder: str, error: BaseException | None) -> None:
 
 
 def in_children(folder: str) -> None:
-    """The same for children of multiprocessing, which catches their exceptions before any hook of Python sees them."""
+    """Write the exceptions that end children of multiprocessing, which catches their exceptions before any hook of
+    Python sees them."""
     from multiprocessing import context, process, util
 
     def begin(_: object = None) -> None:

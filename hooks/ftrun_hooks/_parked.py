@@ -22,7 +22,6 @@ from typing import Any
 NUMBER = 4096  # bytes of an answer
 PRELOAD = "/preload"  # the end of LIST, if it is not from an attempt of this run
 KEPT = 1 << 14  # bytes of the imports that ftrun keeps
-SET = 6  # descriptors of a standby
 # Native libraries read variables of these families when they are loaded, which shows nowhere.
 LIBRARIES = (
     *("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "BLIS_", "TBB_", "PYTHON", "LD_", "MALLOC_", "CUDA_", "NVIDIA_"),
@@ -40,7 +39,7 @@ class Alone(Exception):
     """Why ranks cannot be forked from this process, although one that has imported by itself could be started."""
 
 
-class Standby:
+class ParkedProcess:
     def __init__(self, load: Any) -> None:
         self.load = load
         first, ranks, self.list = os.environ.pop("FTRUN_PARKED").split(":", 2)
@@ -56,7 +55,7 @@ class Standby:
         self.reads, self.missing = Reads(), Missing()
         sys.meta_path.append(self.missing)
         # Nothing that an import prints may reach the output of the running attempt.
-        self.lines = load("_kept_lines")["Lines"]()
+        self.lines = load("_kept_lines")["KeptLines"]()
         self.streams = [self._copy(number) for number in range(3)]
         self._replace(0, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         for number in (1, 2):
@@ -86,7 +85,7 @@ class Standby:
         if self.ranks:
             modules = self._of_all_ranks(modules)
             draws = "random" in modules or self.list.endswith(PRELOAD)
-            self.template = self.load("_template")["Template"](Alone, draws)
+            self.template = self.load("_template")["ForkTemplate"](Alone, draws)
         with open(os.path.join(os.path.dirname(self.list), "command"), "rb") as file:
             if obstacle := self.load("_command")["obstacle"](file.read()):
                 raise Cold(obstacle)
@@ -179,7 +178,7 @@ class Standby:
                 raise Cold(f"an import opened the device {target}")
             if fd in self.known:
                 continue
-            # The running attempt has the same: a port, a connection to a service, a log that both would write.
+            # The running attempt has the same object: a port, a connection to a service, a log that both would write.
             if target.startswith("socket:"):
                 raise Cold("an import opened a socket")
             flags, is_locked = _use(fd)
@@ -347,7 +346,7 @@ def _begin_now() -> None:
 def main(chain: Any, load: Any) -> BaseException | None:
     """Returns in the process that has become the command, with the exception of its own sitecustomize, if any.  `load`
     returns the names of another file of the hooks."""
-    standby = Standby(load)
+    standby = ParkedProcess(load)
     try:
         try:
             standby.prepare(chain)
@@ -372,7 +371,7 @@ def main(chain: Any, load: Any) -> BaseException | None:
 
 
 def _resident() -> str:
-    """Its proportional share of memory, in bytes."""
+    """The proportional share of memory of this process, in bytes."""
     lines = _content("/proc/self/smaps_rollup").split(b"\n")
     return str(1024 * sum(int(line.split()[1]) for line in lines if line.startswith(b"Pss:")))
 

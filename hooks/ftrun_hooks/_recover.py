@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, TypeVar, cast
 from weakref import ReferenceType, ref
 
 from . import _torch_adapter as adapter
-from ._control import LONGEST, Client
+from ._control import LONGEST, ControlClient
 from ._interrupt import Fenced, deferred, fenced_in
 from ._section import close_all
 from ._snapshot import Damaged, Snapshots
@@ -44,7 +44,7 @@ class Run:
         number: int,
         reason: str,
         snapshots: Snapshots | None = None,
-        client: Client | None = None,
+        client: ControlClient | None = None,
         leftovers: Leftovers | None = None,
     ) -> None:
         self.round, self.reason = number, reason
@@ -158,7 +158,7 @@ class _Rounds:
 
     used = False  # a process says hello once
 
-    def __init__(self, function: Callable[..., Any], client: Client | None) -> None:
+    def __init__(self, function: Callable[..., Any], client: ControlClient | None) -> None:
         self._function, self._client = function, client
         self._snapshots = Snapshots.of_rank() if client is not None else None
         self._leftovers, self._rendezvous = Leftovers(), Rendezvous()
@@ -167,7 +167,7 @@ class _Rounds:
     def of_process(cls, function: Callable[..., Any]) -> _Rounds:
         if cls.used or threading.current_thread() is not threading.main_thread():
             return cls(function, None)
-        client = Client.connect(adapter.abort)
+        client = ControlClient.connect(adapter.abort)
         cls.used = client is not None
         return cls(function, client)
 
@@ -196,7 +196,9 @@ class _Rounds:
             raise error  # a forked child is no rank
         return result
 
-    def _attempt(self, client: Client, run: Run, args: Any, kwargs: Any) -> tuple[bool, Any, BaseException | None]:
+    def _attempt(
+        self, client: ControlClient, run: Run, args: Any, kwargs: Any
+    ) -> tuple[bool, Any, BaseException | None]:
         """Whether the function returned, with what, or the exception that ended it."""
         try:
             try:
@@ -213,7 +215,7 @@ class _Rounds:
         finally:
             client.working = 0
 
-    def _leaves(self, client: Client, run: Run, error: BaseException) -> bool:
+    def _leaves(self, client: ControlClient, run: Run, error: BaseException) -> bool:
         """Whether this rank goes on in another round.  Its report lets the others leave the round at once."""
         if isinstance(error, Retry):
             client.send("retry", round=run.round, why=str(error)[:LONGEST], kind="retry")
@@ -226,7 +228,7 @@ class _Rounds:
             return True
         return False
 
-    def _leave(self, client: Client, run: Run, error: BaseException) -> BaseException:
+    def _leave(self, client: ControlClient, run: Run, error: BaseException) -> BaseException:
         """Drop what the function has left behind, and wait at the barrier.  The exception to raise if no round
         follows."""
         if not fenced_in(error) and client.fence < run.round and os.environ.get("FTRUN_QUIET") != "1":
@@ -395,7 +397,7 @@ class Leftovers:
 
 
 def _sockets() -> set[str] | None:
-    """The open sockets of this process, or None where that cannot be told."""
+    """The open sockets of this process, or None where that is not known."""
     found = set()
     try:
         for name in os.listdir("/proc/self/fd"):

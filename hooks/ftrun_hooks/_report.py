@@ -23,7 +23,7 @@ LIMIT = 1 << 20  # bytes of a report
 
 
 def write(folder: str) -> None:
-    """Never raises.  The report is complete once it has its name."""
+    """Write the report.  Never raises.  The report is complete once it has its name."""
     try:
         folder = os.path.join(folder, at.IMPORTS)
         with open(os.path.join(folder, at.COMMAND), "rb") as file:
@@ -40,9 +40,9 @@ def write(folder: str) -> None:
 
 
 def _report(command: bytes) -> list[str]:
-    """Why it cannot be started in advance, or nothing; then four lists, each ended by an empty item: the modules that
-    can be imported in advance, in their order; the names of the program's own modules; the folders that the program's
-    start has added to sys.path; and the variables that the program has changed."""
+    """The report: why this program cannot be started in advance, or nothing; then four lists, each ended by an empty
+    item: the modules that can be imported in advance, in their order; the names of the program's own modules; the
+    folders that the program's start has added to sys.path; and the variables that the program has changed."""
     modules: list[str] = []
     own: set[str] = set()
     for name, module in list(sys.modules.items()):

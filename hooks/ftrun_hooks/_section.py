@@ -29,7 +29,7 @@ class Open:
         self.started = monotonic_ns()
 
 
-class Section:
+class TimedSection:
     """A context manager and a decorator.  It may be entered many times, also while it is open."""
 
     def __init__(self, name: object, timeout: object) -> None:
@@ -67,21 +67,21 @@ class Section:
 
         @wraps(function)
         def within(*args: Any, **kwargs: Any) -> Any:
-            with Section(self.name, self.timeout):
+            with TimedSection(self.name, self.timeout):
                 return function(*args, **kwargs)
 
         return cast(Function, within)
 
 
-def section(name: str, timeout: float | str | None = None) -> Section:
+def section(name: str, timeout: float | str | None = None) -> TimedSection:
     """A stretch that may take `timeout` (seconds, or like `20m`) without a heartbeat; its end is not a heartbeat.
 
     Without a timeout the supervisor's own applies.  ValueError if the timeout is not a duration.
     """
-    return Section(name, timeout)
+    return TimedSection(name, timeout)
 
 
-class Stage:
+class TrainerStage:
     """At most one section at a time.  Trainers have events for most beginnings and ends, but not for all, so entering a
     section leaves the one before.
 
@@ -94,7 +94,7 @@ class Stage:
             if timeout is not None:
                 nanoseconds(timeout)
         self.name: str | None = None
-        self._open: Section | None = None
+        self._open: TimedSection | None = None
 
     def timeout(self, name: str) -> float | str | None:
         return self.timeouts[name == "checkpoint"]
@@ -135,7 +135,7 @@ class Automatic:
                 self._open = opened
         except Exception:
             pass
-        except BaseException:  # as in `Section`
+        except BaseException:  # as in `TimedSection`
             _close(opened)
             raise
 
@@ -150,7 +150,7 @@ class Automatic:
             raise
 
 
-class Table:
+class SectionTable:
     """The open sections of this process, outermost first.  Each change rewrites all of it, for consistency."""
 
     def __init__(self) -> None:
@@ -267,4 +267,4 @@ def close_all() -> None:
         _table.remove(entered, broken=False)
 
 
-_table = Table()
+_table = SectionTable()

@@ -107,7 +107,7 @@ class File:
         return found if found[H_MAGIC] == MAGIC and found[H_VALID] == 1 else None
 
     def description(self) -> tuple[dict[str, Any], memoryview]:
-        """What it contains, and the bytes.  Raises Damaged."""
+        """The description of what the file contains, and the bytes.  Raises Damaged."""
         header = self.header()
         if header is None or self.memory is None or header[H_DESCRIPTION] > min(MOST, self.memory.nbytes - PAGE):
             raise Damaged("it is not complete")
@@ -313,13 +313,13 @@ def _load_into(target: Any, value: Any) -> None:
 
 
 def _of_step(files: tuple[File, File], step: int) -> File | None:
-    """The one that has the snapshot of this step; of two the older one, with which a round may have begun."""
+    """The file with the snapshot of this step; of two the older file, with which a round may have begun."""
     found = [file for file in files if (header := file.header()) is not None and header[H_STEP] == step]
     return min(found, key=_sequence, default=None)
 
 
 def _sequence(file: File) -> int:
-    """That of its snapshot; 0 if it has none."""
+    """The sequence number of the snapshot in a file; 0 if it has none."""
     header = file.header()
     return 0 if header is None else header[H_SEQUENCE]
 

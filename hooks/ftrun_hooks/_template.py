@@ -1,11 +1,11 @@
 """A template: a standby that imports once and then forks one standby for each rank, which share its memory.
 
 A fork repeats more than a program may observe, so only a process in which nothing of that kind was found is forked:
-another thread, an open descriptor, memory that is shared for writing, a module of unknown behaviour at a fork or one
-that has kept the process id.  What chance has filled is filled again in each rank: see `renew`.  Where this is not
-possible, each rank has a standby of its own (`Alone`).
+another thread, an open descriptor, memory that is shared for writing, a module of unknown behaviour at a fork or a
+module that has kept the process id.  What was filled with random values is filled again in each rank: see `renew`.
+Where this is not possible, each rank has a standby of its own (`Alone`).
 
-The hash seed and the layout of the memory are the only values of chance that forked ranks have in common.
+The hash seed and the layout of the memory are the only random values that forked ranks have in common.
 
 This file is executed without becoming a module, like `_parked.py`.
 """
@@ -25,7 +25,7 @@ KNOWN = ("ftrun_hooks", "torch", "numpy", "filelock", "huggingface_hub", "trio",
 SIGKILL, PR_SET_PDEATHSIG = 9, 1
 
 
-class Watched:
+class WatchedFunction:
     """Replaces a function of `os` while modules are imported: which installed packages have called it."""
 
     def __init__(self, name: str) -> None:
@@ -46,7 +46,7 @@ class Watched:
         setattr(os, name, self.call)
 
     def end(self) -> str:
-        """Why a fork would show, or nothing."""
+        """Stop watching.  Returns why a fork could be observed by the program, or nothing."""
         setattr(os, self.name, self.real)
         unknown = sorted(self.packages.difference(KNOWN))
         if unknown:
@@ -70,13 +70,13 @@ class Watched:
                         function.__defaults__ = given_back
 
 
-class Template:
+class ForkTemplate:
     """`alone`: the exception that says why ranks cannot be forked.  `draws`: whether the imports need `random`."""
 
     def __init__(self, alone: type[Exception], draws: bool) -> None:
         self.alone, self.parent, self.inherited = alone, os.getppid(), _descriptors()
         self.seeded: list[Any] = []  # generators of random numbers that an import has created without a seed
-        self.watched = [Watched("getpid"), Watched("register_at_fork")]
+        self.watched = [WatchedFunction("getpid"), WatchedFunction("register_at_fork")]
         self.seed: Any = None
         if draws:
             self.watch_random()
@@ -145,7 +145,7 @@ class Template:
         self.renew()
 
     def check(self, standby: Any) -> None:
-        """Raises `alone`."""
+        """Raise `alone` if ranks that are forked from this process could differ from new processes."""
         read = sorted(standby.differing & standby.reads.names)
         if read:
             raise self.alone(f"its imports have read the variable {read[0]}, which differs between ranks")

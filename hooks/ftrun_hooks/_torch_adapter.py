@@ -56,7 +56,8 @@ def abort() -> None:
 
 
 def end_groups() -> str | None:
-    """The function has been left: end its process groups.  Why this process cannot do another round, or None."""
+    """The function has been left: end its process groups.  Returns why this process cannot work in another round, or
+    None."""
     groups: Any = sys.modules.get("torch.distributed.distributed_c10d")
     try:
         if groups is not None:
@@ -82,8 +83,8 @@ def forget_ended_groups() -> None:
 
 
 def give_memory_back() -> str | None:
-    """Give the memory of the device back that nothing uses any more.  Why this process cannot do another round, or
-    None."""
+    """Give back the memory of the device that nothing uses any more.  Returns why this process cannot work in another
+    round, or None."""
     torch: Any = sys.modules.get("torch")
     try:
         if torch is not None and torch.cuda.is_initialized():
@@ -128,7 +129,7 @@ def _holders_of_groups(groups: Any) -> list[FunctionType]:
 
 
 def _release(holders: list[FunctionType], groups: Any) -> None:
-    """As a default, None stands for the group of the time of the call."""
+    """Replace these groups, as defaults of parameters, by None, which stands for the group at the time of the call."""
     for function in holders:
         defaults = function.__defaults__ or ()
         function.__defaults__ = tuple(None if isinstance(one, groups.ProcessGroup) else one for one in defaults)

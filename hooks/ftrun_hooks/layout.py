@@ -98,7 +98,7 @@ SHORT: Final = 100_000_000  # ns; shorter silences count as this
 WARMUP: Final = 10
 ENOUGH: Final = 100  # intervals; the supervisor is woken when there were this many
 FREEZE: Final = 5_000_000_000  # ns; a silence from this on may have been a freeze
-TELLING: Final = 2_000_000_000  # ns after a freeze, within which the supervisor records it
+RECORDED_WITHIN: Final = 2_000_000_000  # ns after a freeze, within which the supervisor records it
 
 # Section table: SECTIONS entries, the outermost first.
 SECTIONS: Final = 6

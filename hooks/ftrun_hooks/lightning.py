@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Callable
 
 from ._beat import beat, checkpoint, own_slot
-from ._section import Stage, section
+from ._section import TrainerStage, section
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -41,7 +41,7 @@ class FtrunCallback(_base()):  # type: ignore[misc]
     """
 
     def __init__(self, eval_timeout: float | str | None = None, save_timeout: float | str | None = None) -> None:
-        self._stage = Stage(eval_timeout, save_timeout)
+        self._stage = TrainerStage(eval_timeout, save_timeout)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         first = next(callback for callback in trainer.callbacks if isinstance(callback, FtrunCallback))

@@ -13,7 +13,7 @@ from typing import Any
 from mindspore.train import Callback, ModelCheckpoint
 
 from ._beat import beat, checkpoint
-from ._section import Stage
+from ._section import TrainerStage
 
 
 class FtrunCallback(Callback):  # type: ignore[misc]
@@ -28,7 +28,7 @@ class FtrunCallback(Callback):  # type: ignore[misc]
 
     def __init__(self, eval_timeout: float | str | None = None, first_step: int = 0) -> None:
         super().__init__()
-        self._stage = Stage(eval_timeout, None)
+        self._stage = TrainerStage(eval_timeout, None)
         self._first_step = first_step
         self._reported: dict[int, str] = {}
 

@@ -121,7 +121,7 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
 def _open_exclusively(path: str) -> BinaryIO:
     """The file, empty.  Waits for a live process that still writes to it: ranks that have no RANK share the name."""
     while True:
-        file = open(path, "ab")  # noqa: SIM115
+        file = open(path, "ab")  # noqa: SIM115 - it is the result
         _lock(file.fileno(), fcntl.LOCK_EX)
         try:
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):

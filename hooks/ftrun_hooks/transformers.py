@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ._beat import beat, checkpoint
-from ._section import Stage
+from ._section import TrainerStage
 
 
 class FtrunCallback(TrainerCallback):  # type: ignore[misc]
@@ -25,7 +25,7 @@ class FtrunCallback(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, eval_timeout: float | str | None = None, save_timeout: float | str | None = None) -> None:
-        self._stage = Stage(eval_timeout, save_timeout)
+        self._stage = TrainerStage(eval_timeout, save_timeout)
         self._training = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:

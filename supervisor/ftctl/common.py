@@ -25,7 +25,7 @@ def _folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any
 
 
 def _of_group(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Also `ftctl --run-dir DIR VERB` is understood."""
+    """The run dir that is given after the verb, or before it: `ftctl --run-dir DIR VERB` is understood as well."""
     return value if value is not None or ctx.parent is None else ctx.parent.params.get("run_dir")
 
 
@@ -60,8 +60,7 @@ def show(lines: Iterable[str], code: int = 0) -> None:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        for line in lines:
-            sys.stdout.write(f"{line}\n")
+        sys.stdout.writelines(f"{line}\n" for line in lines)
         sys.stdout.flush()
     except BrokenPipeError:  # click would exit with 1
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the unwritten rest is discarded at exit
@@ -69,7 +68,7 @@ def show(lines: Iterable[str], code: int = 0) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes, for people."""
+    """A number of bytes, for people."""
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / (1 << 20):.0f} MiB"
 
 

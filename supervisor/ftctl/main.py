@@ -16,7 +16,7 @@ from ftctl.common import UserError
 from ftrun import __version__
 from ftrun.config.parsers import near
 from ftrun.core.text.sentences import printable
-from ftrun.records.rundir import NoRunDir
+from ftrun.records.files.rundir import NoRunDir
 
 VERBS: Final = {
     "status": "Show the present state of the run.",
@@ -91,7 +91,7 @@ def cli(run_dir: str | None) -> None:
 def main() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:  # it was closed before this process started
-            setattr(sys, name, open(os.devnull, "r" if number == 0 else "w"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, "r" if number == 0 else "w"))  # noqa: SIM115 - it stays open
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
@@ -112,7 +112,7 @@ def main() -> None:
 
 
 def _refuse(why: str) -> None:
-    """One line on stderr; with `--json` an object on stdout, so that whoever parses that always finds JSON."""
+    """One line on stderr; with `--json` an object on stdout, so that a program that parses it always finds JSON."""
     text = printable(why)
     if "--json" in sys.argv[1:]:
         click.echo(json.dumps({"ok": False, "why": text}))

@@ -34,7 +34,8 @@ def cells(rows: Sequence[str]) -> list[list[str]]:
 
 
 def spans(line: str) -> Iterator[tuple[bool, str]]:
-    """The parts of a line: whether each is code, and its text without marks.  What is in a code span is as it is."""
+    """The parts of a line: whether each is code, and its text without marks.  The content of a code span is not
+    changed."""
     at = 0
     for span in SPAN.finditer(line):
         if span.start() and line[span.start() - 1] == "\\":

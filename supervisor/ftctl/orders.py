@@ -20,10 +20,11 @@ from ftrun.config.whole_number import WholeNumber
 from ftrun.core.text.sentences import printable
 from ftrun.messages import operator
 from ftrun.messages.group_view import MOST, FileRequest
-from ftrun.records import rundir, schedules
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.snapshot import Snapshot
-from ftrun.records.summary import headline
+from ftrun.records.files import rundir
+from ftrun.records.past import schedules
+from ftrun.records.present.run_snapshot import read_snapshot
+from ftrun.records.present.snapshot import Snapshot
+from ftrun.records.present.summary import headline
 
 if TYPE_CHECKING:
     import zmq
@@ -211,7 +212,7 @@ def read_report(run_dir: str, member: int, attempt: int) -> str:
 
 
 def read_file(run_dir: str, member: int, what: What, attempt: int, rank: int | None = None) -> bytes:
-    """A file of that member, from any member that runs; UserError if it cannot be had.  `attempt` 0: the last one with
+    """A file of that member, from any member that runs; UserError if it cannot be read.  `attempt` 0: the last one with
     a report.  `rank`: only that rank of its present stacks."""
     content = b""
     while True:

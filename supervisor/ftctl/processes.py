@@ -10,9 +10,9 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import durations
 from ftrun.core.text.sentences import several
 from ftrun.messages.run_state import RunFacts
-from ftrun.records import liveness, state
-from ftrun.records.own_ranks import ENDED
-from ftrun.records.snapshot import RankNow, Snapshot
+from ftrun.records.files import liveness, state
+from ftrun.records.present.own_ranks import ENDED
+from ftrun.records.present.snapshot import RankNow, Snapshot
 
 if TYPE_CHECKING:
     import psutil
@@ -36,7 +36,7 @@ class ProcessUse(NamedTuple):
 
 
 def used(pid: int) -> ProcessUse | None:
-    """By this process so far; None if it has ended, or is hidden."""
+    """What this process has used so far; None if it has ended, or is hidden."""
     try:
         import psutil
     except ImportError:
@@ -51,13 +51,13 @@ def used(pid: int) -> ProcessUse | None:
 
 
 class Meter:
-    """Measures the ranks of one run again and again: processor time is that between two calls."""
+    """Measures the ranks of one run again and again: processor time is measured between two calls."""
 
     def __init__(self) -> None:
         self._known: dict[int, psutil.Process] = {}
 
     def measured(self, shown: Snapshot) -> Snapshot:
-        """The same with the figures of the ranks that run here; those of another PID namespace have none."""
+        """The snapshot with the figures of the ranks that run here; ranks of another PID namespace have none."""
         run = state.load(shown.run_dir).rest.run if shown.ranks else RunFacts()
         if not shown.alive or run.pid is None or not liveness.is_local(run):
             return shown

@@ -1,7 +1,7 @@
 """`waitproof PID`: what every thread of a process tree waits for, and whether that can ever end.
 
 Nothing is stopped, traced or changed.  The exit code is 0 if the wait may end, 3 if nothing can end it, and 2 if that
-cannot be told: a wrong argument, no such process, no permission, no py-spy, or no room for the answer.
+cannot be found out: a wrong argument, no such process, no permission, no py-spy, or no room for the answer.
 """
 
 import argparse

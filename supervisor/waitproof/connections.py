@@ -5,7 +5,7 @@ from typing import Final
 
 from waitproof.world import Socket, WaitingProcess, World, host, is_accepted
 
-FTRUN: Final = "ranks.sock"  # the name of the socket through which ftrun talks to a rank
+FTRUN: Final = "ranks.sock"  # the name of the socket through which ftrun and a rank exchange messages
 _EVERYWHERE: Final = ("0.0.0.0", "[::]")  # a socket that listens there accepts connections to any address
 
 
@@ -40,8 +40,8 @@ class Connections:
         return not self._world.holders.get(self.other_end(found) or "")
 
     def on_this_machine(self, pid: int) -> bool:
-        """Whether this process has a connection with one outside the job on this machine, which may have got a key.
-        That of a rank with ftrun does not count."""
+        """Whether this process has a connection with a process outside the job on this machine, which may have got a
+        key.  The connection of a rank with ftrun does not count."""
         for _, found in sockets_of(self._world, [pid]):
             key = self.other_end(found)
             other = self._world.sockets.get(key or "")
@@ -57,8 +57,8 @@ class Connections:
         return [(key, s) for key, s in found if s.state == "ESTABLISHED" and self.leads_outside(s)]
 
     def peers(self, pid: int) -> set[int] | None:
-        """The processes of the job with which this one has TCP connections; None if one leads elsewhere, or ranks
-        connect only when they first need each other."""
+        """The processes of the job with which this one has TCP connections; None if some connection leads elsewhere, or
+        ranks connect only when they first need each other."""
         found = set[int]()
         if self._world.processes[pid].connects_late:
             return None

@@ -11,9 +11,8 @@ from waitproof.connections import Connections
 from waitproof.handlers import held_by_child
 from waitproof.stacks import Frame, Stack, outermost, own_frame
 from waitproof.wakers import Wakers
-from waitproof.world import Descriptor, Socket, WaitingThread, World
+from waitproof.world import Descriptor, Socket, ThreadId, WaitingThread, World
 
-Node = tuple[int, int]  # pid and tid
 MOST: Final = 1024  # descriptors of one wait that are followed
 NAMED: Final = 2  # side threads, or processes of a cycle, that a sentence names
 OUTSIDE: Final = "which is outside the job"
@@ -45,7 +44,7 @@ class Describer:
     """`ranks`: the ranks by pid.  `wakers`: of all threads."""
 
     def __init__(
-        self, world: World, stacks: Mapping[int, Stack], ranks: Mapping[int, int], wakers: Mapping[Node, Wakers]
+        self, world: World, stacks: Mapping[int, Stack], ranks: Mapping[int, int], wakers: Mapping[ThreadId, Wakers]
     ) -> None:
         self._world, self._ranks, self._wakers = world, ranks, wakers
         known = {(pid, thread.tid or 0): thread for pid, stack in stacks.items() for thread in stack.threads}
@@ -103,7 +102,7 @@ class Describer:
         return inside or pid in found.awaited
 
     def fails(self, pid: int, tid: int) -> bool:
-        """Whether this thread is itself what is wrong, whoever waits for it."""
+        """Whether this thread is itself the fault, and not only waits for another thread: it is stopped, or stuck."""
         thread = self._threads[pid, tid]
         return thread.state in STOPPED or (thread.state == "D" and not held_by_child(thread))
 
@@ -209,9 +208,9 @@ class Describer:
 
     # --- open waits ---------------------------------------------------------------------------------------------------
 
-    def what_it_waits_for(self, pid: int, reasons: Mapping[Node, Node | None]) -> str:
+    def what_it_waits_for(self, pid: int, reasons: Mapping[ThreadId, ThreadId | None]) -> str:
         """Why the main thread of this process may go on: `reasons` has for each thread the one that may wake it."""
-        node: Node = (pid, pid)
+        node: ThreadId = (pid, pid)
         found = self._wakers.get(node)
         if found is None:
             process = self._world.processes.get(pid)
@@ -226,7 +225,7 @@ class Describer:
         # A thread that only another member of the group can wake is in none of the `reasons`.
         return f"{text}; {self.may_wait_for(node, reasons)}" if node in reasons else text
 
-    def may_wait_for(self, node: Node, reasons: Mapping[Node, Node | None]) -> str:
+    def may_wait_for(self, node: ThreadId, reasons: Mapping[ThreadId, ThreadId | None]) -> str:
         """`it may wait for` the thread that may wake this one, and why that may run."""
         pid, seen = node[0], {node}
         while (following := reasons.get(node)) is not None and following not in seen:
@@ -240,7 +239,7 @@ class Describer:
         other = thread if node[0] == pid else f"{self.who(node[0])}, {thread}"
         return f"it may wait for {other}, which {last.open_reason}"
 
-    def explain(self, pid: int, reasons: Mapping[Node, Node | None]) -> tuple[str, tuple[int, ...]]:
+    def explain(self, pid: int, reasons: Mapping[ThreadId, ThreadId | None]) -> tuple[str, tuple[int, ...]]:
         """What the main thread of this process waits for in the end, and the pids from it to the last one that is
         waited for."""
         path = [pid]
@@ -255,7 +254,7 @@ class Describer:
             path = path[: next(may_run, len(path)) + 1]
         last = path[-1]
         before = f"{self.who(pid)} {self.waits(pid, pid)}; " if last != pid else ""
-        node: Node | None = (last, last)
+        node: ThreadId | None = (last, last)
         if self._is_stopped(last):
             waiting = f", and {self.who(pid)} {self._because(pid)}" if last != pid else ""
             return f"{self.who(last)} {self.waits(last, last)}{waiting}", tuple(path)
@@ -287,7 +286,7 @@ class Describer:
 
     # --- deadlocks ----------------------------------------------------------------------------------------------------
 
-    def deadlock(self, pid: int, group: Iterable[Node]) -> tuple[int, str]:
+    def deadlock(self, pid: int, group: Iterable[ThreadId]) -> tuple[int, str]:
         """The process in which the deadlock is, and the sentence that says what waits for what, beginning with the
         wait of this process.  `group`: all threads on which that depends."""
         if (text := self._mismatch(group)) is not None:
@@ -317,14 +316,14 @@ class Describer:
         return f"{self.who(pid)} (process {pid}, main thread)" if rank else f"{self.who(pid)}, main thread,"
 
     def _because(self, pid: int) -> str:
-        """How a process waits for another one that was named just before."""
+        """How a process waits for another process, which was named just before."""
         frames, place = self._frames(pid, pid), self.place(pid, pid)
         if call := recognized.common_call(frames):
             return f"waits for it in {call}{f' at {place}' if place else ''}"
         return self.waits(pid, pid)
 
-    def _mismatch(self, group: Iterable[Node]) -> str | None:
-        """Ranks that wait in different collectives."""
+    def _mismatch(self, group: Iterable[ThreadId]) -> str | None:
+        """A sentence about ranks that wait in different collectives; None if there are none."""
         waits: dict[str, tuple[int, str]] = {}
         for pid in sorted({pid for pid, _ in group if pid in self._ranks}, key=lambda pid: self._ranks[pid]):
             call = recognized.common_call(self._frames(pid, pid))
@@ -355,11 +354,11 @@ class Describer:
             return None
         return min(own, key=lambda other: (not self._is_stopped(other), self._serves_others(other), other))
 
-    def _others(self, pid: int, nodes: Iterable[Node]) -> set[int]:
+    def _others(self, pid: int, nodes: Iterable[ThreadId]) -> set[int]:
         return {other for node in nodes if node in self._wakers for other in self._wakers[node].awaited} - {pid}
 
     def _serves_others(self, pid: int) -> bool:
-        """Whether it waits for what others do, and is no cause."""
+        """Whether this process waits in a collective, or for work that others send, so that it is not the cause."""
         frames = self._frames(pid, pid)
         return bool(recognized.common_call(frames)) or recognized.awaits_work(frames)
 

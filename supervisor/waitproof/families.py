@@ -3,7 +3,7 @@
 A process that serves a rank may have a watchdog: its parent, or another process of the same rank, kills it after a
 timeout, and then a wait for its end, its pipe or its lock is over.  A rank has none within the job: if a launcher ends
 one, the job has failed.  A process that moves and has no RANK may be a trial, though, whose parent has a timeout for it
-and goes on to the next one.
+and goes on to the next trial.
 """
 
 from collections.abc import Container, Mapping

@@ -1,7 +1,7 @@
 """What the members of a group have to know of each other to see a deadlock over several of them.  Pure values.
 
-`Link` and `Blocked` have the fields of those that ftrun sends to other members (ftrun/core/group/waits.py): this
-package imports nothing of ftrun, and nothing that PID 1 loads imports this package.
+`Link` and `Blocked` have the fields of `OutsideLink` and `BlockedProcess`, which ftrun sends to other members
+(ftrun/core/group/waits.py): this package imports nothing of ftrun, and nothing that PID 1 loads imports this package.
 """
 
 from typing import NamedTuple
@@ -22,10 +22,10 @@ class Link(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """A process of which no thread can run by itself.  `rank`: None if it is none.  `text`: what its main thread waits
-    for; `collective`: the name of the collective in which it waits, or empty.  `stopped`: by a signal.  `needs`: the
-    processes of this tree, and `links`: the connections, that may end one of its waits.  `listens`: so may a rank of
-    the job that connects."""
+    """A process of which no thread can run by itself.  `rank`: None if the process is no rank.  `text`: what its main
+    thread waits for; `collective`: the name of the collective in which it waits, or empty.  `stopped`: by a signal.
+    `needs`: the processes of this tree, and `links`: the connections, that may end one of its waits.  `listens`: so may
+    a rank of the job that connects."""
 
     pid: int
     rank: int | None = None

@@ -22,20 +22,21 @@ _INTERRUPTING: Final = 41  # SIGRTMIN + 7: the first one that hooks/ftrun_hooks/
 
 
 def alarms(caught: frozenset[int], obeys_ftrun: bool = False) -> list[int]:
-    """Those that may end any wait.  `obeys_ftrun`: a thread of the process interrupts its main thread on an order of
-    ftrun, with the first signal that the program does not use; if the program may use one of these too, it is one."""
+    """The handled signals that may end any wait.  `obeys_ftrun`: a thread of the process interrupts its main thread on
+    an order of ftrun, with the first signal that the program does not use; if the program may use one of these too, it
+    is one."""
     orders = {number for number in caught if number >= _INTERRUPTING} if obeys_ftrun else set()
     return sorted(caught - _HARMLESS - _faulthandlers(caught) - (orders if len(orders) == 1 else set()))
 
 
 def awaited(caught: frozenset[int], python: bool) -> list[int]:
-    """Those that may end a call that waits for a signal."""
+    """The signals that may end a call that waits for a signal."""
     return sorted(caught - _OWN - _faulthandlers(caught) - {CHILD} - ({INTERRUPT} if python else set()))
 
 
 def asking(caught: frozenset[int], python: bool) -> frozenset[int]:
-    """Those that ask a process to end, to pause or to go on after a pause, and that the program handles: it may do
-    something else instead, like a job that waits after SIGTSTP until its scheduler sends SIGCONT."""
+    """The handled signals that ask a process to end, to pause or to go on after a pause, and that the program handles:
+    it may do something else instead, like a job that waits after SIGTSTP until its scheduler sends SIGCONT."""
     return caught & (_ENDING | _PAUSING) - ({INTERRUPT} if python else set())
 
 

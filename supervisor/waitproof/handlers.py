@@ -14,9 +14,8 @@ from waitproof import handled, recognized
 from waitproof.handled import TERMINATE
 from waitproof.recognized import Presumed
 from waitproof.stacks import Frame
-from waitproof.world import WaitingProcess, WaitingThread, World
+from waitproof.world import ThreadId, WaitingProcess, WaitingThread, World
 
-Node = tuple[int, int]  # pid and tid
 # Functions of the kernel in which a parent waits until its child has executed a program (vfork(2)).
 _VFORK: Final = frozenset({"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"})
 
@@ -31,8 +30,8 @@ class Handlers:
         self,
         world: World,
         frames: Callable[[int, int], Sequence[Frame]],
-        mains: Container[Node],
-        keeping: Container[Node],
+        mains: Container[ThreadId],
+        keeping: Container[ThreadId],
         python: Container[int],
         obeying: Container[int],
         presumes_closed: bool,
@@ -42,10 +41,10 @@ class Handlers:
         self._keeping, self._python, self._obeying = keeping, python, obeying
         blocked = [pid for pid, process in world.processes.items() if any(held_by_child(t) for t in process.threads)]
         self._trained = {pid for pid in world.processes if any(above in stepped for above in world.line(pid))}
-        self._unborn = {pid for pid, process in world.processes.items() if process.parent in blocked}
+        self._not_executed = {pid for pid, process in world.processes.items() if process.parent in blocked}
 
     def ends(self, pid: int, process: WaitingProcess, thread: WaitingThread) -> str | None:
-        """Why a signal may end the wait of this thread, whatever that is for; None: none does."""
+        """Why a signal may end the wait of this thread, whatever it waits for; None: no signal may."""
         assert process.interrupts is not None
         assert thread.call is not None
         caught, call = process.interrupts.caught, thread.call
@@ -72,14 +71,14 @@ class Handlers:
         return only and not is_main and self.has_trained(pid)
 
     def has_trained(self, pid: int) -> bool:
-        """Whether it is a rank that has stepped, or below one."""
+        """Whether this process is a rank that has stepped, or a descendant of one."""
         return pid in self._trained
 
     def _is_deliberate(self, pid: int, thread: WaitingThread) -> bool:
         """Whether it waits for a signal on purpose, as nobody does by mistake: `sleep infinity` keeps a container for
         its user.  Not a thread that keeps the lock of its interpreter, nor a process that has not executed its program
         yet, whose parent cannot go on."""
-        return not self._presumes_closed and (pid, thread.tid) not in self._keeping and pid not in self._unborn
+        return not self._presumes_closed and (pid, thread.tid) not in self._keeping and pid not in self._not_executed
 
     def asking(self, pid: int, process: WaitingProcess) -> tuple[list[int], set[int]]:
         """The signals that ask this process to end, that it handles, and that may come from outside the job; and who

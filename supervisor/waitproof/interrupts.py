@@ -21,7 +21,7 @@ HELD: Final = frozenset(
 
 
 def read(pid: int) -> Interrupts | None:
-    """None if the process is gone."""
+    """The interrupts of a process; None if it is gone."""
     fields = procfs.status(pid)
     if "SigCgt" not in fields:
         return None

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from waitproof.mappings import Mapping as Mapped
 from waitproof.mappings import Mappings
 from waitproof.stacks import Stack
-from waitproof.world import WaitingThread, World
+from waitproof.world import ThreadId, WaitingThread, World
 
 NEAR: Final = 1024  # bytes of the innermost frames
 MOST: Final = 256 << 10  # bytes of a stack
@@ -24,7 +24,6 @@ KERNEL: Final = 1 << 63
 CALLS: Final = 8  # bytes that the longest instruction has that calls a function
 PAGE: Final = 12  # bits: a mapping consists of such pages, or of larger ones
 _C_LIBRARY: Final = re.compile(r"/(libc|libc-[\d.]+|libpthread[-.\d]*|ld-[\w.-]*)([-.]\S*)?$|^\[vdso\]$")
-Node = tuple[int, int]  # pid and tid
 
 
 class Libraries(NamedTuple):
@@ -38,7 +37,7 @@ class Libraries(NamedTuple):
 class Code(NamedTuple):
     """`threads`: those that were read.  `mapped`: by pid, all files whose code a process may run."""
 
-    threads: Mapping[Node, Libraries] = {}
+    threads: Mapping[ThreadId, Libraries] = {}
     mapped: Mapping[int, frozenset[str]] = {}
 
 
@@ -46,18 +45,19 @@ NOTHING: Final = Code()
 
 
 def of(world: World, stacks: Mapping[int, Stack]) -> Code:
-    """Of the threads of these Pythons.  Of one that runs Python only the innermost frames are of interest, and only if
-    it has a timeout, or if its process has threads that run none: all that run Python can end the same waits."""
+    """The code of the threads of these Python processes.  Of a thread that runs Python only the innermost frames are of
+    interest, and only if it has a timeout, or if its process has threads that do not run Python: all threads that run
+    Python can end the same waits."""
     python = {(pid, thread.tid or 0) for pid, stack in stacks.items() for thread in stack.threads if thread.frames}
     found = {pid: world.processes[pid].threads for pid in stacks.keys() & world.processes.keys()}
     mixed = {pid for pid, threads in found.items() if any((pid, thread.tid) not in python for thread in threads)}
     return read(((pid, t) for pid, threads in found.items() for t in threads if t.timed or pid in mixed), python)
 
 
-def read(threads: Iterable[tuple[int, WaitingThread]], short: Container[Node] = ()) -> Code:
-    """Of these threads, each with its process first, those that are blocked and may be read.  `short`: those of which
-    the innermost frames are enough."""
-    tables, found, programs = Mappings(), dict[Node, Libraries](), dict[int, _Program]()
+def read(threads: Iterable[tuple[int, WaitingThread]], short: Container[ThreadId] = ()) -> Code:
+    """The code of those of these threads that are blocked and may be read.  `threads`: each with its process first;
+    `short`: those of which the innermost frames are enough."""
+    tables, found, programs = Mappings(), dict[ThreadId, Libraries](), dict[int, _Program]()
     with contextlib.ExitStack() as opened:
         for pid, thread in threads:
             where = _position(thread)
@@ -106,7 +106,8 @@ class _Program:
         return frozenset(self._pages[a >> PAGE] for a in addresses if a >> PAGE in code and self._may_return(a))
 
     def _may_return(self, address: int) -> bool:
-        """Whether that cannot be excluded.  The kernel runs what is in its own half of the addresses, `[vsyscall]`."""
+        """Whether a call may return to this address, as far as that cannot be excluded.  The kernel runs what is in its
+        own half of the addresses, `[vsyscall]`."""
         if address not in self._returns:
             before = b""
             with contextlib.suppress(OSError):

@@ -48,8 +48,8 @@ def inode(pid: int, fd: int) -> str:
 
 
 def open_files(opened: Mapping[int, Mapping[int, Descriptor]], inodes: Iterable[str]) -> dict[str, set[int]]:
-    """By inode, the processes that have an open file which holds a lock on it: whoever has inherited an open file can
-    release its lock."""
+    """By inode, the processes that have an open file which holds a lock on it: each process that has inherited an open
+    file can release its lock."""
     found: dict[str, set[int]] = {inode: set() for inode in inodes}
     for pid, fds in opened.items() if found else ():
         for fd, end in fds.items():

@@ -33,7 +33,7 @@ class Mappings:
         self.named: set[str] = set()  # the shared files that other programs may open by a name, as far as read
 
     def all(self, pid: int) -> list[Mapping]:
-        """All of a process, in the order of their addresses; empty if access is denied."""
+        """All mappings of a process, in the order of their addresses; empty if access is denied."""
         return self._table(pid)
 
     def shared(self, pid: int) -> set[str]:

@@ -54,8 +54,8 @@ def read(path: str, limit: int = 65536, at_once: bool = False) -> bytes | None:
 
 
 def fields(path: str) -> tuple[str, list[bytes]]:
-    """Of the stat file of a process or a thread its name, and the fields from the state on (proc_pid_stat(5), field 3);
-    none if it is gone."""
+    """The name of a process or a thread in its stat file, and the fields from the state on (proc_pid_stat(5), field 3);
+    no fields if it is gone."""
     content = read(path, 4096, at_once=True) or b""
     opened, closed = content.find(b"("), content.rfind(b")")  # the name may hold spaces and brackets
     return content[opened + 1 : closed].decode("utf-8", "replace"), content[closed + 1 :].split()
@@ -93,7 +93,7 @@ def below(pid: int, processes: Iterable[Stat]) -> set[int]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Its initial environment; empty if access is denied."""
+    """The initial environment of a process; empty if access is denied."""
     entries = (read(f"/proc/{pid}/environ", 1 << 20) or b"").split(b"\0")
     pairs = (os.fsdecode(entry).partition("=") for entry in entries if entry)
     return {name: value for name, _, value in pairs}

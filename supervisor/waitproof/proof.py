@@ -24,10 +24,9 @@ from waitproof.libraries import NOTHING, Code
 from waitproof.recognized import Gives
 from waitproof.stacks import Stack
 from waitproof.wakers import Reader, Wakers
-from waitproof.world import WaitingProcess, WaitingThread, World
+from waitproof.world import ThreadId, WaitingProcess, WaitingThread, World
 
 POLLING: Final = 0.03  # of a core, that a thread which waits again and again may use
-Node = tuple[int, int]  # pid and tid
 
 
 class Facts(NamedTuple):
@@ -53,7 +52,7 @@ class Proof(NamedTuple):
     fingerprint: str = ""
     rank: int | None = None
     pid: int = 0
-    followed: tuple[Node, ...] = ()
+    followed: tuple[ThreadId, ...] = ()
     group: GroupWaits | None = None
     in_group: bool = False
 
@@ -153,7 +152,7 @@ class Walk:
         # In a collective it may wait for ranks with which no connection shows.
         return self.describe.deadlock(pid, group)[1] if {(one, one) for one in path} <= {*group} else text
 
-    def why_open(self, node: Node) -> str:
+    def why_open(self, node: ThreadId) -> str:
         """Why this thread may run again; empty if it never does."""
         if (reason := self.wakers[node].open_reason) is not None:
             return reason
@@ -176,7 +175,7 @@ def prove(
 def _for_the_group(
     world: World,
     job: Facts,
-    wakers: Mapping[Node, Wakers],
+    wakers: Mapping[ThreadId, Wakers],
     may_run: Collection[int],
     describe: Describer,
     why: str,
@@ -262,12 +261,13 @@ def _holders(before: World, after: World) -> dict[str, dict[int, str]]:
     return found
 
 
-def _threads(process: WaitingProcess) -> set[tuple[int, int]]:
+def _threads(process: WaitingProcess) -> set[ThreadId]:
     return {(thread.tid, thread.start) for thread in process.threads}
 
 
 def _checked(found: Wakers, then: WaitingThread | None, thread: WaitingThread, seconds: float) -> Wakers:
-    """The same, open if the thread was not in this wait all the time.  `then`: it in the first observation."""
+    """`found`, but open if the thread was not in this wait all the time.  `then`: the thread in the first
+    observation."""
     if found.open_reason is not None:
         return found
     if then is None or then.start != thread.start:
@@ -282,7 +282,7 @@ def _checked(found: Wakers, then: WaitingThread | None, thread: WaitingThread, s
 
 
 def _stopped_by_someone(world: World, job: Facts) -> str:
-    """Why a stop may be somebody's wish: all ranks, or the command, are stopped; else empty."""
+    """Why somebody may have stopped the job on purpose: all ranks, or the command, are stopped; else empty."""
     pids = [pid for pid in job.ranks if pid in world.processes] or [job.root]
     stopped = [all(t.is_stopped for t in world.processes[pid].threads) for pid in pids if pid in world.processes]
     return "the job is stopped by SIGSTOP, and whoever stopped it may continue it" if stopped and all(stopped) else ""
@@ -292,15 +292,15 @@ def _stopped_by_someone(world: World, job: Facts) -> str:
 
 
 def _may_run(
-    world: World, wakers: Mapping[Node, Wakers], gives: Mapping[Node, frozenset[Gives]]
-) -> tuple[dict[Node, Node | None], set[int]]:
+    world: World, wakers: Mapping[ThreadId, Wakers], gives: Mapping[ThreadId, frozenset[Gives]]
+) -> tuple[dict[ThreadId, ThreadId | None], set[int]]:
     """The threads that may run: for each the one that may wake it, or None if it may run by itself.  And the processes
     of which one of these may end a wait of another process.
 
     A process whose threads are not known is represented by thread 0.
     """
-    reasons: dict[Node, Node | None] = {}
-    waiting: dict[tuple[int, Gives], list[Node]] = {}
+    reasons: dict[ThreadId, ThreadId | None] = {}
+    waiting: dict[tuple[int, Gives], list[ThreadId]] = {}
     for node, found in wakers.items():
         for pid in found.pids:
             waiting.setdefault((pid, found.own if pid == node[0] else found.others), []).append(node)
@@ -323,7 +323,7 @@ def _may_run(
     return reasons, {pid for pid, kind in seen if kind is Gives.CONNECTION}
 
 
-def _opened_by_handlers(wakers: Mapping[Node, Wakers]) -> dict[Node, Wakers]:
+def _opened_by_handlers(wakers: Mapping[ThreadId, Wakers]) -> dict[ThreadId, Wakers]:
     """The main threads that wait for others which wait for their process: a handler may give what these need."""
     awaited: dict[int, set[int]] = {}
     for (pid, _), found in wakers.items():
@@ -342,10 +342,12 @@ def _opened_by_handlers(wakers: Mapping[Node, Wakers]) -> dict[Node, Wakers]:
     return opened
 
 
-def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers], gives: Mapping[Node, frozenset[Gives]]) -> list[Node]:
+def _closure(
+    pids: Iterable[int], wakers: Mapping[ThreadId, Wakers], gives: Mapping[ThreadId, frozenset[Gives]]
+) -> list[ThreadId]:
     """All threads on which the main threads of these processes depend, these first."""
     nodes = sorted(wakers, key=lambda node: (node[1] != node[0], node))
-    of: dict[int, dict[frozenset[Gives], list[Node]]] = {}
+    of: dict[int, dict[frozenset[Gives], list[ThreadId]]] = {}
     for node in nodes:
         of.setdefault(node[0], {}).setdefault(gives[node], []).append(node)
     found = dict.fromkeys((pid, pid) for pid in pids if (pid, pid) in wakers)
@@ -365,7 +367,7 @@ def _closure(pids: Iterable[int], wakers: Mapping[Node, Wakers], gives: Mapping[
     return list(found)
 
 
-def _fingerprint(world: World, group: Sequence[Node], wakers: Mapping[Node, Wakers], beside: str = "") -> str:
+def _fingerprint(world: World, group: Sequence[ThreadId], wakers: Mapping[ThreadId, Wakers], beside: str = "") -> str:
     threads = {(pid, thread.tid): thread for pid, p in world.processes.items() for thread in p.threads}
     lines = [beside] if beside else []
     for node in sorted(group):

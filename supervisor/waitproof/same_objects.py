@@ -31,8 +31,8 @@ class _Slot(ctypes.Structure):
 
 
 def sharing_memory(pids: Iterable[int]) -> dict[int, frozenset[int]]:
-    """By pid, the others that have the same memory without being threads of it (clone(2), CLONE_VM); only those that
-    have any.  Where the kernel does not say, those that look alike."""
+    """By pid, the other processes that have the same memory without being threads of it (clone(2), CLONE_VM); only for
+    processes that share theirs.  Where the kernel does not say, the processes that look alike."""
     found: dict[int, frozenset[int]] = {}
     alike: dict[bytes, list[int]] = {}
     for pid in pids:
@@ -75,7 +75,7 @@ def _stack(pid: int) -> bytes:
 
 
 def _groups(items: Sequence[T], compare: Callable[[T, T], int]) -> list[list[T]]:
-    """Those that are equal, by a comparison with an order."""
+    """Groups of equal items, by a comparison that also orders them."""
     groups: list[list[T]] = []
     for item in sorted(items, key=functools.cmp_to_key(compare)) if len(items) > 1 else items:
         if groups and compare(groups[-1][-1], item) == 0:

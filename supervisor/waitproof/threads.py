@@ -20,7 +20,7 @@ from waitproof.world import Descriptor, WaitingProcess, WaitingThread
 THREADS: Final = 16384  # of one process
 AGAIN: Final = 20  # times that a thread which should wait is read again,
 PAUSE: Final = 0.005  # s apart
-SPARE: Final = 0.3  # s of one observation for reading again threads of which that is not known
+SPARE: Final = 0.3  # s of one observation in which threads that are not known to wait are read again
 POLLED: Final = 1024  # descriptors of one call that are read
 INTERPRETER: Final = 0.1  # s: a wait for the interpreter's own lock has a timeout of 5 ms
 FIELDS: Final = 20  # of a `stat` file that are used
@@ -33,7 +33,7 @@ _BLOCKABLE: Final = sum(1 << number - 1 for number in range(1, 65) if number not
 _LATE: Final = "TORCH_GLOO_LAZY_INIT"
 
 
-class Reader:
+class ThreadReader:
     """Reads the processes of one observation.  `before`: what an earlier one has found, by pid."""
 
     def __init__(self, before: Mapping[int, WaitingProcess]) -> None:
@@ -134,7 +134,8 @@ def _call(pid: int, found: WaitingThread, task: str, mappings: Mappings) -> Wait
 
 
 def _line(task: str) -> str:
-    """Its call with the arguments; `running` also if its wait is over and it has no processor yet."""
+    """The system call of a thread with its arguments; `running` also if its wait is over and it has no processor
+    yet."""
     return (procfs.read(f"{task}/syscall", 512, at_once=True) or b"").decode("ascii", "replace").strip()
 
 
@@ -146,7 +147,7 @@ def _scheduled(task: str) -> tuple[float, int]:
 
 
 def _state(task: str, tid: int) -> WaitingThread:
-    """What its `stat` and `schedstat` say (proc_pid_stat(5))."""
+    """The state of a thread, from its `stat` and `schedstat` (proc_pid_stat(5))."""
     name, fields = procfs.fields(f"{task}/stat")
     if len(fields) < FIELDS:
         return WaitingThread(tid, None)
@@ -158,7 +159,7 @@ def _state(task: str, tid: int) -> WaitingThread:
 
 
 def _switches(task: str) -> int | None:
-    """Its context switches, for a kernel without CONFIG_SCHED_INFO."""
+    """The context switches of a thread, for a kernel without CONFIG_SCHED_INFO."""
     fields = procfs.status(task.removeprefix("/proc/"))
     found = [int(value) for name, value in fields.items() if name.endswith("ctxt_switches")]
     return sum(found) if found else None

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from waitproof import text
 from waitproof.describe import COMPUTES
-from waitproof.proof import Node as Thread
 from waitproof.proof import Walk
 from waitproof.text import printable
+from waitproof.world import ThreadId
 
 NODES: Final = 500  # in report.json
 STARTS: Final = 60  # nodes from which a cycle is looked for
@@ -19,7 +19,7 @@ SIDE: Final = 8  # different waits of the side threads of one process
 RUNS: Final = "it runs"  # what ends the wait of a thread that does not wait
 
 
-class Node(NamedTuple):
+class GraphNode(NamedTuple):
     """A thread, or `size` threads of one process that wait alike.
 
     `who`: the rank or the process.  `thread`: the names of the threads.  `place`: where in the code, or empty.  `does`:
@@ -48,14 +48,14 @@ class WaitGraph(NamedTuple):
     """`nodes`: the suspect's main thread first, then what it waits for.  `cycle`: the places of nodes of which each
     waits for the next one, and the last for the first.  `more`: threads that are left out."""
 
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[GraphNode, ...] = ()
     cycle: tuple[int, ...] = ()
     more: int = 0
 
 
 def build(walk: Walk, suspect: int, clean: Callable[[str], str] = printable) -> WaitGraph:
     """The graph of all processes, from the suspect on.  `clean` makes each text fit to be shown."""
-    nodes, members = list[Node](), list[tuple[Thread, ...]]()
+    nodes, members = list[GraphNode](), list[tuple[ThreadId, ...]]()
     of: dict[int, list[int]] = {}
     for pid, process in walk.world.processes.items():
         for node, threads in _nodes(walk, pid, [(pid, thread.tid) for thread in process.threads]):
@@ -72,15 +72,18 @@ def build(walk: Walk, suspect: int, clean: Callable[[str], str] = printable) -> 
     return WaitGraph(shown, find_cycle(shown), number - sum(node.size for node in shown))
 
 
-def _nodes(walk: Walk, pid: int, threads: Sequence[Thread]) -> Iterable[tuple[Node, tuple[Thread, ...]]]:
+def _nodes(walk: Walk, pid: int, threads: Sequence[ThreadId]) -> Iterable[tuple[GraphNode, tuple[ThreadId, ...]]]:
     """The main thread, then the others by what they do, those with Python frames first."""
     describe, who = walk.describe, walk.describe.who(pid)
     if not threads:
         problem = walk.world.processes[pid].problem
-        yield Node(pid, who, "main thread", "", f"waits for something unknown: {problem}", "unknown", main=True), ()
+        yield (
+            GraphNode(pid, who, "main thread", "", f"waits for something unknown: {problem}", "unknown", main=True),
+            (),
+        )
         return
     python = any(describe.location(*node) for node in threads)
-    alike: dict[Node, list[Thread]] = {}
+    alike: dict[GraphNode, list[ThreadId]] = {}
     for node in threads:
         main, place = node == threads[0], describe.location(*node)
         if python and not place and not main:
@@ -90,17 +93,17 @@ def _nodes(walk: Walk, pid: int, threads: Sequence[Thread]) -> Iterable[tuple[No
         ends = RUNS if does == COMPUTES else "" if fails else found.open_reason or ""
         if (found.links or found.listens) and not ends:
             ends = "waits for something outside the job"
-        alike.setdefault(Node(pid, who, "", place, does, ends, fails=fails, main=main), []).append(node)
+        alike.setdefault(GraphNode(pid, who, "", place, does, ends, fails=fails, main=main), []).append(node)
     by_interest = sorted(alike.items(), key=lambda pair: (not pair[0].main, not pair[0].place))
     for one, members in by_interest[: 1 + SIDE]:
         names = text.threads([describe.thread(*node) for node in members], NAMED)
         yield one._replace(thread=names, size=len(members)), tuple(members)
     if rest := [node for _, members in by_interest[1 + SIDE :] for node in members]:
-        yield Node(pid, who, f"{len(rest)} threads", "", "wait for different things", size=len(rest)), tuple(rest)
+        yield GraphNode(pid, who, f"{len(rest)} threads", "", "wait for different things", size=len(rest)), tuple(rest)
 
 
 def _wakers(
-    walk: Walk, place: int, nodes: Sequence[Node], members: Sequence[Thread], of: Mapping[int, Sequence[int]]
+    walk: Walk, place: int, nodes: Sequence[GraphNode], members: Sequence[ThreadId], of: Mapping[int, Sequence[int]]
 ) -> list[int]:
     """The nodes that can end the wait of this one: the other threads of its own process, if that may, and the main
     threads of other processes."""
@@ -125,7 +128,7 @@ def _order(ends: Sequence[Sequence[int]], start: int) -> list[int]:
     return order + [place for place in range(len(ends)) if place not in seen]
 
 
-def find_cycle(nodes: Sequence[Node]) -> tuple[int, ...]:
+def find_cycle(nodes: Sequence[GraphNode]) -> tuple[int, ...]:
     """The shortest cycle of threads that wait for each other, through the first one that is in any.  Nothing else may
     end the wait of any thread for which they wait."""
     closed = _closed(nodes)
@@ -143,7 +146,7 @@ def find_cycle(nodes: Sequence[Node]) -> tuple[int, ...]:
     return ()
 
 
-def _closed(nodes: Sequence[Node]) -> list[bool]:
+def _closed(nodes: Sequence[GraphNode]) -> list[bool]:
     """For each node, whether it waits, and only for others that wait."""
     closed, changed = [not node.ends and not node.fails for node in nodes], True
     while changed:

@@ -60,7 +60,7 @@ def observe_job(world: World, pids: Sequence[int], before: World | None = None) 
     held, blockers = locks.table()
     world.locks.update(held)
     world.blockers.update(blockers)
-    reader = threads.Reader({} if before is None else before.processes)
+    reader = threads.ThreadReader({} if before is None else before.processes)
     tables = reader.mappings
     for pid in permitted:
         world.processes[pid] = reader.process(pid, world.processes[pid].fds)
@@ -120,8 +120,8 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
 
 
 def _awaited_epolls(world: World, awaited: set[str]) -> dict[Members, list[tuple[int, int, str]]]:
-    """The epoll descriptors for which threads wait, each with its process first, by their members: whoever else has one
-    open has the same members in it."""
+    """The epoll descriptors for which threads wait, each with its process first, by their members: each other process
+    that has one open has the same members in it."""
     found = dict[Members, list[tuple[int, int, str]]]()
     for pid, process in world.processes.items():
         for fd, end in process.fds.items():

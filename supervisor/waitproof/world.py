@@ -10,7 +10,7 @@ LATE: Final = "the answer did not arrive in time"
 # Prefixes of the files that a process which uses an accelerator has open.
 ACCELERATORS: Final = ("/dev/nvidia", "/dev/dxg", "/dev/davinci", "/dev/kfd", "/dev/accel", "/dev/dri/render")
 
-
+ThreadId = tuple[int, int]  # pid and tid
 # The kinds of `Descriptor`.
 OBJECTS: Final = frozenset(
     {"pipe", "socket", "file", "terminal", "device", "eventfd", "timerfd", "pidfd", "signalfd", "epoll", "io_uring"}
@@ -64,7 +64,7 @@ class Socket(NamedTuple):
 
     @property
     def description(self) -> str:
-        """The same with the state of a connection or the name of a Unix socket."""
+        """The kind of the socket, with the state of a connection or the name of a Unix socket."""
         return f"unix {self.local}" if self.kind == "unix" else f"{self.text} {self.state}"
 
 

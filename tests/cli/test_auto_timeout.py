@@ -38,8 +38,7 @@ def test_a_job_that_waits_for_a_signal_on_purpose_does_not(runs: Runs) -> None:
     run = runs.start(
         *python(STEPS + "signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))\nsignal.pause()"), program=IDLE
     )
-    (cleared,) = wait_for(lambda: run.named("cleared"), "the evidence")
-    assert cleared["why"].endswith("waits for a signal")
+    assert run.until("cleared")["why"].endswith("waits for a signal")
     os.kill(int(run.named("spawned")[0]["pid"]), signal.SIGUSR1)
     assert run.wait() == 0, run.log()
     assert run.named("hang") == []
@@ -55,7 +54,7 @@ def test_a_stall_is_written_down_once_and_ends_nothing(runs: Runs) -> None:
     told = runs.folder / "told"
     notify = "--notify-on", "stalled", "--on-event", f'echo "$FTRUN_MESSAGE" >> {told}'
     run = runs.start(*notify, *python(STEPS + "if first: time.sleep(10**6)\nos._exit(0)"), program=TOLD)
-    (stalled,) = wait_for(lambda: run.named("stalled"), "the notice")
+    stalled = run.until("stalled")
     assert (stalled["rank"], stalled["step"]) == (0, 109)
     assert stalled["age"] >= 2.0
     assert "ftctl restart" in stalled["advice"]

@@ -48,7 +48,8 @@ def test_command_dies_with_a_killed_ftrun_and_its_daemons_before_the_next_start(
 
 def test_counts_survive_a_killed_ftrun(runs: Runs) -> None:
     hang = ("--hang-timeout", "300ms", "--grace", "off")
-    code = "import time; ft.beat(1); ft.checkpoint(1); time.sleep(3600)"
+    # Without a heartbeat the third start is no hang before ftrun is killed.
+    code = "import time\nif ft.attempt().start_cnt != 3: ft.beat(1); ft.checkpoint(1)\ntime.sleep(3600)"
     first = runs.start(*hang, *python(code))
     first.until("restart", 2)
     first.until("spawned", 3)
@@ -152,3 +153,19 @@ def test_internal_error_ends_the_tree_with_125(runs: Runs) -> None:
     assert (run.order[-1], run.records[-1]["exit_code"]) == ("ended", 125)
     assert (runs.verdict["verdict"], runs.verdict["exit_code"]) == ("internal", 125)
     assert not carrying(runs.marker)
+
+
+FAILING_END = """
+import ftrun.pid1.loop
+def fail(*given): raise RuntimeError('planted')
+ftrun.pid1.loop.Supervisor._finish = fail
+"""
+
+
+def test_an_internal_error_after_the_recorded_end_does_not_change_it(runs: Runs) -> None:
+    run = runs.run("true", program=patched(FAILING_END))
+    assert run.wait() == 0, run.log()
+    (problem,), (ended,) = run.named("problem"), run.named("ended")
+    assert "RuntimeError: planted" in problem["traceback"]
+    assert (ended["verdict"], ended["exit_code"]) == ("succeeded", 0)
+    assert runs.verdict["exit_code"] == 0

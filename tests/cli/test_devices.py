@@ -7,6 +7,7 @@ import pytest
 
 from ftrun.accelerators.table import present
 from support.device.nvml import BUSY, GIB, FakeNvml
+from support.device.rig import until_heard
 from support.runs import Run, Runs, helpers, number_in, patched, python, state_of, wait_for
 
 # ftrun, with a probe that takes samples sooner, and is replaced sooner.
@@ -27,19 +28,8 @@ def faked(runs: Runs) -> FakeNvml:
 
 def listening(fake: FakeNvml, run: Run) -> int:
     """The probe, once it has looked: it asks for faults before each look."""
-    pid: int = wait_for(lambda: run.helper("probe"), "the probe")
-    wait_for(lambda: "libnvidia-ml" in maps(pid) and state_of(pid) == "S", "that it has the library")
-    for number in (1, 2):
-        fake.xid(0, 13)
-        run.until("fault", number)
-    return pid
-
-
-def maps(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/maps").read_text()
-    except OSError:
-        return ""
+    until_heard(fake, run, 13)
+    return run.helper("probe")
 
 
 def go(runs: Runs) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from ftrun.core.rules.idle import DeviceUse, Idle, Thresholds, TreeSample, observe
 from support.device.nvml import BUSY, IDLE, SPINNING, FakeNvml
-from support.runs import Runs, patched, wait_for
+from support.runs import Runs, patched
 
 # With ModelArts' minute made a second.
 FAST = """
@@ -127,7 +127,6 @@ def test_idle_program_with_a_keep_alive_thread_is_found(runs: Runs) -> None:
     assert run.wait() == 195, run.log()
     (found,) = run.named("hang")
     assert (found["rule"], found["limit"]) == ("idle", 1.0)
-    assert found["age"] < 20
 
 
 def test_working_program_is_not_suspected(runs: Runs) -> None:
@@ -193,10 +192,9 @@ def test_last_sample_of_a_blocked_probe_is_no_proof(runs: Runs) -> None:
     program = patched(f"{FAST}import ftrun.pid1.clients.probe as probe\nprobe.STALE = 0.6")
     fake = faked(runs)
     fake.set(0, **SPINNING)
-    code = FOR.format(3, "pass")
+    code = "import os\nwhile not os.path.exists('nvml.state.blocked'): pass\n" + FOR.format(1.5, "pass")
     run = runs.start(*AUTO, sys.executable, "-c", code, program=program, MA_HANG_DETECT_TIME="1")
     run.until("spawned")
     fake.later(0.8, "-", blocks="*")
-    wait_for(lambda: fake.blocked, "a call that blocks")
     assert run.wait() == 0, run.log()
     assert run.named("hang") == []

@@ -84,10 +84,9 @@ def test_scrape_of_a_run_its_verdict_and_its_last_file(runs: Runs) -> None:
     options = ("--metrics", "127.0.0.1:0", "--metrics-file", str(file), "--on-exit", wait)
     run = runs.start(*options, *python(WAITING))
     place = address(run)
-    found = scrape(place)
+    found = wait_for(lambda: (now := scrape(place))["ftrun_step"] == {"": 2} and now, "the second step")
     assert found["ftrun_up"] == {"": 1}
     assert found["ftrun_phase"]["running"] == 1
-    assert found["ftrun_step"] == {"": 2}
     assert found["ftrun_ranks"]["moving"] == 1
     assert found["ftrun_rank_step"] == {"0": 2}
     assert found["ftrun_restarts_left"] == {"hang": 3, "fault": 3, "failure": 0}

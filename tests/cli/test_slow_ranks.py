@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.records.run_snapshot import read_snapshot
+from ftrun.records.present.run_snapshot import read_snapshot
 from support.runs import FTCTL, Runs, wait_for
 
 TRAIN = """

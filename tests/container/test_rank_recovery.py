@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.records.run_snapshot import read_snapshot
+from ftrun.records.present.run_snapshot import read_snapshot
 from support.containers import Run, Starter
 from support.runs import HOUSE, Mode, wait_for
 from support.short import quick

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ftrun.core.rules.standby import NextStart
-from ftrun.records.run_snapshot import read_snapshot
+from ftrun.records.present.run_snapshot import read_snapshot
 from support.containers import Run, Starter
 from support.ports import free_port
 from support.runs import HOUSE, Mode, Record, alive, children, wait_for

@@ -1,5 +1,6 @@
 """Rules of the house, as tests."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import pytest
 
 from ftrun.config import option_table
 from ftrun.core.rules import exit_codes
+from ftrun.core.rules.liveness import Limits
+from ftrun.core.rules.policy import Membership, Policy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,6 +58,30 @@ def test_help_names_each_option_and_code(capsys: pytest.CaptureFixture[str]) -> 
     assert end.value.code == 0
     assert all(f"--{option.name}" in text for option in option_table.OPTIONS)
     assert all(str(verdict.code) in text and verdict.name in text for verdict in exit_codes.TABLE)
+
+
+def test_each_option_has_an_effect() -> None:
+    """Somebody reads it as an attribute of the settings, but for two that other options are read from."""
+    read = {
+        node.attr
+        for path in (ROOT / "supervisor" / "ftrun").rglob("*.py")
+        if path.name != "option_table.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("settings")
+    }
+    named = {option.name.replace("-", "_") for option in option_table.OPTIONS}
+    assert named - read == {"config", "annotations"}
+
+
+def test_each_field_of_the_policy_is_derived() -> None:
+    """A field that nobody fills has its default in every run.  Those that are left out follow from the group, from the
+    ranks that ftrun starts, or are no options."""
+    made = ast.parse((ROOT / "supervisor" / "ftrun" / "config" / "derived.py").read_text())
+    calls = [node for node in ast.walk(made) if isinstance(node, ast.Call)]
+    given = {ast.unparse(call.func): {keyword.arg for keyword in call.keywords} for call in calls}
+    assert set(Limits._fields) - given["Limits"] == {"idle_together", "kill_timeout", "evidence_timeout"}
+    assert set(Policy._fields) - given["Policy"] == {"ranks", "rank_per_device"}
+    assert set(Membership._fields) - given["Membership"] == {"group", "member", "elastic", "ends_alone"}
 
 
 def test_no_file_is_longer_than_700_lines() -> None:

@@ -14,32 +14,32 @@ from typing import Final
 from ftrun.core.group.coordinator import decide
 from ftrun.core.group.membership import (
     Coordinator,
-    DeadlineReached,
-    Effects,
     Ended,
-    Event,
+    GroupDeadlineReached,
+    GroupEffects,
+    GroupEvent,
+    GroupShape,
     LifeEnded,
     RefuseMember,
     Reported,
     SendOrder,
-    Shape,
     StarterDied,
     Steady,
     new_coordinator,
 )
+from ftrun.core.group.messages import EpochRanks as Numbers
 from ftrun.core.group.messages import (
     GroupEnd,
     GroupOrder,
     Life,
+    MemberReport,
     NodeFailure,
     Places,
     Pulse,
     Ranks,
-    Report,
+    ReportedState,
     Starter,
-    State,
 )
-from ftrun.core.group.messages import World as Numbers
 from ftrun.core.group.places import members, place_of, rank_place
 from ftrun.core.group.root_cause import MemberLost
 
@@ -56,7 +56,7 @@ class Body:
     def __init__(self, world: "World", rank: int, life: str, boot: str) -> None:
         self.world, self.rank, self.life, self.boot = world, rank, life, boot
         self.seq = self.epoch = self.over = self.ran = 0
-        self.state: State = "ready"
+        self.state: ReportedState = "ready"
         self.tree: int | None = None  # the epoch of the command that runs
         self.failure: NodeFailure | None = None
         self.since = world.now
@@ -77,20 +77,21 @@ class Body:
         self.side: Side = Side(self) if rank == 0 else world.side  # of the member 0 that it is connected with
         self.provable = world.place_dice.random() < 0.5  # its death, for a new member 0
 
-    def report(self) -> Report:
+    def report(self) -> MemberReport:
         failure = self.failure and self.failure._replace(age=self.world.now - self.since)
-        return Report(self.rank, self.life, self.seq, f"node-{self.boot}", self.boot, self.epoch, self.state, failure,
-                      self.end, progressed=self.epoch % 3 == 1, ran=self.ran,
-                      ranks=Ranks(self.ranks, f"host-{self.rank}", self.port), places=self.places,
-                      address=f"host-{self.rank}", checkpoint=self.checkpoint or None,
-                      starter=self.starter, lives=self.known_lives())  # fmt: skip
+        return MemberReport(
+            self.rank, self.life, self.seq, f"node-{self.boot}", self.boot, self.epoch, self.state, failure, self.end,
+            progressed=self.epoch % 3 == 1, ran=self.ran, ranks=Ranks(self.ranks, f"host-{self.rank}", self.port),
+            places=self.places, address=f"host-{self.rank}", checkpoint=self.checkpoint or None, starter=self.starter,
+            lives=self.known_lives(),
+        )  # fmt: skip
 
     def known_lives(self) -> tuple[Life, ...]:
         if self.disclosed - {(self.side, self.side.session)} or not self.lives[0] == self.epoch == self.ran:
             return ()
         return self.lives[1]
 
-    def now_is(self, state: State) -> None:
+    def now_is(self, state: ReportedState) -> None:
         self.state, self.seq = state, self.seq + 1
         self.world.send(self)
 
@@ -334,7 +335,7 @@ class Side:
             return ()
         found = (group.members[rank].report for rank in self.present if rank in group.members)
         return tuple(
-            Life(r.rank, r.life, r.boot, "", 0) for r in found if r.rank != group.chief and r.ran == group.epoch
+            Life(r.rank, r.life, r.boot, "", 0) for r in found if r.rank != group.own_rank and r.ran == group.epoch
         )
 
     def end(self) -> None:
@@ -348,9 +349,15 @@ class World:
     """`heal()` ends all that is bad about the network; nothing else happens from then on either."""
 
     def __init__(
-        self, seed: int, size: int, wait: float = 60.0, drain: float = 5.0, bad: float = 0.3, shape: Shape | None = None
+        self,
+        seed: int,
+        size: int,
+        wait: float = 60.0,
+        drain: float = 5.0,
+        bad: float = 0.3,
+        shape: GroupShape | None = None,
     ) -> None:
-        self.shape = shape or Shape(size)
+        self.shape = shape or GroupShape(size)
         self.dice, self.rank_dice, self.place_dice = random.Random(seed), random.Random(seed), random.Random(seed)
         self.now = 0.0
         self.size, self.wait, self.drain, self.bad = size, wait, drain, bad
@@ -437,7 +444,7 @@ class World:
         for delay in self._delays(body, body.mute):
             self.later(delay, lambda: self.arrived(body, side, report, session, asked))
 
-    def arrived(self, body: Body, side: Side, report: Report, session: int, asked: float) -> None:
+    def arrived(self, body: Body, side: Side, report: MemberReport, session: int, asked: float) -> None:
         if side.coordinator is None or session != side.session or (not body.alive and body.leads):
             return
         pulses = {r: Pulse(r, 7, 10.0 + r) for r in range(self.size)} if report.failure else {}
@@ -509,18 +516,18 @@ class World:
     def coordinator(self) -> Coordinator | None:
         return self.side.coordinator
 
-    def tell(self, side: Side, event: Event) -> Effects:
+    def tell(self, side: Side, event: GroupEvent) -> GroupEffects:
         if side.coordinator is None:
             return ()
         before = side.coordinator
         side.coordinator, effects = decide(before, event)
         again, more = decide(side.coordinator, event)
         assert [e for e in more if not isinstance(e, RefuseMember)] == [], f"two effects of one event: {event} {more}"
-        if not isinstance(event, DeadlineReached):
+        if not isinstance(event, GroupDeadlineReached):
             assert again == side.coordinator, f"a repeated event changes something: {event}"
         assert side.coordinator.epoch >= before.epoch, "an epoch fell"
         assert not isinstance(before.phase, Ended) or side.coordinator.order == before.order, "a verdict changed"
-        if isinstance(event, DeadlineReached):
+        if isinstance(event, GroupDeadlineReached):
             assert side.coordinator.deadline is None or side.coordinator.deadline > event.now, (
                 "a deadline that stays due"
             )
@@ -545,7 +552,7 @@ class World:
             def tick() -> None:
                 if session == side.session:
                     side.woken = None
-                    self.tell(side, DeadlineReached(self.now))
+                    self.tell(side, GroupDeadlineReached(self.now))
 
             self.later(max(due - self.now, 0.0), tick)
 

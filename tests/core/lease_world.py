@@ -9,8 +9,8 @@ from typing import Final
 from core.coordinator_world import BEAT, SILENCE, Body, Side, World
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place, Watch, Witness
-from ftrun.core.group.membership import Effects, Event, FolderProved, LeaseForeign, LeaseTaken, Shape
-from ftrun.core.group.messages import Report
+from ftrun.core.group.membership import FolderProved, GroupEffects, GroupEvent, GroupShape, LeaseForeign, LeaseTaken
+from ftrun.core.group.messages import MemberReport
 
 RESUMED: Final = 8.0  # s that PID 1 has after it was suspended (pid1/clients/messenger.py)
 FOREVER: Final = 1e9
@@ -203,7 +203,7 @@ class Hand:
 
 
 class LeaseWorld(World):
-    def __init__(self, seed: int, size: int, bad: float, shape: Shape | None) -> None:
+    def __init__(self, seed: int, size: int, bad: float, shape: GroupShape | None) -> None:
         self.folder_unproved = shape is not None and not shape.is_fixed
         self.unmounted: set[int] = set()  # members whose next containers see an empty folder of their own
         self.folder: dict[int, Place] = {}
@@ -233,7 +233,7 @@ class LeaseWorld(World):
         hand = self.hands.get(body.life)
         return hand is not None and self.now < max(hand.frozen + 1.0, hand.thawed) + RESUMED + self.drain
 
-    def tell(self, side: Side, event: Event) -> Effects:
+    def tell(self, side: Side, event: GroupEvent) -> GroupEffects:
         hand = self.hands.get(side.zero_life)
         if hand is not None and self.now < hand.frozen:
             session = side.session  # it learns that later
@@ -246,7 +246,7 @@ class LeaseWorld(World):
             return ()
         return super().tell(side, event)
 
-    def arrived(self, body: Body, side: Side, report: Report, session: int, asked: float) -> None:
+    def arrived(self, body: Body, side: Side, report: MemberReport, session: int, asked: float) -> None:
         leader, hand = self.hands.get(side.zero_life), self.hands.get(body.life)
         if leader is None or (self.now < leader.frozen and side.coordinator is not None):
             return

@@ -13,16 +13,16 @@ from typing import Final
 from ftrun.core.group.coordinator import decide as lead
 from ftrun.core.group.membership import (
     Coordinator,
-    DeadlineReached,
     Ended,
-    Event,
+    GroupDeadlineReached,
+    GroupEvent,
+    GroupShape,
     RefuseMember,
     Reported,
     SendOrder,
-    Shape,
     new_coordinator,
 )
-from ftrun.core.group.messages import GroupOrder, Report
+from ftrun.core.group.messages import GroupOrder, MemberReport
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
@@ -80,7 +80,7 @@ class Body:
         self.offer()
         self.job, self.alive, self.frozen = Job(), True, False
         self.processes: dict[int, Process] = {}
-        self.sent: Report | None = None
+        self.sent: MemberReport | None = None
         self.seq = self.ran = 0
         self.answered = world.now  # when the last message that rank 0 has answered was sent
         self.cut = False
@@ -286,12 +286,12 @@ class World:
         seed: int,
         size: int = 2,
         rungs: frozenset[str] = frozenset({"retry", "rank"}),
-        shape: Shape | None = None,
+        shape: GroupShape | None = None,
         late: Collection[int] = (),
     ) -> None:
         """`late`: members that are not there yet."""
         self.dice, self.size, self.now, self.rungs = random.Random(seed), size, 100.0, rungs
-        self.shape = shape or Shape(size)
+        self.shape = shape or GroupShape(size)
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.count = self.ports = 0
         self.ends: list[tuple[int, int]] = []
@@ -352,7 +352,7 @@ class World:
         for delay in self._delays() if body.member else [0.0]:
             self.later(delay, lambda: self.arrived(body, sent, at))
 
-    def arrived(self, body: Body, sent: Report, at: float) -> None:
+    def arrived(self, body: Body, sent: MemberReport, at: float) -> None:
         if body.cut or not body.alive or self.now > at + DELAY:
             return
         if not self.bodies[0].alive:
@@ -368,7 +368,7 @@ class World:
         for delay in self._delays() if body.member else [0.0]:
             self.later(delay, lambda: None if body.cut or not body.alive else body.received(order, at))
 
-    def feed(self, event: Event) -> bool:
+    def feed(self, event: GroupEvent) -> bool:
         """False: the member is refused."""
         self.coordinator, effects = lead(self.coordinator, event)
         taken = True
@@ -385,7 +385,7 @@ class World:
     def _tick(self) -> None:
         deadline = self.coordinator.deadline
         if deadline is not None and self.now >= deadline and self.bodies[0].alive:
-            self.feed(DeadlineReached(self.now))
+            self.feed(GroupDeadlineReached(self.now))
 
     def scan(self) -> None:
         """Silent members count as lost."""

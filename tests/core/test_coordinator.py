@@ -10,13 +10,14 @@ from ftrun.core.group.losses import LossWait
 from ftrun.core.group.membership import (
     LATE,
     Coordinator,
-    DeadlineReached,
     Draining,
-    Effects,
     Ended,
-    Event,
     FolderProved,
     Gathering,
+    GroupDeadlineReached,
+    GroupEffects,
+    GroupEvent,
+    GroupShape,
     JoiningHindered,
     LifeEnded,
     NodeLost,
@@ -24,12 +25,11 @@ from ftrun.core.group.membership import (
     RefuseMember,
     Reported,
     SendOrder,
-    Shape,
     StarterDied,
     Steady,
     new_coordinator,
 )
-from ftrun.core.group.messages import SILENCE, GroupEnd, GroupOrder, Life, NodeFailure, Pulse, Report, Starter
+from ftrun.core.group.messages import SILENCE, GroupEnd, GroupOrder, Life, MemberReport, NodeFailure, Pulse, Starter
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
 
@@ -40,24 +40,24 @@ FENCE = SILENCE + WAIT + LATE + DRAIN
 class Group:
     """Drives `decide`; members say what they are made to say, with a `seq` that rises."""
 
-    def __init__(self, size: int = 3, now: float = 0.0, shape: Shape | None = None) -> None:
-        self.coordinator: Coordinator = new_coordinator(now, shape or Shape(size), WAIT, DRAIN)
+    def __init__(self, size: int = 3, now: float = 0.0, shape: GroupShape | None = None) -> None:
+        self.coordinator: Coordinator = new_coordinator(now, shape or GroupShape(size), WAIT, DRAIN)
         self.now, self.seq, self.size = now, 0, size
         self.effects: list[Any] = []
         self.ran: dict[str, int] = {}
 
-    def event(self, event: Event) -> Effects:
+    def event(self, event: GroupEvent) -> GroupEffects:
         self.coordinator, effects = decide(self.coordinator, event)
         self.effects += effects
         return effects
 
-    def reports(self, rank: int, state: Any, epoch: int | None = None, life: str = "", **more: Any) -> Effects:
+    def reports(self, rank: int, state: Any, epoch: int | None = None, life: str = "", **more: Any) -> GroupEffects:
         self.seq += 1
         pulses, life = more.pop("pulses", {}), life or f"life{rank}"
         if state not in ("ready", "left"):
             self.ran[life] = self.coordinator.epoch if epoch is None else epoch
         more.setdefault("ran", self.ran.get(life, 0))
-        report = Report(
+        report = MemberReport(
             rank, life, self.seq, more.pop("node", f"node-{rank}"), more.pop("boot", f"boot{rank}"),
             self.coordinator.epoch if epoch is None else epoch, state, **more,
         )  # fmt: skip
@@ -71,15 +71,15 @@ class Group:
         for rank in range(self.size):
             self.reports(rank, state, epoch, **more)
 
-    def gone(self, rank: int, closed: bool = True, life: str = "", **times: Any) -> Effects:
+    def gone(self, rank: int, closed: bool = True, life: str = "", **times: Any) -> GroupEffects:
         why = "its connection closed"
         return self.event(MemberLost(self.now, rank, life or f"life{rank}", why, closed, **times))
 
-    def at(self, now: float) -> Effects:
+    def at(self, now: float) -> GroupEffects:
         self.now = now
-        return self.event(DeadlineReached(now))
+        return self.event(GroupDeadlineReached(now))
 
-    def due(self) -> Effects:
+    def due(self) -> GroupEffects:
         assert self.coordinator.deadline is not None
         return self.at(self.coordinator.deadline)
 
@@ -123,7 +123,7 @@ def drained() -> Group:
 EARLIER, LATER = Starter("zero", "node-0", "boot0", "10.0.0.1", 4000, True), Starter("new", "node-9", "boot9")
 
 
-def replaced(size: int = 3, shape: Shape | None = None) -> Group:
+def replaced(size: int = 3, shape: GroupShape | None = None) -> Group:
     """Member 0 is new, and the others name the one that has started their epoch."""
     group = Group(size, shape=shape)
     group.coordinator = group.coordinator._replace(own=LATER)
@@ -164,7 +164,7 @@ OF_1 = Life(1, "life1", "boot1", "10.0.0.1", 4001, True)
 
 
 def lost_together(
-    lives: tuple[Life, ...] = (OF_1,), state: str = "ready", ran: int = 1, shape: Shape | None = None
+    lives: tuple[Life, ...] = (OF_1,), state: str = "ready", ran: int = 1, shape: GroupShape | None = None
 ) -> Group:
     """Members 0 and 1 are new, and member 2 alone knows the epoch."""
     group = Group(3, shape=shape)
@@ -204,7 +204,7 @@ def test_one_that_is_not_known_is_waited_for(more: Any) -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_where_fewer_may_go_on_it_has_to_be_certain_and_the_end_says_what_was_not(known: bool) -> None:
-    group = lost_together((OF_1,) if known else (), shape=Shape(3, 2))
+    group = lost_together((OF_1,) if known else (), shape=GroupShape(3, 2))
     group.event(StarterDied(group.now, "zero"))
     group.event(LifeEnded(group.now, 1, "life1"))
     if known:
@@ -231,7 +231,7 @@ def test_member_0_starts_last() -> None:
 @pytest.mark.parametrize(("here", "starts"), [((1, 2, 3), True), ((1, 2), False)])
 def test_with_fewer_members_a_new_member_0_needs_more_than_half(here: tuple[int, ...], starts: bool) -> None:
     """The others may be with the earlier one, which goes on with them."""
-    group = replaced(5, Shape(5, 1))
+    group = replaced(5, GroupShape(5, 1))
     for rank in {1, 2, 3, 4} - set(here):
         group.gone(rank, closed=False, last_message=0.0)
     group.at(2 * FENCE)
@@ -239,10 +239,11 @@ def test_with_fewer_members_a_new_member_0_needs_more_than_half(here: tuple[int,
 
 
 @pytest.mark.parametrize(("shape", "here", "proved"), [
-    (Shape(2, 1), 1, False), (Shape(4, 2), 2, False), (Shape(2, 1), 1, True), (Shape(3, 2), 2, False),
+    (GroupShape(2, 1), 1, False), (GroupShape(4, 2), 2, False),
+    (GroupShape(2, 1), 1, True), (GroupShape(3, 2), 2, False),
 ])  # fmt: skip
 def test_a_coordinator_whose_folder_may_not_be_that_of_the_others_begins_nothing_that_they_may_have_begun(
-    shape: Shape, here: int, proved: bool
+    shape: GroupShape, here: int, proved: bool
 ) -> None:
     group = Group(shape.size, shape=shape)
     group.coordinator = new_coordinator(0.0, shape, WAIT, DRAIN, folder_unproved=True)
@@ -393,9 +394,11 @@ def test_a_fault_of_a_node_ends_all_at_once(code: int, state: str) -> None:
     assert group.order.end.node == "node-2"
 
 
-@pytest.mark.parametrize("shape", [Shape(3), Shape(3, replaces=True), Shape(3, least=2), Shape(3, spares=1)])
+@pytest.mark.parametrize(
+    "shape", [GroupShape(3), GroupShape(3, replaces=True), GroupShape(3, least=2), GroupShape(3, spares=1)]
+)
 @pytest.mark.parametrize("state", ["ending", "left"])
-def test_a_fault_of_the_user_ends_all_also_where_members_are_replaced(shape: Shape, state: str) -> None:
+def test_a_fault_of_the_user_ends_all_also_where_members_are_replaced(shape: GroupShape, state: str) -> None:
     """ModelArts: it degrades to unconditional job-level rescheduling, which ends all pods."""
     group = Group(shape=shape)
     group.all("ready", 0)
@@ -760,7 +763,7 @@ def test_the_root_cause_of_a_hang(pulses: dict[int, Pulse], failures: list[NodeF
 
 def elastic(size: int = 3, **shape: Any) -> Group:
     """All but the spares run epoch 1."""
-    group = Group(size, shape=Shape(size, **shape))
+    group = Group(size, shape=GroupShape(size, **shape))
     group.all("ready", 0)
     for rank in range(size):
         group.reports(rank, "running" if rank in group.coordinator.placed else "ready", 1)
@@ -811,7 +814,7 @@ def test_until_when_a_lost_member_is_waited_for_and_what_follows() -> None:
     assert loss_wait(group.coordinator, 100.0) == LossWait((1,), 1, WAIT, "end", code=195)
 
 
-def lost(effects: Effects) -> list[NodeLost]:
+def lost(effects: GroupEffects) -> list[NodeLost]:
     return [effect for effect in effects if isinstance(effect, NodeLost)]
 
 
@@ -831,8 +834,8 @@ def test_a_member_that_leaves_at_the_end_is_not_lost() -> None:
     assert not [effect for effect in (*group.effects, *group.reports(1, "left")) if isinstance(effect, NodeLost)]
 
 
-@pytest.mark.parametrize("shape", [Shape(3), Shape(3, replaces=True)])
-def test_a_group_that_needs_all_ends_when_a_lost_member_was_waited_for(shape: Shape) -> None:
+@pytest.mark.parametrize("shape", [GroupShape(3), GroupShape(3, replaces=True)])
+def test_a_group_that_needs_all_ends_when_a_lost_member_was_waited_for(shape: GroupShape) -> None:
     group = Group(shape=shape)
     group.all("ready", 0)
     group.all("running", 1)
@@ -907,7 +910,7 @@ def test_what_happens_to_a_spare_is_nobodys_concern() -> None:
 
 
 def test_a_verdict_about_one_member_ends_that_one_alone_where_the_others_can_go_on() -> None:
-    for shape in (Shape(3, replaces=True), Shape(3, least=2)):
+    for shape in (GroupShape(3, replaces=True), GroupShape(3, least=2)):
         group = Group(3, shape=shape)
         group.all("ready", 0)
         group.all("running", 1)
@@ -943,7 +946,7 @@ def test_who_is_back_is_taken_in_at_a_checkpoint_that_every_reporter_has(rounds:
 
 
 def test_a_device_that_is_well_again_restarts_all_at_a_checkpoint_that_every_reporter_has() -> None:
-    for shape in (Shape(2, scale_out=True), Shape(2)):
+    for shape in (GroupShape(2, scale_out=True), GroupShape(2)):
         group = Group(2, shape=shape)
         group.ready(0, 1)
         group.all("running", 1)
@@ -956,7 +959,7 @@ def test_a_device_that_is_well_again_restarts_all_at_a_checkpoint_that_every_rep
         assert group.did == ("run", 1, "first")
         group.reports(1, "running", 1, checkpoint=20, regains=("GPU-3",))
         assert group.did[0] == ("stop" if shape.scale_out else "run")
-    group = Group(2, shape=Shape(2, scale_out=True))
+    group = Group(2, shape=GroupShape(2, scale_out=True))
     group.ready(0, 1)
     group.all("running", 1)
     group.reports(1, "running", 1, checkpoint=11, regains=("GPU-3",))
@@ -967,7 +970,7 @@ def test_a_device_that_is_well_again_restarts_all_at_a_checkpoint_that_every_rep
 
 
 def test_a_group_of_new_containers_waits_for_the_leases_of_those_that_do_not_come() -> None:
-    group = Group(3, shape=Shape(3, least=2))
+    group = Group(3, shape=GroupShape(3, least=2))
     group.ready(0, 1)
     group.at(WAIT)
     assert group.did == ("wait", 0, None)

@@ -3,7 +3,7 @@
 import pytest
 
 from core.coordinator_world import World
-from ftrun.core.group.membership import Shape
+from ftrun.core.group.membership import GroupShape
 
 SEEDS = [range(40), pytest.param(range(40, 1000), marks=pytest.mark.slow)]
 KINDS = {
@@ -26,15 +26,15 @@ ELASTIC = {
 }
 
 
-def shape_of(seed: int) -> Shape:
+def shape_of(seed: int) -> GroupShape:
     """Of 2 to 6 members: fewer are enough, some are spares, or a lost one is replaced."""
     size = 2 + seed % 5
     spares = (seed // 5) % 3 % (size - 1)
     least = max(1, size - spares - (seed // 3) % 3)
-    return Shape(size, least, spares, replaces=seed % 2 == 0, scale_out=seed % 4 > 1)
+    return GroupShape(size, least, spares, replaces=seed % 2 == 0, scale_out=seed % 4 > 1)
 
 
-def play(seed: int, kinds: str, shape: Shape | None = None) -> World:
+def play(seed: int, kinds: str, shape: GroupShape | None = None) -> World:
     size = shape.size if shape else 1 + seed % 6
     world = World(seed, size, bad=[0.0, 0.1, 0.5][seed % 3], shape=shape)
     world.suffer(kinds, 8.0, 2)

@@ -1,6 +1,13 @@
 """The contract with the outer scheduler, number by number: a change here is a new CONTRACT_VERSION."""
 
+import ast
+import zlib
+from pathlib import Path
+
 from ftrun.core.rules import exit_codes
+from support.runs import HOUSE
+
+RELEASED = {2: 4055136482}  # the checksum of the contract, by its version
 
 CONTRACT = {
     "hang-limit": (195, "reschedule the job"),
@@ -19,6 +26,8 @@ CONTRACT = {
 def test_codes_and_advice_are_the_contract() -> None:
     assert {v.name: (v.code, v.outer) for v in exit_codes.TABLE} == CONTRACT
     assert exit_codes.CONTRACT_VERSION == 2
+    known = zlib.crc32(repr(sorted(CONTRACT.items())).encode())
+    assert known == RELEASED[exit_codes.CONTRACT_VERSION], "another contract is another version"
     assert len({v.code for v in exit_codes.TABLE}) == len(exit_codes.TABLE), "each verdict has a code of its own"
     assert not {exit_codes.SUCCEEDED, exit_codes.FAILED, exit_codes.STOPPED} & set(CONTRACT)
 
@@ -41,3 +50,18 @@ def test_only_codes_to_reschedule_are_retryable() -> None:
 def test_the_status_of_the_command_passes_through() -> None:
     assert [exit_codes.shell_status(code, None) for code in range(256)] == list(range(256))
     assert [exit_codes.shell_status(None, signal) for signal in range(1, 65)] == list(range(129, 193))
+
+
+def test_each_verdict_is_decided_somewhere() -> None:
+    """Outside of the table, which has one entry for each constant of this module."""
+    constants = {name for name, value in vars(exit_codes).items() if isinstance(value, exit_codes.Verdict)}
+    assert {getattr(exit_codes, name) for name in constants} == set(exit_codes.TABLE)
+    assert constants - {name for path in (HOUSE / "supervisor").rglob("*.py") for name in _names(path)} == set()
+
+
+def _names(path: Path) -> set[str]:
+    if path.name == "exit_codes.py":
+        return set()
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return read | {node.id for node in nodes if isinstance(node, ast.Name)}

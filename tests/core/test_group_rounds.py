@@ -8,7 +8,7 @@ from core.rounds_world import World
 from ftrun.core.group.coordinator import decide
 from ftrun.core.group.group_rounds import follow
 from ftrun.core.group.loss_waits import loss_wait
-from ftrun.core.group.membership import Reported, Shape, Steady, new_coordinator
+from ftrun.core.group.membership import GroupShape, Reported, Steady, new_coordinator
 from ftrun.core.group.messages import GroupOrder
 from ftrun.core.machine.events import GroupOrderReceived, Started
 from ftrun.core.machine.group_member import newest_order
@@ -17,15 +17,15 @@ from ftrun.core.machine.states import Job
 from ftrun.core.machine.values import Ledger
 from ftrun.core.ranks.rounds import ELSEWHERE
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
-from ftrun.core.ranks.table import Begin, GroupOrdered, RankMember, Rounds, Rules
+from ftrun.core.ranks.table import GroupOrdered, RankMember, RecordRecovering, Rounds, Rules
 from ftrun.core.ranks.together import node_rounds, step
 from ftrun.core.rules.policy import Membership, Policy
 
-TWO = Shape(2)
+TWO = GroupShape(2)
 
 
 def begun(
-    shape: Shape = TWO, rungs: frozenset[str] = frozenset({"retry", "rank"}), late: tuple[int, ...] = ()
+    shape: GroupShape = TWO, rungs: frozenset[str] = frozenset({"retry", "rank"}), late: tuple[int, ...] = ()
 ) -> World:
     world = World(1, shape.size, rungs, shape, late)
     world.begin()
@@ -43,12 +43,17 @@ def pids(world: World) -> list[int]:
     return [one.pid for _, body in sorted(world.bodies.items()) for one in body.processes.values()]
 
 
-DIES = [*((TWO, victim) for victim in range(4)), (Shape(3, 2), 2), (Shape(3, 0, 1), 2), (Shape(4, 1, 1), 2)]
+DIES = [
+    *((TWO, victim) for victim in range(4)),
+    (GroupShape(3, 2), 2),
+    (GroupShape(3, 0, 1), 2),
+    (GroupShape(4, 1, 1), 2),
+]
 
 
 @pytest.mark.parametrize(("shape", "victim"), DIES)
 def test_a_rank_that_dies_is_replaced_and_the_ranks_of_all_members_begin_the_next_round(
-    shape: Shape, victim: int
+    shape: GroupShape, victim: int
 ) -> None:
     world = begun(shape)
     before = pids(world)
@@ -63,7 +68,7 @@ def test_a_rank_that_dies_is_replaced_and_the_ranks_of_all_members_begin_the_nex
 
 
 def test_a_retry_of_one_rank_ends_no_process_on_any_member() -> None:
-    world = begun(Shape(3))
+    world = begun(GroupShape(3))
     before = pids(world)
     world.bodies[2].asks(1, False)
     world.run(1.0)
@@ -116,7 +121,7 @@ def test_members_with_other_recovery_options_restart_together() -> None:
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_container_that_is_lost_and_comes_back_joins_survivors_that_kept_their_memory(lost: int) -> None:
-    world = begun(Shape(3))
+    world = begun(GroupShape(3))
     survivors = {member: [one.pid for one in world.bodies[member].processes.values()] for member in {0, 1, 2} - {lost}}
     world.lose(lost, 5.0)
     world.run(4.0)
@@ -151,10 +156,10 @@ def test_a_member_that_is_frozen_ends_the_round_of_the_others_in_time() -> None:
     assert (world.works, world.coordinator.epoch) == (True, 2)
 
 
-@pytest.mark.parametrize("shape", [TWO, Shape(3, 0, 1)], ids=["all work", "a spare"])
+@pytest.mark.parametrize("shape", [TWO, GroupShape(3, 0, 1)], ids=["all work", "a spare"])
 @pytest.mark.parametrize("moment", [0.0, 0.3, 1.0, 2.0, 2.6, 3.0])
 def test_a_messenger_that_starts_again_during_a_recovery_forgets_nothing_that_matters(
-    moment: float, shape: Shape
+    moment: float, shape: GroupShape
 ) -> None:
     world = begun(shape)
     world.bodies[1].rank_dies(0)
@@ -164,12 +169,14 @@ def test_a_messenger_that_starts_again_during_a_recovery_forgets_nothing_that_ma
     assert (world.works, world.coordinator.epoch, order(world).number) == (True, 1, 2)
 
 
-SHAPES = [TWO, Shape(3), Shape(3, 2), Shape(3, 0, 1), Shape(4, 2, 1), Shape(3, 1, 1)]
+SHAPES = [TWO, GroupShape(3), GroupShape(3, 2), GroupShape(3, 0, 1), GroupShape(4, 2, 1), GroupShape(3, 1, 1)]
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 32), st.sampled_from(SHAPES))
-def test_no_two_rounds_are_ever_at_work_at_once_and_the_group_always_works_or_ends(seed: int, shape: Shape) -> None:
+def test_no_two_rounds_are_ever_at_work_at_once_and_the_group_always_works_or_ends(
+    seed: int, shape: GroupShape
+) -> None:
     late = (shape.size - 1,) if seed % 3 == 0 and not shape.is_fixed else ()
     world = World(seed, shape.size, shape=shape, late=late)
     world.begin()
@@ -182,8 +189,8 @@ def test_no_two_rounds_are_ever_at_work_at_once_and_the_group_always_works_or_en
     assert world.works or world.over
 
 
-@pytest.mark.parametrize(("shape", "then"), [(Shape(3, 2), "go on"), (Shape(3, 0, 1), "replace")])
-def test_what_is_said_about_a_lost_member_is_what_happens(shape: Shape, then: str) -> None:
+@pytest.mark.parametrize(("shape", "then"), [(GroupShape(3, 2), "go on"), (GroupShape(3, 0, 1), "replace")])
+def test_what_is_said_about_a_lost_member_is_what_happens(shape: GroupShape, then: str) -> None:
     """But for the rounding of the world, and the moment that the others need to be ready."""
     world = begun(shape)
     world.lose(1, 1000.0)
@@ -200,7 +207,7 @@ def test_what_is_said_about_a_lost_member_is_what_happens(shape: Shape, then: st
 
 def test_a_spare_takes_the_place_of_a_lost_member_and_its_ranks_recover_with_the_others() -> None:
     """In the second epoch member 2 has the place of member 0, and its rank 0 serves the store."""
-    world = begun(Shape(3, 0, 1))
+    world = begun(GroupShape(3, 0, 1))
     world.bodies[1].rank_dies(0)
     while order(world).number == 1:
         world.run(0.1)
@@ -218,7 +225,7 @@ def test_a_spare_takes_the_place_of_a_lost_member_and_its_ranks_recover_with_the
 
 
 def test_a_member_that_comes_while_others_are_in_rounds_is_a_spare() -> None:
-    world = begun(Shape(3, 2), late=(2,))
+    world = begun(GroupShape(3, 2), late=(2,))
     assert order(world) == GroupRound()
     world.come(2, "late")
     world.run(5.0)
@@ -235,7 +242,7 @@ def test_a_coordinator_that_knows_nothing_does_at_once_what_the_reports_mean() -
     world.bodies[1].rank_dies(0)
     world.run(0.0)
     reports = [body.sent for body in world.bodies.values()]
-    group = new_coordinator(world.now, Shape(2), 60.0, 5.0)
+    group = new_coordinator(world.now, GroupShape(2), 60.0, 5.0)
     for one in reports:
         assert one is not None
         group, _ = decide(group, Reported(world.now, one))
@@ -283,7 +290,7 @@ def test_who_waits_at_another_round_is_waited_for() -> None:
 
 
 def test_a_hang_that_no_member_explains_is_held_only_until_all_members_have_answered() -> None:
-    world = begun(Shape(3))
+    world = begun(GroupShape(3))
     for member in (2, 0):
         world.bodies[member].hangs()
     world.run(2.0)
@@ -294,7 +301,7 @@ def test_a_hang_that_no_member_explains_is_held_only_until_all_members_have_answ
 
 
 def test_a_hang_that_the_last_member_explains_is_recovered_without_a_restart() -> None:
-    world = begun(Shape(3))
+    world = begun(GroupShape(3))
     for member in (0, 1):
         world.bodies[member].hangs()
     world.run(2.0)
@@ -304,7 +311,7 @@ def test_a_hang_that_the_last_member_explains_is_recovered_without_a_restart() -
 
 
 def test_a_hang_that_one_member_alone_has_declared_is_held_for_the_evidence_of_the_others() -> None:
-    world = begun(Shape(3))
+    world = begun(GroupShape(3))
     world.bodies[1].hangs()
     world.run(ELSEWHERE - 1.0)
     assert (order(world).what, world.coordinator.epoch) == ("work", 1)
@@ -326,10 +333,10 @@ def test_what_the_round_replaces_is_recorded_before_it_begins(ordered: tuple[int
         rounds, acts = step(rounds, GroupOrdered(GroupRound(1, "leave", "rank", ordered)), 1.0, Rules())
         assert acts == ()  # the member has recorded its own fault
     go = GroupRound(2, "work", "rank", (1, 2), "rank 1 died", port=7)
-    assert step(rounds, GroupOrdered(go), 2.0, Rules())[1][0] == Begin("rank", 2, (1, 2), "rank 1 died")
+    assert step(rounds, GroupOrdered(go), 2.0, Rules())[1][0] == RecordRecovering("rank", 2, (1, 2), "rank 1 died")
     acts = step(rounds, GroupOrdered(go._replace(ranks=(1,))), 2.0, Rules())[1]
     assert acts
-    assert not any(isinstance(act, Begin) for act in acts)
+    assert not any(isinstance(act, RecordRecovering) for act in acts)
 
 
 def test_an_ftrun_that_is_new_starts_its_ranks_only_between_two_rounds() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.group.waits import (
-    Blocked,
-    Link,
+    BlockedProcess,
+    OutsideLink,
     Proved,
     Waits,
     WaitsAnswer,
@@ -27,19 +27,23 @@ NAMES = {0: "node-a", 1: "node-b", 2: "node-c"}
 
 
 def member(
-    number: int, *processes: Blocked, links: tuple[Link, ...] = (), size: int | None = None, wave: str = "x:1"
+    number: int,
+    *processes: BlockedProcess,
+    links: tuple[OutsideLink, ...] = (),
+    size: int | None = None,
+    wave: str = "x:1",
 ) -> Waits:
     return Waits(number, 1, wave, f"print-{number}", processes, links, size)
 
 
-def link(local: str, remote: str, *holders: int, moved: int = 7, closed: bool = True) -> Link:
-    return Link(local, remote, holders, moved, closed)
+def link(local: str, remote: str, *holders: int, moved: int = 7, closed: bool = True) -> OutsideLink:
+    return OutsideLink(local, remote, holders, moved, closed)
 
 
 def pair(**changed: object) -> dict[int, Waits]:
     """Rank 0 waits in a collective for rank 1, which waits for a lock; `changed`: of the end at rank 1."""
-    zero = Blocked(10, 0, "waits in all_reduce at train.py:9", "all_reduce", links=(0,))
-    one = Blocked(20, 1, "waits for a lock at train.py:5", links=(0,))
+    zero = BlockedProcess(10, 0, "waits in all_reduce at train.py:9", "all_reduce", links=(0,))
+    one = BlockedProcess(20, 1, "waits for a lock at train.py:5", links=(0,))
     end = link("b:2", "a:1", 0)._replace(**changed)  # type: ignore[arg-type]
     return {0: member(0, zero, links=(link("a:1", "b:2", 0),)), 1: member(1, one, links=(end,))}
 
@@ -70,7 +74,7 @@ def test_a_connection_whose_ends_do_not_match_proves_nothing(end: dict[str, obje
 
 def test_a_connection_that_a_process_that_may_run_has_open_too_proves_nothing() -> None:
     members = pair()
-    waits = members[1]._replace(processes=(*members[1].processes, Blocked(21, None, needs=(), links=(1,))))
+    waits = members[1]._replace(processes=(*members[1].processes, BlockedProcess(21, None, needs=(), links=(1,))))
     shared = waits.links[0]._replace(holders=(0, 1))
     members[1] = waits._replace(links=(shared, link("b:3", "elsewhere:80", 1)))
     assert deadlock(members, NAMES) is None
@@ -81,9 +85,9 @@ def test_what_two_launchers_tell_each_other_leaves_a_wait_closed(both: bool) -> 
     """Each look of a member sees another number of bytes, and a message on its way now and then."""
     members = pair()
     for number, waits in members.items():
-        launcher = Blocked(30 + number, None, "waits for a child", needs=(0,), links=(1,))
+        launcher = BlockedProcess(30 + number, None, "waits for a child", needs=(0,), links=(1,))
         ends = ("a:3", "b:4") if number == 0 else ("b:4", "a:3")
-        told = Link(*ends, (1,), 1000 * number, closed=not number, launchers=both or number == 0)
+        told = OutsideLink(*ends, (1,), 1000 * number, closed=not number, launchers=both or number == 0)
         rank = waits.processes[0]._replace(needs=(1,))
         members[number] = waits._replace(processes=(rank, launcher), links=(*waits.links, told))
     assert (deadlock(members, NAMES) is not None) == both
@@ -102,7 +106,7 @@ def test_two_members_with_the_same_addresses_prove_nothing() -> None:
 
 
 def test_a_deadlock_within_one_member_is_left_to_that_member() -> None:
-    alone = member(1, Blocked(20, 1, needs=(1,)), Blocked(21, None, needs=(0,)))
+    alone = member(1, BlockedProcess(20, 1, needs=(1,)), BlockedProcess(21, None, needs=(0,)))
     assert set(dead({1: alone})) == {(1, 0), (1, 1)}
     assert deadlock({1: alone}, NAMES) is None
 
@@ -122,7 +126,7 @@ def test_a_listening_rank_is_closed_only_if_all_ranks_of_the_job_are_known() -> 
 
 def test_ranks_in_different_collectives_are_a_mismatch() -> None:
     members = pair()
-    other = Blocked(20, 1, "waits in barrier at train.py:5", "barrier", links=(0,))
+    other = BlockedProcess(20, 1, "waits in barrier at train.py:5", "barrier", links=(0,))
     members[1] = members[1]._replace(processes=(other,))
     found = deadlock(members, NAMES)
     assert found is not None
@@ -134,7 +138,7 @@ def test_ranks_in_different_collectives_are_a_mismatch() -> None:
 
 def test_a_stopped_rank_is_the_cause() -> None:
     members = pair()
-    members[1] = members[1]._replace(processes=(Blocked(20, 1, "waits for SIGCONT", stopped=True, links=(0,)),))
+    members[1] = members[1]._replace(processes=(BlockedProcess(20, 1, "waits for SIGCONT", stopped=True, links=(0,)),))
     found = deadlock(members, NAMES)
     assert found is not None
     assert found.mechanism.startswith("rank 1 on node-b is stopped by SIGSTOP, and rank 0 on node-a waits in")
@@ -237,14 +241,14 @@ class Simulation:
         """As a member sees its own processes, and its own ends of the connections."""
         own = [n for n, process in enumerate(self.processes) if process.member == member]
         blocked = [n for n in own if self.processes[n].awaits is not None and not self.processes[n].timer]
-        links, at, processes = list[Link](), dict[tuple[int, int], int](), list[Blocked]()
+        links, at, processes = list[OutsideLink](), dict[tuple[int, int], int](), list[BlockedProcess]()
         for n in own:
             for other, process in enumerate(self.processes):
                 if process.member != member:
                     moved = self.sent.get((n, other), 0) - self.on_its_way(n, other) + self.received.get((other, n), 0)
                     held, closed = tuple(blocked.index(n) for _ in "x" if n in blocked), not self.on_its_way(n, other)
                     at[n, other] = len(links)
-                    links.append(Link(f"{n}-{other}", f"{other}-{n}", held, moved, closed and n in blocked))
+                    links.append(OutsideLink(f"{n}-{other}", f"{other}-{n}", held, moved, closed and n in blocked))
         alive = set(own) - set(blocked)
         for n in blocked:
             awaits = self.processes[n].awaits or frozenset()
@@ -261,8 +265,8 @@ class Simulation:
             found = [at[n, o] for o in others if self.processes[o].member != member]
             if doubt:
                 found.append(len(links))
-                links.append(Link("nowhere", "else"))
-            processes.append(Blocked(n, n, needs=listed, links=tuple(found)))
+                links.append(OutsideLink("nowhere", "else"))
+            processes.append(BlockedProcess(n, n, needs=listed, links=tuple(found)))
         state = repr([(n, self.processes[n].runs) for n in blocked] + [repr(links)])
         self.unsent.append(Waits(member, 1, self.known[member], state, tuple(processes), tuple(links)))
 

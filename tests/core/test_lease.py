@@ -9,7 +9,7 @@ from core.lease_world import LeaseWorld
 from core.test_coordinator_properties import shape_of
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place, Watch
-from ftrun.core.group.membership import Shape
+from ftrun.core.group.membership import GroupShape
 
 SEEDS = [range(8), pytest.param(range(8, 300), marks=pytest.mark.slow)]
 KINDS = {
@@ -21,7 +21,7 @@ KINDS = {
     "replaced": "rrSSOA",
     "everything": "ffhdmcxzlnbprSSOOUUAA",
 }
-FEWER = Shape(4, 2)
+FEWER = GroupShape(4, 2)
 
 
 def play(seed: int, kinds: str) -> LeaseWorld:
@@ -44,7 +44,7 @@ def test_a_new_member_0_finds_one_that_works_alone(seed: int) -> None:
     play(seed, KINDS["lost"])
 
 
-def at_work(shape: Shape = FEWER, seed: int = 1) -> LeaseWorld:
+def at_work(shape: GroupShape = FEWER, seed: int = 1) -> LeaseWorld:
     """A minute after the start of a group."""
     world = LeaseWorld(seed, shape.size, 0.0, shape)
     world.run(60.0)
@@ -61,9 +61,9 @@ def states(bodies: list[Body]) -> set[tuple[str, int]]:
     return {(body.state, body.epoch) for body in bodies}
 
 
-@pytest.mark.parametrize("shape", [Shape(4, 0, 1), FEWER], ids=["spare", "fewer"])
+@pytest.mark.parametrize("shape", [GroupShape(4, 0, 1), FEWER], ids=["spare", "fewer"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_others_work_again_within_one_lease_after_the_loss_of_member_0(shape: Shape, seed: int) -> None:
+def test_the_others_work_again_within_one_lease_after_the_loss_of_member_0(shape: GroupShape, seed: int) -> None:
     world = at_work(shape, seed)
     assert world.current()[0].leads
     lose_member_0(world)
@@ -82,7 +82,7 @@ def test_a_folder_that_stalls_disturbs_nobody_who_hears_the_others() -> None:
 
 
 def test_a_group_of_a_fixed_size_has_no_lease_that_could_end_it() -> None:
-    world = at_work(Shape(3))
+    world = at_work(GroupShape(3))
     for hand in world.hands.values():
         hand.stalled = math.inf
     world.run(60.0 + 2 * world.patience)
@@ -112,7 +112,7 @@ def test_without_a_folder_nobody_takes_over() -> None:
 
 
 def test_a_new_member_0_whose_folder_is_not_mounted_starts_nothing_beside_the_others() -> None:
-    world = at_work(Shape(2, 1))
+    world = at_work(GroupShape(2, 1))
     one = world.current()[1]
     lose_member_0(world)
     world.run(60.0 + 3 * world.length)

@@ -12,7 +12,6 @@ from ftrun.core.ranks.rounds import SETTLE, restores, step
 from ftrun.core.ranks.table import (
     Act,
     AskedRetry,
-    Begin,
     BeginRound,
     Blamed,
     EndRank,
@@ -24,9 +23,10 @@ from ftrun.core.ranks.table import (
     LeftRound,
     RankMember,
     RankProcessEnded,
+    RankReport,
     RankTreeCleared,
+    RecordRecovering,
     ReleaseSnapshot,
-    Report,
     Restore,
     Rounds,
     Rules,
@@ -85,7 +85,7 @@ def test_a_process_that_cannot_go_on_before_the_last_hello_is_replaced_after_it(
     world.rounds = Rounds((RankMember(0, 0), RankMember(1, 1)))
     assert world.then(SaidHello(0), AskedRetry(0, 1, "why", True), LeftRound(0, 1, (), "CUDA is broken")) == []
     why = "the process of rank 0 cannot go on: CUDA is broken"
-    assert world.then(SaidHello(1)) == [Begin("rank", 2, (0,), why), FenceRank(1, 1, why), EndRank(0)]
+    assert world.then(SaidHello(1)) == [RecordRecovering("rank", 2, (0,), why), FenceRank(1, 1, why), EndRank(0)]
 
 
 def test_who_has_left_another_round_has_not_left_this_one() -> None:
@@ -98,7 +98,7 @@ def test_who_has_left_another_round_has_not_left_this_one() -> None:
 def test_two_that_die_at_once_are_replaced_together() -> None:
     world = World()
     world.then(RankProcessEnded(1, 137, "one died"), RankProcessEnded(2, 137, "another died"))
-    assert world.acts[-2:] == [Begin("rank", 2, (1, 2), "another died"), EndRank(2)]
+    assert world.acts[-2:] == [RecordRecovering("rank", 2, (1, 2), "another died"), EndRank(2)]
     world.then(RankTreeCleared(1), RankTreeCleared(2), SaidHello(1), SaidHello(2))
     assert world.then(LeftRound(0, 1)) == [BeginRound(rank, 2, None, "rank") for rank in range(3)]
 
@@ -114,7 +114,7 @@ def test_a_death_explains_the_collective_that_failed_before_it_was_noticed() -> 
     world = World()
     assert world.then(AskedRetry(0, 1, "connection reset", True)) == []
     world.then(RankProcessEnded(1, 137, "it died"))
-    assert world.of(Begin) == [Begin("rank", 2, (1,), "it died")]
+    assert world.of(RecordRecovering) == [RecordRecovering("rank", 2, (1,), "it died")]
 
 
 def test_a_collective_that_failed_without_a_death_is_retried() -> None:
@@ -122,7 +122,7 @@ def test_a_collective_that_failed_without_a_death_is_retried() -> None:
     world.then(AskedRetry(0, 1, "connection reset", True), Waited())
     assert not world.acts
     world.then(Waited(), now=100.0 + SETTLE)
-    assert world.of(Begin) == [Begin("retry", 2, (), "connection reset")]
+    assert world.of(RecordRecovering) == [RecordRecovering("retry", 2, (), "connection reset")]
 
 
 def test_after_a_retry_a_death_has_more_time_to_explain_a_collective_that_failed() -> None:
@@ -131,7 +131,7 @@ def test_after_a_retry_a_death_has_more_time_to_explain_a_collective_that_failed
     world.then(AskedRetry(1, 1, "why"), *(LeftRound(rank, 1) for rank in range(3)), AskedRetry(0, 2, "reset", True))
     assert world.then(Waited(), now=100.0 + 2 * SETTLE) == []
     world.then(RankProcessEnded(1, 137, "it died"))
-    assert world.of(Begin) == [Begin("rank", 3, (1,), "it died")]
+    assert world.of(RecordRecovering) == [RecordRecovering("rank", 3, (1,), "it died")]
     assert world.failed is None
 
 
@@ -145,7 +145,7 @@ def test_a_process_that_cannot_go_on_is_replaced() -> None:
 def test_only_permitted_rungs_are_taken(rungs: set[str]) -> None:
     world = World(rules=RULES._replace(rungs=frozenset(rungs)))
     world.then(AskedRetry(0, 1, "why"))
-    assert [act.rung for act in world.of(Begin) if isinstance(act, Begin)] == [*rungs]
+    assert [act.rung for act in world.of(RecordRecovering) if isinstance(act, RecordRecovering)] == [*rungs]
     world = World(rules=RULES._replace(rungs=frozenset(rungs)))
     world.then(RankProcessEnded(0, 1, "why"))
     assert (world.failed is None) == (rungs == {"rank"})
@@ -287,7 +287,7 @@ class Adversary:
         self.released = [0] * RANKS
         self.loading: list[Restore | None] = [None] * RANKS
         self.reads: list[tuple[int, int, Slot] | None] = [None] * RANKS
-        self.to_pid1: list[tuple[int, int, Report]] = [(n, 0, SaidHello(n)) for n in range(RANKS)]
+        self.to_pid1: list[tuple[int, int, RankReport]] = [(n, 0, SaidHello(n)) for n in range(RANKS)]
         self.to_rank: list[tuple[int, int, Act]] = []
         self.ended: set[int] = set()
         self.given_up = False
@@ -296,8 +296,8 @@ class Adversary:
         before = self.rounds
         self.rounds, acts = step(self.rounds, event, self.now, RULES)
         assert not (self.given_up and acts), "nothing is done after the end of the attempt"
-        records = [act for act in acts if isinstance(act, Begin)]
-        assert all(isinstance(acts[0], Begin | GiveUp) for _ in records), "the record comes before the acts"
+        records = [act for act in acts if isinstance(act, RecordRecovering)]
+        assert all(isinstance(acts[0], RecordRecovering | GiveUp) for _ in records), "the record comes before the acts"
         if any(isinstance(act, BeginRound) for act in acts):
             assert all(at is None for at in self.at_work), "two rounds at work"
             assert self.rounds.number == before.number + 1
@@ -321,7 +321,7 @@ class Adversary:
             case GiveUp():
                 self.given_up = True
 
-    def leave(self, rank: int, first: Report | None = None) -> None:
+    def leave(self, rank: int, first: RankReport | None = None) -> None:
         """The function of this rank unwinds; it then waits."""
         self.at_work[rank] = self.loading[rank] = self.reads[rank] = None
         for report in (*((first,) if first else ()), LeftRound(rank, self.doing[rank], self.held(rank))):

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from ftrun.core.group.messages import GroupEnd, GroupOrder, World
+from ftrun.core.group.messages import EpochRanks, GroupEnd, GroupOrder
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import TABLE, UNEXPECTED, decide
@@ -195,7 +195,7 @@ EVENT_VALUES: dict[type[ev.Event], list[ev.Event]] = {
             for epoch in (0, 1, 2)
             for what in ("wait", "run", "stop")
         ),
-        ev.GroupOrderReceived(10.0, GroupOrder(2, "run", world=World("a", 4000, ((1, 2), (1, 1))))),
+        ev.GroupOrderReceived(10.0, GroupOrder(2, "run", world=EpochRanks("a", 4000, ((1, 2), (1, 1))))),
         ev.GroupOrderReceived(10.0, GroupOrder(1, "run", progressed=True, devices_unchanged=True, paused=60.0)),
         ev.GroupOrderReceived(10.0, GroupOrder(1, "stop", "rank 1 fell", "failure", "b", 1, 5, (0, 0, 1), paused=0.0)),
         ev.GroupOrderReceived(10.0, GroupOrder(1, "end", end=GroupEnd(0, "succeeded", ""))),
@@ -280,3 +280,4 @@ def test_the_lists_are_complete() -> None:
     assert set(PHASE_VALUES) == set(PHASES)
     assert set(EVENT_VALUES) == set(ev.EVENTS)
     assert set(TABLE) <= set(itertools.product(PHASES, ev.EVENTS))
+    assert {event for _, event in TABLE} == set(ev.EVENTS), "an event without a cell changes nothing"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.core.group.messages import Ranks, World
+from ftrun.core.group.messages import EpochRanks, Ranks
 from ftrun.core.group.places import MOST_RUNS, agree, rank_place
 
 numbers = st.lists(st.integers(1, 4), min_size=1, max_size=40)
@@ -23,7 +23,7 @@ def offers(*numbers: int | None) -> list[tuple[str, Ranks | None]]:
 @given(numbers)
 def test_each_rank_has_one_number_in_the_order_of_the_members(numbers: list[int]) -> None:
     world = agree(offers(*numbers))
-    assert isinstance(world, World)
+    assert isinstance(world, EpochRanks)
     places = [rank_place(world, member) for member in range(len(numbers))]
     assert rank_place(world, len(numbers)) is rank_place(world, -1) is rank_place(None, 0) is None
     found = [rank for one in places if one is not None for rank in range(one.first, one.first + one.number)]
@@ -36,7 +36,7 @@ def test_each_rank_has_one_number_in_the_order_of_the_members(numbers: list[int]
 
 def test_equal_members_are_numbered_as_torchrun_does() -> None:
     world = agree(offers(8, 8, 8))
-    assert world == World("10.0.0.1", 4000, ((3, 8),))
+    assert world == EpochRanks("10.0.0.1", 4000, ((3, 8),))
     assert [one and one.first for one in (rank_place(world, 0), rank_place(world, 2))] == [0, 16]
 
 
@@ -50,5 +50,5 @@ def test_a_member_without_ranks_beside_others_with_ranks_is_named(numbers: tuple
 
 
 def test_what_does_not_fit_into_a_message_is_refused() -> None:
-    assert isinstance(agree(offers(*(1 + n % 2 for n in range(MOST_RUNS)))), World)
+    assert isinstance(agree(offers(*(1 + n % 2 for n in range(MOST_RUNS)))), EpochRanks)
     assert isinstance(agree(offers(*(1 + n % 2 for n in range(MOST_RUNS + 1)))), str)

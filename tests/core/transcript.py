@@ -30,7 +30,7 @@ text with the indented lines computed anew, so a test compares two texts and `FT
 import shlex
 from typing import Any
 
-from ftrun.core.group.messages import GroupEnd, GroupOrder, World
+from ftrun.core.group.messages import EpochRanks, GroupEnd, GroupOrder
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import GroupMember, report
@@ -48,7 +48,7 @@ from ftrun.core.machine.values import (
     UsualPauses,
     VisibleDevices,
 )
-from ftrun.core.ranks.table import AskedRetry, FunctionFinished, HeldSnapshot, LeftRound, Report, SaidHello
+from ftrun.core.ranks.table import AskedRetry, FunctionFinished, HeldSnapshot, LeftRound, RankReport, SaidHello
 from ftrun.core.rules.crash_causes import CommandFailure, ExceptionRecord, Traceback
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.liveness import Limits
@@ -206,7 +206,7 @@ def _event(now: float, name: str, words: list[str]) -> ev.Event:
     return event
 
 
-def _report(words: list[str]) -> Report:
+def _report(words: list[str]) -> RankReport:
     """`left-round local_rank=0 round=1 held=4+5/all`"""
     kinds = {"hello": SaidHello, "asked-retry": AskedRetry, "left-round": LeftRound, "finished": FunctionFinished}
     pairs = _pairs(words[1:])
@@ -214,7 +214,7 @@ def _report(words: list[str]) -> Report:
     if "held" in pairs:
         parts = [text.partition("/") for text in pairs["held"].split("+")]
         given["held"] = tuple(HeldSnapshot(int(step), shard) for step, _, shard in parts)
-    made: Report = kinds[words[0]](**given)
+    made: RankReport = kinds[words[0]](**given)
     return made
 
 
@@ -226,7 +226,7 @@ def _order(words: list[str]) -> GroupOrder:
     if "world" in given:  # ADDRESS/PORT/MEMBERSxRANKS+...
         address, port, counts = given["world"].split("/")
         pairs = tuple(tuple(map(int, pair.split("x"))) for pair in counts.split("+"))
-        given["world"] = World(address, int(port), pairs)  # type: ignore[arg-type]
+        given["world"] = EpochRanks(address, int(port), pairs)  # type: ignore[arg-type]
     if "counts" in given:
         given["counts"] = tuple(map(int, given["counts"].split("/")))
     if what == "end":

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ftctl.doctor import devices, disk, system
-from ftctl.doctor.finding import Outcome
+from ftctl.doctor.finding import CheckOutcome
 from ftrun.helpers.checkpoint_watcher import disk as watched
 from ftrun.host import mounts, oom
 from support.runs import FTCTL, PID1, Runs, ftctl, need_mounts, need_pid1
@@ -24,9 +24,9 @@ def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]
     return {one["name"]: one for one in json.loads(done.stdout)["findings"]}
 
 
-def only(found: Any) -> Outcome:
+def only(found: Any) -> CheckOutcome:
     (one,) = found
-    assert isinstance(one, Outcome)
+    assert isinstance(one, CheckOutcome)
     assert (one.remedy == "") == (one.state == "ok"), "a finding that is not ok has a remedy"
     return one
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.records import rundir
+from ftrun.records.files import rundir
 from support.runs import FTCTL, FTRUN, Runs, ftctl, wait_for
 
 OTHER = 65534  # a user that is not root

@@ -179,7 +179,7 @@ OTHER_USER = 54321
 AS_OTHER_USER = f"""
 import os, sys
 sys.path[:0] = {[str(HOUSE / "supervisor"), str(HOUSE / "hooks")]!r}
-from ftrun.records import rundir
+from ftrun.records.files import rundir
 os.setgroups([]); os.setgid({OTHER_USER}); os.setuid({OTHER_USER})
 try:
     print(rundir.find(None))

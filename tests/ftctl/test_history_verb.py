@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ftctl.verbs.list import read
-from ftrun.records import schedules
+from ftrun.records.past import schedules
 from support.helper_process import HelperProcess
 from support.made_run import MadeRun
 from support.runs import FTCTL, Run, Runs, python, wait_for

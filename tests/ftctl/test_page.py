@@ -24,12 +24,13 @@ from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.group_view import GroupView, MemberRow, SlowRank
 from ftrun.messages.run_state import RunFacts, RunState
-from ftrun.records import schedules, steps
-from ftrun.records.history import History
-from ftrun.records.rundir import NoRunDir, find
-from ftrun.records.schedules import AttemptLine, RunLife
-from ftrun.records.snapshot import Snapshot
-from ftrun.records.state import SavedState
+from ftrun.records.files import steps
+from ftrun.records.files.rundir import NoRunDir, find
+from ftrun.records.files.state import SavedState
+from ftrun.records.past import schedules
+from ftrun.records.past.history import History
+from ftrun.records.past.schedules import AttemptLine, RunLife
+from ftrun.records.present.snapshot import Snapshot
 from support.pages import empty
 from support.snapshots import snapshot
 
@@ -181,7 +182,7 @@ def test_the_picture_is_drawn_again_only_for_new_records(
         reads.append(path)
         return History(path)
 
-    monkeypatch.setattr("ftrun.records.history.read", read)
+    monkeypatch.setattr("ftrun.records.past.history.read", read)
     monkeypatch.setattr(app, "FRESH", 0.0)
     monkeypatch.setattr(app, "SHARE", 0)
     for number in (1, 2):
@@ -322,7 +323,7 @@ def test_the_history_has_the_reports_that_outlived_their_containers(
     copy.parent.mkdir(parents=True)
     copy.write_text("# It hung\n")
     known = SavedState(rest=RunState(run=RunFacts(state_dir=str(folder))))
-    monkeypatch.setattr("ftrun.records.state.load", lambda run_dir: known)
+    monkeypatch.setattr("ftrun.records.files.state.load", lambda run_dir: known)
     found = client.get("/history.json").json()
     assert found["source"] == str(folder)
     first, second = found["rows"]

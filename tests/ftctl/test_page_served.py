@@ -19,7 +19,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ft
 from ftctl.page import app, feed
 from ftctl.page.app import Page
 from ftctl.verbs import serve
-from ftrun.records.snapshot import Snapshot
+from ftrun.records.present.snapshot import Snapshot
 from support.pages import FTCTL, Event, empty, ftctl_serve, serving
 from support.runs import Runs, wait_for
 from support.runs import runs as runs

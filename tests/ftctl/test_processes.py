@@ -12,7 +12,7 @@ from ftctl.processes import Meter
 from ftrun.core.machine.values import Ledger
 from ftrun.host import procfs
 from ftrun.messages.state import dump_state
-from ftrun.records.snapshot import RankNow, Snapshot
+from ftrun.records.present.snapshot import RankNow, Snapshot
 from support.snapshots import snapshot
 
 MEBIBYTES = 48

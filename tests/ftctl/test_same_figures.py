@@ -6,7 +6,8 @@ from ftctl.page.feed import payload
 from ftctl.timeline import html, timeline
 from ftctl.verbs.timeline import document as timeline_document
 from ftrun.helpers.metrics import catalogue
-from ftrun.records import history, run_snapshot, summary
+from ftrun.records.past import history
+from ftrun.records.present import run_snapshot, summary
 from support.runs import Runs, python
 from support.runs import runs as runs
 

@@ -15,10 +15,10 @@ from ftrun.helpers.metrics import catalogue
 from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.group_view import GroupView, MemberRow
-from ftrun.records import group, own_ranks, summary
-from ftrun.records.group import GroupNow
-from ftrun.records.live_verdict import rank_now
-from ftrun.records.snapshot import RankNow, Snapshot, StalledRank
+from ftrun.records.present import group, own_ranks, summary
+from ftrun.records.present.group import GroupNow
+from ftrun.records.present.live_verdict import rank_now
+from ftrun.records.present.snapshot import RankNow, Snapshot, StalledRank
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = Snapshot("/run", True, "running", 2, "hang", step=7)

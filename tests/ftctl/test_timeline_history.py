@@ -11,10 +11,10 @@ import pytest
 from ftctl.timeline import html
 from ftctl.timeline.timeline import draw, verdict
 from ftrun.core.accounting.totals import Account
-from ftrun.records import history
-from ftrun.records.attempts import SAMPLES_MOST
-from ftrun.records.history import History, KnownState, read
-from ftrun.records.rundir import NoRunDir
+from ftrun.records.files.rundir import NoRunDir
+from ftrun.records.past import history
+from ftrun.records.past.attempts import SAMPLES_MOST
+from ftrun.records.past.history import History, KnownState, read
 from support.made_run import MadeRun
 from support.scripted import BEGAN, Script, fold, long_run
 

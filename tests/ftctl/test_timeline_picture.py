@@ -10,7 +10,7 @@ from ftctl.timeline import axis, html, timeline
 from ftctl.timeline.timeline import NARROWEST
 from ftrun.drawing import svg
 from ftrun.drawing.shapes import Picture, Polyline, Rect, Text, text_width
-from ftrun.records.history import History
+from ftrun.records.past.history import History
 from support.scripted import BEGAN, Script, fold, long_run
 
 NASTY = "</text><script>alert(1)</script>\x1b[31m&\"'\x00\ud800 \u202e]]>"

@@ -12,8 +12,8 @@ from rich.console import Console
 from ftctl.top import screen as top
 from ftctl.top.keys import Chosen, LongText
 from ftctl.top.screen import Screen, folded, render
-from ftrun.records.snapshot import JobNow, RankNow, Snapshot
-from ftrun.records.summary import headline
+from ftrun.records.present.snapshot import JobNow, RankNow, Snapshot
+from ftrun.records.present.summary import headline
 from support.snapshots import snapshot
 
 SIZES = [(80, 24), (40, 10), (200, 60), (20, 5), (1, 1), (80, 3)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.helpers.checkpoint_watcher.globs import Globs, State, parse
+from ftrun.helpers.checkpoint_watcher.globs import Globs, Matching, parse
 
 NAMES = st.sampled_from(["a", "b", "ab", ".h", "a.pt", "[x]", "*", "ü"])
 PARTS = st.sampled_from(["a", "b", ".h", "*", "**", "a*", "*.pt", "[ab]", "[!a]", "?", ".*", "[[]x]", "ü", "**a"])
@@ -28,7 +28,7 @@ def plant(folder: str, tree: dict[str, object]) -> None:
             open(f"{folder}/{name}", "w").close()
 
 
-def walk(globs: Globs, state: State, path: str) -> Iterator[str]:
+def walk(globs: Globs, state: Matching, path: str) -> Iterator[str]:
     names = None if globs.open(state) else globs.literals(state)
     for name in os.listdir(path or "/"):
         if names is not None and name not in names:

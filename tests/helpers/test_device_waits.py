@@ -14,7 +14,7 @@ from ftrun.core.machine.values import Spin
 from ftrun.core.rules import liveness
 from ftrun.helpers.evidence.device_waits import none_works
 from ftrun.helpers.evidence.look import look
-from ftrun.messages.evidence import Look, RankState
+from ftrun.messages.evidence import LookRequest, RankState
 from ftrun.messages.probe import Device
 from support.device.ras import At, Ras, in_json
 from support.evidence_job import Job, ask, needs_spy, rank
@@ -41,10 +41,10 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def request(pids: list[int], *devices: Device, powers: tuple[tuple[str, float], ...] = POWERS) -> Look:
+def request(pids: list[int], *devices: Device, powers: tuple[tuple[str, float], ...] = POWERS) -> LookRequest:
     now = time.monotonic()
     ranks = tuple(RankState(number, pid, moved_at=now - 60, step=7) for number, pid in enumerate(pids))
-    return Look(pids[0], now, (), ranks, devices, between=0.2, powers=powers)
+    return LookRequest(pids[0], now, (), ranks, devices, between=0.2, powers=powers)
 
 
 def see(job: Job, *devices: Device) -> Spin | None:

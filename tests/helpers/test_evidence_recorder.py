@@ -43,6 +43,7 @@ print(*[rank.pid for rank in ranks], flush=True)
 ranks[0].wait()"""
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_rank_that_does_not_enter_a_collective_is_named(job: Job) -> None:
     job.start(LAUNCHER, RANK)

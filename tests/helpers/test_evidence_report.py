@@ -13,7 +13,7 @@ from ftrun.helpers.evidence.classification import Classification
 from ftrun.helpers.evidence.flight_recorder import Collective, FlightRecord
 from ftrun.helpers.evidence.processes import ProcessChange, ProcessState
 from ftrun.helpers.evidence.report import OpenFiles, ReportFacts, document, markdown, opening, what_to_do
-from ftrun.messages.evidence import RankState, Request
+from ftrun.messages.evidence import EvidenceRequest, RankState
 from ftrun.messages.probe import Device
 from waitproof.procfs import Stat
 from waitproof.stacks import Frame, Stack, Thread
@@ -39,7 +39,9 @@ def facts(text: str = "text") -> ReportFacts:
         RankState(rank, 10 + rank, moved_at=50.0 - rank, alive_at=90.0, step=7, sections=(text,)) for rank in range(4)
     )
     finding = Finding("step", 0, 50.0, 30.0, 7, pid=10)
-    request = Request("/run", 2, finding, 1, 100.0, ranks=ranks, devices=(Device("nvidia", text, 0, text, 100.0),))
+    request = EvidenceRequest(
+        "/run", 2, finding, 1, 100.0, ranks=ranks, devices=(Device("nvidia", text, 0, text, 100.0),)
+    )
     answers = {
         rank: FlightRecord(10 + rank, {"default_pg": Collective(5, "gloo:all_reduce", "[[4]]", True)})
         for rank in (0, 1, 3)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from ftrun.core.group.messages import GroupOrder, Life, Report
+from ftrun.core.group.messages import GroupOrder, Life, MemberReport
 from ftrun.core.ranks.shared import NodeRounds
 from ftrun.helpers.messenger.known_lives import KnownLives
 
 AT_WORK = (Life(1, "of-1", "boot", "10.0.0.1", 4000),)
 ORDER = GroupOrder(1, "run", lives=AT_WORK)
-RUNNING = Report(2, "of-2", 1, "node-2", "boot", 1, "running", ran=1)
+RUNNING = MemberReport(2, "of-2", 1, "node-2", "boot", 1, "running", ran=1)
 READY = RUNNING._replace(seq=2, state="ready")
 
 

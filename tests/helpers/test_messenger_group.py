@@ -17,8 +17,8 @@ import pytest
 import zmq
 
 from ftrun import __version__
-from ftrun.core.group.messages import GroupEnd, GroupOrder, NodeFailure, Report, Starter, State
-from ftrun.helpers.lines import Lines
+from ftrun.core.group.messages import GroupEnd, GroupOrder, MemberReport, NodeFailure, ReportedState, Starter
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger import connections, transport
 from ftrun.messages import messenger, peers
 from ftrun.messages.codec import EXACT
@@ -44,11 +44,11 @@ class Node(HelperProcess):
             "messenger", str(run_dir), str(beats), json.dumps(address._asdict()), before=before, prefix=prefix
         )
 
-    def report(self, state: State, epoch: int = 0, **more: Any) -> None:
+    def report(self, state: ReportedState, epoch: int = 0, **more: Any) -> None:
         self.seq += 1
         address, self.ran = self.address, max(self.ran, epoch) if state == "running" else self.ran
         more.setdefault("ran", self.ran)
-        report = Report(address.rank, address.life, self.seq, address.node, address.boot, epoch, state, **more)
+        report = MemberReport(address.rank, address.life, self.seq, address.node, address.boot, epoch, state, **more)
         self.ask(ask="changed_report", report=EXACT.plain(report))
 
     def ordered(self, what: str, epoch: int | None = None) -> GroupOrder:
@@ -742,7 +742,7 @@ def test_only_the_intended_connection_is_closed(monkeypatch: pytest.MonkeyPatch)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stack.callback(context.destroy, linger=0)
         monkeypatch.setattr(connections, "connection_limit", lambda size, lines: 1)
-        ours = connections.Connections(context.socket(zmq.ROUTER), 2, Lines(messenger.EVENTS))
+        ours = connections.MemberConnections(context.socket(zmq.ROUTER), 2, ProtocolLines(messenger.EVENTS))
         monkeypatch.setattr(ours, "_lines", SimpleNamespace(problem=lambda what: None))
         pairs = [socket.socketpair() for _ in range(3)]
         for pair in pairs:

@@ -13,7 +13,7 @@ from ftrun.core.rules.standby import NextStart
 from ftrun.helpers.metrics import catalogue
 from ftrun.helpers.metrics.catalogue import readings
 from ftrun.helpers.metrics.exporter import _registry
-from ftrun.records.snapshot import DeviceNow, Limit, RankNow, Snapshot
+from ftrun.records.present.snapshot import DeviceNow, Limit, RankNow, Snapshot
 
 NEW = Snapshot(run_dir="/run", alive=True, phase="launching", attempt=1, reason="first")
 AWFUL = 'two\nlines "quoted" \\ back {slash}'

@@ -113,7 +113,7 @@ def test_the_last_file_of_a_killed_ftrun_has_the_phase_cut_off(run_dir: Path, re
     """The helper gets the end of its stdin before the process is gone: so many reads find it alive."""
     alive = f'lambda d: seen._replace(alive=True, phase="running") if next(n) <= {reads} else real(d)'
     patch = f"real, n = v.read_snapshot, itertools.count(1); v.read_snapshot = {alive}"
-    look = f"import itertools, ftrun.records.run_snapshot as v; {patch}"
+    look = f"import itertools, ftrun.records.present.run_snapshot as v; {patch}"
     before = f"{look}; seen = real({str(run_dir)!r})"
     path = run_dir.parent / "train.prom"
     with HelperProcess("metrics", str(run_dir), "", str(path), before=before) as helper:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ftrun.helpers.evidence import nccl_ras
 from ftrun.helpers.evidence.look import look
 from ftrun.helpers.evidence.nccl_ras import NcclView, culprits, sentences_of
-from ftrun.messages.evidence import Look, RankState
+from ftrun.messages.evidence import LookRequest, RankState
 from support.device.ras import At, Ras, in_json, in_text
 from support.evidence_job import Job, ask, needs_spy, rank
 from support.evidence_job import job as job
@@ -284,7 +284,7 @@ def test_a_look_and_the_report_name_the_rank_that_is_behind(job: Job) -> None:
         ras.answers = [in_json([At(pid, 99 if number == 1 else 100) for number, pid in enumerate(pids)])]
         now = time.monotonic()
         ranks = tuple(RankState(number, pid, moved_at=now - 60, step=7) for number, pid in enumerate(pids))
-        seen = look(Look(pids[0], now, (), ranks, between=0.2))
+        seen = look(LookRequest(pids[0], now, (), ranks, between=0.2))
         assert seen.open_reason is not None
         assert seen.mechanism.endswith(f"; {BEHIND}ranks 0, 2 wait")
         answer = ask(

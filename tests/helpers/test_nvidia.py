@@ -115,7 +115,7 @@ def test_lost_gpu_comes_back_and_xids_of_others_are_reported_meanwhile(fake: Fak
     def reported() -> list[str]:
         fake.xid(0, 31)  # again and again: NVML is restarted all the time here, which loses Xids
         probe.devices()
-        return [line["device"] for line in probe.named("fault") if line["code"] == "31"]
+        return [line["device"] for line in probe.named("fault_changed") if line["code"] == "31"]
 
     assert set(wait_for(reported, "Xid 31 is reported")) == {uuid(0)}
     fake.set(1, lost=False)
@@ -156,7 +156,7 @@ def test_driver_that_was_reloaded(fake: FakeNvml, start: Start) -> None:
     fake.set("-", **{"error:nvmlInitWithFlags": None})
     probe.devices(lambda devices: health(devices) == ["ok", "ok"])
     fake.xid(1, 13)
-    assert probe.event("fault")["device"] == uuid(1)
+    assert probe.event("fault_changed")["device"] == uuid(1)
 
 
 def test_driver_that_does_not_match_its_library(fake: FakeNvml, start: Start) -> None:
@@ -210,11 +210,11 @@ def test_xid_of_a_visible_gpu_is_reported_once(fake: FakeNvml) -> None:
         fake.xid(0, 79)
         fake.xid(1, 79)
         expected = {"device": uuid(1), "code": "79", "gone": False, "old": False}
-        expected |= {"event": "fault", "severity": "critical", "why": "fell off the bus", "retry": ""}
-        assert probe.event("fault") == expected
+        expected |= {"event": "fault_changed", "severity": "critical", "why": "fell off the bus", "retry": ""}
+        assert probe.event("fault_changed") == expected
         fake.xid(1, 31)
-        assert probe.event("fault")["code"] == "31"
-        assert len(probe.named("fault")) == 2
+        assert probe.event("fault_changed")["code"] == "31"
+        assert len(probe.named("fault_changed")) == 2
 
 
 def test_mig_devices_are_devices(fake: FakeNvml, start: Start) -> None:
@@ -237,7 +237,7 @@ def test_xid_of_a_mig_device_is_reported_for_that_device(fake: FakeNvml, start: 
     fake.xid(0, 31, instance=1)
     for code, instance in ((43, {"instance": 2}), (79, {})):
         fake.xid(0, code, **instance)
-        fault = probe.event("fault")
+        fault = probe.event("fault_changed")
         assert (fault["code"], fault["device"]) == (str(code), second)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.core.group.waits import Blocked, Link, Waits
+from ftrun.core.group.waits import BlockedProcess, OutsideLink, Waits
 from ftrun.helpers.evidence.other_members import OtherMembers, as_message
 from ftrun.helpers.messenger import group_waits
 from ftrun.helpers.messenger.group_waits import CoordinatorWaits, MemberWaits
@@ -120,8 +120,8 @@ def test_without_messengers_nothing_is_proved(two: Pair) -> None:
 
 
 def test_what_is_sent_is_bounded_and_what_is_left_out_is_open() -> None:
-    many = tuple(Link(f"10.0.0.1:{n}", f"10.0.0.2:{n}", (0,), 7, True) for n in range(9000))
-    content = messages.dump_waits(Waits(1, 3, "x:1", "print", (Blocked(1, 0),), many), 2)
+    many = tuple(OutsideLink(f"10.0.0.1:{n}", f"10.0.0.2:{n}", (0,), 7, True) for n in range(9000))
+    content = messages.dump_waits(Waits(1, 3, "x:1", "print", (BlockedProcess(1, 0),), many), 2)
     assert len(content) <= messages.LIMIT
     found = messages.load_waits(content, 1, 2)
     assert (found.processes, found.links) == ((), ())
@@ -132,7 +132,13 @@ def test_what_is_sent_is_bounded_and_what_is_left_out_is_open() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"member": 2}, {"wave": "w" * 65}, {"links": ()}, {"processes": (Blocked(1, needs=(1,)),)}, {"processes": ()}],
+    [
+        {"member": 2},
+        {"wave": "w" * 65},
+        {"links": ()},
+        {"processes": (BlockedProcess(1, needs=(1,)),)},
+        {"processes": ()},
+    ],
     ids=["of another member", "a long word", "no such link", "no such process", "no such holder"],
 )
 def test_inconsistent_waits_are_refused(changed: dict[str, Any]) -> None:
@@ -155,4 +161,4 @@ def test_a_damaged_file_is_a_problem_and_nothing_else(two: Pair) -> None:
 
 def test_the_values_of_the_proof_are_those_that_are_sent() -> None:
     """They are converted by the names of their fields."""
-    assert (seen_here.Blocked._fields, seen_here.Link._fields) == (Blocked._fields, Link._fields)
+    assert (seen_here.Blocked._fields, seen_here.Link._fields) == (BlockedProcess._fields, OutsideLink._fields)

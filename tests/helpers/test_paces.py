@@ -15,7 +15,7 @@ from ftrun.core.rules.stragglers import Pace, Slowness, stragglers
 from ftrun.helpers.messenger.paces import MainThread, Paces, ThreadUse, uses_accelerator
 from ftrun.host import procfs
 from ftrun.messages.messenger import Straggler
-from ftrun.records import steps
+from ftrun.records.files import steps
 from ftrun_hooks import layout as at
 from support.recorded_lines import RecordedLines
 from support.runs import wait_for
@@ -209,12 +209,13 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    pytest.importorskip("torch")
     found = Job(tmp_path)
     yield found
     found.close()
 
 
+@pytest.mark.slow
+@pytest.mark.torch
 def test_the_rank_for_which_the_others_wait_in_a_collective_is_found(job: Job, run_dir: Path) -> None:
     watch = Paces(None, stretch=1.0)
     found: dict[int, Slowness] = {}

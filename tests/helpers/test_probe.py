@@ -69,7 +69,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 def fault(probe: Prober) -> tuple[Any, ...]:
     """The next fault, in short."""
-    line = probe.event("fault")
+    line = probe.event("fault_changed")
     return line["device"], line["code"], line["severity"], line["gone"], line["old"]
 
 
@@ -105,7 +105,7 @@ def test_free_devices_are_reported_once(quiet: Prober) -> None:
     answer = {"event": "freed", "ok": True, "held": [], "silent": [], "well": []}
     assert quiet.free(pids=[1, 2], used=BEFORE) == answer
     for _ in range(2):
-        quiet.ask(ask="look")
+        quiet.ask(ask="sample_now")
         quiet.devices()
     assert len(quiet.named("freed")) == 1
 
@@ -125,7 +125,7 @@ def test_probe_continues_while_a_request_waits_and_a_later_request_replaces_it(p
     fake.set(0, memory_used=20 * GIB)
     probe.ask(ask="free", pids=[], used=BEFORE, timeout=SELDOM)
     fake.xid(0, 31)
-    assert probe.event("fault")["code"] == "31"
+    assert probe.event("fault_changed")["code"] == "31"
     probe.devices(lambda devices: devices[0]["memory_used"] == 20 * GIB)
     assert probe.free(SELDOM, used={uuid(0): 20 * GIB})["ok"]
     assert probe.end() == 0
@@ -163,7 +163,7 @@ def test_fault_is_over_after_the_requested_action(quiet: Prober, fake: FakeNvml)
     fake.later(0.7, 0, **{RECOVERY: 0})
     assert quiet.clear(uuid(0), "48")["ok"]
     assert time.monotonic() - since > 0.6
-    actions = [line["gone"] for line in quiet.named("fault") if line["code"] == "recovery:reset"]
+    actions = [line["gone"] for line in quiet.named("fault_changed") if line["code"] == "recovery:reset"]
     assert actions == [False, True]  # which was reported since the request, and is over
 
 
@@ -185,13 +185,13 @@ def test_severe_fault_during_the_wait_prevents_the_clearing(quiet: Prober, fake:
     assert quiet.event("freed")["ok"]
     fake.xid(0, 31)  # which is not severe
     fake.xid(1, 79)  # which is of another device
-    quiet.event("fault", lambda line: line["code"] == "79")
+    quiet.event("fault_changed", lambda line: line["code"] == "79")
     fake.set(0, **{RECOVERY: 0})
     assert quiet.event("cleared")["ok"]
     fake.set(0, **{RECOVERY: RESET})
     quiet.ask(ask="clear", device=uuid(0), code="94", timeout=5)
     fake.xid(0, 95)
-    quiet.event("fault", lambda line: line["code"] == "95")
+    quiet.event("fault_changed", lambda line: line["code"] == "95")
     fake.set(0, **{RECOVERY: 0})
     assert quiet.event("cleared")["why"] == "95 was reported since"
 
@@ -234,8 +234,8 @@ def test_slow_tool_is_run_once_a_second_at_most(chips: Prober, tool: FakeNpuSmi)
 
 def test_recovery_action_is_a_fault_while_it_lasts(probe: Prober, fake: FakeNvml) -> None:
     fake.set(1, **{RECOVERY: RESET})
-    assert probe.event("fault") == {
-        "event": "fault",
+    assert probe.event("fault_changed") == {
+        "event": "fault_changed",
         "device": uuid(1),
         "code": "recovery:reset",
         "gone": False,
@@ -256,7 +256,7 @@ def test_recovery_action_is_a_fault_while_it_lasts(probe: Prober, fake: FakeNvml
     assert fault(probe) == (uuid(1), "recovery:reboot", "critical", True, False)
     for _ in range(4):
         probe.devices()
-    assert len(probe.named("fault")) == 6
+    assert len(probe.named("fault_changed")) == 6
 
 
 def test_xid_causes_a_sample_of_the_recovery_action(quiet: Prober, fake: FakeNvml) -> None:
@@ -273,7 +273,7 @@ def test_ascend_codes_are_reported_with_their_severity(tool: FakeNpuSmi) -> None
         assert fault(probe) == ("0-1", HEARTBEAT[0], "major", False, True)
         tool.set(codes=[INPUT, ("FFFF0000", "what")], health="Alarm")
         assert fault(probe) == ("0-0", INPUT[0], "minor+user", False, False)
-        line = probe.event("fault")
+        line = probe.event("fault_changed")
         assert (line["code"], line["severity"], line["why"]) == ("FFFF0000", "unknown", "not in the table")
         tool.set(codes=[])
         assert fault(probe) == ("0-0", INPUT[0], "minor+user", True, False)
@@ -295,4 +295,4 @@ def test_malformed_table_of_a_site_is_a_problem_and_is_not_used(kind: str, fake:
         assert kind != "no table" or "line 2: 'quite' is not one of" in what
         probe.devices()
         fake.xid(0, 79)
-        assert probe.event("fault")["severity"] == "critical"
+        assert probe.event("fault_changed")["severity"] == "critical"

@@ -12,7 +12,7 @@ import pytest
 from ftrun.core.machine.values import Spin
 from ftrun.core.rules import liveness
 from ftrun.helpers.evidence.look import look
-from ftrun.messages.evidence import Look, RankState
+from ftrun.messages.evidence import LookRequest, RankState
 from support.evidence_job import Job, ask, needs_spy, rank
 from support.evidence_job import job as job
 from support.runs import wait_for
@@ -54,7 +54,7 @@ SEEN = {
 
 def see(job: Job) -> Spin | None:
     now = time.monotonic()
-    found = look(Look(job.pid, now, (), (RankState(0, job.pid, moved_at=now - 60, step=7),), between=0.2))
+    found = look(LookRequest(job.pid, now, (), (RankState(0, job.pid, moved_at=now - 60, step=7),), between=0.2))
     assert found.open_reason == "rank 0 computes"
     return found.spin
 
@@ -76,7 +76,7 @@ def test_what_can_be_seen_outside_makes_it_another_one(job: Job, name: str) -> N
 
     def spin() -> Spin | None:
         now = time.monotonic()
-        return look(Look(job.pid, now, (), (RankState(0, job.pid, moved_at=now - 60),), between=0.2)).spin
+        return look(LookRequest(job.pid, now, (), (RankState(0, job.pid, moved_at=now - 60),), between=0.2)).spin
 
     first = spin()
 

@@ -93,7 +93,7 @@ def test_news_of_a_large_group_does_not_send_all_rows_to_all_again_at_once(
         return True
 
     side = CoordinatorSide(address(0, size), RecordedLines(), send)
-    known = membership.new_coordinator(0.0, membership.Shape(size), 60.0, 10.0)
+    known = membership.new_coordinator(0.0, membership.GroupShape(size), 60.0, 10.0)
     there = {rank: Connection() for rank in range(1, size)}
     began = time.monotonic() + 1000
     for second in range(60):  # each second other members begin to work

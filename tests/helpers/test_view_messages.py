@@ -86,7 +86,7 @@ def test_rank_0_passes_requests_on_and_drops_what_is_invalid(run_dir: Path) -> N
     side = CoordinatorSide(address(0), lines, send)
     side.receive(1, messages.ASK, messages.dump(FileRequest("mine", 2, "report.md")), 1.0)
     (_, _, passed), (to, kind, refused) = sent
-    assert (to, kind) == (1, messages.TOLD)
+    assert (to, kind) == (1, messages.FILE_PART)
     part = messages.load(FilePart, refused)
     assert (part.id, part.ok) == ("mine", False)
     assert messages.load(FileRequest, passed).id != "mine"
@@ -96,18 +96,18 @@ def test_rank_0_passes_requests_on_and_drops_what_is_invalid(run_dir: Path) -> N
     side.ask(FileRequest("x", 1, "report.md"), answers.append, 1.0)
     asked = messages.load(FileRequest, sent[0][2])
     foreign = messages.dump(FilePart(asked.id, True, "", 1, 3, "d2h5"))
-    side.receive(2, messages.TOLD, foreign, 1.0)
+    side.receive(2, messages.FILE_PART, foreign, 1.0)
     assert answers == [], "only the member that was asked may answer"
-    side.receive(1, messages.TOLD, foreign, 1.0)
+    side.receive(1, messages.FILE_PART, foreign, 1.0)
     assert [(one.id, one.content) for one in answers] == [("x", "d2h5")]
-    side.receive(1, messages.TOLD, foreign, 1.0)
+    side.receive(1, messages.FILE_PART, foreign, 1.0)
     assert len(answers) == 1
 
     for content in (b"", b"[]", messages.dump(row(2)), messages.dump(row(1, paces=((0, 1.0),) * 99))):
         side.receive(1, messages.ROW, content, 1.0)
     assert len(lines.problems) == 4
     side.ask(FileRequest("late", 1, "report.md"), answers.append, 1.0)
-    known = membership.new_coordinator(0.0, membership.Shape(3), 60.0, 10.0)
+    known = membership.new_coordinator(0.0, membership.GroupShape(3), 60.0, 10.0)
     side.process(1e9, known, dict)
     assert (answers[-1].id, answers[-1].ok) == ("late", False)
 
@@ -164,7 +164,7 @@ def test_a_member_that_connects_again_is_present_until_it_is_lost(run_dir: Path)
 def test_a_rank_that_is_slow_against_the_ranks_of_all_members_is_marked(run_dir: Path) -> None:
     lines = RecordedLines()
     side = CoordinatorSide(address(0), lines, lambda rank, kind, content: True)
-    known = membership.new_coordinator(0.0, membership.Shape(3), 60.0, 10.0)
+    known = membership.new_coordinator(0.0, membership.GroupShape(3), 60.0, 10.0)
 
     def marked(now: float, *times: float) -> list[tuple[int, int, float, float]]:
         for member, seconds in enumerate(times, 1):

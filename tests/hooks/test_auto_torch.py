@@ -15,7 +15,8 @@ from ftrun.core.rules.crash_causes import first_cause
 from ftrun.host import tracebacks
 from support.beat_file import HOUSE, BeatDir
 
-pytestmark = pytest.mark.torch
+# In the gate tests/test_example.py has a program with PyTorch that gives heartbeats without a change.
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 AUTO = HOUSE / "hooks" / "ftrun_hooks" / "auto"
 # What a program writes, it writes for the test: all that ftrun knows of it is in the beat file.
 HEAD = """
@@ -234,7 +235,6 @@ all_in_one(torch.ones(3)); all_in_one(torch.ones(3))
 """
 
 
-@pytest.mark.slow
 def test_compiled_optimizers_have_heartbeats_and_are_compiled_unchanged(beats: BeatDir, tmp_path: Path) -> None:
     done = start(beats, tmp_path, COMPILED)
     assert done.returncode == 0, done.stderr
@@ -285,9 +285,9 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 @pytest.mark.parametrize(
     ("code", "words", "step", "error", "rank"),
     [
-        pytest.param(FORKED, (), 3, "ProcessRaisedException", "", id="forked", marks=pytest.mark.slow),
-        pytest.param(LAUNCHED, TORCHRUN, 6, "ChildFailedError", "rank 1: ", id="launched", marks=pytest.mark.slow),
-        pytest.param(SPAWNED, (), 3, "ProcessRaisedException", "", id="spawned", marks=pytest.mark.slow),
+        pytest.param(FORKED, (), 3, "ProcessRaisedException", "", id="forked"),
+        pytest.param(LAUNCHED, TORCHRUN, 6, "ChildFailedError", "rank 1: ", id="launched"),
+        pytest.param(SPAWNED, (), 3, "ProcessRaisedException", "", id="spawned"),
     ],
 )
 def test_each_rank_has_a_slot_and_the_first_failure_is_the_cause(

@@ -1,6 +1,7 @@
 """What a round leaves behind in the process of a rank, and the wait for the store of the next one."""
 
 import gc
+import importlib
 import socket
 import sys
 import weakref
@@ -170,8 +171,10 @@ def test_a_rank_does_not_wait_for_another_store(
         Rendezvous().wait(pytest.fail)  # and none before a round has met
 
 
+@pytest.mark.slow
+@pytest.mark.torch
 def test_the_port_of_torchs_store_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    distributed: Any = pytest.importorskip("torch.distributed")
+    distributed: Any = importlib.import_module("torch.distributed")
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
@@ -186,12 +189,13 @@ def test_the_port_of_torchs_store_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     assert _torch_adapter.store_port() is None
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("end", [_torch_adapter.end_groups, _torch_adapter.forget_ended_groups])
 def test_a_group_that_the_function_has_destroyed_is_no_default_any_more(
     end: Callable[[], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    functional: Any = pytest.importorskip("torch.distributed.nn.functional")
+    functional: Any = importlib.import_module("torch.distributed.nn.functional")
     distributed: Any = sys.modules["torch.distributed"]
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     # As where the module is loaded while there is a group.

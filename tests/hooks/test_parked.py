@@ -7,13 +7,13 @@ from support.runs import HOUSE
 
 JOIN = """
 import os, runpy, sys
-Standby = runpy.run_path(f"{sys.argv[1]}/_parked.py")["Standby"]
+ParkedProcess = runpy.run_path(f"{sys.argv[1]}/_parked.py")["ParkedProcess"]
 Missing = runpy.run_path(f"{sys.argv[1]}/_parked.py")["Missing"]
 if (pid := os.fork()) == 0:
     os.setpgid(0, 0)
     os._exit(0)
 os.waitpid(pid, 0)
-standby = Standby.__new__(Standby)
+standby = ParkedProcess.__new__(ParkedProcess)
 standby.missing, standby.streams = Missing(), []
 sys.meta_path.append(standby.missing)
 standby._restore({"nice": "0", "group": str(pid)})

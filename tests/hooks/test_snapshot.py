@@ -145,6 +145,7 @@ def test_a_step_that_is_none_is_refused(snapshots: Snapshots, step: object) -> N
         snapshots.keep(step, "", {})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_tensors_models_and_optimizers_are_copied(snapshots: Snapshots) -> None:
     import torch

@@ -183,6 +183,7 @@ def files(saved: Saved) -> dict[str, bytes]:
     return saved.files
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_kill_at_any_instant_leaves_the_old_checkpoint_or_the_new_one(saved: Saved) -> None:
     outcomes, names, took = saved.killed
@@ -193,6 +194,7 @@ def test_a_kill_at_any_instant_leaves_the_old_checkpoint_or_the_new_one(saved: S
     assert names == ["a.pt"]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_save_is_atomic_and_reports_a_checkpoint_with_a_step(saved: Saved) -> None:
     sections, unclaimed, path, step, unpicklable, full, linked, together = saved.saved
@@ -214,6 +216,7 @@ def put(folder: Path, name: str, content: bytes, age: int = 0) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 class TestLatest:
     @pytest.mark.parametrize("name", ["path", "nested"])

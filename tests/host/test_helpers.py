@@ -13,7 +13,7 @@ import pytest
 
 import ftrun_hooks  # noqa: F401 - where a helper finds it
 from ftrun.host import helpers as module
-from ftrun.host.helpers import FIRST_DELAY, Helpers, Line
+from ftrun.host.helpers import FIRST_DELAY, HelperLine, Helpers
 from ftrun.messages.helpers import LINE_LIMIT
 from support.runs import state_of, wait_for
 
@@ -35,7 +35,7 @@ class Host:
         self.log = folder / "log"
         self._fd = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
         self.helpers = Helpers(self._poll, self._fd)
-        self.lines: list[tuple[str, Line]] = []
+        self.lines: list[tuple[str, HelperLine]] = []
         self._patch = monkeypatch
 
     def run(self, code: str, **more: Any) -> None:
@@ -63,7 +63,7 @@ class Host:
             self.turn()
             return condition()
 
-        return wait_for(turned, what, 30.0)
+        return wait_for(turned, what)
 
     def events(self) -> list[str]:
         return ["ended" if line is None else str(json.loads(line)["event"]) for _, line in self.lines]

@@ -98,14 +98,13 @@ def started(runs: Runs, setting: int, *prefix: str, given: int = 100) -> Run:
 def test_ftrun_is_exempt_and_its_children_are_not(runs: Runs) -> None:
     run = started(runs, 1)
     wait_for(lambda: score(run.pid) == -1000, "ftrun to be spared")
-    run.until("spawned")
-    first = run.state["pid"]
+    first = run.until("spawned")["pid"]
     assert score(first) == 100
     wait_for(lambda: len(children(run.pid)) > 1, "a helper")
-    assert {score(pid) for pid in children(run.pid)} == {100}
+    # A child has the value of ftrun until it is executed.
+    wait_for(lambda: {score(pid) for pid in children(run.pid)} == {100}, "the values of the children")
     os.kill(first, signal.SIGKILL)  # the command that is started again has its value from a spared ftrun
-    run.until("spawned", 2)
-    again = wait_for(lambda: (pid := run.state["pid"]) != first and pid, "the command in the state")
+    again = run.until("spawned", 2)["pid"]
     assert (score(again), score(run.pid)) == (100, -1000)
     run.process.send_signal(signal.SIGTERM)
     run.wait()

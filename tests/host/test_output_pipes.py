@@ -1,11 +1,13 @@
 """Captured output from end to end: a real command, real pipes, the real helper, and PID 1's part of it."""
 
+import array
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ from support.runs import MOUNTS, alive, end_process, need_mounts, wait_for
 
 CAPTURING = (sys.executable, str(Path(__file__).resolve().parents[1] / "support" / "capturing.py"))
 PIPEFUL = 65536
+# With an argument it pauses after each MiB until the file of that name exists.
 COUNT = """
-import os
+import array, os, sys, time
 for first in range(0, {size}, 1 << 16):
-    left = b"".join(n.to_bytes(8, "big") for n in range(first, first + (1 << 16), 8))
+    if sys.argv[1:] and first % (1 << 20) == 0 and not os.path.exists(sys.argv[1]): time.sleep(0.1)
+    left = array.array("Q", range(first, first + (1 << 16), 8)).tobytes()
     while left: left = left[os.write(1, left):]
 """
 SAME = """
@@ -44,7 +48,7 @@ OURS = b"[ftrun] a line of ours\n"
 
 def counted(size: int) -> bytes:
     """What COUNT writes."""
-    return b"".join(n.to_bytes(8, "big") for n in range(0, size, 8))
+    return array.array("Q", range(0, size, 8)).tobytes()
 
 
 class Captured:
@@ -208,13 +212,15 @@ def kill_again_and_again(run: Captured, out: Path) -> None:
     """Whenever it has passed on more, at an arbitrary moment."""
     killed = before = 0
     while run.process.poll() is None and killed < 5:
+        time.sleep(0.001)
         if out.stat().st_size > before:
             pid = run.helper
             end_process(pid)  # it may have ended by now
             killed += 1
             wait_for(lambda: run.process.poll() is not None or run.helper != pid, "another one")  # noqa: B023
             before = out.stat().st_size
-    assert killed > 2
+    (run.folder / "enough").touch()
+    assert killed == 5
 
 
 def test_a_killed_helper_loses_and_duplicates_nothing_of_a_pipe(start: Start, tmp_path: Path) -> None:
@@ -222,7 +228,7 @@ def test_a_killed_helper_loses_and_duplicates_nothing_of_a_pipe(start: Start, tm
     out = tmp_path / "out"
     out.touch()
     reader = subprocess.Popen(["sh", "-c", f"cat > {out}"], stdin=subprocess.PIPE)
-    run = start(*python(COUNT.format(size=size)), stdout=reader.stdin)
+    run = start(*python(COUNT.format(size=size), str(tmp_path / "enough")), stdout=reader.stdin)
     assert reader.stdin is not None
     reader.stdin.close()
     kill_again_and_again(run, tmp_path / "out")
@@ -235,7 +241,7 @@ def test_a_killed_helper_loses_nothing_of_a_file(start: Start, tmp_path: Path) -
     """At most the content of a pipe is duplicated."""
     size = 32 << 20
     with (tmp_path / "out").open("ab") as out:
-        run = start(*python(COUNT.format(size=size)), stdout=out)
+        run = start(*python(COUNT.format(size=size), str(tmp_path / "enough")), stdout=out)
     kill_again_and_again(run, tmp_path / "out")
     assert run.wait() == 0
     seen, data = (tmp_path / "out").read_bytes(), counted(size)

@@ -273,6 +273,21 @@ def test_a_leftover_that_may_not_be_signalled_does_not_change_the_exit_code(runs
     assert not run.named("escalated")
 
 
+HIDING = (
+    *("unshare", "--mount", "sh", "-ec", 'mount -t proc -o hidepid=2,gid=65534 hidden /proc; exec "$@"', "sh"),
+    *("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-all"),
+)
+
+
+def test_a_process_that_proc_hides_is_ended(runs: Runs, prefix: tuple[str, ...]) -> None:
+    if os.getuid() != 0 or not permitted(*HIDING, *OTHER):
+        pytest.skip("only root can mount /proc and change its user")
+    command = ("sh", "-c", f"{' '.join(OTHER)} sh -c 'sleep 600 & sleep 600' & exit 0")
+    run = runs.start("--grace", "300ms", *command, prefix=(*prefix, *HIDING))
+    assert run.wait() == 0, run.log()
+    assert not runs.living()
+
+
 def test_nothing_is_started_while_a_process_may_not_be_signalled(runs: Runs, poor: tuple[str, ...]) -> None:
     """A hang of such a command is for another container, without isolation of the node."""
     run = runs.start("--grace", "200ms", "--start-timeout", "2s", *OTHER, "sleep", "600", prefix=poor)
@@ -297,11 +312,15 @@ def test_a_stop_that_cannot_be_forwarded_is_reported_at_once(runs: Runs, poor: t
     inner = ("sh", "-c", f'exec 3<>{runs.folder}/go; exec "$@" <&3', "sh")
     run = runs.start(*OTHER, "sh", "-c", script, prefix=(*poor, *inner))
     run.until("spawned")
-    lines = {pid: text(Path(f"/proc/{pid}/cmdline")).split("\0")[:4] for pid in runs.living()}
-    (ftrun,) = (pid for pid, line in lines.items() if line[0] == sys.executable and FTRUN[1] in line)
-    os.kill(ftrun, signal.SIGTERM)
+
+    def ftrun() -> int:
+        lines = {pid: text(Path(f"/proc/{pid}/cmdline")).split("\0")[:4] for pid in runs.living()}
+        found = [pid for pid, line in lines.items() if line[0] == sys.executable and FTRUN[1] in line]
+        return found[0] if len(found) == 1 else 0  # a child has its command line until it is executed
+
+    os.kill(wait_for(ftrun, "ftrun alone"), signal.SIGTERM)
     wait_for(lambda: "SIGTERM cannot be forwarded" in run.stderr, "the line")
-    assert [p for p in run.named("problem") if "SIGTERM cannot be forwarded" in p["what"]]
+    wait_for(lambda: [p for p in run.named("problem") if "SIGTERM cannot be forwarded" in p["what"]], "the record")
     with open(runs.folder / "go", "w") as go:
         go.write("\n")
     assert run.wait() == 4, run.log()

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.group.messages import (
+    EpochRanks,
     GroupEnd,
     GroupOrder,
     Life,
+    MemberReport,
     NodeFailure,
     Pulse,
     Ranks,
-    Report,
+    ReportedState,
     Starter,
-    State,
-    World,
 )
 from ftrun.core.group.places import MOST_RUNS
 from ftrun.core.machine.values import Reason
@@ -40,7 +40,7 @@ hosts, ports = st.text("abc.-:0", max_size=40), st.integers(0, 65535)
 local = st.integers(1, peers.MOST_RANKS)
 ranks = st.none() | st.builds(Ranks, local, hosts, ports)
 pairs = st.lists(st.tuples(st.integers(1, 9), local), min_size=1, max_size=9).map(tuple)
-worlds = st.none() | st.builds(World, hosts, ports, pairs)
+worlds = st.none() | st.builds(EpochRanks, hosts, ports, pairs)
 rungs, numbered = st.none() | st.sampled_from(RUNGS), st.lists(numbers, max_size=3).map(tuple)
 group_rounds = st.builds(
     GroupRound, st.integers(1, 99), st.sampled_from(("work", "leave", "close")), rungs, numbered, texts, hosts, ports,
@@ -54,8 +54,8 @@ places = st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), max_size=5).
 starters = st.none() | st.builds(Starter, texts, texts, texts, hosts, ports, st.booleans(), st.booleans(), numbers)
 lives = st.lists(st.builds(Life, local, texts, texts, hosts, ports, st.booleans()), max_size=2).map(tuple)
 reports = st.builds(
-    Report, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(State)), failures, ends, counts,
-    st.booleans(), st.booleans(), paused, numbers, ranks, st.none() | node_rounds,
+    MemberReport, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(ReportedState)), failures,
+    ends, counts, st.booleans(), st.booleans(), paused, numbers, ranks, st.none() | node_rounds,
     places, hosts, maybe, regains=st.lists(texts, max_size=2).map(tuple), starter=starters, lives=lives,
     devices_waited=st.booleans(),
 )  # fmt: skip
@@ -65,13 +65,13 @@ orders = st.builds(
     places, hosts, starters, lives, maybe, st.booleans(),
 )  # fmt: skip
 HELLO = peers.MemberHello("1.0", "job", 4, 3, "life", "node")
-REPORT = Report(3, "life", 7, "node", "boot", 2, "running")
+REPORT = MemberReport(3, "life", 7, "node", "boot", 2, "running")
 
 
 @settings(max_examples=40)
 @given(reports, orders)
-def test_a_report_and_an_order_are_read_as_written(report: Report, order: GroupOrder) -> None:
-    assert peers.load_report(peers.dump(report)) == report == EXACT.load(Report, EXACT.dump(report))
+def test_a_report_and_an_order_are_read_as_written(report: MemberReport, order: GroupOrder) -> None:
+    assert peers.load_report(peers.dump(report)) == report == EXACT.load(MemberReport, EXACT.dump(report))
     assert peers.load_order(peers.dump(order)) == order == EXACT.load(GroupOrder, EXACT.dump(order))
 
 
@@ -147,7 +147,7 @@ def test_any_text_fits_into_a_frame(some: str, char: str) -> None:
 def test_the_largest_order_fits_into_a_message() -> None:
     largest = tuple((1 << 8, peers.MOST_RANKS - n % 2) for n in range(MOST_RUNS))
     order = GroupOrder(
-        1 << 30, "run", "w" * 600, "failure", "n" * 600, 1, 1, (9, 9, 9), world=World("a" * 255, 1, largest)
+        1 << 30, "run", "w" * 600, "failure", "n" * 600, 1, 1, (9, 9, 9), world=EpochRanks("a" * 255, 1, largest)
     )
     content = peers.dump(order)
     assert len(content) <= peers.LIMIT

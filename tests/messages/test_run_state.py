@@ -11,7 +11,7 @@ from ftrun.core.rules.standby import NextStart
 from ftrun.messages import run_state
 from ftrun.messages.run_state import AttemptStatus, JobStatus, RoundStatus, RunFacts, RunState, SpinStatus, job_status
 from ftrun.messages.state import dump_state, load_state
-from ftrun.records import state
+from ftrun.records.files import state
 
 ROOT = Path(__file__).parents[2]
 LIMITS = Limits(hang=60.0, start=None, section=None)

@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 
 from ftrun.config.group_config import Group
-from ftrun.core.group.messages import Report
+from ftrun.core.group.messages import MemberReport
 from ftrun.core.machine import events as ev
 from ftrun.core.rules.policy import Policy
-from ftrun.host.helpers import Line
+from ftrun.host.helpers import HelperLine
 from ftrun.host.reaper import ChildChange
 from ftrun.messages import messenger
 from ftrun.messages import probe as probe_messages
@@ -23,8 +23,9 @@ from ftrun.messages.codec import Protocol
 from ftrun.pid1.clients.base import REFUSALS
 from ftrun.pid1.clients.messenger import GroupMessengerClient
 from ftrun.pid1.clients.probe import ProbeClient
-from ftrun.pid1.clients.registry import TABLE, Entry
+from ftrun.pid1.clients.registry import TABLE, HelperEntry
 from proof.fuzz import kit, messages, seeds
+from support.runs import HOUSE
 
 HELPERS: Final = sorted({entry.helper for entry in TABLE})
 MALFORMED: Final = {
@@ -47,7 +48,7 @@ class Clients:
     def __init__(self) -> None:
         self.helpers, self.clients = messages.every_client()
 
-    def receive(self, name: str, *lines: Line) -> list[ev.Event]:
+    def receive(self, name: str, *lines: HelperLine) -> list[ev.Event]:
         self.helpers.lines = [(name, line) for line in lines]
         return self.clients.receive(set(), kit.NOW)
 
@@ -104,7 +105,7 @@ def test_a_helper_that_sends_only_malformed_messages_does_not_fill_the_records(c
 
 
 @pytest.mark.parametrize("entry", TABLE, ids=lambda entry: entry.client)
-def test_an_entry_names_a_program_and_a_client_with_a_protocol(entry: Entry) -> None:
+def test_an_entry_names_a_program_and_a_client_with_a_protocol(entry: HelperEntry) -> None:
     client = entry.load()
     assert client.name == entry.helper
     assert isinstance(client.events, Protocol)
@@ -127,7 +128,7 @@ def test_a_coordinator_whose_lease_ends_stops_its_ranks_also_if_its_messenger_sa
     client.handle(messenger.Tenure(began + 20.0), began)
     assert client.deadline is not None
     assert client.deadline > began + 20.0  # nothing runs here
-    client._sent = Report(0, "life", 1, "node", "boot", 3, "running")
+    client._sent = MemberReport(0, "life", 1, "node", "boot", 3, "running")
     assert client.deadline == began + 20.0
     assert client.settle(began + 19.0) == []
     (event,) = client.settle(began + 20.5)
@@ -202,3 +203,9 @@ def test_devices_are_checked_after_an_attempt_that_ends_before_their_first_repor
     at_once = client.release([77], 2.0)
     assert [isinstance(event, ev.DevicesReleased) for event in at_once] == [True] * (1 - number)
     assert [json.loads(line)["used"] for line in sent] == [{"GPU-0": 600 << 20}] * number
+
+
+def test_each_helper_has_an_entry() -> None:
+    """Without one nothing starts it."""
+    folder = HOUSE / "supervisor" / "ftrun" / "helpers"
+    assert [*HELPERS] == sorted(path.parent.name for path in folder.glob("*/__main__.py"))

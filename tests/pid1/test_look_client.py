@@ -25,7 +25,7 @@ class World:
     """The client, and what it asked of the helpers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.requests: list[messages.Request | messages.Look] = []
+        self.requests: list[messages.EvidenceRequest | messages.LookRequest] = []
         self.removed = 0
         self.sent: list[messages.Overdue] = []
         self.running = True
@@ -68,7 +68,7 @@ def test_the_ranks_that_stand_still_for_the_longest_time_come_first_and_one_that
 ) -> None:
     world.client.look(ATTEMPT)
     (request,) = world.requests
-    assert isinstance(request, messages.Look)
+    assert isinstance(request, messages.LookRequest)
     assert (request.root, request.now, request.excluded) == (10, NOW, (99,))
     assert [rank.rank for rank in request.ranks] == [2, 1, 0]
     ranks = tuple(Rank(n, pid=11 + n, present=n == 0, moved_at=990.0) for n in range(3))
@@ -111,7 +111,7 @@ def test_a_look_that_is_late_is_ended(world: World) -> None:
 def test_an_investigation_takes_the_place_of_a_look(world: World) -> None:
     world.client.look(ATTEMPT)
     world.client.investigate(FINDING, ATTEMPT)
-    assert [type(request) for request in world.requests] == [messages.Look, messages.Request]
+    assert [type(request) for request in world.requests] == [messages.LookRequest, messages.EvidenceRequest]
     assert world.client.handle(LOOKED, NOW) == [], "it was on its way"
     assert world.client.deadline is None
     (event,) = world.client.handle(REPLY, NOW)
@@ -135,7 +135,7 @@ def test_a_look_that_nobody_awaits_is_ended(world: World, job: Job) -> None:
 def test_evidence_that_was_begun_early_is_completed_with_what_is_known_when_the_limit_has_passed(world: World) -> None:
     world.client.investigate_early(FINDING._replace(age=50.0), NOW + 4, ATTEMPT)
     (request,) = world.requests
-    assert isinstance(request, messages.Request)
+    assert isinstance(request, messages.EvidenceRequest)
     assert (request.due, request.now) == (NOW + 4, NOW + 4)
     assert world.client.handle(REPLY, NOW) == [], "nothing was asked yet"
     later = ATTEMPT._replace(ranks=(RANKS[0]._replace(moved_at=NOW - 1), *RANKS[1:]))
@@ -157,7 +157,7 @@ def test_a_finding_without_early_evidence_is_investigated_anew(world: World, how
         assert world.client.on_end(NOW) == []
     world.client.investigate(finding, ATTEMPT)
     _, again = world.requests
-    assert isinstance(again, messages.Request)
+    assert isinstance(again, messages.EvidenceRequest)
     assert (again.due, again.finding, world.sent) == (None, finding, [])
 
 

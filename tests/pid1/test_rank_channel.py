@@ -15,7 +15,7 @@ from ftrun.core.ranks.table import (
     FunctionFinished,
     HeldSnapshot,
     LeftRound,
-    Report,
+    RankReport,
     SaidHello,
     SnapshotRestored,
 )
@@ -49,9 +49,9 @@ class Channel:
             peer.send(packet if isinstance(packet, bytes) else json.dumps(packet).encode())
         return peer
 
-    def receive(self) -> list[Report]:
+    def receive(self) -> list[RankReport]:
         """All reports, until nothing is readable any more."""
-        found: list[Report] = []
+        found: list[RankReport] = []
         while ready := {fd for fd, _ in self.poll.poll(0)}:
             found += self.channel.receive(ready)
         return found

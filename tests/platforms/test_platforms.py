@@ -50,3 +50,13 @@ def test_what_else_is_read_is_in_the_reference() -> None:
     others = [(one.schedules or (None,))[0] for one in platforms.PLATFORMS]
     others += [name for one in platforms.PLATFORMS for name in (one.job, one.task, one.node)]
     assert [name for name in others if name and f"`{name}`" not in page] == []
+
+
+def test_each_record_is_in_the_table_and_on_the_page_about_several_nodes() -> None:
+    records = [one for one in vars(platforms).values() if isinstance(one, Platform)]
+    assert sorted(one.name for one in records) == sorted(one.name for one in platforms.PLATFORMS)
+    page = (HOUSE / "docs" / "howto" / "several-nodes.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    for one in platforms.PLATFORMS:
+        known = [name for name in one.variables if any(f"`{name}`" in row for row in rows)]
+        assert known, f"no row of the page says how the group is found {one.name}"

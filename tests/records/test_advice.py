@@ -8,10 +8,10 @@ import pytest
 
 from ftctl.top import screen as top
 from ftrun.core.rules import exit_codes
-from ftrun.records import advice, summary
-from ftrun.records.advice import what_to_do
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.snapshot import DeviceNow, Snapshot
+from ftrun.records.present import advice, summary
+from ftrun.records.present.advice import what_to_do
+from ftrun.records.present.run_snapshot import read_snapshot
+from ftrun.records.present.snapshot import DeviceNow, Snapshot
 from support.made_run import MadeRun
 from support.snapshots import snapshot
 

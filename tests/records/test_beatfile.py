@@ -10,7 +10,7 @@ import pytest
 
 from ftrun.core.machine.values import TOUCH
 from ftrun.host import beats
-from ftrun.records import beatfile
+from ftrun.records.files import beatfile
 from ftrun_hooks import layout as at
 from support.made_run import NS, MadeRun
 

@@ -8,12 +8,12 @@ import pytest
 
 from ftrun.host import procfs
 from ftrun.messages.group_view import FILE, GroupView, MemberRow, dump
-from ftrun.records import group
-from ftrun.records.advice import what_to_do
-from ftrun.records.group import GroupNow
-from ftrun.records.recent_events import incident_elsewhere
-from ftrun.records.snapshot import Incident, Snapshot
-from ftrun.records.summary import lines
+from ftrun.records.files.recent_events import Incident, incident_elsewhere
+from ftrun.records.present import group
+from ftrun.records.present.advice import what_to_do
+from ftrun.records.present.group import GroupNow
+from ftrun.records.present.snapshot import Snapshot
+from ftrun.records.present.summary import lines
 
 STOP = {"event": "group", "what": "stop", "why": "member 2 (c): rank 5 stopped", "node": "c", "member": 2, "attempt": 1}
 STOP |= {"time": "2026-01-02T03:04:05.000Z"}

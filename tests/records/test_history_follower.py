@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from ftrun.core.rules.fault_history import Schedule
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.shared_folder import Folder
 from ftrun.helpers.state_store.life_file import TAIL, LifeFile
 from ftrun.messages import state_store as messages
 from ftrun.messages.run_state import RunFacts, RunState
-from ftrun.records import history, schedules
-from ftrun.records.history import HistoryReader
-from ftrun.records.record_files import GrowingFile
-from ftrun.records.schedules import RunLife
-from ftrun.records.state import SavedState
+from ftrun.records.files.record_files import GrowingFile
+from ftrun.records.files.state import SavedState
+from ftrun.records.past import history, schedules
+from ftrun.records.past.history import HistoryReader
+from ftrun.records.past.schedules import RunLife
 from support.scripted import BEGAN, Script
 
 LIFE = RunLife(1, "n-1-2", 3, 0, "n", "", "", "/run", "", BEGAN - 1)
@@ -75,7 +75,7 @@ class Store:
 
     def __init__(self, tmp_path: Path) -> None:
         self.script, self.run_dir, self.state, self.number = Script(), tmp_path / "run", tmp_path / "state", 0
-        lines, run_dir = Lines(messages.EVENTS), str(self.run_dir)
+        lines, run_dir = ProtocolLines(messages.EVENTS), str(self.run_dir)
         self.life = LifeFile(Folder(str(self.state), pytest.fail), run_dir, run_dir, lines)
         self.run_dir.mkdir()
 
@@ -110,15 +110,15 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def test_what_is_kept_and_read_does_not_grow_with_the_attempts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the state store of a run with thousands of attempts that fail."""
-    sizes, read, block = list[int](), 0, GrowingFile.block
+    sizes, read, next_lines = list[int](), 0, GrowingFile.next_lines
 
-    def counted(file: GrowingFile) -> list[tuple[int, bytes]]:
+    def counted(file: GrowingFile) -> list[bytes]:
         nonlocal read
-        found = block(file)
-        read += sum(len(line) + 1 for _, line in found)
+        found = next_lines(file)
+        read += sum(len(line) + 1 for line in found)
         return found
 
-    monkeypatch.setattr(GrowingFile, "block", counted)
+    monkeypatch.setattr(GrowingFile, "next_lines", counted)
     tracemalloc.start()
     try:
         for _ in range(PAGES):
@@ -140,7 +140,7 @@ def test_one_more_attempt_takes_no_more_memory_however_long_the_records_are(
     known = SavedState(
         rest=RunState(run=RunFacts(command=("train",)))
     )  # without it the command is looked for in all records
-    monkeypatch.setattr("ftrun.records.state.load", lambda _: known)
+    monkeypatch.setattr("ftrun.records.files.state.load", lambda _: known)
     store.fail(schedules.MOST + 50)
     before = store.peak()
     store.fail(800)

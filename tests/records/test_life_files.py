@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ftrun.records import schedules
-from ftrun.records.history import History
-from ftrun.records.lost_time import AttemptSpan, LostInterval
-from ftrun.records.schedules import AttemptLine, RunLife
+from ftrun.records.past import schedules
+from ftrun.records.past.history import History
+from ftrun.records.past.lost_time import AttemptSpan, LostInterval
+from ftrun.records.past.schedules import AttemptLine, RunLife
 from support.scripted import BEGAN, Script, fold
 
 LIFE = RunLife(1, "n-1-2", 3, 0, "n", "", "", "/run", "", 100.0)

@@ -4,8 +4,8 @@ import pytest
 
 from ftrun.core.machine.values import LocalRank
 from ftrun.core.rules.stragglers import Pace
-from ftrun.records.own_ranks import with_devices, with_paces, with_processes, with_stragglers
-from ftrun.records.snapshot import DeviceNow, RankNow
+from ftrun.records.present.own_ranks import with_devices, with_paces, with_processes, with_stragglers
+from ftrun.records.present.snapshot import DeviceNow, RankNow
 
 
 def rank(number: int, step_time: float | None = 1.0, moved: float | None = 0.5, state: str = "moving") -> RankNow:

@@ -4,7 +4,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from ftctl.page import feed
 from ftctl.page.feed import Follower, Records, StreamPosition
+from ftctl.verbs import events
 from ftctl.verbs.events import RecordStream
-from ftrun.records import record_files
+from ftrun.records.files import record_files
 from support.made_run import MadeRun
 
 
@@ -58,6 +60,17 @@ def test_lines_from_the_end_are_those_of_the_file(
     short = [one for one in expected if len(one) < block]
     assert [one for one in found if len(one) < block] == short, "without lines that are too long"
     assert [one for one in forward if len(one) < block] == short
+
+
+TORN = st.sampled_from(
+    [b'{"a": [', b"]}", b"{}], [{}", b'{"a": "', b'"}', b'{"a": 1},{"b": 2}', b"{}", b"[]", b"", b"\xff", b"0"]
+)
+
+
+@given(st.lists(TORN | st.integers(0, 9).map(lambda n: line(n).rstrip()), max_size=12))
+def test_lines_that_are_parsed_at_once_are_parsed_as_each_by_itself(lines: list[bytes]) -> None:
+    each = [found for one in lines if (found := record_files.parsed(one)) is not None]
+    assert list(record_files.all_parsed(lines)) == each
 
 
 def test_search_back_finds_records_of_long_ago(path: Path) -> None:
@@ -153,6 +166,49 @@ def test_the_newest_of_ten_megabytes_are_read_at_once(path: Path) -> None:
     began = time.process_time()
     assert numbers(RecordStream(str(path.parent)).newest(3)) == [1, 1, 1]
     assert time.process_time() - began < 0.5
+
+
+def test_many_records_are_printed_in_less_time_than_it_takes_to_parse_each_by_itself(run: MadeRun) -> None:
+    for number in range(30_000):
+        run.record("progress", by="step", step=number, checkpoint=None)
+    run.write()
+    path = run.folder / "events.jsonl"
+
+    def each_parsed() -> None:
+        for one in path.read_bytes().splitlines():
+            json.loads(one)
+
+    def printed() -> None:
+        deque(map(events.text, RecordStream(str(run.folder)).more()), maxlen=0)
+
+    assert processor_time(printed) < 1.6 * processor_time(each_parsed)
+
+
+def processor_time(function: Callable[[], None]) -> float:
+    """The least of several: other processes slow down the rest."""
+    taken = []
+    for _ in range(5):
+        began = time.process_time()
+        function()
+        taken.append(time.process_time() - began)
+    return min(taken)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_records_that_are_not_asked_for_are_not_parsed(
+    run: MadeRun, last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(run, line(3) * 10 + line(4, "hang") + line(5) * 10)
+    parsed, loads = [], json.loads
+
+    def counted(content: bytes) -> object:
+        parsed.append(content)
+        return loads(content)
+
+    monkeypatch.setattr(json, "loads", counted)
+    records = RecordStream(str(run.folder), events.Filter(["hang"]))
+    assert numbers(records.newest(9) if last else records.more()) == [4]
+    assert b"problem" not in b"".join(parsed)
 
 
 # --- the follower of the page -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from ftrun.records import reports
+from ftrun.records.files import reports
 from support.scripted import Script
 
 

@@ -14,12 +14,12 @@ from ftrun.core.accounting.totals import Account, LostTime, RestartCounts
 from ftrun.core.text import sentences
 from ftrun.messages import records
 from ftrun.messages.group_view import MemberRow
-from ftrun.records import group
-from ftrun.records.group import GroupNow, own_row
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.rundir import NoRunDir
-from ftrun.records.snapshot import Snapshot
-from ftrun.records.summary import headline, lines
+from ftrun.records.files.rundir import NoRunDir
+from ftrun.records.present import group
+from ftrun.records.present.group import GroupNow, own_row
+from ftrun.records.present.run_snapshot import read_snapshot
+from ftrun.records.present.snapshot import Snapshot
+from ftrun.records.present.summary import headline, lines
 from ftrun_hooks import layout as at
 from support.made_run import NS, MadeRun
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ftrun.host import procfs
-from ftrun.records import liveness, rundir
-from ftrun.records.rundir import NoRunDir, find
+from ftrun.records.files import liveness, rundir
+from ftrun.records.files.rundir import NoRunDir, find
 from support.made_run import MadeRun
 
 NAME = f"ftrun-{os.getuid()}-1-"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ftrun.core.rules.standby import NextStart
-from ftrun.records.snapshot import DeviceNow, Snapshot
-from ftrun.records.summary import document, goodput, headline, lines, title
+from ftrun.records.present.snapshot import DeviceNow, Snapshot
+from ftrun.records.present.summary import document, goodput, headline, lines, title
 from support.snapshots import snapshot
 
 RUNNING = snapshot()

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ftctl.timeline import html
 from ftrun.helpers.metrics.exporter import Exporter
-from ftrun.records import history
+from ftrun.records.past import history
 from support.runs import HOUSE, Run, Runs, python
 
 NASTY = '\x1b[2J\x1b]0;x\x07\r\n[ftrun] forged\n{"event": "ended"}\u202e\u2028\x85<img src=x onerror=alert(1)>|`*_\x9b'

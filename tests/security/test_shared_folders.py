@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from ftrun.helpers.evidence.report import ReportFolder
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger import steps
 from ftrun.host import beat_folders, beats, safe_files
 from ftrun.host.journal import write_message
 from ftrun.messages import messenger
-from ftrun.records import rundir
+from ftrun.records.files import rundir
 from ftrun_hooks import layout as at
 from support.hostile import file, link, needs_root, nobody, pipe
 from support.hostile import precious as precious
@@ -200,7 +200,7 @@ def test_samples_of_steps_are_not_written_to_a_foreign_file(
     monkeypatch.chdir(shared)
     monkeypatch.setattr(steps, "read_slots", lambda beat_dir: [[2] * at.SLOT_WORDS])
     problems: list[str] = []
-    lines = Lines(messenger.EVENTS)
+    lines = ProtocolLines(messenger.EVENTS)
     monkeypatch.setattr(lines, "problem", problems.append)
     sampled = steps.Steps("/nowhere", lines)
     sampled.attempt = 1

@@ -147,7 +147,14 @@ class EvidenceHelper:
     def __init__(self, request: dict[str, Any], program: Sequence[str] = (sys.executable,), **environment: str) -> None:
         self.started = time.monotonic()
         self.process = subprocess.Popen(
-            [*program, "-I", "-c", CODE.format(name="evidence"), PATHS, json.dumps({"request": "request"} | request)],
+            [
+                *program,
+                "-I",
+                "-c",
+                CODE.format(name="evidence"),
+                PATHS,
+                json.dumps({"request": "evidence_request"} | request),
+            ],
             env=os.environ | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.helpers.evidence.look import look
-from ftrun.messages.evidence import Look, Looked, RankState
+from ftrun.messages.evidence import Looked, LookRequest, RankState
 from support.evidence_job import Job
 from support.runs import wait_for
 
@@ -95,7 +95,7 @@ def see(job: Job, *ranks: int, between: float = 0.3, excluded: tuple[int, ...] =
     """A look at the job, whose ranks have these pids, have ended this step, and have not moved for a minute."""
     now = time.monotonic()
     states = tuple(RankState(number, pid, moved_at=now - 60, step=step) for number, pid in enumerate(ranks))
-    return look(Look(job.pid, now, excluded, states, between=between))
+    return look(LookRequest(job.pid, now, excluded, states, between=between))
 
 
 def closed(job: Job, *ranks: int, step: int | None = None) -> Looked:

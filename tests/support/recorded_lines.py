@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 
 
-class RecordedLines(Lines):
+class RecordedLines(ProtocolLines):
     def __init__(self) -> None:
         self.sent: list[tuple[Any, ...]] = []
         self.problems: list[str] = []

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ftrun.records.attempts import AttemptHistory
-from ftrun.records.history import History, KnownState, summed_up
-from ftrun.records.steps import sample
+from ftrun.records.files.steps import sample
+from ftrun.records.past.attempts import AttemptHistory
+from ftrun.records.past.history import History, KnownState, summed_up
 
 Record = dict[str, Any]
 BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ftrun.records.snapshot import DeviceNow, Incident, Limit, RankNow, Snapshot
+from ftrun.records.files.recent_events import Incident
+from ftrun.records.present.snapshot import DeviceNow, Limit, RankNow, Snapshot
 
 
 def ranks(number: int) -> tuple[RankNow, ...]:

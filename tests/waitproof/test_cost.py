@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ftrun.helpers.evidence import look as module
-from ftrun.messages.evidence import Look
+from ftrun.messages.evidence import LookRequest
 from support.runs import wait_for
 from waitproof import libraries, waits, wakers
 
@@ -61,7 +61,7 @@ def test_threads_that_wait_alike_are_examined_once_and_those_that_have_not_run_a
 
     monkeypatch.setattr(os, "open", counted)
     monkeypatch.setattr(wakers.Reader, "_of", counted_of)
-    found = module.look(Look(job, 0.0, between=0.0))
+    found = module.look(LookRequest(job, 0.0, between=0.0))
     assert found.open_reason is None, found.open_reason
     assert not opened[f"/proc/{job}/mem"], "all of them run Python, so what else is on their stacks decides nothing"
     assert {opened[f"/proc/{job}/task/{tid}/stat"] for tid in os.listdir(f"/proc/{job}/task")} == {1}

@@ -18,7 +18,7 @@ import pytest
 from ftrun.core.machine.values import Spin
 from ftrun.core.rules import liveness
 from ftrun.helpers.evidence.look import look
-from ftrun.messages.evidence import Look, RankState
+from ftrun.messages.evidence import LookRequest, RankState
 from ftrun.messages.probe import Device
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
@@ -158,7 +158,7 @@ class Lab:
             now = time.monotonic()
             ago = moved or [60.0] * len(pids)
             ranks = tuple(RankState(n, pid, moved_at=now - ago[n], step=7) for n, pid in enumerate(pids))
-            seen = look(Look(self.job.pid, now, (), ranks, devices, between=0.2, powers=powers)).spin
+            seen = look(LookRequest(self.job.pid, now, (), ranks, devices, between=0.2, powers=powers)).spin
             if (
                 seen is None
                 or not seen.on_device

@@ -37,7 +37,7 @@ def test_a_thread_that_runs_is_read_until_it_waits(
     clock = itertools.count(0.0, threads.SPARE / 4)  # each sleep of a few milliseconds takes this long, under load
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    reader = threads.Reader({})
+    reader = threads.ThreadReader({})
     found = reader._at_rest(7, 8, {})
     assert (len(seen), found) == (reads, seen[-1])
     if (name, busy) == ("python", 99):
@@ -70,11 +70,11 @@ def test_a_thread_that_has_not_run_is_taken_from_the_earlier_observation(monkeyp
 
     def observed(before: dict[int, WaitingProcess]) -> WaitingThread:
         read.clear()
-        return next(one for one in threads.Reader(before).process(pid, {}).threads if one.tid == tid)
+        return next(one for one in threads.ThreadReader(before).process(pid, {}).threads if one.tid == tid)
 
     try:
         wait_for(waits, "its first wait")
-        first = threads.Reader({}).process(pid, {})
+        first = threads.ThreadReader({}).process(pid, {})
         one = next(found for found in first.threads if found.tid == tid)
         monkeypatch.setattr(procfs, "read", counted)
         assert observed({pid: first}) is one

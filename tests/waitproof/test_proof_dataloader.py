@@ -3,8 +3,6 @@
 Each worker handles SIGTERM, as torch has it; that ends a worker, and no wait."""
 
 import json
-from collections.abc import Collection
-from typing import Any
 
 import pytest
 
@@ -12,6 +10,7 @@ from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import closed, see, silent_server
 from support.runs import state_of, wait_for
+from support.short import quick
 
 pytestmark = [needs_spy, pytest.mark.torch]
 
@@ -82,12 +81,8 @@ def start(job: Job, place: str, how: str, code: str, port: int, program: str = P
     return int(job.first_line.split()[1])
 
 
-def _some(names: Collection[str], quick: Collection[str]) -> list[Any]:
-    """All of them; those that are not `quick` in the slow form, since each starts PyTorch."""
-    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
-
-
-@pytest.mark.parametrize("name", _some(CLOSED, ("a worker that waits for a lock",)))
+# Each of these starts PyTorch; the gate has the most usual one.
+@pytest.mark.parametrize("name", quick(CLOSED, ("a worker that waits for a lock",)))
 def test_a_deadlock_is_proved(job: Job, name: str) -> None:
     place, how, code, text = CLOSED[name]
     pid = start(job, place, how, code, 0)
@@ -96,7 +91,8 @@ def test_a_deadlock_is_proved(job: Job, name: str) -> None:
     assert found.pid == pid
 
 
-@pytest.mark.parametrize("name", _some(OPEN, ("a worker that has its own handler of SIGTERM",)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPEN)
 def test_a_healthy_loader_is_never_convicted(job: Job, name: str) -> None:
     place, code = OPEN[name]
     with silent_server() as port:

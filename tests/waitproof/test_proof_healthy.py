@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.helpers.evidence.look import look
-from ftrun.messages.evidence import Look, RankState
+from ftrun.messages.evidence import LookRequest, RankState
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import SMALL, closed, permitted, see
@@ -241,7 +241,7 @@ def test_a_trial_without_rank_that_its_parent_ends_after_a_timeout_is_not_proved
     states = (RankState(-1 - pid, pid, moved_at=now - 60),)
 
     def found() -> bool:
-        seen = look(Look(job.pid, now, (), states, between=0.3))
+        seen = look(LookRequest(job.pid, now, (), states, between=0.3))
         return (seen.open_reason is None) if proved else "waits for a timer" in (seen.open_reason or "")
 
     wait_for(found, "that result")

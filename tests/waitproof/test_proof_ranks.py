@@ -14,7 +14,8 @@ from support.evidence_job import job as job
 from support.proving import closed, see
 from support.runs import HOUSE, wait_for
 
-pytestmark = [needs_spy, pytest.mark.torch]
+# Each of these starts PyTorch two or three times; in the gate tests/net/test_group_deadlock.py has ranks on two hosts.
+pytestmark = [needs_spy, pytest.mark.torch, pytest.mark.slow]
 
 # Rank `number` of two: each writes a file when it is about to stop where `how` says.
 RANK = """
@@ -60,14 +61,7 @@ def start(job: Job, code: str, how: str, store: str, *more: str) -> None:
     job.begin(f"import os, sys; os.execv(sys.executable, [sys.executable, *{words!r}])")
 
 
-# Each of these starts PyTorch two or three times.
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    ("how", "text"),
-    [("lock", " waits for a lock at program.py:"), pytest.param("mismatch", " waits in ", marks=SLOW)],
-)
+@pytest.mark.parametrize(("how", "text"), [("lock", " waits for a lock at program.py:"), ("mismatch", " waits in ")])
 def test_ranks_that_spawn_has_started_without_rank_are_proved_to_be_in_a_deadlock(
     job: Job, how: str, text: str
 ) -> None:
@@ -77,7 +71,6 @@ def test_ranks_that_spawn_has_started_without_rank_are_proved_to_be_in_a_deadloc
     assert text in found.mechanism, found
 
 
-@pytest.mark.slow
 def test_a_collective_that_a_short_timeout_ends_is_open(job: Job) -> None:
     """The program may catch the error and go on, as fault-tolerant training does."""
     start(job, SPAWN, "timeout", f"tcp://127.0.0.1:{port()}")
@@ -94,7 +87,6 @@ def elsewhere(tmp_path: Path) -> Iterator[Job]:
     made.end()
 
 
-@pytest.mark.slow  # in the gate tests/net/test_group_deadlock.py has ranks on two hosts
 @pytest.mark.parametrize("store", ["tcp", "file"])
 def test_a_rank_that_waits_for_one_outside_the_job_is_open(job: Job, elsewhere: Job, store: str) -> None:
     where = f"tcp://127.0.0.1:{port()}" if store == "tcp" else f"file://{job.folder / 'store'}"
@@ -105,7 +97,6 @@ def test_a_rank_that_waits_for_one_outside_the_job_is_open(job: Job, elsewhere: 
         assert see(job).open_reason, "a rank elsewhere may come"
 
 
-@pytest.mark.slow
 def test_a_rank_that_waits_for_others_to_join_is_open(job: Job) -> None:
     start(job, ALONE, "lock", f"tcp://127.0.0.1:{port()}", "0")
     wait_for(lambda: "init_process_group" in str(see(job).mechanism) or len(os.listdir(f"/proc/{job.pid}/task")) > 2)

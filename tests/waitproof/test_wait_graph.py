@@ -15,7 +15,7 @@ from waitproof import waits
 from waitproof.calls import Call
 from waitproof.proof import Facts, Walk
 from waitproof.stacks import Frame, Stack, Thread
-from waitproof.wait_graph import NODES, Node, WaitGraph, build
+from waitproof.wait_graph import NODES, GraphNode, WaitGraph, build
 from waitproof.world import Descriptor, Interrupts, Socket, WaitingProcess, WaitingThread
 
 FUTEX, READ, POLL = Call("futex", "futex"), Call("read", "in"), Call("poll", "poll")
@@ -148,7 +148,7 @@ def test_ten_thousand_threads_are_counted_and_the_report_stays_small() -> None:
 
 texts = st.text(max_size=200)
 nodes = st.builds(
-    Node,
+    GraphNode,
     st.integers(1, 9),
     texts,
     texts,
@@ -164,7 +164,7 @@ nodes = st.builds(
 
 @settings(max_examples=50)
 @given(st.lists(nodes, min_size=20, max_size=20), st.lists(st.integers(0, 19), max_size=5, unique=True))
-def test_any_graph_has_a_picture_that_is_xml(found: list[Node], cycle: list[int]) -> None:
+def test_any_graph_has_a_picture_that_is_xml(found: list[GraphNode], cycle: list[int]) -> None:
     graph = WaitGraph(tuple(found), tuple(cycle), 3)
     ElementTree.fromstring(render(graph, "x"))
     assert len(render(graph, "x" * 300).encode()) < 100_000

@@ -60,7 +60,7 @@ WAITS = {
 
 def test_a_process_that_blocks_the_reader_hides_no_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     end = threading.Event()
-    monkeypatch.setattr(threads.Reader, "process", lambda *_: end.wait() and WaitingProcess({}))
+    monkeypatch.setattr(threads.ThreadReader, "process", lambda *_: end.wait() and WaitingProcess({}))
     world = waits.empty(frozenset())
     reader = threading.Thread(target=waits.observe, args=(world, [os.getpid(), os.getppid()]))
     reader.start()

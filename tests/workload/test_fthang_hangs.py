@@ -40,7 +40,7 @@ def test_a_loop_uses_the_processor(fthang: Runner, kind: str) -> None:
     pid = fthang.begin(kind, line=f"hanging: {kind}")
     first, beats, output = observe(pid), fthang.beats.slot(), fthang.lines()
     wait_for(lambda: observe(pid).cpu > first.cpu + 20, "CPU use")
-    assert observe(pid).state == "R"
+    wait_for(lambda: observe(pid).state == "R", "state R")
     assert observe(pid).switches <= first.switches + 1  # the line may have been printed a moment before
     assert (fthang.beats.slot(), fthang.lines()) == (beats, output)
     fthang.kill()

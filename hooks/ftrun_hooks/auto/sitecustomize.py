@@ -132,7 +132,7 @@ def load(name):  # type: (str) -> dict[str, object]
 
 
 def load_and_forget(name):  # type: (str) -> dict[str, object]
-    """The same; the modules that it has imported for itself are not left in sys.modules."""
+    """The names of this file, as `load`; the modules that it has imported for itself are not left in sys.modules."""
     before = set(sys.modules)
     found = load(name)
     for loaded in set(sys.modules) - before:

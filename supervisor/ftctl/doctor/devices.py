@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from ftctl.doctor.finding import Outcome
+from ftctl.doctor.finding import CheckOutcome
 from ftrun.accelerators.table import ASCEND, NVIDIA
 from ftrun.core.text.sentences import several, short
 from ftrun.helpers.probe.ascend import find_tool
@@ -34,13 +34,13 @@ except Exception as error:
 """
 
 
-def nvidia() -> Iterator[Outcome]:
+def nvidia() -> Iterator[CheckOutcome]:
     answer = _run([sys.executable, "-I", "-c", NVML])
     nodes = glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/nvidiactl")
     if answer.killed:
         means = "the driver does not answer: only the probe helper would wait for it, and be restarted"
         remedy = "check dmesg for Xid errors; reset the device"
-        yield Outcome("NVML", "warning", f"no answer in {ANSWER:.0f}s", means, remedy)
+        yield CheckOutcome("NVML", "warning", f"no answer in {ANSWER:.0f}s", means, remedy)
         return
     try:
         reply = dict(json.loads(answer.output))
@@ -49,39 +49,41 @@ def nvidia() -> Iterator[Outcome]:
     if reply.get("names"):
         names = sorted(set(reply["names"]))
         found = f"{several(len(reply['names']), 'device')} ({', '.join(names)}), driver {reply.get('driver')}"
-        yield Outcome("NVML", "ok", found, MEANS)
+        yield CheckOutcome("NVML", "ok", found, MEANS)
     elif "absent" in reply:
         found = f"nvidia-ml-py is not installed ({reply['absent']})"
-        yield Outcome("NVML", "missing", found, BLIND, "pip install nvidia-ml-py")
+        yield CheckOutcome("NVML", "missing", found, BLIND, "pip install nvidia-ml-py")
     elif nodes:
         remedy = "nvidia-container-toolkit with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        yield Outcome("NVML", "missing", f"{nodes[0]} exists, but NVML reports: {reply.get('problem')}", BLIND, remedy)
+        yield CheckOutcome(
+            "NVML", "missing", f"{nodes[0]} exists, but NVML reports: {reply.get('problem')}", BLIND, remedy
+        )
     else:
-        yield Outcome("NVML", "ok", "no NVIDIA device here", NOTHING)
+        yield CheckOutcome("NVML", "ok", "no NVIDIA device here", NOTHING)
 
 
-def ascend() -> Iterator[Outcome]:
+def ascend() -> Iterator[CheckOutcome]:
     tool = find_tool(os.environ)
     nodes = glob.glob("/dev/davinci[0-9]*")
     if tool is None:
         if nodes:
             remedy = "mount /usr/local/bin/npu-smi and /usr/local/Ascend/driver into the container"
-            yield Outcome("npu-smi", "missing", f"{nodes[0]} exists, but npu-smi is missing", BLIND, remedy)
+            yield CheckOutcome("npu-smi", "missing", f"{nodes[0]} exists, but npu-smi is missing", BLIND, remedy)
         else:
-            yield Outcome("npu-smi", "ok", "no Ascend device here", NOTHING)
+            yield CheckOutcome("npu-smi", "ok", "no Ascend device here", NOTHING)
         return
     answer = _run([os.path.abspath(tool), "info", "-l"])
     text = answer.output.decode("utf-8", "replace")
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     if answer.killed:
         remedy = "check the log of the driver; reset the chip"
-        yield Outcome("npu-smi", "warning", f"no answer in {ANSWER:.0f}s", BLIND, remedy)
+        yield CheckOutcome("npu-smi", "warning", f"no answer in {ANSWER:.0f}s", BLIND, remedy)
     elif "Total Count" in first or "NPU ID" in text:
-        yield Outcome("npu-smi", "ok", short(" ".join(first.split())), MEANS)
+        yield CheckOutcome("npu-smi", "ok", short(" ".join(first.split())), MEANS)
     else:
         reply = first or answer.errors.decode("utf-8", "replace").strip() or "nothing"
         remedy = "mount /usr/local/Ascend/driver and give the container its /dev/davinci devices"
-        yield Outcome("npu-smi", "missing", f"npu-smi reports: {short(reply)}", BLIND, remedy)
+        yield CheckOutcome("npu-smi", "missing", f"npu-smi reports: {short(reply)}", BLIND, remedy)
 
 
 def _run(command: list[str]) -> ProgramResult:
@@ -90,7 +92,7 @@ def _run(command: list[str]) -> ProgramResult:
 
 
 # By vendor: the name of the check, and its function.
-CHECKS: Final[Mapping[str, tuple[str, Callable[[], Iterator[Outcome]]]]] = {
+CHECKS: Final[Mapping[str, tuple[str, Callable[[], Iterator[CheckOutcome]]]]] = {
     NVIDIA.name: ("NVML", nvidia),
     ASCEND.name: ("npu-smi", ascend),
 }

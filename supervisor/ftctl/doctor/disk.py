@@ -4,18 +4,18 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from ftctl.doctor.finding import Outcome, warn_if
+from ftctl.doctor.finding import CheckOutcome, warn_if
 from ftrun.helpers.checkpoint_watcher import disk
 from ftrun.host import mounts, procfs, work_dir
 from ftrun.host.inotify import Inotify
-from ftrun.records import rundir
+from ftrun.records.files import rundir
 
 LITTLE: Final = 100 << 20  # bytes
 WATCHES: Final = 8192
 MESSAGE: Final = "/dev/termination-log"
 
 
-def folder(run_dir: str | None) -> Iterator[Outcome]:
+def folder(run_dir: str | None) -> Iterator[CheckOutcome]:
     """Check the run dir, or the folder in which it would be created."""
     path = run_dir or rundir.default_folder()
     name = "run dir" if run_dir else "temp folder"
@@ -25,23 +25,27 @@ def folder(run_dir: str | None) -> Iterator[Outcome]:
         free = found.f_frsize * found.f_bavail
         near = disk.local(path)
     except OSError as error:
-        yield Outcome(name, "missing", f"{path}: {error.strerror}", "records and reports cannot be written", remedy)
+        yield CheckOutcome(
+            name, "missing", f"{path}: {error.strerror}", "records and reports cannot be written", remedy
+        )
         return
     text = f"{path}, {_kind(path)}, {free >> 20} MiB free"
     if not os.access(path, os.W_OK):
-        yield Outcome(name, "missing", f"{text}, not writable", "records and reports cannot be written", remedy)
+        yield CheckOutcome(name, "missing", f"{text}, not writable", "records and reports cannot be written", remedy)
     elif not near:
         means = "ftrun works in a local folder and copies it there; only the copy waits if the server does not answer"
         if work_dir.network_kind(os.path.abspath(path)) is None:
             means = "no local folder is writable, so ftrun works there, and waits if that disk does not answer"
-        yield Outcome(name, "warning", f"{text}, not known as a local file system", means, remedy)
+        yield CheckOutcome(name, "warning", f"{text}, not known as a local file system", means, remedy)
     elif free < LITTLE:
-        yield Outcome(name, "warning", text, "reports may not fit; the job continues without them", "free space there")
+        yield CheckOutcome(
+            name, "warning", text, "reports may not fit; the job continues without them", "free space there"
+        )
     else:
-        yield Outcome(name, "ok", text, "records and reports are kept there")
+        yield CheckOutcome(name, "ok", text, "records and reports are kept there")
 
 
-def message() -> Iterator[Outcome]:
+def message() -> Iterator[CheckOutcome]:
     means = "the verdict is reported to Kubernetes as the termination message of the container"
     if os.path.exists(MESSAGE):
         able = os.access(MESSAGE, os.W_OK)
@@ -49,13 +53,13 @@ def message() -> Iterator[Outcome]:
         yield warn_if(not able, "termination", f"{MESSAGE}, {'' if able else 'not '}writable", means, remedy)
     elif "KUBERNETES_SERVICE_HOST" in os.environ:
         remedy = f"set terminationMessagePath: {MESSAGE} in the container spec"
-        yield Outcome("termination", "missing", f"no {MESSAGE}", "the verdict is only in the run dir", remedy)
+        yield CheckOutcome("termination", "missing", f"no {MESSAGE}", "the verdict is only in the run dir", remedy)
     else:
         means = "the verdict is in the run dir and the exit code"
-        yield Outcome("termination", "ok", "not running in Kubernetes", means)
+        yield CheckOutcome("termination", "ok", "not running in Kubernetes", means)
 
 
-def inotify() -> Iterator[Outcome]:
+def inotify() -> Iterator[CheckOutcome]:
     means = "--progress detects new checkpoint files at once"
     slower = "--progress lists the folders instead, and detects new checkpoint files later"
     names = ("max_user_instances", "max_user_watches")
@@ -65,7 +69,7 @@ def inotify() -> Iterator[Outcome]:
         Inotify().close()
     except OSError as error:
         remedy = "sysctl fs.inotify.max_user_instances=1024 on the node"
-        yield Outcome("inotify", "warning", f"{text}; none available: {error.strerror}", slower, remedy)
+        yield CheckOutcome("inotify", "warning", f"{text}; none available: {error.strerror}", slower, remedy)
         return
     few = watches.isdigit() and int(watches) < WATCHES
     yield warn_if(

@@ -5,7 +5,7 @@ from typing import Literal
 from ftrun.core.named_tuple import NamedTuple
 
 
-class Outcome(NamedTuple):
+class CheckOutcome(NamedTuple):
     """`state` `missing`: ftrun works without it; `warning`: it works, but not as well as it could.  `found`: what is
     present; `meaning`: the consequence for ftrun; `remedy`: what to do about it; empty: nothing."""
 
@@ -16,6 +16,8 @@ class Outcome(NamedTuple):
     remedy: str = ""
 
 
-def warn_if(condition: bool, name: str, found: str, meaning: str, remedy: str) -> Outcome:
+def warn_if(condition: bool, name: str, found: str, meaning: str, remedy: str) -> CheckOutcome:
     """A warning with this remedy if the condition is true, else `ok`."""
-    return Outcome(name, "warning", found, meaning, remedy) if condition else Outcome(name, "ok", found, meaning)
+    return (
+        CheckOutcome(name, "warning", found, meaning, remedy) if condition else CheckOutcome(name, "ok", found, meaning)
+    )

@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Final
 
 from ftctl.common import GIB, size
-from ftctl.doctor.finding import Outcome, warn_if
+from ftctl.doctor.finding import CheckOutcome, warn_if
 from ftrun import __version__
 from ftrun.host import beats, installation, mounts, oom, procfs, spawn
 from ftrun_hooks.layout import FILE_BYTES
@@ -35,28 +35,30 @@ PACKAGES: Final = {
 }
 
 
-def first(pid: int | None) -> Iterator[Outcome]:
+def first(pid: int | None) -> Iterator[CheckOutcome]:
     """`pid`: of the running ftrun; None if none is running."""
     one = procfs.stat(1)
     name = "ftrun" if pid == 1 else one.name if one else "an invisible process"
     if pid == 1:
-        yield Outcome("PID 1", "ok", "ftrun is PID 1", "it receives every signal and every orphan of this container")
+        yield CheckOutcome(
+            "PID 1", "ok", "ftrun is PID 1", "it receives every signal and every orphan of this container"
+        )
     elif name in SHELLS and os.getppid() != 1:
         remedy = 'start ftrun in place of it: ENTRYPOINT ["ftrun", ...] in exec form, or `exec ftrun ...` in its script'
         means = "a shell does not forward signals: the SIGTERM of the scheduler may not reach ftrun"
-        yield Outcome("PID 1", "warning", f"PID 1 is a shell, {name}", means, remedy)
+        yield CheckOutcome("PID 1", "warning", f"PID 1 is a shell, {name}", means, remedy)
     else:
-        yield Outcome("PID 1", "ok", f"PID 1 is {name}", "ftrun runs below it, as a subreaper")
+        yield CheckOutcome("PID 1", "ok", f"PID 1 is {name}", "ftrun runs below it, as a subreaper")
     if pid != 1:
         able = spawn.become_subreaper() and spawn.prctl(spawn.PR_SET_CHILD_SUBREAPER, 0)
         if able:
-            yield Outcome("subreaper", "ok", "permitted", "daemons of the command are found and terminated")
+            yield CheckOutcome("subreaper", "ok", "permitted", "daemons of the command are found and terminated")
         else:
             remedy = "make ftrun PID 1 of the container, or permit prctl in the seccomp profile"
-            yield Outcome("subreaper", "missing", "refused", "daemons of the command outlive a restart", remedy)
+            yield CheckOutcome("subreaper", "missing", "refused", "daemons of the command outlive a restart", remedy)
 
 
-def signalling(pid: int | None) -> Iterator[Outcome]:
+def signalling(pid: int | None) -> Iterator[CheckOutcome]:
     """Whether ftrun can signal a command that changes its user (capabilities(7))."""
     lines = (procfs.read(f"/proc/{pid or 'self'}/status", 1 << 16) or b"").decode("ascii", "replace").splitlines()
     effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), None)
@@ -65,12 +67,12 @@ def signalling(pid: int | None) -> Iterator[Outcome]:
     kills, changes = (bool(effective >> bit & 1) for bit in (KILL, SETUID))
     if kills:
         means = "ftrun can signal and terminate the command, whatever its user is"
-        yield Outcome("signals", "ok", "CAP_KILL is available", means)
+        yield CheckOutcome("signals", "ok", "CAP_KILL is available", means)
     elif not changes:
         means = "ftrun can signal the processes of its user; it cannot signal a set-user-ID program (sudo)"
-        yield Outcome("signals", "ok", "no CAP_KILL, no CAP_SETUID", means)
+        yield CheckOutcome("signals", "ok", "no CAP_KILL, no CAP_SETUID", means)
     else:
-        yield Outcome(
+        yield CheckOutcome(
             "signals",
             "warning",
             "no CAP_KILL, but CAP_SETUID",
@@ -79,19 +81,20 @@ def signalling(pid: int | None) -> Iterator[Outcome]:
         )
 
 
-def proc() -> Iterator[Outcome]:
+def proc() -> Iterator[CheckOutcome]:
     for mount in mounts.listed():
         hidden = [option for option in mount.options if option.startswith("hidepid=") and option != "hidepid=0"]
         if mount.point == "/proc" and hidden and os.getuid() != 0:
             means = "processes of other users in the tree are invisible, and missing in reports"
-            yield Outcome("/proc", "warning", f"mounted with {hidden[0]}", means, "mount it without hidepid")
+            yield CheckOutcome("/proc", "warning", f"mounted with {hidden[0]}", means, "mount it without hidepid")
 
 
-def tracing() -> Iterator[Outcome]:
-    """As the evidence helper does it: py-spy on a process that is not its descendant."""
+def tracing() -> Iterator[CheckOutcome]:
+    """Whether stacks can be read as the evidence helper reads them: by py-spy, of a process that is not its
+    descendant."""
     spy = stacks.program()
     if spy is None:
-        yield Outcome("py-spy", "missing", "not installed", "no Python stacks in reports", "pip install py-spy")
+        yield CheckOutcome("py-spy", "missing", "not installed", "no Python stacks in reports", "pip install py-spy")
         return
     with open(os.devnull, "wb") as null:
         child = spawn.spawn_helper([sys.executable, "-I", "-S", "-c", SLEEPER], null.fileno())
@@ -107,14 +110,16 @@ def tracing() -> Iterator[Outcome]:
     why = seen.missing.get(child.pid)
     if why is None:
         means = "reports and `ftctl stacks` show where every Python process is"
-        yield Outcome("py-spy", "ok", "it can read the stack of a test process", means)
+        yield CheckOutcome("py-spy", "ok", "it can read the stack of a test process", means)
         return
     why = stacks.permission() if why == stacks.REFUSED else why
     remedy = "docker: --cap-add SYS_PTRACE; Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]"
-    yield Outcome("py-spy", "warning", f"it cannot read a test process: {why}", "no Python stacks in reports", remedy)
+    yield CheckOutcome(
+        "py-spy", "warning", f"it cannot read a test process: {why}", "no Python stacks in reports", remedy
+    )
 
 
-def limits(pid: int | None) -> Iterator[Outcome]:
+def limits(pid: int | None) -> Iterator[CheckOutcome]:
     """The limits of the running ftrun, else those of this process."""
     files, processes, core = (
         _limit(pid or 0, number) for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE)
@@ -128,9 +133,9 @@ def limits(pid: int | None) -> Iterator[Outcome]:
     means = "a rank that aborts, as NCCL's watchdog does, first writes all its memory to disk, which delays the restart"
     if dumps:
         remedy = "ulimit -c 0; docker: --ulimit core=0"
-        yield Outcome("core dumps", "warning", f"on, {_limit_text(core)} bytes", means, remedy)
+        yield CheckOutcome("core dumps", "warning", f"on, {_limit_text(core)} bytes", means, remedy)
     else:
-        yield Outcome("core dumps", "ok", "off, or piped to a program", "an aborted process ends at once")
+        yield CheckOutcome("core dumps", "ok", "off, or piped to a program", "an aborted process ends at once")
 
 
 def _limit(pid: int, number: int) -> int | None:
@@ -146,7 +151,7 @@ def _limit_text(limit: int | None) -> str:
     return "no limit" if limit is None else f"at most {limit}"
 
 
-def shared() -> Iterator[Outcome]:
+def shared() -> Iterator[CheckOutcome]:
     """Heartbeats and data workers need it; the check creates a beat folder in it and removes it."""
     remedy = "docker: --shm-size=8g; Kubernetes: an emptyDir with medium Memory at /dev/shm"
     folders = mounts.memory_folders()
@@ -156,11 +161,11 @@ def shared() -> Iterator[Outcome]:
         made.close()
     except (beats.BeatsError, OSError) as error:
         where = folders[0] if folders else "/dev/shm"
-        yield Outcome(where, "missing", str(error), "ftrun does not start without room for the beat file", remedy)
+        yield CheckOutcome(where, "missing", str(error), "ftrun does not start without room for the beat file", remedy)
         return
     if note is not None:
         where, means = folders[0] if folders else "/dev/shm", "heartbeats arrive; PyTorch's data workers use /dev/shm"
-        yield Outcome(where, "warning", note, means, remedy)
+        yield CheckOutcome(where, "warning", note, means, remedy)
         return
     found = os.statvfs(folder)
     whole, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
@@ -173,12 +178,12 @@ def shared() -> Iterator[Outcome]:
     yield warn_if(few, folder, f"{size(whole)}, {size(free)} free", means, remedy)
 
 
-def groups() -> Iterator[Outcome]:
+def groups() -> Iterator[CheckOutcome]:
     text = os.fsdecode(procfs.read("/proc/self/cgroup", 1 << 20) or b"")
     events = [path for path in oom.files(text, mounts.listed()) if os.path.exists(path)]
     if not events:
         means = "a rank killed by the OOM killer cannot be distinguished from any other SIGKILL"
-        yield Outcome("cgroup", "warning", "not visible", means, "mount /sys/fs/cgroup; read-only is enough")
+        yield CheckOutcome("cgroup", "warning", "not visible", means, "mount /sys/fs/cgroup; read-only is enough")
         return
     folder, version = os.path.dirname(events[0]), 2 if events[0].endswith("memory.events") else 1
     most = _number(folder, "memory.max" if version == 2 else "memory.limit_in_bytes")
@@ -196,18 +201,18 @@ def groups() -> Iterator[Outcome]:
     yield warn_if(pids is not None and pids < MANY, "pids limit", _limit_text(pids), THREADS, remedy)
 
 
-def oom_group(folder: str) -> Iterator[Outcome]:
+def oom_group(folder: str) -> Iterator[CheckOutcome]:
     """Whether an OOM kill of one rank kills its control group (cgroup-v2.rst, `memory.oom.group`).  Child groups
     are killed with it, so a separate group for the command would not protect ftrun."""
     if not oom.killed_together(folder):
         return
     if oom.can_be_exempted():
         means = "an OOM kill of a rank kills all of the command, but not ftrun (oom_score_adj)"
-        yield Outcome("oom group", "ok", "memory.oom.group is 1, ftrun is exempt", means)
+        yield CheckOutcome("oom group", "ok", "memory.oom.group is 1, ftrun is exempt", means)
         return
     means = "an OOM kill of a rank kills ftrun as well: no restart in place, no verdict"
     remedy = "Kubernetes: singleProcessOOMKill: true in the configuration of the kubelet; or CAP_SYS_RESOURCE for ftrun"
-    yield Outcome("oom group", "warning", "memory.oom.group is 1", means, remedy)
+    yield CheckOutcome("oom group", "warning", "memory.oom.group is 1", means, remedy)
 
 
 def _pids(text: str, folder: str, version: int) -> int | None:
@@ -220,19 +225,21 @@ def _pids(text: str, folder: str, version: int) -> int | None:
 
 
 def _number(folder: str, name: str) -> int | None:
-    """None for `max`, and if there is no such file."""
+    """The number in this file of a control group; None for `max`, and if there is no such file."""
     text = (procfs.read(f"{folder}/{name}", 64) or b"").strip()
     return int(text) if text.isdigit() else None
 
 
-def versions(running: str) -> Iterator[Outcome]:
+def versions(running: str) -> Iterator[CheckOutcome]:
     """`running`: the version of the running ftrun, empty if none is running."""
     text = f"ftctl {__version__}, Python {platform.python_version()}, Linux {os.uname().release}"
     if running and running != __version__:
         means = "ftctl may not understand all that this ftrun writes"
-        yield Outcome("versions", "warning", f"{text}; the running ftrun is {running}", means, f"use ftctl {running}")
+        yield CheckOutcome(
+            "versions", "warning", f"{text}; the running ftrun is {running}", means, f"use ftctl {running}"
+        )
     else:
-        yield Outcome("versions", "ok", text, "they match")
+        yield CheckOutcome("versions", "ok", text, "they match")
     present, absent = [], []
     for package in PACKAGES:
         try:
@@ -242,6 +249,6 @@ def versions(running: str) -> Iterator[Outcome]:
     if absent:
         needed = ", ".join(dict.fromkeys(PACKAGES[name][0] for name in absent))
         remedy = installation.command(*(extra for name in absent if (extra := PACKAGES[name][1])))
-        yield Outcome("packages", "missing", f"not installed: {', '.join(absent)}", f"without: {needed}", remedy)
+        yield CheckOutcome("packages", "missing", f"not installed: {', '.join(absent)}", f"without: {needed}", remedy)
     else:
-        yield Outcome("packages", "ok", ", ".join(present), "all verbs work")
+        yield CheckOutcome("packages", "ok", ", ".join(present), "all verbs work")

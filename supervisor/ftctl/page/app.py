@@ -24,9 +24,9 @@ from ftctl.timeline.timeline import NARROWEST, WIDEST, draw
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import states
 from ftrun.drawing import svg
-from ftrun.records import history, schedules
-from ftrun.records.history import History
-from ftrun.records.rundir import NoRunDir
+from ftrun.records.files.rundir import NoRunDir
+from ftrun.records.past import history, schedules
+from ftrun.records.past.history import History
 
 STREAMS: Final = 32
 CONNECTIONS: Final = 512  # uvicorn answers those above this number with 503; below the usual limit of 1,024 open files
@@ -56,7 +56,7 @@ class Page:
         self._find = find
 
     def application(self, hosts: frozenset[str] = frozenset(), any_address: bool = False) -> ASGIApp:
-        """For `hosts` and `any_address` see `Middleware`."""
+        """The ASGI application.  For `hosts` and `any_address` see `Middleware`."""
         routes = [
             Route("/", _file("index.html")),
             *(Route(f"/{name}", _file(name)) for name in FILES if name != "index.html"),
@@ -95,7 +95,7 @@ class Page:
         return await self._answer(ready)
 
     async def _answer(self, respond: Callable[[dict[str, Any]], Response]) -> Response:
-        """The response to what is known now; 503 where that is nothing."""
+        """The response of `respond` to the present view; 503 where nothing can be read."""
         try:
             view = await self.feed.now()
         except Busy as busy:
@@ -177,7 +177,7 @@ class TimelineCache:
         return await self._threads.do(lambda: svg.render(draw(found.history, wide), alone), DRAWING)
 
     def _read(self) -> TimelineRead:
-        """In a thread.  Files that have not changed, or were read recently, are not read again."""
+        """Read the history, in a thread.  Files that have not changed, or were read recently, are not read again."""
         run_dir, begun, last = self._find(), time.monotonic(), self._last
         seen = tuple(_seen(f"{run_dir}/{name}") for name in ("events.jsonl", "steps.jsonl"))
         if last is not None and last.run_dir == run_dir and (begun < last.until or last.is_final(seen)):
@@ -238,5 +238,5 @@ def _unavailable(why: str) -> Response:
 
 
 def _plain(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A path in it may contain bytes that cannot be decoded."""
+    """A response of plain text.  A path in it may contain bytes that cannot be decoded."""
     return PlainTextResponse(f"{text}\n".encode("utf-8", "backslashreplace"), status, headers)

@@ -19,16 +19,16 @@ from ftctl.page.threads import Busy, WorkerThreads
 from ftctl.processes import Meter
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
-from ftrun.records import group
-from ftrun.records.advice import no_step
-from ftrun.records.group import GroupNow
-from ftrun.records.group import document as document_of_group
-from ftrun.records.record_files import HEAD, GrowingFile, Record, record
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.rundir import NoRunDir
-from ftrun.records.snapshot import RankNow, Snapshot
-from ftrun.records.steps import paces
-from ftrun.records.summary import document, headline, meaning, plain
+from ftrun.records.files.record_files import HEAD, GrowingFile, Record, record
+from ftrun.records.files.rundir import NoRunDir
+from ftrun.records.files.steps import paces
+from ftrun.records.present import group
+from ftrun.records.present.advice import no_step
+from ftrun.records.present.group import GroupNow
+from ftrun.records.present.group import document as document_of_group
+from ftrun.records.present.run_snapshot import read_snapshot
+from ftrun.records.present.snapshot import RankNow, Snapshot
+from ftrun.records.present.summary import document, headline, meaning, plain
 
 PERIOD: Final = 1.0  # s
 SHOWN: Final = 64  # ranks, unless all are requested
@@ -215,7 +215,8 @@ class Feed:
         news.set()
 
     def _read(self) -> PageView | str:
-        """In a thread.  Each error is shown to the clients: the page is made for runs that have problems."""
+        """Read the run dir, in a thread.  Each error is shown to the clients: the page is made for runs that have
+        problems."""
         run_dir = self.view.run_dir
         try:
             run_dir = self._find()
@@ -250,7 +251,8 @@ def payload(shown: Snapshot, paces: list[tuple[float, float]], members: GroupNow
 
 
 def brief(found: dict[str, Any]) -> dict[str, Any]:
-    """With only the first ranks and members; `states` counts all ranks, `size` of the group all members."""
+    """The snapshot with only the first ranks and members; `states` counts all ranks, `size` of the group all
+    members."""
     members = found["members"]
     few = members and members | {"members": members["members"][:SHOWN], "never_seen": members["never_seen"][:SHOWN]}
     return found | {"ranks": found["ranks"][:SHOWN], "members": few}

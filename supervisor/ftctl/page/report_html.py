@@ -9,7 +9,7 @@ from typing import Final
 from ftctl.markdown import IMAGE, blocks, cells, spans
 from ftrun.core.text.sentences import printable
 
-PICTURE: Final = re.compile(r"waits-[1-9][0-9]{0,3}\.svg")  # the only ones that a report has
+PICTURE: Final = re.compile(r"waits-[1-9][0-9]{0,3}\.svg")  # the only pictures that a report has
 HEADING: Final = re.compile(r"(#{1,4}) +(.*)")
 
 

@@ -15,8 +15,9 @@ from starlette.routing import Route
 from ftctl.page import report_html
 from ftctl.page.threads import Busy, WorkerThreads
 from ftrun.core.text.sentences import printable
-from ftrun.records import reports, schedules, state
-from ftrun.records.rundir import NoRunDir
+from ftrun.records.files import reports, state
+from ftrun.records.files.rundir import NoRunDir
+from ftrun.records.past import schedules
 
 PATIENCE: Final = 10.0  # s, for a file
 REMOTE: Final = 20.0  # s, for a file of another member

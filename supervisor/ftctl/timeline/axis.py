@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 class Tick(NamedTuple):
     x: float
     label: str
-    day: str  # empty: the same as that of the tick before
+    day: str  # empty: the same day as at the tick before
 
 
 def segments(runs: Sequence[tuple[float, float]], left: float, right: float) -> tuple[Segment, ...]:
@@ -55,7 +55,7 @@ def segments(runs: Sequence[tuple[float, float]], left: float, right: float) -> 
 
 
 def position(at: float, axis: Sequence[Segment]) -> float:
-    """In px; a time within a gap is at its edge."""
+    """Where a time is drawn, in px; a time within a gap is at the edge of the gap."""
     for segment in axis:
         if at <= segment.until:
             if at <= segment.since or segment.until <= segment.since:
@@ -67,7 +67,7 @@ def position(at: float, axis: Sequence[Segment]) -> float:
 
 
 def ticks(axis: Sequence[Segment]) -> tuple[Tick, ...]:
-    """At round times of UTC, about APART px apart."""
+    """The ticks, at round times of UTC, about APART px apart."""
     longest = max(axis, key=lambda segment: segment.right - segment.left, default=None)
     if longest is None or longest.until <= longest.since:
         return ()
@@ -109,7 +109,7 @@ def round_numbers(low: int, high: int) -> tuple[int, ...]:
 
 
 def short_number(number: int) -> str:
-    """As a label: 1,200; 45k; 1.2M."""
+    """The number as a label: 1,200; 45k; 1.2M."""
     for power, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if abs(number) >= 10 * power or (abs(number) >= power and power > 1000):
             return f"{number / power:.4g}{letter}"

@@ -9,8 +9,8 @@ from ftrun.core.text.durations import seconds
 from ftrun.core.text.sentences import printable
 from ftrun.drawing import svg
 from ftrun.drawing.shapes import PALETTE
-from ftrun.records.history import History
-from ftrun.records.lost_time import AttemptSpan
+from ftrun.records.past.history import History
+from ftrun.records.past.lost_time import AttemptSpan
 
 ROWS: Final = 500  # attempts in the table; the last ones
 
@@ -36,7 +36,7 @@ def _style() -> str:
 
 
 def render(history: History) -> str:
-    """Text from elsewhere is escaped."""
+    """The page.  Text from elsewhere is escaped."""
     title = escape(printable(f"ftrun: {' '.join(history.command) or history.run_dir}"))
     picture = svg.render(timeline.draw(history), alone=False)
     problems = "".join(f"<p>{escape(printable(problem))}</p>" for problem in history.problems)

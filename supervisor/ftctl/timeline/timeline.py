@@ -12,10 +12,10 @@ from ftctl.timeline.axis import Segment, position, round_numbers, segments, shor
 from ftrun.core.accounting.totals import NO_GOODPUT
 from ftrun.core.text.durations import seconds
 from ftrun.drawing.shapes import HATCHES, Line, Picture, Polyline, Rect, Shape, Text, fitted, text_width
-from ftrun.records.attempts import Mark
-from ftrun.records.history import History
-from ftrun.records.lost_time import REASONS, AttemptSpan
-from ftrun.records.steps import StepSample
+from ftrun.records.files.steps import StepSample
+from ftrun.records.past.attempts import Mark
+from ftrun.records.past.history import History
+from ftrun.records.past.lost_time import REASONS, AttemptSpan
 
 WIDTH: Final = 1200.0
 NARROWEST, WIDEST = 320, 2400  # px, on the page

@@ -8,16 +8,16 @@ from rich.text import Text
 
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.sentences import printable
-from ftrun.records.snapshot import RankNow
+from ftrun.records.present.snapshot import RankNow
 
-Value = int | float | str
+OptionValue = int | float | str
 
 
 class Order(NamedTuple):
     """`by`: the smallest first, or with `largest` the largest; equal ranks by their numbers."""
 
     name: str
-    by: Callable[[RankNow], Value]
+    by: Callable[[RankNow], OptionValue]
     largest: bool = True
 
 
@@ -59,7 +59,7 @@ class Chosen(NamedTuple):
     help: bool = False
 
     def pressed(self, key: str) -> "Chosen":
-        """After this key; any other changes nothing."""
+        """The choice after this key; a key without a meaning changes nothing."""
         if self.help:
             return self._replace(help=False)
         if key == "?":
@@ -75,7 +75,7 @@ class Chosen(NamedTuple):
         return self
 
     def rank(self, ranks: Sequence[RankNow]) -> RankNow | None:
-        """The chosen one."""
+        """The chosen rank."""
         return self.ordered(ranks)[min(self.skip, len(ranks) - 1)] if ranks else None
 
     @property
@@ -101,7 +101,7 @@ class LongText(NamedTuple):
     at: int = 0
 
     def pressed(self, key: str) -> "LongText | None":
-        """After this key; None: it closes the text."""
+        """The text after this key; None: the key closes the text."""
         if key == "g":
             return self._replace(at=0)
         if key not in MOVES:
@@ -109,7 +109,7 @@ class LongText(NamedTuple):
         return self._replace(at=max(0, min(self.at + MOVES[key], len(self.lines) - 1)))
 
     def render(self, width: int, height: int, unicode: bool = True) -> Text:
-        """Exactly what the screen has room for; long lines are wrapped."""
+        """The lines that the screen has room for; long lines are wrapped."""
         room = max(1, height - 2)
         shown = [part for line in self.lines[self.at : self.at + room] for part in _wrapped(line, width)][:room]
         last = min(len(self.lines), self.at + room)

@@ -9,8 +9,8 @@ from ftctl import markdown
 from ftctl.top.keys import LOGS, REPORT, STACKS, LongText
 from ftrun.core.text import sentences
 from ftrun.helpers.evidence import present
-from ftrun.records import record_files, reports
-from ftrun.records.snapshot import RankNow
+from ftrun.records.files import record_files, reports
+from ftrun.records.present.snapshot import RankNow
 
 OUTPUT: Final = 1 << 20  # bytes of output that are read
 LINES: Final = 1000  # of output

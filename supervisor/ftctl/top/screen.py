@@ -15,10 +15,10 @@ from ftrun.core.rules import stalls
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable
-from ftrun.records import advice, summary
-from ftrun.records.own_ranks import ENDED
-from ftrun.records.record_files import Record, own_fields
-from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot
+from ftrun.records.files.record_files import Record, own_fields
+from ftrun.records.present import advice, summary
+from ftrun.records.present.own_ranks import ENDED
+from ftrun.records.present.snapshot import DeviceNow, RankNow, Snapshot
 
 WIDE: Final = 70  # cells that the full table needs
 TABLE: Final = "rank     pid state          step    moved  silent of limit    per step"
@@ -46,7 +46,7 @@ def render(
     note: str,
     screen: Screen,
     group: Sequence[tuple[str, bool]] = (),
-    chosen: Chosen = Chosen(),  # noqa: B008 - a value
+    chosen: Chosen = Chosen(),  # noqa: B008 - a value that nobody changes
 ) -> Text:
     """At most `height` lines of at most `width` cells; `note` is the last line.  `paces`: seconds per step in this
     attempt, the newest last.  `group`: lines about the members of the group; True for one that needs attention."""
@@ -88,12 +88,12 @@ class _Page:
         self.width, self.unicode, self.tall = screen.width, screen.unicode, screen.height > SHORT
 
     def plain(self, text: str) -> str:
-        """Printable, and in ASCII if the terminal shows no more."""
+        """The text with printable characters only, and in ASCII if the terminal shows no others."""
         shown = printable(text)
         return shown if self.unicode else shown.encode("ascii", "backslashreplace").decode()
 
     def line(self, *parts: tuple[str, str]) -> Text:
-        """From (text, style) pairs; cut to the width."""
+        """A line from (text, style) pairs, cut to the width."""
         found, left = Text(end=""), self.width
         for text, style in parts:
             plain = self.plain(text)
@@ -103,7 +103,7 @@ class _Page:
         return found
 
     def wrapped(self, text: str, style: str, most: int) -> list[Text]:
-        """Over at most `most` lines; the last one is cut."""
+        """The text on at most `most` lines, of which the last is cut."""
         found: list[Text] = []
         rest = self.plain(text)
         while rest and len(found) < most:
@@ -120,7 +120,8 @@ class _Page:
         return ("█" * full + "░" * (width - full)) if self.unicode else "#" * full + "-" * (width - full)
 
     def spark(self, values: Sequence[float]) -> str:
-        """The scale ends at three times the median: a hang must not flatten the rest, nor noise fill it."""
+        """The values as a row of small bars.  The scale ends at three times the median: a hang must not flatten the
+        rest, nor noise fill it."""
         most = 3 * sorted(values)[len(values) // 2] or 1.0
         levels = BLOCKS if self.unicode else SIGNS
         return "".join(levels[min(7, int(8 * value / most))] for value in values)
@@ -225,8 +226,8 @@ def _slow(page: _Page, shown: Snapshot) -> list[Text]:
 
 
 def _ranks(page: _Page, shown: Snapshot, room: int, chosen: Chosen) -> list[Text]:
-    """In the chosen order, by default the stalest first; if there is no room for all, the last line counts the states
-    of the others."""
+    """The table of the ranks in the chosen order, by default the stalest first; if there is no room for all, the last
+    line counts the states of the others."""
     if room < 2 or not shown.ranks:
         return []
     ranks, picked = chosen.ordered(shown.ranks), chosen.rank(shown.ranks)
@@ -289,7 +290,8 @@ def _rank(page: _Page, rank: RankNow) -> Text:
 
 
 def _devices(page: _Page, devices: Sequence[DeviceNow], room: int) -> list[Text]:
-    """Those with a fault first, then the idlest: a device that idles while others work indicates a hang."""
+    """The table of the devices: those with a fault first, then the idlest: a device that idles while others work
+    indicates a hang."""
     ordered = sorted(devices, key=lambda d: (not d.fault, d.util is not None, d.util or 0.0))
     few = ordered if len(ordered) <= room else ordered[: room - 1]
     found = []

@@ -16,13 +16,13 @@ CAUGHT: Final = (*ENDS, STOP, signal.SIGWINCH)
 
 
 def shows_unicode() -> bool:
-    """Not with the locale C or POSIX, for which Python itself assumes UTF-8."""
+    """Whether the terminal shows Unicode: not with the locale C or POSIX, for which Python itself assumes UTF-8."""
     assumed = bool(sys.flags.utf8_mode) and "PYTHONUTF8" not in os.environ
     return not assumed and (getattr(sys.stdout, "encoding", "") or "").lower().replace("-", "") == "utf8"
 
 
 def shows_colours() -> bool:
-    """By the name of the terminal; rich handles `NO_COLOR`."""
+    """Whether the terminal shows colours, by its name; rich handles `NO_COLOR`."""
     return not os.environ.get("TERM", "dumb").startswith(("dumb", "vt"))
 
 

@@ -8,10 +8,11 @@ import click
 
 from ftctl.common import AS_JSON, RUN_DIR, show, show_json, width
 from ftctl.doctor import devices, disk, system
-from ftctl.doctor.finding import Outcome
+from ftctl.doctor.finding import CheckOutcome
 from ftrun.accelerators.table import VENDORS
 from ftrun.messages.run_state import RunFacts
-from ftrun.records import liveness, rundir, state, summary
+from ftrun.records.files import liveness, rundir, state
+from ftrun.records.present import summary
 
 SCHEMA: Final = 1
 NAME: Final = 13  # columns
@@ -34,10 +35,10 @@ def command(run_dir: str | None, as_json: bool) -> None:
         show(_lines(found, width()))
 
 
-def _findings(path: str | None) -> Iterator[Outcome]:
+def _findings(path: str | None) -> Iterator[CheckOutcome]:
     run = RunFacts() if path is None else state.load(path).rest.run
     run = run if liveness.is_local(run) else RunFacts()
-    checks: tuple[tuple[str, Callable[[], Iterable[Outcome]]], ...] = (
+    checks: tuple[tuple[str, Callable[[], Iterable[CheckOutcome]]], ...] = (
         ("PID 1", partial(system.first, run.pid)),
         ("signals", partial(system.signalling, run.pid)),
         ("/proc", system.proc),
@@ -55,10 +56,10 @@ def _findings(path: str | None) -> Iterator[Outcome]:
         try:
             yield from check()
         except Exception as error:  # a failed check must not hide the others
-            yield Outcome(name, "warning", f"the check failed: {error!r}", "unknown")
+            yield CheckOutcome(name, "warning", f"the check failed: {error!r}", "unknown")
 
 
-def _lines(found: list[Outcome], width: int) -> Iterator[str]:
+def _lines(found: list[CheckOutcome], width: int) -> Iterator[str]:
     for one in found:
         first, *others = _wrapped(one.found, width)
         yield f"{one.state:<8} {one.name:<{NAME}} {first.strip()}"

@@ -14,8 +14,10 @@ from ftrun.config.parsers import duration, near
 from ftrun.config.whole_number import WholeNumber
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import sentences
-from ftrun.records import liveness, record_files, rundir, state
-from ftrun.records.record_files import Record
+from ftrun.records.files import liveness, record_files, rundir, state
+from ftrun.records.files.record_files import Record
+
+ENDS: Final = {"ended": True, "started": False}  # whether the run has ended after this record
 
 
 class Filter(NamedTuple):
@@ -24,6 +26,11 @@ class Filter(NamedTuple):
     events: Collection[str] = ()
     since: datetime | None = None
     attempt: int | None = None
+
+    @property
+    def marks(self) -> list[bytes]:
+        """What the lines of these records have, one or another; and of those that tell whether the run has ended."""
+        return [f'"{event}"'.encode() for event in (*self.events, *ENDS)] if self.events else []
 
     def wants(self, record: Record) -> bool:
         """A record without a readable time is left out where a time was asked for."""
@@ -99,7 +106,7 @@ def command(
     attempt: int | None,
     follow: bool,
 ) -> None:
-    shown = json.dumps if as_json else _text
+    shown = json.dumps if as_json else text
     stream = RecordStream(rundir.find(run_dir), Filter(names, since, attempt))
     show(map(shown, stream.more() if last is None else stream.newest(last)))
     try:
@@ -121,20 +128,21 @@ class RecordStream:
         self._ended, self._wanted = False, wanted
 
     def newest(self, count: int) -> Iterator[Record]:
-        """The last `count`; `more` continues after them."""
+        """The last `count` records; `more` continues after them."""
         self._file.seek_end()
-        lines = record_files.backwards(self._file.path, self._file.at, end=self._file.at)
-        found = (one for line in lines if (one := record_files.record(line)) is not None and self._wanted.wants(one))
+        marks = self._wanted.marks or [b""]
+        lines = record_files.backwards(self._file.path, self._file.at, marks, end=self._file.at)
+        chosen = (line for line in lines if any(mark in line for mark in marks))
+        found = (one for line in chosen if (one := record_files.record(line)) is not None and self._wanted.wants(one))
         return map(self._noted, list(islice(found, count))[::-1])
 
     def more(self) -> Iterator[Record]:
         """The records that were added since the last call, oldest first."""
         try:
-            for line in self._file.lines():
-                if (found := record_files.record(line)) is not None:
-                    self._noted(found)
-                    if self._wanted.wants(found):
-                        yield found
+            for found in filter(record_files.is_record, self._file.parsed(self._wanted.marks)):
+                self._noted(found)
+                if self._wanted.wants(found):
+                    yield found
         except OSError as error:
             raise rundir.NoRunDir(f"{self._file.path}: {error.strerror}") from None
 
@@ -148,10 +156,10 @@ class RecordStream:
                 time.sleep(PAUSE)
 
     def _noted(self, record: Record) -> Record:
-        self._ended = {"ended": True, "started": False}.get(record["event"], self._ended)
+        self._ended = ENDS.get(record["event"], self._ended)
         return record
 
 
-def _text(record: Record) -> str:
-    text = sentences.record(f"{record['event']:<10}", record_files.own_fields(record))
-    return sentences.printable(f"{record.get('time')} {record.get('attempt')!s:>3} {text}")
+def text(record: Record) -> str:
+    event = f"{record.get('time')} {str(record.get('attempt')).rjust(3)} {record['event'].ljust(10)}"
+    return sentences.printable(sentences.record(event, record_files.own_fields(record)))

@@ -9,7 +9,7 @@ from ftctl.common import AS_JSON, RUN_DIR, UserError, show, show_json
 from ftrun.config.explain import OptionRow, command_line, lines
 from ftrun.config.option_table import OPTIONS
 from ftrun.core.text.sentences import printable
-from ftrun.records import rundir, state
+from ftrun.records.files import rundir, state
 
 SCHEMA: Final = 1
 

@@ -6,8 +6,10 @@ import click
 
 from ftctl.common import AS_JSON, RUN_DIR, UserError, show, show_json, width
 from ftrun.config.whole_number import WholeNumber
-from ftrun.records import rundir, schedules, summary
-from ftrun.records.schedules import RunLife
+from ftrun.records.files import rundir
+from ftrun.records.past import schedules
+from ftrun.records.past.schedules import RunLife
+from ftrun.records.present import summary
 
 SCHEMA = 1
 

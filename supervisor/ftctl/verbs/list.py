@@ -1,7 +1,7 @@
 """`ftctl list`: every run that this user may see, the living ones as a table, then those that have ended.
 
-They are those under the temp folder, those that run anywhere, the earlier ones that a state dir names, and those in
-given folders."""
+Listed are the runs under the temp folder, those that are running anywhere, the earlier ones that a state dir names, and
+those in given folders."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,8 +12,10 @@ import click
 from ftctl.common import AS_JSON, show, show_json, width
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text.sentences import printable, short
-from ftrun.records import advice, group, rundir, schedules, state, summary
-from ftrun.records.run_snapshot import read_snapshot
+from ftrun.records.files import rundir, state
+from ftrun.records.past import schedules
+from ftrun.records.present import advice, group, summary
+from ftrun.records.present.run_snapshot import read_snapshot
 
 MOST: Final = 1000  # run dirs
 SEARCHED: Final = 10_000  # entries of a given folder
@@ -41,7 +43,7 @@ class RunLine(NamedTuple):
 
 
 def read(folders: Sequence[str] = ()) -> list[RunLine]:
-    """The living ones first, each group with the latest start first.  A run that cannot be read has a `problem`."""
+    """The running ones first, each group with the latest start first.  A run that cannot be read has a `problem`."""
     found = [_line(path) for path in run_dirs(folders)[:MOST]]
     found.sort(key=lambda one: one.began or "", reverse=True)
     return sorted(found, key=lambda one: not one.alive)
@@ -148,7 +150,7 @@ def _table(living: Sequence[RunLine], columns: int) -> Iterator[str]:
 
 
 def _cells(one: RunLine) -> tuple[str, ...]:
-    """The row of a living run; one that cannot be read is alive for nobody."""
+    """The cells of the row of a running run."""
     step, age = "" if one.step is None else str(one.step), summary.age(one.began)
     return one.word, str(one.attempt), step, age, printable(one.run_dir), printable(one.command)
 

@@ -10,8 +10,8 @@ import click
 
 from ftctl.common import RUN_DIR, UserError
 from ftrun.config.whole_number import WholeNumber
-from ftrun.records import liveness, reports, rundir, state
-from ftrun.records.record_files import GrowingFile
+from ftrun.records.files import liveness, reports, rundir, state
+from ftrun.records.files.record_files import GrowingFile
 
 PAUSE: Final = 0.2  # s between two reads of a growing file
 MOST: Final = 1 << 20  # bytes of a last line

@@ -12,9 +12,10 @@ from ftctl.orders import MEMBER, read_file, read_report
 from ftrun.config.whole_number import WholeNumber
 from ftrun.core.text import sentences
 from ftrun.host import procfs
-from ftrun.records import group, reports, rundir
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.snapshot import Incident
+from ftrun.records.files import reports, rundir
+from ftrun.records.files.recent_events import Incident
+from ftrun.records.present import group
+from ftrun.records.present.run_snapshot import read_snapshot
 
 
 def _attempts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -76,7 +77,8 @@ def _elsewhere(path: str) -> Incident | None:
 
 
 def _show_cause(path: str, cause: Incident, as_json: bool) -> bool:
-    """Show the report of the member where it happened; False if there is one here, and that one cannot be had."""
+    """Show the report of the member where it happened; False if there is a report here, and that of the other member
+    cannot be read."""
     assert cause.member is not None
     where = f"{cause.again or cause.cause} on member {cause.member} ({cause.node}): {cause.why}"
     try:
@@ -92,7 +94,7 @@ def _show_cause(path: str, cause: Incident, as_json: bool) -> bool:
 
 
 def _show_of_member(path: str, member: int, attempt: int, as_json: bool, before: Sequence[str] = ()) -> None:
-    """Raises UserError if it cannot be had.  `before`: the lines above it."""
+    """Show the report of another member; UserError if it cannot be read.  `before`: the lines above it."""
     if as_json:
         show_json(_parsed(read_file(path, member, "report.json", attempt), f"the report of member {member}"))
     else:

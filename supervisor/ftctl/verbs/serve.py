@@ -10,7 +10,7 @@ import click
 from ftctl import orders
 from ftctl.common import RUN_DIR, UserError, missing_package
 from ftrun.config.whole_number import WholeNumber
-from ftrun.records import rundir
+from ftrun.records.files import rundir
 
 BACKLOG = 64
 UNREAD_TIMEOUT_MS = 30_000  # after which the kernel closes the connection of a client that does not read

@@ -10,7 +10,7 @@ from ftctl.common import AS_JSON, RUN_DIR, UserError, show, show_json
 from ftctl.orders import MEMBER, read_file
 from ftrun.core.text.sentences import printable
 from ftrun.helpers.evidence import present
-from ftrun.records import rundir
+from ftrun.records.files import rundir
 
 
 @click.command(

@@ -6,10 +6,11 @@ import click
 
 from ftctl.common import AS_JSON, RUN_DIR, bold, show, show_json, width
 from ftrun.core.text.sentences import printable
-from ftrun.records import group, rundir, summary
-from ftrun.records.group import GroupNow
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.snapshot import Snapshot
+from ftrun.records.files import rundir
+from ftrun.records.present import group, summary
+from ftrun.records.present.group import GroupNow
+from ftrun.records.present.run_snapshot import read_snapshot
+from ftrun.records.present.snapshot import Snapshot
 
 UNSETTLED: Final = 3
 ENDED_BADLY: Final = 4

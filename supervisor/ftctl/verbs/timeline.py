@@ -13,8 +13,8 @@ from ftctl.timeline import html, timeline
 from ftrun.core.text.sentences import printable
 from ftrun.drawing import svg
 from ftrun.host import safe_files
-from ftrun.records import rundir
-from ftrun.records.history import History, read
+from ftrun.records.files import rundir
+from ftrun.records.past.history import History, read
 
 DEFAULT: Final = "ftrun-timeline.html"
 KINDS: Final = (".html", ".svg")

@@ -19,10 +19,11 @@ from ftctl.top import row_texts, terminal
 from ftctl.top import screen as top
 from ftctl.top.keys import Chosen, LongText
 from ftrun.config.parsers import duration
-from ftrun.records import group, record_files, rundir, steps, summary
-from ftrun.records.group import GroupNow
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.snapshot import Snapshot
+from ftrun.records.files import record_files, rundir, steps
+from ftrun.records.present import group, summary
+from ftrun.records.present.group import GroupNow
+from ftrun.records.present.run_snapshot import read_snapshot
+from ftrun.records.present.snapshot import Snapshot
 
 LEAST: Final = 0.1  # s
 RECORDS: Final = 32 << 10  # bytes at the end of the records that are read
@@ -110,7 +111,7 @@ class WatchedRun:
 
 
 def note(shown: Snapshot) -> str:
-    """The last line."""
+    """The last line of the screen."""
     over = "" if shown.alive else "the run is over; " if shown.phase == "done" else "ftrun is gone; "
     return f"{over}q quits, ? shows all keys  {time.strftime('%H:%M:%S')}"
 
@@ -134,7 +135,7 @@ def watch_json(run: WatchedRun, seconds: float, once: bool) -> int:
 
 
 def watch(run: WatchedRun, seconds: float) -> int:
-    """Until q, Ctrl-C or a signal; then 128 + its number."""
+    """Show the run until q, Ctrl-C or a signal.  Returns 0, or 128 + the number of the signal."""
     screen = console()
     unicode = terminal.shows_unicode()
 
@@ -160,7 +161,7 @@ def watch(run: WatchedRun, seconds: float) -> int:
 
 
 def until_key(run: WatchedRun, keys: terminal.Keys, seconds: float, draw: Callable[[], None]) -> int:
-    """Draws at first, after each event, and every so many seconds.  The signal that ends it; 0 for the key q."""
+    """Draw at first, after each event, and every `seconds`.  Returns the signal that has ended it; 0 for the key q."""
     draw()
     due = time.monotonic() + seconds
     while True:

@@ -10,7 +10,7 @@ from ftrun.host import early_signals
 
 early_signals.block_all()  # before anything else is imported
 
-from ftrun.host.isolation import isolate  # noqa: E402
+from ftrun.host.isolation import isolate  # noqa: E402 - signals have to be blocked before
 
 
 def ftrun() -> NoReturn:

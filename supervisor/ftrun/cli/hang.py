@@ -102,7 +102,7 @@ def command(
         )
     if torch or chosen.torch:
         try:
-            import torch as _  # noqa: F401
+            import torch as _  # noqa: F401 - only whether it can be imported
         except ImportError:
             raise RequirementMissing(f"this needs PyTorch: {installation.command('torch')}") from None
     run_dir = os.environ.get("FTRUN_RUN_DIR")

@@ -132,7 +132,7 @@ def _takes(option: option_table.Option[Any], word: str) -> bool:
 
 
 def _text(value: bool | str | tuple[str, ...]) -> str:
-    """As the environment variable would contain it."""
+    """The value as the environment variable would contain it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return value if isinstance(value, str) else "\n".join(value)

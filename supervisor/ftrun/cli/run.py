@@ -103,7 +103,7 @@ def _group(settings: option_table.Settings) -> "Group | None":
 
 
 def _in_phases(
-    phases: Sequence[option_table.Phase], given: dict[str, str], command: Sequence[str], group: "Group | None"
+    phases: Sequence[option_table.CommandPhase], given: dict[str, str], command: Sequence[str], group: "Group | None"
 ) -> int:
     if command:
         raise option_table.ConfigError(

@@ -19,7 +19,7 @@ JOURNAL: Final = "/run/systemd/journal/socket"
 
 
 def idle_timeout(settings: Settings) -> float | None:
-    """Seconds.  ConfigError if the variable of ModelArts is not a number."""
+    """The idle timeout in seconds.  ConfigError if the variable of ModelArts is not a number."""
     if settings.idle_timeout != "auto":
         return settings.idle_timeout
     minutes = os.environ.get(HANG_MINUTES) or "30"
@@ -30,7 +30,7 @@ def idle_timeout(settings: Settings) -> float | None:
 
 
 def _given(timeout: float | Literal["auto"] | None) -> float | None:
-    """Seconds; None: that timeout is off, or was left to ftrun."""
+    """The given timeout in seconds; None: it is off, or was left to ftrun."""
     return None if timeout == "auto" else timeout
 
 
@@ -153,14 +153,14 @@ def meanings(settings: Settings, found: Policy, ranks: int | None, members: int 
 
 
 def uses_journal(settings: Settings) -> bool:
-    """With `--journal auto` where journald is there, unless it gets ftrun's own lines anyway, as those of a unit of
-    systemd."""
+    """Whether records go to journald: with `--journal auto` where there is a journald, unless it gets ftrun's own lines
+    anyway, as those of a unit of systemd."""
     asked = settings.journal
     return asked == "on" or (asked == "auto" and os.path.exists(JOURNAL) and not _stderr_is_journal())
 
 
 def _stderr_is_journal() -> bool:
-    """systemd.exec(5): JOURNAL_STREAM has the device and inode of the stream."""
+    """Whether stderr is a stream of journald, by JOURNAL_STREAM, which has its device and inode (systemd.exec(5))."""
     try:
         found = os.fstat(2)
     except OSError:

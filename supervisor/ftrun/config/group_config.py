@@ -20,7 +20,7 @@ LENGTHS: Final = (16, 65536)  # bytes of a secret
 
 class Group(NamedTuple):
     """`source`: where the group is known from, as text.  Without a `secret` the endpoint is on loopback.  `least`,
-    `spares`, `replaces`, `scale_out`: as in `core.group.membership.Shape`."""
+    `spares`, `replaces`, `scale_out`: as in `core.group.membership.GroupShape`."""
 
     size: int
     rank: int
@@ -145,7 +145,7 @@ def read_secret(path: str) -> bytes:
 
 
 def is_loopback(endpoint: str) -> bool:
-    """Decided by its text alone, because a name may resolve to any address."""
+    """Whether the endpoint is on loopback, by its text alone, because a name may resolve to any address."""
     return re.fullmatch(r"(localhost|127(\.\d{1,3}){3}|\[::1\]):\d+", endpoint, re.ASCII) is not None
 
 

@@ -29,7 +29,7 @@ class LocalWorld(NamedTuple):
     max_restarts: int = 0
 
     def placed(self, place: RankPlace | None, address: str, run_id: str, epoch: int) -> "LocalWorld":
-        """The same ranks at their place in a group.  `address`: of rank 0, where the order has none.  What every rank
+        """These ranks at their place in a group.  `address`: of rank 0, where the order has none.  What every rank
         of the job must have alike follows from the group: `run_id` from its name, the restarts from the epoch."""
         if place is None:
             return self

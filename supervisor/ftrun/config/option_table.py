@@ -116,7 +116,7 @@ class Given(NamedTuple):
     source: str
 
 
-class Phase(NamedTuple):
+class CommandPhase(NamedTuple):
     """One of several commands that run in sequence; `texts` are its own options."""
 
     name: str
@@ -401,7 +401,7 @@ class Settings:
         return self._given[name]
 
     def with_run_dir(self, path: str) -> "Settings":
-        """The same in this run dir, for one of several phases."""
+        """These settings with this run dir, for one of several phases."""
         values, given = self._values | {"run-dir": path}, self._given | {"run-dir": Given(path, "phase")}
         return Settings(values, given, self.annotated)
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ftrun.config import annotations
-from ftrun.config.option_table import BY_NAME, JOB_OPTIONS, OPTIONS, ConfigError, Given, Phase, Settings
+from ftrun.config.option_table import BY_NAME, JOB_OPTIONS, OPTIONS, CommandPhase, ConfigError, Given, Settings
 from ftrun.config.parsers import near
 
 # Variables that ftrun sets for its command (docs/reference.md); they are not options of a nested ftrun.
 COMMAND_VARIABLES: Final = ("BEAT_DIR", "EPOCH", "RESTART_REASON", "LAST_STEP", "LAST_CHECKPOINT", "LAST_SECTION")
 
 
-def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Phase | None = None) -> Settings:
+def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: CommandPhase | None = None) -> Settings:
     """The value of every option with its source, for `phase` if given; ConfigError for the first wrong value."""
     from_environment = _environment(environment)
     file = given.get("config") or from_environment.get("config")
@@ -66,7 +66,7 @@ def _check_table(file: str) -> None:
 
 
 def _content(option: str, file: str) -> bytes:
-    """At most 1 MiB of the file.  Opening a FIFO does not wait for its writer."""
+    """The content of a file, of at most 1 MiB. Opening a FIFO does not wait for its writer."""
     try:
         with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
             return stream.read(1 << 20) or b""
@@ -94,13 +94,13 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def phases(given: Mapping[str, str], environment: Mapping[str, str]) -> list[Phase]:
+def phases(given: Mapping[str, str], environment: Mapping[str, str]) -> list[CommandPhase]:
     """The `[[phase]]` tables of the config file, in order."""
     file = given.get("config") or _environment(environment).get("config")
     return read_file(file)[1] if file else []
 
 
-def read_file(file: str) -> tuple[dict[str, str], list[Phase]]:
+def read_file(file: str) -> tuple[dict[str, str], list[CommandPhase]]:
     """The keys of a TOML file as option texts, and its phases."""
     import tomllib
 
@@ -124,7 +124,7 @@ def read_file(file: str) -> tuple[dict[str, str], list[Phase]]:
         raise ConfigError(f"--config {file}: {error}") from None
 
 
-def _phase(table: dict[str, Any]) -> Phase:
+def _phase(table: dict[str, Any]) -> CommandPhase:
     name, command = table.pop("name", None), table.pop("command", None)
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,100}", name):
         raise ConfigError(f"a phase has the name {name!r}; use letters, digits, and any of . _ -")
@@ -137,7 +137,9 @@ def _phase(table: dict[str, Any]) -> Phase:
     if not isinstance(arguments, list) or not arguments or not all(isinstance(one, str) for one in arguments):
         raise ConfigError(f"phase {name!r} has no command; write command = ['python', 'train.py']")
     try:
-        return Phase(name, tuple(arguments), _texts(table, [option for option in BY_NAME if option not in JOB_OPTIONS]))
+        return CommandPhase(
+            name, tuple(arguments), _texts(table, [option for option in BY_NAME if option not in JOB_OPTIONS])
+        )
     except ConfigError as error:
         raise ConfigError(f"phase {name!r}: {error}") from None
 

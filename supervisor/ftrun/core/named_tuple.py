@@ -1,4 +1,4 @@
-"""`NamedTuple`: that of `typing` for type checkers, and with the same behaviour, but its classes are created faster.
+"""A `NamedTuple` that behaves like that of `typing`, as which type checkers see it, but creates its classes faster.
 
 PID 1 defines over a hundred of these classes before it starts the command (ADR 13).  `typing.NamedTuple` compiles a
 `__new__` for each of them, and makes five more methods.  Here all classes inherit the same methods, and a class gets
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 COMPILED: dict[int, CodeType] = {}  # the code of `__new__`, by the number of fields
 
 
-class Fields(tuple[Any, ...]):
-    """What the classes have in common."""
+class NamedFields(tuple[Any, ...]):
+    """The base of all classes that are defined with `NamedTuple`, which inherit their methods from it."""
 
     if TYPE_CHECKING:
         _fields: tuple[str, ...]
     __slots__ = ()
 
     def __new__(cls, *values: Any, **named: Any) -> Any:
-        """Of a class of which there is no value yet: it gets a `__new__` of its own."""
+        """The first value of a class, which gets a `__new__` of its own with it."""
         cls.__new__ = staticmethod(_new(cls))  # type: ignore[method-assign]
         return cls(*values, **named)
 
@@ -53,7 +53,7 @@ class Fields(tuple[Any, ...]):
 
 
 class Definition(type):
-    """Turns the body of a class whose base is `NamedTuple` into a subclass of `Fields`."""
+    """Turns the body of a class whose base is `NamedTuple` into a subclass of `NamedFields`."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
         if not bases:
@@ -64,7 +64,7 @@ class Definition(type):
             raise TypeError(f"{name}: a field without a default follows one with a default")
         body |= {field: _tuplegetter(index, None) for index, field in enumerate(fields)}
         body |= {"__slots__": (), "__match_args__": fields, "_fields": fields, "_field_defaults": defaults}
-        return type(name, (Fields,), body)
+        return type(name, (NamedFields,), body)
 
 
 def _new(kind: Any) -> FunctionType:

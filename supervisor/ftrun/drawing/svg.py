@@ -99,5 +99,5 @@ def _number(value: float) -> str:
 
 
 def _text(text: str) -> str:
-    """XML cannot contain most control characters."""
+    """The text without control characters, most of which XML cannot contain."""
     return escape(printable(text))

@@ -21,7 +21,7 @@ def write(line: bytes) -> None:
         line = line[os.write(1, line) :]
 
 
-class Lines:
+class ProtocolLines:
     """The connection of a helper to PID 1.  `events` are the messages that it may send, `requests` those that it
     accepts.  `ended`: stdin has ended, so no further requests arrive, and outstanding replies are not needed."""
 
@@ -81,11 +81,11 @@ class Lines:
             return []
 
 
-def run(body: Callable[[Lines], None], events: Protocol[Any], requests: Protocol[Any] = NO_REQUESTS) -> int:
+def run(body: Callable[[ProtocolLines], None], events: Protocol[Any], requests: Protocol[Any] = NO_REQUESTS) -> int:
     """Run `body`.  The exit code is 0 when it returns or PID 1 no longer reads, and 1 after an unexpected exception."""
     signal.signal(signal.SIGINT, _ignore)
     os.set_blocking(1, True)
-    lines = Lines(events, requests)
+    lines = ProtocolLines(events, requests)
     try:
         body(lines)
     except (BrokenPipeError, ConnectionResetError):
@@ -100,4 +100,5 @@ def run(body: Callable[[Lines], None], events: Protocol[Any], requests: Protocol
 
 
 def _ignore(*_: object) -> None:
-    """Ctrl-C is meant for the command.  A handler is used because child processes would inherit SIG_IGN."""
+    """Ignore Ctrl-C, which is meant for the command.  A handler is used because child processes would inherit
+    SIG_IGN."""

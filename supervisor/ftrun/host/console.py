@@ -40,7 +40,7 @@ class Console:
     A line that stderr cannot take at once is dropped (it is in `run.log`): a full pipe must never block PID 1.  The
     command shares stderr, so its flags cannot be changed; ftrun opens a pipe or a terminal a second time instead.
 
-    `before_line` is called before each line, so that whoever reads the line finds the records that belong to it.
+    `before_line` is called before each line, so that a reader of the line finds the records that belong to it.
 
     With `queued`, lines for a file on a network disk, where a write may block, are collected in `queue`, and the
     helper `line_writer` writes them.  Without it such a line is written at once, and may wait for the disk: that

@@ -26,7 +26,7 @@ MAX_STOPS: Final = (
 )
 SLICE: Final = 100  # ms between two checks for a stopped helper, while `finish` waits
 READ: Final = 65536  # bytes per call
-Line = bytes | None  # a line of a helper's output; None: a helper that was to run once has ended
+HelperLine = bytes | None  # a line of a helper's output; None: a helper that was to run once has ended
 # Isolated from the user's PYTHONPATH and working directory: packages that are not installed are found next to ftrun.
 CODE: Final = """import sys
 sys.path[:0] = sys.argv[1].split("\\n")
@@ -66,7 +66,7 @@ class Helpers:
     def __init__(self, poll: select.poll, log: int) -> None:
         self._poll, self._log = poll, log
         self._all: list[Helper] = []
-        self._final_lines: list[tuple[str, Line]] = []
+        self._final_lines: list[tuple[str, HelperLine]] = []
         self.problems: list[tuple[str, str]] = []
 
     def add(
@@ -154,7 +154,7 @@ class Helpers:
                 if not complete:
                     self._stop(helper)
 
-    def read_lines(self, ready: set[int], now: float) -> list[tuple[str, Line]]:
+    def read_lines(self, ready: set[int], now: float) -> list[tuple[str, HelperLine]]:
         """Read from the helpers whose pipes are ready; return the helper's name with each line.  The amount per call is
         bounded."""
         lines, self._final_lines = self._final_lines, []
@@ -263,7 +263,7 @@ class Helpers:
                 break
         os.close(output)
 
-    def _read(self, helper: Helper, now: float) -> list[tuple[str, Line]]:
+    def _read(self, helper: Helper, now: float) -> list[tuple[str, HelperLine]]:
         assert helper.pipes is not None
         try:
             content = os.read(helper.pipes[0], READ)

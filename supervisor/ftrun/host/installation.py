@@ -1,4 +1,5 @@
-"""How ftrun was installed, and thus how what it lacks is.  Not for PID 1: it reads the metadata of packages."""
+"""How ftrun was installed, and so how its optional requirements can be installed.  Not for PID 1: it reads the metadata
+of packages."""
 
 import os
 from typing import Final

@@ -26,8 +26,8 @@ class ReservedPort:
 class LifeSign:
     """A TCP port that accepts connections as long as this process lives, and no longer: nobody inherits it.
 
-    The kernel completes the connections, which are never read.  So whoever was once accepted, and is refused later,
-    knows that this process is dead.  Raises OSError if there is no free port.
+    The kernel completes the connections, which are never read.  So a member that was once accepted, and is refused
+    later, knows that this process is dead.  Raises OSError if there is no free port.
     """
 
     def __init__(self) -> None:

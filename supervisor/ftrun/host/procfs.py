@@ -161,6 +161,20 @@ def children(parent: int) -> list[int]:
     return [int(pid) for pid in (read(f"/proc/{parent}/task/{parent}/children", 1 << 20) or b"").split()]
 
 
+def child(pid: int) -> Stat | None:
+    """Return this child of this process, or None if it is no child any more.
+
+    With `hidepid` (proc(5)) /proc may hide a process that has changed its user, which its parent can signal all the
+    same.  Nothing more is known of it then: what it has started is seen once it has ended.
+    """
+    if (found := stat(pid)) is not None:
+        return found if found.parent == os.getpid() else None
+    try:
+        return Stat(pid, "hidden by /proc", "?", os.getpid(), os.getpgid(pid), os.getsid(pid), 1, 0)
+    except OSError:
+        return None
+
+
 def describe(process: Stat) -> str:
     """Return `pid (name) state wchan`, for the user."""
     wchan = (read(f"/proc/{process.pid}/wchan", 128) or b"").decode("ascii", "replace").strip("\0 \n")
@@ -168,7 +182,7 @@ def describe(process: Stat) -> str:
 
 
 def describe_with_user(process: Stat) -> str:
-    """Return the same, with the number of its user."""
+    """Return what `describe` returns, with the number of its user."""
     try:
         return f"{describe(process)} of user {os.stat(f'/proc/{process.pid}').st_uid}"
     except OSError:

@@ -77,7 +77,7 @@ class RankKiller:
         self.recheck_at = min(due, default=None)
 
     def forget(self) -> None:
-        """The whole tree is being ended."""
+        """Forget all ranks, since the whole tree is being ended."""
         self._killed.clear()
         self._done.clear()
         self._graces.clear()
@@ -93,7 +93,7 @@ class Grace(NamedTuple):
     check_at: float
 
     def checked(self, now: float) -> "Grace":
-        """After a look, the next one is planned.  Time in which ftrun was frozen does not count."""
+        """The grace after a check, with the time of the next one.  Time in which ftrun was frozen does not count."""
         planned = self.check_at - self.since
         left = self.left - min(now - self.since, planned + RARELY)
         return Grace(left, now, now + min(2 * planned, RARELY, max(left, RECHECK)))

@@ -36,7 +36,7 @@ class RankConnection:
         return b""
 
     def send(self, packet: bytes) -> bool:
-        """Whether the packet was taken."""
+        """Send a packet; whether the kernel has taken it."""
         try:
             with writing():
                 return self._socket.send(packet) == len(packet)

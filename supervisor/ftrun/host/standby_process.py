@@ -111,9 +111,9 @@ class StandbyProcess:
             os.write(self._requests, b"!")
 
     def start(self, environment: Mapping[str, str], ours: Iterable[str], withheld: Iterable[str], group: int) -> None:
-        """Have it become the command with this environment, in this process group (0: its own).  Its answer is `warm`,
-        or why it cannot.  `ours` and `withheld`: variables that may differ from those that it has waited with.  Raises
-        OSError."""
+        """Let the standby become the command with this environment, in this process group (0: its own).  Its answer is
+        `warm`, or why it cannot.  `ours` and `withheld`: variables that may differ from those that it has waited with.
+        Raises OSError."""
         variables = [f"{name}={value}" for name, value in environment.items()]
         for number in self.streams:
             os.set_blocking(number, True)  # an earlier attempt may have changed it
@@ -129,7 +129,7 @@ class StandbyProcess:
         self._start = self._requests = self.answers = -1
 
     def kill(self) -> None:
-        """It still has to be reaped."""
+        """Send SIGKILL; the process still has to be reaped."""
         if self.pid:
             try:
                 os.kill(self.pid, signal.SIGKILL)

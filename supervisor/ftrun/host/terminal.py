@@ -43,7 +43,7 @@ class JobControl:
 
     def may_be_from_terminal(self, number: int) -> bool:
         """Return whether ftrun may have received this signal from the terminal, as a member of the group to which the
-        command would belong without ftrun.  A `kill` of ftrun cannot be told from that while its group has the
+        command would belong without ftrun.  A `kill` of ftrun cannot be distinguished from that while its group has the
         foreground."""
         if number not in BY_TERMINAL or not self._has_terminal or not self._shared or self._may_give:
             return False

@@ -134,6 +134,9 @@ class Tree:
         below: dict[int, list[Stat]] = {}
         for process in procfs.all_processes(listings):
             below.setdefault(process.parent, []).append(process)
+        listed = {s.pid for s in below.get(self._pid, ())}
+        unlisted = map(procfs.child, (pid for pid in procfs.children(self._pid) if pid not in listed))
+        below.setdefault(self._pid, []).extend(s for s in unlisted if s is not None)
         if self._pid == 1:
             self._foreign_sessions |= {s.session for s in below.get(0, ()) if s.pid != 1}
         children = [s for s in below.get(self._pid, ()) if not s.ended]
@@ -261,8 +264,8 @@ class Tree:
         return members
 
     def terminate_orphans(self) -> list[Stat]:
-        """The same for those members whose parent has ended, except those that have got SIGTERM, and those that another
-        one still writes to: to be called until no member is left.  Returns all members."""
+        """Send SIGTERM and SIGCONT to the members whose parent has ended, except those that have got SIGTERM, and those
+        to which another member still writes: to be called until no member is left.  Returns all members."""
         members = self.members()
         orphans = [s for s in members if s.parent == self._pid]
         self._spare_readers(orphans, members, time.monotonic() + DRAINING)
@@ -296,7 +299,7 @@ class Tree:
         return time.monotonic() < self._spared.get((process.pid, process.start), 0.0)
 
     def terminate_leftovers(self, members: Sequence[Stat]) -> None:
-        """The same for these members alone, before the whole tree is ended."""
+        """Send SIGTERM and SIGCONT to these members alone, before the whole tree is ended."""
         refused = _send(members, signal.SIGTERM)
         self._asked |= {(s.pid, s.start) for s in members} - refused
         _send(members, signal.SIGCONT)
@@ -310,7 +313,7 @@ class Tree:
         return killed
 
     def kill_rank(self, local_rank: int) -> Killed:
-        """The same for what belongs to this rank."""
+        """Send SIGKILL to all members that belong to this rank, as `kill` does to the tree."""
         return kill(partial(self.rank_members, local_rank), self._walk(partial(self._is_root_of, local_rank)))
 
     def _walk(self, is_root: Callable[[Stat], bool]) -> Callable[[set[int]], Iterable[Stat | None]]:

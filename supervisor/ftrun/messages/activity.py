@@ -1,5 +1,5 @@
 """Messages between PID 1 and the helpers that see what the command does: `sampler`, which measures the activity of its
-processes, and `checkpoint_watcher`, which tells the checkpoint files that were saved."""
+processes, and `checkpoint_watcher`, which reports the checkpoint files that were saved."""
 
 from typing import Final
 

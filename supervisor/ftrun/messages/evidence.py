@@ -24,9 +24,9 @@ class RankState(NamedTuple):
     sections: tuple[str, ...] = ()
 
 
-class Look(NamedTuple):
+class LookRequest(NamedTuple):
     """The helper's only argument: look whether anything can still end the wait of a job that stands still.  The answer
-    is exactly one `Looked`.  The fields are as in `Request`."""
+    is exactly one `Looked`.  The fields are as in `EvidenceRequest`."""
 
     root: int
     now: float
@@ -39,7 +39,7 @@ class Look(NamedTuple):
     powers: tuple[tuple[str, float], ...] = ()
 
 
-class Request(NamedTuple):
+class EvidenceRequest(NamedTuple):
     """The helper's only argument: collect evidence about a suspicion.  Times are CLOCK_MONOTONIC seconds.
 
     `root`: the pid of the command.  `excluded`: processes that do not belong to the job, nor do their descendants.
@@ -83,8 +83,8 @@ class Request(NamedTuple):
 
 
 class Overdue(NamedTuple):
-    """A line to the helper, on its stdin: the limit of a `Request` with `due` has passed.  The fields replace those of
-    the request."""
+    """A line to the helper, on its stdin: the limit of an `EvidenceRequest` with `due` has passed.  The fields replace
+    those of the request."""
 
     finding: Finding
     now: float
@@ -92,8 +92,8 @@ class Overdue(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The helper's last message about a `Request`.  `cleared`: why the job is not hung, or None.  `why`: where the
-    suspect is, or empty.  `cpu`, `io`: cores and bytes per second that the suspect and its descendants use.
+    """The helper's last message about an `EvidenceRequest`.  `cleared`: why the job is not hung, or None.  `why`: where
+    the suspect is, or empty.  `cpu`, `io`: cores and bytes per second that the suspect and its descendants use.
     `processes`: their number in the tree.  `report`: its path, or None.  `waits`: the suspect's stack shows that it
     waits for other ranks.  `mechanism`: why it stands still, in one sentence, or empty.  `culprits`: the ranks that
     cause the hang, if that is certain."""
@@ -110,6 +110,6 @@ class Reply(NamedTuple):
 
 
 ON_TIME: Final[Protocol[Overdue]] = Protocol("request", Overdue)
-Event = Reply | Looked | Problem
-EVENTS: Final[Protocol[Event]] = Protocol("event", Reply, Looked, Problem)
-REQUESTS: Final[Protocol[Request | Look]] = Protocol("request", Request, Look)
+EvidenceEvent = Reply | Looked | Problem
+EVENTS: Final[Protocol[EvidenceEvent]] = Protocol("event", Reply, Looked, Problem)
+REQUESTS: Final[Protocol[EvidenceRequest | LookRequest]] = Protocol("request", EvidenceRequest, LookRequest)

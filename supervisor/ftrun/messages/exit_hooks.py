@@ -32,5 +32,5 @@ class HooksFinished(NamedTuple):
     pids: tuple[int, ...]
 
 
-Event = HooksFinished | Problem
-EVENTS: Final[Protocol[Event]] = Protocol("event", HooksFinished, Problem)
+ExitHooksEvent = HooksFinished | Problem
+EVENTS: Final[Protocol[ExitHooksEvent]] = Protocol("event", HooksFinished, Problem)

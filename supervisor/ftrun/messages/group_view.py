@@ -17,8 +17,8 @@ FILE: Final = "group.json"
 ROW: Final = b"row"  # from a member: its `MemberRow`
 VIEW: Final = b"view"  # from rank 0: a `GroupView`
 ASK: Final = b"ask"  # a `FileRequest`, to rank 0 and from it
-TOLD: Final = b"told"  # a `FilePart`, likewise
-KINDS: Final = (ROW, VIEW, ASK, TOLD, WAITS, ANSWER)
+FILE_PART: Final = b"file part"  # a `FilePart`, to rank 0 and from it
+KINDS: Final = (ROW, VIEW, ASK, FILE_PART, WAITS, ANSWER)
 LIMIT: Final = 32768  # bytes of a frame
 VIEW_ROWS: Final = 24_000  # bytes of rows in a frame
 FILE_LIMIT: Final = 64 << 20  # bytes of `group.json`
@@ -90,11 +90,11 @@ class MemberRow(NamedTuple):
 
 class GroupView(NamedTuple):
     """What the coordinator knows at `now`, its CLOCK_MONOTONIC.  `what`, `why`: its order; `waits_for`: the members
-    that it waits for; `loss`: until when it waits for those that are lost, None: for none.  `rows`: some or all.
-    In `group.json`: `rank` is that of the reader, and `now` its time of the last view of rank 0; `contact`: of the last
+    that it waits for; `loss`: until when it waits for those that are lost, None: for none.  `rows`: some or all.  In
+    `group.json`: `rank` is that of the reader, and `now` its time of the last view of rank 0; `contact`: of the last
     reply of rank 0, which counts as lost after `silence` seconds, and after which the command may go on for `lease`.
-    `holder`: the member that has the coordinator; `takeover`: when its lease in a shared folder ends, and another one
-    takes its place; 0: there is none."""
+    `holder`: the member that has the coordinator; `takeover`: when its lease in a shared folder ends, and another
+    member takes its place; 0: there is none."""
 
     schema: int
     size: int
@@ -148,7 +148,7 @@ def load(kind: type[Value], content: bytes, limit: int = LIMIT) -> Value:
 
 
 def load_row(content: bytes, rank: int) -> MemberRow:
-    """The row of that member; Malformed if it is of another one, or too large."""
+    """The row of that member; Malformed if it is of another member, or too large."""
     row = load(MemberRow, content)
     if row.rank != rank or len(row.paces) > PACES or len(row.slow) > SLOW or len(row.run_dir) > TEXT:
         raise Malformed("it is not a row of that member")

@@ -43,7 +43,8 @@ def dump(value: Waits | WaitsAnswer) -> bytes:
 
 
 def dump_waits(waits: Waits, size: int) -> bytes:
-    """In at most `share(size)` bytes: waits that need more are left out, so that they count as open."""
+    """The waits as at most `share(size)` bytes: processes for which there is no room are left out, and count as
+    open."""
     content = dump(waits)
     if len(content) <= share(size):
         return content
@@ -51,7 +52,7 @@ def dump_waits(waits: Waits, size: int) -> bytes:
 
 
 def load_waits(content: bytes, member: int, size: int) -> Waits:
-    """The waits of that member; Malformed if they are of another one, or not consistent."""
+    """The waits of that member; Malformed if they are of another member, or not consistent."""
     waits = _load(Waits, content, share(size))
     if waits.member != member:
         raise Malformed("they are not the waits of that member")

@@ -28,7 +28,7 @@ class OperatorAnswer(NamedTuple):
 class ChangedReport(NamedTuple):
     """From PID 1: the changed state of this member, for rank 0."""
 
-    report: messages.Report
+    report: messages.MemberReport
 
 
 class SeekImports(NamedTuple):
@@ -123,8 +123,8 @@ class LeaveConfirmed(NamedTuple):
     """Rank 0 has received the report that this member is leaving."""
 
 
-Request = AttemptNumber | OperatorAnswer | ChangedReport | SeekImports
-Event = (
+MessengerRequest = AttemptNumber | OperatorAnswer | ChangedReport | SeekImports
+MessengerEvent = (
     OperatorRequest
     | ChangedOrder
     | Contact
@@ -138,8 +138,8 @@ Event = (
     | LeaveConfirmed
     | Problem
 )
-REQUESTS: Final[Protocol[Request]] = Protocol("ask", AttemptNumber, OperatorAnswer, ChangedReport, SeekImports)
-EVENTS: Final[Protocol[Event]] = Protocol(
+REQUESTS: Final[Protocol[MessengerRequest]] = Protocol("ask", AttemptNumber, OperatorAnswer, ChangedReport, SeekImports)
+EVENTS: Final[Protocol[MessengerEvent]] = Protocol(
     "event",
     *(OperatorRequest, ChangedOrder, Contact, Tenure, RankZeroSilent, NodeRefused, GroupNote, LostMember, Straggler),
     *(FoundImports, LeaveConfirmed, Problem),

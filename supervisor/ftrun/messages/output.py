@@ -9,10 +9,10 @@ from ftrun.messages.helpers import Problem
 
 
 class AttemptBegins(NamedTuple):
-    """From PID 1 at `mono`, before this attempt starts: the tail covers output from then on.  `number`: what the log
-    says of it; 0: nothing, since it is the first, which begins the log, or a helper before this one has been told.
-    `first_rank`: the number of local rank 0 in the whole job, which
-    marked lines begin with."""
+    """From PID 1 at `mono`, before this attempt starts: the tail covers output from then on.  `number`: as in the line
+    of the log that begins this attempt; 0: there is no such line, since the first attempt begins the log, or an earlier
+    helper has written the line.  `first_rank`: the number of local rank 0 in the whole job, with which marked lines
+    begin."""
 
     number: int
     mono: float

@@ -1,6 +1,6 @@
 """Messages between the messengers of a group, and to their PID 1: values of `core.group` to JSON, and back.
 
-A member always sends four frames: its `MemberHello`, its `Report`, its `Pulse` or nothing, and its time.  Rank 0
+A member always sends four frames: its `MemberHello`, its `MemberReport`, its `Pulse` or nothing, and its time.  Rank 0
 answers each message with [ORDER, the `GroupOrder`, the `seq` of the report it has, that time], or with [REFUSED, the
 reason, FINAL, OVER or nothing]: it can never join, or the group has ended without it.  A coordinator that has a lease
 in a shared folder adds a frame to an order, its stamp, and a member that shares it adds a `LeaseView` to each
@@ -15,14 +15,14 @@ from ftrun.core.group.lease import Place
 from ftrun.core.group.messages import (
     MOST_LIVES,
     SILENCE,
+    EpochRanks,
     GroupOrder,
     Life,
+    MemberReport,
     Places,
     Pulse,
     Ranks,
-    Report,
     Starter,
-    World,
 )
 from ftrun.core.group.places import MOST_PAIRS, MOST_RUNS
 from ftrun.core.named_tuple import NamedTuple
@@ -55,8 +55,8 @@ class Incompatible(Malformed):
 class MemberAddress(NamedTuple):
     """The position of this ftrun in its group; the third argument of the messenger.  `secret`: the path of a file.
     `silence`: seconds without a message after which a member counts as lost.  `least`, `spares`, `replaces`,
-    `scale_out`: as in `membership.Shape`.  `port`: as long as this ftrun lives, it accepts connections there; 0: there
-    is none.  `contained`: if it dies, the kernel ends all of its processes.  `folder`: where the group may have a
+    `scale_out`: as in `membership.GroupShape`.  `port`: as long as this ftrun lives, it accepts connections there; 0:
+    there is none.  `contained`: if it dies, the kernel ends all of its processes.  `folder`: where the group may have a
     lease; empty: nowhere, as in a group of a fixed size, which has no lease."""
 
     size: int
@@ -136,8 +136,8 @@ def load_hello(content: bytes, version: str) -> MemberHello:
     return hello
 
 
-def load_report(content: bytes) -> Report:
-    report = load(Report, content)
+def load_report(content: bytes) -> MemberReport:
+    report = load(MemberReport, content)
     _check_places(report.places)
     _check_address(report.address, 0)
     _check_starter(report.starter)
@@ -189,7 +189,7 @@ def dump_time(at: float) -> bytes:
 
 
 def dump_stamp(life: str, at: float) -> bytes:
-    """Of a coordinator that has the lease: its life, and its time."""
+    """The stamp of a coordinator that has the lease: its life, and its time."""
     return f"{life} ".encode() + dump_time(at)
 
 
@@ -206,9 +206,9 @@ def load_why(content: bytes) -> str:
     return line(content[: TEXT * 4].decode("utf-8", "replace"))
 
 
-def bounded(report: Report) -> Report:
+def bounded(report: MemberReport) -> MemberReport:
     """The report with all texts within the limits."""
-    return _CODEC.value(Report, _CODEC.plain(report))
+    return _CODEC.value(MemberReport, _CODEC.plain(report))
 
 
 def line(value: str) -> str:
@@ -222,7 +222,7 @@ def _check_ranks(ranks: Ranks) -> None:
     _check_address(ranks.address, ranks.port)
 
 
-def _check_world(world: World) -> None:
+def _check_world(world: EpochRanks) -> None:
     counts = world.counts
     if not 0 < len(counts) <= MOST_RUNS or not all(members > 0 and 0 < n <= MOST_RANKS for members, n in counts):
         raise Malformed("`world`: not the counts of ranks")

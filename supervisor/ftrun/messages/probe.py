@@ -57,7 +57,7 @@ class KnownDevices(NamedTuple):
     devices: tuple[DeviceIdentity, ...] = ()
 
 
-class Look(NamedTuple):
+class SampleNow(NamedTuple):
     """From PID 1: sample the devices now."""
 
 
@@ -106,7 +106,7 @@ class Devices(NamedTuple):
     well: tuple[str, ...] = ()
 
 
-class Fault(NamedTuple):
+class FaultChanged(NamedTuple):
     """A device fault has appeared, or has `gone`.  `old`: it was present in the first sample of the device.  `retry`:
     the class of a fault that a retry may cure (`fault_codes.RETRIES`)."""
 
@@ -136,9 +136,9 @@ class Cleared(NamedTuple):
     why: str | None = None
 
 
-Request = Look | Free | Clear
-Event = Ready | Absent | Present | Checked | Devices | Fault | Freed | Cleared | Problem
-REQUESTS: Final[Protocol[Request]] = Protocol("ask", Look, Free, Clear)
-EVENTS: Final[Protocol[Event]] = Protocol(
-    "event", Ready, Absent, Present, Checked, Devices, Fault, Freed, Cleared, Problem
+ProbeRequest = SampleNow | Free | Clear
+ProbeEvent = Ready | Absent | Present | Checked | Devices | FaultChanged | Freed | Cleared | Problem
+REQUESTS: Final[Protocol[ProbeRequest]] = Protocol("ask", SampleNow, Free, Clear)
+EVENTS: Final[Protocol[ProbeEvent]] = Protocol(
+    "event", Ready, Absent, Present, Checked, Devices, FaultChanged, Freed, Cleared, Problem
 )

@@ -7,7 +7,7 @@ from ftrun.core.ranks.table import BeginRound, FenceRank, ReleaseSnapshot
 from ftrun.messages.codec import Protocol
 
 LARGEST: Final = 4096  # bytes of a packet
-Held = tuple[tuple[int, str], ...]  # complete snapshots: their steps and shards
+HeldSnapshots = tuple[tuple[int, str], ...]  # complete snapshots: their steps and shards
 
 
 class Hello(NamedTuple):
@@ -15,7 +15,7 @@ class Hello(NamedTuple):
 
     local_rank: int
     pid: int
-    held: Held = ()
+    held: HeldSnapshots = ()
 
 
 class Retry(NamedTuple):
@@ -27,10 +27,10 @@ class Retry(NamedTuple):
 
 
 class Barrier(NamedTuple):
-    """The rank has left the round and waits.  `problem`: why its process cannot do another one."""
+    """The rank has left the round and waits.  `problem`: why its process cannot work in another round."""
 
     round: int
-    held: Held = ()
+    held: HeldSnapshots = ()
     problem: str | None = None
 
 

@@ -1,4 +1,4 @@
-"""What `state.json` has beside the ledger: pid1/state_file.py writes it, and records/state.py reads it.
+"""What `state.json` has beside the ledger: pid1/state_file.py writes it, and records/files/state.py reads it.
 
 Fields that are not known are left out, and most have a default, since another version of ftrun may have written the
 file.  Times are CLOCK_MONOTONIC seconds.

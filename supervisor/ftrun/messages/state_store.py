@@ -8,7 +8,7 @@ from ftrun.messages.codec import Protocol
 from ftrun.messages.helpers import Problem
 
 PATH: Final = 512  # bytes of a path, as JSON
-NOT_KEPT: Final = "its data does not outlive this pod"  # how the problem ends that a user has to know of
+NOT_KEPT: Final = "its data does not outlive this pod"  # the end of the problem that is printed for the user
 LATEST: Final = 1e12  # s, of either clock: the largest time that `state.json` allows
 
 
@@ -82,7 +82,7 @@ class Shared(NamedTuple):
     verdict: SharedVerdict | None
 
 
-Request = Keep | KeepImports | StoreVerdict | GetVerdict
-Event = StoredHistory | StoredImports | VerdictStored | Shared | Problem
-REQUESTS: Final[Protocol[Request]] = Protocol("ask", Keep, KeepImports, StoreVerdict, GetVerdict)
-EVENTS: Final[Protocol[Event]] = Protocol("event", StoredHistory, StoredImports, VerdictStored, Shared, Problem)
+StoreRequest = Keep | KeepImports | StoreVerdict | GetVerdict
+StoreEvent = StoredHistory | StoredImports | VerdictStored | Shared | Problem
+REQUESTS: Final[Protocol[StoreRequest]] = Protocol("ask", Keep, KeepImports, StoreVerdict, GetVerdict)
+EVENTS: Final[Protocol[StoreEvent]] = Protocol("event", StoredHistory, StoredImports, VerdictStored, Shared, Problem)

@@ -302,7 +302,7 @@ def _run_dir(settings: Settings) -> tuple[str, bool]:
 
 
 def named(folder: str, at: float | None = None) -> str:
-    """The path of a run dir in `folder`, named by the time as in Cerebras' configurations."""
+    """The path of a run dir in `folder`, named by the time, as in Cerebras' configurations."""
     return f"{folder}/{time.strftime('%Y%m%d_%H%M%S', time.localtime(at))}_restartable"
 
 

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from ftrun.core.rules.first_death import Death
 
 OTHER_RANKS: Final = 1.0  # s for the rank that caused the failure of the first one to end as well
-LOOK: Final = 0.05  # s between two looks whether it has left an exception meanwhile, and all are known
+LOOK: Final = 0.05  # s between two checks whether it has left an exception meanwhile, and whether all causes are known
 EXITING: Final = 10.0  # s for a process to exit after its exception, while the group waits
 
 
 def load_rest() -> None:
     """Load what is needed after a failure, once the command has started.  At the failure the disk may be gone, or no
     file descriptor free to read a module with; and loading it takes longer than ending eight ranks."""
-    import _socket  # noqa: F401 - for a messenger that is started again
+    import _socket  # noqa: F401 - loaded in advance, for a messenger that is started again
 
-    from ftrun.core.rules import crash_causes, first_death  # noqa: F401
-    from ftrun.core.text import recurrences  # noqa: F401
-    from ftrun.host import output_pipes, tracebacks  # noqa: F401
+    from ftrun.core.rules import crash_causes, first_death  # noqa: F401 - loaded in advance
+    from ftrun.core.text import recurrences  # noqa: F401 - loaded in advance
+    from ftrun.host import output_pipes, tracebacks  # noqa: F401 - loaded in advance
 
 
 class RankProcesses:
@@ -106,7 +106,7 @@ class ExitCause:
         self._failures = 0
         self._since = 0.0
         self._oom_kills: int | None = None  # at the start of the attempt
-        self._order: GroupOrderReceived | None = None  # that waits for the end of the command
+        self._order: GroupOrderReceived | None = None  # an order that waits for the end of the command
         self._ordered = 0.0  # until when it waits
         self._known = False  # the cause has become known since
 

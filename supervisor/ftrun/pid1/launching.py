@@ -49,8 +49,8 @@ class Launcher:
         self._master_port = 0  # of the ranks
         self._first_rank: int | None = None  # the number of local rank 0 in the job; None: the command is one process
         self._node: NodePlace | None = None  # of this member, where it may change
-        self.listed_devices = 0  # by the probe
-        self._program = command[0]  # that is executed
+        self.listed_devices = 0  # as the probe reports them
+        self._program = command[0]  # the program that is executed
         self._written: int | None = None  # the end of the report that its processes have inherited
         self._starts: list[Start] = []  # by local rank
         self.standby_request = StandbyRequest(setup, poll)
@@ -83,7 +83,7 @@ class Launcher:
     def _of_processes(
         self, ledger: Ledger, place: RankPlace | None, environment: Mapping[str, str], held: bool = False
     ) -> Sequence[Mapping[str, str]]:
-        """What the environment of each process has beside this one.  `held`: for standbys, at a place that may change.
+        """The variables of each process beyond `environment`.  `held`: for standbys, at a place that may change.
         Raises OSError."""
         return ({},)
 
@@ -163,7 +163,7 @@ class Launcher:
         return spawn.spawn(start, setup.signals.inherited, setup.tree.joinable_group(), reporting)
 
     def _start_warm(self, local_rank: int, start: Start) -> int | None:
-        """Start a standby, if there is one for this.  Its answer is its report."""
+        """Start the standby for this process, if there is one.  Its answer is its report."""
         standby = None if self.standbys is None else self.standbys.take(local_rank, start)
         if standby is None:
             return None
@@ -249,7 +249,7 @@ class Launcher:
             self._repeat_stop(self._setup.tree.processes)
         for answers in [*self.standbys.starting] if self.standbys is not None else ():
             self._settle_warm(answers, now, watched)
-        if self.report is None:  # it was about a single rank
+        if self.report is None:  # the report was about a single rank
             return None
         self._await_report()
         while self.report is not None:

@@ -103,7 +103,7 @@ class Supervisor:
         self._settled_at: float | None = time.monotonic() + SETTLED  # when work that can wait is done
         self._exit_cause = exit_cause.ExitCause(self._beats.path, self._clients)
         self._state_file = StateFile(setup, self._policy, command, self._launcher.standby_request, group)
-        self._attempt = setup.ledger.start_cnt  # to which the next record belongs
+        self._attempt = setup.ledger.start_cnt  # the attempt to which the next record belongs
         self._logged = False  # whether a decision was logged
         self._printed_problem: str | None = None
         self._notices = Notices(GivenNotices())
@@ -113,7 +113,7 @@ class Supervisor:
             self._recovery = rank_recovery.RankRecovery(setup, self._policy, *shared)
 
     def run(self) -> int:
-        if self._signals.stop is not None:  # it came after the end of the command of the phase before
+        if self._signals.stop is not None:  # the signal came after the end of the command of the phase before
             self._queue.append(ev.SignalReceived(time.monotonic(), self._signals.stop, True))
         self._queue.append(ev.Started(time.monotonic()))
         self._decide()
@@ -154,7 +154,7 @@ class Supervisor:
         self._clients.follow(self._job, now, self._exit_cause.pending)
 
     def _publish(self, now: float) -> None:
-        """Called with each new job, before any effect of it: first what is due to be said, then all records, then the
+        """Called with each new job, before any effect of it: first the notices that are due, then all records, then the
         state that follows from them."""
         self._write_notices(now)
         self._journal.barrier()
@@ -465,8 +465,8 @@ class Supervisor:
             self._decide()  # answer pending requests
 
     def abandon(self, problem: BaseException) -> int:
-        """Handle an internal error of ftrun: exit code 125."""
-        self._exit = give_up(problem, self._setup, self._policy, self._job.ledger.start_cnt)
+        """Handle an internal error of ftrun: exit code 125, unless the end of the run had been recorded before it."""
+        self._exit = give_up(problem, self._setup, self._policy, self._job.ledger.start_cnt, self._exit)
         self._setup.write_termination_message(self._exit, self._job.ledger)
         self._job = done_with(self._job, Finish(self._exit.code, self._exit.verdict, self._exit.message))
         try:
@@ -493,9 +493,9 @@ class Supervisor:
         self._clients.close(self._console.print)
 
 
-def give_up(problem: BaseException, setup: Setup, policy: Policy, attempt: int) -> do.Exit:
+def give_up(problem: BaseException, setup: Setup, policy: Policy, attempt: int, recorded: do.Exit | None) -> do.Exit:
     """After an internal error: send SIGTERM to the tree, and SIGKILL after the grace, until the kill timeout; record
-    the error and the end."""
+    the error and the end, unless there is a record of the end (`recorded`)."""
     journal, tree = setup.journal, setup.tree
     try:
         import traceback  # needed for an internal error only
@@ -517,6 +517,8 @@ def give_up(problem: BaseException, setup: Setup, policy: Policy, attempt: int) 
         if time.monotonic() >= deadline:
             tree.kill()
         time.sleep(RECHECK)
+    if recorded is not None:
+        return recorded
     end = do.Exit(exit_codes.INTERNAL.code, exit_codes.INTERNAL.name, f"ftrun itself failed: {problem!r}")
     fields = (("verdict", end.verdict), ("exit_code", end.code), ("why", end.message))
     journal.record("ended", attempt, fields, True)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ftrun.config.derived import job_name, state_dir
 from ftrun.config.group_config import Group
-from ftrun.config.option_table import Phase, Settings
+from ftrun.config.option_table import CommandPhase, Settings
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.host import procfs, safe_files, work_dir
@@ -37,7 +37,7 @@ class PhaseProgress(NamedTuple):
     succeeded: bool = False
 
 
-def run(phases: Sequence[tuple[Phase, Settings]], group: Group | None = None) -> int:
+def run(phases: Sequence[tuple[CommandPhase, Settings]], group: Group | None = None) -> int:
     """The exit code of the first phase that does not succeed, or else 0."""
     try:
         caught = Signals()

@@ -56,7 +56,7 @@ def loaded(found: object, command: Sequence[str] | None) -> Imports | None:
 
 
 def read(content: str, command: Sequence[str] | None) -> Imports | None:
-    """The same from a text."""
+    """The imports in this text, as `loaded` returns them."""
     try:
         return loaded(parse_json(content.encode()), command)
     except (Malformed, ValueError):

@@ -138,7 +138,8 @@ class RankLauncher(Launcher):
             self._restart_rank(local_rank, standby.pid, start)
 
     def _restart_rank(self, local_rank: int, standby: int, start: Start) -> None:
-        """Where this is not possible, the end of the standby counts as the end of the rank."""
+        """Execute a rank whose standby could not take its place.  If that is not possible, the end of the standby
+        counts as the end of the rank."""
         try:
             pid = self._execute_rank(start)
         except (OSError, ValueError) as error:

@@ -1,5 +1,5 @@
-"""What PID 1 does for single ranks: it ends what they leave, and those that can recover it talks to, ends and starts
-again.
+"""What PID 1 does for single ranks: it ends the processes that they leave, exchanges messages with those that can
+recover, ends them, and starts them again.
 
 PID 1 relies on no rank: a connection to the control socket that is closed, silent or full changes nothing by itself,
 and a rank that does not come to the next round in time is replaced.  A malformed packet, or one of a process that does
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import ftrun.core.machine.ranks  # noqa: F401 - its decisions: when a rank has failed is no time to read a disk
+import ftrun.core.machine.ranks  # noqa: F401 - loaded in advance: after a failure the disk may not answer
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.values import Ledger
@@ -21,7 +21,7 @@ from ftrun.core.ranks.table import (
     FunctionFinished,
     HeldSnapshot,
     LeftRound,
-    Report,
+    RankReport,
     SaidHello,
     SnapshotRestored,
 )
@@ -61,7 +61,7 @@ class RankRecovery:
         self._setup, self._poll, self._launcher, self._processes = setup, poll, launcher, processes
         self._cause, self._problem, self._killer = cause, problem, RankKiller(setup.tree)
         self._channel: RankChannel | None = None
-        self._round = 1  # for which the last preparations were made
+        self._round = 1  # the round for which the last preparations were made
 
     @property
     def due(self) -> float | None:
@@ -134,7 +134,8 @@ class RankRecovery:
         return [ev.RankStarted(now, effect.local_rank, pid)]
 
     def _prepare(self, number: int, now: float) -> None:
-        """Once a round: a port of its own, and a fresh account of failures.  In a group member 0 offers the port."""
+        """Prepare a round, once: reserve a port for it, and forget the failures of the round before.  In a group member
+        0 offers the port."""
         if number == self._round:
             return
         self._round = number
@@ -167,7 +168,7 @@ class RankChannel:
         self._ranks: dict[int, int] = {}  # local ranks, by the descriptor of those that have said hello
         self.problems: list[str] = []
 
-    def receive(self, ready: set[int] | None) -> list[Report]:
+    def receive(self, ready: set[int] | None) -> list[RankReport]:
         """What the ranks report on the descriptors that are readable; None: on all, new connections included."""
         reports = [] if ready is None else self._receive_all(ready)
         if ready is None or self._socket.fd in ready:
@@ -178,10 +179,10 @@ class RankChannel:
                     self._refuse(peer.fd, f"more than {MOST} connections")
         return self._receive_all({*self._peers}) if ready is None else reports
 
-    def _receive_all(self, ready: set[int]) -> list[Report]:
+    def _receive_all(self, ready: set[int]) -> list[RankReport]:
         return [report for fd in sorted(ready & self._peers.keys()) for report in self._receive_from(fd)]
 
-    def _receive_from(self, fd: int) -> Iterator[Report]:
+    def _receive_from(self, fd: int) -> Iterator[RankReport]:
         for _ in range(BATCH):
             if fd not in self._peers:  # another connection has taken its place
                 return
@@ -200,7 +201,7 @@ class RankChannel:
                 return
             yield report
 
-    def _report(self, fd: int, message: ranks.FromRank) -> Report:
+    def _report(self, fd: int, message: ranks.FromRank) -> RankReport:
         if isinstance(message, ranks.Hello):
             return self._said_hello(fd, message)
         if fd not in self._ranks:
@@ -216,7 +217,7 @@ class RankChannel:
             case ranks.Finished(number):
                 return FunctionFinished(local_rank, number)
 
-    def _said_hello(self, fd: int, message: ranks.Hello) -> Report:
+    def _said_hello(self, fd: int, message: ranks.Hello) -> RankReport:
         """The first message of a process.  A later connection of a rank replaces the earlier one."""
         if not self._tree.is_below(self._peers[fd].pid, message.local_rank):
             raise Malformed(f"process {self._peers[fd].pid} is not one of local rank {message.local_rank}")
@@ -252,5 +253,5 @@ class RankChannel:
         self._socket.close()
 
 
-def _snapshots(held: ranks.Held) -> tuple[HeldSnapshot, ...]:
+def _snapshots(held: ranks.HeldSnapshots) -> tuple[HeldSnapshot, ...]:
     return tuple(HeldSnapshot(step, shard) for step, shard in held[-MOST_HELD:] if step >= 0)

@@ -1,8 +1,7 @@
-"""Standbys: for each process of the next start one that waits with its imports done (`--standby`, `--preload`).
+"""Standbys: for each process of the next start a process that waits with its imports done (`--standby`, `--preload`).
 
 They are started beside a healthy attempt, or before the first one, and never belong to it: not to its tree, its
-evidence or its leftovers.  Whatever is wrong with one costs only its advantage: the command is then executed as without
-it.
+evidence or its leftovers.  A standby that fails costs only its advantage: the command is then executed as without it.
 """
 
 import os
@@ -199,7 +198,7 @@ class Standbys:
         return taken.process
 
     def begin(self, process: StandbyProcess, start: Start, group: int, now: float) -> bool:
-        """Start it; False if that is not possible, and it has ended."""
+        """Start this standby; False if that was not possible, and it has ended."""
         try:
             process.start(start.environment, rules.OURS, rules.withheld(start.environment), group)
         except OSError as error:
@@ -213,7 +212,7 @@ class Standbys:
         return True
 
     def answered(self, answers: int, now: float) -> bool | None:
-        """Whether it is the command now; None: it has not answered yet."""
+        """Whether the standby is the command now; None: it has not answered yet."""
         process = self.starting[answers]
         content = process.read()
         if content is None and self.answers_due is not None and now < self.answers_due:
@@ -243,7 +242,7 @@ class Standbys:
 
     # --- beside a healthy attempt -------------------------------------------------------------------------------------
 
-    def follow(self, job: Job, now: float) -> None:
+    def follow(self, job: Job) -> None:
         """The job has changed."""
         if isinstance(job.want, Finish) or isinstance(job.phase, Done):
             self.close()
@@ -344,7 +343,7 @@ class Standbys:
         self._looks_at = now + rules.looking(oom.killed_together())
 
     def _size(self, standbys: int) -> int:
-        """How much memory so many more may need."""
+        """How much memory so many further standbys may need."""
         alone = [one.size for one in self._pool.waiting.values() if not one.forked]  # which shares nothing
         measured = max(alone, default=rules.FIRST_SIZE)
         return measured + (standbys - 1) * rules.FORKED_SIZE
@@ -389,7 +388,7 @@ class Standbys:
         self._refuse(why)
 
     def on_failed(self, local_ranks: Sequence[int], why: str) -> None:
-        """They are replaced, a few times."""
+        """Replace these standbys, a few times."""
         for local_rank in local_ranks:
             self._failures[local_rank] = self._failures.get(local_rank, 0) + 1
         count, which = self._failures[local_ranks[0]], local_ranks[0] if len(local_ranks) == 1 else None
@@ -427,7 +426,7 @@ class Standbys:
             self._context.records.append(("standby", (("what", what), *fields, *reason), None))
 
     def _on_processes_started(self) -> None:
-        """The helper of the idle rule must not count it."""
+        """Exclude the new processes from what the helper of the idle rule counts."""
         if self._context is not None and (sampler := self._context.running.get("sampler")) is not None:
             sampler.on_helpers_started()
 

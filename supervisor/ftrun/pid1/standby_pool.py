@@ -36,22 +36,23 @@ class Template:
 
 
 class Owner(Protocol):
-    """What becomes of the standbys of a pool."""
+    """The owner of a pool, which is informed of what becomes of its standbys."""
 
     def on_forked(self) -> None:
         """There are new processes, which are in `pids`."""
 
     def on_imported(self, process: StandbyProcess, command: Sequence[str]) -> None:
-        """It has left what it has imported."""
+        """This process has written the list of what it has imported."""
 
     def on_failed(self, local_ranks: Sequence[int], why: str) -> None:
-        """The standbys of these are gone, and others may do better."""
+        """The standbys of these ranks are gone; new ones may succeed."""
 
     def on_cold(self, why: str) -> None:
-        """A standby has found that it could differ, and so would others."""
+        """A standby has found that it could behave unlike a new process, as every other standby of this command
+        would."""
 
     def on_alone(self, why: str) -> None:
-        """A template has found that ranks that are forked could differ."""
+        """A template has found that ranks which are forked from it could behave unlike new processes."""
 
 
 class Pool:
@@ -97,7 +98,8 @@ class Pool:
             self.fork({number: starts[number] for number in alike}, imports, (), now, eager=True)
 
     def alike(self, starts: Mapping[int, Start]) -> list[int]:
-        """Those of which one process can be the template: most of them, but not rank 0 where it has the terminal."""
+        """The local ranks that one process can be the template of: most of them, but not rank 0 where it has the
+        terminal."""
         kinds = {number: kind(start.streams) for number, start in starts.items()}
         return [number for number in kinds if kinds[number] == kinds[max(kinds)]]
 
@@ -246,6 +248,6 @@ class Pool:
             one.close()
 
     def wait_until_gone(self, until: float) -> None:
-        """At the very end, when waiting is allowed."""
+        """Wait until all processes of the pool are gone: for the very end, when waiting is allowed."""
         for pid in self.pids:
             wait_until_gone(pid, until)

@@ -106,7 +106,7 @@ class StateFile:
 
 
 def _shape(job: Job) -> tuple[object, ...]:
-    """All that is saved at once when it changes: everything except the figures."""
+    """The part of the state whose changes are saved at once: everything except the figures."""
     phase, ledger = job.phase, job.ledger
     attempt = getattr(phase, "attempt", None)
     counts = ledger.start_cnt, ledger.hang, ledger.fault, ledger.failure

@@ -11,7 +11,7 @@ from ftrun.workload.training import Setting
 from ftrun_hooks._section import nanoseconds
 
 DURATION = "6s"  # more than a hang timeout of a few seconds
-Begin = Callable[[Setting], None]
+BeginFailure = Callable[[Setting], None]
 
 
 class When(Enum):
@@ -29,7 +29,7 @@ class FailureKind(NamedTuple):
 
     usage: str
     description: str
-    begin: Begin
+    begin: BeginFailure
     line: str = "hanging: {name}"
     when: When = When.STEP
     torch: bool = False  # PyTorch trains, whatever the mode
@@ -48,11 +48,13 @@ class FailureKind(NamedTuple):
         return self.line.format(name=self.name, value=value)
 
 
-def _healthy(name: str, description: str, begin: Begin, when: When = When.STEP, mute: bool = False) -> FailureKind:
+def _healthy(
+    name: str, description: str, begin: BeginFailure, when: When = When.STEP, mute: bool = False
+) -> FailureKind:
     return FailureKind(f"{name} [DURATION]", description, begin, "{name} for {value:g} s", when, mute=mute)
 
 
-def _rank(name: str, description: str, begin: Begin, line: str, when: When = When.STEP) -> FailureKind:
+def _rank(name: str, description: str, begin: BeginFailure, line: str, when: When = When.STEP) -> FailureKind:
     return FailureKind(f"rank-{name}", description, begin, line, when, ranks=True)
 
 

@@ -112,15 +112,15 @@ class LineModel:
 
 
 class _Failure:
-    """What `kind` does, once, at each rank that `--rank` names.  If it happens between two rounds, another one
-    asks for a retry first."""
+    """What `kind` does, once, at each rank that `--rank` names.  If it happens between two rounds, another rank asks
+    for a retry first."""
 
     def __init__(self, kind: FailureKind, setting: Setting, disturbed: bool) -> None:
         self._kind, self._setting = kind, setting
         self._pending = self._asks = disturbed
 
     def at(self, when: When, run: "Run", step: int = 0) -> None:
-        """This moment has come: fail, if it is the one."""
+        """This moment has come: fail, if the failure is to happen then."""
         kind, setting = self._kind, self._setting
         asks = kind.between_rounds and run.rank == _asker(setting.ranks, run.world_size)
         if self._asks and asks and when is When.STEP and step >= setting.after:

@@ -20,13 +20,13 @@ PEER = "FTHANG_PEER"  # in the environment of the second rank: the first one's p
 NEVER = timedelta(days=365)
 
 Batch = tuple[int, Tensor, Tensor]
-Begin = Callable[[], None]
+BeginNow = Callable[[], None]
 
 
 class Batches(Dataset[Batch]):
     """The batch of each step.  To read that of step `stuck` calls `begin`."""
 
-    def __init__(self, steps: range, stuck: int | None, begin: Begin) -> None:
+    def __init__(self, steps: range, stuck: int | None, begin: BeginNow) -> None:
         self.steps, self.stuck, self.begin = steps, stuck, begin
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class Torch:
     leads = True
 
     def __init__(
-        self, begun: Checkpoint, workers: int = 0, stuck: int | None = None, begin: Begin | None = None
+        self, begun: Checkpoint, workers: int = 0, stuck: int | None = None, begin: BeginNow | None = None
     ) -> None:
         torch.set_num_threads(1)
         self.weights = torch.tensor(begun.weights, dtype=torch.float64, requires_grad=True)
@@ -60,7 +60,7 @@ class Torch:
         self.begin = begin or self._take_held
         self.reached, self.reach = os.pipe()  # not inherited by what a kind executes
 
-    def disturb(self, begin: Begin) -> None:
+    def disturb(self, begin: BeginNow) -> None:
         if self.stuck is None:
             begin()
         else:
@@ -113,7 +113,7 @@ class Launched(Torch):
     def _join(self) -> None:
         dist.init_process_group("gloo")
 
-    def disturb(self, begin: Begin) -> None:
+    def disturb(self, begin: BeginNow) -> None:
         if dist.get_rank() == dist.get_world_size() - 1:
             begin()
 
@@ -149,7 +149,7 @@ class TwoRanks(Launched):
             self.peer.wait()
 
 
-def training(kind: str, begin: Begin, setting: Setting, begun: Checkpoint, begins_after: int | None) -> Torch:
+def training(kind: str, begin: BeginNow, setting: Setting, begun: Checkpoint, begins_after: int | None) -> Torch:
     """The training of this kind, which the kind disturbs after step `begins_after`; `begin` is for a worker."""
     stuck = None if begins_after is None else begins_after + 1
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

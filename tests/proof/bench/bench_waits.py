@@ -23,7 +23,7 @@ sys.path[:0] = [str(HOUSE / "supervisor"), str(HOUSE / "hooks")]
 
 from ftrun.helpers.evidence import job_processes  # noqa: E402
 from ftrun.helpers.evidence import look as module  # noqa: E402
-from ftrun.messages.evidence import Look  # noqa: E402
+from ftrun.messages.evidence import LookRequest  # noqa: E402
 from waitproof import proof, waits  # noqa: E402
 
 ROWS: Sequence[tuple[int, int]] = ((10, 1), (1_000, 4), (10_000, 8))  # threads of the whole job, and its processes
@@ -105,7 +105,7 @@ def observe(pid: int) -> None:
 
 
 def asked(pid: int) -> None:
-    found = module.look(Look(pid, time.monotonic(), between=0.0))
+    found = module.look(LookRequest(pid, time.monotonic(), between=0.0))
     assert found.open_reason is None, found.open_reason
 
 

@@ -75,7 +75,11 @@ def _ended(outcome: Outcome) -> Iterator[str]:
 def _nothing_left(outcome: Outcome) -> Iterator[str]:
     if outcome.runs[-1].killed:
         return
-    yield from (f"left behind: {process}" for process in outcome.left)
+    # An ftrun that cannot see a process knows it only as its own child, not as that of one that was killed.
+    hidden = outcome.job.place == "hidden /proc" and "unreadable process" in outcome.job.training.beside
+    killed = sum(run.killed for run in outcome.runs)
+    if not hidden or outcome.job.mode == "pid1" or len(outcome.left) > killed:
+        yield from (f"left behind: {process}" for process in outcome.left)
     # An ftrun that was killed before its first state.json has not recorded its folder.
     unknown = sum(run.killed and not any(r["event"] == "spawned" for r in run.records) for run in outcome.runs)
     if outcome.runs[-1].code is not None and len(outcome.beats) > unknown:

@@ -15,6 +15,7 @@ LIBC = ctypes.CDLL(None)
 NOBODY = 65534
 PR_SET_DUMPABLE = 4
 FOREVER = 10**6  # s
+SHORT_INPUT = 99  # exit code of who has not found its input whole
 
 
 def child(*, session: bool = False) -> bool:
@@ -81,7 +82,7 @@ def unended_output(folder: Path) -> None:
 def used_up_input(folder: Path) -> None:
     """All of stdin, which each start has to find whole."""
     if sys.stdin.read() != (folder / "input").read_text():
-        os._exit(99)
+        os._exit(SHORT_INPUT)
 
 
 COMPANIONS: dict[str, Callable[[Path], None]] = {

@@ -53,8 +53,8 @@ def _command_killed(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
 
 
 def _child_signalled(fault: Fault, scene: Scene) -> tuple[int, Undo | None]:
-    others = [process.pid for process in scene.world.processes() if not process.what and process.pid != scene.command]
-    return _kill(others[0] if others and scene.command else None, _number(fault)), None
+    found = scene.world.children(scene.command) if scene.command is not None else []
+    return _kill(next(iter(found), None), _number(fault)), None
 
 
 def _helper(fault: Fault, scene: Scene) -> int | None:

@@ -19,7 +19,8 @@ from proof.chaos.group_plan import (
     job,
     ranks_job,
 )
-from proof.chaos.plan import Job, Outcome
+from proof.chaos.plan import Job, Outcome, Training
+from proof.chaos.rank_plan import RankJob
 from proof.chaos.series import Form, described, options
 from support import hosts
 
@@ -39,9 +40,15 @@ def describe(made: Job, outcome: Any) -> Iterator[str]:
 def faults(outcome: Outcome) -> Counter[str]:
     kinds = Counter(s.fault.kind for s in outcome.injected)
     kinds.update(f"training {r['does']}" for r in outcome.attempts if "does" in r)
-    kinds.update(f"beside: {kind}" for kind in outcome.job.training.beside)
-    kinds.update(["checkpoint rewritten in place"] * outcome.job.training.rewrites)
+    kinds.update(beside(outcome.job.training))
     kinds.update(["start with a changed uptime"] * (len(outcome.runs) - 1) * (outcome.job.place == "other uptime"))
+    kinds.update([f"start with a {outcome.job.place}"] * len(outcome.runs) * (outcome.job.place in world.PROCS))
+    return kinds
+
+
+def beside(training: Training | RankJob) -> Counter[str]:
+    kinds = Counter(f"beside: {kind}" for kind in training.beside)
+    kinds.update(["checkpoint rewritten in place"] * training.rewrites)
     return kinds
 
 
@@ -69,7 +76,7 @@ def describe_group(made: GroupJob, outcome: Any) -> Iterator[str]:
 
 
 def group_faults_of(outcome: GroupOutcome) -> Counter[str]:
-    return Counter(_kind(one) for one in outcome.struck)
+    return Counter(_kind(one) for one in outcome.struck) + beside(outcome.job.base)
 
 
 def _kind(one: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from ftrun.core.rules.exit_codes import INTERNAL
+from proof.chaos.companions import SHORT_INPUT
 from proof.chaos.group_plan import (
     ALL_SUSPENDED,
     BLOCKED,
@@ -18,6 +19,7 @@ from proof.chaos.group_plan import (
     PLATFORM,
     REPLACED,
     RESET_FILE,
+    SUSPENDED,
     SUSPENSIONS,
     TORN,
     GroupJob,
@@ -78,12 +80,13 @@ def _is_spoiled(outcome: GroupOutcome, run: GroupRun) -> bool:
 
 
 def _is_harmless(outcome: GroupOutcome, one: Record) -> bool:
-    """Whether no rank has to notice it: also a silence of the ftruns themselves that is shorter than permitted, but not
-    what happens to the lease of a shared folder that fails while the holder cannot know that all witnesses are there:
-    their messengers are new, or were suspended."""
+    """Whether no rank has to notice it: also a suspension of one ftrun alone with its ranks, and a silence of the
+    ftruns themselves that is shorter than permitted, but not what happens to the lease of a shared folder that fails
+    while the holder cannot know that all witnesses are there: their messengers are new, or were suspended."""
     short = one["kind"] == BLOCKED and one["lasting"] < SHORT
     unsure = _kinds(outcome) & {ALL_SUSPENDED, "helper killed", "helper stopped"} and _kinds(outcome) & {*FOLDER}
-    return (one["kind"] in HARMLESS and not (unsure and one["kind"] in FOLDER)) or short
+    alone = one["kind"] == SUSPENDED and not outcome.job.is_group
+    return (one["kind"] in HARMLESS and not (unsure and one["kind"] in FOLDER)) or short or alone
 
 
 def _kinds(outcome: GroupOutcome, member: int | None = None) -> set[str]:
@@ -288,6 +291,8 @@ def _checkpoints(outcome: GroupOutcome) -> Iterator[str]:
 
 def _end(run: GroupRun, spoiled: bool) -> Iterator[str]:
     """One end, with its code, unless it was killed."""
+    if any(record.get("code") == SHORT_INPUT for record in run.records):
+        yield "a rank has not found its input whole"
     if OWN.search(run.stderr) or any("traceback" in record for record in run.records):
         yield "ftrun itself failed"
     if run.killed:
@@ -427,15 +432,15 @@ def _codes(outcome: GroupOutcome) -> Iterator[str]:
     for run in left:
         beside = [other.member for other in well if other.began < _ended(outcome, run)]
         own = _kinds(outcome, run.member) & {"termination signal", "ftrun killed", *DEVICES, *NETWORK}
-        # Without member 0 nobody knows of the others.
-        own |= {one["kind"] for one in outcome.struck if one.get("member") == 0 and _hides(one)}
+        # Without member 0 nobody knows of the others; and a signal that stops it has it leave first.
+        own |= {one["kind"] for one in outcome.struck if one.get("member") == 0 and _takes_away(one)}
         if run.code != 0 and beside and not own and not (run.code == 143 and _is_spare(run)):
             yield f"member {run.member} ended with {run.code}, the members {beside} with 0"
 
 
-def _hides(one: Record) -> bool:
-    """Whether the member that was struck could not be reached, and did not notice that itself."""
-    return one["kind"] in NETWORK or (one["kind"] in SUSPENSIONS and one["lasting"] >= LONG)
+def _takes_away(one: Record) -> bool:
+    """Whether the member that was struck left, or could not be reached and did not notice that itself."""
+    return one["kind"] in {*NETWORK, "termination signal"} or (one["kind"] in SUSPENSIONS and one["lasting"] >= LONG)
 
 
 def _is_spare(run: GroupRun) -> bool:

@@ -274,9 +274,12 @@ def _outer(chance: random.Random, shape: Shape, devices: bool) -> tuple[GroupFau
 
 # --- one ftrun --------------------------------------------------------------------------------------------------------
 
+SUSPENDED, OF_A_WORKER = "container stopped", "child signalled"
+LONGER = {**dict.fromkeys(OF_RANKS, 2.0), "/dev/shm full": 6.0}  # s
 ALONE = (
     *("command killed", "command killed", "two killed", "command stopped"),
     *("helper killed", "helper killed", "standby killed", "/dev/shm full", *OF_RANKS),
+    *(SUSPENDED, OF_A_WORKER, OF_A_WORKER),
 )
 OF_A_ROUND = (
     "first_beat",
@@ -310,6 +313,8 @@ def ranks_job(seed: int, index: int) -> GroupJob:
         rank_plan.inner(chance, ranks, steps),
     )
     outer = [fault for _ in range(chance.randint(0, 2)) for fault in _alone(chance, ranks)]
+    signalled = any(one.fault.kind == OF_A_WORKER for one in outer)
+    base = rank_plan.with_what_users_have(chance, base._replace(workers=base.workers or signalled))
     return GroupJob(base, Shape(1), False, tuple(outer))
 
 
@@ -319,6 +324,10 @@ def _alone(chance: random.Random, ranks: int) -> tuple[GroupFault, ...]:
     if kind == "two killed":
         killed = Fault("command killed", on, after, what="KILL")
         return GroupFault(killed, 0, rank), GroupFault(killed._replace(on="", after=0.0), 0, (rank + 1) % ranks)
-    lasting = 2.0 if kind in OF_RANKS else 6.0 if kind == "/dev/shm full" else 0.0
+    lasting = LONGER.get(kind, 0.0)
     what = {"command killed": "KILL", "helper killed": chance.choice(HELPERS)}.get(kind, "")
+    if kind == SUSPENDED:  # also for longer than `--hang-timeout`
+        lasting, what = chance.choice((1.0, 2.5, 8.0)), chance.choice(("signals", "freezer"))
+    if kind == OF_A_WORKER:
+        what = chance.choice(("KILL", "STOP", "TERM", "USR1", "SEGV"))
     return (GroupFault(Fault(kind, on, after, lasting, what), 0, rank),)

@@ -163,6 +163,9 @@ class Container(World):
         found = self.outside(inside)
         return found if found and WORK in words(found) else None
 
+    def children(self, command: int) -> list[int]:
+        return children(command)
+
     def standby(self) -> int | None:
         ranks = {self.rank(number) for number in range(self.group.local)}
         waiting = [process.pid for process in self.processes() if not process.what and process.pid not in ranks]

@@ -151,6 +151,8 @@ PLACES: dict[str, Sequence[Maker]] = {
     "few files": (_one("no more descriptors", "0", "1", "2", longest=2.0),),
     "moving clock": (_one("clock jumps", "+3600", "-3600", "+864000", "-864000", "+0"),),
     "other uptime": (),
+    "masked /proc": (),
+    "hidden /proc": (),
     "slow checkpoints": (_one("disk unresponsive", longest=1.2), _one("disk unresponsive", longest=4.0)),
     "slow logs": (_one("disk unresponsive", longest=4.0),),
     "slow run dir": (_one("disk unresponsive", longest=4.0), _one("disk unresponsive", longest=1.2)),

@@ -5,6 +5,8 @@ to itself, as plain values.  It follows from a seed and an index alone.
 import random
 from typing import Any, NamedTuple
 
+from proof.chaos.companions import COMPANIONS
+
 Record = dict[str, Any]
 
 
@@ -20,7 +22,8 @@ class Inner(NamedTuple):
 class RankJob(NamedTuple):
     """`ranks`: of all members.  `same`: all ranks hold the same state, and so may begin with the snapshot of another.
     `swallows`: the training has `except Exception` around its collective; `workers`: each rank has its own processes
-    that prepare a step, as a DataLoader has."""
+    that prepare a step, as a DataLoader has.  `beside` and `rewrites`: as of `plan.Training`; it then reports no
+    checkpoints by the hooks, and ftrun watches the file."""
 
     seed: int
     number: int
@@ -35,6 +38,8 @@ class RankJob(NamedTuple):
     options: tuple[tuple[str, str], ...]
     max_restarts: int
     inner: tuple[Inner, ...]
+    beside: tuple[str, ...] = ()
+    rewrites: bool = False
 
     @property
     def name(self) -> str:
@@ -42,7 +47,7 @@ class RankJob(NamedTuple):
 
     def plan(self) -> Record:
         """As the training gets it."""
-        names = ("steps", "pace", "keep_every", "save_every", "same", "swallows", "workers")
+        names = ("steps", "pace", "keep_every", "save_every", "same", "swallows", "workers", "beside", "rewrites")
         given: Record = {name: getattr(self, name) for name in names}
         return given | {"faults": [fault._asdict() for fault in self.inner], "shards": self.ranks}
 
@@ -98,3 +103,15 @@ def inner(chance: random.Random, ranks: int, steps: int) -> tuple[Inner, ...]:
             other = (rank + chance.randrange(1, ranks)) % ranks
             faults.append(Inner(chance.choice(("retries", "retries", "killed", "raises")), other, "step", step))
     return tuple(faults)
+
+
+def with_what_users_have(chance: random.Random, made: RankJob) -> RankJob:
+    """The same with processes and threads beside the ranks, saves in place, and a rank whose exit hangs."""
+    beside = tuple(chance.sample(sorted(COMPANIONS), chance.randint(0, 2)))
+    faults, given = made.inner, made.options
+    if chance.random() < 0.15:
+        moment, step = chance.choice(("step", "end")), chance.randrange(made.steps)
+        faults += (Inner("exit hangs", chance.randrange(made.ranks), moment, step),)
+    if rewrites := chance.random() < 0.2:
+        given += (("progress", "{}/checkpoints/latest-*"),)
+    return made._replace(inner=faults, options=given, beside=beside, rewrites=rewrites)

@@ -23,11 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests"))
 
 import ftrun_hooks as ft
 from ftrun.workload.ranks import Together
+from proof.chaos.companions import COMPANIONS
 from proof.chaos.rank_numbers import addend, first_value, next_value
 
 FOLDER, PLAN = Path(sys.argv[1]), json.loads(sys.argv[2])
 RANK, RANKS, SAME = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), bool(PLAN["same"])
 NODE = os.environ["CHAOS_NODE"]  # the container
+MINE = FOLDER / NODE
 SHARDS = PLAN["shards"]  # of the work of a step, whatever the number of ranks
 
 
@@ -42,6 +44,14 @@ def put(name: str, text: str) -> None:
     fresh = FOLDER / f"{name}.new-{RANK}"
     fresh.write_text(text)
     fresh.rename(FOLDER / name)
+
+
+def save(step: int, value: int) -> None:
+    put(f"checkpoint-{step:06}-{RANK}", str(value))
+    if PLAN["rewrites"]:
+        (MINE / "checkpoints" / f"latest-{RANK}").write_text(str(value))
+    else:
+        ft.checkpoint(step, FOLDER / f"checkpoint-{step:06}-{RANK}")
 
 
 class State:
@@ -85,6 +95,9 @@ def fail(kind: str) -> None:
             raise ft.Retry("chaos")
         case "stops":
             os.kill(os.getpid(), signal.SIGSTOP)
+        case "exit hangs":
+            threading.Thread(target=time.sleep, args=(10**6,)).start()
+            sys.exit(0)
         case "keeps the GIL":
             while True:
                 ctypes.PyDLL(None).pause()
@@ -198,8 +211,7 @@ def train(run: Any) -> int:
                 if step % PLAN["keep_every"] == 0:
                     run.keep(step, shard="all" if SAME else "", state=state)
                 if step % PLAN["save_every"] == 0:
-                    put(f"checkpoint-{step:06}-{RANK}", str(state.value))
-                    ft.checkpoint(step, FOLDER / f"checkpoint-{step:06}-{RANK}")
+                    save(step, state.value)
                 ft.beat(step)
                 write_down("steps", round=run.round, step=step, value=state.value)
             put(f"over-{RANK}", "")  # it is not watched any more once this function has returned
@@ -212,4 +224,7 @@ def train(run: Any) -> int:
 if __name__ == "__main__":
     put(f"pid-{NODE}-{os.environ['LOCAL_RANK']}", str(os.getpid()))
     call: Callable[[], int] = ft.recoverable(train)  # type: ignore[assignment]
+    for companion in PLAN["beside"]:
+        COMPANIONS[companion](MINE)
     put(f"final-{RANK}", str(call()))
+    due("end", PLAN["steps"])

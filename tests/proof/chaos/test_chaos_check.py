@@ -132,6 +132,20 @@ def test_planted_violation_is_found(name: str) -> None:
     assert check(outcome(**WRONG[name]))
 
 
+def test_what_nobody_can_see_may_outlive_a_killed_ftrun_that_is_not_pid_1() -> None:
+    """One process for each of them."""
+    hiding = outcome().job._replace(place="hidden /proc", training=TRAINING._replace(beside=("unreadable process",)))
+    runs = (Run(tuple(course()), 137, killed=True), *outcome().runs)
+
+    def found(made: Job, *left: str) -> bool:
+        return any("left behind" in wrong for wrong in check(outcome(job=made, runs=runs, left=left)))
+
+    assert not found(hiding, "70 python S")
+    assert found(hiding, "70 python S", "71 python S")
+    assert found(hiding._replace(mode="pid1"), "70 python S")
+    assert found(hiding._replace(place="masked /proc"), "70 python S")
+
+
 def test_a_job_is_made_of_seed_and_index_alone() -> None:
     made = [job(7, index) for index in range(200)]
     assert made == [job(7, index) for index in range(200)]

@@ -12,6 +12,7 @@ from ftrun.core.machine import events as ev
 from ftrun.core.machine.job import decide
 from ftrun.core.machine.states import Job
 from ftrun.core.rules.policy import Policy
+from proof.chaos.companions import COMPANIONS, SHORT_INPUT
 from proof.chaos.group_check import check
 from proof.chaos.group_faults import leftovers
 from proof.chaos.group_plan import ALONE, OUTER, SHAPES, GroupJob, GroupOutcome, GroupRun, Shape, job, ranks_job
@@ -155,6 +156,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "it did not end": with_run(code=None),
     "another code than on record": with_run(code=93, verdict={"exit_code": 93}),
     "another termination message": with_run(verdict={"exit_code": 93}),
+    "a rank has read a part of the input": with_record(2, code=SHORT_INPUT),
     "ftrun threw": with_run(stderr='File "/x/supervisor/ftrun/pid1/loop.py"'),
     "the records are not in order": with_record(3, mono=4.0),
     "another value in a step": {"steps": (*outcome().steps[:-1], outcome().steps[-1] | {"value": 1})},
@@ -250,6 +252,7 @@ WRONG |= {
 }
 # What another rule than the one that is meant must not hide.
 NAMED = {
+    "a rank has read a part of the input": "its input whole",
     "a coarser rung comes first": "rung rank follows tree",
     "a rung that is not permitted": "rung rank is not permitted",
     "another success than was begun": "it recovered by rank for [0], begun was",
@@ -291,6 +294,13 @@ def test_a_stop_of_a_spare_ends_that_one_alone() -> None:
 
 def test_a_right_outcome_has_no_violation() -> None:
     assert check(outcome()) == []
+
+
+def test_what_suspends_one_ftrun_alone_ends_no_rank() -> None:
+    alone = recovery(
+        job=ELASTIC._replace(shape=Shape(1)), struck=(struck("container stopped", "signals", lasting=8.0),)
+    )
+    assert any("and nothing had been done to it" in wrong for wrong in check(outcome(**alone)))
 
 
 def test_one_ftrun_alone_has_no_orders_but_its_rounds_are_on_record() -> None:
@@ -382,5 +392,11 @@ def test_a_job_follows_from_seed_and_index() -> None:
     assert {dict(one.base.options).get("min-devices") for one in made} == {None, "1"}
     alone = [ranks_job(7, index) for index in range(200)]
     assert alone == [ranks_job(7, index) for index in range(200)]
-    assert {fault.moment for one in alone for fault in one.base.inner} == {"step", "keep", "leave", "restore", "go"}
+    moments = {fault.moment for one in alone for fault in one.base.inner}
+    assert moments == {"step", "keep", "leave", "restore", "go", "end"}
+    assert {kind for one in alone for kind in one.base.beside} == set(COMPANIONS)
+    assert {one.base.rewrites for one in alone} == {True, False}
+    signalled = [one for one in alone if one.has(None, ("child signalled",))]
+    assert signalled
+    assert all(one.base.workers for one in signalled)
     assert {fault.fault.kind for one in alone for fault in one.outer} == {*ALONE} - {"two killed"}

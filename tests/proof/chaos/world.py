@@ -29,6 +29,22 @@ FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, IMMUTABLE = 0x80086601, 0x40086602, 0x10
 FILLER = "filler"
 FINISHING = 15.0  # s
 SLOW = {"slow checkpoints": "checkpoints", "slow logs": "logs", "slow state": "state", "slow run dir": "run"}
+# /proc as container runtimes make it, as far as the machine has such files; and as systemd does for a service with
+# ProtectProc=invisible and ProcSubset=pid.  Both come with the capabilities of a container of Docker, so that not even
+# root can read a process that has changed its user, or see it in the latter.
+MASKED = """
+for one in kcore keys timer_list sched_debug interrupts; do
+  [ ! -e /proc/$one ] || mount --bind /dev/null /proc/$one
+done
+for one in acpi scsi asound; do [ ! -e /proc/$one ] || mount -t tmpfs -o ro masked /proc/$one; done
+for one in sys bus fs irq sysrq-trigger; do
+  [ ! -e /proc/$one ] || { mount --bind /proc/$one /proc/$one && mount -o remount,bind,ro /proc/$one; }
+done"""
+HIDDEN = "mount -t proc -o hidepid=2,gid=65534,subset=pid hidden /proc"
+PROCS = {"masked /proc": MASKED, "hidden /proc": HIDDEN}
+CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot setfcap"
+CONFINED = f'exec setpriv --inh-caps=-all --bounding-set=-all,+{CAPABILITIES.replace(" ", ",+")} -- "$@"'
+LEADING = ("sh", "nsenter", "unshare", "setpriv")  # programs that only lead to ftrun
 JOIN = 'for file in {files}; do echo $$ > "$file"; done\nexec "$@"'
 Undo = Callable[[], object]
 
@@ -136,6 +152,8 @@ class World:
             words += ["unshare", "--time", f"--monotonic={uptime}", f"--boottime={uptime}", "--fork"]
         if self.job.mode == "pid1":
             words += ["unshare", "--pid", "--fork", "--mount-proc", "--propagation", "slave"]
+        if (mounts := PROCS.get(self.job.place)) is not None:
+            words += ["unshare", "--mount", "--propagation", "slave", "sh", "-ec", f"{mounts}\n{CONFINED}", "sh"]
         words += [*self.program, "--termination-log", str(self.folder / "verdict")]
         words += [] if self._logs else ["--run-dir", str(self.folder / "run")]
         for name, text in self.job.options:
@@ -215,13 +233,17 @@ class World:
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if not words[0] or not alive(pid) or Path(os.fsdecode(words[0])).name in ("sh", "nsenter", "unshare"):
+            if not words[0] or not alive(pid) or Path(os.fsdecode(words[0])).name in LEADING:
                 continue
             found.append(Process(pid, _name([os.fsdecode(word) for word in words], self.program[1])))
         return sorted(found, key=lambda process: process.what != "ftrun")
 
     def ftrun(self) -> int | None:
         return next((process.pid for process in self.processes() if process.what == "ftrun"), None)
+
+    def children(self, command: int) -> list[int]:
+        """The processes of the training but its first."""
+        return [process.pid for process in self.processes() if not process.what and process.pid != command]
 
     def outside(self, pid: int) -> int | None:
         """The pid, here, of the training's process that its namespace calls `pid`."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ftrun.config import derived, option_values
 from ftrun.core.rules.policy import Policy
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.host.beats import Beats
 
 NOW: Final = 1000.0  # s
@@ -43,7 +43,7 @@ def policy() -> Policy:
     return derived.policy(option_values.settings({"hang-timeout": "60s"}, {}))
 
 
-class Quiet(Lines):
+class Quiet(ProtocolLines):
     """Says nothing to anybody."""
 
     def say(self, message: tuple[Any, ...]) -> None:

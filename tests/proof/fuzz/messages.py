@@ -22,7 +22,7 @@ from ftrun.helpers.messenger.coordinator_link import CoordinatorLink, sender
 from ftrun.helpers.messenger.known_lives import KnownLives
 from ftrun.helpers.messenger.member_link import MemberLink
 from ftrun.helpers.messenger.operator_channel import OperatorChannel
-from ftrun.host.helpers import Helpers, Line
+from ftrun.host.helpers import HelperLine, Helpers
 from ftrun.host.output_pipes import OutputPipes, RankOutput
 from ftrun.host.tree import Tree
 from ftrun.host.work_dir import WorkDir
@@ -138,7 +138,7 @@ class UnstartedHelpers(Helpers):
 
     def __init__(self) -> None:
         super().__init__(select.poll(), -1)
-        self.lines: list[tuple[str, Line]] = []
+        self.lines: list[tuple[str, HelperLine]] = []
 
     def add(self, name: str, *arguments: str, **more: Any) -> None:
         pass
@@ -149,7 +149,7 @@ class UnstartedHelpers(Helpers):
     def is_running(self, name: str) -> bool:
         return True
 
-    def read_lines(self, ready: set[int], now: float) -> list[tuple[str, Line]]:
+    def read_lines(self, ready: set[int], now: float) -> list[tuple[str, HelperLine]]:
         found, self.lines = self.lines, []
         return found
 

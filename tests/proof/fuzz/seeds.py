@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from ftrun.config.option_table import OPTIONS
-from ftrun.core.group.messages import GroupOrder, NodeFailure, Pulse, Report
-from ftrun.core.group.waits import Blocked, Link, Waits
+from ftrun.core.group.messages import GroupOrder, MemberReport, NodeFailure, Pulse
+from ftrun.core.group.waits import BlockedProcess, OutsideLink, Waits
 from ftrun.core.machine.values import Ledger, UsualPauses
 from ftrun.core.rules.fault_history import Clock, Occurrence
 from ftrun.messages import group_waits, operator, peers, ranks, state
@@ -23,7 +23,7 @@ from support.runs import HOUSE
 
 SHARED: Final = HOUSE.parent / "shared" / "npu-smi"
 NS: Final = 1_000_000_000
-REPORT: Final = Report(1, "life", 7, "node", "boot", 2, "running")
+REPORT: Final = MemberReport(1, "life", 7, "node", "boot", 2, "running")
 FAULT: Final = {
     "node": "n",
     "device": "npu0",
@@ -239,14 +239,17 @@ def _beat_file() -> bytes:
 
 def _waits() -> list[Waits]:
     """Of two members, whose ranks wait for each other."""
-    zero = Blocked(10, 0, "waits in all_reduce at train.py:9", "all_reduce", links=(0,), listens=True)
-    one = Blocked(20, 1, "waits for a lock at train.py:5", needs=(), links=(0,))
-    links = Link("10.0.0.1:5", "10.0.0.2:6", (0,), 7, True), Link("10.0.0.2:6", "10.0.0.1:5", (0,), 7, True)
+    zero = BlockedProcess(10, 0, "waits in all_reduce at train.py:9", "all_reduce", links=(0,), listens=True)
+    one = BlockedProcess(20, 1, "waits for a lock at train.py:5", needs=(), links=(0,))
+    links = (
+        OutsideLink("10.0.0.1:5", "10.0.0.2:6", (0,), 7, True),
+        OutsideLink("10.0.0.2:6", "10.0.0.1:5", (0,), 7, True),
+    )
     return [Waits(n, 3, "x:1", f"print-{n}", (process,), (links[n],), 2) for n, process in enumerate((zero, one))]
 
 
 def _messages() -> list[bytes | str]:
-    kinds = (Report, GroupOrder, Pulse, peers.MemberHello)
+    kinds = (MemberReport, GroupOrder, Pulse, peers.MemberHello)
     values = [value_of(kind, whole) for kind in kinds for whole in (True, False)]
     return [*map(peers.dump, values), peers.dump_time(12.5), b"12", b'{"rank": 1e999, "node": 1}']
 

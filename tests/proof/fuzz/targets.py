@@ -34,8 +34,9 @@ from ftrun.messages import healing, helpers, state, state_store
 from ftrun.messages.codec import Malformed
 from ftrun.pid1 import phases
 from ftrun.platforms import Surroundings
-from ftrun.records import beatfile, run_snapshot, summary
-from ftrun.records import history as past
+from ftrun.records.files import beatfile
+from ftrun.records.past import history as past
+from ftrun.records.present import run_snapshot, summary
 from ftrun_hooks import layout as at
 from proof.fuzz import kernel, kit, messages
 from proof.fuzz.kit import NOW, PAGE, Quiet, beat_folder, folder, one_line, pieces, policy, text

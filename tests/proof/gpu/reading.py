@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ftrun.helpers.evidence.look import look
-from ftrun.messages.evidence import Look, RankState
+from ftrun.messages.evidence import LookRequest, RankState
 from ftrun.messages.probe import Device
 from waitproof import libraries, threads
 from waitproof.mappings import Mappings
@@ -90,7 +90,7 @@ def judged(pid: int, devices: Sequence[Device], powers: Sequence[tuple[str, floa
     """What a look of ftrun says of this process, as of the only rank of a job that has stood still for a minute."""
     now = time.monotonic()
     ranks = (RankState(0, pid, moved_at=now - 60, step=7),)
-    seen = look(Look(pid, now, (), ranks, tuple(devices), between=0.2, powers=tuple(powers)))
+    seen = look(LookRequest(pid, now, (), ranks, tuple(devices), between=0.2, powers=tuple(powers)))
     spin = seen.spin
     return {
         "open": seen.open_reason,

@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT / part) for part in ("supervisor", "hooks", "tests")]
 import zmq  # noqa: E402
 
 from ftrun import __version__  # noqa: E402
-from ftrun.core.group.messages import Report, State  # noqa: E402
+from ftrun.core.group.messages import MemberReport, ReportedState  # noqa: E402
 from ftrun.helpers.messenger.member_link import REPLY_TIMEOUT  # noqa: E402
 from ftrun.helpers.messenger.transport import secure  # noqa: E402
 from ftrun.messages import group_view, peers  # noqa: E402
@@ -102,9 +102,9 @@ class Driver:
         self._report(rank, "ready", 0)
         self._beat(rank)  # sent with the end of the handshake
 
-    def _report(self, rank: int, state: State, epoch: int) -> None:
+    def _report(self, rank: int, state: ReportedState, epoch: int) -> None:
         """From now on the member reports that."""
-        report = Report(rank, f"l{rank}", self._seq, "n", "b", epoch, state)
+        report = MemberReport(rank, f"l{rank}", self._seq, "n", "b", epoch, state)
         self._reports[rank - self._first] = peers.dump(report)
 
     def _beat(self, rank: int) -> None:
@@ -113,7 +113,7 @@ class Driver:
         stamp = peers.dump_time(time.monotonic())
         self._sockets[number].send_multipart([self._hellos[number], self._reports[number], pulse, stamp])
 
-    def follow(self, what: str, epoch: int, answer: State | None, seconds: float = 0.0) -> float:
+    def follow(self, what: str, epoch: int, answer: ReportedState | None, seconds: float = 0.0) -> float:
         """Heartbeats until all have that order, or without one for so many seconds.  The time of the last one.  Each
         member reports `answer` as soon as it has the order."""
         self._seq += 1
@@ -134,7 +134,9 @@ class Driver:
                     self._beat(rank)
         return last
 
-    def _receive(self, socket: "zmq.Socket[bytes]", what: str, epoch: int, answer: State | None, last: float) -> float:
+    def _receive(
+        self, socket: "zmq.Socket[bytes]", what: str, epoch: int, answer: ReportedState | None, last: float
+    ) -> float:
         rank = self._rank_of[socket]
         while True:
             try:
@@ -197,7 +199,7 @@ class Drivers:
             process.kill()
             process.wait()
 
-    def begin(self, what: str, epoch: int = 0, answer: State | None = None, seconds: float = 0.0) -> None:
+    def begin(self, what: str, epoch: int = 0, answer: ReportedState | None = None, seconds: float = 0.0) -> None:
         for process in self._processes:
             assert process.stdin is not None
             request = {"what": what, "epoch": epoch, "answer": answer, "seconds": seconds}
@@ -222,9 +224,9 @@ class Own:
     def __init__(self, messenger: HelperProcess) -> None:
         self._messenger, self._seq = messenger, 0
 
-    def say(self, state: State, epoch: int) -> None:
+    def say(self, state: ReportedState, epoch: int) -> None:
         self._seq += 1
-        self._messenger.ask(ask="report", report=EXACT.plain(Report(0, "l0", self._seq, "n0", "b", epoch, state)))
+        self._messenger.ask(ask="report", report=EXACT.plain(MemberReport(0, "l0", self._seq, "n0", "b", epoch, state)))
         self._messenger.read(0.0)
 
 

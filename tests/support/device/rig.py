@@ -60,18 +60,7 @@ class Rig:
     def until_heard(self, run: Run) -> None:
         """Wait until the training moves and the probe, which has listed the devices, reports Xids."""
         wait_for(lambda: moves(run) or self._over(run), "that the training moves")
-        for _ in range(2):  # the first may come before the first look
-            before = len(faults(run, "43"))
-
-            def heard(before: int = before) -> bool:
-                assert not self._over(run), run.log()
-                self.gpus.xid(0, 43)
-                until = time.monotonic() + 0.5
-                while time.monotonic() < until and len(faults(run, "43")) == before:
-                    time.sleep(0.01)
-                return len(faults(run, "43")) > before
-
-            wait_for(heard, f"that the probe listens: {run.order}")
+        until_heard(self.gpus, run, 43)
 
     def _over(self, run: Run) -> bool:
         return run.process.poll() is not None
@@ -96,6 +85,22 @@ class Rig:
     def reset(self, *ranks: dict[str, Any], **fields: Any) -> Path:
         """The file in which MindCluster reports faults."""
         return self.put("reset.json", json.dumps({"RankList": ranks, "UpdateTime": 7, "RetryTime": 0} | fields))
+
+
+def until_heard(gpus: FakeNvml, run: Run, code: int) -> None:
+    """Wait until the probe reports Xids; this one is reported until it is recorded."""
+    for _ in range(2):  # the first may come before the first look
+        before = len(faults(run, str(code)))
+
+        def heard(before: int = before) -> bool:
+            assert run.process.poll() is None, run.log()
+            gpus.xid(0, code)
+            until = time.monotonic() + 0.5
+            while time.monotonic() < until and len(faults(run, str(code))) == before:
+                time.sleep(0.01)
+            return len(faults(run, str(code))) > before
+
+        wait_for(heard, f"that the probe listens: {run.order}")
 
 
 def moves(run: Run) -> bool:

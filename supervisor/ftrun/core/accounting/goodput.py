@@ -32,7 +32,7 @@ REPORTED = 10.0  # s after a start; by then the files that the attempt before sa
 def update(before: Job, event: ev.Event, after: Job) -> Job:
     """`after` with its account as of this event."""
     if after is before:
-        return after  # nothing changed, so time goes where it went
+        return after  # nothing changed, so the time still counts as before
     account = after.ledger.account
     if not _has_not_begun(before):
         if isinstance(event, ev.WokeLate) and before.paused is None and not account.into:
@@ -149,7 +149,7 @@ def _count_recovery(account: Account, rounds: Rounds, after: Job, now: float) ->
     lost = min(account.open - rest, max(0.0, moved - rounds.since))
     account = _lose(account, "recovery", lost)._replace(open=account.open - lost)
     if not isinstance(after.phase, Watched) or not after.phase.attempt.rounds.is_open:
-        return account  # a failed one: the next attempt decides about the work
+        return account  # the recovery failed: the next attempt decides about the work
     return _count_steps_redone(account, rounds.restored, account.open - rest)
 
 
@@ -264,7 +264,7 @@ def _begin_attempt(account: Account, before: Job, after: Job) -> Account:
     return account._replace(open=0.0, trace=(), begun=False, silent=0.0)
 
 
-def _end(account: Account, job: Job, unborn: bool) -> Account:
+def _end(account: Account, job: Job, not_begun: bool) -> Account:
     """No further step will decide.  A command that was stopped may have saved its work, so that stays open."""
     if isinstance(job.want, Finish) and job.want.verdict == STOPPED:
         return _settle(account)._replace(silent=0.0)
@@ -273,6 +273,6 @@ def _end(account: Account, job: Job, unborn: bool) -> Account:
         account = account._replace(kept=account.kept + account.open + account.earlier)
     else:
         account = _lose(account, "discarded", account.earlier)
-        worked = (account.begun or account.saved) and not unborn
+        worked = (account.begun or account.saved) and not not_begun
         account = _lose(account, "discarded" if worked else "startup", account.open)
     return account._replace(open=0.0, trace=(), earlier=0.0, past=(), begun=False, silent=0.0)

@@ -1,6 +1,7 @@
 """The coordinator of a group: `decide(coordinator, event) -> (coordinator, effects)`.
 
-This file owns every transition.  It is level-triggered: only the last report of each member matters, so that a lost,
+The transitions between phases are here, but for the end of a group (ending.py) and what a new coordinator learns from
+reports (reports.py).  The function is level-triggered: only the last report of each member matters, so that a lost,
 late or repeated message does no harm, and a new coordinator learns the whole state again.
 
 An epoch is one start of the command on all members.  The start of the next one is ordered only when each member is
@@ -23,11 +24,12 @@ from ftrun.core.group.membership import (
     HINT,
     Coordinator,
     Draining,
-    Effects,
     Ended,
-    Event,
     FolderProved,
     Gathering,
+    GroupEffects,
+    GroupEvent,
+    GroupOutcome,
     GroupRestart,
     JoiningHindered,
     LeaseForeign,
@@ -35,7 +37,6 @@ from ftrun.core.group.membership import (
     LifeEnded,
     NodeLost,
     NodeNote,
-    Outcome,
     RefuseMember,
     Reported,
     SendOrder,
@@ -46,7 +47,7 @@ from ftrun.core.group.membership import (
     highest_counts,
     kind_of,
 )
-from ftrun.core.group.messages import GroupEnd, GroupOrder, Pulse, Report
+from ftrun.core.group.messages import GroupEnd, GroupOrder, MemberReport, Pulse
 from ftrun.core.group.places import agree, next_members, pairs
 from ftrun.core.group.reports import put_member, take_lease, take_report, with_places
 from ftrun.core.group.root_cause import FirstSuspect, MemberLost, MemberState, first, root_cause
@@ -55,8 +56,8 @@ from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences
 
 
-def decide(group: Coordinator, event: Event) -> Outcome:
-    after, effects = group, Effects()
+def decide(group: Coordinator, event: GroupEvent) -> GroupOutcome:
+    after, effects = group, GroupEffects()
     if isinstance(event, Reported):
         after, effects = _take_report(group, event.now, event.report)
     elif isinstance(event, MemberLost):
@@ -95,7 +96,7 @@ def decide(group: Coordinator, event: Event) -> Outcome:
 # --- reports --------------------------------------------------------------------------------------------------------
 
 
-def _take_report(group: Coordinator, now: float, report: Report) -> Outcome:
+def _take_report(group: Coordinator, now: float, report: MemberReport) -> GroupOutcome:
     before = group.members.get(report.rank)
     if not 0 <= report.rank < group.size:
         why = f"member {report.rank} does not belong to a group of {group.size}"
@@ -103,7 +104,7 @@ def _take_report(group: Coordinator, now: float, report: Report) -> Outcome:
     if before is None:
         return take_report(fences.fence_latecomer(group, now, report), now, report, None), ()
     if before.report.life != report.life:
-        # One that was refused while the group was at work has no part in its verdict.
+        # A process that was refused while the group was at work has no part in its verdict.
         refused = isinstance(group.phase, Ended) and (report.rank, report.life) in group.waiting_processes
         if refused or (before.gone is None and before.report.state != "left"):
             why = f"member {report.rank} is there already, on {before.report.node}"
@@ -117,7 +118,7 @@ def _take_report(group: Coordinator, now: float, report: Report) -> Outcome:
     return take_report(group, now, report, before), _return_note(group, report) if before.gone else ()
 
 
-def _without_lease(group: Coordinator, event: LeaseForeign) -> Outcome:
+def _without_lease(group: Coordinator, event: LeaseForeign) -> GroupOutcome:
     """Another coordinator may begin the next epoch, so the one that runs ends: who is in contact with this one must
     not work on meanwhile.  Where all members were new, the lease is that of a schedule before."""
     if group.all_new and group.lease_state == "none":
@@ -129,7 +130,7 @@ def _without_lease(group: Coordinator, event: LeaseForeign) -> Outcome:
     return after, (*effects, SendOrder(after.order))
 
 
-def _note_loss(group: Coordinator, event: MemberLost) -> Outcome:
+def _note_loss(group: Coordinator, event: MemberLost) -> GroupOutcome:
     before = group.members.get(event.rank)
     if before is None or before.report.life != event.life or before.gone is not None or before.report.state == "left":
         return group, ()
@@ -137,7 +138,7 @@ def _note_loss(group: Coordinator, event: MemberLost) -> Outcome:
     return (fences.without_dead(after, event.rank) if event.certain else after), ()
 
 
-def _lost(group: Coordinator, after: Coordinator, event: Event) -> Effects:
+def _lost(group: Coordinator, after: Coordinator, event: GroupEvent) -> GroupEffects:
     """The record of the member that this event takes from a group that has not ended."""
     if not isinstance(event, MemberLost | Reported) or isinstance(after.phase, Ended):
         return ()
@@ -158,12 +159,12 @@ def _loss_text(member: MemberState) -> str:
     return f"{member.name} has left" + (f": {why}" if why else "")
 
 
-def _return_note(group: Coordinator, report: Report) -> Effects:
+def _return_note(group: Coordinator, report: MemberReport) -> GroupEffects:
     return () if isinstance(group.phase, Ended) else (NodeNote(f"member {report.rank} ({report.node}) is back"),)
 
 
 def _after_deadline(group: Coordinator, now: float) -> Coordinator:
-    """A new value, so that `decide` assesses it again."""
+    """The coordinator after its deadline, as a new value, so that `decide` assesses it again."""
     after = group._replace(fences={rank: until for rank, until in group.fences.items() if until > now})
     if after.report_deadline is not None and now >= after.report_deadline:
         after = after._replace(report_deadline=None, reports_missing=True)
@@ -173,7 +174,7 @@ def _after_deadline(group: Coordinator, now: float) -> Coordinator:
 # --- transitions ----------------------------------------------------------------------------------------------------
 
 
-def _assess(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _assess(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> GroupOutcome:
     if group.epoch and group.kinds.get("done") == len(group.placed):
         return end_group(group, GroupEnd(0, exit_codes.SUCCEEDED, "all members have succeeded"))
     match group.phase:
@@ -186,7 +187,7 @@ def _assess(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outc
     return group, ()
 
 
-def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: Mapping[int, Pulse]) -> GroupOutcome:
     n, foreign = group.kinds.get, group.lease_state == "foreign"
     here = not group.unseen and not n("gone")
     at_work = n("running", 0) + n("done", 0)
@@ -202,13 +203,13 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
             return _resume(group, now, pulses)
     elif bad:
         return _begin_draining(group, now, pulses)
-    elif n("ready") == group.size:  # a lease of before says nothing about these
+    elif n("ready") == group.size:  # an earlier lease says nothing about ready members
         group = group._replace(all_new=True, lease_state="none" if foreign else group.lease_state)
         return _start_epoch(group, GroupRestart("first", ""), now)
     waited = now >= group.started + group.wait
     enough = n("ready", 0) >= (group.shape.fewest if waited else group.shape.most)
     if not group.epoch and enough and fences.may_begin(group) and not (foreign and group.lease_until is None):
-        # An epoch of which none of these knows may run at those that are missing, until their leases are over.
+        # Missing members may run an epoch of which no present member knows, until their leases are over.
         until = max((fences.over_at(group, rank) for rank in absent_ranks(group)), default=now)
         if foreign:
             until = max(until, (group.lease_until or now) + HINT)
@@ -227,7 +228,7 @@ def _while_gathering(group: Coordinator, phase: Gathering, now: float, pulses: M
     return group, ()
 
 
-def _adopt_epoch(group: Coordinator) -> Outcome:
+def _adopt_epoch(group: Coordinator) -> GroupOutcome:
     """All members run the epoch: adopt the state from before this coordinator started."""
     counts, before = highest_counts(group), group.order
     progressed = any(m.report.progressed for m in group.working if m.report.epoch == group.epoch)
@@ -237,7 +238,7 @@ def _adopt_epoch(group: Coordinator) -> Outcome:
     return _with_shared_state(after), (NodeNote(f"{_all(group)} are at epoch {group.epoch}"),)
 
 
-def _resume(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _resume(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> GroupOutcome:
     """Adopt the epoch, and do at once what the reports mean for it, since none of them may come again."""
     group, effects = _adopt_epoch(group)
     assert isinstance(group.phase, Steady)
@@ -245,7 +246,7 @@ def _resume(group: Coordinator, now: float, pulses: Mapping[int, Pulse]) -> Outc
     return group, (*effects, *more)
 
 
-def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping[int, Pulse]) -> GroupOutcome:
     n = group.kinds.get
     going = n("running", 0) + n("done", 0) + n("behind", 0) + n("leaving", 0)
     if group.base != (group.epoch, group.placed) and group.others_run and not group.epoch_reported:
@@ -264,7 +265,7 @@ def _while_steady(group: Coordinator, phase: Steady, now: float, pulses: Mapping
         group = group._replace(phase=Steady())
     elif phase.deadline is not None and now >= phase.deadline:
         slow = [m.report.rank for m in group.working if kind_of(m, group.epoch, False) == "behind"]
-        slow = [rank for rank in slow if rank != group.chief] or slow  # that of this coordinator starts last
+        slow = [rank for rank in slow if rank != group.own_rank] or slow  # the member of this coordinator starts last
         return ending.end_not_started(group, slow)
     group = _with_shared_state(group)
     if group.shape.scale_out:
@@ -310,7 +311,7 @@ def _begin_draining(
     why: str = "",
     losses: Losses | None = None,
     otherwise: str | None = None,
-) -> Outcome:
+) -> GroupOutcome:
     """`losses`: of members that are waited for already; `otherwise`: why, if no member has failed."""
     who = first(group.working, group.epoch)
     why = why or (otherwise if who is None and otherwise is not None else _reason(group, who))
@@ -323,7 +324,7 @@ def _begin_draining(
     return after, (NodeNote(f"epoch {group.epoch} is over: {why}"), *effects)
 
 
-def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Mapping[int, Pulse]) -> Outcome:
+def _while_draining(group: Coordinator, phase: Draining, now: float, pulses: Mapping[int, Pulse]) -> GroupOutcome:
     n = group.kinds.get
     missing = n("gone", 0) + group.reports_missing * group.unseen
     absent = absent_ranks(group) if missing else []
@@ -385,7 +386,7 @@ def _ends_all(group: Coordinator, end: GroupEnd) -> bool:
 def _new_rank_zero(group: Coordinator) -> MemberState | None:
     """The member of this coordinator, if it is new since the epoch began: its loss is the cause of what the other
     members report."""
-    member = group.members.get(group.chief) if group.chief in group.placed else None
+    member = group.members.get(group.own_rank) if group.own_rank in group.placed else None
     return member if group.epoch_reported and member is not None and member.report.ran < group.epoch else None
 
 
@@ -393,7 +394,7 @@ def _reason(group: Coordinator, who: MemberState | None) -> str:
     if who is None:
         at_work = ("running", "done")
         # The member of this coordinator starts last: where others have not started, it is not the one.
-        last = -1 if group.others_run else group.chief
+        last = -1 if group.others_run else group.own_rank
         known = sorted(group.working, key=lambda m: (m.report.rank == last, m.report.rank))
         odd = next((m for m in known if kind_of(m, group.epoch, False) not in at_work), None)
         return f"{odd.name} does not run its command" if odd else "a member is missing"
@@ -423,7 +424,7 @@ def _restart(group: Coordinator, who: MemberState | None, pulses: Mapping[int, P
     return GroupRestart(cause, why, root_cause(who, group.members, pulses), counts)
 
 
-def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> Outcome:
+def _start_epoch(group: Coordinator, restart: GroupRestart, now: float) -> GroupOutcome:
     """The barrier is passed, as nothing of an earlier epoch runs anywhere: order the next epoch."""
     epoch = group.epoch + 1
     able = {rank for rank, member in group.members.items() if _is_ready(group, member)}

@@ -3,8 +3,8 @@
 from typing import Final
 
 from ftrun.core.group.losses import Losses
-from ftrun.core.group.membership import NONE, Coordinator, Ended, NodeNote, Outcome, kind_of
-from ftrun.core.group.messages import GroupEnd, GroupOrder, Report
+from ftrun.core.group.membership import NONE, Coordinator, Ended, GroupOutcome, NodeNote, kind_of
+from ftrun.core.group.messages import GroupEnd, GroupOrder, MemberReport
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import durations, sentences
 
@@ -13,13 +13,13 @@ AT_ONCE: Final = frozenset(verdict.code for verdict in exit_codes.TABLE if verdi
 REPLACEABLE: Final = frozenset(verdict.code for verdict in exit_codes.TABLE if verdict.replaceable)
 
 
-def immediate_end(group: Coordinator, report: Report) -> GroupEnd | None:
+def immediate_end(group: Coordinator, report: MemberReport) -> GroupEnd | None:
     """A verdict that does not depend on other members: one about a device or ftrun itself; that of a member that has
     left with one, which must hold for all since the member cannot return; and any verdict with which rank 0 leaves.  A
     member that leaves since it has lost contact with rank 0 counts as lost, and so does one that leaves with a verdict
     about itself where the others can go on.  What a spare ends with is no verdict about the job."""
     member = group.members[report.rank]
-    if report.rank not in group.placed and report.rank != group.chief:
+    if report.rank not in group.placed and report.rank != group.own_rank:
         return None
     own = report.end if report.end is not None and not (report.end.asked or report.end.cut) else None
     if own is not None:
@@ -30,7 +30,7 @@ def immediate_end(group: Coordinator, report: Report) -> GroupEnd | None:
         return None
     if own is not None and own.code:
         return own
-    if report.rank != group.chief:
+    if report.rank != group.own_rank:
         return None
     if own is not None and not group.kinds.get("running") and not group.kinds.get("fallen"):
         return own
@@ -39,7 +39,7 @@ def immediate_end(group: Coordinator, report: Report) -> GroupEnd | None:
     )
 
 
-def end_not_ready(group: Coordinator, age: float) -> Outcome:
+def end_not_ready(group: Coordinator, age: float) -> GroupOutcome:
     kinds = ((m.report.rank, kind_of(m, group.epoch, m.report.rank in group.fences)) for m in group.working)
     late = [rank for rank, kind in kinds if kind != "ready"]
     why = f"{member_names(late, group)} {'was' if len(late) == 1 else 'were'} not ready within {durations.seconds(age)}"
@@ -54,27 +54,27 @@ def end_not_ready(group: Coordinator, age: float) -> Outcome:
     return end_group(group, _hang_limit(why, _only_node(group, late)))
 
 
-def end_not_joined(group: Coordinator, missing: list[int]) -> Outcome:
+def end_not_joined(group: Coordinator, missing: list[int]) -> GroupOutcome:
     why = f"{member_names(missing)} did not join within {durations.seconds(group.wait)}"
     if group.folder_unproved and len(missing) >= group.shape.fewest:
         why += "; nothing shows that the state dir here is the one that they share, so they may be at work elsewhere"
     return end_group(group, _hang_limit(f"{why}; {group.obstacle}" if group.obstacle else why))
 
 
-def end_stranger(group: Coordinator, missing: list[int]) -> Outcome:
-    """Before the first start a member gave up that has another secret.  The verdict is that of a member that does not
-    join, and no permanent failure: it may also have been one of an earlier schedule."""
+def end_stranger(group: Coordinator, missing: list[int]) -> GroupOutcome:
+    """The end before the first start, where a process with another secret has given up.  The verdict is the same as for
+    a member that does not join, and no permanent failure: the process may belong to an earlier schedule."""
     did = "has" if len(missing) == 1 else "have"
     why = f"{group.obstacle}, and has given up; {member_names(missing)} {did} not joined"
     return end_group(group, _hang_limit(f"{why}: all members need the same secret"))
 
 
-def end_not_started(group: Coordinator, slow: list[int]) -> Outcome:
+def end_not_started(group: Coordinator, slow: list[int]) -> GroupOutcome:
     why = f"{member_names(slow, group)} did not start within {durations.seconds(group.wait)}"
     return end_group(group, _hang_limit(why))
 
 
-def end_missing(group: Coordinator, missing: list[int], losses: Losses, now: float) -> Outcome:
+def end_missing(group: Coordinator, missing: list[int], losses: Losses, now: float) -> GroupOutcome:
     be, was = ("is", "was") if len(missing) == 1 else ("are", "were")
     why = f"{member_names(missing, group)} {be} lost and {was} not back within {durations.seconds(group.wait)}"
     if losses.first is not None and not losses.waited(group.wait, now):
@@ -93,7 +93,7 @@ def _hang_limit(why: str, node: str | None = None) -> GroupEnd:
     return GroupEnd(exit_codes.HANG_LIMIT.code, exit_codes.HANG_LIMIT.name, why, node, loss=True)
 
 
-def end_group(group: Coordinator, end: GroupEnd) -> Outcome:
+def end_group(group: Coordinator, end: GroupEnd) -> GroupOutcome:
     order = GroupOrder(group.epoch, "end", end.why, node=end.node, counts=group.counts or NONE, end=end)
     of_node = [rank for rank, member in group.members.items() if member.report.node == end.node]
     order = order._replace(

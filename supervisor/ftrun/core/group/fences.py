@@ -17,15 +17,15 @@ from ftrun.core.group.membership import (
     absent_ranks,
     count_kinds,
 )
-from ftrun.core.group.messages import Report
+from ftrun.core.group.messages import MemberReport
 from ftrun.core.group.root_cause import MemberState
 
 
-def fence_predecessor(group: Coordinator, now: float, before: MemberState, report: Report) -> Coordinator:
+def fence_predecessor(group: Coordinator, now: float, before: MemberState, report: MemberReport) -> Coordinator:
     """A member that has lost contact with rank 0 may keep working, and stops its command itself when its lease is over;
     a machine that seems lost may only be cut off.  So its successor is fenced, unless the earlier process is certainly
-    dead: its connection closed, and the successor, on the same machine, came only after that.  One that was there
-    before is fenced, since the earlier process may have lost only its messenger.
+    dead: its connection closed, and the successor, on the same machine, came only after that.  A successor that was
+    there before is fenced, since the earlier process may have lost only its messenger.
     """
     gone = before.gone
     if gone is None or gone.certain:
@@ -39,7 +39,7 @@ def fence_predecessor(group: Coordinator, now: float, before: MemberState, repor
     return fence(group, now, {report.rank: _last_contact(before, now)})
 
 
-def note_waiting(group: Coordinator, now: float, report: Report) -> Coordinator:
+def note_waiting(group: Coordinator, now: float, report: MemberReport) -> Coordinator:
     key = report.rank, report.life
     if key in group.waiting_processes:
         return group
@@ -47,8 +47,9 @@ def note_waiting(group: Coordinator, now: float, report: Report) -> Coordinator:
     return group._replace(waiting_processes=dict([*known, (key, now)]))
 
 
-def fence_latecomer(group: Coordinator, now: float, report: Report) -> Coordinator:
-    """A member that comes late to a new coordinator, and has run nothing, may have replaced another: fence it."""
+def fence_latecomer(group: Coordinator, now: float, report: MemberReport) -> Coordinator:
+    """A member that comes late to a new coordinator, and has run nothing, may have replaced another process: fence
+    it."""
     if isinstance(group.phase, Gathering | Ended) or not _may_have_predecessor(group, report):
         return group
     if report.rank not in group.placed:
@@ -56,7 +57,7 @@ def fence_latecomer(group: Coordinator, now: float, report: Report) -> Coordinat
     return fence(group, now, {report.rank: group.started})
 
 
-def note_starter(group: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
+def note_starter(group: Coordinator, now: float, report: MemberReport, before: MemberState | None) -> Coordinator:
     """A member names the process of member 0 that started its epoch.  If that is not this one, it may still be at work,
     with a coordinator of its own that has just lost contact with this member: its command ends as late as that of a
     member that has lost contact.  Until then member 0 is fenced, so that nothing starts."""
@@ -64,7 +65,7 @@ def note_starter(group: Coordinator, now: float, report: Report, before: MemberS
     if named is None or own is None or isinstance(group.phase, Ended):
         return group
     if named.life == own.life:
-        is_own = report.rank == group.chief and report.epoch == group.epoch
+        is_own = report.rank == group.own_rank and report.epoch == group.epoch
         return end_of_starters(group, [*group.starters]) if is_own and group.starters else group
     if named.left:
         return end_of_starters(group, [named.life])
@@ -79,13 +80,13 @@ def note_starter(group: Coordinator, now: float, report: Report, before: MemberS
     return group if isinstance(group.phase, Gathering) or not is_new else fence(group, now, {named.rank: now})
 
 
-def note_lives(group: Coordinator, report: Report) -> Coordinator:
-    """A member names the processes of the others that may run the epoch.  It says so only while no rank 0 can know
-    that it has stopped, so that no later epoch has begun, and these are all that there are."""
+def note_lives(group: Coordinator, report: MemberReport) -> Coordinator:
+    """A member names the processes of the other members that may run the epoch.  It names them only while no rank 0 can
+    know that it has stopped: no later epoch has begun then, and no other process can run this one."""
     known = group.epoch_reported and report.epoch == report.ran == group.epoch and report.rank in group.placed
     if not known or not report.lives or isinstance(group.phase, Ended):
         return group
-    lives = {life.rank: life for life in report.lives if life.rank in group.placed and life.rank != group.chief}
+    lives = {life.rank: life for life in report.lives if life.rank in group.placed and life.rank != group.own_rank}
     return group if lives == group.lives else group._replace(lives=lives)
 
 
@@ -100,14 +101,14 @@ def end_of_life(group: Coordinator, event: LifeEnded) -> Coordinator:
 
 
 def may_decide(group: Coordinator) -> bool:
-    """Whether this coordinator, and no other one, may start an epoch without members that are silent.  Another one may
-    be in contact with these: at an earlier member 0 that lives, or at a later one if this one has been replaced.  So
-    more than half of the processes that ran the last epoch are here, not counting those that are certainly dead; half
-    of them are enough with the process of member 0 itself.  Or so many of the last epoch, with its spares, are here
-    that the others are not enough for one."""
+    """Whether this coordinator alone may start an epoch without members that are silent.  Another coordinator may be in
+    contact with the silent members: at an earlier member 0 that lives, or at a later member 0 if this coordinator has
+    been replaced.  So more than half of the processes that ran the last epoch must be here, not counting those that are
+    certainly dead; half of them suffice together with the process of member 0 itself.  It also suffices that so many
+    members of the last epoch, with its spares, are here that the others are too few for an epoch."""
     epoch, base = group.base
     if group.shape.is_fixed or not epoch or group.lease_state == "held":
-        return True  # whoever has the lease is the only one
+        return True  # no other coordinator may, while this one holds the lease
     present = {rank: member.report for rank, member in group.members.items() if member.gone is None}
     here = {rank for rank in base if rank in present and present[rank].ran >= epoch}
     if 2 * len(here) > len(base) or (2 * len(here) == len(base) and 0 in here) or not base:
@@ -134,7 +135,7 @@ def end_of_starters(group: Coordinator, lives: Collection[str]) -> Coordinator:
     if group.dead_starters.issuperset(lives):
         return group
     left = {life: one for life, one in group.starters.items() if life not in lives}
-    ended = () if left else {one.rank for one, _ in group.starters.values()} or {group.chief}
+    ended = () if left else {one.rank for one, _ in group.starters.values()} or {group.own_rank}
     fences = {rank: until for rank, until in group.fences.items() if rank not in ended}
     dead = frozenset([*group.dead_starters, *lives][-MAX_WAITING:])
     for rank in ended:
@@ -144,11 +145,11 @@ def end_of_starters(group: Coordinator, lives: Collection[str]) -> Coordinator:
     return group._replace(kinds=count_kinds(group))
 
 
-def _may_have_predecessor(group: Coordinator, report: Report) -> bool:
-    """True where an earlier process of this rank may still run its command.  Not for this coordinator's, of which the
-    members know (`note_starter`); nor for a member that itself ran the newest epoch, since it was the only one of its
-    rank when that began; nor where that process is certainly dead."""
-    if report.rank == group.chief or report.rank in group.dead:
+def _may_have_predecessor(group: Coordinator, report: MemberReport) -> bool:
+    """Whether an earlier process of this rank may still run its command.  It cannot if the rank is the coordinator's
+    own, whose earlier processes the members name (`note_starter`); if the member itself ran the newest epoch, since it
+    was the only process of its rank when that epoch began; or if the earlier process is certainly dead."""
+    if report.rank == group.own_rank or report.rank in group.dead:
         return False
     return report.state == "ready" and report.failure is None and report.ran < max(group.epoch, 1)
 
@@ -194,7 +195,7 @@ def over_at(group: Coordinator, rank: int) -> float:
 
 def starters_over_at(group: Coordinator, absent: Collection[int]) -> float:
     """When nothing of an epoch of an earlier member 0 runs any more.  A member that is not here, or whose container is
-    new, may have been with it, and have lost contact with it only when that one's own lease ended."""
+    new, may have been in contact with the earlier member 0 until the lease of that member 0 ended."""
     if not group.starters:
         return group.started
     away = absent or any(_may_have_predecessor(group, member.report) for member in group.working)
@@ -203,8 +204,8 @@ def starters_over_at(group: Coordinator, absent: Collection[int]) -> float:
 
 
 def _last_contact(member: MemberState, default: float) -> float:
-    """Until when a member that is gone may have received something.  Its last message from rank 0 is not later than
-    rank 0's last one from it, but for one on the way (LATE)."""
+    """Until when a member that is gone may have received a message.  Rank 0 sent it none after the last message that it
+    received from it, except a message that was on its way (LATE)."""
     gone = member.gone
     if gone is None:
         return default

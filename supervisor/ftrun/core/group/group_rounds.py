@@ -10,7 +10,7 @@ the next epoch then begins without it, or with a spare.
 from typing import Final
 
 from ftrun.core.group.losses import Losses
-from ftrun.core.group.membership import LATE, Coordinator, Effects, NodeNote, Steady, kind_of
+from ftrun.core.group.membership import LATE, Coordinator, GroupEffects, NodeNote, Steady, kind_of
 from ftrun.core.group.places import agree
 from ftrun.core.group.root_cause import MemberState
 from ftrun.core.named_tuple import NamedTuple
@@ -21,11 +21,11 @@ UNEXPLAINED: Final = "the evidence of no member names a rank as the cause"
 BETWEEN: Final = ("leaving", "waiting")
 
 
-class Step(NamedTuple):
+class RoundsStep(NamedTuple):
     """`goes_on`: the epoch goes on, although members are missing.  `drain`: why all members have to restart."""
 
     group: Coordinator
-    effects: Effects = ()
+    effects: GroupEffects = ()
     goes_on: bool = False
     drain: str | None = None
 
@@ -46,20 +46,20 @@ class _View(NamedTuple):
         return {rank: m.report.rounds for rank, m in self.running.items() if m.report.rounds is not None}
 
 
-def follow(group: Coordinator, phase: Steady, now: float) -> Step:
+def follow(group: Coordinator, phase: Steady, now: float) -> RoundsStep:
     """What the reports mean for the ranks of an epoch that all members run."""
     order = group.order.round
     if order is None:
-        return Step(_opened(group))
+        return RoundsStep(_opened(group))
     view = _view(group)
     if order.what == "close":
         late = phase.round_due is not None and now >= phase.round_due
-        return Step(group, drain=order.why if late else None)
+        return RoundsStep(group, drain=order.why if late else None)
     leaves = bool(view.lost) or any(_has_left(one, order) for one in view.rounds.values())
     if order.what == "work" and not leaves:
         if _is_unexplained(group, order, view):
             return _given_up(group, phase, order, view, UNEXPLAINED, now)
-        return Step(_proved(group, order, view))
+        return RoundsStep(_proved(group, order, view))
     if (why := _obstacle(group, phase, order, view, now)) is not None:
         return _given_up(group, phase, order, view, why, now)
     if _all_wait(group, order, view):
@@ -134,7 +134,8 @@ def _has_left(rounds: NodeRounds, order: GroupRound) -> bool:
 
 
 def _is_unexplained(group: Coordinator, order: GroupRound, view: _View) -> bool:
-    """Whether each member has declared a hang in this round, and nobody's evidence names a rank: no more will come."""
+    """Whether each member has declared a hang in this round, and no member's evidence names a rank: no further evidence
+    will come."""
     hung = [rank for rank, one in view.rounds.items() if one.lacks_culprit and one.number == order.number]
     return len(hung) == len(_places(group))
 
@@ -193,7 +194,7 @@ def _waits(view: _View, rank: int, number: int) -> bool:
 
 
 def _all_wait(group: Coordinator, order: GroupRound, view: _View) -> bool:
-    """The member with rank 0 must have reserved another port, too."""
+    """Whether all ranks wait for the next round, and the member with rank 0 has reserved a new port for it."""
     places = _places(group)
     if len(view.running) != len(places) or not all(_waits(view, rank, order.number) for rank in view.running):
         return False
@@ -209,15 +210,15 @@ def _with(group: Coordinator, order: GroupRound) -> Coordinator:
     return group._replace(order=group.order._replace(round=order))
 
 
-def _given_up(group: Coordinator, phase: Steady, order: GroupRound, view: _View, why: str, now: float) -> Step:
+def _given_up(group: Coordinator, phase: Steady, order: GroupRound, view: _View, why: str, now: float) -> RoundsStep:
     """Without a next round: a member that has noticed a fault does what follows from it; otherwise all restart."""
     noticed = any(rounds.rung is not None or rounds.lacks_culprit for rounds in view.rounds.values())
     if view.lost or not noticed or view.other:
         who = next((f"{group.members[rank].name} is lost" for rank in sorted(view.lost)), why)
-        return Step(group, drain=who if noticed or view.lost else why)
+        return RoundsStep(group, drain=who if noticed or view.lost else why)
     due = now + LATE + group.drain
     group = _with(group, order._replace(what="close", why=why, joining=()))
-    return Step(group._replace(phase=phase._replace(round_due=due)), (NodeNote(f"no further round: {why}"),))
+    return RoundsStep(group._replace(phase=phase._replace(round_due=due)), (NodeNote(f"no further round: {why}"),))
 
 
 def _replaced(group: Coordinator, order: GroupRound, view: _View) -> tuple[int, ...]:
@@ -231,7 +232,7 @@ def _replaced(group: Coordinator, order: GroupRound, view: _View) -> tuple[int, 
     return tuple(sorted(ranks))
 
 
-def _leave(group: Coordinator, phase: Steady, order: GroupRound, view: _View, now: float) -> Step:
+def _leave(group: Coordinator, phase: Steady, order: GroupRound, view: _View, now: float) -> RoundsStep:
     """All members leave the round."""
     noticed = [one for one in view.rounds.values() if one.number == order.number and one.rung is not None]
     away = bool(view.lost) or bool(order.joining)
@@ -253,7 +254,7 @@ def _leave(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
         slowest=max(slowest, order.slowest),
         step=None,
     )
-    effects: Effects = ()
+    effects: GroupEffects = ()
     if found != order or phase.losses.missing.keys() != view.missing or phase.round_due is None:
         losses = phase.losses.following(view.missing, now) if view.lost else Losses()
         if view.lost and losses.first is None:
@@ -270,10 +271,10 @@ def _leave(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
     if joining and group.order.world is None:
         world = agree([(group.members[rank].name, group.members[rank].report.ranks) for rank in _places(group)])
         group = group._replace(order=group.order._replace(world=world if not isinstance(world, str) else None))
-    return Step(group if found == order else _with(group, found), effects, goes_on=True)
+    return RoundsStep(group if found == order else _with(group, found), effects, goes_on=True)
 
 
-def _begin(group: Coordinator, phase: Steady, order: GroupRound, view: _View, now: float) -> Step:
+def _begin(group: Coordinator, phase: Steady, order: GroupRound, view: _View, now: float) -> RoundsStep:
     """The next round, in which rank 0 listens on a port that no earlier round has used."""
     left = _leave(group, phase, order, view, now).group.order.round
     offer = view.running[_places(group)[0]].report.ranks
@@ -285,7 +286,7 @@ def _begin(group: Coordinator, phase: Steady, order: GroupRound, view: _View, no
     steps = [set(rounds.steps) for rounds in view.rounds.values()]
     begun = begun._replace(step=max(set.intersection(*steps), default=None) if steps else None)
     group = _with(group, begun)._replace(phase=phase._replace(round_due=None, losses=Losses()))
-    return Step(group, (NodeNote(f"all ranks begin round {number}"),), goes_on=True)
+    return RoundsStep(group, (NodeNote(f"all ranks begin round {number}"),), goes_on=True)
 
 
 def _counts(group: Coordinator) -> list[int] | None:

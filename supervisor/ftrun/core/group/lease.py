@@ -5,8 +5,8 @@ over in the same way.  A place is taken once, by a link that only the storage it
 try one has it, and what an observer has not seen yet cannot mislead it: a place that is taken already stays taken.
 Times in a place are for people.  Each side measures by its own monotonic clock:
 
-* The holder, from before it began to take its newest place.  Once that is `length` ago, another one may take over, so
-  its own ranks are stopped before, and its coordinator decides nothing any more (`stops_at`).
+* The holder, from before it began to take its newest place.  Once that is `length` ago, another member may take over,
+  so its own ranks are stopped before, and its coordinator decides nothing any more (`stops_at`).
 * An observer, from when it saw the newest place for the first time, or heard of its holder, if that was later.
 
 `witnesses` of a place are the processes that have proved that they see this folder, and write to it.  Only these may
@@ -66,8 +66,8 @@ def length(silence: float, drain: float) -> float:
 
 
 def wait(asked: float, silence: float, drain: float) -> float:
-    """How long a lost member is waited for: not less than until its lease is over and another one has taken that, since
-    nobody would be left to take it."""
+    """How long a lost member is waited for: at least until its lease is over and another member has taken it.
+    Otherwise no member might be left to take it."""
     return max(asked, length(silence, drain) + TAKEOVER - silence)
 
 
@@ -90,12 +90,12 @@ def resumed(watch: Watch, now: float) -> Watch:
 
 
 def is_binding(place: Place | None) -> bool:
-    """Whether another one might take over this lease, so that only its holder may start an epoch."""
+    """Whether another member might take over this lease, so that only its holder may start an epoch."""
     return place is not None and bool(place.witnesses) and not place.over
 
 
 def proves_sharing(place: Place) -> bool:
-    """Whether this place shows that several members see its folder: another one has proved that to its holder, or a
+    """Whether this place shows that several members see its folder: another member has proved that to its holder, or a
     member has taken it over.  What member 0 has written there alone may be in an empty mount point."""
     return bool(place.rank or place.witnesses)
 
@@ -134,9 +134,9 @@ def stops_at(
     looked: float = -math.inf,
 ) -> float:
     """Until when the holder's own ranks may run, and its coordinator may decide.  `renewed`: when it began to take its
-    newest place; `witnesses`: of that and of one that it may have taken, but for those that are certainly dead;
-    `heard`: for each a time when it knew for certain that the holder lives, by the holder's clock; `looked`: when the
-    folder was seen to have no newer place."""
+    newest place; `witnesses`: of that place and of a place that it may have taken, without those that are certainly
+    dead; `heard`: for each a time when it knew for certain that the holder lives, by the holder's clock; `looked`: when
+    the folder was seen to have no newer place."""
     if not witnesses:  # one of another `rank` than 0 has taken over and works alone: a new member 0 may come
         return renewed + patience + length - drain - LATE if rank else math.inf
     contact = min(heard.get(witness, -math.inf) for witness in witnesses)

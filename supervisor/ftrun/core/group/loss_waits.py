@@ -20,7 +20,7 @@ def can_start(group: Coordinator, absent: int, waited: bool) -> bool:
 
 
 def _enough(group: Coordinator) -> int:
-    """The members with which nobody has to be waited for."""
+    """How many members are enough to start without waiting for the others."""
     return min(group.shape.most, len(group.placed))
 
 

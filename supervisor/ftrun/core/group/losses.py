@@ -38,7 +38,7 @@ class Losses(NamedTuple):
     missing: Mapping[int, float] = {}
 
     def following(self, missing: Collection[int], now: float) -> "Losses":
-        """These with what is so now."""
+        """The losses with the members that are missing now."""
         if self.missing.keys() == set(missing):
             return self
         since = {rank: self.missing.get(rank, now) for rank in missing}
@@ -52,5 +52,5 @@ class Losses(NamedTuple):
         return min(max(self.missing.values(), default=self.first) + wait, self.first + LONGEST * wait)
 
     def waited(self, wait: float, now: float) -> bool:
-        """Whether each of those that are missing has had that time."""
+        """Whether each missing member has been waited for as long as `wait` allows."""
         return all(now >= since + wait for since in self.missing.values())

@@ -6,7 +6,7 @@ from typing import Final, Literal, get_args
 
 from ftrun.core.group.lease import Place
 from ftrun.core.group.losses import Losses, LossWait
-from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Life, Pulse, Report, Starter
+from ftrun.core.group.messages import SILENCE, Counts, GroupOrder, Life, MemberReport, Pulse, Starter
 from ftrun.core.group.root_cause import FirstSuspect, MemberLost, MemberState
 from ftrun.core.machine.values import Reason
 from ftrun.core.named_tuple import NamedTuple
@@ -17,25 +17,25 @@ MAX_STARTERS: Final = 16  # the most earlier processes of member 0 that are reme
 NONE: Final[Counts] = (0, 0, 0)
 LATE: Final = 5.0  # s; no message arrives later than that, since its connection has been given up by then
 
-Kind = Literal["gone", "fenced", "ready", "behind", "running", "done", "leaving", "fallen", "ending", "busy"]
+MemberKind = Literal["gone", "fenced", "ready", "behind", "running", "done", "leaving", "fallen", "ending", "busy"]
 """The state of a member in the epoch.  `fenced`: an earlier process of this rank may still run its command.  `behind`:
 it is ready, but has not confirmed that this epoch is over.  `fallen`: its command ended for an unknown cause."""
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-Counted = Kind | Literal["devices-unchanged", "devices-waited", "spare"]
+KINDS: Final[tuple[MemberKind, ...]] = get_args(MemberKind)
+Counted = MemberKind | Literal["devices-unchanged", "devices-waited", "spare"]
 """What members are counted by: those that have a place in the epoch by their kind, and, where they run or are done, as
 `devices-unchanged` too while their accelerators do not change, and as `devices-waited` while all their ranks wait for
-devices that do not work; any other one as `spare` while it could start."""
+devices that do not work; each other member as `spare` while it could start."""
 
 
 class Reported(NamedTuple):
     """A report came.  `pulses`: those of all members, where this report may be about a hang."""
 
     now: float
-    report: Report
+    report: MemberReport
     pulses: Mapping[int, Pulse] = {}
 
 
-class DeadlineReached(NamedTuple):
+class GroupDeadlineReached(NamedTuple):
     now: float
 
 
@@ -56,7 +56,7 @@ class LifeEnded(NamedTuple):
 
 class JoiningHindered(NamedTuple):
     """What may keep a member from joining before the first start, as `10.0.0.7 has a different secret from this group`;
-    empty: nothing any more.  `gave_up`: that one has tried for as long as a member does, and has stopped."""
+    empty: nothing any more.  `gave_up`: what is meant has tried for as long as a member does, and has stopped."""
 
     now: float
     what: str
@@ -86,7 +86,7 @@ class FolderProved(NamedTuple):
     now: float
 
 
-Event = (
+GroupEvent = (
     FolderProved
     | LeaseTaken
     | LeaseForeign
@@ -95,7 +95,7 @@ Event = (
     | StarterDied
     | LifeEnded
     | JoiningHindered
-    | DeadlineReached
+    | GroupDeadlineReached
 )
 
 
@@ -127,8 +127,8 @@ class NodeLost(NamedTuple):
     wait: LossWait | None
 
 
-Effect = SendOrder | RefuseMember | NodeNote | NodeLost
-Effects = tuple[Effect, ...]
+GroupEffect = SendOrder | RefuseMember | NodeNote | NodeLost
+GroupEffects = tuple[GroupEffect, ...]
 
 
 class GroupRestart(NamedTuple):
@@ -175,10 +175,10 @@ class Ended(NamedTuple):
     deadline: None = None
 
 
-Phase = Gathering | Steady | Draining | Ended
+GroupPhase = Gathering | Steady | Draining | Ended
 
 
-class Shape(NamedTuple):
+class GroupShape(NamedTuple):
     """How many of the `size` members a group needs.  It starts with all but `spares` of them, which take the places of
     lost ones, and goes on with fewer, but not with fewer than `least` (0: it needs all the others).  `replaces`: the
     platform replaces a member that ends with a verdict about itself.  `scale_out`: a member that has come late is taken
@@ -214,12 +214,12 @@ class Coordinator(NamedTuple):
     """`places`: the members of the epoch in the order of their places; empty: not known.  `placed`: the members that
     may work in it."""
 
-    shape: Shape
+    shape: GroupShape
     wait: float  # how long a missing member is waited for
     drain: float  # the most that a member needs to stop its command
     heal: float  # the most that it then needs before it is ready
     started: float
-    phase: Phase
+    phase: GroupPhase
     order: GroupOrder = GroupOrder(0, "wait")
     members: Mapping[int, MemberState] = {}
     kinds: Mapping[Counted, int] = {}
@@ -264,7 +264,7 @@ class Coordinator(NamedTuple):
         return self.shape.size
 
     @property
-    def chief(self) -> int:
+    def own_rank(self) -> int:
         """The member whose messenger has this coordinator."""
         return 0 if self.own is None else self.own.rank
 
@@ -285,7 +285,7 @@ class Coordinator(NamedTuple):
 
     @property
     def deadline(self) -> float | None:
-        """When `DeadlineReached` is due."""
+        """When `GroupDeadlineReached` is due."""
         if isinstance(self.phase, Ended):
             return None
         hint = self.phase.hint if isinstance(self.phase, Gathering) else None
@@ -297,35 +297,40 @@ class Coordinator(NamedTuple):
     def own_order(self) -> GroupOrder | None:
         """The order for the member of this coordinator, which starts last: if this process has been replaced while it
         lives, the others are with its successor, and nothing starts here.  None: not yet."""
-        own = self.members.get(self.chief)
-        if self.order.what != "run" or own is None or own.report.epoch >= self.epoch or self.chief not in self.placed:
+        own = self.members.get(self.own_rank)
+        if (
+            self.order.what != "run"
+            or own is None
+            or own.report.epoch >= self.epoch
+            or self.own_rank not in self.placed
+        ):
             return self.order
         return self.order if self.others_run else None
 
     @property
     def others_run(self) -> bool:
         """Whether all members of the epoch but that of this coordinator run its command, or have run it."""
-        at_work: tuple[Kind, ...] = ("running", "done", "leaving", "fallen", "ending")
+        at_work: tuple[MemberKind, ...] = ("running", "done", "leaving", "fallen", "ending")
         started = sum(self.kinds.get(kind, 0) for kind in at_work)
-        own = self.members.get(self.chief)
-        if own is not None and self.chief in self.placed and own.report.epoch == self.epoch:
-            started -= kind_of(own, self.epoch, self.chief in self.fences) in at_work
-        return started >= len(self.placed - {self.chief})
+        own = self.members.get(self.own_rank)
+        if own is not None and self.own_rank in self.placed and own.report.epoch == self.epoch:
+            started -= kind_of(own, self.epoch, self.own_rank in self.fences) in at_work
+        return started >= len(self.placed - {self.own_rank})
 
     @property
     def staying(self) -> frozenset[int]:
         """The members other than this coordinator's that are not lost and have not left, also while one connects
         again."""
         there = (rank for rank, m in self.members.items() if m.gone is None and m.report.state != "left")
-        return frozenset(there) - {self.chief}
+        return frozenset(there) - {self.own_rank}
 
 
-Outcome = tuple[Coordinator, Effects]
+GroupOutcome = tuple[Coordinator, GroupEffects]
 
 
 def new_coordinator(
     now: float,
-    shape: Shape,
+    shape: GroupShape,
     wait: float,
     drain: float,
     heal: float = 0.0,
@@ -339,7 +344,7 @@ def new_coordinator(
     return group._replace(lease=silence + wait, folder_unproved=folder_unproved)
 
 
-def kind_of(member: MemberState, epoch: int, fenced: bool) -> Kind:
+def kind_of(member: MemberState, epoch: int, fenced: bool) -> MemberKind:
     report = member.report
     current = report.epoch == epoch
     match report.state:
@@ -386,13 +391,13 @@ def absent_ranks(group: Coordinator) -> list[int]:
 
 def waited_for(group: Coordinator) -> list[int]:
     """The ranks of the members that the group waits for now: to come, to be ready, to run, or at the end to leave."""
-    awaited: tuple[Kind, ...] = ("gone", "fenced", "behind", "leaving", "busy", "fallen", "ending")
+    awaited: tuple[MemberKind, ...] = ("gone", "fenced", "behind", "leaving", "busy", "fallen", "ending")
     if isinstance(group.phase, Steady):
         awaited = ("ready", "behind")
     elif isinstance(group.phase, Draining):
         awaited = (*awaited, "running")
     elif isinstance(group.phase, Ended):
-        others = ((r, m) for r, m in group.members.items() if r != group.chief)
+        others = ((r, m) for r, m in group.members.items() if r != group.own_rank)
         return sorted(r for r, m in others if m.gone is None and m.report.state != "left")
     missing = (r for r in group.placed if r not in group.members)
     kinds = ((m.report.rank, kind_of(m, group.epoch, m.report.rank in group.fences)) for m in group.working)

@@ -14,7 +14,7 @@ Places = tuple[tuple[int, int], ...]
 """Members in the order of their places (places.py), as pairs: the first of consecutive members, and how many."""
 Counts = tuple[int, int, int]  # restarts in a row without progress: hang, fault, failure
 
-State = Literal["ready", "running", "fallen", "stopping", "done", "ending", "leaving", "left"]
+ReportedState = Literal["ready", "running", "fallen", "stopping", "done", "ending", "leaving", "left"]
 """`ready`: nothing of an earlier epoch runs here, and nothing prevents a start.  `running`: the command of `epoch`
 runs.  `fallen`: the command ended by itself, and the cause is not known yet.  `stopping`: the tree is being stopped, a
 device is being healed, or a delay is under way; `ready` follows.  `done`: the command succeeded.  `ending`: it ended
@@ -92,7 +92,7 @@ class Life(NamedTuple):
     contained: bool = False
 
 
-class World(NamedTuple):
+class EpochRanks(NamedTuple):
     """The ranks of an epoch.  Rank 0 of the job listens at `address` and `port`; `counts`: pairs (members, ranks of
     each of them), in the order of their places."""
 
@@ -101,7 +101,7 @@ class World(NamedTuple):
     counts: tuple[tuple[int, int], ...]
 
 
-class Report(NamedTuple):
+class MemberReport(NamedTuple):
     """The complete state of a member, for rank 0.  `life` identifies this ftrun process, and `seq` rises within it.
     `epoch`: the newest epoch that this member has run or that rank 0 has ended; the member starts only later ones.
     `end`: only with `ending`, `done`, `left`.  `ran`: the last epoch whose command this ftrun process itself started;
@@ -120,7 +120,7 @@ class Report(NamedTuple):
     node: str
     boot: str  # of its machine
     epoch: int
-    state: State
+    state: ReportedState
     failure: NodeFailure | None = None  # in this epoch
     end: GroupEnd | None = None
     counts: Counts = (0, 0, 0)
@@ -157,11 +157,11 @@ class GroupOrder(NamedTuple):
     this epoch on; `progressed`: a member made progress in this epoch, which resets them.  `devices_unchanged`: for the
     idle timeout each member that has not ended did nothing, or its accelerators have not changed; `devices_waited`: for
     the limit of that rule all ranks of each wait for devices or each other, and no device works.  `paused`: as in
-    `Report`.  `world`: with a `run` that starts an epoch, where ftrun starts the ranks.  `round`: what their ranks do
-    within the epoch; None: they do not recover, or (with `wait`) that is not known.  `places`: the members that work in
-    `epoch`, in the order of their nodes; any other one waits as a spare.  `master`: the address of the first of them;
-    empty: the endpoint's.  `starter`: of `epoch`, if this coordinator has started it, or ends; None: not known.
-    `lives`: of those that run `epoch`, but member 0.
+    `MemberReport`.  `world`: with a `run` that starts an epoch, where ftrun starts the ranks.  `round`: what their
+    ranks do within the epoch; None: they do not recover, or (with `wait`) that is not known.  `places`: the members
+    that work in `epoch`, in the order of their nodes; each other member waits as a spare.  `master`: the address of the
+    first of them; empty: the endpoint's.  `starter`: of `epoch`, if this coordinator has started it, or ends; None: not
+    known.  `lives`: of those that run `epoch`, but member 0.
     """
 
     epoch: int
@@ -176,7 +176,7 @@ class GroupOrder(NamedTuple):
     devices_unchanged: bool = False
     paused: float | None = None
     end: GroupEnd | None = None
-    world: World | None = None
+    world: EpochRanks | None = None
     round: GroupRound | None = None
     places: Places = ()
     master: str = ""

@@ -12,7 +12,7 @@ the same way, and the port is a new one each time.
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from ftrun.core.group.messages import Places, Ranks, World
+from ftrun.core.group.messages import EpochRanks, Places, Ranks
 from ftrun.core.machine.values import RankPlace
 
 MOST_RUNS: Final = 2048  # pairs in an order, which has to fit into a message
@@ -51,8 +51,8 @@ def place_of(places: Places, member: int) -> int | None:
 def next_members(before: Sequence[int], available: Collection[int], most: int) -> tuple[int, ...]:
     """The members of the next epoch in the order of their places.  `before`: those of the last one.
 
-    Whoever is still there keeps its order, and its place where that is possible.  The others take the places of those
-    that are not, the lowest first; what they leave is closed up, and further ones come last.
+    The members that are still there keep their order, and their places where that is possible.  The others take the
+    places that became free, the lowest first; places that stay free are closed up, and further members come last.
     """
     known, found = set(before), list[int]()
     others = [member for member in sorted(available) if member not in known]
@@ -67,7 +67,7 @@ def next_members(before: Sequence[int], available: Collection[int], most: int) -
 # --- the numbers of the ranks over all members ------------------------------------------------------------------------
 
 
-def agree(offers: Sequence[tuple[str, Ranks | None]]) -> World | str | None:
+def agree(offers: Sequence[tuple[str, Ranks | None]]) -> EpochRanks | str | None:
     """The ranks of the next epoch, from the name and the offer of each member in their order; None: no member starts
     ranks; a text: why the ranks cannot be numbered, which no restart changes."""
     first, counts = offers[0][1], list[tuple[int, int]]()
@@ -85,10 +85,10 @@ def agree(offers: Sequence[tuple[str, Ranks | None]]) -> World | str | None:
         return None
     if len(counts) > MOST_RUNS:
         return f"the number of ranks (--nproc-per-node) changes {len(counts) - 1} times from one member to the next"
-    return World(first.address, first.port, tuple(counts))
+    return EpochRanks(first.address, first.port, tuple(counts))
 
 
-def rank_place(world: World | None, member: int | None) -> RankPlace | None:
+def rank_place(world: EpochRanks | None, member: int | None) -> RankPlace | None:
     """The ranks of the member with this place (places.py); None: it has none."""
     if world is None or member is None or member < 0:
         return None

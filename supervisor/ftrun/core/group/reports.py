@@ -12,12 +12,12 @@ from ftrun.core.group.membership import (
     count_kinds,
     kinds_of,
 )
-from ftrun.core.group.messages import Report, State
+from ftrun.core.group.messages import MemberReport, ReportedState
 from ftrun.core.group.places import members
 from ftrun.core.group.root_cause import MemberLost, MemberState, first_failure
 
 
-def take_report(group: Coordinator, now: float, report: Report, before: MemberState | None) -> Coordinator:
+def take_report(group: Coordinator, now: float, report: MemberReport, before: MemberState | None) -> Coordinator:
     """The coordinator with this report of a member."""
     if report.epoch > group.epoch and not isinstance(group.phase, Ended):
         group = _adopt_epoch(group, now, report.epoch)
@@ -66,7 +66,7 @@ def put_member(group: Coordinator, member: MemberState) -> Coordinator:
         return group._replace(members=everyone, kinds=kinds)
     if report.paused is not None and (before is None or before.report.paused != report.paused):
         order = order._replace(paused=report.paused)
-    if report.rank == group.chief and report.state == "left" and group.own is not None:
+    if report.rank == group.own_rank and report.state == "left" and group.own is not None:
         order = order._replace(starter=group.own._replace(left=True))
     progressed = group.progressed or (report.progressed and report.epoch == group.epoch)
     return group._replace(members=everyone, kinds=kinds, order=order, progressed=progressed)
@@ -96,16 +96,16 @@ def take_lease(group: Coordinator, event: LeaseTaken) -> Coordinator:
     ended = [one for one in (*before.former, (before.rank, before.life)) if one[1] != own]
     group = end_of_starters(group, [life for _, life in ended])
     for rank, life in reversed(ended):  # the last one first
-        if rank != group.chief and rank not in group.members and 0 <= rank < group.size:
+        if rank != group.own_rank and rank not in group.members and 0 <= rank < group.size:
             group = _without(group, event.now, rank, life, before)
     return group
 
 
 def _without(group: Coordinator, now: float, rank: int, life: str, before: Place) -> Coordinator:
-    """Of this member, only a new process can take part."""
+    """The coordinator without this process of a member: of that member only a new process can take part."""
     node, epoch = before.node if life == before.life else "its node", before.epoch
-    state: State = "running" if epoch else "ready"
-    last = Report(rank, life, 0, node, before.boot, epoch, state, ran=epoch, places=before.places)
+    state: ReportedState = "running" if epoch else "ready"
+    last = MemberReport(rank, life, 0, node, before.boot, epoch, state, ran=epoch, places=before.places)
     gone = MemberLost(now, rank, life, "its lease in the shared folder has ended", certain=True)
     group = take_report(group, now, last, None)
     group = put_member(group, group.members[rank]._replace(gone=gone))

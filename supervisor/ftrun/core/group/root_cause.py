@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ftrun.core.group.messages import NodeFailure, Pulse, Report
+from ftrun.core.group.messages import MemberReport, NodeFailure, Pulse
 from ftrun.core.named_tuple import NamedTuple
 
 NOWHERE: Final = -1  # before the first step
@@ -29,7 +29,7 @@ class MemberLost(NamedTuple):
 class MemberState(NamedTuple):
     """The last report of a member.  `at`: since when it has failed, by the coordinator's clock; None: it has not."""
 
-    report: Report
+    report: MemberReport
     at: float | None = None
     gone: MemberLost | None = None
 
@@ -45,7 +45,7 @@ class FirstSuspect(NamedTuple):
     member: int | None = None
 
 
-def first_failure(report: Report, now: float, before: MemberState | None) -> float | None:
+def first_failure(report: MemberReport, now: float, before: MemberState | None) -> float | None:
     """When the failure of this report began; None: there is no failure.  A later report of the same failure does not
     move its beginning."""
     if report.failure is None and report.state not in ("fallen", "ending", "left"):
@@ -99,7 +99,7 @@ def root_cause(failed: MemberState, members: Mapping[int, MemberState], pulses: 
 
 
 def _candidate(
-    report: Report, failure: NodeFailure | None, pulse: Pulse | None
+    report: MemberReport, failure: NodeFailure | None, pulse: Pulse | None
 ) -> tuple[tuple[int, bool, float, int], FirstSuspect]:
     """The suspect of a member, after the order in which suspects are preferred."""
     hung = failure if failure is not None and failure.cause == "hang" else None

@@ -21,10 +21,10 @@ from ftrun.core.text import sentences
 HANDSHAKE: Final = 2  # bytes: the kernel counts the SYN of a connection at one of its ends, and not at the other
 NAMED: Final = 3  # ranks in a sentence
 REASONS: Final = 16  # members whose reasons are passed on
-Node = tuple[int, int]  # member, and index of its process
+ProcessPlace = tuple[int, int]  # member, and index of its process
 
 
-class Link(NamedTuple):
+class OutsideLink(NamedTuple):
     """A TCP connection whose other end is not in the process tree of its member.  `holders`: the indexes of the
     processes that have it open.  `moved`: bytes received, and sent and acknowledged.  `closed`: only these processes
     have it open, and no data waits in it, in either direction.
@@ -40,12 +40,12 @@ class Link(NamedTuple):
     launchers: bool = False
 
 
-class Blocked(NamedTuple):
+class BlockedProcess(NamedTuple):
     """A process of which no thread can run by itself.  `needs`: the processes of the same member, and `links`: the
     connections to other members, that may end one of its waits.  `listens`: so may a rank of the job that connects.
 
-    `rank`: None if it is none.  `text`: what its main thread waits for; `collective`: the name of the collective in
-    which it waits, or empty.  `stopped`: it is stopped by a signal."""
+    `rank`: None if the process is no rank.  `text`: what its main thread waits for; `collective`: the name of the
+    collective in which it waits, or empty.  `stopped`: it is stopped by a signal."""
 
     pid: int
     rank: int | None = None
@@ -68,8 +68,8 @@ class Waits(NamedTuple):
     epoch: int
     wave: str
     fingerprint: str = ""
-    processes: tuple[Blocked, ...] = ()
-    links: tuple[Link, ...] = ()
+    processes: tuple[BlockedProcess, ...] = ()
+    links: tuple[OutsideLink, ...] = ()
     size: int | None = None
     why: str = ""
 
@@ -166,16 +166,16 @@ def _hash(text: str) -> str:
 # --- the merged graph -------------------------------------------------------------------------------------------------
 
 
-def dead(members: Mapping[int, Waits]) -> dict[Node, frozenset[Node]]:
+def dead(members: Mapping[int, Waits]) -> dict[ProcessPlace, frozenset[ProcessPlace]]:
     """The processes that can never run again, if all answers hold at the same time; each with those that it needs."""
     ends = _ends(members)
-    needs: dict[Node, frozenset[Node]] = {}
+    needs: dict[ProcessPlace, frozenset[ProcessPlace]] = {}
     for member, waits in members.items():
         for index, process in enumerate(waits.processes):
             found = _needs(members, ends, member, process)
             if found is not None:
                 needs[member, index] = found
-    waiting: dict[Node, list[Node]] = {}
+    waiting: dict[ProcessPlace, list[ProcessPlace]] = {}
     for node, others in needs.items():
         for other in others:
             waiting.setdefault(other, []).append(node)
@@ -193,7 +193,7 @@ def deadlock(members: Mapping[int, Waits], names: Mapping[int, str]) -> Deadlock
     ranks = [node for node in needs if _process(members, node).rank is not None]
     if not ranks:
         return None
-    culprit = min(ranks, key=lambda node: _guilt(members, node))
+    culprit = min(ranks, key=lambda node: _naming_order(members, node))
     involved = {member for member, _ in _reachable(needs, culprit)}
     if len(involved) < 2:
         return None
@@ -202,8 +202,8 @@ def deadlock(members: Mapping[int, Waits], names: Mapping[int, str]) -> Deadlock
     return Deadlock(prints, culprit[0], process.pid, process.rank, _sentence(members, names, needs, culprit))
 
 
-def _ends(members: Mapping[int, Waits]) -> dict[tuple[str, str], list[tuple[int, Link]]]:
-    found: dict[tuple[str, str], list[tuple[int, Link]]] = {}
+def _ends(members: Mapping[int, Waits]) -> dict[tuple[str, str], list[tuple[int, OutsideLink]]]:
+    found: dict[tuple[str, str], list[tuple[int, OutsideLink]]] = {}
     for member, waits in members.items():
         for link in waits.links:
             found.setdefault((link.local, link.remote), []).append((member, link))
@@ -212,10 +212,10 @@ def _ends(members: Mapping[int, Waits]) -> dict[tuple[str, str], list[tuple[int,
 
 def _needs(
     members: Mapping[int, Waits],
-    ends: Mapping[tuple[str, str], list[tuple[int, Link]]],
+    ends: Mapping[tuple[str, str], list[tuple[int, OutsideLink]]],
     member: int,
-    process: Blocked,
-) -> frozenset[Node] | None:
+    process: BlockedProcess,
+) -> frozenset[ProcessPlace] | None:
     """The processes that may end a wait of this one; None if something else may."""
     waits, found = members[member], {(member, index) for index in process.needs}
     for index in process.links:
@@ -239,7 +239,7 @@ def _needs(
     return frozenset(found)
 
 
-def _reachable(needs: Mapping[Node, frozenset[Node]], start: Node) -> list[Node]:
+def _reachable(needs: Mapping[ProcessPlace, frozenset[ProcessPlace]], start: ProcessPlace) -> list[ProcessPlace]:
     found = dict.fromkeys([start])
     for node in (queue := [start]):
         fresh = sorted(needs[node] - found.keys())
@@ -248,14 +248,14 @@ def _reachable(needs: Mapping[Node, frozenset[Node]], start: Node) -> list[Node]
     return list(found)
 
 
-def _process(members: Mapping[int, Waits], node: Node) -> Blocked:
+def _process(members: Mapping[int, Waits], node: ProcessPlace) -> BlockedProcess:
     return members[node[0]].processes[node[1]]
 
 
 # --- the sentence -----------------------------------------------------------------------------------------------------
 
 
-def _guilt(members: Mapping[int, Waits], node: Node) -> tuple[bool, bool, int, int]:
+def _naming_order(members: Mapping[int, Waits], node: ProcessPlace) -> tuple[bool, bool, int, int]:
     """The order in which ranks are named: one that is stopped, one that is in no collective, the lowest."""
     process = _process(members, node)
     kinds = [one.collective for waits in members.values() for one in waits.processes if one.rank is not None]
@@ -264,15 +264,20 @@ def _guilt(members: Mapping[int, Waits], node: Node) -> tuple[bool, bool, int, i
 
 
 def _sentence(
-    members: Mapping[int, Waits], names: Mapping[int, str], needs: Mapping[Node, frozenset[Node]], culprit: Node
+    members: Mapping[int, Waits],
+    names: Mapping[int, str],
+    needs: Mapping[ProcessPlace, frozenset[ProcessPlace]],
+    culprit: ProcessPlace,
 ) -> str:
-    def who(node: Node) -> str:
+    def who(node: ProcessPlace) -> str:
         rank = _process(members, node).rank
         where = names.get(node[0]) or f"member {node[0]}"
         return f"{sentences.rank(rank)} on {where}" if rank is not None else f"a process on {where}"
 
     reached = _reachable(needs, culprit)
-    ranks = sorted((n for n in reached if _process(members, n).rank is not None), key=lambda n: _guilt(members, n))
+    ranks = sorted(
+        (n for n in reached if _process(members, n).rank is not None), key=lambda n: _naming_order(members, n)
+    )
     calls = {_process(members, node).collective for node in ranks}
     others = sorted({node[0] for node in ranks} - {culprit[0]})
     shown = [culprit, *[node for node in ranks if node[0] in others]]

@@ -42,7 +42,7 @@ def on_fault_reported(job: Job, phase: Watched, event: ev.FaultReported, policy:
         return postpone_fault(job, event)
     fault = event.fault
     job, attempt, written = record_fault(job, phase.attempt, event, policy)
-    if not fault.acts or fault.mark in phase.attempt.known or fault.device in job.ledger.removed:
+    if not fault.acts or fault.mark in phase.attempt.counted_faults or fault.device in job.ledger.removed:
         return job._replace(phase=phase._replace(attempt=attempt)), written
     return stop_for_fault(job, attempt, fault, event.now, policy, written)
 
@@ -70,18 +70,18 @@ def stop_for_fault(job: Job, attempt: Attempt, fault: Fault, now: float, policy:
 def record_fault(job: Job, attempt: Attempt, event: ev.FaultReported, policy: Policy) -> tuple[Job, Attempt, Effects]:
     """Record the fault.  One that acts, or that the program caused, is counted, once for each attempt."""
     fault = event.fault
-    counts = (fault.acts or fault.by_user) and fault.mark not in attempt.known
+    counts = (fault.acts or fault.by_user) and fault.mark not in attempt.counted_faults
     written: Effects = (do.Persist("fault", fault_fields(fault), durable=counts),)
     if not counts:
         return job, attempt, written
-    ledger, last = job.ledger, attempt.online
+    ledger, last = job.ledger, attempt.retried_fault
     same = last is not None and last.key == fault.key and last.retry != fault.retry  # the platform asks for more now
     if fault.code != NO_CODE and not same:  # faults without a code cannot be compared
         one = Occurrence(policy.membership.node, *fault.key, fault.severity, event.clock, ledger.job)
         # ModelArts counts only schedules without a clear fault of a node or chip; a user-induced one is not clear.
         clear = ledger.faulted or not fault.by_user
         ledger = ledger._replace(occurrences=merge(ledger.occurrences, (one,)), faulted=clear)
-    attempt = attempt._replace(known=(*attempt.known, fault.mark))
+    attempt = attempt._replace(counted_faults=(*attempt.counted_faults, fault.mark))
     if not fault.acts:
         attempt = attempt._replace(fault=fault, fault_at=event.now)
     return job._replace(ledger=ledger), attempt, written
@@ -111,11 +111,13 @@ def on_fault_reported_between(
     fault is healed before the next start, and it overrides a verdict that would send the job back to this node."""
     fault, want = event.fault, job.want
     attempt = phase.attempt if isinstance(phase, Stopping) else None
-    known = attempt.known if attempt else tuple(f.mark for f in want.faults) if isinstance(want, Restart) else ()
-    job, noted_in, written = record_fault(job, Attempt(job.ledger.start_cnt, known=known), event, policy)
+    counted = (
+        attempt.counted_faults if attempt else tuple(f.mark for f in want.faults) if isinstance(want, Restart) else ()
+    )
+    job, noted_in, written = record_fault(job, Attempt(job.ledger.start_cnt, counted_faults=counted), event, policy)
     if isinstance(phase, Stopping):
-        job = job._replace(phase=phase._replace(attempt=phase.attempt._replace(known=noted_in.known)))
-    if not fault.acts or fault.mark in known or fault.device in job.ledger.removed:
+        job = job._replace(phase=phase._replace(attempt=phase.attempt._replace(counted_faults=noted_in.counted_faults)))
+    if not fault.acts or fault.mark in counted or fault.device in job.ledger.removed:
         return job, written
     not_healable = why_not_healable(job, fault, policy)
     if isinstance(want, Restart) and not_healable is None:
@@ -323,7 +325,7 @@ def regain_if_due(job: Job, now: float, policy: Policy, so_far: Effects) -> Outc
 
 
 def spend(job: Job, attempt: Attempt) -> Job:
-    """The job in which the devices that a checkpoint could have brought back have had their restart."""
+    """The job after a restart that was to bring devices back at a checkpoint: each device has one such restart."""
     if not attempt.regain.armed:
         return job
     regained = tuple(dict.fromkeys((*job.ledger.regained, *attempt.regain.well)))

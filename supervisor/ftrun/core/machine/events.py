@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, get_args
 from ftrun.core.group import messages
 from ftrun.core.machine.values import Fault, LocalRank, Rank, Spin, UsableDevice
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.ranks.table import Report
+from ftrun.core.ranks.table import RankReport
 from ftrun.core.rules.fault_history import Clock, Occurrence, Schedule
 from ftrun.core.rules.idle import TreeSample
 
@@ -152,7 +152,7 @@ class RankReported(NamedTuple):
     """A rank that can recover has reported over its control socket."""
 
     now: float
-    report: Report
+    report: RankReport
 
 
 class RankTreeEnded(NamedTuple):

@@ -6,7 +6,16 @@ since the failure here may be a consequence of one in another container.
 
 from typing import Final
 
-from ftrun.core.group.messages import Counts, GroupEnd, GroupOrder, NodeFailure, Ranks, Report, Starter, State
+from ftrun.core.group.messages import (
+    Counts,
+    GroupEnd,
+    GroupOrder,
+    MemberReport,
+    NodeFailure,
+    Ranks,
+    ReportedState,
+    Starter,
+)
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.device_faults import begin_healing, has_to_wait, newest_checkpoint
@@ -89,7 +98,7 @@ def on_group_order_received(job: Job, phase: Phase, event: ev.GroupOrderReceived
 
 
 def _starter(job: Job, order: GroupOrder, epoch: int) -> Starter | None:
-    """The process of member 0 that started the epoch of this member.  A later one that has not may end before it."""
+    """The process of member 0 that started the epoch of this member.  A later process of member 0 may end before it."""
     known, named = (job.starter if job.ledger.epoch == epoch else None), order.starter
     if named is None or order.epoch != job.ledger.epoch:
         return known
@@ -302,7 +311,7 @@ def on_coordinator_lost(job: Job, phase: Phase, event: ev.CoordinatorLost, polic
 # --- reports to the group ---------------------------------------------------------------------------------------------
 
 
-def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) -> Report:
+def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) -> MemberReport:
     """The state of this member, without a sequence number.  `fallen`: its command has ended, and the cause is not known
     yet."""
     ledger, blame, attempt = job.ledger, job.blame, getattr(job.phase, "attempt", None)
@@ -314,7 +323,7 @@ def report(job: Job, me: GroupMember, policy: Policy, now: float, fallen: bool) 
     counts: Counts = (ledger.hang, ledger.fault, ledger.failure)
     ranks = local_ranks(ledger, policy)
     state = _member_state(job, fallen)
-    return Report(
+    return MemberReport(
         *(me.rank, me.life, 0, me.node, me.boot, ledger.epoch),
         state=state,
         failure=failure,
@@ -341,7 +350,7 @@ def _node_rounds(job: Job, policy: Policy) -> NodeRounds | None:
     return recovering.node_rounds(job, job.phase.attempt if isinstance(job.phase, Watched) else None, policy)
 
 
-def _member_state(job: Job, fallen: bool) -> State:
+def _member_state(job: Job, fallen: bool) -> ReportedState:
     phase, want = job.phase, job.want
     if isinstance(want, Finish) and want.asked and not isinstance(phase, Done):
         return "leaving"
@@ -372,7 +381,7 @@ def _are_devices_unchanged(job: Job, now: float, policy: Policy) -> bool:
         return False
     attempt = job.phase.attempt
     if any(has_own_limit(rank, policy.limits) for rank in attempt.ranks if rank.present):
-        return False  # it has announced that
+        return False  # it has announced that it may stand still
     idle = attempt.idle
     unchanged = unchanged_for(idle, now) >= max(limit, idle.unchanged_raised)
     return unchanged or idle_for(idle, now) >= max(limit, idle.raised)

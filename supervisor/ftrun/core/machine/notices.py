@@ -1,4 +1,4 @@
-"""What ftrun writes of its own accord: a line at the start, one if it has nothing to go by, and a record where no
+"""What ftrun writes of its own accord: a line at the start, a warning if no rule can find a hang, and a record where no
 command has run for long.
 
 Pure; times are CLOCK_MONOTONIC seconds.
@@ -135,8 +135,8 @@ def unwatched_line(age: float, proves: bool, remedy: str) -> str:
 
 
 def _is_unwatched(attempt: Attempt, limits: Limits) -> bool:
-    """Whether no rule holds for it: it has not announced itself, in this attempt or an earlier one, and no timeout was
-    given that needs no heartbeats.  Where all timeouts are off that is the user's wish."""
+    """Whether no hang rule can apply to the attempt: no rank has given a heartbeat, in this attempt or an earlier one,
+    and no timeout was given that needs no heartbeats.  Where all timeouts are off, that is the user's wish."""
     if limits.start is not None or limits.idle_given:
         return False
     if attempt.ranks or attempt.first_beat is not None or attempt.cannot_beat:

@@ -12,7 +12,7 @@ from ftrun.core.rules.policy import Policy
 
 MOST_WAITING = 64  # faults
 NOTED = 10.0  # s for which ftrun did not run; from then on it is recorded, and lost time
-Step = Callable[[Job, ev.Event, Policy], Outcome]
+TableStep = Callable[[Job, ev.Event, Policy], Outcome]
 
 
 def excuse(attempt: Attempt, since: float, now: float) -> Attempt:
@@ -43,7 +43,7 @@ def lift(job: Job, attempt: Attempt, now: float) -> tuple[Job, Attempt, Effects]
     return job._replace(paused=None), attempt, (written, do.LogLine("verdicts are on again"))
 
 
-def step_with_pause(step: Step, job: Job, event: ev.Event, policy: Policy) -> Outcome:
+def step_with_pause(step: TableStep, job: Job, event: ev.Event, policy: Policy) -> Outcome:
     """Run `step` and maintain the pause: it ends when no attempt is watched any more, and the faults that waited for
     its end are handled then.  They come before the exit of a command that ended in the pause, maybe because of them.
     """
@@ -65,7 +65,9 @@ def step_with_pause(step: Step, job: Job, event: ev.Event, policy: Policy) -> Ou
     return after, effects + written
 
 
-def _handle_each(step: Step, job: Job, faults: tuple[ev.FaultReported, ...], now: float, policy: Policy) -> Outcome:
+def _handle_each(
+    step: TableStep, job: Job, faults: tuple[ev.FaultReported, ...], now: float, policy: Policy
+) -> Outcome:
     """Handle the faults one after the other, as if they were reported now."""
     written: Effects = ()
     for fault in faults:

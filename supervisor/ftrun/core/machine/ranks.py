@@ -133,7 +133,7 @@ def _go_on(phase: Watched, recovery: Recovery, now: float, policy: Policy) -> Ou
     """Watch the attempt further, or end it.  A suspicion stays, unless a recovery has taken its place."""
     job, attempt, effects, failed = recovery
     if failed is not None:
-        return recovering.fall(recovery, now, policy)
+        return recovering.end_attempt(recovery, now, policy)
     if not attempt.rounds.is_open or (isinstance(phase, Suspect) and not attempt.rounds.is_under_way):
         return job._replace(phase=phase._replace(attempt=attempt)), effects
     dropped = cleared_record(phase, "the ranks recover from another fault")

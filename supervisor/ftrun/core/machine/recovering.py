@@ -67,7 +67,7 @@ def _rules(job: Job, policy: Policy) -> table.Rules:
 
 
 def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, policy: Policy) -> Recovery:
-    """Take this into account, and do what follows from it below the tree."""
+    """What follows below the tree from what has `happened` to the ranks."""
     before, rules = attempt.rounds, _rules(job, policy)
     after, acts = (together if before.shared else rounds).step(before, happened, now, rules)
     if after.stage == "proving" != before.stage:
@@ -78,7 +78,7 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
     failed: str | None = None
     for act in acts:
         match act:
-            case table.Begin(rung, number, ranks, why):
+            case table.RecordRecovering(rung, number, ranks, why):
                 effects += _begin(rung, number, ranks, why)
             case table.StartRank(local_rank):
                 member = after.member(local_rank)
@@ -87,7 +87,7 @@ def advance(job: Job, attempt: Attempt, happened: table.Happened, now: float, po
                 effects.append(act._replace(start_cnt=job.ledger.start_cnt + starts))
             case table.FenceRank() | table.EndRank() | table.BeginRound() | table.ReleaseSnapshot():
                 effects.append(act)
-            case table.Prove():
+            case table.RecordRecovered():
                 effects += _prove(act, attempt, job.ledger, now)
                 retried, replaced = job.ledger.retried, job.ledger.replaced
                 counts = (retried + 1, replaced) if act.rung == "retry" else (retried, replaced + 1)
@@ -126,7 +126,7 @@ def _begin(rung: str, number: int, ranks: tuple[int, ...], why: str) -> Effects:
     return do.Persist("recovering", fields, durable=True), do.LogLine(sentences.sentence(sentences.reason(why), what))
 
 
-def _prove(proved: table.Prove, attempt: Attempt, ledger: Ledger, now: float) -> Effects:
+def _prove(proved: table.RecordRecovered, attempt: Attempt, ledger: Ledger, now: float) -> Effects:
     began = attempt.rounds.began
     moved = [rank.moved_at for rank in attempt.ranks if rank.moved_at is not None and rank.moved_at > began]
     seconds = max(0.0, max(moved, default=now) - attempt.rounds.since)
@@ -151,13 +151,13 @@ def is_permitted(job: Job, attempt: Attempt) -> bool:
     return attempt.rounds.is_open and isinstance(job.want, KeepRunning) and unhindered
 
 
-def fall(recovery: Recovery, now: float, policy: Policy) -> Outcome:
+def end_attempt(recovery: Recovery, now: float, policy: Policy) -> Outcome:
     """No rung below the tree is left: the attempt ends because of the fault with which the recovery began, or of the
     one that made it fail."""
     last, cause = recovery.attempt.rounds, counted_cause(recovery.attempt.rounds, policy)
     why = sentences.sentence(last.why, str(recovery.failed)) if last.why else str(recovery.failed)
     status = last.status if cause == "failure" else None
-    fault = recovery.attempt.online if cause == "fault" else None
+    fault = recovery.attempt.retried_fault if cause == "fault" else None
     end = AttemptEnd(now, cause, why, status, fault)
     return restart_or_escalate(recovery.job, recovery.attempt, end, policy, recovery.effects)
 
@@ -184,21 +184,23 @@ def handle_fault(job: Job, phase: Watched, event: ev.FaultReported, policy: Poli
     """What follows from a fault for which `survives` holds.  It is counted like any other: the third time within a day
     it is not retried (`failed` is then empty)."""
     fault, now, before = event.fault, event.now, phase.attempt
-    if before.online is not None and _is_consequence(before, fault, now):
-        fields = (*fault_fields(fault), ("follows", before.online.code))
+    if before.retried_fault is not None and _is_consequence(before, fault, now):
+        fields = (*fault_fields(fault), ("follows", before.retried_fault.code))
         return Recovery(job, before, (do.Persist("fault", fields),))
     job, attempt, written = record_fault(job, before, event, policy)
-    if fault.mark in before.known or (fault.acts and why_not_healable(job, fault, policy) is not None):
-        return Recovery(job, attempt, written, None if fault.mark in before.known else "")
-    attempt = attempt._replace(known=before.known)  # the same fault may come again, and then counts as a new one
+    if fault.mark in before.counted_faults or (fault.acts and why_not_healable(job, fault, policy) is not None):
+        return Recovery(job, attempt, written, None if fault.mark in before.counted_faults else "")
+    attempt = attempt._replace(
+        counted_faults=before.counted_faults
+    )  # the same fault may come again, and then counts as a new one
     if fault.retry == "network":
         return _leave_to_library(job, attempt, fault, now, policy, written)
     return _retry(job, attempt, fault, now, policy, written)
 
 
 def _is_consequence(attempt: Attempt, fault: Fault, now: float) -> bool:
-    cause = attempt.online
-    recent = cause is not None and now < attempt.online_at + CONSEQUENCES
+    cause = attempt.retried_fault
+    recent = cause is not None and now < attempt.retried_at + CONSEQUENCES
     return cause is not None and recent and cause.device == fault.device and cause.code != fault.code
 
 
@@ -207,7 +209,7 @@ def _retry(job: Job, attempt: Attempt, fault: Fault, now: float, policy: Policy,
     suspect = local_rank_of(job, attempt, fault)
     replaced = frozenset({suspect}) if fault.retry == "process" and suspect is not None else frozenset[int]()
     cause = "fault" if fault.acts else "hang"  # a link that does not come back shows as a hang
-    attempt = attempt._replace(online=fault, online_at=now, link=None)
+    attempt = attempt._replace(retried_fault=fault, retried_at=now, link=None)
     blamed = table.Blamed(replaced, why, cause, suspect)
     recovery = advance(job, attempt, blamed, now, policy)
     return recovery._replace(effects=written + recovery.effects)

@@ -37,7 +37,7 @@ from ftrun.core.rules import exit_codes
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import durations, sentences
 
-Request = ev.RestartRequested | ev.StopRequested | ev.PauseRequested | ev.ResumeRequested
+OperatorEvent = ev.RestartRequested | ev.StopRequested | ev.PauseRequested | ev.ResumeRequested
 MOST_KEPT = 64  # events that wait for the exec
 GRACE: Final = 600.0  # s from SIGTERM to SIGKILL that MindCluster's own agent gives the processes (taskd, GracefulExit)
 Handler = Callable[[Job, Any, Any, Policy], Outcome]
@@ -54,7 +54,7 @@ def refuse_late(handler: Handler) -> Handler:
     return handle_in_time
 
 
-def request_event(verb: str, requester: ev.Requester, lasting: float | None, now: float) -> Request:
+def request_event(verb: str, requester: ev.Requester, lasting: float | None, now: float) -> OperatorEvent:
     """The event for a request with this verb; ValueError for an unknown verb."""
     match verb:
         case "restart":
@@ -185,7 +185,7 @@ def _requester(event: ev.RestartRequested | ev.StopRequested | ev.PauseRequested
     return (event.requester.by if event.requester else "") or "the operator"
 
 
-def _answer(event: Request, ok: bool, why: str) -> Effects:
+def _answer(event: OperatorEvent, ok: bool, why: str) -> Effects:
     if event.requester is None:
         return ()
     what = type(event).__name__.removesuffix("Requested").lower()

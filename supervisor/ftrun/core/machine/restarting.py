@@ -68,8 +68,8 @@ def launch(job: Job, now: float, policy: Policy, record: str) -> Outcome:
 
 
 def _wait_as_spare(job: Job, order: GroupOrder, working: int, policy: Policy) -> Outcome:
-    """The epoch starts without this member.  It is ready after it, so that it can have a place in the next one, for
-    which it prepares as if that were the last one."""
+    """The epoch starts without this member, which is ready for the next epoch.  It prepares standbys as for the last
+    place of this epoch, since it does not know its place in the next one."""
     from ftrun.core.group.places import rank_place  # only in a group
 
     why = f"{sentences.several(working, 'member')} work in epoch {order.epoch}, and this one waits as a spare"
@@ -156,7 +156,7 @@ def on_healing_finished(
             return job, ()  # a repeated report
         if event.cured:
             if attempt is not None:  # a fault that recurs after it was healed counts as a new one
-                phase = phase._replace(attempt=attempt._replace(known=()))
+                phase = phase._replace(attempt=attempt._replace(counted_faults=()))
             return heal_or_release(device_faults.without_faults(job, fault.device), phase, event.now, policy)
         why = event.why
     smaller = None if fault is None else device_faults.remove_device(job, fault, policy)

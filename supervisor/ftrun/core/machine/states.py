@@ -144,11 +144,11 @@ class Job(NamedTuple):
     """The whole state.  `held`: why the platform does not permit a start; `leaving`: it requests the end of the
     command.  `devices`: the devices that the command may use.  `past`: the earlier schedules of this job.  `order`: the
     group's current order.  `announced_pause`: the pause that the operator last requested here, as the group is informed
-    of it (`Report.paused`).  `removed_devices`: devices that were removed since the last start.  `places`: of the
+    of it (`MemberReport.paused`).  `removed_devices`: devices that were removed since the last start.  `places`: of the
     group's epoch in the ledger; empty: not known.  `starter`: of that epoch, too; None: not known.  `ran`: the last
-    epoch of the group that this ftrun process has started; 0: none.  `input_spent`: the command has read from a
-    pipe, so that another start would not get the same.  `unexpected`: how often each event came in a phase in which it
-    has no meaning."""
+    epoch of the group that this ftrun process has started; 0: none.  `input_spent`: the command has read from a pipe,
+    so that another start would not get the same.  `unexpected`: how often each event came in a phase in which it has no
+    meaning."""
 
     phase: Phase = Pending()
     want: Want = KeepRunning()

@@ -263,8 +263,8 @@ class NodePlace(NamedTuple):
 class Attempt(NamedTuple):
     """Facts about one start of the command; a restart discards them.
 
-    `first_beat`, `inherited`: `first_beat` and `saved` of the `Ledger` when this attempt began.  `stalled`: a stall of
-    which a person was told, as long as it lasts (core/rules/stalls.py).
+    `first_beat`, `inherited`: `first_beat` and `saved` of the `Ledger` when this attempt began.  `stalled`: a stall
+    that was recorded, as long as it lasts (core/rules/stalls.py).
     """
 
     number: int
@@ -280,11 +280,13 @@ class Attempt(NamedTuple):
     idle: Idle = Idle()
     first_beat: float | None = None
     inherited: tuple[SavedFile, ...] = ()
-    known: tuple[tuple[str, ...], ...] = ()  # marks of the faults already counted; a repeated fault counts once
+    counted_faults: tuple[
+        tuple[str, ...], ...
+    ] = ()  # marks of the faults already counted; a repeated fault counts once
     fault: Fault | None = None  # a user-induced fault that was seen while training still moved
     fault_at: float = 0.0
     cannot_beat: bool = False  # some processes run as a user who cannot send heartbeats, so missing ones do not count
-    reported: bool = False  # a hang that ftrun only reports has been reported
+    hang_reported: bool = False  # a hang that ftrun only reports has been recorded
     look: LookState = LookState()
     early: EarlyEvidence = EarlyEvidence()
     stalled: Standstill | None = None
@@ -293,8 +295,8 @@ class Attempt(NamedTuple):
     replacements: int = 0  # `Ledger.replacements` when this attempt began
     saves: int = 0  # checkpoint files (`--progress`) that were saved in it, where one may make the job larger
     link: LinkFault | None = None
-    online: Fault | None = None  # the last fault that a round of the ranks was to cure, at `online_at`
-    online_at: float = 0.0
+    retried_fault: Fault | None = None  # the last fault that a round of the ranks was to cure, at `retried_at`
+    retried_at: float = 0.0
     regain: Regain = Regain()
     launched_at: float = 0.0  # no process of the attempt before has lived since then
     frameworks: tuple[str, ...] = ()  # libraries for training that the command has imported
@@ -334,7 +336,7 @@ class Attempt(NamedTuple):
         return next((one.rank for one in self.processes if one.local_rank == local_rank), local_rank)
 
     def with_process(self, local_rank: int, **changed: Any) -> "Attempt":
-        """The attempt in which this is so of a process that ftrun started as a rank."""
+        """The attempt with these changed fields of a process that ftrun started as a rank."""
         processes = (one._replace(**changed) if one.local_rank == local_rank else one for one in self.processes)
         return self._replace(processes=tuple(processes))
 

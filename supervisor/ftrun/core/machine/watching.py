@@ -55,7 +55,7 @@ def check(job: Job, attempt: Attempt, now: float, policy: Policy, so_far: Effect
         wait = recovering.wait if attempt.rounds.is_changing else recovering.wait_for_library
         recovery = wait(job, attempt, now, policy, so_far)
         if recovery.failed is not None:
-            return recovering.fall(recovery, now, policy)
+            return recovering.end_attempt(recovery, now, policy)
         job, attempt, so_far = recovery.job, recovery.attempt, recovery.effects
         link_due = recovering.library_due(attempt, now)
     if attempt.rounds.is_under_way:  # nobody is expected to move
@@ -100,7 +100,7 @@ def _look(attempt: Attempt, now: float, policy: Policy) -> tuple[Attempt, float 
 
 
 def _notice(stall: stalls.UnusualPause) -> Effects:
-    """A stall that is no hang, as far as anybody can know: once, for a person."""
+    """The record of a stall that is not known to be a hang, and the line about it."""
     rank, age, wait = stall
     fields = (("rank", rank.rank), ("step", rank.step), ("age", age), ("wait", wait), ("advice", stalls.ADVICE))
     since = f"{sentences.rank(rank.rank)} has not moved for {durations.seconds(age)}"
@@ -309,12 +309,8 @@ def _finding_fields(finding: Finding) -> do.Fields:
 
 
 def _raise_limit(attempt: Attempt, finding: Finding) -> Attempt:
-    """What was found did not hold; the same is found again at twice the age of this silence at the earliest."""
-    if hang_rules.RULES[finding.rule].by_proof:
-        return looks.refute(attempt, finding.age)
-    if hang_rules.RULES[finding.rule].by_work:
-        return attempt._replace(idle=attempt.idle._replace(raised=2 * finding.age, unchanged_raised=2 * finding.age))
-    return attempt
+    """The finding was refuted: the same rule applies again once the silence is twice as long."""
+    return hang_rules.RULES[finding.rule].raised(attempt, finding.age)
 
 
 def on_deadline_reached_suspect(job: Job, phase: Suspect, event: ev.DeadlineReached, policy: Policy) -> Outcome:
@@ -368,8 +364,8 @@ def _report_only(job: Job, phase: Suspect, now: float, why: str, policy: Policy,
     suspension only where restart upon suspension is enabled ("Recovering a Training Job", "Restart upon Suspension").
     """
     attempt, finding = phase.attempt, phase.finding
-    if not attempt.reported:
+    if not attempt.hang_reported:
         left = "the command is left as it is, since fault-tolerance/hang-retry is not set"
         so_far += (do.LogLine(sentences.sentence(why, left)),)
     excused = _excuse(attempt, finding, now)
-    return _clear(job, excused._replace(reported=True), now, f"left as it is: {why}", policy, so_far)
+    return _clear(job, excused._replace(hang_reported=True), now, f"left as it is: {why}", policy, so_far)

@@ -22,10 +22,10 @@ SETTLE_SHARED: Final = 1.0  # s; until the death of a rank on another node is kn
 SETTLE_LOST: Final = 20.0  # s; until the loss of another container is known
 SLOWER: Final = 3.0  # a process that starts beside a waiting job may need so many times the first start's time
 ELSEWHERE: Final = 45.0  # s; until another node has the evidence of a hang, unless all have answered before
-Outcome = tuple[Rounds, tuple[Act, ...]]
+RoundOutcome = tuple[Rounds, tuple[Act, ...]]
 
 
-def step(rounds: Rounds, happened: table.Happened, now: float, rules: Rules) -> Outcome:
+def step(rounds: Rounds, happened: table.Happened, now: float, rules: Rules) -> RoundOutcome:
     if isinstance(happened, table.Blamed):
         if rounds.stage in ("working", "proving", "settling"):
             rounds = rounds._replace(cause=happened.cause, status=None)
@@ -65,7 +65,7 @@ def step(rounds: Rounds, happened: table.Happened, now: float, rules: Rules) -> 
 # --- what a rank reports ----------------------------------------------------------------------------------------------
 
 
-def _said_hello(rounds: Rounds, member: RankMember, event: table.SaidHello, now: float, rules: Rules) -> Outcome:
+def _said_hello(rounds: Rounds, member: RankMember, event: table.SaidHello, now: float, rules: Rules) -> RoundOutcome:
     member = _holding(member, event.held)
     if member.state == "starting":
         return _meet(rounds.with_member(member._replace(state="waiting", due=None)), now)
@@ -78,14 +78,14 @@ def _said_hello(rounds: Rounds, member: RankMember, event: table.SaidHello, now:
     return open_rounds(rounds, now, rules)
 
 
-def open_rounds(rounds: Rounds, now: float, rules: Rules) -> Outcome:
+def open_rounds(rounds: Rounds, now: float, rules: Rules) -> RoundOutcome:
     """All ranks can recover.  What one of them has asked for already begins."""
     rounds = rounds._replace(stage="working", began=now)
     asker = next((member.local_rank for member in rounds.members if member.state in ("leaving", "waiting")), None)
     return (rounds, ()) if asker is None else _begin(rounds, rounds.replacing, asker, rounds.why, now, rules)
 
 
-def _asked_retry(rounds: Rounds, member: RankMember, event: table.AskedRetry, now: float, rules: Rules) -> Outcome:
+def _asked_retry(rounds: Rounds, member: RankMember, event: table.AskedRetry, now: float, rules: Rules) -> RoundOutcome:
     if event.round != rounds.number or member.state != "working" or rounds.stage == "meeting":
         return rounds, ()
     rounds = rounds.with_member(member._replace(state="leaving"))
@@ -108,7 +108,7 @@ def _settle(rounds: Rounds, why: str, now: float, rules: Rules) -> Rounds:
     return rounds._replace(stage="settling", why=why, since=now, settles=now + settle)
 
 
-def _left_round(rounds: Rounds, member: RankMember, event: table.LeftRound, now: float, rules: Rules) -> Outcome:
+def _left_round(rounds: Rounds, member: RankMember, event: table.LeftRound, now: float, rules: Rules) -> RoundOutcome:
     if event.round != rounds.number or member.state not in ("working", "leaving", "finished"):
         return rounds, ()
     rounds = rounds.with_member(_holding(member._replace(state="waiting", due=None), event.held))
@@ -129,7 +129,7 @@ def _left_round(rounds: Rounds, member: RankMember, event: table.LeftRound, now:
     return _begin(rounds, frozenset(), member.local_rank, f"rank {member.rank} has left the round", now, rules)
 
 
-def _finished(rounds: Rounds, member: RankMember, number: int) -> Outcome:
+def _finished(rounds: Rounds, member: RankMember, number: int) -> RoundOutcome:
     if number != rounds.number or rounds.stage == "meeting" or member.state != "working":
         return rounds, ()  # one that was asked to leave its round comes back, also after its function returned
     rounds, released = snapshot_restored(rounds.with_member(member._replace(state="finished")), member.local_rank)
@@ -146,7 +146,7 @@ def _holding(member: RankMember, held: tuple[HeldSnapshot, ...]) -> RankMember:
 # --- what PID 1 sees --------------------------------------------------------------------------------------------------
 
 
-def _ended(rounds: Rounds, member: RankMember, event: table.RankProcessEnded, now: float, rules: Rules) -> Outcome:
+def _ended(rounds: Rounds, member: RankMember, event: table.RankProcessEnded, now: float, rules: Rules) -> RoundOutcome:
     if member.state in ("ending", "exited"):
         return rounds, ()
     if event.status == 0:
@@ -167,7 +167,7 @@ def _ended(rounds: Rounds, member: RankMember, event: table.RankProcessEnded, no
     return _replace_more(rounds, frozenset({member.local_rank}), event.why, now, rules)
 
 
-def _cleared(rounds: Rounds, member: RankMember, now: float, rules: Rules) -> Outcome:
+def _cleared(rounds: Rounds, member: RankMember, now: float, rules: Rules) -> RoundOutcome:
     if member.state != "ending":
         return rounds, ()
     due = now + max(rules.timeout, SLOWER * rounds.slowest_hello)
@@ -175,7 +175,7 @@ def _cleared(rounds: Rounds, member: RankMember, now: float, rules: Rules) -> Ou
     return rounds, (table.StartRank(member.local_rank, rounds.number + 1),)
 
 
-def _waited(rounds: Rounds, event: table.Waited, now: float, rules: Rules) -> Outcome:
+def _waited(rounds: Rounds, event: table.Waited, now: float, rules: Rules) -> RoundOutcome:
     if rounds.stage == "proving":
         return _prove(rounds._replace(moved=rounds.moved | event.moved))
     if rounds.deadline is None or now < rounds.deadline:
@@ -198,7 +198,9 @@ def _waited(rounds: Rounds, event: table.Waited, now: float, rules: Rules) -> Ou
 # --- from one round to the next ---------------------------------------------------------------------------------------
 
 
-def _begin(rounds: Rounds, replaced: frozenset[int], asker: int | None, why: str, now: float, rules: Rules) -> Outcome:
+def _begin(
+    rounds: Rounds, replaced: frozenset[int], asker: int | None, why: str, now: float, rules: Rules
+) -> RoundOutcome:
     """End the round at work.  `replaced`: their processes are replaced; `asker`: the rank that asked for a retry, which
     the rung below replaces."""
     since = rounds.since if rounds.stage == "settling" else now
@@ -213,11 +215,13 @@ def _begin(rounds: Rounds, replaced: frozenset[int], asker: int | None, why: str
     if (refused := _refusal(rounds, replaced, rules)) is not None:
         return give_up(rounds, refused)
     rung: Rung = "rank" if replaced else "retry"
-    written = table.Begin(rung, rounds.number + 1, numbers(rounds, replaced), why)
+    written = table.RecordRecovering(rung, rounds.number + 1, numbers(rounds, replaced), why)
     return end_round(rounds._replace(own=True), replaced, written, now, rules)
 
 
-def end_round(rounds: Rounds, replaced: frozenset[int], written: table.Begin, now: float, rules: Rules) -> Outcome:
+def end_round(
+    rounds: Rounds, replaced: frozenset[int], written: table.RecordRecovering, now: float, rules: Rules
+) -> RoundOutcome:
     """All ranks leave the round, but for those of this node whose processes are replaced."""
     since, why = rounds.since if rounds.is_under_way else now, written.why
     rounds = rounds._replace(stage="meeting", rung=written.rung, replacing=replaced, moved=frozenset(), restored=None)
@@ -232,12 +236,12 @@ def end_round(rounds: Rounds, replaced: frozenset[int], written: table.Begin, no
     return rounds, (*acts, *ends, *more)
 
 
-def _replace_more(rounds: Rounds, more: frozenset[int], why: str, now: float, rules: Rules) -> Outcome:
+def _replace_more(rounds: Rounds, more: frozenset[int], why: str, now: float, rules: Rules) -> RoundOutcome:
     """Further ranks cannot come to the next round: they are replaced as well."""
     if (refused := _refusal(rounds, more, rules)) is not None:
         return give_up(rounds, refused)
     rounds = rounds._replace(rung="rank", replacing=rounds.replacing | more, why=why, own=True)
-    written = table.Begin("rank", rounds.number + 1, numbers(rounds, rounds.replacing), why)
+    written = table.RecordRecovering("rank", rounds.number + 1, numbers(rounds, rounds.replacing), why)
     rounds, ends = _end(rounds, more, now, rules)
     return rounds, (written, *ends)
 
@@ -260,7 +264,7 @@ def _in_a_row(member: RankMember, rules: Rules) -> int:
     return member.in_a_row + 1 if member.replaced and member.mark == rules.progress else 1
 
 
-def _end(rounds: Rounds, replaced: frozenset[int], now: float, rules: Rules) -> Outcome:
+def _end(rounds: Rounds, replaced: frozenset[int], now: float, rules: Rules) -> RoundOutcome:
     acts: list[Act] = []
     for member in rounds.members:
         if member.local_rank in replaced:
@@ -271,7 +275,7 @@ def _end(rounds: Rounds, replaced: frozenset[int], now: float, rules: Rules) -> 
     return rounds, tuple(acts)
 
 
-def _meet(rounds: Rounds, now: float) -> Outcome:
+def _meet(rounds: Rounds, now: float) -> RoundOutcome:
     """Begin the next round once all ranks wait for it.  In a group it begins on all nodes together (together.py)."""
     if rounds.shared or rounds.stage != "meeting" or any(member.state != "waiting" for member in rounds.members):
         return rounds, ()
@@ -282,12 +286,12 @@ def _meet(rounds: Rounds, now: float) -> Outcome:
     return rounds._replace(stage="proving", began=now, restored=step), acts
 
 
-def _prove(rounds: Rounds) -> Outcome:
+def _prove(rounds: Rounds) -> RoundOutcome:
     """Once each rank has moved, or has finished: the recovery has succeeded."""
     if rounds.shared or rounds.stage != "proving" or not all_moved(rounds):
         return rounds, ()
     assert rounds.rung is not None
-    proved = table.Prove(rounds.rung, rounds.number, numbers(rounds, rounds.replacing), rounds.restored)
+    proved = table.RecordRecovered(rounds.rung, rounds.number, numbers(rounds, rounds.replacing), rounds.restored)
     return rounds._replace(stage="working", rung=None, replacing=frozenset(), first_cause=""), (proved,)
 
 
@@ -296,14 +300,14 @@ def all_moved(rounds: Rounds) -> bool:
     return all(member.local_rank in rounds.moved for member in rounds.members if member.state == "working")
 
 
-def give_up(rounds: Rounds, why: str) -> Outcome:
+def give_up(rounds: Rounds, why: str) -> RoundOutcome:
     """No message changes anything in this attempt any more."""
     return rounds._replace(members=(), stage="closed", rung=None, settles=None, lacks_culprit=False), (
         table.GiveUp(why),
     )
 
 
-def give_up_without_culprit(rounds: Rounds, why: str) -> Outcome:
+def give_up_without_culprit(rounds: Rounds, why: str) -> RoundOutcome:
     """No member of the group can name the cause of the hang for which the ranks settle."""
     first_cause = rounds.cause if rounds.rung is None else rounds.first_cause
     return give_up(rounds._replace(first_cause=first_cause), why)

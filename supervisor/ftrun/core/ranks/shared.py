@@ -9,9 +9,9 @@ from ftrun.core.named_tuple import NamedTuple
 Rung = Literal["retry", "rank"]
 RUNGS: Final[tuple[Rung, ...]] = ("retry", "rank")  # the finest first; below them all is the restart of the tree
 OPERATOR: Final = "operator"  # the rung above them, which belongs to the communication library
-# Of the ranks of one member.  `closed`: not all of them have said that they can recover.  `ready`: all have.
-# `working`: they work in their round.  `proved`: each of them has moved in it, or is done.  `leaving`: they leave their
-# round, or a new process has not reported yet.  `waiting`: each of them waits for the next round.
+# The progress of the ranks of one member.  `closed`: not all of them have said that they can recover.  `ready`: all
+# have.  `working`: they work in their round.  `proved`: each of them has moved in it, or is done.  `leaving`: they
+# leave their round, or a new process has not reported yet.  `waiting`: each of them waits for the next round.
 Progress = Literal["closed", "ready", "working", "proved", "leaving", "waiting"]
 
 

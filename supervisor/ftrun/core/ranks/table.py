@@ -6,15 +6,15 @@ from typing import Literal
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import RUNGS, GroupRound, Rung
 
-# Of one rank.  `new`: its process runs and has not said that it can recover.  `working`: it is in its training
-# function.  `leaving`: it was asked to leave it.  `waiting`: it has left the round, or its new process is there, and it
-# waits for the next round.  `finished`: its function has returned.  `exited`: it ended with 0.  `ending`: its processes
-# are being ended, to be replaced.  `starting`: its new process was started and has not reported yet.
-State = Literal["new", "working", "leaving", "waiting", "finished", "exited", "ending", "starting"]
-# Of all of them.  `closed`: not all ranks can recover.  `working`: all work.  `settling`: a collective failed, and the
-# death that explains it may be noticed in a moment.  `meeting`: the round has ended, and the ranks meet for the next
-# one.  `proving`: the next round has begun, and not every rank has moved in it yet.
-Stage = Literal["closed", "working", "settling", "meeting", "proving"]
+# The state of one rank.  `new`: its process runs and has not said that it can recover.  `working`: it is in its
+# training function.  `leaving`: it was asked to leave it.  `waiting`: it has left the round, or its new process is
+# there, and it waits for the next round.  `finished`: its function has returned.  `exited`: it ended with 0.  `ending`:
+# its processes are being ended, to be replaced.  `starting`: its new process was started and has not reported yet.
+RankStage = Literal["new", "working", "leaving", "waiting", "finished", "exited", "ending", "starting"]
+# The stage of the rounds of all ranks.  `closed`: not all ranks can recover.  `working`: all work.  `settling`: a
+# collective failed, and the death that explains it may be noticed in a moment.  `meeting`: the round has ended, and the
+# ranks meet for the next one.  `proving`: the next round has begun, and not every rank has moved in it yet.
+RoundStage = Literal["closed", "working", "settling", "meeting", "proving"]
 
 SOON, LATE = 0.1, 5.0  # s; how often the heartbeats are read until a recovery is proved: ever more seldom
 
@@ -42,7 +42,7 @@ class RankMember(NamedTuple):
 
     local_rank: int
     rank: int
-    state: State = "new"
+    state: RankStage = "new"
     held: tuple[HeldSnapshot, ...] = ()
     shard: str = ""
     replaced: int = 0
@@ -70,7 +70,7 @@ class Rounds(NamedTuple):
     """
 
     members: tuple[RankMember, ...] = ()
-    stage: Stage = "closed"
+    stage: RoundStage = "closed"
     number: int = 1
     rung: Rung | None = None
     replacing: frozenset[int] = frozenset()
@@ -182,7 +182,7 @@ class FunctionFinished(NamedTuple):
     round: int
 
 
-Report = SaidHello | AskedRetry | LeftRound | SnapshotRestored | FunctionFinished
+RankReport = SaidHello | AskedRetry | LeftRound | SnapshotRestored | FunctionFinished
 
 
 class RankProcessEnded(NamedTuple):
@@ -228,13 +228,13 @@ class Waited(NamedTuple):
     moved: frozenset[int] = frozenset()
 
 
-Happened = Report | RankProcessEnded | Blamed | HangWithoutCulprit | RankTreeCleared | GroupOrdered | Waited
+Happened = RankReport | RankProcessEnded | Blamed | HangWithoutCulprit | RankTreeCleared | GroupOrdered | Waited
 
 
 # --- what has to be done: those about one rank are also effects (core/machine) and messages to that rank --------------
 
 
-class Begin(NamedTuple):
+class RecordRecovering(NamedTuple):
     """Record that round `number` is being prepared by this rung, which replaces `ranks`."""
 
     rung: Rung
@@ -286,7 +286,7 @@ class ReleaseSnapshot(NamedTuple):
     round: int
 
 
-class Prove(NamedTuple):
+class RecordRecovered(NamedTuple):
     """Record that the recovery has succeeded."""
 
     rung: Rung
@@ -302,4 +302,4 @@ class GiveUp(NamedTuple):
 
 
 RankAct = FenceRank | EndRank | StartRank | BeginRound | ReleaseSnapshot
-Act = Begin | RankAct | Prove | GiveUp
+Act = RecordRecovering | RankAct | RecordRecovered | GiveUp

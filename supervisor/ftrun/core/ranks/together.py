@@ -7,15 +7,15 @@ one.  That happens only when every rank of every member waits, so no two rounds 
 from typing import Final
 
 from ftrun.core.ranks import rounds as alone
-from ftrun.core.ranks.rounds import Outcome
+from ftrun.core.ranks.rounds import RoundOutcome
 from ftrun.core.ranks.shared import GroupRound, NodeRounds, Progress, Rung
 from ftrun.core.ranks.table import (
     Act,
-    Begin,
     GroupOrdered,
     Happened,
-    Prove,
     RankMember,
+    RecordRecovered,
+    RecordRecovering,
     Restore,
     Rounds,
     Rules,
@@ -24,7 +24,7 @@ from ftrun.core.ranks.table import (
 ORDER: Final = ("work", "leave", "close")
 
 
-def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> Outcome:
+def step(rounds: Rounds, happened: Happened, now: float, rules: Rules) -> RoundOutcome:
     if not isinstance(happened, GroupOrdered):
         return alone.step(rounds, happened, now, rules)
     order, before = happened.round, rounds.adopted
@@ -53,7 +53,7 @@ def _place(order: GroupRound) -> tuple[int, int]:
     return order.number, ORDER.index(order.what)
 
 
-def _work(rounds: Rounds, order: GroupRound, now: float) -> Outcome:
+def _work(rounds: Rounds, order: GroupRound, now: float) -> RoundOutcome:
     if order.number == rounds.number:
         begun = rounds.proving
         if begun is not None and begun.number == order.number and begun.port != order.port:
@@ -63,7 +63,7 @@ def _work(rounds: Rounds, order: GroupRound, now: float) -> Outcome:
             return rounds, ()
         assert rounds.rung is not None
         before = rounds.proving or order
-        proved = Prove(rounds.rung, order.number, before.ranks, rounds.restored)
+        proved = RecordRecovered(rounds.rung, order.number, before.ranks, rounds.restored)
         return rounds._replace(stage="working", rung=None, replacing=frozenset(), first_cause=""), (proved,)
     if order.number != rounds.number + 1 or rounds.stage != "meeting" or not _all_wait(rounds):
         return rounds, ()
@@ -71,12 +71,12 @@ def _work(rounds: Rounds, order: GroupRound, now: float) -> Outcome:
     known, plan = _recorded(rounds), _restores(rounds, order)
     rounds, acts = alone.begin_with_loans(rounds, plan, order.number, reason, master)
     if order.rung is not None and known != (order.rung, order.ranks):  # a fault of a member whose report came late
-        acts = (Begin(order.rung, order.number, order.ranks, order.why), *acts)
+        acts = (RecordRecovering(order.rung, order.number, order.ranks, order.why), *acts)
     rounds = rounds._replace(stage="proving", began=now, restored=order.step)
     return rounds._replace(rung=reason, adopted=order, proving=order, own=False), acts
 
 
-def _leave(rounds: Rounds, order: GroupRound, now: float, rules: Rules) -> Outcome:
+def _leave(rounds: Rounds, order: GroupRound, now: float, rules: Rules) -> RoundOutcome:
     if order.number < rounds.number or any(member.state == "exited" for member in rounds.members):
         return rounds, ()  # without this member, which its report says
     if order.number > rounds.number:
@@ -85,7 +85,7 @@ def _leave(rounds: Rounds, order: GroupRound, now: float, rules: Rules) -> Outco
         rounds = rounds._replace(number=order.number)  # that round has ended before it reached this member
     known, rounds = _recorded(rounds), rounds._replace(adopted=order)
     rung = order.rung or "retry"
-    written = Begin(rung, order.number + 1, order.ranks, order.why)
+    written = RecordRecovering(rung, order.number + 1, order.ranks, order.why)
     if rounds.stage != "meeting":
         rounds = rounds._replace(own=False, cause="failure", status=None)
         return alone.end_round(rounds, frozenset(), written, now, rules)
@@ -125,7 +125,7 @@ def joined(members: tuple[RankMember, ...], order: GroupRound, now: float, rules
 
 
 def node_rounds(rounds: Rounds, rules: Rules) -> NodeRounds:
-    """For the report of this member."""
+    """The state of the ranks here, for the report of this member."""
     known = NodeRounds(rungs=tuple(sorted(rules.rungs)))
     if not rounds.members:
         return known._replace(number=rounds.number, adopted=rounds.adopted)
@@ -160,7 +160,7 @@ def _progress(rounds: Rounds) -> Progress:
 
 
 def _steps(rounds: Rounds) -> tuple[int, ...]:
-    """Of which every rank can have a snapshot on this node."""
+    """The steps of which every rank of this node can have a snapshot."""
     members = rounds.members
     held = sorted({one.step for member in members for one in member.held}, reverse=True)
     return tuple(step for step in held if all(alone.source(member, members, step) for member in members))

@@ -37,7 +37,7 @@ class FaultEntry(NamedTuple):
     retry: str = ""
 
 
-Table = Mapping[str, FaultEntry]
+FaultTable = Mapping[str, FaultEntry]
 UNKNOWN: Final = FaultEntry("unknown", "not in the table")
 
 
@@ -72,6 +72,6 @@ def normal(code: str) -> str:
     return str(int(digits[1])) if re.fullmatch(r"[0-9]{1,3}", digits[1], re.ASCII) else digits[1].upper()
 
 
-def look_up(table: Table, code: str) -> FaultEntry:
+def look_up(table: FaultTable, code: str) -> FaultEntry:
     """The entry of a code, or `UNKNOWN`."""
     return table.get(normal(code), UNKNOWN)

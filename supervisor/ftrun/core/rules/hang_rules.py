@@ -1,14 +1,15 @@
-"""The table of the hang rules: the texts about each rule, and what clears it.
+"""The table of the hang rules: the texts about each rule, what clears it, and how readers show it.
 
-`core/rules/liveness.py` measures; this table has the rest.  To add a rule, add an entry to `RULES` and its
-name to `values.Rule`; a test checks that the two agree.
+`core/rules/liveness.py` measures; this table has the rest.  To add a rule, add its name to `values.Rule` and an entry
+to `RULES`, in which no field has a default; a test checks that the two agree, and that the rule is measured.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ftrun.core.machine.values import TOUCH, Finding, Rule
+from ftrun.core.machine.values import TOUCH, Attempt, Finding, Rule
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.core.rules import looks
 from ftrun.core.text.durations import seconds
 from ftrun.core.text.sentences import REASON, begun, rank
 
@@ -25,15 +26,21 @@ class HangRule(NamedTuple):
     """`meaning`: what the rule checks, for the reference.  `timeout`: the name of its timeout (`hang` for
     `--hang-timeout`).  `sentence`: why a rank is considered hung, with age and limit.  `brief`: the same in a few
     words.  `missing`: what has not come, to follow an age ("50s without a step").  `by_work`: it measures the work of
-    the whole tree, so that work clears it and raises its timeout.  `by_proof`: looks have to find it (looks.py), and
-    the evidence once more; without evidence it ends nothing.  `several`: a program may give each its own timeout, so
-    that the source of the general one is not named."""
+    the whole tree, so that work clears it.  `by_proof`: looks have to find it (looks.py), and the evidence once more;
+    without evidence it ends nothing.  `raised`: the attempt after something of this age was found and did not hold: the
+    same is found again at twice the age at the earliest, unless a person gave the time.  `several`: a program may give
+    each its own timeout, so that the source of the general one is not named.  `announced`: what a rank does for which
+    this timeout is the nearest, where it has said so itself and nobody need look after it; None: it is expected to
+    move.  `by_steps`: it is unusual that a rank does not move for many of its step times."""
 
     meaning: str
     timeout: str
     by_work: bool
     by_proof: bool
+    raised: Callable[[Attempt, float], Attempt]
     several: bool
+    announced: Callable[[Silent], str] | None
+    by_steps: bool
     sentence: Callable[[Finding], str]
     brief: Callable[[Silent], str]
     missing: Callable[[Finding], str]
@@ -93,6 +100,14 @@ def _waits_for_device(found: Finding) -> str:
     return begun(f"all ranks have waited for {age} (limit {limit}): {found.mechanism}", REASON)
 
 
+def _as_given(attempt: Attempt, age: float) -> Attempt:
+    return attempt
+
+
+def _longer_idle(attempt: Attempt, age: float) -> Attempt:
+    return attempt._replace(idle=attempt.idle._replace(raised=2 * age, unchanged_raised=2 * age))
+
+
 def _who(silent: Silent) -> str:
     return "touch file" if silent.rank == TOUCH else rank(silent.rank)
 
@@ -103,7 +118,10 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         timeout="hang",
         by_work=False,
         by_proof=False,
+        raised=_as_given,
         several=False,
+        announced=None,
+        by_steps=True,
         sentence=_silent,
         brief=lambda silent: _who(silent) + ("" if silent.step is None else f" at step {silent.step}"),
         missing=lambda found: "without a heartbeat" if found.step is None else "without a step",
@@ -113,7 +131,10 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         timeout="start",
         by_work=False,
         by_proof=False,
+        raised=_as_given,
         several=False,
+        announced=None,
+        by_steps=False,
         sentence=_unstarted,
         brief=lambda silent: f"{_who(silent)} sent no heartbeat",
         missing=lambda found: "without a first heartbeat",
@@ -123,7 +144,10 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         timeout="section",
         by_work=False,
         by_proof=False,
+        raised=_as_given,
         several=True,
+        announced=lambda silent: f"in section {silent.section}",
+        by_steps=False,
         sentence=_inside,
         brief=lambda silent: f"{_who(silent)} in section {silent.section}",
         missing=lambda found: f"in section {found.section!r}",
@@ -133,7 +157,10 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         timeout="idle",
         by_work=True,
         by_proof=False,
+        raised=_longer_idle,
         several=False,
+        announced=None,
+        by_steps=False,
         sentence=_idle,
         brief=lambda silent: "nothing is read, written or computed",
         missing=lambda found: "without any work",
@@ -144,7 +171,10 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         timeout="hang",
         by_work=False,
         by_proof=True,
+        raised=looks.refute,
         several=False,
+        announced=None,
+        by_steps=False,
         sentence=_deadlocked,
         brief=lambda silent: f"{_who(silent)} is deadlocked",
         missing=lambda found: "without movement",
@@ -155,7 +185,10 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         timeout="hang",
         by_work=False,
         by_proof=True,
+        raised=looks.refute,
         several=False,
+        announced=None,
+        by_steps=False,
         sentence=_waits_for_device,
         brief=lambda silent: "all ranks wait for their devices",
         missing=lambda found: "without movement",
@@ -166,7 +199,10 @@ RULES: Final[Mapping[Rule, HangRule]] = {
         timeout="hang",
         by_work=False,
         by_proof=True,
+        raised=looks.refute,
         several=False,
+        announced=None,
+        by_steps=False,
         sentence=_spins,
         brief=lambda silent: f"{_who(silent)} computes without end",
         missing=lambda found: "without movement",

@@ -154,6 +154,6 @@ def _is_varied(values: Iterable[float | None], spread: float) -> bool:
 
 
 def median(values: Iterable[float]) -> float:
-    """Of at least one value.  The statistics module would load more code than PID 1 itself."""
+    """The median of at least one value.  The statistics module would load more code than PID 1 itself."""
     known = sorted(values)
     return (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2

@@ -25,7 +25,7 @@ class LibraryRetries(NamedTuple):
 
 
 def of_environment(environment: Mapping[str, str]) -> LibraryRetries:
-    """Of HCCL, if a variable of it or of Ascend's toolkit is set, else of NCCL."""
+    """The retries of HCCL, if a variable of it or of Ascend's toolkit is set, else of NCCL."""
     if any(name.startswith(("HCCL_", "ASCEND_")) for name in environment):
         return _hccl(environment)
     seconds = _delivery(environment, "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT")

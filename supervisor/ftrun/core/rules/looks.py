@@ -91,7 +91,7 @@ def age_of(attempt: Attempt, now: float) -> float:
 
 
 def _anew(look: LookState, still: Standstill | None) -> LookState:
-    """Without any result; a look that is under way is dropped."""
+    """The state without any result; a look that is under way is dropped."""
     earliest = look.earliest if look.begun is None else 0.0
     return LookState(still, earliest=earliest, raised=look.raised, recorded=look.recorded)
 

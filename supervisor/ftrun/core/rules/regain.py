@@ -23,7 +23,7 @@ class Regain(NamedTuple):
     checkpoint: int | None = None
 
     def following(self, well: Collection[str], newest: int | None, now: float) -> "Regain":
-        """This with a report that calls these devices well; `newest`: the newest checkpoint."""
+        """The state after a report that calls these devices well; `newest`: the newest checkpoint."""
         since = {device: self.well.get(device, now) for device in well}
         if not any(now - at >= STEADY for at in since.values()):
             return Regain(since)

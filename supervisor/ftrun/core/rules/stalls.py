@@ -1,4 +1,4 @@
-"""A job that stands still and is no hang, as far as anybody can know: when a person is to be told, and what.
+"""A job that stands still and is not known to hang: when that is recorded for a person, and as what.
 
 Pure.  Most such jobs wait for something that still comes.  So nothing is done about a stall but to write it down, once.
 A pause is a stall where it is far longer than those that are usual between two movements of this job, which is learned.
@@ -33,7 +33,7 @@ class UnusualPause(NamedTuple):
 def follow(
     attempt: Attempt, now: float, limits: Limits, learned: UsualPauses | None
 ) -> tuple[Attempt, float | None, UnusualPause | None]:
-    """The attempt; when the next notice is due, or None; and the stall of which a person is to be told now.
+    """The attempt; when the next notice is due, or None; and the stall that is to be recorded now, if any.
 
     Only in a job that gives heartbeats, and under `--hang-timeout auto`: a given timeout says which pause is too long.
     A rank in a section with a limit of its own has announced its silence.

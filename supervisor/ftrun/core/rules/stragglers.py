@@ -41,7 +41,7 @@ class Slowness(NamedTuple):
 
     @property
     def work(self) -> float | None:
-        """Where that is what differs."""
+        """The work of a step, if it is the figure that differs; else None."""
         return self.seconds if self.what == "work" else None
 
 
@@ -68,24 +68,24 @@ def stragglers(paces: Mapping[Key, Pace]) -> dict[Key, Slowness]:
 
 def _slow_steps(pace: Pace, times: Sequence[float]) -> Slowness | None:
     time = pace.step_time
-    if time <= SLOWER * _least(times) or time <= SLOWER * (usual := _others(times, time)):
+    if time <= SLOWER * _lowest_median(times) or time <= SLOWER * (usual := _median_of_others(times, time)):
         return None
     return Slowness("step_time", time, usual)
 
 
 def _much_work(pace: Pace, work: float | None, worked: Sequence[float]) -> Slowness | None:
-    if work is None or len(worked) < LEAST or work - _least(worked) <= WAITED * pace.step_time:
+    if work is None or len(worked) < LEAST or work - _lowest_median(worked) <= WAITED * pace.step_time:
         return None
-    usual = _others(worked, work)
+    usual = _median_of_others(worked, work)
     return Slowness("work", work, usual) if work - usual > WAITED * pace.step_time else None
 
 
 def _silent(pace: Pace, silences: Sequence[float], times: Sequence[float]) -> Slowness | None:
     silence = pace.silence
-    if silence is None or len(silences) < LEAST or silence <= LATE + _least(silences):
+    if silence is None or len(silences) < LEAST or silence <= LATE + _lowest_median(silences):
         return None
-    usual = _others(times, pace.step_time)
-    if silence <= LATE + max(_others(silences, silence), LATE_STEPS * usual):
+    usual = _median_of_others(times, pace.step_time)
+    if silence <= LATE + max(_median_of_others(silences, silence), LATE_STEPS * usual):
         return None
     return Slowness("silence", silence, usual)
 
@@ -100,19 +100,19 @@ def _in_lockstep(paces: Mapping[Key, Pace], times: Sequence[float]) -> dict[Key,
     }
 
 
-def _least(ordered: Sequence[float]) -> float:
-    """What the median of the others is at least, whichever of these is left out."""
+def _lowest_median(ordered: Sequence[float]) -> float:
+    """The lowest median that is left when one of these is left out."""
     return ordered[(len(ordered) - 2) // 2]
 
 
-def _others(ordered: Sequence[float], own: float) -> float:
-    """The median without this value."""
+def _median_of_others(ordered: Sequence[float], own: float) -> float:
+    """The median of the other values, without `own`."""
     at, middle = bisect_left(ordered, own), len(ordered) - 1
     low, high = (middle - 1) // 2, middle // 2
     return (ordered[low + (low >= at)] + ordered[high + (high >= at)]) / 2
 
 
-class Since(NamedTuple):
+class SlowPeriod(NamedTuple):
     """A straggler: slow since `began`; `recorded`: when that was recorded last, None: never.  `slow`: it still is."""
 
     began: float
@@ -124,21 +124,21 @@ class Persistence(Generic[Key]):
     """Which stragglers are to be recorded now.  Times are of one monotonic clock, in seconds."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, Since] = {}
+        self._known: dict[Key, SlowPeriod] = {}
 
     def update(self, slow: Mapping[Key, object], now: float) -> list[Key]:
         """`slow`: the present stragglers.  Returns those that have been slow for PERSISTS and were not recorded for
         this, in their order."""
         for key, since in list(self._known.items()):
             if key in slow and not since.slow:
-                self._known[key] = Since(now, since.recorded)
+                self._known[key] = SlowPeriod(now, since.recorded)
             elif key not in slow:
                 self._known[key] = since._replace(slow=False)
             if not self._known[key].slow and (since.recorded is None or now > since.recorded + AGAIN):
                 del self._known[key]
         due = []
         for key in slow:
-            since = self._known.setdefault(key, Since(now))
+            since = self._known.setdefault(key, SlowPeriod(now))
             early = since.recorded is not None and (since.recorded >= since.began or now < since.recorded + AGAIN)
             if now >= since.began + PERSISTS and not early:
                 self._known[key] = since._replace(recorded=now)

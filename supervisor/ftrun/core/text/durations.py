@@ -2,7 +2,7 @@
 
 
 def step_duration(value: float) -> str:
-    """That of a training step: `20ms`, `1.6s`."""
+    """The duration of a training step: `20ms`, `1.6s`."""
     return f"{1000 * value:.0f}ms" if value < 1 else seconds(value)
 
 

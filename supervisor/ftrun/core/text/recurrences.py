@@ -30,7 +30,7 @@ def parted(why: str) -> tuple[str, str]:
 
 
 def remembered(before: tuple[str, ...], what: str, where: str) -> tuple[tuple[str, ...], str]:
-    """The last ones with this one, and the sentence about it."""
+    """The places that are remembered, with this one, and the sentence about it."""
     if not where:
         return before, ""
     one = f"{what} at {where}"

@@ -184,7 +184,7 @@ def straggler(
 
 
 def placed(where: str, device: str | None) -> str:
-    """With the accelerator of a rank, if that is known."""
+    """The place of a rank, with its accelerator if that is known."""
     return f"{where}, device {device}," if device else where
 
 
@@ -209,13 +209,22 @@ def sections(opened: tuple[Section, ...]) -> str:
 
 def record(event: str, fields: Iterable[tuple[str, object]]) -> str:
     """A record as `-v` shows it: `hang rank=3 age=41.2 why="a text"`; fields without a value are left out."""
-    return " ".join([event, *(f"{name}={_value(value)}" for name, value in fields if value is not None)])
+    text = event
+    for name, value in fields:
+        if value is not None:
+            text += f" {name}={_value(value)}"
+    return text
 
 
 def _value(value: object) -> str:
-    if isinstance(value, float):
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, int):
+        return str(value)
+    elif isinstance(value, float):
         return f"{value:.6g}"
-    text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    else:
+        text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return f'"{text}"' if not text or " " in text else text
 
 

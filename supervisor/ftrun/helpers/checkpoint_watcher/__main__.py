@@ -18,7 +18,7 @@ from typing import Final
 from ftrun.helpers.checkpoint_watcher.folders import Folders
 from ftrun.helpers.checkpoint_watcher.globs import Globs, parse
 from ftrun.helpers.checkpoint_watcher.matches import Matches
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.host.inotify import Inotify
 from ftrun.messages.activity import SINCE, WATCHER_EVENTS, WATCHER_REQUESTS, AllSent
 from ftrun.messages.helpers import Ready
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     return run(partial(_run, argv), WATCHER_EVENTS, WATCHER_REQUESTS)
 
 
-def _run(globs: Sequence[str], lines: Lines) -> None:
+def _run(globs: Sequence[str], lines: ProtocolLines) -> None:
     since = None
     if globs and globs[0].startswith(SINCE):
         since = time.time_ns() - round((time.monotonic() - float(globs[0].removeprefix(SINCE))) * 1e9)
@@ -89,7 +89,7 @@ def _until(*times: float | None) -> float | None:
     return None if due is None else max(0.0, (due - time.monotonic()) * 1000 + 1)
 
 
-def _send_saved(matches: Matches, lines: Lines) -> None:
+def _send_saved(matches: Matches, lines: ProtocolLines) -> None:
     for saved in matches.saved[-AT_ONCE:]:
         lines.send(saved)
     matches.saved.clear()

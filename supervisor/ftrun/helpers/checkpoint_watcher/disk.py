@@ -123,7 +123,7 @@ def busy(path: str, folder: bool) -> bool:
 
 
 def folders(path: str) -> list[str]:
-    """The names of the folders in this one; none if it cannot be read."""
+    """The names of the folders in this folder; none if it cannot be read."""
     try:
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]

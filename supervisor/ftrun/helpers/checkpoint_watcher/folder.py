@@ -5,7 +5,7 @@ from enum import Enum, auto
 from typing import Final
 
 from ftrun.helpers.checkpoint_watcher.disk import FileLook
-from ftrun.helpers.checkpoint_watcher.globs import Globs, State
+from ftrun.helpers.checkpoint_watcher.globs import Globs, Matching
 
 MARKS: Final = 200_000  # known matches
 
@@ -24,7 +24,7 @@ Match = tuple["WatchedFolder", str]  # the folder that it lies in, and its name
 class WatchedFolder:
     """The known state of an existing folder.  `path` is empty for the root of the file system."""
 
-    def __init__(self, path: str, name: str, parent: "WatchedFolder | None", state: State, globs: Globs) -> None:
+    def __init__(self, path: str, name: str, parent: "WatchedFolder | None", state: Matching, globs: Globs) -> None:
         self.path, self.name, self.parent, self.state = path, name, parent, state
         self.literals = globs.literals(state)  # names that are looked up, not listed
         self.open = globs.open(state)  # other names can match too, so it is listed

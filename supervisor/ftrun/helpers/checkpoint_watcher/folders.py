@@ -47,11 +47,11 @@ class Folders:
         self._globs, self._matches, self._notify, self._problem = globs, matches, notify, problem
         self._marks = 0
         self._folders: dict[WatchedFolder, None] = {}  # parents first
-        self._listed: dict[WatchedFolder, None] = {}  # those for which inotify is not enough
+        self._listed: dict[WatchedFolder, None] = {}  # the folders for which inotify is not enough
         self._by_wd: dict[int, dict[WatchedFolder, None]] = {}
         self._pending: dict[WatchedFolder, Origin] = {}  # to be listed now
         self._contents: dict[Match, None] = {}  # those whose content is followed, the last used one last
-        self._present: dict[Match, int] = {}  # matched folders that were there: the time of each
+        self._present: dict[Match, int] = {}  # matched folders that existed at the start, and the time of each
         self._inner = 0  # folders in which no match can appear
         self._all = False  # something happened without an event: check all folders
         began = time.monotonic()
@@ -277,7 +277,7 @@ class Folders:
         if name not in folder.children:
             del self._contents[match]
         elif len(self._contents) > CONTENTS:
-            # One with a step in its name is rarely written again.
+            # A folder with a step in its name is rarely written again.
             names = {kept: step_of(kept[0].at(kept[1])) is not None for kept in self._contents}
             self._unfollow(next((kept for kept, numbered in names.items() if numbered), next(iter(names))))
 

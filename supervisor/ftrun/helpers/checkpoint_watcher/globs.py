@@ -13,7 +13,7 @@ from ftrun.core.named_tuple import NamedTuple
 
 DEEP: Final = None  # the part `**`
 Part = str | re.Pattern[str] | None
-State = frozenset[tuple[int, int]]
+Matching = frozenset[tuple[int, int]]
 
 _MAGIC: Final = re.compile(r"[*?[]")
 
@@ -28,7 +28,7 @@ class Glob(NamedTuple):
 class GlobStep(NamedTuple):
     """The result for one entry: the state below it, and whether it matches itself."""
 
-    below: State
+    below: Matching
     match: bool
     match_folder: bool
 
@@ -63,10 +63,10 @@ class Globs:
     def __init__(self, globs: Sequence[Glob]) -> None:
         self._globs = [glob for glob in globs if glob.parts]
 
-    def root(self) -> State:
+    def root(self) -> Matching:
         return self._closed({(number, 0) for number in range(len(self._globs))})
 
-    def _closed(self, pairs: set[tuple[int, int]]) -> State:
+    def _closed(self, pairs: set[tuple[int, int]]) -> Matching:
         """Add the pairs that follow from `**` matching no folder."""
         todo = list(pairs)
         for number, at in todo:
@@ -76,7 +76,7 @@ class Globs:
                 todo.append((number, at + 1))
         return frozenset(pairs)
 
-    def step(self, state: State, name: str) -> GlobStep:
+    def step(self, state: Matching, name: str) -> GlobStep:
         below: set[tuple[int, int]] = set()
         match = match_folder = False
         for number, at in state:
@@ -92,23 +92,23 @@ class Globs:
                 below.add((number, at + 1))
         return GlobStep(self._closed(below), match, match_folder)
 
-    def literals(self, state: State) -> frozenset[str]:
+    def literals(self, state: Matching) -> frozenset[str]:
         """Names that match literally; `..` may be one, which no listing contains."""
         parts = (self._globs[number].parts[at] for number, at in state)
         return frozenset(part for part in parts if isinstance(part, str))
 
-    def open(self, state: State) -> bool:
+    def open(self, state: Matching) -> bool:
         """Whether other names can match."""
         return any(not isinstance(self._globs[number].parts[at], str) for number, at in state)
 
-    def final(self, state: State) -> bool:
+    def final(self, state: Matching) -> bool:
         """Whether an entry can match itself."""
         return any(at + 1 == len(self._globs[number].parts) for number, at in state)
 
-    def deep(self, state: State) -> bool:
+    def deep(self, state: Matching) -> bool:
         """Whether the depth below is unlimited."""
         return any(self._globs[number].parts[at] is DEEP for number, at in state)
 
-    def all_below(self, state: State) -> bool:
-        """Whether whatever is written below is a match itself, but for hidden files."""
+    def all_below(self, state: Matching) -> bool:
+        """Whether each file that is written below is itself a match, except hidden files."""
         return any(self._globs[number].parts[at:] == (DEEP,) for number, at in state)

@@ -1,10 +1,10 @@
 """Look at a job that stands still, or examine one that is suspected to hang, and send the result to PID 1.
 
-The only argument is a `Look` or a `Request` (messages/evidence.py).  A `Look` is answered by a `Looked`; one that fails
-or lasts longer than `timeout` s by nothing but a problem.  A `Request` is answered by a `Reply` within `timeout` s, as
-soon as the processes were observed twice and the report is safe on disk; after it the helper only adds to the report
-what arrived late.  One with `due` is answered after the line `Overdue` on stdin; until then nothing is written.  It may
-block on whatever the job blocks on, so it is a process of its own.
+The only argument is a `LookRequest` or an `EvidenceRequest` (messages/evidence.py).  A `LookRequest` is answered by a
+`Looked`; one that fails or lasts longer than `timeout` s by nothing but a problem.  An `EvidenceRequest` is answered by
+a `Reply` within `timeout` s, as soon as the processes were observed twice and the report is safe on disk; after it the
+helper only adds to the report what arrived late.  One with `due` is answered after the line `Overdue` on stdin; until
+then nothing is written.  It may block on whatever the job blocks on, so it is a process of its own.
 """
 
 import gc
@@ -20,7 +20,7 @@ from typing import Final
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.helpers.lines import write
 from ftrun.messages.codec import Malformed
-from ftrun.messages.evidence import EVENTS, REQUESTS, Event, Look, Request
+from ftrun.messages.evidence import EVENTS, REQUESTS, EvidenceEvent, EvidenceRequest, LookRequest
 from ftrun.messages.helpers import Problem
 
 MARGIN: Final = 1.0  # s before the timeout at which the reply is sent with what is known
@@ -43,9 +43,9 @@ def main(argv: Sequence[str]) -> int:
     except Malformed as error:
         _send(Problem(f"evidence: malformed request: {error}"))
         return 2
-    due = 0.0 if isinstance(request, Look) else request.due or 0.0
+    due = 0.0 if isinstance(request, LookRequest) else request.due or 0.0
     until = max(time.monotonic(), due) + max(request.timeout - MARGIN, MARGIN)
-    work = _look(request) if isinstance(request, Look) else _investigation(request)
+    work = _look(request) if isinstance(request, LookRequest) else _investigation(request)
     done, end = os.pipe()
     threading.Thread(target=_run, args=(work, until, end), daemon=True).start()
     poll = select.poll()
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     os._exit(0)  # a thread may be stuck in the kernel
 
 
-def _look(request: Look) -> EvidenceWork:
+def _look(request: LookRequest) -> EvidenceWork:
     from ftrun.helpers.evidence.look import look  # a look is light, so it loads nothing of an investigation
 
     def give_up(why: str) -> None:
@@ -73,7 +73,7 @@ def _look(request: Look) -> EvidenceWork:
     return EvidenceWork(lambda until: _send(look(request)), give_up, lambda content: None)
 
 
-def _investigation(request: Request) -> EvidenceWork:
+def _investigation(request: EvidenceRequest) -> EvidenceWork:
     from ftrun.helpers.evidence.investigation import Investigation
 
     investigation = Investigation(request, _send)
@@ -88,7 +88,7 @@ def _run(work: EvidenceWork, until: float, end: int) -> None:
     os.close(end)
 
 
-def _send(message: Event) -> None:
+def _send(message: EvidenceEvent) -> None:
     try:
         write(EVENTS.dump(message))
     except OSError:

@@ -44,7 +44,8 @@ def none_works(devices: Sequence[Device], powers: Mapping[str, float]) -> bool:
 
 
 def _spins(device: Device, powers: Mapping[str, float]) -> bool:
-    """Whether it runs a kernel that waits: it is used all the time, but moves no memory and draws little power."""
+    """Whether this device runs a kernel that waits: it is used all the time, but moves no memory and draws little
+    power."""
     if not device.answers or device.util is None or device.power is None or device.memory_util is None:
         return False
     moves = device.memory_util >= MEMORY or (device.traffic or 0.0) >= TRAFFIC
@@ -103,7 +104,7 @@ def _code_may_run(pid: int, stack: Stack) -> bool:
 
 
 def _uses_driver(pid: int) -> bool:
-    """Whether it has an accelerator open, or has mapped the library of a driver."""
+    """Whether this process has an accelerator open, or has mapped the library of a driver."""
     try:
         if any(end.is_accelerator for end in files.list_open(pid).values()):
             return True
@@ -113,7 +114,8 @@ def _uses_driver(pid: int) -> bool:
 
 
 def _waits(pid: int) -> bool:
-    """Whether its main thread computes, or is blocked in a call of a driver's library, at each of several instants."""
+    """Whether the main thread of this process computes, or is blocked in a call of a driver's library, at each of
+    several instants."""
     for number in range(spinning.SAMPLES):
         time.sleep(spinning.PAUSE if number else 0.0)
         thread = threads.thread(pid, pid, Mappings())
@@ -132,7 +134,7 @@ def _is_in_driver(pid: int, thread: WaitingThread) -> bool:
 
 
 def _waits_for_ranks(pid: int, stack: Stack) -> bool:
-    """Whether its main thread waits in a collective, and for no timeout that a person gave."""
+    """Whether the main thread of this process waits in a collective, and for no timeout that a person gave."""
     assert stack.main is not None
     thread = threads.thread(pid, pid, Mappings())
     given = thread.timed and thread.left is not None and thread.left < recognized.GIVEN

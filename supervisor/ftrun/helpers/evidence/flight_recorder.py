@@ -139,8 +139,8 @@ def lagging_ranks(answers: Mapping[int, FlightRecord]) -> list[str]:
 
 
 def mismatch(answers: Mapping[int, FlightRecord]) -> str:
-    """That ranks of one process group wait in different collectives, or at different numbers of the same one, as a
-    sentence; empty if none do."""
+    """A sentence if ranks of one process group wait in different collectives, or at different numbers of the same one;
+    else empty."""
     for group in sorted({group for answer in answers.values() for group in answer.last}):
         at = {rank: answer.last[group] for rank, answer in sorted(answers.items()) if group in answer.last}
         waiting = {rank: collective for rank, collective in at.items() if collective.open}

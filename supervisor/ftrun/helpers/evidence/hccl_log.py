@@ -39,8 +39,8 @@ _MEANINGS: Final = (  # the first that fits; in the order of HCCL's own priority
 
 
 class HcclEvent(NamedTuple):
-    """`place`: the [IP/ID] of the rank in trouble, `by`: of the one that has noticed.  `local`: that of the writer,
-    where the line has it."""
+    """`place`: the [IP/ID] of the faulty rank; `by`: of the rank that has noticed the fault; `local`: of the rank that
+    has written the line, where it says so."""
 
     place: str
     status: str
@@ -75,7 +75,7 @@ def sentences_of(events: Mapping[int, Iterable[HcclEvent]]) -> list[str]:
 
 
 def collect(ranks: Mapping[int, int]) -> list[str]:
-    """The same from the logs of these processes, by pid the number of the rank."""
+    """The clauses from the logs of these processes.  `ranks`: the number of the rank, by pid."""
     events = dict[int, list[HcclEvent]]()
     for pid, rank in list(ranks.items())[:RANKS]:
         for path in _logs(pid):

@@ -29,9 +29,9 @@ from ftrun.helpers.evidence.nccl_ras import NcclView
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.processes import Observation, ProcessChange, changes, find_moving, process_subtree
 from ftrun.helpers.evidence.report import ReportFacts, ReportFolder
-from ftrun.messages.evidence import ON_TIME, Event, Reply, Request
+from ftrun.messages.evidence import ON_TIME, EvidenceEvent, EvidenceRequest, Reply
 from ftrun.messages.helpers import Problem
-from ftrun.records import state
+from ftrun.records.files import state
 from waitproof import libraries, procfs, stacks, wait_graph, waits
 from waitproof.connections import traffic
 from waitproof.proof import Walk
@@ -50,7 +50,7 @@ OUTPUTS: Final = 4  # output files that are read
 class Investigation:
     """`send` sends a message to PID 1."""
 
-    def __init__(self, request: Request, send: Callable[[Event], None]) -> None:
+    def __init__(self, request: EvidenceRequest, send: Callable[[EvidenceEvent], None]) -> None:
         self._request, self._send = request, send
         self._received, self._overdue = b"", threading.Event()
         self._by_proof = RULES[request.finding.rule].by_proof
@@ -128,7 +128,7 @@ class Investigation:
         if content.endswith(b"\n"):
             self._overdue.set()
 
-    def _when_overdue(self) -> Request:
+    def _when_overdue(self) -> EvidenceRequest:
         """Wait until the limit has passed; return the request with what PID 1 knows of the ranks then."""
         request = self._request
         if request.due is None:
@@ -226,7 +226,8 @@ class Investigation:
         return look.unproved(self._request, asked.value)
 
     def _still_computes(self, before: Spin | None) -> str | None:
-        """None: the rank that looks have found to compute still does, and nothing of it is seen."""
+        """Why the rank that looks have found to compute no longer does, or does something that can be seen; None: it
+        still computes."""
         after = self._computing()
         same = before is not None and after is not None and liveness.follow_spin(before, after) is before
         suspected = same and before is not None and before.pid == self._request.finding.pid
@@ -267,7 +268,7 @@ class BackgroundWork:
     """Data that is collected between the two observations, and may never arrive.  Starts at once.  `pids`: the job's
     processes, the most interesting ones first."""
 
-    def __init__(self, request: Request, pids: Sequence[int]) -> None:
+    def __init__(self, request: EvidenceRequest, pids: Sequence[int]) -> None:
         self._commands: dict[int, str] = {}
         self._output = {path: Task(partial(blocking_calls.tail, path)) for path in request.output[:OUTPUTS]}
         ranks = {rank.pid: rank.rank for rank in request.ranks}
@@ -329,19 +330,19 @@ def _seen_ranks(facts: ReportFacts) -> list[RankSeen]:
     """What each rank of this node that has not ended was seen to do."""
     graph, numbers = facts.graph, {rank.pid: rank.rank for rank in facts.request.ranks if rank.present}
     awaits: dict[int, set[int]] = {}
-    abroad: set[int] = set()  # processes that wait for another host, which in a group has ranks, too
+    waiting_outside: set[int] = set()  # processes that wait for another host, which in a group has ranks, too
     for node in graph.nodes:
         if node.main and node.pid in numbers:
             others = {graph.nodes[place].pid for place in node.wakers} & numbers.keys()
             awaits.setdefault(node.pid, set()).update(numbers[pid] for pid in others)
             if facts.request.group is not None and "outside the job" in node.ends:
-                abroad.add(node.pid)
+                waiting_outside.add(node.pid)
                 awaits[node.pid].add(ELSEWHERE)
     return [
         RankSeen(
             numbers[change.pid],
             change.is_stopped,
-            change.is_in_collective or bool(abroad and awaits.get(change.pid)),
+            change.is_in_collective or bool(waiting_outside and awaits.get(change.pid)),
             bool(change.moved),
             frozenset(awaits.get(change.pid, ())),
         )

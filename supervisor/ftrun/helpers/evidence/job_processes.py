@@ -88,7 +88,8 @@ def belongs(everyone: Iterable[Stat], root: int) -> Callable[[Stat], bool]:
 
 @functools.lru_cache(maxsize=8)
 def _mark(root: int) -> bytes:
-    """Remembered, since `root` may end while its siblings, the other ranks, go on.  LookupError if it has none."""
+    """The entry of its environment that marks the job.  It is remembered, since `root` may end while its siblings, the
+    other ranks, go on.  LookupError if it has none."""
     for entry in procfs.environment(root):
         if entry.startswith(b"FTRUN_BEAT_DIR="):
             return entry
@@ -97,6 +98,7 @@ def _mark(root: int) -> bytes:
 
 @functools.lru_cache(maxsize=8)
 def _start(root: int) -> int:
-    """Its start time in clock ticks, remembered since `root` may end; 0 if it has ended before this was asked for."""
+    """The start time of `root` in clock ticks, remembered since `root` may end; 0 if it has ended before this was asked
+    for."""
     stat = procfs.stat(root)
     return 0 if stat is None else stat.start

@@ -16,7 +16,7 @@ from ftrun.helpers.evidence.blocking_calls import Task
 from ftrun.helpers.evidence.nccl_ras import NcclView
 from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.spinning import Computing
-from ftrun.messages.evidence import Look, Looked, Request
+from ftrun.messages.evidence import EvidenceRequest, Looked, LookRequest
 from waitproof import libraries, proof, stacks, threads, waits
 from waitproof.mappings import Mappings
 from waitproof.proof import Facts, Proof
@@ -27,7 +27,7 @@ SPIED: Final = 64  # processes whose stacks are read
 _PLAIN: Final = ("sleep", "device", "other", "restart")  # calls that no proof can close in a rank's main thread
 
 
-def look(request: Look, pause: Callable[[float], None] = time.sleep) -> Looked:
+def look(request: LookRequest, pause: Callable[[float], None] = time.sleep) -> Looked:
     """The answer.  Takes `between` s and the time for two observations, or less if the wait is open; where only other
     members of the group may end it, a few seconds more."""
     others = OtherMembers(request.group) if request.group is not None else None
@@ -60,7 +60,7 @@ def cpu() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-def facts(request: Look | Request) -> Facts:
+def facts(request: LookRequest | EvidenceRequest) -> Facts:
     """The ranks that are still to be waited for, and those of them that do not move."""
     ranks = [rank for rank in request.ranks if rank.pid and rank.present]
     still = [r for r in ranks if r.moved_at is None or request.now - r.moved_at >= STILL]
@@ -71,7 +71,7 @@ def facts(request: Look | Request) -> Facts:
     return Facts(request.root, numbers, tuple(rank.pid for rank in still), stepped, ended)
 
 
-def prove(request: Look, pause: Callable[[float], None]) -> Proof:
+def prove(request: LookRequest, pause: Callable[[float], None]) -> Proof:
     """What this job waits for, and whether that can end."""
     job, in_group = facts(request), request.group is not None
     if job.ranks and not job.still:
@@ -98,13 +98,13 @@ def prove(request: Look, pause: Callable[[float], None]) -> Proof:
     return proof.prove(before, after, found, job, False, in_group, code=code)
 
 
-def ask_nccl(request: Look | Request) -> Task[NcclView | None]:
+def ask_nccl(request: LookRequest | EvidenceRequest) -> Task[NcclView | None]:
     """What NCCL itself says about the ranks, in the background."""
     ranks = {rank.pid: rank.rank for rank in request.ranks if rank.pid and rank.present}
     return Task(lambda: nccl_ras.ask(ranks, ranks))
 
 
-def unproved(request: Look | Request, view: NcclView | None) -> Spin | None:
+def unproved(request: LookRequest | EvidenceRequest, view: NcclView | None) -> Spin | None:
     """What no proof covers: all ranks wait for their devices or for each other, or those that stand still compute and
     nothing that they do can be seen outside.  `view`: what NCCL says."""
     job = facts(request)
@@ -128,7 +128,7 @@ def _spin(found: Computing, job: Facts, at: float) -> Spin:
     return Spin(at, found.why, found.fingerprint, rank, found.pid, found.others, found.on_device)
 
 
-def _excluded(request: Look) -> frozenset[int]:
+def _excluded(request: LookRequest) -> frozenset[int]:
     return job_processes.with_newly_started(request.excluded, request.root, {rank.pid for rank in request.ranks})
 
 

@@ -64,7 +64,8 @@ class CommunicatorMember(NamedTuple):
 
 
 class LaunchCount(NamedTuple):
-    """Those that have launched so many collectives of one kind.  `members`: empty where only their number is known."""
+    """Members that have launched the same number of collectives of one kind.  `members`: empty where only their number
+    is known."""
 
     launched: int
     number: int
@@ -158,7 +159,7 @@ def _behind(one: Communicator) -> str:
 
 
 def _mismatch(one: Communicator) -> str:
-    """That members which are behind in one kind are ahead in another; empty if none are."""
+    """A sentence if members that are behind in one kind of collective are ahead in another; else empty."""
     ahead = {member: found for found in one.differences for member in found.reached[0].members}
     for found in one.differences:
         for reached in found.reached[1:]:
@@ -327,7 +328,7 @@ def query(address: tuple[str, int], form: str, until: float) -> str | None:
 
 
 def _connect(address: tuple[str, int], until: float) -> socket.socket:
-    """Only to this machine, since that is where RAS listens, whatever the variable of a rank says."""
+    """Connect, but only to this machine, since RAS listens there, whatever the variable of a rank says."""
     host, port = address
     found = dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     problem = OSError("it is no address of this machine")
@@ -340,7 +341,7 @@ def _connect(address: tuple[str, int], until: float) -> socket.socket:
 
 
 def _command(connection: socket.socket, command: str, until: float) -> str:
-    """The line that answers it."""
+    """The line that answers this command."""
     connection.sendall(f"{command}\n".encode())
     content = b""
     while not content.endswith(b"\n"):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ftrun.core.group.waits import Blocked, Link, Waits, WaitsAnswer
+from ftrun.core.group.waits import BlockedProcess, OutsideLink, Waits, WaitsAnswer
 from ftrun.core.text import sentences
 from ftrun.host import safe_files
 from ftrun.messages import group_waits as messages
@@ -24,13 +24,13 @@ PAUSE: Final = 0.25  # s between two checks for it
 
 def as_message(seen: GroupWaits, member: int, epoch: int = 0, wave: str = "") -> Waits:
     """What was seen here, as it is sent to rank 0."""
-    processes = tuple(Blocked(**one._asdict()) for one in seen.processes)
-    links = tuple(Link(**one._asdict()) for one in seen.links)
+    processes = tuple(BlockedProcess(**one._asdict()) for one in seen.processes)
+    links = tuple(OutsideLink(**one._asdict()) for one in seen.links)
     return Waits(member, epoch, wave, seen.fingerprint, processes, links, seen.size, seen.why)
 
 
 class OtherMembers:
-    """The others, as this member knows them when its look begins."""
+    """The other members of the group, as this member knows them when its look begins."""
 
     def __init__(self, membership: LookMembership) -> None:
         self._membership = membership
@@ -80,7 +80,7 @@ class OtherMembers:
         return f"and of member {member}: {sentences.short(why)}"
 
     def _read(self) -> WaitsAnswer:
-        """The last answer of rank 0; one without content if there is none for this epoch."""
+        """The last answer of rank 0; an answer without content if there is none for this epoch."""
         try:
             content = safe_files.read(os.path.join(self._membership.folder, messages.ANSWER_FILE), messages.LIMIT)
             answer = messages.load_answer(content or b"")

@@ -17,9 +17,9 @@ from ftrun.helpers.evidence import blocking_calls, job_processes, processes
 from ftrun.helpers.evidence.processes import ProcessState
 from ftrun.host import procfs
 from ftrun.messages.codec import DECODABLE
-from ftrun.records import state
-from ftrun.records.own_ranks import ENDED
-from ftrun.records.run_snapshot import read_snapshot
+from ftrun.records.files import state
+from ftrun.records.present.own_ranks import ENDED
+from ftrun.records.present.run_snapshot import read_snapshot
 from waitproof import procfs as waitproof_procfs
 from waitproof import stacks
 from waitproof.stacks import Stack, Thread
@@ -125,7 +125,7 @@ def lines(found: list[ProcessStacks], all_threads: bool) -> Iterator[str]:
 
 
 def _frames(thread: Thread | None) -> tuple[str, ...]:
-    """The innermost first."""
+    """The lines of the stack of a thread, the innermost frame first."""
     if thread is None or not thread.frames:
         return ("no Python frame",)
     return tuple(frame.full for frame in thread.frames)

@@ -24,12 +24,12 @@ from ftrun.helpers.evidence.nccl_ras import NcclView, sentences_of
 from ftrun.helpers.evidence.processes import ProcessChange
 from ftrun.host import safe_files
 from ftrun.messages.codec import DECODABLE
-from ftrun.messages.evidence import RankState, Request
+from ftrun.messages.evidence import EvidenceRequest, RankState
 from ftrun.messages.probe import Device
 from waitproof import stacks
 from waitproof.describe import STOPPED
 from waitproof.stacks import Thread
-from waitproof.wait_graph import RUNS, Node, WaitGraph
+from waitproof.wait_graph import RUNS, GraphNode, WaitGraph
 from waitproof.world import LATE, World
 
 LOCATION: Final = 500  # characters of the location in a verdict
@@ -60,7 +60,7 @@ class ReportFacts(NamedTuple):
     progress.  `chain`: the pids from the suspect to the process for which it waits in the end.  `mechanism`: the
     headline, or empty.  `job`: the command, `node`: its host."""
 
-    request: Request
+    request: EvidenceRequest
     verdict: Classification
     changes: Sequence[ProcessChange]
     seconds: float  # between the observations
@@ -510,12 +510,12 @@ def wait_lines(graph: WaitGraph) -> list[str]:
     return parts
 
 
-def _wait_line(node: Node, graph: WaitGraph) -> str:
+def _wait_line(node: GraphNode, graph: WaitGraph) -> str:
     where = f", at {code(node.place)}" if node.place else ""
     return f"* {plain(node.name)}{where}: {plain(node.does)}.{plain(_who_ends(node, graph))}"
 
 
-def _who_ends(node: Node, graph: WaitGraph) -> str:
+def _who_ends(node: GraphNode, graph: WaitGraph) -> str:
     """Who can end the wait of a node, with a space before it."""
     if node.ends == RUNS or node.fails:
         return ""
@@ -530,7 +530,7 @@ def _who_ends(node: Node, graph: WaitGraph) -> str:
 
 
 def waits_document(graph: WaitGraph) -> dict[str, Any]:
-    """The same for report.json: `wakers` and `cycle` are places in `nodes`."""
+    """The graph of the waits for report.json: `wakers` and `cycle` are places in `nodes`."""
     shown = ("pid", "who", "thread", "place", "does", "ends", "wakers", "size")
     nodes = [{name: getattr(node, name) for name in shown} for node in graph.nodes]
     return {"nodes": nodes, "cycle": graph.cycle, "more": graph.more}

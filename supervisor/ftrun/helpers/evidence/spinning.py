@@ -34,22 +34,22 @@ class Computing(NamedTuple):
     on_device: bool = False
 
 
-class State(NamedTuple):
+class Activity(NamedTuple):
     """What can be seen of a process: fields of `Computing`."""
 
     fingerprint: object
     others: float
 
 
-def state(pid: int, stack: Stack, carriers: re.Pattern[str] | None = None, whole: bool = False) -> State:
-    """Of a process of whose main thread the stack is known.  `carriers`: names of threads whose time does not count.
-    `whole`: each line of the stack counts, and not only the innermost function."""
+def state(pid: int, stack: Stack, carriers: re.Pattern[str] | None = None, whole: bool = False) -> Activity:
+    """The activity of a process of whose main thread the stack is known.  `carriers`: names of threads whose time does
+    not count.  `whole`: each line of the stack counts, and not only the innermost function."""
     assert stack.main is not None
     inner, family = stack.main.frames[0], below(pid, procfs.all_processes()) - {pid}
     place: object = [frame.full for frame in stack.main.frames] if whole else (inner.file, inner.name)
     seen = pid, place, _transferred(pid), sorted(family), _reaped(pid)
     spared = 0.0 if carriers is None else sum(_cpu(pid, tid) for tid in _named(pid, carriers))
-    return State(seen, _cpu(pid) - _cpu(pid, pid) - spared + sum(map(_cpu, family)))
+    return Activity(seen, _cpu(pid) - _cpu(pid, pid) - spared + sum(map(_cpu, family)))
 
 
 def spin(
@@ -61,7 +61,7 @@ def spin(
     `still_devices`: no accelerator of the job does anything."""
     if not 0 < len(pids) <= MOST:
         return None
-    states, first = list[State](), ""
+    states, first = list[Activity](), ""
     for pid in pids:
         stack = stacks.get(pid)
         if stack is None or stack.main is None or not stack.main.frames:
@@ -76,8 +76,8 @@ def spin(
 
 
 def computing(pids: Sequence[int]) -> list[int]:
-    """Those of these processes whose main threads compute.  One that does may wait for the lock of its interpreter at
-    any instant, for a moment."""
+    """Which of these processes have main threads that compute.  Such a thread may wait for the lock of its interpreter
+    at any instant, for a moment."""
     found = set[int]()
     for _ in range(SAMPLES):
         found |= {pid for pid in pids if pid not in found and threads.thread(pid, pid, Mappings()).running}
@@ -98,7 +98,7 @@ def _named(pid: int, pattern: re.Pattern[str]) -> list[int]:
 
 
 def _has_accelerator(pid: int) -> bool:
-    """Whether it has one open, or may have."""
+    """Whether the process has an accelerator open, or may have."""
     try:
         return any(end.is_accelerator for end in files.list_open(pid).values())
     except OSError:

@@ -17,9 +17,9 @@ ACROSS, DOWN = 84.0, 20.0  # between boxes
 MARGIN, HEAD, FOOT = 24.0, 76.0, 34.0
 TITLE, LEAST = 14.0, 560.0  # size of the headline, width of the picture
 OUTSIDE: Final = 150.0  # width of the cloud
-ARROWS: Final = 60  # more are left out, except arrows of the cycle
+ARROWS: Final = 60  # further arrows are left out, except those of the cycle
 HEAD_LENGTH, HEAD_WIDTH = 9.0, 4.0  # of an arrow
-Place = tuple[float, float]  # the upper left of a box
+Position = tuple[float, float]  # the upper left of a box
 
 
 def render(graph: WaitGraph, headline: str) -> str:
@@ -92,7 +92,7 @@ def _columns(graph: WaitGraph) -> list[list[int]]:
     return [column for column in columns if column]
 
 
-def _box(graph: WaitGraph, number: int, place: Place) -> list[Shape]:
+def _box(graph: WaitGraph, number: int, place: Position) -> list[Shape]:
     node, (x, y) = graph.nodes[number], place
     colour = "bad" if number in graph.cycle or node.fails else "good" if node.ends == RUNS else "muted"
     corners = ((x, y), (x + WIDTH, y), (x + WIDTH, y + HEIGHT), (x, y + HEIGHT), (x, y))
@@ -108,7 +108,7 @@ def _box(graph: WaitGraph, number: int, place: Place) -> list[Shape]:
     return shapes
 
 
-def _arrows(graph: WaitGraph, places: dict[int, Place]) -> list[Shape]:
+def _arrows(graph: WaitGraph, places: dict[int, Position]) -> list[Shape]:
     """The arrows to the right, and on top of them the arrows of the cycle: all arrows would be a tangle."""
     circle = set(zip(graph.cycle, (*graph.cycle[1:], *graph.cycle[:1]), strict=True))
     pairs = [(node, end) for node in places for end in graph.nodes[node].wakers if end in places and end != node]
@@ -120,7 +120,7 @@ def _arrows(graph: WaitGraph, places: dict[int, Place]) -> list[Shape]:
     return shapes
 
 
-def _route(start: Place, end: Place) -> list[Place]:
+def _route(start: Position, end: Position) -> list[Position]:
     """The points of an arrow between two boxes, outside of both."""
     (x, y), (to_x, to_y) = start, end
     if to_x > x:
@@ -131,7 +131,7 @@ def _route(start: Place, end: Place) -> list[Place]:
     return [(x, y + 0.8 * HEIGHT), (to_x + WIDTH, to_y + 0.8 * HEIGHT)]
 
 
-def _arrow(points: Sequence[Place], colour: str, width: float = 1.2, dashed: bool = False) -> list[Shape]:
+def _arrow(points: Sequence[Position], colour: str, width: float = 1.2, dashed: bool = False) -> list[Shape]:
     (from_x, from_y), (x, y) = points[-2], points[-1]
     length = max(1.0, hypot(x - from_x, y - from_y))
     across, down = (x - from_x) / length, (y - from_y) / length

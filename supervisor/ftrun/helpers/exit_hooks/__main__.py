@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ftrun.helpers.heal.children import LOG, Children, why
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.messages.codec import EXACT
 from ftrun.messages.exit_hooks import EVENTS, Failed, HooksFinished, Work
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 class ExitHooks:
-    def __init__(self, work: Work, lines: Lines) -> None:
+    def __init__(self, work: Work, lines: ProtocolLines) -> None:
         self._work, self._lines = work, lines
         self._children = Children(lines)
         self._until = None if work.grace is None else time.monotonic() + work.grace

@@ -14,7 +14,7 @@ from typing import Final
 
 from ftrun.core.text import durations
 from ftrun.helpers.heal.children import Children, why
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.host import procfs, spawn, tree
 from ftrun.host.procfs import Stat
 from ftrun.messages.codec import EXACT
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     return run(partial(_run, argv), HEAL_EVENTS)
 
 
-def _run(argv: Sequence[str], lines: Lines) -> None:
+def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
     remedy = EXACT.load(Remedy, argv[0])
     spawn.become_subreaper()  # daemons are reparented to this process, and ended by it
     children = Children(lines)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.host import signals, spawn
 
 LOG: Final = 2
@@ -16,7 +16,7 @@ LOG: Final = 2
 class Children:
     """At most one instance per process: it reaps every child, adopted ones too."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: ProtocolLines) -> None:
         self._lines = lines
         self._codes: dict[int, int] = {}
         self._started: list[subprocess.Popen[bytes]] = []  # kept, because `subprocess` would wait for a discarded one

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Final
 
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.messages.helpers import PROBLEMS
 from ftrun.messages.output import LINE_REQUESTS
 
@@ -17,7 +17,7 @@ def main(_: list[str]) -> int:
     return run(_write_all, PROBLEMS, LINE_REQUESTS)
 
 
-def _write_all(lines: Lines) -> None:
+def _write_all(lines: ProtocolLines) -> None:
     while not lines.ended:
         for request in lines.requests():
             content = request.text.encode()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.helpers.messenger.imports import ImportsSeeker
 from ftrun.helpers.messenger.paces import Paces
 from ftrun.helpers.messenger.steps import Steps, read_slots
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     return run(partial(_run, argv), EVENTS, REQUESTS)
 
 
-def _run(argv: Sequence[str], lines: Lines) -> None:
+def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
     import zmq  # here, so that a missing package is reported as a problem
 
     from ftrun.helpers.messenger.operator_channel import OperatorChannel

@@ -15,14 +15,14 @@ from typing import Any, Final
 import zmq
 
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger.transport import monitor_events
 
 RESERVED: Final = 64  # descriptors for everything but connections
 STRANGERS: Final = 64  # connections beyond two for each member
 HANDSHAKE: Final = 3.0  # s
 MAX_REPORTED: Final = 16  # strangers that are reported
-GIVING_UP: Final = 15.0  # s for which a member tries at least that has another secret (handshakes.CERTAIN)
+GIVING_UP: Final = 15.0  # s for which a member with another secret tries at least (handshakes.CERTAIN)
 GAVE_UP: Final = 5.0  # s after its last attempt: it makes one each second
 SECRETS: Final = (zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC, zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
@@ -33,17 +33,17 @@ class Connection(NamedTuple):
 
 
 class Misfit(NamedTuple):
-    """What has another secret, as seen at one address: since when it has tried, and until when."""
+    """A process with another secret, as seen at one address: since when it has tried, and until when."""
 
     what: str
     since: float
     last: float
 
 
-class Connections:
+class MemberConnections:
     """`open`: by descriptor, the oldest first.  The owner polls `source`, then calls `closed` and `make_room`."""
 
-    def __init__(self, router: zmq.Socket[bytes], size: int, lines: Lines) -> None:
+    def __init__(self, router: zmq.Socket[bytes], size: int, lines: ProtocolLines) -> None:
         self._lines = lines
         self._limit = connection_limit(size, lines)
         self._strangers: set[str] = set()
@@ -58,11 +58,12 @@ class Connections:
 
     @property
     def misfit(self) -> str:
-        """The first of those that have another secret, for a person; empty: there is none."""
+        """The first process with another secret, for a person; empty: there is none."""
         return next((f"{host} {found.what}" for host, found in self._misfits.items()), "")
 
     def gave_up(self, now: float) -> str:
-        """What has tried with another secret for as long as a member does, and has stopped; empty: there is none."""
+        """A process that has tried with another secret for as long as a member does, and has stopped; empty: there is
+        none."""
         for host, found in self._misfits.items():
             if found.last >= found.since + GIVING_UP and now >= found.last + GAVE_UP:
                 return f"{host} {found.what}"
@@ -134,7 +135,7 @@ class Connections:
             self._lines.problem(f"{host or 'an unknown address'} was refused: it {what}")
 
 
-def connection_limit(size: int, lines: Lines) -> int:
+def connection_limit(size: int, lines: ProtocolLines) -> int:
     """The limit of connections: two for each member, because a member may reconnect while its old connection is still
     open, and some for strangers; or as many as the open-files limit of this container allows.  Sets the soft limit."""
     required, limit = size + RESERVED, 2 * size + STRANGERS + RESERVED

@@ -1,9 +1,9 @@
 """Rank 0's side of the group: a ROUTER socket for all members, around the pure `core/group/coordinator.py`.
 
-Everything that it knows comes from the members, so it may die at any time.  Without the secret of the group one can
-connect, be reported, and find out that something listens here; frames are bounded, and only a flood delays a member
-that wants to join (connections.py).  With it one can do what a member can, as any rank, which docs/security.md lists;
-no order carries a command.
+Everything that it knows comes from the members, so it may die at any time.  A client without the secret of the group
+can connect, is reported, and finds out that something listens here; frames are bounded, and only a flood delays a
+member that wants to join (connections.py).  A client with the secret can do what a member can, as any rank, which
+docs/security.md lists; no order carries a command.
 """
 
 import errno
@@ -18,11 +18,11 @@ import zmq
 from ftrun import __version__
 from ftrun.core.group import coordinator, membership
 from ftrun.core.group.lease import Place
-from ftrun.core.group.messages import MOST_LIVES, Life, Pulse, Report, Starter
+from ftrun.core.group.messages import MOST_LIVES, Life, MemberReport, Pulse, Starter
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.text.durations import seconds
-from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, Lines
-from ftrun.helpers.messenger.connections import HANDSHAKE, Connections, is_own
+from ftrun.helpers.lines import MAX_PROBLEM_LENGTH, ProtocolLines
+from ftrun.helpers.messenger.connections import HANDSHAKE, MemberConnections, is_own
 from ftrun.helpers.messenger.death_watch import DeathWatch
 from ftrun.helpers.messenger.group_view import CoordinatorSide
 from ftrun.helpers.messenger.steps import read_pulse
@@ -47,11 +47,11 @@ class MemberProcess:
         self.gone = False  # the coordinator has counted it as lost or left
         self.renews = False  # it has announced that it renews its connection
         self.refused = ""
-        self.lease: peers.LeaseView | None = None  # what it knows of the lease, as it said at that time
+        self.lease: peers.LeaseView | None = None  # what it knows of the lease, by its last message
         self.lease_at = 0.0
 
 
-def located(report: Report, host: str) -> Report:
+def located(report: MemberReport, host: str) -> MemberReport:
     """The report, with the address at which the other members reach its sender, if it is known."""
     ranks = report.ranks and report.ranks._replace(address=report.ranks.address or host)
     return report._replace(address=host, ranks=ranks) if host else report
@@ -89,7 +89,7 @@ KEEPALIVE: Final = 60  # s until the kernel closes the connection of a machine t
 class CoordinatorLink:
     """The owner polls `sources`, and calls `process` after that and at `due`."""
 
-    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines) -> None:
+    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: ProtocolLines) -> None:
         self._address, self._beat_dir, self._lines = address, beat_dir, lines
         self._period = peers.period(address.size)
         self._context = zmq.Context(io_threads=1)
@@ -101,7 +101,7 @@ class CoordinatorLink:
         router.tcp_keepalive, router.tcp_keepalive_idle = 1, KEEPALIVE // 2
         router.tcp_keepalive_intvl, router.tcp_keepalive_cnt = KEEPALIVE // 6, 3
         router.setsockopt(zmq.TCP_MAXRT, KEEPALIVE * 1000)
-        self._connections = Connections(router, address.size, lines)
+        self._connections = MemberConnections(router, address.size, lines)
         self.sources = (router, self._connections.source)
         self._bound, self._unbound = False, ""  # the second: why not
         self._peers: dict[int, dict[str, MemberProcess]] = {}  # by rank and life
@@ -113,7 +113,7 @@ class CoordinatorLink:
         self._pulse_frames: dict[int, tuple[bytes, float]] = {}  # by rank: the last pulse as received, and when
         self._pulses: dict[int, Pulse] = {}
         self._pulses_at = -math.inf
-        self._own_report: Report | None = None
+        self._own_report: MemberReport | None = None
         self._left_at, self.marking = 0.0, False  # the shared folder does not say yet that the group has ended
         self._leaving = math.inf
         self._known_starters: Mapping[str, tuple[Starter, float]] = {}
@@ -122,7 +122,7 @@ class CoordinatorLink:
         now = time.monotonic()
         self._coordinator = membership.new_coordinator(
             now,
-            membership.Shape(address.size, address.least, address.spares, address.replaces, address.scale_out),
+            membership.GroupShape(address.size, address.least, address.spares, address.replaces, address.scale_out),
             *(address.wait, address.drain, address.heal, address.silence),
             Starter(address.life, address.node, address.boot, "", address.port, address.contained, rank=address.rank),
             folder_unproved=bool(address.folder),
@@ -143,7 +143,7 @@ class CoordinatorLink:
         watches = self._deaths.due, self._starters.due, self._ended_lives.due
         return min(self._next, self._scan, self._leaving, deadline, closed, *watches, self.view.due)
 
-    def set_report(self, report: Report, now: float) -> None:
+    def set_report(self, report: MemberReport, now: float) -> None:
         """Set the report of this node's own PID 1, which is a member like the others."""
         self._note_stop(now)
         if self._address.rank:  # it has taken over, and the endpoint of the group is another machine's
@@ -168,7 +168,7 @@ class CoordinatorLink:
             if self._delivered_order:
                 self._lines.send(messages.Contact())
         if self._coordinator.deadline is not None and self._running(now) >= self._coordinator.deadline:
-            self._decide(membership.DeadlineReached(self._running(now)))
+            self._decide(membership.GroupDeadlineReached(self._running(now)))
         self._send_order()
         self.view.process(now, self._coordinator, self._present, self._stopped)
         if self._leaving < math.inf:
@@ -191,8 +191,8 @@ class CoordinatorLink:
         return at - self._stopped
 
     def _check_leaving(self, now: float) -> None:
-        """PID 1 ends this process after `LeaveConfirmed`, so the members get their last order before.  Those that this
-        process, which may be new, has not heard of yet get the time to reconnect for that."""
+        """PID 1 ends this process after `LeaveConfirmed`, so the members get their last order before.  Members that
+        this process, which may be new, has not heard of yet get the time to reconnect for that."""
         unknown = self._coordinator.size > len(self._coordinator.members)
         may_come = unknown and self._running(now) < self._coordinator.started + RECONNECT
         if self._coordinator.order.what != "end" or not (self._coordinator.staying or may_come):
@@ -213,7 +213,7 @@ class CoordinatorLink:
 
     @property
     def lease_views(self) -> dict[tuple[int, str], tuple[peers.LeaseView, float]]:
-        """What the members that are connected know of it, and when they said so."""
+        """What the connected members know of the lease, and when they reported it."""
         there = (peer for peer in self._by_id.values() if not (peer.gone or peer.refused))
         return {(p.hello.rank, p.hello.life): (p.lease, p.lease_at) for p in there if p.lease is not None}
 
@@ -444,7 +444,7 @@ class CoordinatorLink:
     def _check_starters(self, now: float) -> None:
         """Ask the machines of earlier processes of member 0 whether these are dead.  The command of one that was not
         PID 1 of its container may live on elsewhere; on this machine the same holds as for other members (fences.py).
-        One on another machine, whose address is ours now, may live there: what is refused then is refused by us.
+        A process on another machine, whose address is ours now, may live there: a refusal then comes from this machine.
         """
         own = self._address
         known = self._coordinator.starters
@@ -458,7 +458,8 @@ class CoordinatorLink:
             self._decide(membership.StarterDied(self._running(now), life))
 
     def _check_lives(self, now: float) -> None:
-        """The same for the processes of the other members that may run the epoch that was found."""
+        """Ask the machines of the other members whether the processes are dead that may run the epoch that was
+        found."""
         group = self._coordinator
         for rank, one in group.lives.items():
             successor = group.members.get(rank)
@@ -508,7 +509,7 @@ class CoordinatorLink:
             hello, seen = peer.hello, self._running(peer.last_seen)
             self._decide(MemberLost(self._running(now), hello.rank, hello.life, why, closed, seen, shut, certain))
 
-    def _pulses_if_failed(self, report: Report, now: float) -> dict[int, Pulse]:
+    def _pulses_if_failed(self, report: MemberReport, now: float) -> dict[int, Pulse]:
         """The latest pulses of all members if the report contains a failure, else nothing."""
         if report.failure is None:
             return {}
@@ -523,7 +524,7 @@ class CoordinatorLink:
                     self._pulses[rank] = found._replace(age=found.age + now - at)
         return self._pulses
 
-    def _decide(self, event: "membership.Event") -> None:
+    def _decide(self, event: "membership.GroupEvent") -> None:
         self._coordinator, effects = coordinator.decide(self._coordinator, event)
         for effect in effects:
             match effect:

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from typing import Final, Generic, Literal, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
-Answer = Literal["accepted", "refused", "none"]
+ConnectionResult = Literal["accepted", "refused", "none"]
 ANSWER: Final = 1.0  # s that a machine has to answer
 AGAIN: Final = 0.1  # s between two questions to a machine whose member may be dead
 SLOWER: Final = 0.1  # the same for each second since its connection closed: nobody may read the questions meanwhile
@@ -22,11 +22,11 @@ FIRST: Final = 3  # questions to a member that has just joined
 
 
 class Question:
-    """One connection, as far as its answer.  Raises nothing."""
+    """One attempt to connect, until its result is known.  Raises nothing."""
 
     def __init__(self, host: str, port: int, now: float) -> None:
         self.until = now + ANSWER
-        self._answer: Answer | None = None
+        self._answer: ConnectionResult | None = None
         self._socket: socket.socket | None = None
         try:
             self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
@@ -35,8 +35,8 @@ class Question:
         except (OSError, ValueError):
             self._answer = "none"
 
-    def answer(self, now: float) -> Answer | None:
-        """None: not yet."""
+    def answer(self, now: float) -> ConnectionResult | None:
+        """The result of the connection; None: not yet known."""
         if self._answer is None and self._socket is not None:
             poll = select.poll()
             poll.register(self._socket, select.POLLOUT)

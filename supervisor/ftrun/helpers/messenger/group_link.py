@@ -1,8 +1,8 @@
 """A member's part in its group: the link to the coordinator, or the coordinator itself, and which of the two it is.
 
-Member 0 has the coordinator, unless the members share a folder, and may go on without some of them: then whoever has
-the lease in that folder (lease_keeper.py).  A member that takes the lease over becomes the coordinator, all others find
-its address in the folder, and the one before becomes a member like any other.
+Member 0 has the coordinator, unless the members share a folder, and may go on without some of them: then the member
+that has the lease in that folder (lease_keeper.py).  A member that takes the lease over becomes the coordinator, all
+others find its address in the folder, and the one before becomes a member like any other.
 """
 
 import math
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place
-from ftrun.core.group.messages import Report
-from ftrun.helpers.lines import Lines
-from ftrun.helpers.messenger.group_view import Answer
+from ftrun.core.group.messages import MemberReport
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger.known_lives import KnownLives
 from ftrun.helpers.messenger.lease_keeper import LeaseChange, LeaseKeeper
+from ftrun.helpers.messenger.present_stacks import SendPart
 from ftrun.helpers.messenger.transport import LATE, RESUMED, split
 from ftrun.messages import messenger as messages
 from ftrun.messages import peers
@@ -29,25 +29,27 @@ if TYPE_CHECKING:
 
 LOOK: Final = 0.25  # s between two looks at what the lease requires
 QUIET: Final = 7.0  # s; members report at least every 4.5 s
-STEP: Final = 0.2  # s by which the end of a lease changes at least, for PID 1 to be told
+STEP: Final = 0.2  # s; PID 1 is informed when the end of a lease has changed by more
 
 
 class GroupLink:
     """The owner polls `sources`, which may change, and calls `process` after that and at `due`."""
 
-    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines) -> None:
+    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: ProtocolLines) -> None:
         self._address, self._beat_dir, self._lines = address, beat_dir, lines
         self._leading: CoordinatorLink | None = None
         self._following: MemberLink | None = None
-        self._report: Report | None = None
+        self._report: MemberReport | None = None
         self._endpoint = address.endpoint  # of the coordinator
         is_fixed = (address.least or address.size - address.spares) == address.size
         self._lives = KnownLives(joined=is_fixed)
-        self._rows: Mapping[int, MemberRow] = {}  # of all members, as the link before knew them
+        self._rows: Mapping[int, MemberRow] = {}  # the rows of all members, as the earlier link knew them
         self._keeper = LeaseKeeper(address, lines) if address.folder else None
-        self._ended = False  # the lease, so that the ranks here stop
-        self._before: Place | None = None  # that of another one, until the coordinator here knows that it is over
-        self._tenure: float | None = None  # as PID 1 was told
+        self._ended = False  # whether the lease has ended, so that the ranks here stop
+        self._before: Place | None = (
+            None  # of the holder before, until the coordinator here knows that its lease is over
+        )
+        self._tenure: float | None = None  # as it was last sent to PID 1
         self._mine = ""  # where it would be the coordinator
         self._next = self._planned = 0.0
         self._resumed = -math.inf  # when this process ran again after it was suspended
@@ -78,15 +80,15 @@ class GroupLink:
     def at_work(self) -> list[int]:
         return self._link.view.at_work
 
-    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
+    def ask(self, request: FileRequest, answer: SendPart, now: float) -> None:
         self._link.view.ask(request, answer, now)
 
-    def set_report(self, report: Report, now: float) -> None:
+    def set_report(self, report: MemberReport, now: float) -> None:
         self._report = report
         if not self._must_renew(now):
             self._tell(report, now)
 
-    def _tell(self, report: Report, now: float) -> None:
+    def _tell(self, report: MemberReport, now: float) -> None:
         if self._leading is not None:
             self._lives.sent(report)
             report = report._replace(lives=self._lives.of(report))
@@ -289,7 +291,8 @@ class GroupLink:
         self._leading = self._following = None
 
     def _reachable(self, host: str) -> str:
-        """Where this member listens as the coordinator: at the port of the group, if that is free here."""
+        """The address at which this member listens as the coordinator: with the port of the group, if that is free
+        here."""
         port = int(split(self._address.endpoint)[1])
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as one:

@@ -21,11 +21,11 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import stragglers
 from ftrun.core.rules.stragglers import Persistence
 from ftrun.core.text import states
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger import imports
 from ftrun.helpers.messenger.group_waits import Connected, CoordinatorWaits, MemberWaits
 from ftrun.helpers.messenger.paces import straggler
-from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks, part_of
+from ftrun.helpers.messenger.present_stacks import LONGEST, POLL, PresentStacks, SendPart, part_of
 from ftrun.host import procfs, safe_files
 from ftrun.messages import group_view as messages
 from ftrun.messages import group_waits
@@ -42,7 +42,6 @@ ASKING: Final = 5.0  # s for an answer of another member; more where its stacks 
 PENDING: Final = 32  # requests under way
 STACKS: Final = 64  # files of stacks that are joined
 Send = Callable[[bytes, bytes], bool]
-Answer = Callable[[FilePart], None]
 
 
 class ViewDelivery:
@@ -97,21 +96,21 @@ def _parts(rows: tuple[MemberRow, ...]) -> list[tuple[MemberRow, ...]]:
 class OwnMember:
     """The row and the files of this member, from its run dir, which is the working directory."""
 
-    def __init__(self, address: "MemberAddress", lines: Lines) -> None:
+    def __init__(self, address: "MemberAddress", lines: ProtocolLines) -> None:
         self._address, self._lines = address, lines
         self.stacks = PresentStacks()
 
     def row(self, now: float) -> MemberRow | None:
-        """None as long as there is nothing to show."""
+        """The row of this member; None as long as there is nothing to show."""
         try:
-            from ftrun.records.group import read_row  # once the command runs: it takes time and memory
+            from ftrun.records.present.group import read_row  # once the command runs: it takes time and memory
 
             return read_row(os.getcwd(), self._address.rank, self._address.node, now)
         except Exception as error:
             self._lines.problem(f"the view of the group lacks this member: {error!r}")
             return None
 
-    def answer(self, request: FileRequest, answer: Answer, now: float) -> None:
+    def answer(self, request: FileRequest, answer: SendPart, now: float) -> None:
         """Answer through `answer`, in any case: at once, but for the present stacks."""
         if request.what == "present stacks":
             self.stacks.ask(request, answer, now)
@@ -123,7 +122,7 @@ class OwnMember:
         if request.what == "imports":
             content = imports.own()
             return part_of(request, content) if content else FilePart(request.id, False, "it has imported nothing yet")
-        from ftrun.records import reports  # seldom needed: it takes time and memory
+        from ftrun.records.files import reports  # seldom needed: it takes time and memory
 
         failed = reports.failed(".") if request.what in ("report.md", "report.json") else []
         attempts = sorted({*reports.collected("."), *failed})
@@ -141,7 +140,7 @@ class OwnMember:
 
 def _failure(attempt: int, what: str) -> bytes:
     """From the records alone: a file that is not read safely is not read."""
-    from ftrun.records import reports
+    from ftrun.records.files import reports
 
     found = reports.failure(".", attempt)
     if found is None:
@@ -180,18 +179,18 @@ class PendingFile(NamedTuple):
 
     member: int
     id: str
-    answer: Answer
+    answer: SendPart
     until: float
 
 
 class _Side(ABC):
     """What both sides share: the rows of all members, `group.json`, and the requests that were passed on."""
 
-    silent: str  # of whom a request was passed on to, with `{}` for the member
+    silent: str  # who does not answer a request that was passed on, with `{}` for the member
     unconnected: str
     way: float  # seconds that an answer may take beyond those of the member itself
 
-    def __init__(self, address: "MemberAddress", lines: Lines) -> None:
+    def __init__(self, address: "MemberAddress", lines: ProtocolLines) -> None:
         self._address, self._lines = address, lines
         self._own, self._boot = OwnMember(address, lines), procfs.boot_id()
         self._rows: dict[int, MemberRow] = {}
@@ -210,14 +209,14 @@ class _Side(ABC):
         return self._rows
 
     def adopt(self, rows: Mapping[int, MemberRow]) -> None:
-        """What this member knew of all at its coordinator before."""
+        """Adopt the rows of all members, as this member knew them at its earlier coordinator."""
         self._rows.update(rows)
 
     def close(self) -> None:
         self._own.stacks.close()
 
-    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
-        """Answered through `answer`, in any case."""
+    def ask(self, request: FileRequest, answer: SendPart, now: float) -> None:
+        """Pass the request on; `answer` is called in any case."""
         member, id = request.member, os.urandom(8).hex()
         if member == self._address.rank:
             self._own.answer(request, answer, now)
@@ -232,10 +231,10 @@ class _Side(ABC):
 
     @abstractmethod
     def _pass_on(self, member: int, request: bytes) -> bool:
-        """False: there is no connection."""
+        """Send the request towards `member`; False: there is no connection."""
 
     def _answered(self, content: bytes, sender: int | None = None) -> None:
-        """`sender`: the only member that may answer."""
+        """A member has answered.  `sender`: the only member that may answer this request."""
         part = messages.load(FilePart, content)
         pending = self._asked.get(part.id)
         if pending is not None and sender in (None, pending.member):
@@ -253,7 +252,7 @@ class _Side(ABC):
         return tuple(row._replace(paces=()) for _, row in sorted(self._rows.items()))
 
     def _write(self, view: GroupView) -> None:
-        """Write `group.json`, if it is another one."""
+        """Write `group.json`, if its content has changed."""
         view = view._replace(boot=self._boot)
         if view == self._written:
             return
@@ -270,7 +269,7 @@ class MemberSide(_Side):
     silent, unconnected = "rank 0 does not answer", "there is no connection to rank 0"
     way = ASKING
 
-    def __init__(self, address: "MemberAddress", lines: Lines, send: Send) -> None:
+    def __init__(self, address: "MemberAddress", lines: ProtocolLines, send: Send) -> None:
         super().__init__(address, lines)
         self._send = send
         self._view = GroupView(messages.SCHEMA, address.size, address.rank, 0.0)
@@ -318,10 +317,10 @@ class MemberSide(_Side):
         elif kind == messages.ASK:
 
             def reply(part: FilePart) -> None:
-                self._send(messages.TOLD, messages.dump(part))
+                self._send(messages.FILE_PART, messages.dump(part))
 
             self._own.answer(messages.load(FileRequest, content), reply, now)
-        elif kind == messages.TOLD:
+        elif kind == messages.FILE_PART:
             self._answered(content)
 
     def _pass_on(self, member: int, request: bytes) -> bool:
@@ -334,7 +333,9 @@ class CoordinatorSide(_Side):
     silent, unconnected = "member {} does not answer", "member {} is not connected to rank 0"
     way = 0.0
 
-    def __init__(self, address: "MemberAddress", lines: Lines, send: Callable[[int, bytes, bytes], bool]) -> None:
+    def __init__(
+        self, address: "MemberAddress", lines: ProtocolLines, send: Callable[[int, bytes, bytes], bool]
+    ) -> None:
         super().__init__(address, lines)
         self._send = send
         self._slow_since: dict[tuple[int, int], float] = {}  # stragglers, by member and rank
@@ -424,10 +425,10 @@ class CoordinatorSide(_Side):
             request = messages.load(FileRequest, content)
 
             def reply(part: FilePart) -> None:
-                self._send(rank, messages.TOLD, messages.dump(part))
+                self._send(rank, messages.FILE_PART, messages.dump(part))
 
             self.ask(request, reply, now)
-        elif kind == messages.TOLD:
+        elif kind == messages.FILE_PART:
             self._answered(content, rank)
 
     def _pass_on(self, member: int, request: bytes) -> bool:

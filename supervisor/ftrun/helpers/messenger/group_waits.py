@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ftrun.core.group import waits
 from ftrun.core.group.waits import Waits, Waves
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.host import safe_files
 from ftrun.messages import group_waits as messages
 
@@ -24,7 +24,7 @@ ANSWERS_PER_SECOND: Final = 200  # that rank 0 sends at most
 class OwnWaits:
     """The file with the waits of this member."""
 
-    def __init__(self, address: "MemberAddress", lines: Lines) -> None:
+    def __init__(self, address: "MemberAddress", lines: ProtocolLines) -> None:
         self._address, self._lines = address, lines
         self._seen: tuple[int, int, int] | None = None
         self._due = 0.0
@@ -49,7 +49,7 @@ class OwnWaits:
             return None
 
 
-def keep(content: bytes, lines: Lines) -> None:
+def keep(content: bytes, lines: ProtocolLines) -> None:
     """Keep rank 0's answer for the helper `evidence`."""
     try:
         safe_files.replace(messages.ANSWER_FILE, content, durable=False)
@@ -60,7 +60,7 @@ def keep(content: bytes, lines: Lines) -> None:
 class MemberWaits:
     """At a member other than rank 0.  `send` passes a message to rank 0; False: there is no connection."""
 
-    def __init__(self, address: "MemberAddress", lines: Lines, send: Callable[[bytes, bytes], bool]) -> None:
+    def __init__(self, address: "MemberAddress", lines: ProtocolLines, send: Callable[[bytes, bytes], bool]) -> None:
         self._own, self._lines, self._send = OwnWaits(address, lines), lines, send
         self._size = address.size
         self._unsent: Waits | None = None
@@ -85,11 +85,13 @@ class Connected(Protocol):
 class CoordinatorWaits:
     """At rank 0.  `send` passes a message to that member; False: it is not connected."""
 
-    def __init__(self, address: "MemberAddress", lines: Lines, send: Callable[[int, bytes, bytes], bool]) -> None:
+    def __init__(
+        self, address: "MemberAddress", lines: ProtocolLines, send: Callable[[int, bytes, bytes], bool]
+    ) -> None:
         self._own, self._lines, self._send = OwnWaits(address, lines), lines, send
         self._address = address
         self._waves, self._prefix = Waves(0), os.urandom(8).hex()
-        self._kept: Waves | None = None  # of which the own answer is in the file
+        self._kept: Waves | None = None  # the waves whose answer to this member is in the file
         self._names = {address.rank: address.node}
         self._sent: dict[int, tuple[bytes, Waves]] = {}  # to each member: on which connection, and the answer to what
         self._due = 0.0

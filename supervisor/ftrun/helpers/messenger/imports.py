@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.host import procfs
 from ftrun.messages.codec import Malformed, parse_json
 from ftrun.messages.group_view import FilePart, FileRequest
@@ -40,7 +40,7 @@ def own() -> bytes:
 class ImportsSeeker:
     """Asks one member at work after the other.  `due`: when `process` is to be called."""
 
-    def __init__(self, lines: Lines, view: MemberFiles) -> None:
+    def __init__(self, lines: ProtocolLines, view: MemberFiles) -> None:
         self._lines, self._view = lines, view
         self._member = -1  # that was asked last
         self._content = b""

@@ -8,9 +8,9 @@ has written a file of its own.
 
 A place is a file that is linked to its number when it is complete.  Only the storage decides whether that succeeds, and
 the number of names of the file tells whether it did, also where the reply was lost.  Old places are removed in their
-order, so that whoever takes one from a cache for the newest finds the place before it gone.  Where a mount is lost, its
-mount point is an empty folder, so a folder counts only while the state dir around it is the same, or has the newest
-place.
+order, so that a reader who sees an outdated newest place in a cache finds that the place before it is gone.  Where a
+mount is lost, its mount point is an empty folder, so a folder counts only while the state dir around it is the same, or
+has the newest place.
 """
 
 import errno
@@ -30,7 +30,7 @@ class Clerk:
     def __init__(self, folder: str, rank: str) -> None:
         self._folder, self._mark = folder, f"member-{rank}"
         self._newest, self._proved = 0, False
-        self._state_dir: tuple[int, int] | None = None  # which one it is: device and inode
+        self._state_dir: tuple[int, int] | None = None  # its identity: device and inode
         self.sees_newest = False  # the place that was the newest before still is
 
     def look(self) -> dict[str, Any] | None:
@@ -99,7 +99,8 @@ class Clerk:
         return [int(name) for name in os.listdir(self._folder) if name.isascii() and name.isdigit()]
 
     def _exists(self, number: int, fresh: str) -> bool:
-        """Asked from the storage, not from a cache."""
+        """Whether this place exists, as the storage has it and not a cache: it is linked to the name `fresh` for
+        that."""
         try:
             os.link(self._path(str(number)), self._path(fresh))
         except FileNotFoundError:

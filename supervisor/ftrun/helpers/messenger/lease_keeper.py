@@ -15,7 +15,7 @@ from ftrun.core.group import lease
 from ftrun.core.group.lease import Place, Watch, Witness
 from ftrun.core.group.messages import Places
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger.transport import digest
 from ftrun.host import mounts, spawn
 from ftrun.messages import peers
@@ -34,7 +34,7 @@ sys.exit(main(sys.argv[2:]))"""
 
 
 class LeaseChange(NamedTuple):
-    """`taken`: this member has taken the newest place; otherwise another one has.  `before`: the place before it."""
+    """`taken`: this member has taken the newest place; otherwise another member has.  `before`: the place before it."""
 
     taken: bool
     before: Place | None
@@ -43,7 +43,7 @@ class LeaseChange(NamedTuple):
 class LeaseKeeper:
     """`source`: the owner polls it, then calls `changes`."""
 
-    def __init__(self, address: peers.MemberAddress, lines: Lines) -> None:
+    def __init__(self, address: peers.MemberAddress, lines: ProtocolLines) -> None:
         self._address, self._lines = address, lines
         self.me: Witness = address.rank, address.life
         self.length, self.patience = lease.length(address.silence, address.drain), address.silence + address.wait
@@ -81,7 +81,7 @@ class LeaseKeeper:
         os.set_blocking(self.source, False)
 
     def close(self) -> None:
-        """The clerk may be blocked, so that nobody waits for it."""
+        """End the clerk without waiting for it, since it may be blocked."""
         self._clerk.kill()
 
     @property
@@ -94,7 +94,7 @@ class LeaseKeeper:
 
     @property
     def is_fresh(self) -> bool:
-        """It has just taken the lease over, so that the witnesses before may not have come yet."""
+        """Whether this member has just taken the lease over, so that the earlier witnesses may not have come yet."""
         return time.monotonic() < self._began + self.length
 
     def resumed(self, now: float) -> None:
@@ -121,7 +121,7 @@ class LeaseKeeper:
 
     @property
     def is_alone(self) -> bool:
-        """It has taken the lease over, and there is no witness who could take it."""
+        """Whether this member has taken the lease over, and no witness could take it from it."""
         return self.me[0] != 0 and not self.bound
 
     def renews_at(self) -> float:
@@ -129,7 +129,8 @@ class LeaseKeeper:
 
     @property
     def has_renewed(self) -> bool:
-        """Not yet in a messenger that was started again: what PID 1 knows of the lease still holds."""
+        """Whether this messenger has renewed the lease.  If it was started again and has not, what PID 1 knows of the
+        lease still holds."""
         return self._renewed > -math.inf
 
     def take(
@@ -157,7 +158,7 @@ class LeaseKeeper:
         self.bound |= {*new.witnesses}
 
     def changes(self, now: float) -> list[LeaseChange]:
-        """What the clerk has said since the last call, as far as it is news."""
+        """The changes that the clerk has reported since the last call."""
         if now >= self._start_at:
             self._start_at = math.inf
             self._start()
@@ -171,7 +172,7 @@ class LeaseKeeper:
             self._ended(now)
             return []
         *found, self._left = (self._left + content).split(b"\n")
-        return [change for line in found if (change := self._told(line, now)) is not None]
+        return [change for line in found if (change := self._handle_answer(line, now)) is not None]
 
     def _ended(self, now: float) -> None:
         """The clerk has died: without one no lease can be renewed.  What it was about to take may be taken."""
@@ -186,16 +187,16 @@ class LeaseKeeper:
             self._unsure = new.number, min(began, self._unsure[1]) if self._unsure[0] == new.number else began
         self._left, self._start_at = b"", now + AGAIN
 
-    def _told(self, line: bytes, now: float) -> LeaseChange | None:
-        said = json.loads(line)
-        if "looked" in said:
+    def _handle_answer(self, line: bytes, now: float) -> LeaseChange | None:
+        answer = json.loads(line)
+        if "looked" in answer:
             self._looked = now - SINCE
-        elif "proved" in said:
+        elif "proved" in answer:
             self.proved = True
             self.shared |= self._mounted
-        elif "failed" in said:
-            self._failed(str(said["failed"]), now)
-        elif "taken" in said and self._tried is not None:
+        elif "failed" in answer:
+            self._failed(str(answer["failed"]), now)
+        elif "taken" in answer and self._tried is not None:
             (new, before, began), self._tried = self._tried, None
             first = before is not None and before.life != new.life
             self._began = now if first else self._began
@@ -203,8 +204,8 @@ class LeaseKeeper:
             self.bound = self.bound if number == new.number else {*new.witnesses}
             self.watch, self._renewed = Watch(new, now), earlier if number == new.number else began
             return LeaseChange(True, before)
-        elif "seen" in said:
-            return self._seen(said["seen"], now)
+        elif "seen" in answer:
+            return self._seen(answer["seen"], now)
         return None
 
     def _failed(self, why: str, now: float) -> None:

@@ -13,9 +13,9 @@ from typing import Final
 import zmq
 
 from ftrun import __version__
-from ftrun.core.group.messages import GroupOrder, Report
+from ftrun.core.group.messages import GroupOrder, MemberReport
 from ftrun.core.text.durations import seconds
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.messenger.connections import describe, own_host
 from ftrun.helpers.messenger.death_watch import POLL, Question
 from ftrun.helpers.messenger.group_view import MemberSide
@@ -49,7 +49,7 @@ ASKING: Final = 8  # the highest rank of a member that finds out where the ftrun
 class MemberLink:
     """The owner polls `sources`, and calls `process` after that and at `due`."""
 
-    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: Lines, lives: KnownLives) -> None:
+    def __init__(self, address: peers.MemberAddress, beat_dir: str, lines: ProtocolLines, lives: KnownLives) -> None:
         self._address, self._beat_dir, self._lines, self._lives = address, beat_dir, lines, lives
         who = address.job, address.size, address.rank, address.life, address.node
         shape = (address.least, address.spares, address.port, address.contained)
@@ -74,15 +74,15 @@ class MemberLink:
         )
         self.sources = (self._socket, self._monitor)
         self._url: str | None = None  # None: not connected yet
-        self._report: Report | None = None
+        self._report: MemberReport | None = None
         self._frame = b""  # the report as it is sent; empty: must be encoded again
         self._reported_at = 0.0
         self._order = b""
         self._ordered: GroupOrder | None = None  # the same
         self._host = ""  # of rank 0
         self.own_host = ""  # of this member, as rank 0 reaches it
-        # What it tells of the lease in a shared folder; None: nothing.  Of the coordinator that has it: the stamp
-        # of its newest answer, its life, and when that came.
+        # What this member reports of the lease in a shared folder; None: nothing.  Of the coordinator that has the
+        # lease: the stamp of its newest answer, its life, and when that answer came.
         self.lease_view: Callable[[float], peers.LeaseView] | None = None
         self._stamp, self.lease_heard = b"", ("", 0.0)
         self._question: tuple[str, Question] | None = None  # to the ftrun of that life, whether it accepts connections
@@ -91,7 +91,7 @@ class MemberLink:
         self._refusal = ""
         self._handshakes = Handshakes(address)
         self._unanswered = 0  # consecutive connections without a reply in time
-        self._secret: bytes | None = None  # that the connection uses
+        self._secret: bytes | None = None  # the secret that the connection uses
         self._up = False  # there is a connection
         self._over = False  # the last order ended the group
         self._left = self._cut = False
@@ -130,7 +130,7 @@ class MemberLink:
         left = self._report is not None and self._report.state == "left"
         return left and not self._left and (self._over or self._cut or bool(self._refusal))
 
-    def set_report(self, report: Report, now: float) -> None:
+    def set_report(self, report: MemberReport, now: float) -> None:
         """Set the report of PID 1, which is sent at once."""
         self._report = report
         self._reported_at = self._next = self.view.row_due = now
@@ -232,7 +232,7 @@ class MemberLink:
         except Unusable:
             return False
 
-    def _send(self, report: Report, now: float) -> None:
+    def _send(self, report: MemberReport, now: float) -> None:
         if not self._frame:
             failure = report.failure and report.failure._replace(age=report.failure.age + now - self._reported_at)
             self._frame = peers.dump(report._replace(failure=failure, lives=self._lives.of(report)))

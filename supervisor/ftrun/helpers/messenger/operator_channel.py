@@ -12,7 +12,7 @@ import zmq
 
 from ftrun import __version__
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.messages import operator
 from ftrun.messages.group_view import FilePart, FileRequest
 from ftrun.messages.messenger import OperatorAnswer, OperatorRequest, Verb
@@ -38,7 +38,7 @@ class PendingRequest(NamedTuple):
 class OperatorChannel:
     """`socket` is None if it could not be created, which was reported as a problem."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], lines: Lines) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], lines: ProtocolLines) -> None:
         self._lines = lines
         self._pending: dict[str, PendingRequest] = {}
         self._count = 0

@@ -15,7 +15,7 @@ from typing import Final
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.idle import median
 from ftrun.core.rules.stragglers import LEAST, Pace, Persistence, Slowness, stragglers
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.host import procfs, safe_files
 from ftrun.messages import group_view
 from ftrun.messages.messenger import Straggler
@@ -55,7 +55,7 @@ def plus(one: ThreadUse, other: ThreadUse) -> ThreadUse:
 
 
 class MainThread:
-    """Of one process; an instance outlives it."""
+    """The main thread of one process; the object outlives the process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -64,7 +64,7 @@ class MainThread:
         self._futex = self._other = 0
 
     def glance(self) -> None:
-        """Count where it is blocked now, if it is."""
+        """Count where the thread is blocked now, if it is blocked."""
         call = (procfs.read(f"{self._task}/syscall", 512, at_once=True) or b"").split()
         if call and FUTEX:
             if call[0] in FUTEX:
@@ -80,7 +80,7 @@ class MainThread:
             self._other += 1
 
     def used(self, seconds: float) -> ThreadUse | None:
-        """Since the last time, which was `seconds` ago; None: unknown."""
+        """What the thread has used since the last call, which was `seconds` ago; None: unknown."""
         before, self._ran = self._ran, self._read_ran()
         seen, self._futex, self._other = (self._futex, self._other), 0, 0
         return None if before is None or self._ran is None else ThreadUse(seconds, self._ran - before, *seen)
@@ -155,7 +155,7 @@ class Paces:
     """Follows the slots of the beat file.  `lines`: for the stragglers of this node; None: in a group rank 0 compares
     the ranks of all members (group_view.py).  `stretch`: in s."""
 
-    def __init__(self, lines: Lines | None, stretch: float = STRETCH) -> None:
+    def __init__(self, lines: ProtocolLines | None, stretch: float = STRETCH) -> None:
         self._lines, self._stretch = lines, stretch
         self.due = self._looked = 0.0
         self._written_at = 0.0
@@ -211,7 +211,7 @@ class Paces:
             if self._lines is not None:
                 self._lines.problem(f"{FILE}: {error.strerror}")
 
-    def _compare(self, paces: dict[int, Pace], now: float, lines: Lines) -> None:
+    def _compare(self, paces: dict[int, Pace], now: float, lines: ProtocolLines) -> None:
         found = stragglers(paces)
         for rank in self._slow.update(found, now):
             device, node = _place(rank, now)
@@ -235,7 +235,7 @@ def _rounded(pace: Pace) -> dict[str, float | None]:
 def _place(rank: int, now: float) -> tuple[str, str]:
     """The device and the host of a rank, as `ftctl status` shows them; empty where they are not known."""
     try:
-        from ftrun.records.run_snapshot import read_snapshot  # seldom needed: it takes time and memory
+        from ftrun.records.present.run_snapshot import read_snapshot  # seldom needed: it takes time and memory
 
         shown = read_snapshot(os.getcwd(), now)
         return next((one.device or "" for one in shown.ranks if one.rank == rank), ""), shown.node

@@ -25,18 +25,18 @@ sys.path[:0] = sys.argv[1].split("\\n")
 from ftrun.helpers.evidence.present import main
 sys.exit(main(sys.argv[2:]))"""
 
-Answer = Callable[[FilePart], None]
+SendPart = Callable[[FilePart], None]
 
 
 class PresentStacks:
-    """Of the run dir that is the working directory."""
+    """The present stacks of the run whose run dir is the working directory."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._output = -1  # a file in memory
         self._until = 0.0
         self._rank: int | None = None
-        self._waiting: list[tuple[FileRequest, Answer]] = []
+        self._waiting: list[tuple[FileRequest, SendPart]] = []
         self._content = b""
 
     @property
@@ -44,8 +44,8 @@ class PresentStacks:
         """Whether `process` has to be called every `POLL` s."""
         return self._process is not None
 
-    def ask(self, request: FileRequest, answer: Answer, now: float) -> None:
-        """Answered through `answer`, in any case: later, if the stacks have to be collected."""
+    def ask(self, request: FileRequest, answer: SendPart, now: float) -> None:
+        """Answer a request: `answer` is called in any case, but later if the stacks have to be collected."""
         if request.offset > 0:
             answer(part_of(request, self._content))
         elif self._process is not None and (request.rank != self._rank or len(self._waiting) >= WAITING):
@@ -75,7 +75,7 @@ class PresentStacks:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def _start(self, request: FileRequest, answer: Answer, now: float) -> bool:
+    def _start(self, request: FileRequest, answer: SendPart, now: float) -> bool:
         self._rank = request.rank
         words = [".", *([] if request.rank is None else [str(request.rank)])]
         command = [sys.executable, "-I", "-c", CODE, "\n".join(sys.path[:2]), *words]
@@ -93,6 +93,6 @@ class PresentStacks:
 
 
 def part_of(request: FileRequest, content: bytes, attempt: int = 0) -> FilePart:
-    """What was asked for of this content."""
+    """The part of this content that the request asks for."""
     part = content[request.offset : request.offset + messages.PART] if request.offset >= 0 else b""
     return FilePart(request.id, True, "", attempt, len(content), base64.b64encode(part).decode("ascii"))

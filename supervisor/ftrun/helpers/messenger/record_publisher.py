@@ -9,7 +9,7 @@ from typing import Final
 
 import zmq
 
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.host.inotify import MODIFY, Inotify
 from ftrun.messages import operator
 
@@ -23,7 +23,7 @@ QUEUED: Final = 1000  # records that wait for a subscriber that does not read
 class RecordPublisher:
     """The owner polls `fd`, except between `changed` and `send`.  None: nothing is published, which was reported."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], lines: Lines) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], lines: ProtocolLines) -> None:
         self.fd: int | None = None
         self.due = math.inf
         self._partial = b""

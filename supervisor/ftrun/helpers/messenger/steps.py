@@ -9,7 +9,7 @@ from typing import Final
 from ftrun.core.group.messages import Pulse
 from ftrun.core.machine.values import Rank
 from ftrun.core.rules.ranks import one_each
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.host import beat_file, safe_files
 from ftrun_hooks import layout as at
 
@@ -21,7 +21,7 @@ FRACTION: Final = 1000  # later the period is the elapsed time divided by this, 
 class Steps:
     """Appends to `steps.jsonl`.  `attempt`: the number of the current attempt; 0: not known yet."""
 
-    def __init__(self, beat_dir: str, lines: Lines) -> None:
+    def __init__(self, beat_dir: str, lines: ProtocolLines) -> None:
         self._beat_dir, self._lines = beat_dir, lines
         self._since = time.monotonic()
         self._last_progress: tuple[int, ...] = ()

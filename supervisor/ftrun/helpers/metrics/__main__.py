@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.host import installation
 from ftrun.messages.exports import METRICS_EVENTS, Listening
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     return run(partial(_run, argv), METRICS_EVENTS)
 
 
-def _run(argv: Sequence[str], lines: Lines) -> None:
+def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
     run_dir, address, path = argv
     try:
         from ftrun.helpers.metrics.exporter import Exporter
@@ -51,7 +51,7 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
         _write_file(exporter, path, True, lines)
 
 
-def _listens(exporter: "Exporter", address: str, lines: Lines) -> bool:
+def _listens(exporter: "Exporter", address: str, lines: ProtocolLines) -> bool:
     """Start the server, whose threads answer from now on."""
     from ftrun.helpers.metrics.server import MetricsServer
 
@@ -66,7 +66,7 @@ def _listens(exporter: "Exporter", address: str, lines: Lines) -> bool:
     return True
 
 
-def _write_file(exporter: "Exporter", path: str, ended: bool, lines: Lines) -> None:
+def _write_file(exporter: "Exporter", path: str, ended: bool, lines: ProtocolLines) -> None:
     try:
         exporter.write(path, ended)
     except OSError as error:

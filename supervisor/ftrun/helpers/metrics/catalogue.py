@@ -13,7 +13,7 @@ from ftrun.core.machine import values
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.ranks.shared import RUNGS
 from ftrun.core.text import states
-from ftrun.records.snapshot import Snapshot
+from ftrun.records.present.snapshot import Snapshot
 
 RANKS: Final = 64  # with more ranks on this node there are no series for single ranks
 DEVICES: Final = 64

@@ -13,10 +13,10 @@ from prometheus_client.registry import Collector
 from ftrun.helpers.metrics import catalogue
 from ftrun.helpers.metrics.catalogue import MetricReading, readings
 from ftrun.host import safe_files
-from ftrun.records import group
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.rundir import NoRunDir
-from ftrun.records.snapshot import Snapshot
+from ftrun.records.files.rundir import NoRunDir
+from ftrun.records.present import group
+from ftrun.records.present.run_snapshot import read_snapshot
+from ftrun.records.present.snapshot import Snapshot
 
 MAX_AGE: Final = 1.0  # s
 EXIT_TIMEOUT: Final = 1.0  # s that ftrun may still exist after it has closed its end of the pipe

@@ -20,7 +20,7 @@ PATIENCE: Final = 5.0  # s, from the connection to its end
 TURN: Final = 1.0  # s between checks for connections that are over their time
 
 
-class Handler(MetricsHandler):
+class RequestHandler(MetricsHandler):
     server_version, sys_version = "ftrun", ""
     timeout = PATIENCE
 
@@ -44,7 +44,7 @@ class MetricsServer(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, collector: Collector, problem: Callable[[str], None]) -> None:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(collector)
-        super().__init__(("", port), Handler.factory(registry), bind_and_activate=False)
+        super().__init__(("", port), RequestHandler.factory(registry), bind_and_activate=False)
         self.socket.close()
         self.socket = _listen(host, port)
         self._problem = problem
@@ -61,7 +61,7 @@ class MetricsServer(ThreadingHTTPServer):
     def verify_request(self, request: Any, client_address: object) -> bool:
         for oldest in list(self._open)[: max(0, len(self._open) - CONNECTIONS + 1)]:
             _cut(oldest)
-        if not self._room.acquire(timeout=TURN):  # every thread waits for something else, such as a dead disk
+        if not self._room.acquire(timeout=TURN):  # all threads are in use, for example blocked by a dead disk
             return False
         self._open[request] = time.monotonic() + PATIENCE
         return True

@@ -21,12 +21,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.helpers.mirror import files
 from ftrun.helpers.mirror.synchronization import RECORDS, Synchronization
 from ftrun.host.work_dir import FETCHED, NOTHING, UNREAD
 from ftrun.messages.output import MIRROR_EVENTS, MirrorDone, MirrorRefused
-from ftrun.records import liveness
+from ftrun.records.files import liveness
 
 MAX_FETCHED: Final = 64 << 20  # bytes of a file that is fetched
 STATE: Final = "state.json"
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     return run(partial(_run, argv), MIRROR_EVENTS)
 
 
-def _run(argv: Sequence[str], lines: Lines) -> None:
+def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
     verb, *arguments = argv
     try:
         match verb:
@@ -84,7 +84,7 @@ def new_folder(path: str) -> str:
             path = f"{folder}/{time.strftime(NAMED, time.localtime(at))}_{rest}"
 
 
-def fetch(local: str, remote: str, *, lines: Lines) -> tuple[str, bool]:
+def fetch(local: str, remote: str, *, lines: ProtocolLines) -> tuple[str, bool]:
     """The token of the remote folder, and whether its content replaces that of `local`: not if `local` has a state that
     was never copied, or if no other ftrun has written there since.  A file without read permission is a problem.
     OSError if another ftrun of this node uses the folder, whose state names live processes."""

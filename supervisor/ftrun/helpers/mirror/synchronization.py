@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ftrun.helpers import shared_folder
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.mirror import files
 from ftrun.host import inotify, mounts
 from ftrun.host.work_dir import FETCHED, NOTHING, UNMADE, UNREAD
@@ -31,7 +31,7 @@ OUTPUT: Final = re.compile(r"output(-\d+)?\.log")  # likewise, but only in a fol
 class Synchronization:
     """A thread copies, and may block; the caller of `run` never blocks, and sends the messages."""
 
-    def __init__(self, local: str, remote: str, read: str, *, make: Callable[[str], str], lines: Lines) -> None:
+    def __init__(self, local: str, remote: str, read: str, *, make: Callable[[str], str], lines: ProtocolLines) -> None:
         self._local, self._remote, self._read, self._make, self._lines = local, remote, read, make, lines
         self._keeps_output = read == UNMADE
         self._ownership = files.load(local)

@@ -23,7 +23,7 @@ from typing import Any, Final
 from ftrun import __version__
 from ftrun.core.text import redaction, sentences
 from ftrun.core.text.durations import seconds
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.helpers.notifier import incidents
 from ftrun.helpers.notifier.incidents import Due, Incidents
 from ftrun.host import clock, procfs
@@ -31,8 +31,8 @@ from ftrun.messages import group_view
 from ftrun.messages.codec import EXACT, Malformed
 from ftrun.messages.exports import Destinations
 from ftrun.messages.helpers import PROBLEMS
-from ftrun.records import recent_events, rundir, state
-from ftrun.records.record_files import GrowingFile, Record, own_fields, record
+from ftrun.records.files import recent_events, rundir, state
+from ftrun.records.files.record_files import GrowingFile, Record, own_fields, record
 
 PERIOD: Final = 0.5  # s between two reads of the records
 TIMEOUT: Final = 10.0  # s for an attempt
@@ -55,7 +55,7 @@ def _destinations() -> Destinations:
 class Notifier:
     """Reads the records, and gives those that are asked for to the senders."""
 
-    def __init__(self, run_dir: str, offset: int, asked: Destinations, lines: Lines) -> None:
+    def __init__(self, run_dir: str, offset: int, asked: Destinations, lines: ProtocolLines) -> None:
         self._run_dir, self._asked, self._lines = run_dir, asked, lines
         self._records = GrowingFile(f"{run_dir}/events.jsonl")
         self._records.at = offset  # the beginning of a line: PID 1 writes whole ones
@@ -85,7 +85,7 @@ class Notifier:
             sender.give_up()
 
     def problem(self, what: str) -> None:
-        """From any thread."""
+        """Report a problem; any thread may call this."""
         with self.lock:
             self._lines.problem(what)
 
@@ -111,13 +111,13 @@ class Notifier:
         return state.load(self._run_dir).rest.run.max_restarts
 
     def _located(self, found: Record) -> Record:
-        """With the host of a lost member, which the others of its group know from the time before."""
+        """The record with the host of a lost member, which the others of its group know from before its loss."""
         if found["event"] != "lost" or found.get("node"):
             return found
         return found | {"node": next((row.node for row in self._rows() if row.rank == found.get("member")), "")}
 
     def _rows(self) -> tuple[group_view.MemberRow, ...]:
-        """Of the members of the group, as far as this one knows them."""
+        """The rows of the members of the group, as far as this member knows them."""
         try:
             content = procfs.read(f"{self._run_dir}/{group_view.FILE}", group_view.FILE_LIMIT)
             return group_view.load(group_view.GroupView, content or b"", group_view.FILE_LIMIT).rows
@@ -162,7 +162,7 @@ class Sender(threading.Thread, ABC):
 
     @abstractmethod
     def send(self, found: dict[str, Any]) -> str | None:
-        """None, or why it failed, on one line."""
+        """Send a notification.  Returns None, or why it failed, on one line."""
 
     def give_up(self) -> None:
         """The helper ends: leave nothing behind."""

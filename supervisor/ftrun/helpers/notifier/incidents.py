@@ -1,10 +1,11 @@
 """Which records of a run are one incident, and when its one notification is due.
 
 An incident is reported with the restart, the recovery or the end that follows from a hang or a fault, or after HOLD s
-without such a decision; what follows after that, only if it ends the run.  In a group the first of its members reports
-for all, and who coordinates reports the loss of another one.  While the coordinator is lost, the first of the others
-reports that, and after HOLD s without contact the second one, too, since the first may have been lost with it.  Another
-member reports what nobody has decided on within HOLD s, and an end that is its own.
+without such a decision; what follows after that, only if it ends the run.  In a group the first member reports for all,
+and the coordinator reports the loss of another member.  While the coordinator is lost, the first of the others reports
+that, and after HOLD s without contact the second member does, too, since the first may have been lost with the
+coordinator.  The other members report only their own incidents that nobody has decided on within HOLD s, and their own
+ends.
 """
 
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import recurrences, sentences
 from ftrun.messages.group_view import MemberRow
-from ftrun.records import recent_events, state
-from ftrun.records.record_files import Record
+from ftrun.records.files import recent_events, state
+from ftrun.records.files.record_files import Record
 
 HOLD: Final = 60.0  # s
 STILL: Final = 120.0  # s without a heartbeat, far less than a stall
@@ -74,7 +75,7 @@ class Incidents:
         return self._turn == 0
 
     def _stands_still_below(self) -> bool:
-        """Whether a member with a lower number stands still, too: that one reports a stall."""
+        """Whether a member with a lower number stands still, too, which then reports the stall."""
         below = (row for row in self._rows() if row.rank < (self._member or 0) and row.present)
         return any((row.beat or 0.0) > STILL for row in below)
 
@@ -144,7 +145,7 @@ class Incidents:
         return []
 
     def _remember(self, what: str, found: Record) -> None:
-        """Whether it comes again at the same place in the code."""
+        """Note the place of a hang or a failure in the code, and whether it comes there again."""
         self._troubles, self._again = recurrences.remembered(self._troubles, what, recent_events.place(found))
 
     def _follow_group(self, found: Record, now: float) -> list[Due]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.helpers.output.log import Log
 from ftrun.helpers.output.relay import HiddenRelay, PrefixedRelay, Relay
 from ftrun.helpers.output.tail import Tail
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
 class Output:
     """Collects the data of the relays, and replies to the requests of PID 1."""
 
-    def __init__(self, log: str, streams: Sequence[tuple[str, str, str]], lines: Lines) -> None:
+    def __init__(self, log: str, streams: Sequence[tuple[str, str, str]], lines: ProtocolLines) -> None:
         self.lock = threading.Condition()  # notified when data has been forwarded, and when requests were read
         self._lines, self._send_lock = lines, threading.Lock()
         self._tail = Tail(len(streams))

@@ -4,9 +4,9 @@ PID 1.
 KIND is auto or a vendor's name; PERIOD is in seconds; TABLE is a site's file of fault codes, whose entries replace the
 built-in ones (core/rules/fault_codes.py), or empty; FILE receives the last `Devices` message for other readers; KNOWN
 is a `KnownDevices` as JSON.  The messages are in messages/probe.py: first `Ready`, or `Absent`, after which the helper
-exits; then `Present`, `Fault`s and `Checked`, from the shortest check that shows the health of the devices; then
-`Devices` every PERIOD.  A `Fault` is sent within about TURN after the driver reports it, or after the sample that shows
-it.  A later `Free` replaces an earlier one.
+exits; then `Present`, a `FaultChanged` for each fault, and `Checked`, from the shortest check that shows the health of
+the devices; then `Devices` every PERIOD.  A `FaultChanged` is sent within about TURN after the driver reports it, or
+after the sample that shows it.  A later `Free` replaces an earlier one.
 
 A driver call may block forever.  All are made by the thread that sends `Devices`, whose absence shows PID 1 that the
 driver does not answer.
@@ -22,8 +22,8 @@ from importlib import import_module
 from typing import Final
 
 from ftrun.accelerators.table import BY_NAME
-from ftrun.core.rules.fault_codes import Table, look_up
-from ftrun.helpers.lines import Lines, run
+from ftrun.core.rules.fault_codes import FaultTable, look_up
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.helpers.probe import device as states
 from ftrun.helpers.probe.device import DeviceFault, Unavailable, Vendor, load_table
 from ftrun.host import safe_files
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     return run(partial(_run, argv), messages.EVENTS, messages.REQUESTS)
 
 
-def _run(argv: Sequence[str], lines: Lines) -> None:
+def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
     kind, period, table, file, reported = (*argv, *[""] * 5)[:5]
     known = EXACT.load(messages.KnownDevices, reported).devices if reported else ()
     vendors: dict[str, Vendor] = {}
@@ -64,7 +64,12 @@ class Probe:
     """Samples the devices every `period` seconds, on request, and soon after a fault, when more may have changed."""
 
     def __init__(
-        self, lines: Lines, vendors: Mapping[str, Vendor], tables: Mapping[str, Table], period: float, file: str
+        self,
+        lines: ProtocolLines,
+        vendors: Mapping[str, Vendor],
+        tables: Mapping[str, FaultTable],
+        period: float,
+        file: str,
     ) -> None:
         self._lines, self._vendors, self._tables, self._period, self._file = lines, vendors, tables, period, file
         self._pace = max(vendor.pace for vendor in vendors.values())
@@ -78,7 +83,7 @@ class Probe:
         self._device_pids: set[int] = set()  # pids that were on a device while they were alive
 
     def run(self) -> None:
-        """Until stdin ends."""
+        """Run the probe until stdin ends."""
         self._check()
         wait = 0.0
         while True:
@@ -101,10 +106,10 @@ class Probe:
         self._faults()
         self._lines.send(messages.Checked(tuple(device.id for device in devices if self._is_healthy(device))))
 
-    def _handle(self, request: messages.Request) -> None:
+    def _handle(self, request: messages.ProbeRequest) -> None:
         now = time.monotonic()
         match request:
-            case messages.Look():
+            case messages.SampleNow():
                 self._report_due = 0.0
             case messages.Free():
                 self._freeing, self._extra_sample_due = (request, now + request.timeout), 0.0
@@ -119,9 +124,9 @@ class Probe:
             for what in vendor.problems:
                 self._lines.problem(what)
 
-    def _fault(self, fault: DeviceFault, table: Table) -> None:
+    def _fault(self, fault: DeviceFault, table: FaultTable) -> None:
         severity, why, retry = look_up(table, fault.code)
-        self._lines.send(messages.Fault(*fault, severity, why, retry))
+        self._lines.send(messages.FaultChanged(*fault, severity, why, retry))
         self._extra_sample_due = min(self._extra_sample_due, self._sampled_at + max(TURN, self._pace))
         if self._clearing and fault.device == self._clearing[0].device and not fault.old:
             (self._new_codes.discard if fault.gone else self._new_codes.add)(fault.code)
@@ -152,7 +157,7 @@ class Probe:
             self._extra_sample_due = min(self._extra_sample_due, now + pace)
 
     def _well_devices(self, devices: Sequence[Device]) -> tuple[str, ...]:
-        """A device that this sample did not examine is as it was."""
+        """The ids of the healthy devices; a device that this sample did not examine counts as before."""
         unexamined = {device.id for device in devices if device.answers and not device.examined}
         self._well &= unexamined
         self._well |= {device.id for device in devices if self._is_healthy(device)}

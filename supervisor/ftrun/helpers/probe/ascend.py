@@ -255,7 +255,7 @@ class Ascend:
         self._pids[chip] = tuple(process.pid for process in processes if process.name or process.pid in before)
         return self._pids[chip]
 
-    def _lines(self, kind: str, chip: Chip, answers: Mapping[Arguments, ToolAnswer]) -> npu_smi.Lines:
+    def _lines(self, kind: str, chip: Chip, answers: Mapping[Arguments, ToolAnswer]) -> npu_smi.NamedValues:
         arguments = _arguments(kind, chip)
         found = npu_smi.blocks(answers[arguments].text if arguments in answers else "")
         if chip.chip in found:

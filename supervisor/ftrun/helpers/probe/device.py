@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from ftrun.accelerators.table import BY_NAME
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.core.rules.fault_codes import Table, look_up, normal, parse
+from ftrun.core.rules.fault_codes import FaultTable, look_up, normal, parse
 from ftrun.host import safe_files
 from ftrun.messages.probe import Device, Occupied
 
@@ -100,7 +100,7 @@ def _has_grown(device: Device, before: int) -> bool:
 
 
 def reason_not_cleared(
-    device: Device | None, code: str, present: Collection[str], new: Collection[str], table: Table
+    device: Device | None, code: str, present: Collection[str], new: Collection[str], table: FaultTable
 ) -> str:
     """Why this fault is not over on this device; empty if it is over.  `present`: its current codes; `new`: those
     reported since the request that still last.  An Xid never ends, so only a later one counts against the device."""
@@ -165,11 +165,11 @@ class LastingStates:
 # --- the fault tables of core/rules/fault_codes.py --------------------------------------------------------------------
 
 
-def built_in_table(vendor: str) -> Table:
+def built_in_table(vendor: str) -> FaultTable:
     return parse(Path(BY_NAME[vendor].faults).read_text(encoding="utf-8"))
 
 
-def load_table(vendor: str, site: str, problem: Callable[[str], None]) -> Table:
+def load_table(vendor: str, site: str, problem: Callable[[str], None]) -> FaultTable:
     """The table of a vendor, in which the entries of a site's file, if there is one, replace the built-in ones.  A file
     that is unreadable or malformed is a problem and is not used."""
     table = dict(built_in_table(vendor))

@@ -42,7 +42,7 @@ KEYS: Final = {
 }
 FAILED: Final = ("failed to", "invalid card", "invalid chip")  # the tool reports that it has no answer
 
-Lines = Sequence[tuple[str, str]]
+NamedValues = Sequence[tuple[str, str]]
 """`key : value` in order, keys in lower case; a line without a colon is a key, a continued value has an empty key."""
 
 
@@ -104,7 +104,7 @@ def mapping(text: str) -> tuple[Chip, ...]:
     return tuple(found.values())
 
 
-def blocks(text: str) -> dict[int | None, Lines]:
+def blocks(text: str) -> dict[int | None, NamedValues]:
     """The lines of each chip by its Chip ID; under None all lines if no chip is named, as with `-c`.
 
     A blank line ends the lines of a chip.  Its number comes last in most outputs, in `common` first.
@@ -122,7 +122,7 @@ def blocks(text: str) -> dict[int | None, Lines]:
     return {chip: lines for chip, lines in found.items() if chip is not None} or dict(found)
 
 
-def reading(lines: Lines) -> ChipReading:
+def reading(lines: NamedValues) -> ChipReading:
     """From `usages`, `common`, `power` and `memory`, together or alone; the first value of a key is used.
 
     `memory_used` has the resolution of the tool: one percent of the total.
@@ -141,7 +141,7 @@ def reading(lines: Lines) -> ChipReading:
     )
 
 
-def processes(lines: Lines) -> tuple[ChipProcess, ...] | None:
+def processes(lines: NamedValues) -> tuple[ChipProcess, ...] | None:
     """The processes in the output of `proc-mem`.  None: it has no information."""
     matches = [PROCESS.match(value) for key, value in lines if key == "process id"]
     found = [ChipProcess(int(match[1]), match[2].strip()) for match in matches if match]
@@ -150,7 +150,7 @@ def processes(lines: Lines) -> tuple[ChipProcess, ...] | None:
     return () if any(key.startswith("no process") for key, _ in lines) else None
 
 
-def health(lines: Lines) -> ChipHealth:
+def health(lines: NamedValues) -> ChipHealth:
     """The health in the output of `health`.  A query of all chips of a card reports no codes, except on a 950."""
     values = _first(lines)
     text = values.get("health status", values.get("health", ""))
@@ -159,7 +159,7 @@ def health(lines: Lines) -> ChipHealth:
     return ChipHealth("ok" if text.lower() == "ok" else text, _codes(lines))
 
 
-def events(lines: Lines) -> tuple[str, ...] | None:
+def events(lines: NamedValues) -> tuple[str, ...] | None:
     """The codes in the output of `current-fault-event` of a 950.  None: no information."""
     count = integer(_first(lines).get("fault event count"))
     matches = [EVENT.match(value) for key, value in lines if key in ("fault event information", "")]
@@ -209,11 +209,11 @@ def _pair(line: str) -> tuple[str, str]:
     return " ".join(key.split()).lower(), value.strip()
 
 
-def _first(lines: Lines) -> dict[str, str]:
+def _first(lines: NamedValues) -> dict[str, str]:
     return dict(reversed(lines))
 
 
-def _codes(lines: Lines) -> tuple[str, ...] | None:
+def _codes(lines: NamedValues) -> tuple[str, ...] | None:
     """The error codes.  None: no information."""
     value = _first(lines).get("error code")
     if value is None:

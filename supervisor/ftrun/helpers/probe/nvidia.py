@@ -2,8 +2,8 @@
 
 Processes: a current driver reports pids of the caller's PID namespace and leaves out processes outside it
 (open-gpu-kernel-modules, `os_find_ns_pid`); older ones report the pids of the host, which in a container name no
-process or another one (nvidia-docker#1483); some report none.  An unlisted process therefore proves nothing, and memory
-is checked as well.
+process or another process (nvidia-docker#1483); some report none.  An unlisted process therefore proves nothing, and
+memory is checked as well.
 
 MIG devices report their memory and processes, but not their utilisation (NVML API, "Multi Instance GPU Management");
 their health is the health of their GPU.
@@ -269,7 +269,7 @@ class Nvidia:
                 instances = nvml.nvmlDeviceGetGpuInstanceId(handle), nvml.nvmlDeviceGetComputeInstanceId(handle)
                 yield Mig(nvml.nvmlDeviceGetUUID(handle), *instances), handle
             except nvml.NVMLError:
-                continue  # there is none at this index
+                continue  # there is no device at this index
 
     def _choose(self, listed: Sequence[tuple[Gpu, FoundDevice, Mapping[Mig, Any]]]) -> None:
         """Choose this job's devices: those that are visible at first, and later the same, whatever their numbers."""

@@ -18,7 +18,7 @@ from typing import Final
 
 from ftrun.accelerators.table import ASCEND
 from ftrun.core.rules import fault_codes
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.helpers.probe.device import load_table
 from ftrun.helpers.reset_file import contents
 from ftrun.host import safe_files
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     return run(partial(_run, argv), RESET_EVENTS)
 
 
-def _run(argv: Sequence[str], lines: Lines) -> None:
+def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
     path, period, site, ranks, member = (*argv, "", "", "")[:5]
     local = contents.local_ranks(os.environ, int(ranks) if ranks else None, int(member) if member else None)
     reader = ResetFile(path, load_table(ASCEND.name, site, lines.problem), local, lines)
@@ -45,7 +45,9 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
 
 
 class ResetFile:
-    def __init__(self, path: str, table: fault_codes.Table, local_ranks: frozenset[int] | None, lines: Lines) -> None:
+    def __init__(
+        self, path: str, table: fault_codes.FaultTable, local_ranks: frozenset[int] | None, lines: ProtocolLines
+    ) -> None:
         self._path, self._table, self._local_ranks, self._lines = path, table, local_ranks, lines
         # The last message; None at the start, since that of an earlier process of this helper may be outdated.
         self._sent: Contents | None = None

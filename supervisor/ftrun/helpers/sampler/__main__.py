@@ -12,7 +12,7 @@ from collections.abc import Container, Sequence
 from functools import partial
 
 from ftrun.helpers.evidence.job_processes import carries, tree
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.helpers.sampler.counters import Count, Process, activity, counts
 from ftrun.host import procfs
 from ftrun.host.procfs import Stat
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     return run(partial(_run, float(argv[0])), SAMPLER_EVENTS, SAMPLER_REQUESTS)
 
 
-def _run(period: float, lines: Lines) -> None:
+def _run(period: float, lines: ProtocolLines) -> None:
     sampled = SampledTree(0, ())
     before: dict[Process, Count] = {}
     since = due = time.monotonic()

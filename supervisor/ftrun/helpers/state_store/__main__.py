@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ftrun.core.rules.fault_history import Occurrence, Schedule
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.helpers.shared_folder import Folder, ForeignContent
 from ftrun.helpers.state_store import contents
 from ftrun.helpers.state_store.contents import HistoryFile
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     return run(partial(_run, argv), messages.EVENTS, messages.REQUESTS)
 
 
-def _run(argv: Sequence[str], lines: Lines) -> None:
+def _run(argv: Sequence[str], lines: ProtocolLines) -> None:
     os.umask(0o022)  # the outer scheduler reads the verdict, perhaps as another user (Slurm's epilog)
     state_store = StateStore(os.path.abspath(argv[0]), lines)
     life: Life | None = None
@@ -63,13 +63,13 @@ def _run(argv: Sequence[str], lines: Lines) -> None:
 
 
 class StateStore:
-    def __init__(self, path: str, lines: Lines) -> None:
+    def __init__(self, path: str, lines: ProtocolLines) -> None:
         self.folder, self._lines = Folder(path, lines.problem), lines
         self._history = HistoryFile()
         self._unsaved = HistoryFile()
         self._boot = procfs.boot_id()
 
-    def answer(self, request: messages.Request) -> None:
+    def answer(self, request: messages.StoreRequest) -> None:
         match request:
             case messages.Keep(faults, schedule):
                 self._lines.send(self.keep(faults, schedule))

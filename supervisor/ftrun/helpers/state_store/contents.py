@@ -28,14 +28,14 @@ LINE: Final = 63_000  # bytes of a reply, of the 64 KiB that PID 1 accepts
 FOR_SCHEDULES: Final = 24_000  # bytes of it at most
 SENT_PATHS: Final = 16  # schedules that are sent with the path of their last checkpoint, the newest
 BEST: Final = ("best_step", "best_checkpoint")
-Entry = dict[str, Any]
+StoredEntry = dict[str, Any]
 
 
 class HistoryFile(NamedTuple):
     """`extra`: unknown fields of the file, which are preserved."""
 
-    faults: tuple[Entry, ...] = ()
-    schedules: tuple[Entry, ...] = ()
+    faults: tuple[StoredEntry, ...] = ()
+    schedules: tuple[StoredEntry, ...] = ()
     extra: Mapping[str, Any] = {}
 
 
@@ -53,7 +53,7 @@ def validation_error(entry: object, kind: type[Value]) -> str | None:
     return "it is too large" if len(json.dumps(entry)) > ENTRY else None
 
 
-def _fields(entry: Entry, kind: type[tuple[Any, ...]]) -> Entry:
+def _fields(entry: StoredEntry, kind: type[tuple[Any, ...]]) -> StoredEntry:
     """The fields that this version knows."""
     return {name: entry[name] for name in kind._fields if name in entry}  # type: ignore[attr-defined]
 
@@ -75,7 +75,9 @@ def parse(content: bytes) -> tuple[HistoryFile, list[str]]:
     return HistoryFile(faults, schedules, extra), dropped
 
 
-def _valid_entries(found: Mapping[str, Any], name: str, kind: type[Value], dropped: list[str]) -> tuple[Entry, ...]:
+def _valid_entries(
+    found: Mapping[str, Any], name: str, kind: type[Value], dropped: list[str]
+) -> tuple[StoredEntry, ...]:
     entries = found.get(name)
     if not isinstance(entries, list):
         raise ForeignContent(f"{name!r} is not a list")
@@ -89,7 +91,7 @@ def dump(history: HistoryFile) -> bytes:
     return json.dumps(content).encode("ascii") + b"\n"
 
 
-def merge(base: HistoryFile, faults: Iterable[Entry], schedules: Iterable[Entry]) -> HistoryFile:
+def merge(base: HistoryFile, faults: Iterable[StoredEntry], schedules: Iterable[StoredEntry]) -> HistoryFile:
     """Merge: each fault once, and one schedule for each key.  The operation is idempotent."""
     by_identity = {_identity(fault): fault for fault in base.faults}
     for fault in faults:
@@ -101,17 +103,17 @@ def merge(base: HistoryFile, faults: Iterable[Entry], schedules: Iterable[Entry]
     return HistoryFile(_limited(tuple(by_identity.values())), tuple(by_key.values())[-SCHEDULES:], base.extra)
 
 
-def _identity(fault: Entry) -> tuple[object, ...]:
+def _identity(fault: StoredEntry) -> tuple[object, ...]:
     return *(fault[name] for name in ("node", "device", "code")), *sorted(fault["at"].items())
 
 
-def _merged(before: Entry, after: Entry) -> Entry:
+def _merged(before: StoredEntry, after: StoredEntry) -> StoredEntry:
     known = {name: [one[name] for one in (before, after) if one.get(name) is not None] for name in BEST}
     either = {name: bool(before.get(name) or after.get(name)) for name in ("progressed", "faulted")}
     return before | after | {name: max(found, default=None) for name, found in known.items()} | either
 
 
-def _limited(faults: Sequence[Entry]) -> tuple[Entry, ...]:
+def _limited(faults: Sequence[StoredEntry]) -> tuple[StoredEntry, ...]:
     seen: Counter[tuple[str, str, str]] = Counter()
     kept = []
     for fault in reversed(faults):
@@ -133,7 +135,7 @@ def reply(history: HistoryFile, now: float, boot: str) -> messages.StoredHistory
     return messages.StoredHistory(faults, schedules)
 
 
-def _last_that_fit(kind: type[Value], entries: Sequence[Entry], room: int) -> tuple[tuple[Value, ...], int]:
+def _last_that_fit(kind: type[Value], entries: Sequence[StoredEntry], room: int) -> tuple[tuple[Value, ...], int]:
     """The latest entries that fit into `room` bytes, with the fields of this version; and the remaining bytes."""
     kept: list[Value] = []
     for entry in reversed(entries):

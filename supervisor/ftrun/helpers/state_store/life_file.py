@@ -1,5 +1,5 @@
 """Writes the file of this ftrun in the folder `runs` of the state dir, and copies of its reports in the folder
-`reports` there (records/schedules.py): at each start of the command, 2 s later, at the end, and once a minute."""
+`reports` there (records/past/schedules.py): at each start of the command, 2 s later, at the end, and once a minute."""
 
 import math
 import os
@@ -9,13 +9,14 @@ import time
 from typing import Final
 
 from ftrun.core.rules.fault_history import Schedule
-from ftrun.helpers.lines import Lines
+from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.shared_folder import Folder
 from ftrun.messages import state_store as messages
-from ftrun.records import reports, schedules
-from ftrun.records.history import HistoryReader
-from ftrun.records.rundir import NoRunDir
-from ftrun.records.schedules import SCHEMA, RunLife
+from ftrun.records.files import reports
+from ftrun.records.files.rundir import NoRunDir
+from ftrun.records.past import schedules
+from ftrun.records.past.history import HistoryReader
+from ftrun.records.past.schedules import SCHEMA, RunLife
 
 KEPT: Final = 512  # files; the oldest are removed
 REPORTS: Final = 16  # copies of reports of one ftrun, the last ones
@@ -31,7 +32,7 @@ AGAIN: Final = 2.0  # s after a new attempt: its first records, or the last repo
 class LifeFile:
     """A disk that cannot be written is one problem; the records in the run dir are what counts."""
 
-    def __init__(self, folder: Folder, run_dir: str, given: str, lines: Lines) -> None:
+    def __init__(self, folder: Folder, run_dir: str, given: str, lines: ProtocolLines) -> None:
         self._path, self._run_dir, self._given, self._lines = folder.path, run_dir, given, lines
         self._written: tuple[int, bool] | None = None
         self._at = 0.0
@@ -92,7 +93,7 @@ class LifeFile:
             self._lines.problem(f"{self._path}/{schedules.FOLDER} cannot be written ({error.strerror})")
 
     def _copy_reports(self, life: RunLife) -> None:
-        """Those of attempts that are over and were not copied yet."""
+        """Copy the reports of attempts that are over and were not copied yet."""
         over = [one.number for one in life.attempts if one.cause in schedules.REPORTED and not one.open][-REPORTS:]
         self._copied.intersection_update(over)  # an attempt that is not among the last ones never is again
         for number in over:
@@ -108,7 +109,7 @@ class LifeFile:
             self._remove_copies(folder)
 
     def _remove_copies(self, folder: str) -> None:
-        """All but the last: a job that hangs again and again must not fill the disk that it shares."""
+        """Remove all copies but the last: a job that hangs again and again must not fill the disk that it shares."""
         found = [(int(match[1]), name) for name in os.listdir(folder) if (match := COPY.fullmatch(name))]
         for _, name in sorted(found)[:-REPORTS]:
             os.unlink(f"{folder}/{name}")

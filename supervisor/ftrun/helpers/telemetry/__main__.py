@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ftrun.helpers.lines import Lines, run
+from ftrun.helpers.lines import ProtocolLines, run
 from ftrun.helpers.telemetry.journal import Journald
 from ftrun.host import installation
 from ftrun.messages.codec import EXACT
 from ftrun.messages.exports import Exports
 from ftrun.messages.helpers import PROBLEMS
-from ftrun.records.record_files import GrowingFile, record
+from ftrun.records.files.record_files import GrowingFile, record
 
 if TYPE_CHECKING:
     from ftrun.helpers.telemetry.otlp import Otlp as OpenTelemetry
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     return run(lambda lines: _run(argv[0], int(argv[1]), lines), PROBLEMS)
 
 
-def _run(run_dir: str, offset: int, lines: Lines) -> None:
+def _run(run_dir: str, offset: int, lines: ProtocolLines) -> None:
     exports = EXACT.load(Exports, os.pread(EXPORTS, MOST, 0))
     journald = Journald(run_dir, lines.problem) if exports.journal else None
     otlp: OpenTelemetry | None = None

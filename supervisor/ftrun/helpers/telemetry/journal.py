@@ -8,7 +8,7 @@ from typing import Final
 
 from ftrun.config.derived import JOURNAL as SOCKET
 from ftrun.core.text import sentences
-from ftrun.records.record_files import Record, own_fields
+from ftrun.records.files.record_files import Record, own_fields
 
 PRIORITIES: Final = {  # of syslog(3); a record without one is `info`
     **dict.fromkeys(("hang", "fault", "escalated"), 3),

@@ -28,8 +28,8 @@ from ftrun import __version__
 from ftrun.core.text import sentences
 from ftrun.helpers.telemetry.journal import INFO, LEFT_OUT, PRIORITIES
 from ftrun.messages.exports import Exports
-from ftrun.records import beatfile, state
-from ftrun.records.record_files import Record, own_fields
+from ftrun.records.files import beatfile, state
+from ftrun.records.files.record_files import Record, own_fields
 
 TIMEOUT: Final = 4.0  # s for an export, with its retries
 RANKS: Final = 64  # whose sections are exported
@@ -54,7 +54,7 @@ class Otlp:
         self._run: Span | None = None
         self._attempt: Span | None = None
         self._recovery: Span | None = None
-        self._restart: tuple[Span, int] | None = None  # and the attempt that it ends
+        self._restart: tuple[Span, int] | None = None  # the span, and the attempt that the restart ends
         self._spawned = 0, 0  # when, and which attempt
         self._sections: dict[tuple[int, str, float], tuple[Span, int]] = {}  # with when it was last seen, in ns
         self._last = 0  # the time of the last record, in ns
@@ -206,7 +206,7 @@ def _failed(span: Span, why: str) -> None:
 
 
 def _time(found: Record) -> int:
-    """Of a record, in ns since the epoch."""
+    """The time of a record, in ns since the epoch."""
     try:
         return int(datetime.fromisoformat(str(found.get("time"))).timestamp() * 1e6) * 1000
     except ValueError:

@@ -1,8 +1,8 @@
 """Clients of the helpers that see what the command does.
 
 `sampler` samples the activity of its processes, for the idle rule.  Unless a timeout was given, it starts with the
-first heartbeat or the first accelerator: no other job is judged by it.  `checkpoint_watcher` watches for new checkpoint
-files (`--progress`).
+first heartbeat or the first accelerator: the rule applies to no other job.  `checkpoint_watcher` watches for new
+checkpoint files (`--progress`).
 """
 
 import time

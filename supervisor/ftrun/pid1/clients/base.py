@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ftrun.config.group_config import Group
     from ftrun.messages.probe import Device
 
-    class Standbys(StructuralType):
+    class StandbysInterface(StructuralType):
         """The standbys (`pid1/standby.py`), as far as the events of the loop concern them."""
 
         @property
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
         def wants_imports(self) -> bool: ...
         def receive_imports(self, content: str) -> None: ...
         def attach(self, context: "Context") -> None: ...
-        def follow(self, job: Job, now: float) -> None: ...
+        def follow(self, job: Job) -> None: ...
         @property
         def deadline(self) -> float | None: ...
         def settle(self, now: float) -> None: ...
         def child_changed(self, change: ChildChange, now: float) -> None: ...
         def finish(self, until: float) -> None: ...
 
-    class StandbyRequest(StructuralType):
+    class StandbyRequestInterface(StructuralType):
         """What loads the standbys (`pid1/launching.py`), and gives them to the context."""
 
         def attach(self, context: "Context") -> None: ...
@@ -51,7 +51,7 @@ SETTLED: Final = 1.0  # s until work without urgency is done, so that it does no
 PERIODS: Final = 10  # samples in an idle timeout
 SHORTEST_PERIOD, LONGEST_PERIOD = 0.2, 60.0  # s
 REFUSALS: Final = 16  # different malformed messages of one helper that are recorded
-Record = tuple[str, tuple[tuple[str, object], ...], str | None]  # name, fields, and a line for the operator
+PreparedRecord = tuple[str, tuple[tuple[str, object], ...], str | None]  # name, fields, and a line for the operator
 Message = TypeVar("Message", bound=tuple[Any, ...])
 
 
@@ -79,14 +79,14 @@ class Context:
         self.lines = lines
         idle = policy.limits.idle
         self.idle_period = LONGEST_PERIOD if idle is None else min(max(idle / PERIODS, SHORTEST_PERIOD), LONGEST_PERIOD)
-        self.records: list[Record] = []
+        self.records: list[PreparedRecord] = []
         self.settled = False  # `SETTLED` has passed since the start of PID 1 or of the command
         self.attempt = 0  # number of the last attempt that was started
         self.first_rank = 0  # number of the first rank of this node in the job
         self.command = 0  # pid of the last command that was executed
         self.ledger: Ledger | None = None
         self.running: dict[str, Client[Any]] = {}  # by the name of the helper
-        self.standbys: Standbys | None = None
+        self.standbys: StandbysInterface | None = None
         self.devices: tuple[Device, ...] = ()  # as last reported by the probe
         self.powers: dict[str, float] = {}  # the highest that each device has drawn so far, in watts
         # All samples of the devices since the last call.
@@ -139,7 +139,7 @@ class Client(Generic[Message]):
         """The job has changed.  `awaits_cause`: the command has ended, and ftrun still looks for the cause."""
 
     def on_end(self, now: float) -> list[ev.Event]:
-        """A helper that runs once has ended; its last message was handled before."""
+        """The helper, which runs once, has ended; its last message was handled before."""
         return []
 
     def on_spawning(self) -> None:

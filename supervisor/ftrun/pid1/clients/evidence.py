@@ -24,14 +24,14 @@ PIPE: Final = 65536  # bytes that a pipe takes at once (pipe(7))
 LATE: Final = 2.0  # s after the timeout of a look, when it is ended
 
 
-class EvidenceClient(Client[messages.Event]):
+class EvidenceClient(Client[messages.EvidenceEvent]):
     name = "evidence"
     events = messages.EVENTS
 
     def start(self) -> None:
         self._finding: Finding | None = None
         self._early: Finding | None = None  # evidence about it is under way, and its limit has not passed
-        self._again: tuple[Attempt, float] | None = None  # of whom it is asked once more, and when it was asked first
+        self._again: tuple[Attempt, float] | None = None  # whose evidence is requested again; when it was first
         self._look_until: float | None = None  # when the look under way is late; None: there is none
         self._look_failed = False  # a problem with a look was recorded in this attempt
         self._epoch = 0  # of the group
@@ -41,7 +41,7 @@ class EvidenceClient(Client[messages.Event]):
         first = sorted(attempt.ranks, key=lambda rank: rank.claimed_at if rank.moved_at is None else rank.moved_at)
         now, context = time.monotonic(), self.context
         ranks = _states_of(attempt, first)
-        request = messages.Look(
+        request = messages.LookRequest(
             attempt.pid,
             now,
             context.excluded,
@@ -67,13 +67,13 @@ class EvidenceClient(Client[messages.Event]):
         self._ask(self._request(finding, attempt, self._again[1]))
 
     def investigate_early(self, finding: Finding, due: float, attempt: Attempt) -> None:
-        """The same for a limit that passes only at `due`: answered after `investigate`."""
+        """Collect evidence for a limit that passes only at `due`; it is answered after `investigate`."""
         self._early, self._finding, self._look_until = finding, None, None
         self._ask(self._request(finding, attempt, due)._replace(due=due))
 
-    def _request(self, finding: Finding, attempt: Attempt, now: float) -> messages.Request:
+    def _request(self, finding: Finding, attempt: Attempt, now: float) -> messages.EvidenceRequest:
         context = self.context
-        return messages.Request(
+        return messages.EvidenceRequest(
             run_dir=context.work_dir.path,
             attempt=attempt.number,
             finding=finding,
@@ -97,11 +97,11 @@ class EvidenceClient(Client[messages.Event]):
             return None
         return LookMembership(self.context.work_dir.path, group.rank, group.size, self._epoch)
 
-    def _ask(self, request: messages.Request | messages.Look) -> None:
+    def _ask(self, request: messages.EvidenceRequest | messages.LookRequest) -> None:
         """Start the helper with this request; one that still runs is ended."""
         self.context.helpers.add(self.name, messages.REQUESTS.dump(request).decode().rstrip(), once=True)
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.EvidenceEvent, now: float) -> list[ev.Event]:
         """Returns `EvidenceCollected` without the ranks, which the caller has to read."""
         match message:
             case messages.Reply() if self._finding is not None:
@@ -185,7 +185,8 @@ def _states(finding: Finding, attempt: Attempt) -> tuple[messages.RankState, ...
 
 
 def _states_of(attempt: Attempt, ranks: Sequence[Rank]) -> tuple[messages.RankState, ...]:
-    """Of the first of these ranks.  One that ftrun started, and that has ended with 0, is done, whatever it said."""
+    """The states of the first of these ranks.  A rank that ftrun started is done once it has ended with 0, whatever it
+    reported."""
     ended = {one.rank for one in attempt.processes if one.code == 0}
     return tuple(_state(rank, not rank.present and rank.rank in ended) for rank in ranks[:RANKS])
 

@@ -7,7 +7,7 @@ from ftrun.messages.codec import EXACT
 from ftrun.pid1.clients.base import Client
 
 
-class ExitHooksClient(Client[messages.Event]):
+class ExitHooksClient(Client[messages.ExitHooksEvent]):
     name = "exit_hooks"
     events = messages.EVENTS
 
@@ -15,7 +15,7 @@ class ExitHooksClient(Client[messages.Event]):
         self.context.helpers.add(self.name, EXACT.dump(work), once=True)
         self.awaited.add("exit hooks")
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.ExitHooksEvent, now: float) -> list[ev.Event]:
         match message:
             case messages.HooksFinished(late, failed):
                 self.awaited.clear()

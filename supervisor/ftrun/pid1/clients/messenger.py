@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ftrun.config.derived import state_dir
 from ftrun.core.group import lease
-from ftrun.core.group.messages import MISSED_PULSES, GroupOrder, Report
+from ftrun.core.group.messages import MISSED_PULSES, GroupOrder, MemberReport
 from ftrun.core.machine import effects as do
 from ftrun.core.machine import events as ev
 from ftrun.core.machine.group_member import GroupMember, report
@@ -37,7 +37,7 @@ RESUMED: Final = 8.0  # s that a job that was suspended as a whole has to make c
 KILLING: Final = 5.0  # s from SIGKILL to the end of every process that can be killed
 
 
-class MessengerClient(Client[messages.Event]):
+class MessengerClient(Client[messages.MessengerEvent]):
     """The messenger of an ftrun without a group."""
 
     name = "messenger"
@@ -48,7 +48,7 @@ class MessengerClient(Client[messages.Event]):
         context = self.context
         context.helpers.add(self.name, context.work_dir.path, context.beat_dir, paired=True)
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.MessengerEvent, now: float) -> list[ev.Event]:
         match message:
             case messages.OperatorRequest(id, verb, by, lasting, until):
                 return [request_event(verb, ev.Requester(id, by, until), lasting, now)]
@@ -72,7 +72,7 @@ class GroupMessengerClient(MessengerClient):
 
     def __init__(self, context: Context) -> None:
         self._began = time.monotonic()
-        self._sent: Report | None = None
+        self._sent: MemberReport | None = None
         self._seq = self._ran = 0
         self._last_contact: float | None = None  # when the last answered message was sent; None: never
         self._silent = self._lost = False  # as last reported to the core
@@ -114,7 +114,7 @@ class GroupMessengerClient(MessengerClient):
         arguments = (context.work_dir.path, context.beat_dir, EXACT.dump(self._address))
         context.helpers.add(self.name, *arguments, paired=True, prompt=True)  # the command waits for it
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.MessengerEvent, now: float) -> list[ev.Event]:
         match message:
             case messages.ChangedOrder(order):
                 return [ev.GroupOrderReceived(now, order)]
@@ -227,12 +227,12 @@ class GroupMessengerClient(MessengerClient):
             self.seek_imports()
 
     def seek_imports(self) -> None:
-        """For the standbys of a spare, which receive the answer."""
+        """Ask what the members at work have imported, for the standbys of a spare, which receive the answer."""
         self.send(messages.SeekImports())
 
     def _lease_folder(self) -> str:
-        """Where the group has a lease, if its members share that folder: they find that out by themselves.  One of a
-        fixed size has none, since it cannot go on without member 0."""
+        """The folder of the lease of the group, if its members share it, which they find out by themselves.  A group of
+        a fixed size has no lease, since it cannot go on without member 0."""
         path, group = state_dir(self.context.settings), self.context.group
         return os.path.abspath(path) if path is not None and group is not None and group.is_elastic else ""
 
@@ -304,6 +304,6 @@ def _port_of_round(job: Job) -> int:
     return round.port if round is not None else 0
 
 
-def _without_age(new: Report) -> Report:
+def _without_age(new: MemberReport) -> MemberReport:
     """The report without the fields that alone do not make it worth sending."""
     return new._replace(seq=0, failure=new.failure and new.failure._replace(age=0.0))

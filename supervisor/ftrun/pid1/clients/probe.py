@@ -25,7 +25,7 @@ PIDS: Final = 4096  # of dead processes in one request: a pipe holds 64 KiB
 FILE: Final = "devices.json"  # in the run dir: the last report of the probe
 
 
-class ProbeClient(Client[messages.Event]):
+class ProbeClient(Client[messages.ProbeEvent]):
     """`checks`: the first start of the command waits for the first check of the devices."""
 
     name = "probe"
@@ -57,7 +57,7 @@ class ProbeClient(Client[messages.Event]):
         known = EXACT.dump(messages.KnownDevices(tuple(identities)))
         context.helpers.add(self.name, self._kind, period, table, file, known, silence=SILENCE)
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.ProbeEvent, now: float) -> list[ev.Event]:
         match message:
             case messages.Devices():
                 return self._see(message.devices, message.well, now)
@@ -67,7 +67,7 @@ class ProbeClient(Client[messages.Event]):
                 return [self._present(devices, now)]
             case messages.Checked(well) if self.checks:
                 return [ev.DevicesChecked(now, self._permitted(well), clock())]
-            case messages.Fault():
+            case messages.FaultChanged():
                 return self._fault(message, now)
             case messages.Freed() if self._freeing:
                 return [self._freed(message, now)]
@@ -114,7 +114,7 @@ class ProbeClient(Client[messages.Event]):
         self._used = self._used or _memory(devices) or None
         return ev.DevicesFound(now, _usable(devices))
 
-    def _fault(self, message: messages.Fault, now: float) -> list[ev.Event]:
+    def _fault(self, message: messages.FaultChanged, now: float) -> list[ev.Event]:
         """A fault that existed before ftrun is not new, nor is one that a restarted probe reports again.
 
         For a fault before the first start the core decides whether the command can start on that device.  A device that

@@ -18,13 +18,13 @@ from ftrun.core.machine.values import Attempt, Fault, Ledger
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.host import devices
 from ftrun.host.reaper import ChildChange
-from ftrun.pid1.clients.base import Client, Context, Record
+from ftrun.pid1.clients.base import Client, Context, PreparedRecord
 
 if TYPE_CHECKING:
     from ftrun.messages.exit_hooks import Work
     from ftrun.messages.state_store import SharedVerdict
     from ftrun.pid1.clients.activity import CheckpointWatcherClient
-    from ftrun.pid1.clients.base import StandbyRequest, Standbys
+    from ftrun.pid1.clients.base import StandbyRequestInterface, StandbysInterface
     from ftrun.pid1.clients.evidence import EvidenceClient
     from ftrun.pid1.clients.exit_hooks import ExitHooksClient
     from ftrun.pid1.clients.heal import HealClient
@@ -39,7 +39,7 @@ ENDING: Final = 1.0  # s at the very end for standbys that were killed
 REPORTING: Final = 0.5  # s within which the probe reports a device fault that ended the command
 
 
-class Entry(NamedTuple):
+class HelperEntry(NamedTuple):
     """One helper.  Its client is created if `runs` is true when PID 1 starts; with `later`, `runs` is also asked after
     each start of the command and at each message, when the context may have changed.  Without `runs`, the client is
     created at the first request."""
@@ -85,22 +85,24 @@ def _exports_records(context: Context) -> bool:
 
 
 TABLE: Final = (
-    Entry("line_writer", "output.LineWriterClient", lambda context: context.lines is not None),
-    Entry("mirror", "output.MirrorClient", lambda context: bool(context.work_dir.copied)),
-    Entry("messenger", "messenger.MessengerClient", _serves_operators, later=True),
-    Entry("messenger", "messenger.GroupMessengerClient", lambda context: context.group is not None),
-    Entry("checkpoint_watcher", "activity.CheckpointWatcherClient", lambda context: bool(context.settings.progress)),
-    Entry("output", "output.OutputClient", lambda context: context.output_pipes.captures),
-    Entry("state_store", "state_store.StateStoreClient", lambda context: state_dir(context.settings) is not None),
-    Entry("reset_file", "reset_file.ResetFileClient", lambda context: reset_file(context.settings) is not None),
-    Entry("probe", "probe.ProbeClient", _probes),
-    Entry("sampler", "activity.SamplerClient", _samples, later=True),
-    Entry("metrics", "exports.MetricsClient", _exports_metrics, later=True),
-    Entry("notifier", "exports.NotifierClient", _notifies, later=True),
-    Entry("telemetry", "exports.TelemetryClient", _exports_records),
-    Entry("evidence", "evidence.EvidenceClient"),
-    Entry("heal", "heal.HealClient"),
-    Entry("exit_hooks", "exit_hooks.ExitHooksClient"),
+    HelperEntry("line_writer", "output.LineWriterClient", lambda context: context.lines is not None),
+    HelperEntry("mirror", "output.MirrorClient", lambda context: bool(context.work_dir.copied)),
+    HelperEntry("messenger", "messenger.MessengerClient", _serves_operators, later=True),
+    HelperEntry("messenger", "messenger.GroupMessengerClient", lambda context: context.group is not None),
+    HelperEntry(
+        "checkpoint_watcher", "activity.CheckpointWatcherClient", lambda context: bool(context.settings.progress)
+    ),
+    HelperEntry("output", "output.OutputClient", lambda context: context.output_pipes.captures),
+    HelperEntry("state_store", "state_store.StateStoreClient", lambda context: state_dir(context.settings) is not None),
+    HelperEntry("reset_file", "reset_file.ResetFileClient", lambda context: reset_file(context.settings) is not None),
+    HelperEntry("probe", "probe.ProbeClient", _probes),
+    HelperEntry("sampler", "activity.SamplerClient", _samples, later=True),
+    HelperEntry("metrics", "exports.MetricsClient", _exports_metrics, later=True),
+    HelperEntry("notifier", "exports.NotifierClient", _notifies, later=True),
+    HelperEntry("telemetry", "exports.TelemetryClient", _exports_records),
+    HelperEntry("evidence", "evidence.EvidenceClient"),
+    HelperEntry("heal", "heal.HealClient"),
+    HelperEntry("exit_hooks", "exit_hooks.ExitHooksClient"),
 )
 LATER: Final = [entry for entry in TABLE if entry.later]
 
@@ -108,7 +110,7 @@ LATER: Final = [entry for entry in TABLE if entry.later]
 class Clients:
     """All helper clients of one supervised command, and its standbys."""
 
-    def __init__(self, context: Context, standbys: "StandbyRequest | None" = None) -> None:
+    def __init__(self, context: Context, standbys: "StandbyRequestInterface | None" = None) -> None:
         self._context, self._standby_request = context, standbys
         if standbys is not None:
             standbys.attach(context)
@@ -118,13 +120,13 @@ class Clients:
         if context.settings.probe == "auto" and (why := devices.why_not_probed()) is not None:
             context.records.append(("problem", (("helper", "probe"), ("what", why)), why))
 
-    def _start(self, entries: Iterable[Entry]) -> None:
+    def _start(self, entries: Iterable[HelperEntry]) -> None:
         for entry in entries:
             if entry.helper not in self._running and entry.runs is not None and entry.runs(self._context):
                 self._running[entry.helper] = entry.load()(self._context)
 
     @property
-    def _standbys(self) -> "Standbys | None":
+    def _standbys(self) -> "StandbysInterface | None":
         return self._context.standbys
 
     def client(self, helper: str) -> Any:
@@ -191,7 +193,7 @@ class Clients:
         for client in self._running.values():
             client.follow(job, now, awaits_cause)
         if self._standbys is not None:
-            self._standbys.follow(job, now)
+            self._standbys.follow(job)
 
     def receive(self, ready: set[int], now: float) -> list[ev.Event]:
         """The events from the helpers' messages; `EvidenceCollected` is without the ranks, which the caller has to
@@ -213,7 +215,7 @@ class Clients:
         self._start(LATER)
         return newest_order(found)
 
-    def drain_records(self) -> list[Record]:
+    def drain_records(self) -> list[PreparedRecord]:
         """The records that were made since the last call."""
         found, self._context.records[:] = self._context.records[:], []
         return found

@@ -17,7 +17,7 @@ DRIFT: Final = 30.0  # s by which the clocks of two nodes may differ
 SENT: Final = 64  # faults in one request: a pipe holds 64 KiB
 
 
-class StateStoreClient(Client[messages.Event]):
+class StateStoreClient(Client[messages.StoreEvent]):
     """`loaded`: the history was received."""
 
     name = "state_store"
@@ -35,11 +35,11 @@ class StateStoreClient(Client[messages.Event]):
             None  # until the helper confirms it, because the helper may be restarted
         )
         self._alone = False
-        self._told = False  # that nothing outlives the pod
+        self._warned = False  # the user was informed that nothing outlives the pod
         work_dir = self.context.work_dir
         self.context.helpers.add(self.name, str(state_dir(self.context.settings)), work_dir.path, work_dir.given)
 
-    def handle(self, message: messages.Event, now: float) -> list[ev.Event]:
+    def handle(self, message: messages.StoreEvent, now: float) -> list[ev.Event]:
         match message:
             case messages.StoredHistory():
                 return [self._merge(message, now)]
@@ -53,9 +53,9 @@ class StateStoreClient(Client[messages.Event]):
         return []
 
     def problem(self, what: str, printed: bool = False) -> None:
-        """The first that says that nothing outlives the pod is printed, because that is what the folder is for."""
-        lost = what.endswith(messages.NOT_KEPT) and not self._told
-        self._told = self._told or lost
+        """The first problem that means that nothing outlives the pod is printed, since the folder is there for that."""
+        lost = what.endswith(messages.NOT_KEPT) and not self._warned
+        self._warned = self._warned or lost
         super().problem(what, printed or lost)
 
     def keep(self, ledger: Ledger, final: str | None = None) -> None:

@@ -9,8 +9,8 @@ from ftrun.core.rules.hang_rules import RULES, mechanism
 from ftrun.core.rules.looks import LOOKS
 from ftrun.core.text import durations, sentences
 from ftrun.messages.run_state import JobStatus
-from ftrun.records.live_verdict import LiveVerdict
-from ftrun.records.snapshot import Limit
+from ftrun.records.present.live_verdict import LiveVerdict
+from ftrun.records.present.snapshot import Limit
 
 NextAction = tuple[float | None, str | None]  # seconds until then; what happens, a sentence
 UNSTARTED: Final = "no time was given for the first heartbeat (--start-timeout), so that its absence is no hang"

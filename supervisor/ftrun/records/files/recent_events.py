@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ftrun.core.machine.values import Finding
+from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules import exit_codes, hang_rules
 from ftrun.core.text import recurrences
-from ftrun.records import record_files, state
-from ftrun.records.record_files import Record
-from ftrun.records.snapshot import Incident
+from ftrun.records.files import record_files, state
+from ftrun.records.files.record_files import Record
 
 INCIDENT_EVENTS: Final = ("hang", "fault", "exited", "escalated", "stopping", "spawned")
 BY_TERMINAL: Final = (1, 2, 3)  # Ctrl-C and the like, which reach the command without ftrun
@@ -25,6 +25,27 @@ _PHASES: Final = {
     "restart": "launching",
     "ended": "done",
 }
+
+
+class Incident(NamedTuple):
+    """`cause`: hang, fault or failure, or loss of a member; `why`: a sentence; `report`: the path of its report, if
+    there is one; `again`: that it is not the first one of its kind at its place, as `third hang at train.py:68, step
+    101`.  `member`, `node`: where it was, if on another member of the group."""
+
+    time: str
+    attempt: int
+    cause: str
+    why: str
+    report: str | None = None
+    again: str = ""
+    member: int | None = None
+    node: str = ""
+
+    @property
+    def title(self) -> str:
+        """`hang in attempt 3, third hang at train.py:68, step 101`."""
+        when = f"in attempt {self.attempt}" if self.attempt else "before this start"
+        return f"{self.cause} {when}" + (f", {self.again}" if self.again else "")
 
 
 def last(recent: list[Record], event: str) -> Record:
@@ -69,7 +90,7 @@ def elsewhere(order: Record) -> str:
 
 
 def origin(recent: list[Record]) -> str:
-    """The same for the attempt that was started last, if it was started because of another member."""
+    """What `elsewhere` says about the attempt that was started last, if it was started because of another member."""
     own = [n for n, record in enumerate(recent) if record["event"] in ("started", "restart")]
     if not own or recent[own[-1]].get("reason") != "peer":
         return ""
@@ -89,7 +110,7 @@ def restarts(recent: list[Record]) -> dict[str, int]:
 
 
 def last_incident(run_dir: str, recent: list[Record], further: bool) -> Incident | None:
-    """The last one; `further`: search also records of long ago, as there was an earlier attempt."""
+    """The last incident; `further`: search also records of long ago, as there was an earlier attempt."""
     found = _incident(reversed(recent))
     if found is None and further:
         found = _incident(record_files.search_back(f"{run_dir}/events.jsonl", INCIDENT_EVENTS))
@@ -122,7 +143,7 @@ def place(found: Record) -> str:
 
 
 def _incident(newest_first: Iterable[Record]) -> Record | None:
-    """A requested stop is no incident; what led to it is."""
+    """The last incident in these records.  A requested stop is no incident, but what led to it is."""
     failed: Record | None = None
     for record in newest_first:
         event = record["event"]
@@ -165,8 +186,9 @@ CAUSES: Final = ("hang", "fault", "failure", "peer")
 
 
 def incident_elsewhere(run_dir: str, own: int) -> Incident | None:
-    """The last incident of the job, if its group has found that it began on another member than this one, whose number
-    is `own`.  The loss of this member is known to its new ftrun from the others (`attempt` 0: before its first one)."""
+    """The last incident of the job, if its group has found that it began on another member than this member, whose
+    number is `own`.  The loss of this member is known to its new ftrun from the others (`attempt` 0: before its first
+    one)."""
     newest_first = iter(record_files.search_back(f"{run_dir}/events.jsonl", OF_A_GROUP))
     found = _newest_incident(newest_first, own)
     if found is None:
@@ -180,7 +202,7 @@ def incident_elsewhere(run_dir: str, own: int) -> Incident | None:
 
 
 def _begun(found: Record, older: Iterable[Record], own: int) -> Record:
-    """With the time and the attempt of the first record about the same incident, which is no start of all members."""
+    """The incident with the time and the attempt of the first record about it, which is no start of all members."""
     began = found
     for record in older:
         if record["event"] == "group" and record.get("what") == "run":

@@ -16,28 +16,20 @@ from ftrun.core.text.sentences import several
 from ftrun.host import procfs
 from ftrun.messages import records
 from ftrun.messages.run_state import AttemptStatus, JobStatus, RoundStatus, RunFacts, RunState
-from ftrun.records import (
-    beatfile,
-    live_verdict,
-    liveness,
-    own_ranks,
-    recent_events,
-    record_files,
-    rundir,
-    state,
-    steps,
-)
-from ftrun.records.beatfile import BeatFileContent
-from ftrun.records.live_verdict import LiveVerdict
-from ftrun.records.next_action import next_action
-from ftrun.records.record_files import Record
-from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot, StalledRank
+from ftrun.records.files import beatfile, liveness, recent_events, record_files, rundir, state, steps
+from ftrun.records.files.beatfile import BeatFileContent
+from ftrun.records.files.record_files import Record
+from ftrun.records.present import live_verdict, own_ranks
+from ftrun.records.present.live_verdict import LiveVerdict
+from ftrun.records.present.next_action import next_action
+from ftrun.records.present.snapshot import DeviceNow, RankNow, Snapshot, StalledRank
 
 RECORD_DELAY = 2.0  # s; what ftrun has seen is on disk by then
 
 
 def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
-    """`now`: CLOCK_MONOTONIC.  NoRunDir is the only error.  It takes a few milliseconds, and the reads are bounded."""
+    """The present state of the run.  `now`: CLOCK_MONOTONIC.  NoRunDir is the only error.  It takes a few milliseconds,
+    and the reads are bounded."""
     rundir.check(run_dir)
     now = time.monotonic() if now is None else now
     recent, found = record_files.last_condensed(f"{run_dir}/events.jsonl"), state.load(run_dir)
@@ -124,7 +116,8 @@ def _rounds(found: RoundStatus | None, now: float) -> dict[str, Any]:
 def _attempt(
     shown: Snapshot, now: float, clock: float, found: RunState, seen: AttemptStatus, problems: list[str]
 ) -> Snapshot:
-    """With the present attempt: its ranks and its timeouts.  For an ftrun that is gone `now` is its end."""
+    """The snapshot with the present attempt: its ranks and its timeouts.  For an ftrun that is gone `now` is its
+    end."""
     run, status, spawned_at, beats = found.run, found.now, seen.spawned_at, BeatFileContent()
     if shown.phase != "done" and liveness.same_boot(run):
         beats = beatfile.read(str(found.beat_dir), clock, spawned_at, liveness.is_local(run) or not shown.alive)
@@ -188,7 +181,8 @@ def _until(ranks: tuple[Rank, ...], end: float, problems: list[str]) -> tuple[Ra
 
 
 def _runs(pid: int) -> bool:
-    """A fresh heartbeat may be of a process that has ended meanwhile, and that nobody has reaped."""
+    """Whether the process of a rank runs: a fresh heartbeat may be from a process that has ended since, and was not
+    reaped."""
     process = procfs.stat(pid)
     return process is not None and not process.ended
 
@@ -198,7 +192,7 @@ def _left(rank: RankNow) -> tuple[bool, float]:
 
 
 def _stall(attempt: Attempt, now: float) -> StalledRank | None:
-    """The stall of which a person was told, as long as that rank has not moved."""
+    """The stall that was recorded, as long as that rank has not moved."""
     found = attempt.stalled
     if found is None or found.rank is None:
         return None
@@ -234,7 +228,8 @@ def _accounted(shown: Snapshot, ledger: Ledger, run: RunFacts, now: float) -> Sn
 
 
 def _budgets(shown: Snapshot, ledger: Ledger, run: RunFacts) -> Snapshot:
-    """None after the end: a new run would begin with a full budget."""
+    """The snapshot with the restart budgets; without them after the end, since a new run would begin with full
+    budgets."""
     if shown.phase == "done":
         return shown
     counts: dict[str, int] = {cause: ledger.count(cause) for cause in CAUSES}
@@ -252,7 +247,7 @@ def _wall(ago: float) -> str:
 
 
 def _age(moment: str | None) -> float | None:
-    """By the wall clock, so that it counts on when ftrun is gone, and since it may be of an earlier boot."""
+    """The age of a time by the wall clock, which counts on when ftrun is gone, and outlives a boot."""
     try:
         return None if moment is None else max(0.0, time.time() - datetime.fromisoformat(moment).timestamp())
     except ValueError:

@@ -15,9 +15,10 @@ from ftrun.core.text import sentences
 from ftrun.core.text.durations import seconds
 from ftrun.host import procfs
 from ftrun.messages.codec import EXACT, Malformed, parse_object
-from ftrun.records import history, state
-from ftrun.records.history import History
-from ftrun.records.lost_time import AttemptSpan, LostInterval
+from ftrun.records.files import state
+from ftrun.records.past import history
+from ftrun.records.past.history import History
+from ftrun.records.past.lost_time import AttemptSpan, LostInterval
 
 FOLDER: Final = "runs"
 REPORTS: Final = "reports"
@@ -131,7 +132,7 @@ def dump(life: RunLife) -> bytes:
 
 
 def load(content: bytes) -> RunLife | None:
-    """None for a file of another version, or one that no ftrun has written."""
+    """The life in this file; None for a file of another version, or that no ftrun has written."""
     try:
         found = parse_object(content, LIMIT)
         known = {name: found[name] for name in RunLife._fields if name in found}
@@ -273,7 +274,7 @@ def _link(life: RunLife, attempt: AttemptLine, folder: str, run_dir: str) -> str
 
 
 def _replaced(lives: Sequence[RunLife]) -> set[str]:
-    """The keys of those that a later one of the same member has replaced."""
+    """The keys of the lives that a later life of the same member has replaced."""
     last = {(life.phase, life.member): life.key for life in lives}
     return {life.key for life in lives} - set(last.values())
 

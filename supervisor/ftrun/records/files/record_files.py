@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 TAIL: Final = 256 << 10  # bytes
@@ -11,27 +12,50 @@ FIRST_READ: Final = 64 << 10  # bytes at the end of a file: most who look back a
 SEARCHED: Final = 64 << 20  # bytes that are searched for older records
 PROGRESS: Final = b'"event": "progress"'
 HEAD: Final = ("schema", "time", "mono", "event", "attempt")  # fields of every record
+_HEAD: Final = frozenset(HEAD)
 Record = dict[str, Any]
 
 
 def parsed(line: bytes) -> Record | None:
     """The JSON object of this line; None if it is torn, or something else."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+    found = _json(line)
     return found if isinstance(found, dict) else None
 
 
+def all_parsed(lines: Sequence[bytes]) -> Iterator[Record]:
+    """What `parsed` makes of each line, without None: in half of the processor time, since they are parsed at once.
+
+    Between two lines is a text that no file contains.  Only if it is every second value of the result, each line is
+    one value; else one is torn or no JSON, and each is parsed by itself."""
+    between = os.urandom(8).hex()
+    values = _json(b"[%s]" % f',\n"{between}",\n'.encode().join(lines)) or []
+    if len(values) != 2 * len(lines) - 1 or values[1::2] != [between] * (len(lines) - 1):
+        values = map(_json, lines)
+    return (value for value in values if isinstance(value, dict))
+
+
+def _json(content: bytes) -> Any:
+    """None: it is no JSON."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
 def record(line: bytes) -> Record | None:
-    """None for a torn line, and for one that is no record."""
+    """The record in this line; None if the line is torn, or is no record."""
     found = parsed(line)
-    return found if found is not None and isinstance(found.get("event"), str) else None
+    return found if found is not None and is_record(found) else None
+
+
+def is_record(found: Record) -> bool:
+    return isinstance(found.get("event"), str)
 
 
 def own_fields(found: Record, *hidden: str) -> list[tuple[str, Any]]:
     """What this record has beside the fields of every record, without those that are `hidden`."""
-    return [(name, value) for name, value in found.items() if name not in HEAD and name not in hidden]
+    left_out = _HEAD.union(hidden) if hidden else _HEAD
+    return [(name, found[name]) for name in found if name not in left_out]
 
 
 def last(path: str, limit: int = TAIL) -> list[Record]:
@@ -40,7 +64,8 @@ def last(path: str, limit: int = TAIL) -> list[Record]:
 
 
 def last_condensed(path: str) -> list[Record]:
-    """The same with only two `progress` records, which may be most of them: the newest, and the newest checkpoint."""
+    """The records as `last` returns them, but of the `progress` records, which may be most of them, only two: the
+    newest, and the newest checkpoint."""
     found, missing = [], [PROGRESS, b'"by": "checkpoint"']
     for line in backwards(path, TAIL):
         if PROGRESS in line:
@@ -103,8 +128,8 @@ class GrowingFile:
         self.path, self.at = path, at
         self._skipping = at > 0  # the rest of a line that began before `at`
 
-    def block(self) -> list[tuple[int, bytes]]:
-        """The next lines, LINE bytes at most, each with the offset of its end."""
+    def next_lines(self) -> list[bytes]:
+        """The next lines, LINE bytes at most."""
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             size = os.fstat(fd).st_size  # 0 for what is not a file, and may have no end
@@ -112,23 +137,38 @@ class GrowingFile:
             content = os.pread(fd, min(LINE, size - self.at), self.at)
         finally:
             os.close(fd)
-        *lines, rest = content.split(b"\n")
-        found = []
-        for line in lines:
-            self.at += len(line) + 1
-            if not self._skipping:
-                found.append((self.at, line))
+        lines = content.split(b"\n")
+        rest = len(lines.pop())
+        self.at += len(content) - rest
+        if lines and self._skipping:
             self._skipping = False
-        if len(rest) == LINE:
+            del lines[0]
+        if rest == LINE:
             self.at, self._skipping = self.at + LINE, True
-        return found
+        return lines
 
-    def lines(self) -> Iterator[bytes]:
-        """All lines up to the present end of the file."""
+    def block(self) -> list[tuple[int, bytes]]:
+        """The same, each with the offset of its end."""
+        lines, end, found = self.next_lines(), self.at, []
+        for line in reversed(lines):
+            found.append((end, line))
+            end -= len(line) + 1
+        return found[::-1]
+
+    def _blocks(self) -> Iterator[list[bytes]]:
         before = -1
         while before != self.at:
             before = self.at
-            yield from (line for _, line in self.block())
+            yield self.next_lines()
+
+    def lines(self) -> Iterator[bytes]:
+        """All lines up to the present end of the file."""
+        return chain.from_iterable(self._blocks())
+
+    def parsed(self, marks: Sequence[bytes] = ()) -> Iterator[Record]:
+        """The JSON objects of these lines; if there are marks, of the lines that contain one of them."""
+        for lines in self._blocks():
+            yield from all_parsed([one for one in lines if any(mark in one for mark in marks)] if marks else lines)
 
     def seek_end(self) -> None:
         """Go to the end of the last complete line."""

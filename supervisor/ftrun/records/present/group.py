@@ -16,22 +16,23 @@ from ftrun.host import procfs
 from ftrun.messages import group_view
 from ftrun.messages.codec import Malformed
 from ftrun.messages.group_view import PACES, TEXT, GroupView, MemberRow, RankPace, SlowRank
-from ftrun.records import own_ranks, reports, summary
-from ftrun.records.recent_events import incident_elsewhere
-from ftrun.records.run_snapshot import read_snapshot
-from ftrun.records.snapshot import Incident, JobNow, Snapshot
+from ftrun.records.files import reports
+from ftrun.records.files.recent_events import Incident, incident_elsewhere
+from ftrun.records.present import own_ranks, summary
+from ftrun.records.present.run_snapshot import read_snapshot
+from ftrun.records.present.snapshot import JobNow, Snapshot
 
 STEP: Final = 1 << 53  # the largest step that is passed on
 DEVICE: Final = 64  # characters of the id of a device
 
 
 def read_row(run_dir: str, rank: int, node: str, now: float) -> MemberRow:
-    """As of `now`, CLOCK_MONOTONIC.  NoRunDir is the only error."""
+    """The row of this member as of `now`, by CLOCK_MONOTONIC. NoRunDir is the only error."""
     return own_row(read_snapshot(run_dir, now), rank, node, now)
 
 
 def own_row(shown: Snapshot, rank: int, node: str, now: float) -> MemberRow:
-    """Pure, but for the report that it looks for."""
+    """The row of this member.  Pure, except that it looks for the report."""
     active = [one for one in shown.ranks if one.state not in own_ranks.ENDED]
     silent = [one.alive if one.alive is not None else one.age for one in active]
     known = [age for age in silent if age is not None]
@@ -73,7 +74,7 @@ class GroupNow(NamedTuple):
     ends here.  `ages`: seconds since each row was made, by rank; None: of another boot, so unknown.  `loss`: until when
     lost members are waited for; None: for none, or not known.  `cause`: the last incident of the job, if it was on
     another member.  `holder`: the member that has the coordinator; `takeover`: seconds until its lease in a shared
-    folder ends, and another one takes its place; None: there is none.  `over`: this member has
+    folder ends, and another member takes its place; None: there is none.  `over`: this member has
     ended, and all is as it saw it last."""
 
     size: int
@@ -152,7 +153,7 @@ def lost(found: GroupNow) -> list[int]:
 
 
 def state(found: GroupNow, row: MemberRow) -> str:
-    """Of a member in one word or two."""
+    """The state of a member in one word or two."""
     if not is_gone(found, row):
         return row.phase
     return states.UNKNOWN if found.is_cut_off and row.rank and row.present else states.NO_CONTACT
@@ -366,7 +367,7 @@ def straggler(one: SlowRank) -> str:
 
 
 def _members(ranks: tuple[int, ...], number: int | None = None) -> str:
-    """`number`: of all of them, where `ranks` has only the first."""
+    """The members by their numbers, as text.  `number`: of all of them, where `ranks` has only the first."""
     number = len(ranks) if number is None else number
     shown = ", ".join(map(str, ranks[:8])) + (f" and {number - 8} more" if number > 8 else "")
     return f"member{'s' if number > 1 else ''} {shown}"

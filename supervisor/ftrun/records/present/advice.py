@@ -4,9 +4,11 @@ import shlex
 from typing import Final
 
 from ftrun.core.rules import exit_codes
+from ftrun.core.rules.hang_rules import RULES
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds
-from ftrun.records.snapshot import Incident, RankNow, Snapshot
+from ftrun.records.files.recent_events import Incident
+from ftrun.records.present.snapshot import RankNow, Snapshot
 
 QUIET: Final = 15.0  # s: from then on a job that stands still is looked at
 BY_SIGSTOP: Final = "is stopped by SIGSTOP"  # what a look says of a process
@@ -28,7 +30,7 @@ AFTER: Final = {
 
 
 def what_to_do(shown: Snapshot) -> str:
-    """Empty where nothing is wrong."""
+    """The sentence; empty where nothing is wrong."""
     if shown.full_disk:
         return f"free space on the disk of {shown.run_dir}: what follows may be out of date"
     if not shown.alive:
@@ -43,13 +45,17 @@ def ftctl(verb: str, shown: Snapshot) -> str:
 
 
 def quiet(rank: RankNow) -> bool:
-    """Whether it has not moved for longer than half its limit, or than many of its own step times, or for long."""
+    """Whether it has not moved for longer than half its limit, or than many of its own step times, or for long, and has
+    not said why."""
+    rule = None if rank.rule is None else RULES[rank.rule]
+    if rule is not None and rule.announced is not None:
+        return False
     age = (rank.moved or 0.0) if rank.age is None else rank.age
     if rank.limit is not None and age > rank.limit / 2:
         return True
     if rank.limit is None and rank.step_time is None:
         return rank.state == "moving" and age > QUIET_PACE
-    by_steps = rank.rule in (None, "step") and rank.step_time is not None
+    by_steps = (rule is None or rule.by_steps) and rank.step_time is not None
     return by_steps and age > max(QUIET, QUIET_STEPS * (rank.step_time or 0.0))
 
 
@@ -58,7 +64,7 @@ def no_step(shown: Snapshot) -> str:
     if not shown.alive or shown.phase not in states.LIVE:
         return ""
     rank = shown.stalest
-    if rank is None or rank.rule == "section" or not quiet(rank):
+    if rank is None or not quiet(rank):
         if shown.phase != "suspect":
             return ""
         rank = max(shown.ranks, key=lambda one: one.moved or 0.0, default=None)
@@ -101,7 +107,7 @@ def _about_its_state(shown: Snapshot) -> str:
     if shown.wait is not None:
         return f"see to what it waits for; `{ftctl('stacks', shown)}` shows where each rank is"
     stalest = shown.stalest
-    if stalest is not None and stalest.rule != "section" and quiet(stalest):
+    if stalest is not None and quiet(stalest):
         return (
             f"`{ftctl('stacks', shown)}` shows where each rank is; `{ftctl('pause', shown)}` keeps it from being ended"
         )

@@ -22,7 +22,7 @@ class SavedState(NamedTuple):
 
 
 def load(run_dir: str) -> SavedState:
-    """Never raises."""
+    """The state in this run dir.  Never raises: `problem` says what is missing."""
     path, ledger = f"{run_dir}/state.json", None
     content = procfs.read(path, LIMIT)
     if content is None:

@@ -7,14 +7,15 @@ from typing import Any, Final
 
 from ftrun.core.accounting.totals import NO_GOODPUT
 from ftrun.core.rules import exit_codes
+from ftrun.core.rules.hang_rules import RULES, Silent
 from ftrun.core.rules.stalls import ADVICE
 from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences, states
 from ftrun.core.text.durations import seconds, step_duration
 from ftrun.core.text.sentences import printable, several
-from ftrun.records.advice import hung_nowhere, no_step, quiet, what_to_do
-from ftrun.records.recent_events import REASONS
-from ftrun.records.snapshot import DeviceNow, RankNow, Snapshot
+from ftrun.records.files.recent_events import REASONS
+from ftrun.records.present.advice import hung_nowhere, no_step, quiet, what_to_do
+from ftrun.records.present.snapshot import DeviceNow, RankNow, Snapshot
 
 SCHEMA: Final = 1
 HEAD: Final = 12  # columns of the line names
@@ -30,7 +31,7 @@ RANK_STATES: Final = {  # in the order in which they are counted
     states.QUIET: states.QUIET,
     **{name: states.RANKS[name] for name in ("section", *states.ENDED_RANKS)},
 }
-Line = tuple[str, str]  # name, text
+SummaryLine = tuple[str, str]  # name, text
 
 
 def document(shown: Snapshot) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def word(shown: Snapshot) -> str:
     if shown.paused is not None and shown.alive:
         return states.PAUSED
     stalest = shown.stalest
-    standing = stalest is not None and stalest.rule != "section" and quiet(stalest)
+    standing = stalest is not None and quiet(stalest)
     return states.QUIET if shown.phase in ("starting", "running") and standing else shown.phase
 
 
@@ -124,8 +125,9 @@ def _health(shown: Snapshot, ages: bool) -> str:
         return "no heartbeat yet"
     if stalest is None:
         return "no rank is active"
-    if stalest.rule == "section":
-        return f"healthy, in section {stalest.section}"
+    announced = None if stalest.rule is None else RULES[stalest.rule].announced
+    if announced is not None:
+        return f"healthy, {announced(Silent(stalest.rank, stalest.step, stalest.section))}"
     if shown.stalled is not None:
         since = f" for {seconds(shown.stalled.age)}" if ages else ""
         return f"{states.STALLED}, {sentences.rank(shown.stalled.rank)} has not moved{since}"
@@ -135,7 +137,7 @@ def _health(shown: Snapshot, ages: bool) -> str:
     return "healthy, no step yet" if shown.phase == "starting" else f"healthy, {states.RUN['running']}"
 
 
-def _lines(shown: Snapshot) -> Iterator[Line]:
+def _lines(shown: Snapshot) -> Iterator[SummaryLine]:
     if todo := what_to_do(shown):
         yield "do", todo
     if shown.phase == "done":
@@ -195,7 +197,7 @@ def _lines(shown: Snapshot) -> Iterator[Line]:
         yield "warning", problem
 
 
-def _end(shown: Snapshot) -> Iterator[Line]:
+def _end(shown: Snapshot) -> Iterator[SummaryLine]:
     if shown.why:
         yield "why", shown.why
     known = exit_codes.named(shown.verdict)
@@ -204,7 +206,7 @@ def _end(shown: Snapshot) -> Iterator[Line]:
 
 
 def meaning(shown: Snapshot, verdict: exit_codes.Verdict) -> str:
-    """Of the verdict with which this run has ended."""
+    """The meaning of the verdict with which this run has ended."""
     missing = verdict is exit_codes.HANG_LIMIT and hung_nowhere(shown)
     return "a member of its group was missing" if missing else verdict.meaning
 
@@ -250,7 +252,7 @@ def _budget(shown: Snapshot, cause: str) -> str:
     return f"{cause} {count}" if left is None else f"{cause} {count} of {count + left}"
 
 
-def _progress(shown: Snapshot) -> Iterator[Line]:
+def _progress(shown: Snapshot) -> Iterator[SummaryLine]:
     if shown.step is not None:
         best = f", best {shown.best_step}" if (shown.best_step or 0) > shown.step else ""
         pace = shown.step_time
@@ -273,7 +275,7 @@ def straggler(shown: Snapshot, rank: RankNow) -> str:
     return f"{rank.called} on {shown.node}{device}: {rank.straggler}"
 
 
-def _ranks(shown: Snapshot) -> Iterator[Line]:
+def _ranks(shown: Snapshot) -> Iterator[SummaryLine]:
     present = [states.QUIET if rank.state == "moving" and quiet(rank) else rank.state for rank in shown.ranks]
     counts = [f"{present.count(state)} {name}" for state, name in RANK_STATES.items() if state in present]
     yield "ranks", f"{len(shown.ranks)}: {', '.join(counts)}"

@@ -8,7 +8,7 @@ from ftrun.core.machine.values import LocalRank
 from ftrun.core.rules.stragglers import Pace, stragglers
 from ftrun.core.text import sentences, states
 from ftrun.core.text.sentences import slower
-from ftrun.records.snapshot import DeviceNow, RankNow, StalledRank
+from ftrun.records.present.snapshot import DeviceNow, RankNow, StalledRank
 
 ENDED: Final = states.ENDED_RANKS
 

@@ -10,9 +10,9 @@ from ftrun.core.machine.values import Rank
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.stragglers import Pace
 from ftrun.host import procfs
-from ftrun.records import state
-from ftrun.records.record_files import Record, last_lines, parsed
-from ftrun.records.state import integer, number
+from ftrun.records.files import state
+from ftrun.records.files.record_files import Record, last_lines, parsed
+from ftrun.records.files.state import integer, number
 
 LIMIT: Final = 16 << 10  # bytes at the end of the file
 WINDOW: Final = 60.0  # s over which the time per step is measured, if there are samples for so long
@@ -60,7 +60,7 @@ def pace(ranks: Iterable[Rank], seen: Sequence[StepSample]) -> float | None:
 
 
 def rank_pace(rank: Rank, seen: Sequence[StepSample]) -> float | None:
-    """The same for one rank, over all samples of this attempt."""
+    """Seconds per step of one rank, over all samples of this attempt."""
     if rank.step is None or rank.moved_at is None or not seen:
         return None
     return _per_step(rank.moved_at - seen[0].at, rank.step - seen[0].low)

@@ -11,7 +11,7 @@ from typing import Final
 
 from ftrun.core.accounting.totals import LostTime
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.records.steps import StepSample
+from ftrun.records.files.steps import StepSample
 
 REASONS: Final = LostTime._fields
 
@@ -29,7 +29,7 @@ class AttemptSpan(NamedTuple):
     hung was silent.  `verdict`: when the end was decided, or the command ended by itself; `rested`: the last record
     of the end of its tree.  `grouped`: this ftrun is a member of a group; `elsewhere`: what ended the attempt on
     another member, as `a failure on node-b`.  `offset`: from its monotonic clock to the wall clock.  `under_way`: it
-    is running; `stopped`: it was stopped by request; `cut_off`: its ftrun was killed, and no other one followed.
+    is running; `stopped`: it was stopped by request; `cut_off`: its ftrun was killed, and no other ftrun followed.
     """
 
     number: int
@@ -48,7 +48,7 @@ class AttemptSpan(NamedTuple):
     why: str = ""
     place: str = ""  # in the code: where it hung or failed, if that is known
     report: str | None = None
-    again: bool = False  # another one followed, not after an end
+    again: bool = False  # another attempt followed, not after an end
     kept: bool = False  # it ended the run with success
     under_way: bool = False
     stopped: bool = False
@@ -92,8 +92,8 @@ def lost_intervals(
     paused: Sequence[LostInterval],
     saved_before: bool = False,
 ) -> tuple[LostInterval, ...]:
-    """In order, without overlaps; within a pause only the pause counts.  `saved_before`: there was a checkpoint in an
-    attempt before these."""
+    """The lost intervals in order, without overlaps; within a pause only the pause counts.  `saved_before`: there was a
+    checkpoint in an attempt before these."""
     found: list[LostInterval] = []
     saves = saved_before or any(attempt.saved is not None for attempt in attempts)
     for attempt, following in zip_longest(attempts, attempts[1:]):
@@ -108,7 +108,7 @@ def lost_intervals(
 
 
 def _disjoint(found: Iterable[LostInterval]) -> list[LostInterval]:
-    """In order; where two overlap, as in records of an unusual order, the first one counts."""
+    """The intervals in order; where two overlap, as in records of an unusual order, the first one counts."""
     disjoint: list[LostInterval] = []
     for interval in sorted(found):
         since = max(interval.since, disjoint[-1].until if disjoint else interval.since)

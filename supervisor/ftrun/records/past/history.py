@@ -11,11 +11,12 @@ from typing import Final
 
 from ftrun.core.accounting.totals import Figures, figures
 from ftrun.core.named_tuple import NamedTuple
-from ftrun.records import liveness, lost_time, rundir, state
-from ftrun.records.attempts import SAMPLES_MOST, AttemptHistory, Mark, SavedCheckpoint, thinned
-from ftrun.records.lost_time import AttemptSpan, LostInterval
-from ftrun.records.record_files import GrowingFile, parsed
-from ftrun.records.steps import StepSample, sample
+from ftrun.records.files import liveness, rundir, state
+from ftrun.records.files.record_files import GrowingFile
+from ftrun.records.files.steps import StepSample, sample
+from ftrun.records.past import lost_time
+from ftrun.records.past.attempts import SAMPLES_MOST, AttemptHistory, Mark, SavedCheckpoint, thinned
+from ftrun.records.past.lost_time import AttemptSpan, LostInterval
 
 RECORDS: Final = "events.jsonl"
 STEPS: Final = "steps.jsonl"
@@ -55,7 +56,7 @@ class History(NamedTuple):
 
     @property
     def drawn_wall(self) -> float:
-        """The same, as it is drawn."""
+        """Seconds in which an ftrun worked here, as they are drawn."""
         return sum(until - since for since, until in self.runs)
 
     @property
@@ -96,8 +97,9 @@ class KnownState(NamedTuple):
 
 
 def read(run_dir: str, now: float | None = None, most: int = RECORDS_MOST) -> History:
-    """Of a running ftrun (up to `now`, of `time.time`; None: the present), or of one that is gone.  Lines that are torn
-    or no records are skipped; `most`: bytes of records that are read.  NoRunDir if there are no records."""
+    """The history of a running ftrun (up to `now`, of `time.time`; None: the present), or of one that is gone.  Lines
+    that are torn or no records are skipped; `most`: bytes of records that are read.  NoRunDir if there are no
+    records."""
     return HistoryReader(run_dir, most, STEPS_MOST).read(now)
 
 
@@ -154,12 +156,11 @@ class HistoryReader:
     def _read_steps(self) -> list[str]:
         """Read the samples of steps.  Without them the records still have a history, and the result says why."""
         try:
-            for line in self._step_file.lines():
-                if (step := sample(parsed(line) or {})) is not None:
-                    self._steps.append(step)
-                    self._stepped_at[step.attempt] = step.at
-                    if len(self._steps) > 2 * self._samples:
-                        self._steps = thinned(self._steps, self._samples)
+            for step in filter(None, map(sample, self._step_file.parsed())):
+                self._steps.append(step)
+                self._stepped_at[step.attempt] = step.at
+                if len(self._steps) > 2 * self._samples:
+                    self._steps = thinned(self._steps, self._samples)
         except FileNotFoundError:
             pass  # no rank reports steps
         except OSError as error:
@@ -170,10 +171,9 @@ class HistoryReader:
         self._seen_at.clear()
         if known.seen is not None:
             self._seen_at[known.attempt] = known.seen
-        for line in self._records.lines():
-            if (record := parsed(line)) is not None:
-                self._found.add(record)
-                self._forget(2)
+        for record in self._records.parsed():
+            self._found.add(record)
+            self._forget(2)
         self._forget(1)
 
     def _forget(self, times: int) -> None:
@@ -188,7 +188,7 @@ class HistoryReader:
 
 
 def known_state(run_dir: str, now: float) -> KnownState:
-    """`now`: CLOCK_MONOTONIC."""
+    """What `state.json` says at `now`, by CLOCK_MONOTONIC."""
     found = state.load(run_dir)
     run = found.rest.run
     alive = liveness.is_running(run_dir, run)

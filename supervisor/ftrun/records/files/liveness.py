@@ -9,8 +9,8 @@ from ftrun.messages.run_state import RunFacts
 
 
 def is_running(run_dir: str, run: RunFacts) -> bool:
-    """By the process that `state.json` names; if that is in another PID namespace, by the lock on the records; on a
-    network disk by the lock of the mirror, which may be on another node."""
+    """Whether an ftrun is running there, by the process that `state.json` names; if that is in another PID namespace,
+    by the lock on the records; on a network disk by the lock of the mirror, which may be on another node."""
     return is_local(run) or is_locked(f"{run_dir}/events.jsonl") or is_mirrored(run_dir)
 
 

@@ -2,9 +2,11 @@
 
 from typing import Final
 
+from ftrun.core.machine.values import Rule
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.standby import NextStart
 from ftrun.core.text import sentences
+from ftrun.records.files.recent_events import Incident
 
 PROVED: Final = "what is proved to hang"
 
@@ -44,7 +46,7 @@ class RankNow(NamedTuple):
     moved: float | None = None
     alive: float | None = None
     section: str | None = None
-    rule: str | None = None
+    rule: Rule | None = None
     age: float | None = None
     limit: float | None = None
     step_time: float | None = None
@@ -64,7 +66,8 @@ class RankNow(NamedTuple):
 
 
 class DeviceNow(NamedTuple):
-    """As the probe reported it `age` ago.  Memory in bytes, `power` in W, `util` in per cent; None: not reported.
+    """A device as the probe reported it `age` ago.  Memory in bytes, `power` in W, `util` in per cent; None: not
+    reported.
 
     `health`: `ok`, or the driver's name for another state; `recovery`: the action that the driver asks for.
     """
@@ -85,27 +88,6 @@ class DeviceNow(NamedTuple):
         """What the driver reports against it; empty: nothing, or no answer of the driver yet."""
         asks = "" if self.recovery in (None, "none") else f"the driver asks for: {self.recovery}"
         return ", ".join(filter(None, ("" if self.health in (None, "ok") else self.health, asks)))
-
-
-class Incident(NamedTuple):
-    """`cause`: hang, fault or failure, or loss of a member; `why`: a sentence; `report`: the path of its report, if
-    there is one; `again`: that it is not the first one of its kind at its place, as `third hang at train.py:68, step
-    101`.  `member`, `node`: where it was, if on another member of the group."""
-
-    time: str
-    attempt: int
-    cause: str
-    why: str
-    report: str | None = None
-    again: str = ""
-    member: int | None = None
-    node: str = ""
-
-    @property
-    def title(self) -> str:
-        """`hang in attempt 3, third hang at train.py:68, step 101`."""
-        when = f"in attempt {self.attempt}" if self.attempt else "before this start"
-        return f"{self.cause} {when}" + (f", {self.again}" if self.again else "")
 
 
 class JobNow(NamedTuple):
@@ -160,8 +142,8 @@ class Snapshot(NamedTuple):
     paused_by: str = ""  # who paused it
     suspended: float | None = None  # the command is stopped by job control for so long; no verdicts meanwhile
     counts: dict[str, int] = {}  # noqa: RUF012 - a value, never changed
-    left: dict[str, int | None] = {}  # noqa: RUF012
-    restarts: dict[str, int] = {}  # noqa: RUF012
+    left: dict[str, int | None] = {}  # noqa: RUF012 - likewise
+    restarts: dict[str, int] = {}  # noqa: RUF012 - likewise
     step: int | None = None
     best_step: int | None = None
     step_time: float | None = None  # s
@@ -184,7 +166,7 @@ class Snapshot(NamedTuple):
     wait: str | None = None  # what a job that stands still waits for, according to the last look at it
     devices: tuple[DeviceNow, ...] = ()
     trouble: Incident | None = None
-    lost: dict[str, float] = {}  # noqa: RUF012
+    lost: dict[str, float] = {}  # noqa: RUF012 - likewise
     goodput: float | None = None
     verdict: str | None = None
     exit_code: int | None = None

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ftrun.host import procfs, work_dir
 from ftrun.host.journal import RunDirError
-from ftrun.records import liveness, state
+from ftrun.records.files import liveness, state
 
 NAMED: Final = 5  # run dirs that a message lists
 _PHASES: Final = re.compile(r"phases(-\w+)?\.json", re.ASCII)
@@ -97,7 +97,7 @@ def check(path: str) -> None:
 
 
 def _within(path: str) -> str:
-    """In a folder that contains run dirs: the one of the present phase, else the newest."""
+    """The run dir in a folder that contains run dirs: that of the present phase, else the newest."""
     try:
         names = os.listdir(path)
     except (OSError, ValueError):
@@ -183,7 +183,7 @@ def _deleted_line(folder: str, pid: int) -> str:
 
 
 def _foreign(pids: Iterable[int]) -> dict[int, int]:
-    """Those of these processes that are ftruns whose files this user may not see, with their users."""
+    """Which of these processes are ftruns whose files this user may not see, with their users."""
     found: dict[int, int] = {}
     for pid in pids:
         try:
@@ -199,7 +199,7 @@ def _foreign(pids: Iterable[int]) -> dict[int, int]:
 
 
 def _is_ftrun(pid: int) -> bool:
-    """By its command line, which every user may read."""
+    """Whether this process is an ftrun, by its command line, which every user may read."""
     words = os.fsdecode(procfs.read(f"/proc/{pid}/cmdline", 4096) or b"").split("\0")
     if os.path.basename(words[0]).startswith("python"):
         words = [*dropwhile(lambda word: word.startswith("-") and word not in ("-c", "-m"), words[1:]), "", ""]
@@ -223,7 +223,7 @@ def _is_own(path: str) -> bool:
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    """Empty for a process that is gone or belongs to another user."""
+    """The open files of a process; empty if it is gone or belongs to another user."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:

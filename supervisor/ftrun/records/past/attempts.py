@@ -9,11 +9,11 @@ from typing import Any, Final, Self
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.exit_codes import STOPPED
 from ftrun.core.rules.hang_rules import RULES, Silent
-from ftrun.records import recent_events
-from ftrun.records.lost_time import AttemptSpan, LostInterval
-from ftrun.records.record_files import Record
-from ftrun.records.state import integer, number, string
-from ftrun.records.steps import StepSample
+from ftrun.records.files import recent_events
+from ftrun.records.files.record_files import Record
+from ftrun.records.files.state import integer, number, string
+from ftrun.records.files.steps import StepSample
+from ftrun.records.past.lost_time import AttemptSpan, LostInterval
 
 SAMPLES_MOST: Final = 10_000
 RECOVERIES_MOST: Final = 1_000  # intervals of an attempt
@@ -155,7 +155,7 @@ class AttemptHistory:
         self._update(recoveries=kept, cause=None, why="", place="", silent=None, verdict=None, report=None)
 
     def copy(self) -> Self:
-        """Of what `finish` changes."""
+        """A copy which `finish` can change without changing this history."""
         found = copy(self)
         found.attempts, found.runs, found.paused = [*self.attempts], [*self.runs], [*self.paused]
         return found

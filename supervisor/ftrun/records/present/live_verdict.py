@@ -11,7 +11,7 @@ from ftrun.core.rules import liveness
 from ftrun.core.rules.idle import SAMPLES, Idle, TreeSample
 from ftrun.core.rules.liveness import Limits, assess, awaited_ranks
 from ftrun.messages.run_state import AttemptStatus
-from ftrun.records.snapshot import PROVED, Limit, RankNow
+from ftrun.records.present.snapshot import PROVED, Limit, RankNow
 
 LONG: Final = 1e10  # s; longer than any limit
 QUIET_SAMPLES: Final = (TreeSample(0.0, 0.0, 0.0, 0.0),) * SAMPLES
@@ -30,7 +30,7 @@ class LiveVerdict(NamedTuple):
         return found and found._replace(age=max(0.0, found.age - LONG))
 
     def first_of_each(self) -> Iterator[Finding | None]:
-        """The same for each rank alone; None for those that are not waited for."""
+        """The first finding for each rank alone; None for ranks that are not waited for."""
         attempt = self.attempt._replace(idle=Idle(active_at=self.attempt.idle.active_at), cannot_beat=True)
         awaited = {(rank.rank, rank.pid): rank for rank in awaited_ranks(self.attempt)}
         for rank in self.attempt.ranks:

@@ -12,8 +12,8 @@ from typing import Any, Final
 from ftrun.core.text import markdown, sentences
 from ftrun.host import procfs
 from ftrun.host.output_pipes import LOG, RANK_LOG
-from ftrun.records import recent_events, record_files, state
-from ftrun.records.record_files import Record, own_fields
+from ftrun.records.files import recent_events, record_files, state
+from ftrun.records.files.record_files import Record, own_fields
 
 SHOWN: Final = ("exited", "rank_exited", "fault", "escalated", "problem")
 READ: Final = (*SHOWN, "stopping", "restart", "ended")  # the records that it is made from
@@ -45,7 +45,7 @@ def failed(run_dir: str) -> list[int]:
 
 
 def failure_lines(found: dict[str, Any]) -> list[str]:
-    """The same for a person: first what ended and why, then what ftrun did, then the evidence."""
+    """A failure for a person: first what ended and why, then what ftrun did, then the evidence."""
     ending = f"ended by {sentences.signal(found['signal'])}" if found["signal"] else f"exit code {found['code']}"
     command = " ".join(map(str, found["command"] or ())) or "unknown"
     stack: list[Any] = next((one["stack"] for one in found["records"] if isinstance(one.get("stack"), list)), [])
@@ -86,7 +86,7 @@ def _what_to_do(found: dict[str, Any]) -> str:
 
 
 def failure_markdown(found: dict[str, Any]) -> str:
-    """The same in the form of the report of a hang."""
+    """A failure in the form of the report of a hang."""
     head, _, *rest = failure_lines(found)
     return f"# {markdown.plain(head)}\n\n{markdown.block(chr(10).join(rest))}\n"
 
@@ -171,7 +171,7 @@ def _with_recurrence(report: str, run_dir: str, attempt: int) -> str:
 
 
 def _records_of(run_dir: str, attempt: int) -> list[Record]:
-    """Those that the report of this attempt is made from.  The others are not kept: there may be very many."""
+    """The records from which the report of this attempt is made.  The others are not kept: there may be very many."""
     found: list[Record] = []
     for record in record_files.search_back(f"{run_dir}/events.jsonl", READ):
         if record.get("attempt") == attempt or _follows(record, attempt):
@@ -182,8 +182,9 @@ def _records_of(run_dir: str, attempt: int) -> list[Record]:
 
 
 def _tail_elsewhere(run_dir: str, end: Record) -> list[str]:
-    """The same from the files of the command, where its output goes into files; ftrun's own lines are left out.  A file
-    of another user than that of the records is not read: whoever reads a report may have more rights than they."""
+    """The last lines of the output from the files of the command, where its output goes into files; ftrun's own lines
+    are left out.  A file of another user than that of the records is not read: a reader of a report may have more
+    rights than they."""
     named = end.get("output")
     found: list[str] = []
     for path, size in named.items() if isinstance(named, dict) else ():
