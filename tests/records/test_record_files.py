@@ -78,6 +78,46 @@ def test_search_back_finds_records_of_long_ago(path: Path) -> None:
     assert numbers(record_files.search_back(str(path), ("hang",))) == [3, 1]
 
 
+EVENTS = st.sampled_from(["progress", "progress", "hang", "spawned"])
+
+
+@given(st.lists(st.lists(st.tuples(EVENTS, st.integers(0, 60)), max_size=8), max_size=6), st.integers(200, 400))
+def test_a_search_in_a_growing_file_finds_what_the_first_one_would_find(
+    tmp_path_factory: pytest.TempPathFactory, added: list[list[tuple[str, int]]], block: int
+) -> None:
+    path, written = tmp_path_factory.mktemp("grows") / "events.jsonl", 0
+    wanted: list[object] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(record_files, "LINE", block)
+        patched.setattr(record_files, "FIRST_READ", 100)
+        for lines in added:
+            with path.open("ab") as file:
+                for event, size in lines:
+                    file.write(line(written, event, size))
+                    wanted += [written] if event == "hang" else []
+                    written += 1
+            assert numbers(record_files.search_back(str(path), ("hang",))) == wanted[::-1]
+
+
+def test_a_search_does_not_read_again_what_had_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_bytes(line(1, "hang") + line(2) * 200_000)
+    read, pread = 0, os.pread
+
+    def counted(fd: int, size: int, at: int) -> bytes:
+        nonlocal read
+        read += size
+        return pread(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", counted)
+    for _ in range(5):
+        assert numbers(record_files.search_back(str(path), ("hang",))) == [1]
+        with path.open("ab") as file:
+            file.write(line(3) * 10)
+    assert read < 1.5 * path.stat().st_size
+    path.write_bytes(line(4, "hang"))
+    assert numbers(record_files.search_back(str(path), ("hang",))) == [4], "another file of that name"
+
+
 def test_last_condensed_keeps_the_newest_progress_and_checkpoint(path: Path) -> None:
     saved = b'{"event": "progress", "by": "checkpoint", "number": %d}\n'
     stepped = b'{"event": "progress", "by": "step", "number": %d}\n'

@@ -34,7 +34,7 @@ def test_a_mount_point_of_any_name_stops_no_start(runs: Runs) -> None:
     run = runs.run("true", prefix=mounted)
     assert run.wait() == 0, run.log()
     readers = "liveness._devices('/tmp', 0), list(system.proc()), disk._kind('/tmp'), mounts.network_kind('/tmp')"
-    modules = "ftrun.records import liveness", "ftctl.doctor import disk, system", "ftrun.host import mounts"
+    modules = "ftrun.records.files import liveness", "ftctl.doctor import disk, system", "ftrun.host import mounts"
     code = "\n".join([*(f"from {module}" for module in modules), readers])
     subprocess.run([*mounted, *python(code)], check=True, timeout=60, env=runs.environment | {"PYTHONPATH": SUPERVISOR})
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
+from ftrun.core.named_tuple import NamedTuple
+
 TAIL: Final = 256 << 10  # bytes
 LINE: Final = 1 << 20  # bytes of one record, and of one read
 FIRST_READ: Final = 64 << 10  # bytes at the end of a file: most who look back are done there, of however long a file
@@ -83,41 +85,77 @@ def last_lines(path: str, limit: int) -> list[bytes]:
     return list(backwards(path, limit))[::-1]
 
 
+class Stretch(NamedTuple):
+    """Whole lines of the file of this inode, by their first byte and the byte after the last one."""
+
+    inode: int
+    since: int
+    until: int
+
+
+_unmarked: dict[tuple[str, Sequence[bytes]], Stretch] = {}  # lines without any of the marks, as a search has found
+
+
 def search_back(path: str, events: Sequence[str]) -> Iterator[Record]:
-    """Records of these names, the newest first, within the last SEARCHED bytes."""
-    marks = [f'"event": "{event}"'.encode() for event in events]
-    for line in backwards(path, SEARCHED, marks):
+    """Records of these names, the newest first, within the last SEARCHED bytes.  What had none of them when it was
+    searched before is not read again: a file of records only grows."""
+    marks = tuple(f'"event": "{event}"'.encode() for event in events)
+    for line in backwards(path, SEARCHED, marks, known=_unmarked):
         if any(mark in line for mark in marks) and (found := record(line)) is not None and found["event"] in events:
             yield found
 
 
-def backwards(path: str, limit: int, marks: Sequence[bytes] = (b"",), end: int | None = None) -> Iterator[bytes]:
+def backwards(
+    path: str,
+    limit: int,
+    marks: Sequence[bytes] = (b"",),
+    end: int | None = None,
+    known: dict[tuple[str, Sequence[bytes]], Stretch] | None = None,
+) -> Iterator[bytes]:
     """The complete lines in the last `limit` bytes before `end`, the newest first.
 
     A block of the file without any of the marks is skipped, and so is a line of more than LINE bytes.  A disk error
-    ends the iteration.
+    ends the iteration.  `known`: the newest stretch without the marks, which is left out from then on.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return
     try:
-        size = os.fstat(fd).st_size
-        end = size if end is None else min(end, size)
+        found = os.fstat(fd)
+        end = found.st_size if end is None else min(end, found.st_size)
         lowest, partial = max(0, end - limit), b""  # the rest of a line that begins in an earlier block
-        size = FIRST_READ
+        size, seen = FIRST_READ, Stretch(found.st_ino, 0, 0)
+        before = seen if known is None else known.get((path, marks), seen)
+        if before.inode != found.st_ino or before.until > found.st_size:
+            before = seen
         while end > lowest:
-            start, size = max(lowest, end - size), min(2 * size, LINE)
+            if known is not None and end == before.until:
+                known[path, marks] = seen = _joined(before, seen)
+                end, partial = before.since, b""
+                continue
+            floor = before.until if before.until < end else 0
+            start, size = max(lowest, floor, end - size), min(2 * size, LINE)
             content = os.pread(fd, end - start, start) + partial
-            first = (content.find(b"\n") + 1 or len(content)) if start else 0
-            block, end = content[first : content.rfind(b"\n") + 1], start
+            first = (content.find(b"\n") + 1 or len(content)) if start > floor else 0
+            after = max(first, content.rfind(b"\n") + 1)
+            block, end = content[first:after], start
             partial = content[:first] if first <= LINE else b""
             if any(mark in block for mark in marks):
                 yield from reversed(block.split(b"\n")[:-1])
+            elif known is not None and block:
+                known[path, marks] = seen = _joined(Stretch(found.st_ino, start + first, start + after), seen)
     except OSError:
         return
     finally:
         os.close(fd)
+
+
+def _joined(older: Stretch, newer: Stretch) -> Stretch:
+    """The newer one, which the older one extends if it ends where that begins."""
+    if newer.since == newer.until:
+        return older
+    return newer._replace(since=older.since) if older.until == newer.since else newer
 
 
 class GrowingFile:
