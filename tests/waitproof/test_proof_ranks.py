@@ -198,8 +198,8 @@ def test_the_control_connection_of_a_rank_does_not_hide_its_deadlock(job: Job) -
         code = f"""
 import os, sys, threading
 sys.path.insert(0, {str(HOUSE / "hooks")!r})
-from ftrun_hooks._control import Client
-client = Client.connect(lambda: None)
+from ftrun_hooks._control import ControlClient
+client = ControlClient.connect(lambda: None)
 client.start([])
 os.write(1, b'ready\\n')
 lock = threading.Lock()
