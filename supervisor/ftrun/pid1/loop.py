@@ -235,11 +235,12 @@ class Supervisor:
 
     def _read_beats(self, now: float, ended: bool = False) -> None:
         ranks = self._beats.read(now, ended)
-        cannot_beat = self._beats.access.problem is not None
+        losses = [self._beats.access.problem, self._beats.lost]
+        cannot_beat = any(losses)
         self._queue.append(ev.BeatsRead(now, ranks, cannot_beat, self._beats.frameworks))
         while self._beats.problems:
             what = self._beats.problems.pop()
-            self._problem(what, printed=what == self._beats.access.problem)
+            self._problem(what, printed=what in losses)
 
     def _launched(self, now: float) -> None:
         outcome = self._launcher.collect(now, isinstance(self._job.phase, SUPERVISED))
