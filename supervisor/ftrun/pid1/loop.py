@@ -382,7 +382,10 @@ class Supervisor:
         if self._recovery is not None:
             self._recovery.spawning(spawn.round)
         self._setup.starts.started(self._job.ledger.starts)
-        self._exit_cause.spawning(time.monotonic())
+        ledger = self._job.ledger
+        # The count goes on from phase to phase, each with its own command.
+        first = ledger.starts == 1 or (bool(self._phase) and ledger.reason == "first")
+        self._exit_cause.spawning(time.monotonic(), first)
         self._clients.on_spawning(self._job.ledger.start_cnt, spawn.place.first if spawn.place else 0)
         self._launcher.listed_devices = len(self._job.devices)
         if (failed := self._launcher.start(self._job.ledger, spawn.place, spawn.node, spawn.round)) is not None:
