@@ -59,8 +59,9 @@ def supervise(
             from ftrun.pid1 import rank_launching
 
             rank_launching.check_input(command, asked)
-        setup = prepare(settings, caught or signals.Signals(), phase.starts if phase else None)
-        supervisor = Supervisor(command, settings, setup, phase or PhaseContext())
+        phase = phase or PhaseContext()
+        setup = prepare(command, settings, caught or signals.Signals(), phase)
+        supervisor = Supervisor(command, settings, setup, phase)
     except Exception as error:
         print_error(sentences.printable(str(error)))
         return error.code if isinstance(error, SetupError) else exit_codes.INTERNAL.code
