@@ -42,7 +42,7 @@ def test_nothing_is_concluded_from_a_rank_whose_heartbeats_may_be_unseen() -> No
     for rank in (Rank(0, moved_at=0.0), Rank(TOUCH, moved_at=0.0), Rank(0, sections=(section,))):
         assert assessed(rank, MOVING, now=1e4).finding is not None
         assert rule(assessed(rank._replace(unseen=True), MOVING, now=1e4)) is None
-    assert assessed(Rank(0, moved_at=0.0, unseen=True), now=1e4).deadline == 1e4 + LIMITS.hang / 8
+    assert assessed(Rank(0, moved_at=0.0, unseen=True), now=1e4).deadline == 1e4 + 60.0 / 8
 
 
 def test_a_given_start_limit_holds_from_the_spawn() -> None:
