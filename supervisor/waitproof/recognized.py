@@ -97,6 +97,8 @@ _LOOPS: Final = (
     _Loop("torch/distributed/elastic/multiprocessing/tail_log.py", "tail_logfile", Presumed()),
     # torchrun: it tells the other nodes, over the store that one of them serves, that this one lives.
     _Loop("torch/distributed/elastic/rendezvous/utils.py", "_run", Presumed()),
+    # A process that compiles for torch.compile: it looks whether its parent has ended, and ends then, too.
+    _Loop("torch/_inductor/compile_worker/utils.py", "run", Presumed()),
     # A pool of threads: it looks for threads that have ended, in order to replace them.
     _Loop("multiprocessing/pool.py", "_wait_for_updates", Presumed()),
     # It forks the processes that those ask for which have inherited its socket, and notices their ends.
@@ -158,6 +160,9 @@ _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/[^/]+$|/li
 _TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
 _WITHOUT_DEVICE: Final = re.compile(r"/torch/lib/lib(torch_cpu|torch_python|c10)\.so")
 _SERVER_CODE: Final = re.compile(r"/torch/lib/libtorch_cpu\.so")
+# The copy of ZeroMQ that only pyzmq uses.  Its threads, too, only serve connections: what pyzmq has them call when they
+# have sent a message wakes a thread of Python by another message (`free_python_msg` in its sources).
+_MESSAGES: Final = re.compile(r"/pyzmq\.libs/lib(zmq|sodium)(-[0-9a-f]+)?\.so[.\d]*$")
 # Libraries that report what training does, by the folder of their package.  A thread of theirs gives nothing that
 # training waits for: it reads, sends and writes what was put into its own queues.
 _TELEMETRY: Final = re.compile(
@@ -293,7 +298,7 @@ class Gives(enum.Enum):
 
     ANYTHING = enum.auto()  # any thread
     CODE = enum.auto()  # threads that may run Python, or give work to the threads of torch
-    CONNECTION = enum.auto()  # what another process reads or writes: the same, and threads of torch that serve ranks
+    CONNECTION = enum.auto()  # what another process reads or writes: the same, and threads that serve connections
     GROUP = enum.auto()  # a collective or a backward pass: those of the library, and what torch.distributed runs
     DATA = enum.auto()  # what Python code waits for, of which other processes may give: a pipe, a connection
     TORCH = enum.auto()  # the same, where torch itself waits: not the threads of native libraries
@@ -355,8 +360,9 @@ def awaits_work_of_torch(frames: Sequence[Frame], libraries: Libraries | None) -
 
 
 def only_serves(frames: Sequence[Frame], name: str, libraries: Libraries | None) -> bool:
-    """Whether this is a thread of torch that only serves connections, by its name and by all code on its stack."""
-    return not frames and name in _SERVING and _is_all_in(libraries, _SERVER_CODE)
+    """Whether this is a thread of torch or of ZeroMQ that only serves connections, by all code on its stack."""
+    of_torch = name in _SERVING and _is_all_in(libraries, _SERVER_CODE)
+    return not frames and (of_torch or _is_all_in(libraries, _MESSAGES))
 
 
 # What such a thread can end: no lock of Python, and no batch.
