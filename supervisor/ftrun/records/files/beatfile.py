@@ -36,9 +36,9 @@ def read(folder: str, now: float, spawned_at: float, here: bool) -> BeatFileCont
             return _read(fd, folder, now, spawned_at, here)
         finally:
             os.close(fd)
-    except FileNotFoundError:
-        return BeatFileContent(problem=f"{folder} {LOST}")
     except OSError as error:
+        if here and isinstance(error, FileNotFoundError):  # elsewhere the folder need not be visible
+            return BeatFileContent(problem=f"{folder} {LOST}")
         return BeatFileContent(problem=f"{folder}: the heartbeats cannot be read ({error.strerror})")
 
 
