@@ -64,6 +64,12 @@ WHERE: Final = (
     "`--run-dir`; with `--log-dir DIR` the folder `DIR/<YYYYmmdd_HHMMSS>_restartable`; else a fresh one in the temp",
     "folder. One ftrun at a time works in it, and it is not removed. Each `[[phase]]` has a run dir of its own.",
     "",
+    "With `--log-dir` each start of ftrun begins a new run dir, but for one: if ftrun was killed, for example with its",
+    "container, and the newest run there of the same command, node and member has no end, the next ftrun in the same",
+    "schedule of the same job continues in that run dir, with its counts, as with `--run-dir`. On a network disk it",
+    "begins a new one also then, so that `MA_PROC_START_CNT` is 1 again after a restart of the container: there give",
+    "`--run-dir`.",
+    "",
     "On a network disk it is a copy of a local folder, up to one second old, so that a dead disk stops nothing. ftrun",
     "names the local folder in its first line and in `FTRUN_RUN_DIR`; `ftctl` accepts either.",
 )

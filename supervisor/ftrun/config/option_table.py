@@ -230,7 +230,9 @@ class Settings:
     run_dir = Option(
         "DIR", "", path, "Folder for records and state. [default: a new folder under the temporary folder]"
     )
-    log_dir = Option("DIR", "", path, "Use DIR/<YYYYmmdd_HHMMSS>_restartable/ as the run dir.")
+    log_dir = Option(
+        "DIR", "", path, "Use DIR/<YYYYmmdd_HHMMSS>_restartable/ as the run dir, or continue in that of a killed ftrun."
+    )
     state_dir = Option("DIR", "", path, "Folder for faults, schedules and verdict across pods. [default: --log-dir]")
     node_name = Option(
         "NAME", "", path, "Name of this node. [default: NODE_NAME, SLURMD_NODENAME, or else the host name]"
