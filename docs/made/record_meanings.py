@@ -234,7 +234,8 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {"stood": "seconds of the pause in which no rank has moved"},
     ),
     "frozen": (
-        "ftrun did not run for 10 s or more; while the command ran, that time is lost (`paused`)",
+        "ftrun itself did not run for 10 s or more: it was suspended, or blocked by the disk of its run dir; while the "
+        "command ran, that time is lost (`paused`)",
         {"seconds": "for how long"},
     ),
     "standby": (

@@ -198,9 +198,9 @@ def slower(what: str, own: float, usual: float, others: str = "the others") -> s
 
 
 def frozen(lasting: float) -> str:
-    """ftrun, and probably all of its container, did not run."""
-    since = f"ftrun was suspended for {seconds(lasting)}"
-    return f"{since}, perhaps with its whole container; that counts as no silence of the job"
+    """ftrun did not run: it cannot know whether its command did."""
+    why = "suspended, perhaps with its whole container, or blocked by the disk of its run dir"
+    return f"ftrun itself did not run for {seconds(lasting)}: {why}; that counts as no silence of the job"
 
 
 def sections(opened: tuple[Section, ...]) -> str:
