@@ -288,7 +288,8 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "member": "its number",
             "node": "its host",
             "why": "a sentence",
-            "wait": "for how long it is waited for, in seconds; absent: it is not",
+            "wait": "for how long it is waited for, in seconds; absent: it is not. With a lease in a shared folder "
+            "longer than a short `--wait-peer` (howto/several-nodes.md)",
             "then": "what follows: `go on` without it, `replace` it by a spare, or `end`",
             "working": "with `go on`: how many members that are",
             "exit_code": "with `end`: the exit code of the job",
