@@ -30,6 +30,11 @@ FILES: Final = (
     File("reports/attempt-*/report.json", "the same for programs"),
     File("reports/attempt-*/waits-*.svg", "a picture of what waits for what; report.md names its own"),
     File("reports/attempt-*/stacks/*", "the complete stacks of each process"),
+    File(
+        "once",
+        "what `ftrun_hooks.torch.once` has done; in each of several `[[phase]]` a link to one folder",
+    ),
+    File("once/*", "a marker for each"),
     File("state.json.corrupt-*", "a state file that could not be read, set aside"),
     File("mirror.json", "on a network disk: which ftrun copies there, and from where; `mirror.lock`: that it does"),
     File("*.unread-*", "files on a network disk that did not answer at the start, set aside"),
