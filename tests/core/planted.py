@@ -189,11 +189,6 @@ def a_coordinator_that_was_replaced_is_forgotten(right: Wrong, group: Any, *rest
     return group
 
 
-@planted("group.fences._is_buried", COORDINATOR)
-def what_was_at_work_before_is_at_work_no_more(right: Wrong, report: Any, epoch: int) -> Any:
-    return report.buried is not None
-
-
 @planted("group.fences.may_decide", COORDINATOR)
 def any_minority_decides(right: Wrong, group: Any) -> Any:
     return True
