@@ -110,10 +110,11 @@ class Option(Generic[T]):
 
 class Given(NamedTuple):
     """The text of an option.  `source`: `option`, `environment`, `annotations`, `phase NAME`, `config file` or
-    `default`."""
+    `default`.  `instead`: the option of `EXCLUSIVE` that a higher source gives, so that this one is not used."""
 
     text: str
     source: str
+    instead: str = ""
 
 
 class CommandPhase(NamedTuple):
@@ -410,6 +411,7 @@ class Settings:
 
 OPTIONS: Final = tuple(option for option in vars(Settings).values() if isinstance(option, Option))
 BY_NAME: Final = {option.name: option for option in OPTIONS}
+EXCLUSIVE: Final = (("run-dir", "log-dir"), ("quiet", "verbose"))  # of each pair, the higher source's is used
 JOB_OPTIONS: Final = (  # a phase cannot set these
     *("config", "run-dir", "log-dir", "state-dir", "node-name", "annotations", "termination-log", "unmount", "on-exit"),
     *("on-event", "webhook", "webhook-format", "notify-on", "otlp", "journal", "dry-run"),

@@ -80,6 +80,7 @@ class Setup(NamedTuple):
     imports: object = None  # of an earlier ftrun in this run dir (`preload.Imports`, as JSON)
     life: str = ""  # identifies this ftrun in its group
     buried: EpochRun | None = None  # of an earlier ftrun in this run dir, which is dead
+    since: float = 0.0  # CLOCK_MONOTONIC
 
     def environment(self, ledger: Ledger) -> dict[str, str]:
         """The environment of ftrun plus the variables in docs/reference.md; a variable without a value is absent."""
@@ -218,7 +219,9 @@ class Setup(NamedTuple):
     def print_summary(self, end: do.Exit, ledger: Ledger, phase: str, logged: bool) -> None:
         """Log and print the last line of a run, if there is anything to report."""
         spent = figures(ledger.account, time.monotonic())
-        outcome = spent.wall, spent.restarts, summary(spent), phase, logged
+        never_began = ledger.account.wall == self.ledger.account.wall  # as a group that did not form: all of it waited
+        lasted = spent.wall + (time.monotonic() - self.since if never_began else 0.0)
+        outcome = lasted, spent.restarts, summary(spent), phase, logged
         deleted = self.run_dir.given == self.run_dir.path and self.journal.is_deleted
         records_in = f"{self.run_dir.given}, which was deleted" if deleted else self.run_dir.given
         line = sentences.last_lines(end, ledger, records_in, *outcome)
@@ -272,7 +275,8 @@ def prepare(command: Sequence[str], settings: Settings, caught: signals.Signals,
     beat_files.access.members = marked.members
     imports = None if before is None else before[1].get("imports")
     setup = Setup(where, journal, beat_files, console, marked, caught, ledger, log, auto, settings, starts, imports)
-    return setup._replace(life=os.urandom(8).hex(), buried=None if where.copied else _buried(before))
+    buried = None if where.copied else _buried(before)
+    return setup._replace(life=os.urandom(8).hex(), buried=buried, since=time.monotonic())
 
 
 def with_group(policy: Policy, settings: Settings, group: "Group | None") -> Policy:

@@ -1,5 +1,6 @@
 """What a person can do now about a run, as one sentence: the `do` line of `ftctl status`, `ftctl top` and the page."""
 
+import os
 import shlex
 from typing import Final
 
@@ -41,7 +42,15 @@ def what_to_do(shown: Snapshot) -> str:
 
 
 def ftctl(verb: str, shown: Snapshot) -> str:
-    return f"ftctl {verb} --run-dir {shlex.quote(shown.run_dir)}"
+    return f"ftctl {verb} --run-dir {_shell_word(shown.run_dir)}"
+
+
+def _shell_word(path: str) -> str:
+    """The path as a person can paste it: with bytes that no text shows, as `$'...'` of bash and zsh."""
+    if path.isprintable():
+        return shlex.quote(path)
+    plain = (chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in os.fsencode(path))
+    return f"$'{''.join(plain)}'"
 
 
 def quiet(rank: RankNow) -> bool:
