@@ -82,6 +82,7 @@ _WAITING: Final = (
     ("socket.py", frozenset({"accept"})),
 )
 _EVENTS: Final = (("threading.py", frozenset({"wait"})), ("multiprocessing/synchronize.py", frozenset({"wait"})))
+_UNTIL: Final = tuple((file, names | {"wait_for"}) for file, names in _EVENTS)
 _CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and half a second
 _LOOPS: Final = (
     # `get` with a timeout of 5 s; then it only checks that the workers live, and waits again.
@@ -438,6 +439,12 @@ def awaits_task(frames: Sequence[Frame]) -> bool:
     own = (frame for frame in frames if not frame.is_standard)
     first = next(own, None)
     return bool(frames) and (first is None or is_in(first, *_WORKER))
+
+
+def awaits_event(frames: Sequence[Frame]) -> bool:
+    """Whether code that is not of the standard library waits for an event or a condition itself."""
+    own = next((place for place, frame in enumerate(frames) if not frame.is_standard), 0)
+    return own > 0 and all(any(is_in(frame, *row) for row in _UNTIL) for frame in frames[:own])
 
 
 def trains(frames: Sequence[Frame]) -> bool:
