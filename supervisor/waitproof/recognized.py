@@ -82,6 +82,7 @@ _WAITING: Final = (
     ("socket.py", frozenset({"accept"})),
 )
 _EVENTS: Final = (("threading.py", frozenset({"wait"})), ("multiprocessing/synchronize.py", frozenset({"wait"})))
+_UNTIL: Final = tuple((file, names | {"wait_for"}) for file, names in _EVENTS)
 _CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and half a second
 _LOOPS: Final = (
     # `get` with a timeout of 5 s; then it only checks that the workers live, and waits again.
@@ -164,7 +165,8 @@ _SERVER_CODE: Final = re.compile(r"/torch/lib/libtorch_cpu\.so")
 # have sent a message wakes a thread of Python by another message (`free_python_msg` in its sources).
 _MESSAGES: Final = re.compile(r"/pyzmq\.libs/lib(zmq|sodium)(-[0-9a-f]+)?\.so[.\d]*$")
 # Libraries that report what training does, by the folder of their package.  A thread of theirs gives nothing that
-# training waits for: it reads, sends and writes what was put into its own queues.
+# training waits for: it reads, sends and writes what was put into its own queues.  It gives what a thread waits for
+# within such a library, as the end of an upload (`wandb.Run.finish`).
 _TELEMETRY: Final = re.compile(
     r"/(site|dist)-packages/(tensorboard|tensorboardX|wandb|wandb_gql|mlflow|comet_ml|aim|clearml|neptune|swanlab|tqdm"
     r"|sentry_sdk|opentelemetry|prometheus_client|psutil|pynvml|gpustat|codecarbon)(\.py|/)"
@@ -178,6 +180,12 @@ _LOOP_NAME: Final = re.compile(
 _SERVER: Final = ("socketserver.py", frozenset({"serve_forever"}))
 _SERVERS: Final = frozenset({"TmpServer"})
 _EXECUTOR: Final = re.compile(r"/concurrent/futures/")
+_PACKAGES: Final = re.compile(r"/(site|dist)-packages/")
+# They call what a program or another library has given to them, as the next batch.
+_CALLING: Final = re.compile(r"/(site|dist)-packages/(torch|tqdm)/")
+# Locks that threads of the program and of libraries take alike: of a log, and of a module that is being imported.
+_SHARED_LOCKS: Final = re.compile(r"/logging/__init__\.py$|^<frozen importlib")
+_EXIT: Final = ("threading.py", frozenset({"_shutdown"}))
 _TENSORBOARD: Final = re.compile(r"/torch/utils/tensorboard/")
 _BOOTSTRAP: Final = ("threading.py", frozenset({"_bootstrap"}))
 # The functions that read and write a connection of multiprocessing: only Python has its descriptors.
@@ -275,6 +283,23 @@ def reports(frames: Sequence[Frame]) -> bool:
     return bool(_LOOP_NAME.search(own[-1].name)) and not any(_EXECUTOR.search(frame.file) for frame in frames)
 
 
+def awaits_report(frames: Sequence[Frame]) -> bool:
+    """Whether a thread waits for what a thread of such a library may give: within the code of one, or of what that has
+    called; for a lock that it takes, too; or, at the end of the program, for all threads."""
+    own = [frame for frame in frames if not frame.is_standard]
+    if not own and any(is_in(frame, *_EXIT) for frame in frames):
+        return True
+    if frames and _SHARED_LOCKS.search(frames[0].file):
+        return True
+    for frame in own:
+        calls = frame is not own[0] and _CALLING.search(frame.file)
+        if not calls and (_TELEMETRY.search(frame.file) or _TENSORBOARD.search(frame.file)):
+            return True
+        if not _PACKAGES.search(frame.file) or _CALLING.search(frame.file):
+            return False
+    return False
+
+
 def dumps_traces(frames: Sequence[Frame], libraries: Libraries | None) -> bool:
     """Whether this thread, which blocks all signals and waits with a timeout, is that of
     `faulthandler.dump_traceback_later` (faulthandler_thread in Modules/faulthandler.c): it runs no Python, and there is
@@ -303,6 +328,7 @@ class Gives(enum.Enum):
     DATA = enum.auto()  # what Python code waits for, of which other processes may give: a pipe, a connection
     TORCH = enum.auto()  # the same, where torch itself waits: not the threads of native libraries
     COMPILER = enum.auto()  # a part of an analysis of MindSpore's compiler
+    REPORT = enum.auto()  # what a library waits for that reports what training does: any thread, also of that library
     LOADER = enum.auto()  # a batch of a DataLoader: the main thread, and what torch runs for it
 
 
@@ -313,6 +339,8 @@ def needed(frames: tuple[Frame, ...], libraries: Libraries | None, reads: bool) 
         return Gives.TORCH if is_in_torch(libraries) else Gives.GROUP
     if frames and is_in(frames[0], *BACKWARD):
         return Gives.GROUP
+    if awaits_report(frames):
+        return Gives.REPORT
     if any(is_in(frame, *_LOADER) for frame in frames):
         return Gives.LOADER
     if libraries is not None and any(_COMPILER.search(path) for path in libraries.near):
@@ -332,11 +360,11 @@ def given(
     if not frames:
         if not carries(libraries, mapped):
             return frozenset(Gives)
-        return frozenset({Gives.ANYTHING, Gives.GROUP} | (set() if computes(libraries) else {Gives.DATA}))
+        return frozenset({Gives.ANYTHING, Gives.GROUP, Gives.REPORT} | (set() if computes(libraries) else {Gives.DATA}))
     if is_main or not is_in(frames[-1], *_BOOTSTRAP):
         return frozenset(Gives)
     if reports(frames):
-        return frozenset()
+        return frozenset({Gives.REPORT})
     found = {
         Gives.ANYTHING,
         Gives.CODE,
@@ -344,6 +372,7 @@ def given(
         Gives.DATA,
         Gives.GROUP,
         Gives.CONNECTION,
+        Gives.REPORT,
         Gives.TORCH,
     }  # it may enter a collective later
     fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
@@ -416,6 +445,12 @@ def awaits_task(frames: Sequence[Frame]) -> bool:
     own = (frame for frame in frames if not frame.is_standard)
     first = next(own, None)
     return bool(frames) and (first is None or is_in(first, *_WORKER))
+
+
+def awaits_event(frames: Sequence[Frame]) -> bool:
+    """Whether code that is not of the standard library waits for an event or a condition itself."""
+    own = next((place for place, frame in enumerate(frames) if not frame.is_standard), 0)
+    return own > 0 and all(any(is_in(frame, *row) for row in _UNTIL) for frame in frames[:own])
 
 
 def trains(frames: Sequence[Frame]) -> bool:
