@@ -2,7 +2,7 @@
 
 A thread with a timer may do anything when the timer ends: look for a file, ask a server, and then wake another thread.
 So it counts as able to run, unless it is listed here.  Each entry gives the reason; the files are those of CPython
-3.11 to 3.14, torch 2.4 to 2.13 and tqdm 4.  A listed thread must also behave as described while it is observed: it is
+3.11 to 3.14, torch 2.4 to 2.13, tqdm 4 and rich 10 to 15.  A listed thread must also behave as described while it is observed: it is
 in the same call in both observations, reads and writes nothing, and hardly uses a processor (proof.py).
 """
 
@@ -131,6 +131,15 @@ _COLLECTIVE_THREADS: Final = frozenset({"pt_gloo_runloop"})
 # is expected to go on.  One that ends sooner than this has a timeout that a person gave, and may catch it, as
 # fault-tolerant training does (torchft).
 GIVEN: Final = 1200.0
+# Threads that draw a progress bar again and again (rich, Lightning, whose default bar is that of rich, alive_progress).
+# Between two drawings they hold no lock, and nobody waits for one: who ends the bar tells them to end, and they do.
+_DISPLAYS: Final = (
+    ("rich/live.py", frozenset({"run"})),
+    ("rich/progress.py", frozenset({"run"})),  # counts what `track` has given
+    ("lightning/pytorch/callbacks/progress/rich_progress.py", frozenset({"run"})),
+    ("pytorch_lightning/callbacks/progress/rich_progress.py", frozenset({"run"})),
+    ("alive_progress/core/progress.py", frozenset({"run"})),
+)
 # Names of the threads above, and of torchrun's process, whose main thread is in a listed loop.
 POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
 # Libraries whose own threads never run code of the interpreter, by the names of their files: whatever timers these
@@ -270,6 +279,12 @@ def reports(frames: Sequence[Frame]) -> bool:
     return bool(_LOOP_NAME.search(own[-1].name)) and not any(_EXECUTOR.search(frame.file) for frame in frames)
 
 
+def displays(frames: Sequence[Frame]) -> bool:
+    """Whether this is a thread that draws a progress bar, and waits until it draws it again."""
+    drawing = next((frame for frame in frames if not is_in(frame, *_WAITING[0])), None)
+    return drawing is not None and any(is_in(drawing, *row) for row in _DISPLAYS)
+
+
 def dumps_traces(frames: Sequence[Frame], libraries: Libraries | None) -> bool:
     """Whether this thread, which blocks all signals and waits with a timeout, is that of
     `faulthandler.dump_traceback_later` (faulthandler_thread in Modules/faulthandler.c): it runs no Python, and there is
@@ -330,7 +345,7 @@ def given(
         return frozenset({Gives.ANYTHING, Gives.GROUP} | (set() if computes(libraries) else {Gives.DATA}))
     if is_main or not is_in(frames[-1], *_BOOTSTRAP):
         return frozenset(Gives)
-    if reports(frames):
+    if reports(frames) or displays(frames):
         return frozenset()
     found = {
         Gives.ANYTHING,
