@@ -2,8 +2,8 @@
 
 A thread with a timer may do anything when the timer ends: look for a file, ask a server, and then wake another thread.
 So it counts as able to run, unless it is listed here.  Each entry gives the reason; the files are those of CPython
-3.11 to 3.14, torch 2.4 to 2.13, tqdm 4 and rich 10 to 15.  A listed thread must also behave as described while it is observed: it is
-in the same call in both observations, reads and writes nothing, and hardly uses a processor (proof.py).
+3.11 to 3.14, torch 2.4 to 2.13, tqdm 4 and rich 10 to 15.  A listed thread must also behave as described while it is
+observed: it is in the same call in both observations, reads and writes nothing, and hardly uses a processor (proof.py).
 """
 
 import enum
@@ -47,6 +47,9 @@ _STEPS: Final = (
     ("pytorch_lightning/loops/fit_loop.py", frozenset({"advance"})),
     ("transformers/trainer.py", frozenset({"training_step"})),
 )
+# What a Manager has started runs this; a program that calls `serve_forever` itself does so for others.
+_MANAGER: Final = ("multiprocessing/managers.py", frozenset({"_run_server"}))
+_CHOSEN: Final = re.compile(r"(/pymp-[^/]+/|^@)listener-[^/]+$")  # `arbitrary_address` of multiprocessing/connection.py
 # A backward pass, in which DistributedDataParallel averages the gradients of all ranks.
 BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}))
 
@@ -54,12 +57,16 @@ BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}
 class Presumed(NamedTuple):
     """What a listed thread waits for in truth.  `children`: also the end of a child of its process; `listens`: a
     listening socket only serves the ranks of its own job; `serves_job`: only processes that have inherited a key;
-    `serves_ftrun`: it obeys ftrun, which orders nothing while no rank moves or ends."""
+    `manages`: the same, if it is in a process that a Manager has started, and at an address that multiprocessing chose;
+    `serves_ftrun`: it obeys ftrun, which orders nothing while no rank moves or ends.  `inherits`: its handlers of
+    signals may be those of the program that has forked it."""
 
     children: bool = False
     listens: bool = False
     serves_job: bool = False
+    manages: bool = False
     serves_ftrun: bool = False
+    inherits: bool = False
 
 
 class _Loop(NamedTuple):
@@ -103,6 +110,10 @@ _LOOPS: Final = (
     _Loop("multiprocessing/forkserver.py", "main", Presumed(children=True, serves_job=True)),
     # It passes descriptors, such as those of tensors, to processes that have inherited its key.
     _Loop("multiprocessing/resource_sharer.py", "_serve", Presumed(serves_job=True)),
+    # The process of a Manager: it looks every second whether it was told to end.
+    _Loop("multiprocessing/managers.py", "serve_forever", Presumed(inherits=True)),
+    # Its thread for new connections, each of which a thread of its own serves and waits for.
+    _Loop("multiprocessing/managers.py", "accepter", Presumed(manages=True)),
     # The control connection of a rank that can recover (hooks/ftrun_hooks/_control.py).
     _Loop("ftrun_hooks/_control.py", "_listen", Presumed(serves_ftrun=True)),  # as in _CONTROL
     # Progress bars that have not been drawn for long are drawn.
@@ -396,6 +407,17 @@ def common_call(frames: Sequence[Frame]) -> str:
     if (found := collective(frames)) is not None:
         return found.name.rpartition(".")[2]
     return "a backward pass" if frames and is_in(frames[0], *BACKWARD) else ""
+
+
+def is_managers_own(address: str, main: Sequence[Frame]) -> bool:
+    """Whether this is an address that a Manager told to nobody but the processes that have inherited its key.  `main`:
+    the frames of the main thread."""
+    return bool(_CHOSEN.search(address)) and manages(main)
+
+
+def manages(frames: Sequence[Frame]) -> bool:
+    """Whether this is the main thread of a process that a Manager has started."""
+    return any(is_in(frame, *_MANAGER) for frame in frames)
 
 
 def obeys_ftrun(frames: Sequence[Frame]) -> bool:
