@@ -175,6 +175,7 @@ SOON: Final = (
     "the other end of a socket",
     "what a signal handler may do",
     "pipes outside the job",
+    "processes that have just started",
 )
 
 

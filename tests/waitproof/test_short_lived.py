@@ -130,14 +130,14 @@ ALWAYS = {"p10": (1, 1), "p20": (10, 1), "p30": (10, 1)}
 
 def test_the_living_parent_of_what_comes_and_goes_is_at_work_and_all_that_it_had_counts() -> None:
     found = turnover(world(**ALWAYS, p40=(30, 2)), world(**ALWAYS, p50=(30, 3), p51=(50, 3)), {10, 20})
-    assert (found.started, found.ended, found.starters, found.unknown) == ({50, 51}, {40}, {30}, "")
+    assert (*map(set, found[1:4]), found.unknown) == ({50, 51}, {40}, {30}, "")
     assert found.world.processes.keys() == {10, 20, 30, 40, 50, 51}
     assert found.world.holders == {"pipe:[1]": dict.fromkeys((10, 20, 30, 40, 50, 51), "w")}
 
 
 def test_a_number_that_another_process_has_now_is_a_process_that_has_started() -> None:
     found = turnover(world(**ALWAYS, p40=(30, 2)), world(**ALWAYS, p40=(20, 3)), {10})
-    assert (found.started, found.ended, found.starters) == ({40}, set(), {20, 30})
+    assert [*map(set, found[1:4])] == [{40}, set(), {20, 30}]
 
 
 def test_what_a_process_had_that_ends_while_it_is_read_is_known_only_from_before() -> None:
@@ -146,7 +146,7 @@ def test_what_a_process_had_that_ends_while_it_is_read_is_known_only_from_before
     before.processes[42] = before.processes[42]._replace(problem=GONE)
     after.processes.update({pid: after.processes[pid]._replace(problem=GONE) for pid in (40, 41)})
     found = turnover(before, after, {10, 20})
-    assert (found.started, found.ended, found.starters, found.unknown) == ({40}, {41, 42}, {30}, "")
+    assert (*map(set, found[1:4]), found.unknown) == ({40}, {41, 42}, {30}, "")
     assert {pid for pid, process in found.world.processes.items() if process.problem} == {40}
 
 
