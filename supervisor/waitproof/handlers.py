@@ -111,7 +111,8 @@ class Handlers:
     def runs(self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None) -> int:
         """The signal whose handler may run in this thread while it waits; 0: there is none."""
         is_main = thread.tid == pid or (pid, thread.tid) in self._mains
-        if not is_main or presumed is not None or pid not in self._python:
+        known = presumed is not None and not presumed.inherits
+        if not is_main or known or pid not in self._python:
             return 0
         asked, _ = self.asking(pid, process)
         # In a collective and in a backward pass none runs before the wait has ended.

@@ -2,8 +2,8 @@
 
 A thread with a timer may do anything when the timer ends: look for a file, ask a server, and then wake another thread.
 So it counts as able to run, unless it is listed here.  Each entry gives the reason; the files are those of CPython
-3.11 to 3.14, torch 2.4 to 2.13 and tqdm 4.  A listed thread must also behave as described while it is observed: it is
-in the same call in both observations, reads and writes nothing, and hardly uses a processor (proof.py).
+3.11 to 3.14, torch 2.4 to 2.13, tqdm 4 and rich 10 to 15.  A listed thread must also behave as described while it is
+observed: it is in the same call in both observations, reads and writes nothing, and hardly uses a processor (proof.py).
 """
 
 import enum
@@ -47,6 +47,9 @@ _STEPS: Final = (
     ("pytorch_lightning/loops/fit_loop.py", frozenset({"advance"})),
     ("transformers/trainer.py", frozenset({"training_step"})),
 )
+# What a Manager has started runs this; a program that calls `serve_forever` itself does so for others.
+_MANAGER: Final = ("multiprocessing/managers.py", frozenset({"_run_server"}))
+_CHOSEN: Final = re.compile(r"(/pymp-[^/]+/|^@)listener-[^/]+$")  # `arbitrary_address` of multiprocessing/connection.py
 # A backward pass, in which DistributedDataParallel averages the gradients of all ranks.
 BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}))
 
@@ -54,12 +57,16 @@ BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}
 class Presumed(NamedTuple):
     """What a listed thread waits for in truth.  `children`: also the end of a child of its process; `listens`: a
     listening socket only serves the ranks of its own job; `serves_job`: only processes that have inherited a key;
-    `serves_ftrun`: it obeys ftrun, which orders nothing while no rank moves or ends."""
+    `manages`: the same, if it is in a process that a Manager has started, and at an address that multiprocessing chose;
+    `serves_ftrun`: it obeys ftrun, which orders nothing while no rank moves or ends.  `inherits`: its handlers of
+    signals may be those of the program that has forked it."""
 
     children: bool = False
     listens: bool = False
     serves_job: bool = False
+    manages: bool = False
     serves_ftrun: bool = False
+    inherits: bool = False
 
 
 class _Loop(NamedTuple):
@@ -98,12 +105,18 @@ _LOOPS: Final = (
     _Loop("torch/distributed/elastic/multiprocessing/tail_log.py", "tail_logfile", Presumed()),
     # torchrun: it tells the other nodes, over the store that one of them serves, that this one lives.
     _Loop("torch/distributed/elastic/rendezvous/utils.py", "_run", Presumed()),
+    # A process that compiles for torch.compile: it looks whether its parent has ended, and ends then, too.
+    _Loop("torch/_inductor/compile_worker/utils.py", "run", Presumed()),
     # A pool of threads: it looks for threads that have ended, in order to replace them.
     _Loop("multiprocessing/pool.py", "_wait_for_updates", Presumed()),
     # It forks the processes that those ask for which have inherited its socket, and notices their ends.
     _Loop("multiprocessing/forkserver.py", "main", Presumed(children=True, serves_job=True)),
     # It passes descriptors, such as those of tensors, to processes that have inherited its key.
     _Loop("multiprocessing/resource_sharer.py", "_serve", Presumed(serves_job=True)),
+    # The process of a Manager: it looks every second whether it was told to end.
+    _Loop("multiprocessing/managers.py", "serve_forever", Presumed(inherits=True)),
+    # Its thread for new connections, each of which a thread of its own serves and waits for.
+    _Loop("multiprocessing/managers.py", "accepter", Presumed(manages=True)),
     # The control connection of a rank that can recover (hooks/ftrun_hooks/_control.py).
     _Loop("ftrun_hooks/_control.py", "_listen", Presumed(serves_ftrun=True)),  # as in _CONTROL
     # Progress bars that have not been drawn for long are drawn.
@@ -132,6 +145,15 @@ _COLLECTIVE_THREADS: Final = frozenset({"pt_gloo_runloop"})
 # is expected to go on.  One that ends sooner than this has a timeout that a person gave, and may catch it, as
 # fault-tolerant training does (torchft).
 GIVEN: Final = 1200.0
+# Threads that draw a progress bar again and again (rich, Lightning, whose default bar is that of rich, alive_progress).
+# Between two drawings they hold no lock, and nobody waits for one: who ends the bar tells them to end, and they do.
+_DISPLAYS: Final = (
+    ("rich/live.py", frozenset({"run"})),
+    ("rich/progress.py", frozenset({"run"})),  # counts what `track` has given
+    ("lightning/pytorch/callbacks/progress/rich_progress.py", frozenset({"run"})),
+    ("pytorch_lightning/callbacks/progress/rich_progress.py", frozenset({"run"})),
+    ("alive_progress/core/progress.py", frozenset({"run"})),
+)
 # Names of the threads above, and of torchrun's process, whose main thread is in a listed loop.
 POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
 # Libraries whose own threads never run code of the interpreter, by the names of their files: whatever timers these
@@ -159,6 +181,9 @@ _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/[^/]+$|/li
 _TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
 _WITHOUT_DEVICE: Final = re.compile(r"/torch/lib/lib(torch_cpu|torch_python|c10)\.so")
 _SERVER_CODE: Final = re.compile(r"/torch/lib/libtorch_cpu\.so")
+# The copy of ZeroMQ that only pyzmq uses.  Its threads, too, only serve connections: what pyzmq has them call when they
+# have sent a message wakes a thread of Python by another message (`free_python_msg` in its sources).
+_MESSAGES: Final = re.compile(r"/pyzmq\.libs/lib(zmq|sodium)(-[0-9a-f]+)?\.so[.\d]*$")
 # Libraries that report what training does, by the folder of their package.  A thread of theirs gives nothing that
 # training waits for: it reads, sends and writes what was put into its own queues.  It gives what a thread waits for
 # within such a library, as the end of an upload (`wandb.Run.finish`).
@@ -295,6 +320,12 @@ def awaits_report(frames: Sequence[Frame]) -> bool:
     return False
 
 
+def displays(frames: Sequence[Frame]) -> bool:
+    """Whether this is a thread that draws a progress bar, and waits until it draws it again."""
+    drawing = next((frame for frame in frames if not is_in(frame, *_WAITING[0])), None)
+    return drawing is not None and any(is_in(drawing, *row) for row in _DISPLAYS)
+
+
 def dumps_traces(frames: Sequence[Frame], libraries: Libraries | None) -> bool:
     """Whether this thread, which blocks all signals and waits with a timeout, is that of
     `faulthandler.dump_traceback_later` (faulthandler_thread in Modules/faulthandler.c): it runs no Python, and there is
@@ -318,7 +349,7 @@ class Gives(enum.Enum):
 
     ANYTHING = enum.auto()  # any thread
     CODE = enum.auto()  # threads that may run Python, or give work to the threads of torch
-    CONNECTION = enum.auto()  # what another process reads or writes: the same, and threads of torch that serve ranks
+    CONNECTION = enum.auto()  # what another process reads or writes: the same, and threads that serve connections
     GROUP = enum.auto()  # a collective or a backward pass: those of the library, and what torch.distributed runs
     DATA = enum.auto()  # what Python code waits for, of which other processes may give: a pipe, a connection
     TORCH = enum.auto()  # the same, where torch itself waits: not the threads of native libraries
@@ -358,7 +389,7 @@ def given(
         return frozenset({Gives.ANYTHING, Gives.GROUP, Gives.REPORT} | (set() if computes(libraries) else {Gives.DATA}))
     if is_main or not is_in(frames[-1], *_BOOTSTRAP):
         return frozenset(Gives)
-    if reports(frames):
+    if reports(frames) or displays(frames):
         return frozenset({Gives.REPORT})
     found = {
         Gives.ANYTHING,
@@ -384,8 +415,9 @@ def awaits_work_of_torch(frames: Sequence[Frame], libraries: Libraries | None) -
 
 
 def only_serves(frames: Sequence[Frame], name: str, libraries: Libraries | None) -> bool:
-    """Whether this is a thread of torch that only serves connections, by its name and by all code on its stack."""
-    return not frames and name in _SERVING and _is_all_in(libraries, _SERVER_CODE)
+    """Whether this is a thread of torch or of ZeroMQ that only serves connections, by all code on its stack."""
+    of_torch = name in _SERVING and _is_all_in(libraries, _SERVER_CODE)
+    return not frames and (of_torch or _is_all_in(libraries, _MESSAGES))
 
 
 # What such a thread can end: no lock of Python, and no batch.
@@ -410,6 +442,17 @@ def common_call(frames: Sequence[Frame]) -> str:
     if (found := collective(frames)) is not None:
         return found.name.rpartition(".")[2]
     return "a backward pass" if frames and is_in(frames[0], *BACKWARD) else ""
+
+
+def is_managers_own(address: str, main: Sequence[Frame]) -> bool:
+    """Whether this is an address that a Manager told to nobody but the processes that have inherited its key.  `main`:
+    the frames of the main thread."""
+    return bool(_CHOSEN.search(address)) and manages(main)
+
+
+def manages(frames: Sequence[Frame]) -> bool:
+    """Whether this is the main thread of a process that a Manager has started."""
+    return any(is_in(frame, *_MANAGER) for frame in frames)
 
 
 def obeys_ftrun(frames: Sequence[Frame]) -> bool:

@@ -361,7 +361,11 @@ class Reader:
         if found.listens:
             if presumed is not None and presumed.listens and self._ranks:
                 return self._ranks | others
-            if presumed is not None and presumed.serves_job and not self._connections.on_this_machine(pid):
+            own = presumed is not None and (
+                presumed.serves_job
+                or (presumed.manages and recognized.is_managers_own(found.local, self.frames(pid, pid)))
+            )
+            if own and not self._connections.on_this_machine(pid):
                 return self._world.processes.keys() | others
             if presumed is not None and presumed.listens and self._are_connected(pid):
                 return self._world.processes.keys() | others

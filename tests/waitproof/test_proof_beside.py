@@ -129,6 +129,22 @@ def test_the_store_of_torch_gives_no_lock_whoever_may_connect(
     assert "waits for" in closed(job, job.pid).mechanism
 
 
+MESSAGES = "import zmq; own = zmq.Context().socket(zmq.PULL); own.bind_to_random_port('tcp://127.0.0.1')\n"
+RECEIVED = "lock = threading.Lock()\nwith lock: thread(lambda: (own.recv(), lock.release())); ready(); lock.acquire()"
+
+
+def test_a_lock_of_python_is_given_by_no_thread_of_zeromq(job: Job) -> None:
+    job.start(f"{HEAD}{MESSAGES}{LOCK}", "0")
+    assert "waits for a lock" in closed(job, job.pid).mechanism
+
+
+@pytest.mark.parametrize("code", ["ready(); own.recv()", RECEIVED], ids=["a message", "a lock after a message"])
+def test_a_message_of_zeromq_may_end_a_wait(job: Job, code: str) -> None:
+    job.start(f"{HEAD}{MESSAGES}{code}", "0")
+    for _ in range(3):
+        assert see(job, job.pid).open_reason
+
+
 @pytest.mark.parametrize(("path", "name", "code"), SERVED.values(), ids=SERVED)
 def test_what_the_store_of_torch_answers_may_end_a_wait(
     job: Job, tmp_path: Path, path: str, name: bytes, code: str
