@@ -303,3 +303,9 @@ def test_a_state_dir_that_cannot_be_written_is_one_line(runs: Runs, path: str) -
     assert run.wait() == 0
     (line,) = (line for line in run.stderr.splitlines() if path in line)
     assert "does not outlive this pod; the command is not affected" in line
+
+
+def test_an_ftrun_inside_a_quiet_one_is_quiet_as_well(runs: Runs) -> None:
+    """And is not refused for the variable that the outer one has not used."""
+    run = runs.run("-q", *FTRUN, "true", FTRUN_VERBOSE="on")
+    assert (run.wait(), run.stderr) == (0, "")
