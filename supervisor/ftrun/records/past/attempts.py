@@ -68,6 +68,7 @@ class AttemptHistory:
         self._began: float | None = None  # the present ftrun
         self._paused_since: float | None = None
         self._grouped = False
+        self._over = 0  # ftruns that have ended
         self._saved_at: float | None = None  # of the last attempt, in which it is not noted yet
         self.saved = 0  # checkpoints of a known step
         self.saved_before = False  # in an attempt that is forgotten
@@ -245,7 +246,8 @@ class AttemptHistory:
         self._update()
         number, reason = integer(record.get("attempt")) or len(self.attempts) + 1, string(record.get("reason")) or ""
         known = self._offset or 0.0
-        self.attempts.append(AttemptSpan(number, reason, self._at, self._at, grouped=self._grouped, offset=known))
+        span = AttemptSpan(number, reason, self._at, self._at, grouped=self._grouped, offset=known, run=self._over)
+        self.attempts.append(span)
 
     def _exited(self, record: Record, why: str) -> None:
         at, attempt = self._at, self.attempts[-1] if self.attempts else None
@@ -291,6 +293,7 @@ class AttemptHistory:
         if self._began is not None:
             self._update(until=at)
             self.runs.append((self._began, at))
+            self._over += 1
         self.open, self._began = False, None
 
     def _last_sign(self, before: float) -> float:
