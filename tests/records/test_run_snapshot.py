@@ -367,6 +367,7 @@ def test_the_last_incident_is_a_hang_with_its_report(run: MadeRun) -> None:
 
 
 WARNING = ("fault", {"device": "GPU-1", "code": "13", "severity": "warning"})
+PREEXISTING = ("fault", {"device": "GPU-1", "code": "46", "severity": "major", "preexisting": True})
 LOST = ("fault", {"device": "GPU-1", "code": "79", "severity": "critical", "why": "fell off the bus"})
 FAILED = [("exited", {"code": 3, "why": "ValueError: no"}), ("stopping", {"by": "SIGTERM"})]
 ASKED = [("stopping", {"by": "outside", "signal": 15}), ("problem", {"what": "else"}), ("exited", {"signal": 15})]
@@ -378,9 +379,10 @@ ASKED = [("stopping", {"by": "outside", "signal": 15}), ("problem", {"what": "el
         (FAILED, ("failure", "ValueError: no")),
         (ASKED, None),
         ([WARNING], None),
+        ([PREEXISTING], None),
         ([WARNING, LOST], ("fault", "device GPU-1 reported 79: fell off the bus")),
     ],
-    ids=["a failure", "a stop that was asked for", "a warning", "a fault"],
+    ids=["a failure", "a stop that was asked for", "a warning", "one before the first start", "a fault"],
 )
 def test_what_is_an_incident(run: MadeRun, happened: Any, incident: tuple[str, str] | None) -> None:
     for event, fields in happened:

@@ -41,7 +41,7 @@ class HealClient(Client[messages.HealEvent]):
             self._waits.add("command")
             self._probe_dropped = "probe" in context.running
             context.helpers.remove("probe")  # it holds the devices open, so they could not be reset
-            variables = {"FAULT_DEVICE": fault.device, "FAULT_CODE": fault.code, "FAULT_SEVERITY": fault.severity}
+            variables = {"FAULT_DEVICE": fault.device, "FAULT_CODE": fault.code, "FAULT_SEVERITY": fault.healing}
             if index is not None:
                 variables["FAULT_INDEX"] = str(index)
             # With the marker of the process tree, so that processes of a killed healer are recognised.

@@ -12,7 +12,7 @@ _NAMES: Final[Mapping[tuple[type, ...], str]] = {
     (int, float): "mono age cpu for grace io limit longest notice seconds seen step_time stood usual work",
     (int,): "attempt consecutive count epoch exit_code forked left local_rank member memory of oom_kills pid rank "
     "ready round signal start_cnt step warm working world_size low high",
-    (bool,): "ok open waits",
+    (bool,): "ok open preexisting waits",
     (list,): "command culprits pids stack",
     (dict,): "output",
     (int, str): "code",  # of a process, or of a device

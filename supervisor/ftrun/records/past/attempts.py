@@ -18,7 +18,7 @@ from ftrun.records.past.lost_time import AttemptSpan, LostInterval
 SAMPLES_MOST: Final = 10_000
 RECOVERIES_MOST: Final = 1_000  # intervals of an attempt
 LATEST: Final = 2.5e11  # s; no calendar goes beyond it
-ENDING_SEVERITIES: Final = ("minor", "major", "critical")  # a fault of such a severity ends the attempt
+ENDING_SEVERITIES: Final = ("minor", "minor+user", "major", "critical")  # a fault of such a severity ends the attempt
 PLACE: Final = re.compile(r"\(([^()]+:\d+ in [^()]+)\)$")  # at the end of the reason of a failure
 OF_AN_ATTEMPT: Final = ("restart", "first_beat", "progress", "suspect", "hang", "exited")
 
@@ -110,7 +110,8 @@ class AttemptHistory:
             case "fault":
                 text = " ".join(string(record.get(name)) or "" for name in ("device", "code", "severity"))
                 self._mark(record, "fault", text)
-                if record.get("severity") in ENDING_SEVERITIES and self.attempts and self.attempts[-1].cause is None:
+                ends = record.get("severity") in ENDING_SEVERITIES and record.get("preexisting") is not True
+                if ends and self.attempts and self.attempts[-1].cause is None:
                     self._update(cause="fault", why=text, verdict=at)
             case "exited":
                 self._exited(record, why)
