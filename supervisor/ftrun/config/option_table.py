@@ -210,7 +210,10 @@ class Settings:
         "Command that cures a device fault, run once the process tree is dead; without it ftrun waits for the cure.",
     )
     heal_timeout = Option(
-        "DUR", "5m", duration, "A fault still present this long after the kill ends the run with 197."
+        "DUR",
+        "5m",
+        duration,
+        "A fault still present this long after the kill ends the run with 197. Its last second is for the final check.",
     )
     min_devices = Option(
         "N",
