@@ -62,7 +62,7 @@ def supervise(
         setup = prepare(settings, caught or signals.Signals(), phase.starts if phase else None)
         supervisor = Supervisor(command, settings, setup, phase or PhaseContext())
     except Exception as error:
-        print_error(sentences.printable(str(error)))
+        print_error(sentences.printable(str(error) or type(error).__name__))  # a MemoryError has no text
         return error.code if isinstance(error, SetupError) else exit_codes.INTERNAL.code
     try:
         return supervisor.run()
