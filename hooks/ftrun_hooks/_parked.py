@@ -1,8 +1,9 @@
 """A standby: a process of the command that has done the imports of the last attempt, and waits to be started.
 
 ftrun executes it exactly as the command; `sitecustomize` calls `main` before the program's first line.  When it is
-started it gets its environment, and everything that a program can observe is as in a process that was just executed.
-If anything may differ, it says why and ends, and ftrun executes the command instead.
+started it gets its environment, and what a program can observe is as in a process that was just executed, except for
+what the imports themselves leave: modules, variables and filters of warnings that they set.  If anything else may
+differ, it says why and ends, and ftrun executes the command instead.
 
 FTRUN_PARKED is `FIRST:RANKS:LIST`.  With RANKS this process is a template: it imports, and then forks a standby for
 each rank (`_template.py`).  LIST is the file with what is to be imported (`_report.py`).

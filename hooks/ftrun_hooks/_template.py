@@ -5,7 +5,8 @@ another thread, an open descriptor, memory that is shared for writing, a module 
 module that has kept the process id.  What was filled with random values is filled again in each rank: see `renew`.
 Where this is not possible, each rank has a standby of its own (`Alone`).
 
-The hash seed and the layout of the memory are the only random values that forked ranks have in common.
+The hash seed, the layout of the memory and what an import has made of random values, such as a name with a `uuid4`, are
+all that forked ranks have in common.
 
 This file is executed without becoming a module, like `_parked.py`.
 """
@@ -70,6 +71,25 @@ class WatchedFunction:
                         function.__defaults__ = given_back
 
 
+class TorchSeed:
+    """The first finder, which finds nothing.  torch imports more after its native part, and this is asked then: it sees
+    the seed that torch has drawn, before any package can have set another one."""
+
+    drawn: int | None = None
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if self.drawn is None and (generator := self.generator()) is not None:
+            self.drawn = generator.initial_seed()
+
+    @staticmethod
+    def generator() -> Any:
+        return getattr(sys.modules.get("torch._C"), "default_generator", None)
+
+    def was_set(self) -> bool:
+        generator = self.generator()
+        return generator is not None and generator.initial_seed() != self.drawn
+
+
 class ForkTemplate:
     """`alone`: the exception that says why ranks cannot be forked.  `draws`: whether the imports need `random`."""
 
@@ -77,6 +97,8 @@ class ForkTemplate:
         self.alone, self.parent, self.inherited = alone, os.getppid(), _descriptors()
         self.seeded: list[Any] = []  # generators of random numbers that an import has created without a seed
         self.watched = [WatchedFunction("getpid"), WatchedFunction("register_at_fork")]
+        self.torch_seed = TorchSeed()
+        sys.meta_path.insert(0, self.torch_seed)
         self.seed: Any = None
         if draws:
             self.watch_random()
@@ -97,6 +119,7 @@ class ForkTemplate:
 
     def imported(self) -> None:
         """The imports are done."""
+        sys.meta_path.remove(self.torch_seed)
         if self.seed is not None:
             sys.modules["random"].Random.seed = self.seed
         self.obstacles = [watched.end() for watched in self.watched]
@@ -166,6 +189,9 @@ class ForkTemplate:
         with open("/proc/self/status", "rb") as file:
             if any(line.startswith(b"VmLck:") and line.split()[1] != b"0" for line in file):
                 raise self.alone("an import has locked memory")
+        # A new process would have the numbers of a seed that an import has set.
+        if self.torch_seed.was_set():
+            raise self.alone("an import has seeded torch")
         if "numpy.random" in sys.modules:
             self.check_numpy()
 
@@ -173,6 +199,8 @@ class ForkTemplate:
         """Only the generator behind `numpy.random` itself can be seeded again."""
         from numpy.random import Generator, RandomState, mtrand
 
+        if getattr(mtrand._rand._bit_generator, "_seed_seq", self) is None:  # as `numpy.random.seed` leaves it
+            raise self.alone("an import has seeded numpy.random")
         for one in gc.get_objects():
             kind = type(one)
             if (kind is Generator or kind is RandomState) and one is not mtrand._rand:
@@ -184,6 +212,8 @@ class ForkTemplate:
             generator.seed()
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
+        if (generator := self.torch_seed.generator()) is not None:
+            generator.seed()
         if (threading := sys.modules.get("threading")) is not None:
             # Up to Python 3.12 a fork leaves the old one.
             threading.main_thread()._native_id = threading.get_native_id()

@@ -138,10 +138,92 @@ def test_ranks_that_are_forked_before_the_first_start_observe_no_difference(
     assert all(len(set(values)) == 3 for values in zip(*drawn, strict=True)), drawn
 
 
+# It draws its seed when it is imported, as the native part of torch does.
+TORCH = """
+import random
+class Generator:
+    def seed(self): self.manual_seed(random.SystemRandom().getrandbits(64))
+    def manual_seed(self, seed): self.value = seed
+    def initial_seed(self): return self.value
+default_generator = Generator()
+default_generator.seed()
+"""
+# A stand-in for torch, and torch itself, with what a rank draws.
+DRAW = {
+    "stand-in": "torch.default_generator.initial_seed()",
+    "torch": "torch.initial_seed(), torch.rand(4).tolist(), "
+    "list(torch.utils.data.RandomSampler(range(50))), torch.empty((), dtype=torch.int64).random_().item()",
+}
+SHOW = """
+import os, sys, time, json, torch
+import ftrun_hooks as ft
+start, rank = os.environ["MA_PROC_START_CNT"], os.environ["RANK"]
+json.dump(({draw},), open(f"{{sys.argv[1]}}.new-{{start}}-{{rank}}", "w"))
+os.rename(f"{{sys.argv[1]}}.new-{{start}}-{{rank}}", f"{{sys.argv[1]}}-{{start}}-{{rank}}")
+ft.beat(1)
+while start == "1" and not os.path.exists(sys.argv[1]): time.sleep(0.02)
+sys.exit(start == "1")
+"""
+
+
+def draws(folder: Path, what: str, seeds: str = "") -> tuple[list[str], dict[str, str]]:
+    """A command whose ranks note what they draw, with the environment for it; `seeds`: done by another package."""
+    (folder / "train.py").write_text(SHOW.format(draw=DRAW[what]).replace("json, torch", "json, torch, later"))
+    environment = package(folder, f"import torch\n{seeds}")
+    if what == "stand-in":
+        package(folder, TORCH, "torch/_C")
+        environment = package(folder, "from torch._C import default_generator\nimport torch.rest", "torch/__init__")
+        package(folder, "", "torch/rest")
+    return [sys.executable, str(folder / "train.py"), str(folder / "drawn")], environment
+
+
+def drawn(folder: Path, start: int) -> list[list[Any]]:
+    return [json.loads((folder / f"drawn-{start}-{rank}").read_text()) for rank in range(2)]
+
+
+WITH_TORCH = [
+    pytest.param("stand-in"),
+    pytest.param("torch", marks=[pytest.mark.slow, pytest.mark.torch]),
+]
+
+
+@pytest.mark.parametrize("what", WITH_TORCH)
+@pytest.mark.parametrize("when", ["preload", "standby"])
+def test_forked_ranks_draw_other_numbers_with_torch(what: str, when: str, start: Starter, tmp_path: Path) -> None:
+    """As cold ones do: the import of torch draws a seed in each process."""
+    command, environment = draws(tmp_path, what)
+    options = ["--preload", "torch"] if when == "preload" else []
+    options += [*OPTIONS, "--nproc-per-node", "2", "--standby", "2" if when == "standby" else "off"]
+    run = start(*command, options=options, env=environment)
+    if when == "standby":
+        standby(run, "ready")
+    (tmp_path / "drawn").touch()
+    assert run.finish()[0] == 0
+    (outcome,) = (one for one in run.named("standby") if one["what"] == "start")
+    assert (outcome["warm"], outcome["forked"]) == (2, 2), run.named("standby")
+    values = [*drawn(tmp_path, 1), *drawn(tmp_path, 2)]
+    for of_each in zip(*values, strict=True):
+        assert len({str(value) for value in of_each}) == 4, values
+
+
+@pytest.mark.parametrize("what", WITH_TORCH)
+def test_a_seed_that_an_import_sets_is_that_of_each_rank(what: str, start: Starter, tmp_path: Path) -> None:
+    command, environment = draws(tmp_path, what, "torch.default_generator.manual_seed(7)")
+    options = [*OPTIONS, "--nproc-per-node", "2", "--standby", "2"]
+    run = start(*command, options=options, env=environment)
+    standby(run, "ready")
+    (tmp_path / "drawn").touch()
+    assert run.finish()[0] == 0
+    assert standby(run, "alone")["why"] == "an import has seeded torch"
+    assert standby(run, "start")["warm"] == 2
+    assert [values[0] for start in (1, 2) for values in drawn(tmp_path, start)] == [7, 7, 7, 7]
+
+
 ALONE = {
     "import mmap; shared = mmap.mmap(-1, 4096)": "an import shares memory",
     "import os; number = os.getpid()": "later has called os.getpid",
     "import os; os.environ.get('LOCAL_RANK')": "have read the variable LOCAL_RANK",
+    "import numpy; numpy.random.seed(7)": "an import has seeded numpy.random",
 }
 
 
@@ -178,7 +260,7 @@ NO_PRELOAD = {
 }
 
 
-@pytest.mark.parametrize(("module", "why"), NO_PRELOAD.items(), ids=list(NO_PRELOAD))
+@pytest.mark.parametrize(("module", "why"), quick(NO_PRELOAD.items(), ids=lambda case: case[0]))
 def test_what_cannot_be_imported_before_the_first_start_means_a_cold_one(
     module: str, why: str, start: Starter, tmp_path: Path
 ) -> None:
@@ -309,6 +391,7 @@ def package(folder: Path, text: str, name: str = "later") -> dict[str, str]:
     """An installed package of this name, for the environment of ftrun."""
     site = folder / "lib" / "site-packages"
     (site / "__pycache__").mkdir(parents=True, exist_ok=True)  # an import that created it would change the folder
+    (site / f"{name}.py").parent.mkdir(exist_ok=True)
     (site / f"{name}.py").write_text(text)
     old = os.stat(site / f"{name}.py").st_mtime - 1000  # long before any standby
     os.utime(site / f"{name}.py", (old, old))

@@ -514,20 +514,20 @@ def _noticed(outcome: GroupOutcome) -> Iterator[str]:
 
 
 def _replaced_for_platform(outcome: GroupOutcome) -> Iterator[str]:
-    """A process for which the platform has asked for a new one begins no other round once that is on record."""
+    """A process for which the platform has asked for a new one begins no other round once that is on record.  One that
+    was still about to begin its first round does that by itself, also while it is being killed."""
     for one in outcome.struck:
         if one["kind"] != NEW_PROCESS:
             continue
         node, until = f"member-{one['member']}-{one['container']}", one["mono"] + one["lasting"] + LONG
-        known = [
-            record["mono"]
-            for run in outcome.runs
-            for record in run.records
-            if (run.member, run.container) == (one["member"], one["container"])
-            and record.get("retry") == "process"
-            and one["mono"] <= record["mono"] < until
-        ]
-        for begun in outcome.rounds:
-            if (begun["node"], begun["pid"]) == (node, one["pid"]) and known and begun["mono"] > min(known):
+        place = one["member"], one["container"]
+        records = [r for run in outcome.runs if (run.member, run.container) == place for r in run.records]
+        known = [r["mono"] for r in records if r.get("retry") == "process" and one["mono"] <= r["mono"] < until]
+        if not known:
+            continue
+        ends = [r["mono"] for r in records if r["event"] == "rank_exited" and r["local_rank"] == one["rank"]]
+        end = min((at for at in ends if min(known) <= at < min(known) + LONG), default=0.0)
+        for number, begun in enumerate(o for o in outcome.rounds if (o["node"], o["pid"]) == (node, one["pid"])):
+            if begun["mono"] > min(known) and (number > 0 or begun["mono"] > end):
                 yield f"rank {begun['rank']} began {_when(begun)} in the process that the platform wants replaced"
                 break

@@ -377,6 +377,24 @@ def test_a_group_that_begins_after_the_end_of_another_member_may_end_otherwise()
     assert any("the members [0] with 0" in wrong for wrong in check(beside))
 
 
+def test_a_process_may_begin_its_first_round_while_it_is_killed_for_the_platform() -> None:
+    fault = RECORDS[1] | {"mono": 3.2, "event": "fault", "retry": "process"}
+    ended = RECORDS[1] | {"mono": 3.6, "event": "rank_exited", "local_rank": 0}
+    asked = struck("platform asks for a new process", pid=10, rank=0, lasting=1.5)
+
+    def wrong(rounds: tuple[dict[str, Any], ...], *records: dict[str, Any]) -> bool:
+        told = check(
+            outcome(struck=(asked,), rounds=rounds, **with_run(records=(*RECORDS[:2], *records, *RECORDS[2:])))
+        )
+        return any("that the platform wants replaced" in one for one in told)
+
+    first = begun(1, 4, 0, 3.3)
+    assert not wrong(first, fault, ended)
+    assert wrong(first, fault), "it was not killed"
+    assert wrong((*first, *begun(1, 4, 0, 3.4, number=2)), fault, ended), "another round"
+    assert wrong(begun(1, 4, 0, 3.7), fault, ended), "it had ended, by the records"
+
+
 def test_a_killed_ftrun_need_not_have_written_its_last_decision() -> None:
     last = run(1, code=137, killed=True, records=RECORDS[:1], decisions=decisions() + decisions()[:20])
     assert check(outcome(runs=(last, run(0)))) == []
