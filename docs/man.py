@@ -38,8 +38,9 @@ in a row without progress it ends with an exit code that tells the outer schedul
 codes, the terminal, input, output and environment are those of the bare command."""
 PRECEDENCE = """\
 Each option is also read from the environment, as FTRUN_ and its name in capitals with `_` for `-`. Option,
-environment, annotations, phase, config file, default: the first that is given takes precedence. Durations are written
-`500ms`, `90s`, `10m`, `1h`, `1d`; `off` disables."""
+environment, annotations, phase, config file, default: the first that is given takes precedence. It also does over the
+other of two options that exclude each other, --run-dir and --log-dir, --quiet and --verbose; both from one source are
+an error. Durations are written `500ms`, `90s`, `10m`, `1h`, `1d`; `off` disables."""
 CTL = """\
 Shows a run, also when ftrun is gone, and controls one that is running. Without `--run-dir` it uses FTRUN_RUN_DIR,
 else your only running ftrun, else your only run dir under the temp folder; if there are several, it names them."""

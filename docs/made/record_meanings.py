@@ -234,7 +234,8 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {"stood": "seconds of the pause in which no rank has moved"},
     ),
     "frozen": (
-        "ftrun did not run for 10 s or more; while the command ran, that time is lost (`paused`)",
+        "ftrun itself did not run for 10 s or more: it was suspended, or blocked by the disk of its run dir; while the "
+        "command ran, that time is lost (`paused`)",
         {"seconds": "for how long"},
     ),
     "standby": (
@@ -287,7 +288,8 @@ MEANING: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "member": "its number",
             "node": "its host",
             "why": "a sentence",
-            "wait": "for how long it is waited for, in seconds; absent: it is not",
+            "wait": "for how long it is waited for, in seconds; absent: it is not. With a lease in a shared folder "
+            "longer than a short `--wait-peer` (howto/several-nodes.md)",
             "then": "what follows: `go on` without it, `replace` it by a spare, or `end`",
             "working": "with `go on`: how many members that are",
             "exit_code": "with `end`: the exit code of the job",

@@ -30,6 +30,11 @@ FILES: Final = (
     File("reports/attempt-*/report.json", "the same for programs"),
     File("reports/attempt-*/waits-*.svg", "a picture of what waits for what; report.md names its own"),
     File("reports/attempt-*/stacks/*", "the complete stacks of each process"),
+    File(
+        "once",
+        "what `ftrun_hooks.torch.once` has done; in each of several `[[phase]]` a link to one folder",
+    ),
+    File("once/*", "a marker for each"),
     File("state.json.corrupt-*", "a state file that could not be read, set aside"),
     File("mirror.json", "on a network disk: which ftrun copies there, and from where; `mirror.lock`: that it does"),
     File("*.unread-*", "files on a network disk that did not answer at the start, set aside"),
@@ -64,8 +69,21 @@ WHERE: Final = (
     "`--run-dir`; with `--log-dir DIR` the folder `DIR/<YYYYmmdd_HHMMSS>_restartable`; else a fresh one in the temp",
     "folder. One ftrun at a time works in it, and it is not removed. Each `[[phase]]` has a run dir of its own.",
     "",
+    "With `--log-dir` each start of ftrun begins a new run dir, but for one: if ftrun was killed, for example with its",
+    "container, and the newest run there of the same command, node and member has no end, the next ftrun in the same",
+    "schedule of the same job continues in that run dir, with its counts, as with `--run-dir`. On a network disk it",
+    "begins a new one also then, so that `MA_PROC_START_CNT` is 1 again after a restart of the container: there give",
+    "`--run-dir`.",
+    "",
     "On a network disk it is a copy of a local folder, up to one second old, so that a dead disk stops nothing. ftrun",
     "names the local folder in its first line and in `FTRUN_RUN_DIR`; `ftctl` accepts either.",
+    "",
+    "A local disk that does not answer (a failing NVMe, `fsfreeze`) is not kept away from ftrun: records are written",
+    "before ftrun acts, so it is blocked at the next one until the disk answers. Meanwhile the command runs on, but",
+    "gets no signal, also no SIGTERM, and is not restarted. Where local disks stall, let `--run-dir` be in memory,",
+    "which also outlives a restart of the container in its pod: an `emptyDir` with `medium: Memory`, or another tmpfs;",
+    "and name a disk as `--state-dir`, which a helper writes. With a run dir on a network disk, the local folder is in",
+    "the temp folder (`TMPDIR`).",
 )
 ELSEWHERE: Final = (
     f"- `/dev/shm/ftrun-beats-…`: the beat folder, `FTRUN_BEAT_DIR`: {layout.FILE_BYTES // 1024} KiB in memory, for"

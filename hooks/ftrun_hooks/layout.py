@@ -52,6 +52,10 @@ H_NEXT_LOOK: Final = 1
 NO_LOOK: Final = (1 << 63) - 1
 # One word for each of FRAMEWORKS: 1 once a process of the command has imported it.
 H_FRAMEWORKS: Final = 2
+# For other readers: what the supervisor knows of the touch file.  Zero: a heartbeat, once it is touched.
+H_TOUCH: Final = 10
+TOUCH_PAST: Final = 1  # it was touched only before the ranks moved by the hooks: no rank
+TOUCH_LOST: Final = 2  # it has no name any more
 # The last FREEZES periods in which the supervisor was frozen or hang detection paused, each as begin and end in ns: a
 # silence in them is not learned from.  An end of zero: no period, or one that is being written.
 H_FREEZES: Final = 16

@@ -34,6 +34,7 @@ APPEARING: Final = 10.0  # s; the channel is created after the start of the comm
 RETRY: Final = 0.05  # s
 POLL: Final = 1  # s
 Awaited = Callable[[Snapshot, Snapshot], str | None]  # of the snapshots before the command and now
+OTHER_CLOCK: Final = ", because the clock of ftrun differs (a time namespace); run ftctl in its container"
 VALID: Final = 0.9  # part of PATIENCE in which a request may still be carried out
 
 
@@ -139,7 +140,10 @@ def exchange(
             dealer.connect(f"ipc://{path}")
             dealer.send(operator.dump_request(request))
             _wait(run_dir, dealer, patience)
-            return operator.load_reply(dealer.recv())
+            reply = operator.load_reply(dealer.recv())
+            if reply["why"] == operator.EXPIRED and request.until is not None and time.monotonic() < request.until:
+                reply["why"] += OTHER_CLOCK
+            return reply
     except operator.RequestRefused as error:
         raise UserError(f"{run_dir}/{operator.SOCKET}: {error}") from None
     finally:

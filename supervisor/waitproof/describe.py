@@ -27,6 +27,7 @@ _OBJECTS: Final = (
     ("torch/distributed/elastic/agent/server/api.py", {"_invoke_run"}, "the ranks that it has started"),
     ("torch/distributed/elastic/multiprocessing/api.py", {"wait"}, "the ranks that it has started"),
     ("torch/multiprocessing/spawn.py", {"join"}, "the processes that it has started"),
+    ("multiprocessing/managers.py", {"serve_forever"}, "what its Manager is asked for"),
     ("queue.py", {"get"}, "an item in a queue"),
     ("queue.py", {"put"}, "room in a queue"),
     ("queue.py", {"join"}, "the end of a queue's work"),
@@ -302,6 +303,7 @@ class Describer:
         if following is not None and following != root:
             cycle = path[path.index(following) :]
             waits = [f"{self._exact(one)} {self.waits(one, one)}" for one in cycle[: NAMED + 1]]
+            root = next((one for one in reversed(cycle) if not recognized.manages(self._frames(one, one))), root)
             others = path[: path.index(following)]
             before = [f"{self.who(one)} {self._because(one)}" for one in others[::-1][:NAMED]]
             return root, "; ".join([f"deadlock: {', and '.join(waits)}, each of which needs the next", *before])
@@ -360,7 +362,7 @@ class Describer:
     def _serves_others(self, pid: int) -> bool:
         """Whether this process waits in a collective, or for work that others send, so that it is not the cause."""
         frames = self._frames(pid, pid)
-        return bool(recognized.common_call(frames)) or recognized.awaits_work(frames)
+        return bool(recognized.common_call(frames)) or recognized.awaits_work(frames) or recognized.manages(frames)
 
     def _is_stopped(self, pid: int) -> bool:
         threads = self._world.processes[pid].threads if pid in self._world.processes else ()

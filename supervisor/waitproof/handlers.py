@@ -5,6 +5,8 @@ lock is interrupted for it.  It may do whatever its process can: set an event, p
 write to a pipe.  So it may end the wait of its main thread, if that is for something that the own process can give, and
 the wait of any other process for this one.  It does not run while the main thread is in the code of a collective or of
 a backward pass, which waits for other ranks without the interpreter; and in the loops of recognized.py it only raises.
+
+A rank that has stepped, and whose main thread waits for an event, may be kept until it is stopped: SIGTERM sets that.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -38,7 +40,7 @@ class Handlers:
         stepped: Container[int],
     ) -> None:
         self._world, self._frames, self._mains, self._presumes_closed = world, frames, mains, presumes_closed
-        self._keeping, self._python, self._obeying = keeping, python, obeying
+        self._keeping, self._python, self._obeying, self._stepped = keeping, python, obeying, stepped
         blocked = [pid for pid, process in world.processes.items() if any(held_by_child(t) for t in process.threads)]
         self._trained = {pid for pid in world.processes if any(above in stepped for above in world.line(pid))}
         self._not_executed = {pid for pid, process in world.processes.items() if process.parent in blocked}
@@ -68,7 +70,14 @@ class Handlers:
         signals that end the job: it saves a last checkpoint then."""
         is_main = thread.tid == pid or (pid, thread.tid) in self._mains
         only = bool(thread.awaited) and thread.awaited <= handled.LAST and not thread.timed
-        return only and not is_main and self.has_trained(pid)
+        return only and not is_main and self.has_trained(pid) and not self._awaits_stop(pid)
+
+    def _awaits_stop(self, pid: int) -> bool:
+        """Whether this rank has stepped and may wait on purpose until it is stopped: its main thread waits for an event
+        or a condition, outside of a step and of the work of a DataLoader."""
+        frames = self._frames(pid, pid)
+        works = recognized.trains(frames) or recognized.works_for_loader(frames)
+        return pid in self._stepped and recognized.awaits_event(frames) and not works
 
     def has_trained(self, pid: int) -> bool:
         """Whether this process is a rank that has stepped, or a descendant of one."""
@@ -86,11 +95,11 @@ class Handlers:
 
         torch has each worker of a DataLoader end at SIGTERM, which its parent sends; who stops a job asks the command.
         In a step of a known library SIGTERM ends no wait (recognized.py), nor in or below a rank that has
-        stepped.
+        stepped, unless it waits for an event.
         """
         assert process.interrupts is not None
         asked = handled.asking(process.interrupts.caught, pid in self._python)
-        if pid in self._trained:
+        if pid in self._trained and not self._awaits_stop(pid):
             asked -= handled.LAST
         if self._presumes_closed:
             return sorted(asked - {TERMINATE}), set()
@@ -102,7 +111,8 @@ class Handlers:
     def runs(self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None) -> int:
         """The signal whose handler may run in this thread while it waits; 0: there is none."""
         is_main = thread.tid == pid or (pid, thread.tid) in self._mains
-        if not is_main or presumed is not None or pid not in self._python:
+        known = presumed is not None and not presumed.inherits
+        if not is_main or known or pid not in self._python:
             return 0
         asked, _ = self.asking(pid, process)
         # In a collective and in a backward pass none runs before the wait has ended.

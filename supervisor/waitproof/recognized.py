@@ -2,8 +2,8 @@
 
 A thread with a timer may do anything when the timer ends: look for a file, ask a server, and then wake another thread.
 So it counts as able to run, unless it is listed here.  Each entry gives the reason; the files are those of CPython
-3.11 to 3.14, torch 2.4 to 2.13 and tqdm 4.  A listed thread must also behave as described while it is observed: it is
-in the same call in both observations, reads and writes nothing, and hardly uses a processor (proof.py).
+3.11 to 3.14, torch 2.4 to 2.13, tqdm 4 and rich 10 to 15.  A listed thread must also behave as described while it is
+observed: it is in the same call in both observations, reads and writes nothing, and hardly uses a processor (proof.py).
 """
 
 import enum
@@ -47,6 +47,9 @@ _STEPS: Final = (
     ("pytorch_lightning/loops/fit_loop.py", frozenset({"advance"})),
     ("transformers/trainer.py", frozenset({"training_step"})),
 )
+# What a Manager has started runs this; a program that calls `serve_forever` itself does so for others.
+_MANAGER: Final = ("multiprocessing/managers.py", frozenset({"_run_server"}))
+_CHOSEN: Final = re.compile(r"(/pymp-[^/]+/|^@)listener-[^/]+$")  # `arbitrary_address` of multiprocessing/connection.py
 # A backward pass, in which DistributedDataParallel averages the gradients of all ranks.
 BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}))
 
@@ -54,12 +57,16 @@ BACKWARD: Final = ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}
 class Presumed(NamedTuple):
     """What a listed thread waits for in truth.  `children`: also the end of a child of its process; `listens`: a
     listening socket only serves the ranks of its own job; `serves_job`: only processes that have inherited a key;
-    `serves_ftrun`: it obeys ftrun, which orders nothing while no rank moves or ends."""
+    `manages`: the same, if it is in a process that a Manager has started, and at an address that multiprocessing chose;
+    `serves_ftrun`: it obeys ftrun, which orders nothing while no rank moves or ends.  `inherits`: its handlers of
+    signals may be those of the program that has forked it."""
 
     children: bool = False
     listens: bool = False
     serves_job: bool = False
+    manages: bool = False
     serves_ftrun: bool = False
+    inherits: bool = False
 
 
 class _Loop(NamedTuple):
@@ -82,6 +89,7 @@ _WAITING: Final = (
     ("socket.py", frozenset({"accept"})),
 )
 _EVENTS: Final = (("threading.py", frozenset({"wait"})), ("multiprocessing/synchronize.py", frozenset({"wait"})))
+_UNTIL: Final = tuple((file, names | {"wait_for"}) for file, names in _EVENTS)
 _CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and half a second
 _LOOPS: Final = (
     # `get` with a timeout of 5 s; then it only checks that the workers live, and waits again.
@@ -97,12 +105,18 @@ _LOOPS: Final = (
     _Loop("torch/distributed/elastic/multiprocessing/tail_log.py", "tail_logfile", Presumed()),
     # torchrun: it tells the other nodes, over the store that one of them serves, that this one lives.
     _Loop("torch/distributed/elastic/rendezvous/utils.py", "_run", Presumed()),
+    # A process that compiles for torch.compile: it looks whether its parent has ended, and ends then, too.
+    _Loop("torch/_inductor/compile_worker/utils.py", "run", Presumed()),
     # A pool of threads: it looks for threads that have ended, in order to replace them.
     _Loop("multiprocessing/pool.py", "_wait_for_updates", Presumed()),
     # It forks the processes that those ask for which have inherited its socket, and notices their ends.
     _Loop("multiprocessing/forkserver.py", "main", Presumed(children=True, serves_job=True)),
     # It passes descriptors, such as those of tensors, to processes that have inherited its key.
     _Loop("multiprocessing/resource_sharer.py", "_serve", Presumed(serves_job=True)),
+    # The process of a Manager: it looks every second whether it was told to end.
+    _Loop("multiprocessing/managers.py", "serve_forever", Presumed(inherits=True)),
+    # Its thread for new connections, each of which a thread of its own serves and waits for.
+    _Loop("multiprocessing/managers.py", "accepter", Presumed(manages=True)),
     # The control connection of a rank that can recover (hooks/ftrun_hooks/_control.py).
     _Loop("ftrun_hooks/_control.py", "_listen", Presumed(serves_ftrun=True)),  # as in _CONTROL
     # Progress bars that have not been drawn for long are drawn.
@@ -131,6 +145,15 @@ _COLLECTIVE_THREADS: Final = frozenset({"pt_gloo_runloop"})
 # is expected to go on.  One that ends sooner than this has a timeout that a person gave, and may catch it, as
 # fault-tolerant training does (torchft).
 GIVEN: Final = 1200.0
+# Threads that draw a progress bar again and again (rich, Lightning, whose default bar is that of rich, alive_progress).
+# Between two drawings they hold no lock, and nobody waits for one: who ends the bar tells them to end, and they do.
+_DISPLAYS: Final = (
+    ("rich/live.py", frozenset({"run"})),
+    ("rich/progress.py", frozenset({"run"})),  # counts what `track` has given
+    ("lightning/pytorch/callbacks/progress/rich_progress.py", frozenset({"run"})),
+    ("pytorch_lightning/callbacks/progress/rich_progress.py", frozenset({"run"})),
+    ("alive_progress/core/progress.py", frozenset({"run"})),
+)
 # Names of the threads above, and of torchrun's process, whose main thread is in a listed loop.
 POLLING: Final = frozenset({*_NATIVE, "pt_elastic"})
 # Libraries whose own threads never run code of the interpreter, by the names of their files: whatever timers these
@@ -158,8 +181,12 @@ _INTERPRETER: Final = re.compile(r"/(lib)?python\d[^/]*$|/lib-dynload/[^/]+$|/li
 _TORCH: Final = re.compile(r"/torch/lib/libtorch_(cpu|cuda|python)\.so")
 _WITHOUT_DEVICE: Final = re.compile(r"/torch/lib/lib(torch_cpu|torch_python|c10)\.so")
 _SERVER_CODE: Final = re.compile(r"/torch/lib/libtorch_cpu\.so")
+# The copy of ZeroMQ that only pyzmq uses.  Its threads, too, only serve connections: what pyzmq has them call when they
+# have sent a message wakes a thread of Python by another message (`free_python_msg` in its sources).
+_MESSAGES: Final = re.compile(r"/pyzmq\.libs/lib(zmq|sodium)(-[0-9a-f]+)?\.so[.\d]*$")
 # Libraries that report what training does, by the folder of their package.  A thread of theirs gives nothing that
-# training waits for: it reads, sends and writes what was put into its own queues.
+# training waits for: it reads, sends and writes what was put into its own queues.  It gives what a thread waits for
+# within such a library, as the end of an upload (`wandb.Run.finish`).
 _TELEMETRY: Final = re.compile(
     r"/(site|dist)-packages/(tensorboard|tensorboardX|wandb|wandb_gql|mlflow|comet_ml|aim|clearml|neptune|swanlab|tqdm"
     r"|sentry_sdk|opentelemetry|prometheus_client|psutil|pynvml|gpustat|codecarbon)(\.py|/)"
@@ -173,6 +200,12 @@ _LOOP_NAME: Final = re.compile(
 _SERVER: Final = ("socketserver.py", frozenset({"serve_forever"}))
 _SERVERS: Final = frozenset({"TmpServer"})
 _EXECUTOR: Final = re.compile(r"/concurrent/futures/")
+_PACKAGES: Final = re.compile(r"/(site|dist)-packages/")
+# They call what a program or another library has given to them, as the next batch.
+_CALLING: Final = re.compile(r"/(site|dist)-packages/(torch|tqdm)/")
+# Locks that threads of the program and of libraries take alike: of a log, and of a module that is being imported.
+_SHARED_LOCKS: Final = re.compile(r"/logging/__init__\.py$|^<frozen importlib")
+_EXIT: Final = ("threading.py", frozenset({"_shutdown"}))
 _TENSORBOARD: Final = re.compile(r"/torch/utils/tensorboard/")
 _BOOTSTRAP: Final = ("threading.py", frozenset({"_bootstrap"}))
 # The functions that read and write a connection of multiprocessing: only Python has its descriptors.
@@ -270,6 +303,29 @@ def reports(frames: Sequence[Frame]) -> bool:
     return bool(_LOOP_NAME.search(own[-1].name)) and not any(_EXECUTOR.search(frame.file) for frame in frames)
 
 
+def awaits_report(frames: Sequence[Frame]) -> bool:
+    """Whether a thread waits for what a thread of such a library may give: within the code of one, or of what that has
+    called; for a lock that it takes, too; or, at the end of the program, for all threads."""
+    own = [frame for frame in frames if not frame.is_standard]
+    if not own and any(is_in(frame, *_EXIT) for frame in frames):
+        return True
+    if frames and _SHARED_LOCKS.search(frames[0].file):
+        return True
+    for frame in own:
+        calls = frame is not own[0] and _CALLING.search(frame.file)
+        if not calls and (_TELEMETRY.search(frame.file) or _TENSORBOARD.search(frame.file)):
+            return True
+        if not _PACKAGES.search(frame.file) or _CALLING.search(frame.file):
+            return False
+    return False
+
+
+def displays(frames: Sequence[Frame]) -> bool:
+    """Whether this is a thread that draws a progress bar, and waits until it draws it again."""
+    drawing = next((frame for frame in frames if not is_in(frame, *_WAITING[0])), None)
+    return drawing is not None and any(is_in(drawing, *row) for row in _DISPLAYS)
+
+
 def dumps_traces(frames: Sequence[Frame], libraries: Libraries | None) -> bool:
     """Whether this thread, which blocks all signals and waits with a timeout, is that of
     `faulthandler.dump_traceback_later` (faulthandler_thread in Modules/faulthandler.c): it runs no Python, and there is
@@ -293,11 +349,12 @@ class Gives(enum.Enum):
 
     ANYTHING = enum.auto()  # any thread
     CODE = enum.auto()  # threads that may run Python, or give work to the threads of torch
-    CONNECTION = enum.auto()  # what another process reads or writes: the same, and threads of torch that serve ranks
+    CONNECTION = enum.auto()  # what another process reads or writes: the same, and threads that serve connections
     GROUP = enum.auto()  # a collective or a backward pass: those of the library, and what torch.distributed runs
     DATA = enum.auto()  # what Python code waits for, of which other processes may give: a pipe, a connection
     TORCH = enum.auto()  # the same, where torch itself waits: not the threads of native libraries
     COMPILER = enum.auto()  # a part of an analysis of MindSpore's compiler
+    REPORT = enum.auto()  # what a library waits for that reports what training does: any thread, also of that library
     LOADER = enum.auto()  # a batch of a DataLoader: the main thread, and what torch runs for it
 
 
@@ -308,6 +365,8 @@ def needed(frames: tuple[Frame, ...], libraries: Libraries | None, reads: bool) 
         return Gives.TORCH if is_in_torch(libraries) else Gives.GROUP
     if frames and is_in(frames[0], *BACKWARD):
         return Gives.GROUP
+    if awaits_report(frames):
+        return Gives.REPORT
     if any(is_in(frame, *_LOADER) for frame in frames):
         return Gives.LOADER
     if libraries is not None and any(_COMPILER.search(path) for path in libraries.near):
@@ -327,11 +386,11 @@ def given(
     if not frames:
         if not carries(libraries, mapped):
             return frozenset(Gives)
-        return frozenset({Gives.ANYTHING, Gives.GROUP} | (set() if computes(libraries) else {Gives.DATA}))
+        return frozenset({Gives.ANYTHING, Gives.GROUP, Gives.REPORT} | (set() if computes(libraries) else {Gives.DATA}))
     if is_main or not is_in(frames[-1], *_BOOTSTRAP):
         return frozenset(Gives)
-    if reports(frames):
-        return frozenset()
+    if reports(frames) or displays(frames):
+        return frozenset({Gives.REPORT})
     found = {
         Gives.ANYTHING,
         Gives.CODE,
@@ -339,6 +398,7 @@ def given(
         Gives.DATA,
         Gives.GROUP,
         Gives.CONNECTION,
+        Gives.REPORT,
         Gives.TORCH,
     }  # it may enter a collective later
     fed = len(frames) > 1 and is_in(frames[0], *_WAITING[0]) and is_in(frames[1], *_FEEDER)  # by the main thread
@@ -355,8 +415,9 @@ def awaits_work_of_torch(frames: Sequence[Frame], libraries: Libraries | None) -
 
 
 def only_serves(frames: Sequence[Frame], name: str, libraries: Libraries | None) -> bool:
-    """Whether this is a thread of torch that only serves connections, by its name and by all code on its stack."""
-    return not frames and name in _SERVING and _is_all_in(libraries, _SERVER_CODE)
+    """Whether this is a thread of torch or of ZeroMQ that only serves connections, by all code on its stack."""
+    of_torch = name in _SERVING and _is_all_in(libraries, _SERVER_CODE)
+    return not frames and (of_torch or _is_all_in(libraries, _MESSAGES))
 
 
 # What such a thread can end: no lock of Python, and no batch.
@@ -381,6 +442,17 @@ def common_call(frames: Sequence[Frame]) -> str:
     if (found := collective(frames)) is not None:
         return found.name.rpartition(".")[2]
     return "a backward pass" if frames and is_in(frames[0], *BACKWARD) else ""
+
+
+def is_managers_own(address: str, main: Sequence[Frame]) -> bool:
+    """Whether this is an address that a Manager told to nobody but the processes that have inherited its key.  `main`:
+    the frames of the main thread."""
+    return bool(_CHOSEN.search(address)) and manages(main)
+
+
+def manages(frames: Sequence[Frame]) -> bool:
+    """Whether this is the main thread of a process that a Manager has started."""
+    return any(is_in(frame, *_MANAGER) for frame in frames)
 
 
 def obeys_ftrun(frames: Sequence[Frame]) -> bool:
@@ -410,6 +482,12 @@ def awaits_task(frames: Sequence[Frame]) -> bool:
     own = (frame for frame in frames if not frame.is_standard)
     first = next(own, None)
     return bool(frames) and (first is None or is_in(first, *_WORKER))
+
+
+def awaits_event(frames: Sequence[Frame]) -> bool:
+    """Whether code that is not of the standard library waits for an event or a condition itself."""
+    own = next((place for place, frame in enumerate(frames) if not frame.is_standard), 0)
+    return own > 0 and all(any(is_in(frame, *row) for row in _UNTIL) for frame in frames[:own])
 
 
 def trains(frames: Sequence[Frame]) -> bool:

@@ -147,7 +147,8 @@ class Reader:
             return Gives.ANYTHING, others
         if kind_of(thread) == "futex" and not thread.timed and recognized.awaits_work_of_torch(frames, code):
             return Gives.CODE, others
-        return group if serves else recognized.needed(frames, code, reads), others
+        own = group if serves else recognized.needed(frames, code, reads)
+        return own, own if own is Gives.REPORT else others
 
     def gives(self, pid: int, thread: WaitingThread) -> frozenset[Gives]:
         """Which waits this thread can end, in its own process or in others, if it can run."""
@@ -344,7 +345,11 @@ class Reader:
         if found.listens:
             if presumed is not None and presumed.listens and self._ranks:
                 return self._ranks | others
-            if presumed is not None and presumed.serves_job and not self._connections.on_this_machine(pid):
+            own = presumed is not None and (
+                presumed.serves_job
+                or (presumed.manages and recognized.is_managers_own(found.local, self.frames(pid, pid)))
+            )
+            if own and not self._connections.on_this_machine(pid):
                 return self._world.processes.keys() | others
             if presumed is not None and presumed.listens and self._are_connected(pid):
                 return self._world.processes.keys() | others
@@ -470,6 +475,12 @@ KINDS: Final = (
         "within 20 minutes, since you gave it and may catch it (torchft)",
         "the default timeout of a process group only raises an error (distributed_c10d.py)",
         own=(Gives.GROUP, Gives.TORCH),
+    ),
+    Kind(
+        "what a library of telemetry waits for, such as the end of an upload",
+        "any thread, also those of telemetry",
+        "only its own waits are for its own threads (`Run.finish` of wandb)",
+        own=(Gives.REPORT,),
     ),
     Kind(
         "a batch of a DataLoader",

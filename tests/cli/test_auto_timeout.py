@@ -101,4 +101,4 @@ def test_frozen_time_is_not_learned_and_is_notified(runs: Runs) -> None:
     wait_for(said.exists, "the notification")
     run.process.send_signal(signal.SIGTERM)
     run.wait()
-    assert ["was suspended for" in line for line in said.read_text().splitlines()].count(True) == 1
+    assert ["ftrun itself did not run for" in line for line in said.read_text().splitlines()].count(True) == 1

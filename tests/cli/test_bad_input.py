@@ -58,7 +58,11 @@ def refused(folder: Path, *words: str, prefix: Sequence[str] = (), environment: 
         (["--no-grace"], "--no-grace"),
         (["--auto-beat=on"], "--auto-beat"),
         (["--run-dir", ""], "--run-dir: the value is empty"),
-        (["--log-dir", "a", "--run-dir", "b"], "cannot be used together"),
+        (
+            ["--log-dir", "a", "--run-dir", "b"],
+            "--run-dir and --log-dir cannot be used together: both come from the command line",
+        ),
+        (["-q", "-v"], "--quiet and --verbose cannot be used together: both come from the command line"),
         (["--config", "missing.toml"], "missing.toml: No such file or directory"),
         (["--config", "."], "--config .: Is a directory"),
     ],
@@ -226,6 +230,38 @@ def test_precedence(tmp_path: Path) -> None:
     assert found.max_restarts == 7
     assert found.restart_on == {"hang", "failure"}
     assert found.quiet is True
+
+
+@pytest.mark.parametrize("pair", [*option_table.EXCLUSIVE, *(pair[::-1] for pair in option_table.EXCLUSIVE)])
+def test_of_two_options_that_exclude_each_other_the_higher_source_is_used(
+    tmp_path: Path, pair: tuple[str, str]
+) -> None:
+    file = tmp_path / "ftrun.toml"
+    kept, dropped = pair
+    text = "on" if option_table.BY_NAME[kept].flag else "x"
+    by_option, by_variable = {kept: text}, {option_table.BY_NAME[kept].variable: text}
+    lower = {option_table.BY_NAME[dropped].variable: text}
+    file.write_text(f"{dropped} = '{text}'\n")
+    config = {"config": str(file)}
+    for source, options, environment, below in (
+        ("option", by_option, lower, "environment"),
+        ("option", by_option | config, {}, "config file"),
+        ("environment", config, by_variable, "config file"),
+    ):
+        found = option_values.settings(options, environment)
+        attributes = [name.replace("-", "_") for name in pair]
+        assert [bool(getattr(found, name)) for name in attributes] == [True, False]
+        assert (found[kept].source, found[dropped].source) == (source, below)
+        meanings = derived.meanings(found, derived.policy(found), None, None)
+        assert meanings[dropped] == f"not used: --{kept} ({source}) excludes it"
+        assert kept not in meanings
+    file.write_text(f"{kept} = '{text}'\n{dropped} = '{text}'\n")
+    for options, environment, place in (({}, by_variable | lower, "environment"), (config, {}, "config file")):
+        with pytest.raises(option_table.ConfigError, match=f"together: both come from the {place}$"):
+            option_values.settings(options, environment)
+    assert option_values.settings(by_option | config, {})[dropped].instead == kept, (
+        "both in the file, one of them again"
+    )
 
 
 @given(st.text(max_size=12) | st.from_regex(r"-?[0-9.]{0,6}(ms|s|m|h|d)?", fullmatch=True))

@@ -45,6 +45,18 @@ def test_permanent_error_ends_at_once_with_94(runs: Runs, rule: str) -> None:
     assert why in runs.verdict["message"]
 
 
+def test_exit_status_2_of_arguments_that_ran_before_is_an_ordinary_failure(runs: Runs) -> None:
+    run = runs.run(*FAILURE, "sh", "-c", "case $MA_PROC_START_CNT in 1) exit 7;; 2) exit 2;; *) exit 0;; esac")
+    assert run.wait() == 0, run.log()
+    assert [found.get("code") for found in exits(run)] == [7, 2, 0]
+
+
+def test_exit_status_2_in_a_pod_that_ran_the_command_before_is_an_ordinary_failure(runs: Runs) -> None:
+    script = "[ $MA_PROC_START_CNT = 3 ] && exit 2; exit 0"
+    run = runs.run(*FAILURE, "sh", "-c", script, MA_PROC_START_CNT="3")
+    assert run.wait() == 0, run.log()
+
+
 CONFIGURATIONS = {
     "a key that is missing": "config = {'rate': 1}\nlr = config['lr']",
     "a file that is missing": "open('conf/train.yaml')",

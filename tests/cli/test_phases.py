@@ -105,6 +105,13 @@ def test_killed_ftrun_continues_with_the_interrupted_phase(runs: Runs) -> None:
     assert [r["reason"] for r in records(run_dirs(runs)[1], "started")] == ["first", "failure"]
 
 
+def test_wrong_arguments_of_a_later_phase_end_with_94(runs: Runs) -> None:
+    """The count of starts goes on from phase to phase, but each has a command of its own."""
+    run = runs.run(*config(runs, phase("fetch", "exit 0"), phase("train", "exit 2"), **{"restart-on": "failure"}))
+    assert run.wait() == 94, run.log()
+    assert seen(runs) == ["fetch 1", "train 1"]
+
+
 def test_each_phase_has_its_own_restart_budget(runs: Runs) -> None:
     script = "exit $((N < 4))"
     run = runs.run(*FAILURE, *config(runs, phase("fetch", script), phase("train", script)))

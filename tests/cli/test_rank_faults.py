@@ -99,7 +99,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", quick(FAULTS, ("killed", "exception", "retry")))
 def test_a_fault_costs_at_most_one_step_and_only_the_process_that_failed(fault: str, runs: Runs) -> None:
     faults, rung = FAULTS[fault]
     run = start(runs, faults)
@@ -108,7 +108,7 @@ def test_a_fault_costs_at_most_one_step_and_only_the_process_that_failed(fault: 
     assert (begun["rung"], ended["rung"], ended["ranks"]) == (rung, rung, [1] if rung == "rank" else [])
 
 
-@pytest.mark.parametrize("victims", [(1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("victims", quick([((1, 2),), ((0, 1, 2),)]))
 def test_ranks_that_die_at_once_are_replaced_together(victims: tuple[int, ...], runs: Runs) -> None:
     run = start(runs, f"if step == 5 and starts == 1 and rank in {victims}: os.kill(os.getpid(), 9)")
     must_end(runs, run, dict.fromkeys(victims, 1))
@@ -186,7 +186,7 @@ def test_a_killed_probe_does_not_hinder_a_recovery(runs: Runs) -> None:
     must_end(runs, run, {1: 1})
 
 
-@pytest.mark.parametrize("helper", ["mirror", "line_writer"])
+@pytest.mark.parametrize("helper", quick(["mirror", "line_writer"]))
 def test_a_killed_helper_of_a_network_disk_does_not_hinder_a_recovery(helper: str, runs: Runs, disk: Disk) -> None:
     (runs.folder / "held").touch()
     runs.run_dir = disk.view / "run"

@@ -8,6 +8,7 @@ from ftrun.core.machine.effects import Exit
 from ftrun.core.machine.values import Ledger
 from ftrun.core.rules import exit_codes
 from ftrun.core.text import sentences
+from support.ports import free_port
 from support.runs import Run, Runs, python
 
 LONGEST = 300  # characters of a line, its report's path not counted
@@ -50,7 +51,29 @@ def test_last_line_of_a_verdict_names_the_action_of_the_scheduler() -> None:
         )
 
 
+def test_last_line_says_which_starts_it_counts_where_not_all_are_of_this_ftrun() -> None:
+    def starts(number: int, **restarts: int) -> str:
+        line = sentences.last_lines(ENDED, Ledger(start_cnt=number, last_step=7), "/run", 5.0, restarts)
+        return str(line).partition(": ")[2].partition(", step 7")[0]
+
+    assert starts(1) == "1 start"
+    assert starts(2, hang=1) == "2 starts (restarted once because of a hang)"
+    before = "5 starts in this pod, with those before this ftrun"
+    assert starts(5, hang=1) == f"{before} (restarted once because of a hang)"
+    assert starts(5) == before
+    assert starts(0) == "0 starts"
+
+
 # --- by real runs -----------------------------------------------------------------------------------------------------
+
+
+def test_last_line_of_a_group_that_never_formed_counts_the_wait(runs: Runs) -> None:
+    place = ("--group-size", "2", "--group-rank", "0", "--group-endpoint", f"127.0.0.1:{free_port()}")
+    run = runs.run(*place, "--wait-peer", "2s", "true")
+    assert run.wait() == 195, run.log()
+    found = re.search(r"ended with 195 \(.*?\) after ([\d.]+)s: .* 0 starts;", run.stderr)
+    assert found is not None, run.stderr
+    assert float(found[1]) >= 2
 
 
 def test_line_of_a_hang_has_finding_evidence_and_action(runs: Runs, tmp_path: Path) -> None:

@@ -56,6 +56,9 @@ def test_variables_count_for_a_command_line_of_torchrun_only() -> None:
     assert translated("--nproc-per-node 8 train.py", **pet) == expected.replace("node 4", "node 8")
     for other in ("torchrun train.py", "python train.py"):
         assert translated(other, **pet) == other
+    assert translated(f"{ONE} t.py", PET_LOG_DIR="d") == f"{ONE} --log-dir d -- t.py"
+    assert translated(f"--run-dir r {ONE} t.py", PET_LOG_DIR="d") == f"--run-dir r {ONE} -- t.py"
+    assert translated(f"{ONE} t.py", PET_LOG_DIR="d", FTRUN_RUN_DIR="r") == f"{ONE} -- t.py"
     assert translated("-m pkg", FTRUN_NPROC_PER_NODE="8") == "-- -m pkg", "a number that is set elsewhere stays"
 
 

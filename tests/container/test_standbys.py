@@ -253,7 +253,7 @@ NO_PRELOAD = {
 }
 
 
-@pytest.mark.parametrize(("module", "why"), NO_PRELOAD.items(), ids=list(NO_PRELOAD))
+@pytest.mark.parametrize(("module", "why"), quick(NO_PRELOAD.items(), ids=lambda case: case[0]))
 def test_what_cannot_be_imported_before_the_first_start_means_a_cold_one(
     module: str, why: str, start: Starter, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -29,6 +30,16 @@ def blocks(page: str, language: str) -> list[str]:
 def block(page: str, language: str) -> str:
     (found,) = blocks(page, language)
     return found
+
+
+def test_each_python_that_the_package_names_is_tried_before_a_release() -> None:
+    project = tomllib.loads((HOUSE / "pyproject.toml").read_text("utf-8"))["project"]
+    named = [line.rpartition(" ")[2] for line in project["classifiers"] if line.startswith("Programming Language")]
+    (tried,) = re.findall(r"for version in (.*); do", (DOCS / "howto" / "release.md").read_text("utf-8"))
+    assert named == tried.split()
+    assert project["requires-python"] == f">={named[0]}"
+    readme = (HOUSE / "README.md").read_text("utf-8")
+    assert f"Python {named[0]} or later ({named[0]} to {named[-1]} were tried)" in readme
 
 
 def need(*packages: str) -> None:

@@ -84,5 +84,17 @@ def test_run_leaves_the_documented_files_and_records(runs: Runs) -> None:
     assert strange == []
 
 
+def test_run_dir_of_a_later_phase_has_the_documented_files_alone(runs: Runs) -> None:
+    phases = "".join(f'[[phase]]\nname = "{name}"\ncommand = ["true"]\n' for name in ("fetch", "train"))
+    (runs.folder / "config.toml").write_text(phases)
+    run = runs.run("--config", str(runs.folder / "config.toml"))
+    assert run.wait() == 0, run.log()
+    folders = sorted(run.run_dir.glob("*_restartable*"))
+    left = [(path, folder) for folder in folders for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    names = [file.name for file in run_dir.FILES]
+    assert (folders[1] / "once").is_symlink()
+    assert [str(path) for path, folder in left if not any(_fits(path, folder, name) for name in names)] == []
+
+
 def _fits(path: Path, folder: Path, name: str) -> bool:
     return path.relative_to(folder).match(name)

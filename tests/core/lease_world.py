@@ -214,8 +214,8 @@ class LeaseWorld(World):
         self.length, self.patience = lease.length(SILENCE, self.drain), SILENCE + self.wait
         self.nowhere = Side(None)
 
-    def born(self, rank: int) -> Body:
-        body = super().born(rank)
+    def born(self, rank: int, kept: Body | None = None) -> Body:
+        body = super().born(rank, kept)
         hand = self.hands[body.life] = Hand(self, body)
 
         def again() -> None:

@@ -189,11 +189,6 @@ def a_coordinator_that_was_replaced_is_forgotten(right: Wrong, group: Any, *rest
     return group
 
 
-@planted("group.fences._is_buried", COORDINATOR)
-def what_was_at_work_before_is_at_work_no_more(right: Wrong, report: Any, epoch: int) -> Any:
-    return report.buried is not None
-
-
 @planted("group.fences.may_decide", COORDINATOR)
 def any_minority_decides(right: Wrong, group: Any) -> Any:
     return True
@@ -297,7 +292,7 @@ def a_snapshot_is_released_by_the_first_that_has_loaded_it(right: Wrong, rounds:
 
 def main(name: str) -> int:
     """Run the tests with this bug, or without; pytest's exit code."""
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "FTRUN_PLANTED": "1"}
     suites = {suite for bug in BUGS.values() for suite in bug.suites}
     if name:
         plant(BUGS[name])

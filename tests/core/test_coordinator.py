@@ -29,7 +29,17 @@ from ftrun.core.group.membership import (
     Steady,
     new_coordinator,
 )
-from ftrun.core.group.messages import SILENCE, GroupEnd, GroupOrder, Life, MemberReport, NodeFailure, Pulse, Starter
+from ftrun.core.group.messages import (
+    SILENCE,
+    EpochRun,
+    GroupEnd,
+    GroupOrder,
+    Life,
+    MemberReport,
+    NodeFailure,
+    Pulse,
+    Starter,
+)
 from ftrun.core.group.root_cause import MemberLost
 from ftrun.core.ranks.shared import GroupRound, NodeRounds
 
@@ -689,6 +699,40 @@ def test_a_member_that_ran_the_newest_epoch_is_not_fenced(ran: int, starts: bool
     group.reports(1, "ready", 5, ran=ran)
     group.reports(2, "ready", 5, ran=5)
     assert group.did == (("run", 6, "peer") if starts else ("stop", 5, "peer"))
+
+
+@pytest.mark.parametrize(("epoch", "starts"), [(5, True), (4, False)])
+def test_the_next_in_a_run_dir_says_that_the_one_before_is_dead(epoch: int, starts: bool) -> None:
+    """Not of an epoch after the last one in which that took part: another process of the member may have run it."""
+    group = Group()
+    group.reports(0, "ready", 5)
+    group.reports(1, "ready", 5, buried=EpochRun(epoch, "before"))
+    group.reports(2, "ready", 5, ran=5)
+    assert group.did == (("run", 6, "peer") if starts else ("stop", 5, "peer"))
+
+
+@pytest.mark.parametrize(("epochs", "starts"), [((5, 5, 5), True), ((5, 5, 4), False)])
+def test_where_nobody_is_left_who_ran_the_epoch_it_is_over_if_all_are_certainly_dead(
+    epochs: tuple[int, ...], starts: bool
+) -> None:
+    group = Group(3, shape=GroupShape(3, least=1))
+    for rank, epoch in enumerate(epochs):
+        group.reports(rank, "ready", 5, buried=EpochRun(epoch, f"before-{rank}"))
+    assert group.did[:2] == (("run", 6) if starts else ("stop", 5))
+
+
+@pytest.mark.parametrize(("life", "starts"), [("zero", True), ("another", False)])
+def test_an_earlier_member_0_is_dead_if_the_next_in_its_run_dir_says_so(life: str, starts: bool) -> None:
+    """Whether that is known before or after a member names it."""
+    group = replaced()
+    group.reports(0, "ready", 1, life="new", buried=EpochRun(1, life))
+    assert group.did[:2] == (("run", 2) if starts else ("stop", 1))
+    group = Group(2)
+    group.coordinator = group.coordinator._replace(own=LATER)
+    group.reports(0, "ready", 0, life="new", buried=EpochRun(1, life))
+    group.reports(1, "ready", 1, starter=EARLIER, ran=1)
+    group.reports(0, "ready", 1, life="new", buried=EpochRun(1, life))
+    assert group.did[:2] == (("run", 2) if starts else ("stop", 1))
 
 
 def test_failures_that_follow_the_loss_of_rank_0_are_no_verdict() -> None:

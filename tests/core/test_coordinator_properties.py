@@ -1,11 +1,16 @@
 """An adversary plays against the coordinator of a group: see `coordinator_world`."""
 
+import os
+
 import pytest
 
 from core.coordinator_world import World
 from ftrun.core.group.membership import GroupShape
 
-SEEDS = [range(40), pytest.param(range(40, 1000), marks=pytest.mark.slow)]
+# The gate plays some of the worlds in which CI searches for the bugs of planted.py.
+PLANTED = "FTRUN_PLANTED" in os.environ
+FEW = 40 if PLANTED else 12
+SEEDS = [range(FEW), pytest.param(range(FEW, 1000), marks=pytest.mark.slow)]
 KINDS = {
     "falls": "ffhd",
     "losses": "dmc",

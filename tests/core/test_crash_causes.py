@@ -234,7 +234,8 @@ EXAMPLES: list[tuple[str, list[Example], list[Example]]] = [
         [
             CommandFailure(
                 1, tail=("c++: fatal error: Killed signal terminated program cc1plus", "ninja: build stopped: x.")
-            )
+            ),
+            CommandFailure(2, tail=("train.sh: 7: Cannot fork",)),
         ],
         [CommandFailure(1, tail=("step 3: Killed",)), CommandFailure(1, tail=("ninja: build stopped: x.",))],
     ),
@@ -391,7 +392,14 @@ EXAMPLES: list[tuple[str, list[Example], list[Example]]] = [
             CommandFailure(1, tail=(*TRACE, "ValueError: x")),
         ],
     ),
-    ("usage", [CommandFailure(2)], [CommandFailure(2, beaten=True), CommandFailure(1), CommandFailure(signal=2)]),
+    (
+        "usage",
+        [CommandFailure(2)],
+        [
+            *(CommandFailure(2, beaten=True), CommandFailure(2, accepted=True)),
+            *(CommandFailure(1), CommandFailure(signal=2)),
+        ],
+    ),
     ("command", [CommandFailure(127), CommandFailure(126)], [CommandFailure(127, beaten=True), CommandFailure(125)]),
     (
         "import",

@@ -6,12 +6,15 @@ import pytest
 
 from core.coordinator_world import Body
 from core.lease_world import LeaseWorld
-from core.test_coordinator_properties import shape_of
+from core.test_coordinator_properties import PLANTED, shape_of
+from ftrun.config import derived, option_values
 from ftrun.core.group import lease
 from ftrun.core.group.lease import Place, Watch
 from ftrun.core.group.membership import GroupShape
+from ftrun.pid1.clients.messenger import KILLING
+from support.runs import HOUSE
 
-SEEDS = [range(8), pytest.param(range(8, 300), marks=pytest.mark.slow)]
+SEEDS = [range(0 if PLANTED else 4, 8), pytest.param(range(8, 300), marks=pytest.mark.slow)]
 KINDS = {
     "lost": "AAAfs",
     "stalls": "SSAArc",
@@ -166,3 +169,18 @@ def test_a_place_names_the_holders_since_the_epoch_began() -> None:
     assert lease.next_place(None, new, False).number == 1
     assert lease.next_place(MINE._replace(former=(old,)), new, False).former == (old, (0, "zero"))
     assert lease.next_place(MINE._replace(former=(old,)), new, True).former == ()
+
+
+def test_the_page_says_how_long_a_short_wait_becomes_with_a_shared_folder() -> None:
+    page = " ".join((HOUSE / "docs" / "howto" / "several-nodes.md").read_text("utf-8").split())
+    silence, asked, grace = 4.0, 8.0, derived.policy(option_values.settings({}, {})).limits.grace
+    drain = grace + KILLING
+    together, free = silence + lease.wait(asked, silence, drain), lease.LATE + drain
+    assert together == lease.length(silence, drain) + 20, "the rule"
+    assert lease.wait(together, silence, drain) == together, "no short one"
+    for says in (
+        f"`--peer-timeout {silence:g}s`, `--wait-peer {asked:g}s` and the default `--grace {grace:g}s` the lease lasts "
+        f"{lease.length(silence, drain):g} s, the two count as {together:g} s in place of {silence + asked:g}",
+        f"free after {together + free:g} s (`wait` in the record `lost`) in place of {silence + asked + free:g}.",
+    ):
+        assert says in page

@@ -36,6 +36,15 @@ def test_ranks_that_are_done_have_to_end_once_all_are() -> None:
         assert rule(assessed(first, last, now=260.0)) == ("step", 0)
 
 
+def test_nothing_is_concluded_from_a_rank_whose_heartbeats_may_be_unseen() -> None:
+    """It is still read in time, since it may be seen again."""
+    section = Section("checkpoint", 0.0, 20.0)
+    for rank in (Rank(0, moved_at=0.0), Rank(TOUCH, moved_at=0.0), Rank(0, sections=(section,))):
+        assert assessed(rank, MOVING, now=1e4).finding is not None
+        assert rule(assessed(rank._replace(unseen=True), MOVING, now=1e4)) is None
+    assert assessed(Rank(0, moved_at=0.0, unseen=True), now=1e4).deadline == 1e4 + 60.0 / 8
+
+
 def test_a_given_start_limit_holds_from_the_spawn() -> None:
     assert assessed(now=1.0)[:2] == (None, 6.0)
     assert rule(assessed(now=40.0)) == ("start", None)

@@ -41,6 +41,13 @@ def lives(runs: Runs, *words: str) -> list[dict[str, Any]]:
     return found
 
 
+def test_a_run_without_a_state_dir_has_no_schedule(runs: Runs) -> None:
+    run = runs.run("true")
+    assert run.wait() == 0, run.log()
+    (life,) = lives(runs, "--run-dir", str(run.run_dir))
+    assert (life["schedule"], life["exit_code"]) == (None, 0)
+
+
 def test_schedules_outlive_their_containers_and_the_next_one_sees_the_last_checkpoint(runs: Runs) -> None:
     assert schedule(runs, 1, FIRST).wait() == 0
     second = schedule(runs, 2, SECOND)

@@ -1,4 +1,6 @@
-"""The page in a real browser: live, accessible, and without resources from elsewhere."""
+"""The page in a real browser: live, accessible, and without resources from elsewhere.
+
+The slow form has what an element is and where it stands, which takes the browser a second each."""
 
 import os
 from collections.abc import Iterator
@@ -135,6 +137,7 @@ def test_the_page_reconnects_by_itself(chromium: browser.Page, tmp_path: Path) -
     assert page.hosts() == {"127.0.0.1"}
 
 
+@pytest.mark.slow
 def test_of_many_ranks_64_are_shown_until_all_are_requested(page: browser.Page, invented: str) -> None:
     page.open(invented)
     shows(page, "#ranks-text", "1024 in total")
@@ -165,6 +168,7 @@ def test_text_from_elsewhere_is_never_markup(page: browser.Page, invented: str) 
     assert page.count("img, script") == 0
 
 
+@pytest.mark.slow
 def test_the_page_is_accessible(page: browser.Page, invented: str) -> None:
     page.open(invented)
     shows(page, "#timeline", "ftrun")
@@ -186,6 +190,7 @@ def test_the_page_is_accessible(page: browser.Page, invented: str) -> None:
     assert "near its limit" in page.text("#rank-rows tr")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 640])
 def test_the_page_fits_a_small_screen(page: browser.Page, invented: str, width: int) -> None:
     page.open(invented)
@@ -202,6 +207,7 @@ def test_the_page_fits_a_small_screen(page: browser.Page, invented: str, width: 
     page.shot(f"ranks-{width}")
 
 
+@pytest.mark.slow
 def test_a_phone_shows_what_to_do_without_scrolling(page: browser.Page, invented: str) -> None:
     page.open(invented)
     page.resize(400)
@@ -214,6 +220,7 @@ def test_a_phone_shows_what_to_do_without_scrolling(page: browser.Page, invented
     assert page.run("return document.querySelector('#phase').nextElementSibling.id") == "do"
 
 
+@pytest.mark.slow
 def test_the_keyboard_reaches_every_control_in_order(page: browser.Page, invented: str) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys

@@ -24,6 +24,7 @@ from support.runs import (
     children,
     helpers,
     need_pid1,
+    permitted,
     python,
     state_of,
     wait_for,
@@ -180,6 +181,18 @@ def test_messenger_that_dies_with_unread_messages_is_restarted_and_answers(runs:
     run.until("restart", 2)
     reply_of(run.ftctl("stop"))
     assert run.wait() == 143
+
+
+def test_a_request_of_another_time_namespace_is_refused_with_the_reason(runs: Runs) -> None:
+    elsewhere = ("unshare", "--time", "--monotonic=-60")
+    if not permitted(*elsewhere):
+        pytest.skip("unshare --time is not permitted here")
+    run = training(runs)
+    done = run.ftctl("stop", prefix=elsewhere)
+    why = "the request expired before it was read, because the clock of ftrun differs (a time namespace)"
+    assert (done.returncode, done.stderr) == (1, f"ftctl: stop refused: {why}; run ftctl in its container\n")
+    reply_of(run.ftctl("stop"))
+    run.wait()
 
 
 def test_a_request_that_arrives_too_late_is_refused(runs: Runs) -> None:

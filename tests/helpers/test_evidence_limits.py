@@ -121,8 +121,8 @@ def hanging(tmp_path: Path) -> dict[str, str]:
 def test_a_py_spy_that_never_answers_delays_nothing_beyond_the_deadline(job: Job, hanging: dict[str, str]) -> None:
     job.start(FORK, "20")
     job.wait_asleep()
-    answer = ask(job, environment=hanging, timeout=4)
-    assert answer.seconds < 40  # 21 processes with 2 s each; on a busy machine the helper also starts slowly
+    answer = ask(job, environment=hanging, timeout=8)  # in which a busy machine also starts the helper
+    assert answer.seconds < 40  # 21 processes with 2 s each
     assert answer.result["report"]
     assert answer.result["cleared"] is None
     assert any("py-spy did not answer in time" in why for why in answer.missing.values())
@@ -158,8 +158,8 @@ def test_the_reply_is_sent_in_time_without_evidence(job: Job) -> None:
     """The two observations are further apart than the timeout."""
     job.start(SLEEP)
     job.wait_asleep()
-    answer = ask(job, between=60, timeout=3, given=False)
-    assert answer.seconds < 30
+    answer = ask(job, between=600, timeout=8, given=False)
+    assert answer.seconds < 300
     problem = "the processes could not be observed in time"
     assert answer.lines[0] == {"event": "problem", "what": f"evidence: {problem}"}
     assert (answer.result["cleared"], answer.result["processes"], answer.result["report"]) == (problem, 1, None)

@@ -26,6 +26,7 @@ from support.beat_file import BeatDir
 from support.helper_process import DEADLINE, HelperProcess
 from support.ports import free_port
 from support.runs import wait_for
+from support.short import quick
 
 FAST = "import ftrun.messages.peers as p, ftrun.helpers.messenger.transport as t; p.PERIOD = t.RETRY = 0.1"
 SILENCE = 15.0  # s; of another member that counts as its loss
@@ -193,7 +194,7 @@ def asked_from_now_on(life: socket.socket, times: int) -> None:
     asked(life, times)
 
 
-@pytest.mark.parametrize("how", ["", "told", pytest.param("suspended", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", quick(["", "told", "suspended"]))
 def test_members_that_are_lost_together_with_member_0_start_when_their_ports_are_closed(
     make: Callable[[int], Group], how: str
 ) -> None:

@@ -77,6 +77,21 @@ def test_two_that_are_lost_together_with_member_0_are_back_within_seconds(hosts:
     group.must_end(0, epochs=[1, 2])
 
 
+def test_members_that_were_all_killed_start_again_at_once_in_their_run_dirs(hosts: Make) -> None:
+    """Nobody is left who knows who ran; the lock of each run dir shows that the ftrun before is dead: no lease is
+    waited for, although this group may go on with one member."""
+    group = Group(hosts(2), *QUICK, wait="10m", shape="1:2")
+    group.begin()
+    group.until_step(5)
+    for rank in (0, 1):
+        group.rank(rank).kill()
+    for rank in (0, 1):
+        group.start(rank, again=True)
+    group.until_started(2)
+    group.finish()
+    group.must_end(0, epochs=[1, 2])
+
+
 def test_a_lost_container_that_does_not_come_back(hosts: Make) -> None:
     """All others end with the verdict for the job, which names the lost member."""
     group = Group(hosts(3), *QUICK, wait="10s")

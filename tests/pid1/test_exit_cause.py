@@ -186,6 +186,21 @@ def test_a_later_order_that_is_certain_takes_effect_at_once(later: GroupOrder, f
     assert waits.events(time.monotonic() + EXITING, RUNNING) == []
 
 
+@pytest.mark.parametrize(
+    ("first", "seconds", "accepted"), [(True, 1.0, False), (True, 59.0, False), (True, 61.0, True), (False, 1.0, True)]
+)
+def test_arguments_are_accepted_by_an_earlier_start_or_a_long_run(
+    folder: str, first: bool, seconds: float, accepted: bool
+) -> None:
+    found, now = ExitCause(folder, cast(Any, NoHelpers(0.0))), time.monotonic()
+    found.spawning(now - seconds, first)
+    found.begin(ev.CommandExited(now, 2), 7, RankProcesses())
+    (exited,) = found.events(now + EXITING, ENDING)
+    assert isinstance(exited, ev.CommandExited)
+    assert exited.ending is not None
+    assert exited.ending.accepted is accepted
+
+
 def test_an_end_is_not_waited_for_once_the_command_is_stopped_or_started_again(folder: str) -> None:
     waits, now = cause(folder, wait=3600.0), time.monotonic()
     waits.begin(ev.CommandExited(now, 3), os.getpid(), RankProcesses())

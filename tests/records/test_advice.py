@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from typing import Any
 
 import pytest
@@ -24,6 +26,15 @@ def test_nothing_is_to_be_done_where_nothing_is_wrong() -> None:
     assert what_to_do(MOVING) == ""
     assert what_to_do(MOVING._replace(alive=False, phase="done", verdict="succeeded", exit_code=0)) == ""
     assert not any(name == "do" for name in summary.lines(MOVING))
+
+
+def test_a_command_with_a_path_that_is_no_text_can_be_pasted() -> None:
+    odd = os.fsdecode(b"/it's\xff a\n\\rd")
+    command = advice.ftctl("resume", MOVING._replace(run_dir=odd))
+    assert command.isprintable()
+    done = subprocess.run(["bash", "-c", command.replace("ftctl", "printf %s", 1)], capture_output=True, check=True)
+    assert done.stdout == b"resume--run-dir" + os.fsencode(odd)
+    assert advice.ftctl("resume", MOVING._replace(run_dir="/ä b")) == "ftctl resume --run-dir '/ä b'"
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,12 @@ def test_the_touch_file_counts_from_the_start_of_the_command(run: MadeRun) -> No
     assert rank.moved_at == pytest.approx(run.now - 20, abs=1)
 
 
+def test_a_folder_that_is_not_there_was_deleted_unless_the_run_is_elsewhere(run: MadeRun) -> None:
+    folder = f"{run.beats}-deleted"
+    assert "was deleted" in str(beatfile.read(folder, run.now, run.now, here=True).problem)
+    assert "cannot be read (No such file" in str(beatfile.read(folder, run.now, run.now, here=False).problem)
+
+
 def test_a_slot_of_another_layout_is_a_problem(run: MadeRun) -> None:
     run.rank(0, MAGIC_WORD=at.MAGIC + 1)
     run.rank(1, MOVED_AT=int((run.now + 1000) * NS))

@@ -550,7 +550,7 @@ def test_heartbeats_that_cannot_be_read_are_a_problem(run: MadeRun) -> None:
     run.close()
     found = read_snapshot(str(run.folder), run.now)
     assert found.alive
-    assert "heartbeats cannot be read" in found.problems[0]
+    assert "was deleted by the command" in found.problems[0]
     assert headline(found).endswith("its heartbeats cannot be read from here"), "there have been some"
 
 

@@ -131,7 +131,7 @@ def test_after_the_end_the_action_of_the_scheduler_is_shown() -> None:
     shown_text = " ".join(text(ended).split())
     assert shown_text.startswith(
         "ended with 197 (node-fault) in attempt 2 do take node (the one it ran on) out of service and have it "
-        "repaired; start the job on another one why GPU-1 reported 79 scheduler should isolate the node"
+        "repaired; start the job on another node why GPU-1 reported 79 scheduler should isolate the node"
     )
     assert "next" not in shown_text
     own = RUNNING._replace(alive=False, phase="done", verdict="succeeded", exit_code=0, why="the command exited with 0")

@@ -129,6 +129,22 @@ def test_the_store_of_torch_gives_no_lock_whoever_may_connect(
     assert "waits for" in closed(job, job.pid).mechanism
 
 
+MESSAGES = "import zmq; own = zmq.Context().socket(zmq.PULL); own.bind_to_random_port('tcp://127.0.0.1')\n"
+RECEIVED = "lock = threading.Lock()\nwith lock: thread(lambda: (own.recv(), lock.release())); ready(); lock.acquire()"
+
+
+def test_a_lock_of_python_is_given_by_no_thread_of_zeromq(job: Job) -> None:
+    job.start(f"{HEAD}{MESSAGES}{LOCK}", "0")
+    assert "waits for a lock" in closed(job, job.pid).mechanism
+
+
+@pytest.mark.parametrize("code", ["ready(); own.recv()", RECEIVED], ids=["a message", "a lock after a message"])
+def test_a_message_of_zeromq_may_end_a_wait(job: Job, code: str) -> None:
+    job.start(f"{HEAD}{MESSAGES}{code}", "0")
+    for _ in range(3):
+        assert see(job, job.pid).open_reason
+
+
 @pytest.mark.parametrize(("path", "name", "code"), SERVED.values(), ids=SERVED)
 def test_what_the_store_of_torch_answers_may_end_a_wait(
     job: Job, tmp_path: Path, path: str, name: bytes, code: str
@@ -214,6 +230,18 @@ thread(lambda: signal.sigwait({signal.SIGTERM, signal.SIGUSR1})); ready(); stuck
 thread(lambda: signal.sigtimedwait({signal.SIGTERM}, 10**5)); ready(); stuck()""",
     "a server of the program's own": """import http.server
 thread(http.server.HTTPServer(('127.0.0.1', 0), http.server.BaseHTTPRequestHandler).serve_forever); ready(); stuck()""",
+    "an event that a handler of SIGTERM sets": (
+        "e = threading.Event(); signal.signal(signal.SIGTERM, lambda *_: e.set()); ready(); e.wait()"
+    ),
+    "an event of processes that a handler of SIGHUP sets": (
+        "e = multiprocessing.Event(); signal.signal(signal.SIGHUP, lambda *_: e.set()); ready(); e.wait()"
+    ),
+    "a condition of which a handler of SIGTERM tells": """c, ended = threading.Condition(), []
+signal.signal(signal.SIGTERM, lambda *_: (ended.append(1), c.notify())); ready()
+with c: c.wait_for(lambda: ended)""",
+    "an event that a thread sets after a SIGTERM": """e = threading.Event()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+thread(lambda: (signal.sigwait({signal.SIGTERM}), e.set())); ready(); e.wait()""",
     "a main thread that waits for SIGTERM, on purpose": (
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); ready(); signal.sigwait({signal.SIGTERM})"
     ),
@@ -225,6 +253,21 @@ def test_what_only_ends_a_job_gives_nothing_to_a_rank_that_has_stepped(job: Job,
     job.start(f"{HEAD}{ENDS_A_JOB[name]}\nready(); stuck()", "0")
     assert "waits for a lock" in closed(job, job.pid, step=7).mechanism
     assert "SIGINT" in name or see(job, job.pid).open_reason, "no step has ended"
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "queue.Queue().get()",
+        "pool = ThreadPoolExecutor(); pool.submit(stuck).result()",
+        "t = threading.Thread(target=threading.Event().wait, daemon=True); t.start(); t.join()",
+        "threading.Barrier(2).wait()",
+        "p = fork.Process(target=threading.Event().wait, daemon=True); p.start(); p.join()",
+    ],
+)
+def test_other_waits_than_for_an_event_are_closed_beside_a_handler_of_sigterm(job: Job, wait: str) -> None:
+    job.start(f"{HEAD}signal.signal(signal.SIGTERM, lambda *_: None); ready(); {wait}", "0")
+    closed(job, job.pid, step=7)
 
 
 @pytest.mark.parametrize("code", MAY_GIVE_IT.values(), ids=MAY_GIVE_IT)

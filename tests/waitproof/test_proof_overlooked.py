@@ -45,8 +45,8 @@ LOOK = f"""
 import sys, time
 sys.path[:0] = {PATHS.splitlines()!r}
 from ftrun.helpers.evidence.look import look
-from ftrun.messages.evidence import Look
-print(look(Look(int(sys.argv[1]), time.monotonic(), (), (), between=0.3)).open_reason, flush=True)
+from ftrun.messages.evidence import LookRequest
+print(look(LookRequest(int(sys.argv[1]), time.monotonic(), (), (), between=0.3)).open_reason, flush=True)
 """
 # An orphan of which nothing shows that the command has started it.
 ORPHAN = """

@@ -14,8 +14,8 @@ from support.evidence_job import job as job
 from support.proving import closed, see
 from support.runs import HOUSE, wait_for
 
-# Each of these starts PyTorch two or three times; in the gate tests/net/test_group_deadlock.py has ranks on two hosts.
-pytestmark = [needs_spy, pytest.mark.torch, pytest.mark.slow]
+# Nearly each of these starts PyTorch; in the gate tests/net/test_group_deadlock.py has ranks on two hosts.
+pytestmark = needs_spy
 
 # Rank `number` of two: each writes a file when it is about to stop where `how` says.
 RANK = """
@@ -61,6 +61,8 @@ def start(job: Job, code: str, how: str, store: str, *more: str) -> None:
     job.begin(f"import os, sys; os.execv(sys.executable, [sys.executable, *{words!r}])")
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "text"), [("lock", " waits for a lock at program.py:"), ("mismatch", " waits in ")])
 def test_ranks_that_spawn_has_started_without_rank_are_proved_to_be_in_a_deadlock(
     job: Job, how: str, text: str
@@ -71,6 +73,8 @@ def test_ranks_that_spawn_has_started_without_rank_are_proved_to_be_in_a_deadloc
     assert text in found.mechanism, found
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_collective_that_a_short_timeout_ends_is_open(job: Job) -> None:
     """The program may catch the error and go on, as fault-tolerant training does."""
     start(job, SPAWN, "timeout", f"tcp://127.0.0.1:{port()}")
@@ -87,6 +91,8 @@ def elsewhere(tmp_path: Path) -> Iterator[Job]:
     made.end()
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["tcp", "file"])
 def test_a_rank_that_waits_for_one_outside_the_job_is_open(job: Job, elsewhere: Job, store: str) -> None:
     where = f"tcp://127.0.0.1:{port()}" if store == "tcp" else f"file://{job.folder / 'store'}"
@@ -97,6 +103,8 @@ def test_a_rank_that_waits_for_one_outside_the_job_is_open(job: Job, elsewhere: 
         assert see(job).open_reason, "a rank elsewhere may come"
 
 
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_rank_that_waits_for_others_to_join_is_open(job: Job) -> None:
     start(job, ALONE, "lock", f"tcp://127.0.0.1:{port()}", "0")
     wait_for(lambda: "init_process_group" in str(see(job).mechanism) or len(os.listdir(f"/proc/{job.pid}/task")) > 2)
@@ -147,6 +155,7 @@ open(f'done-{number}', 'w').close()
 """
 
 
+@pytest.mark.torch
 @pytest.mark.slow
 def test_a_lock_of_a_rank_that_runs_alone_is_a_deadlock_whoever_may_ask_its_store(job: Job) -> None:
     start(job, LONE, "lock", f"tcp://127.0.0.1:{port()}")
@@ -154,6 +163,7 @@ def test_a_lock_of_a_rank_that_runs_alone_is_a_deadlock_whoever_may_ask_its_stor
     assert "waits for a lock at program.py:" in closed(job).mechanism
 
 
+@pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["get", "thread"])
 def test_a_rank_that_waits_for_what_somebody_may_put_into_its_store_is_open(job: Job, how: str) -> None:
@@ -164,6 +174,7 @@ def test_a_rank_that_waits_for_what_somebody_may_put_into_its_store_is_open(job:
         assert see(job).open_reason
 
 
+@pytest.mark.torch
 @pytest.mark.slow
 def test_a_lock_of_a_rank_is_a_deadlock_wherever_the_other_ranks_are(job: Job, elsewhere: Job) -> None:
     where = f"tcp://127.0.0.1:{port()}"
@@ -173,6 +184,7 @@ def test_a_lock_of_a_rank_is_a_deadlock_wherever_the_other_ranks_are(job: Job, e
     assert "waits for a lock at program.py:" in closed(job).mechanism
 
 
+@pytest.mark.torch
 @pytest.mark.slow
 def test_a_lock_that_a_collective_with_a_rank_elsewhere_releases_is_open(job: Job, elsewhere: Job) -> None:
     where = f"tcp://127.0.0.1:{port()}"
@@ -198,8 +210,8 @@ def test_the_control_connection_of_a_rank_does_not_hide_its_deadlock(job: Job) -
         code = f"""
 import os, sys, threading
 sys.path.insert(0, {str(HOUSE / "hooks")!r})
-from ftrun_hooks._control import Client
-client = Client.connect(lambda: None)
+from ftrun_hooks._control import ControlClient
+client = ControlClient.connect(lambda: None)
 client.start([])
 os.write(1, b'ready\\n')
 lock = threading.Lock()

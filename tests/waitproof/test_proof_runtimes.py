@@ -169,3 +169,20 @@ def test_the_compiler_of_mindspore_gives_nothing_to_other_waits() -> None:
     assert recognized.given((), False, None, ()) == frozenset(recognized.Gives)
     assert recognized.needed((), schedule, False) == recognized.Gives.COMPILER
     assert recognized.needed((), Libraries(other, other), False) == recognized.Gives.ANYTHING
+
+
+def test_a_process_that_compiles_for_torch_only_looks_for_the_end_of_its_parent(job: Job) -> None:
+    path = job.folder / "torch/_inductor/compile_worker/utils.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("import time\ndef run():\n    while True:\n        time.sleep(60)\n")
+    load = f"import runpy; thread(runpy.run_path({str(path)!r})['run'])"
+    job.start(f"{HEAD}if not os.fork():\n    {load}; stuck()\nready(); stuck()", "0")
+    assert "waits for a lock" in closed(job).mechanism
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_deadlock_beside_the_processes_that_compile_for_torch_is_proved(job: Job) -> None:
+    load = "from torch._inductor.compile_worker.subproc_pool import SubprocPool\npool = SubprocPool(2)"
+    job.start(f"{HEAD}{load}; pool.submit(abs, 1).result(); ready(); stuck()", "0")
+    assert "waits for a lock" in closed(job, job.pid, step=7).mechanism

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from support.short import quick
 from support.waiting_worlds import State, made, pid_of, shown, tid_of
 from waitproof import proof, recognized
 from waitproof.proof import Facts
@@ -141,7 +142,16 @@ BUGS: Final[dict[str, tuple[Any, str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", BUGS)
+# Of these a world that shows them is among the first hundreds; the others take seconds.
+SOON: Final = (
+    "the other end of a pipe",
+    "the other end of a socket",
+    "what a signal handler may do",
+    "pipes outside the job",
+)
+
+
+@pytest.mark.parametrize("what", quick(BUGS, SOON))
 def test_a_proof_that_overlooks_something_is_caught(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, bug = BUGS[what]
     if isinstance(where, dict):  # a rule of the table
@@ -152,6 +162,7 @@ def test_a_proof_that_overlooks_something_is_caught(what: str, monkeypatch: pyte
     assert any(one.wrong for one in outcomes(20 * WORLDS)), "nothing was wrong"
 
 
+@pytest.mark.slow
 def test_a_proof_that_forgets_the_other_threads_of_a_process_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     of = Reader.of
 

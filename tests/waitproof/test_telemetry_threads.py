@@ -15,7 +15,9 @@ import pytest
 
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
-from support.proving import HEAD, closed, see
+from support.proving import COLLECTIVE, HEAD, closed, see
+from waitproof import recognized
+from waitproof.stacks import Frame
 
 pytestmark = [needs_spy, pytest.mark.timeout(300)]
 
@@ -77,3 +79,74 @@ def test_a_healthy_wait_beside_it_is_not(job: Job, begin: str) -> None:
     start(job, f"{begin}\n{fed}\nready(); items.get()")
     for _ in range(3):
         assert see(job, job.pid, step=7).open_reason
+
+
+# A package that reports what training does: its thread works for what is waited for, and has a timer.
+REPORTS = """import asyncio, logging, queue, threading, time
+loop, done, entries = asyncio.new_event_loop(), threading.Event(), queue.Queue()
+def run():
+    loop.call_later(10**5, done.set)
+    loop.run_forever()
+def begin(daemon=True):
+    threading.Thread(target=run, daemon=daemon).start()
+def finish():
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(10**5), loop).result()
+def relay():
+    def target():
+        done.wait()
+        entries.put(1)
+    threading.Thread(target=target, daemon=True).start()
+    entries.get()
+def keep_log():
+    def worker():
+        with logging.getLogger().handlers[0].lock:
+            done.set()
+            time.sleep(10**5)
+    threading.Thread(target=worker, daemon=True).start()
+    done.wait()
+def traced(function):
+    function()
+"""
+WITHIN = {
+    "an upload": "wandb.begin(); ready(); wandb.finish()",
+    "a thread of it that waits for another one": "wandb.begin(); ready(); wandb.relay()",
+    "all threads at the end": "wandb.begin(daemon=False); ready()",
+    "a lock of the log": """import logging; logging.basicConfig(); wandb.keep_log(); ready()
+logging.warning('it trains')""",
+}
+
+
+def install(job: Job) -> str:
+    """The first lines of a program with this package, loaded from where packages are installed."""
+    package = job.folder / "site-packages/wandb"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(REPORTS)
+    return f"{HEAD}sys.path.insert(0, {str(package.parent)!r}); import wandb\n"
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_what_it_waits_for_itself_may_come_from_its_threads(job: Job, name: str) -> None:
+    job.start(install(job) + WITHIN[name], "0")
+    for _ in range(3):
+        assert see(job, job.pid, step=7).open_reason
+
+
+@pytest.mark.parametrize("call", ["wandb.traced(stuck)", "wandb.traced(lambda: all_reduce(threading.Lock()))"])
+def test_a_deadlock_of_the_program_that_it_has_called_is_proved(job: Job, call: str) -> None:
+    job.start(f"{install(job)}{COLLECTIVE}wandb.begin(); ready(); {call}", "0")
+    closed(job, job.pid, step=7)
+
+
+def test_a_library_between_the_program_and_its_wait_may_be_waited_for_by_telemetry() -> None:
+    def frames(*paths: str) -> list[Frame]:
+        return [Frame("wait", "/usr/lib/python3.11/threading.py", 1), *(Frame("f", path, 1) for path in paths)]
+
+    packages = "/venv/lib/python3.11/site-packages"
+    wandb, tqdm, other = (f"{packages}/{name}/a.py" for name in ("wandb", "tqdm", "tenacity"))
+    torch, own = f"{packages}/torch/utils/data/dataloader.py", "/job/train.py"
+    assert recognized.awaits_report(frames(wandb, own))
+    assert recognized.awaits_report(frames(other, wandb, own))
+    assert recognized.awaits_report(frames(tqdm, own)), "it waits for a lock that its monitor may have"
+    assert recognized.awaits_report(frames(f"{packages}/torch/utils/tensorboard/writer.py", own))
+    for others in ((own,), (own, wandb), (torch, wandb, own), (other, tqdm, own), (torch, tqdm, own)):
+        assert not recognized.awaits_report(frames(*others)), others

@@ -43,7 +43,8 @@ PAGE: Final = """<!doctype html>
 </html>
 """
 ReadMember = Callable[[str, int, int], str]
-"""The report of a member and attempt, from any run dir of the group; an exception with one line if it cannot be had."""
+"""The report of a member and attempt, from any run dir of the group; an exception with one line if it cannot be
+read."""
 
 
 class Reports:

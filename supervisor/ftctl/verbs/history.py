@@ -37,7 +37,11 @@ def command(run_dir: str | None, state_dir: str | None, last: int | None, as_jso
         counts = list(dict.fromkeys(life.schedule for life in lives))[-last:]
         lives = [life for life in lives if life.schedule in counts]
     if as_json:
-        plain = [life._asdict() | {"attempts": [one._asdict() for one in life.attempts]} for life in lives]
+        plain = [
+            life._asdict()
+            | {"schedule": life.schedule or None, "attempts": [one._asdict() for one in life.attempts]}  # 0: not known
+            for life in lives
+        ]
         show_json({"schema": SCHEMA, "source": source, "lives": plain})
         return
     columns = width()

@@ -87,8 +87,8 @@ def _show_cause(path: str, cause: Incident, as_json: bool) -> bool:
         _show_of_member(path, cause.member, 0, as_json, [sentences.printable(where), ""])
     except UserError as why:
         if not reports.known(path):
-            raise UserError(f"{where}; its report cannot be had: {why}") from None
-        click.echo(f"{where}; its report cannot be had: {why}. This is the report of this member.", err=True)
+            raise UserError(f"{where}; its report cannot be read: {why}") from None
+        click.echo(f"{where}; its report cannot be read: {why}. This is the report of this member.", err=True)
         return False
     return True
 

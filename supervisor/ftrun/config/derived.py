@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from ftrun.accelerators.table import present
 from ftrun.config import annotations
-from ftrun.config.option_table import RESET_FILE, ConfigError, Settings
+from ftrun.config.option_table import OPTIONS, RESET_FILE, ConfigError, Settings
 from ftrun.config.parsers import count
 from ftrun.core.machine.notices import idle_condition
 from ftrun.core.ranks.shared import OPERATOR
@@ -149,7 +149,12 @@ def meanings(settings: Settings, found: Policy, ranks: int | None, members: int 
     if isinstance(settings.nproc_per_node, str):
         known["nproc-per-node"] = f"{ranks}"
     names = {"node-name": found.membership.node, "state-dir": state_dir(settings), "reset-file": reset_file(settings)}
-    return known | {name: value for name, value in names.items() if value and not settings[name].text}
+    unused = {
+        option.name: f"not used: --{instead} ({settings[instead].source}) excludes it"
+        for option in OPTIONS
+        if (instead := settings[option.name].instead)
+    }
+    return known | {name: value for name, value in names.items() if value and not settings[name].text} | unused
 
 
 def uses_journal(settings: Settings) -> bool:

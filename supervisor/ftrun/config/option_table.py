@@ -110,10 +110,11 @@ class Option(Generic[T]):
 
 class Given(NamedTuple):
     """The text of an option.  `source`: `option`, `environment`, `annotations`, `phase NAME`, `config file` or
-    `default`."""
+    `default`.  `instead`: the option of `EXCLUSIVE` that a higher source gives, so that this one is not used."""
 
     text: str
     source: str
+    instead: str = ""
 
 
 class CommandPhase(NamedTuple):
@@ -230,7 +231,9 @@ class Settings:
     run_dir = Option(
         "DIR", "", path, "Folder for records and state. [default: a new folder under the temporary folder]"
     )
-    log_dir = Option("DIR", "", path, "Use DIR/<YYYYmmdd_HHMMSS>_restartable/ as the run dir.")
+    log_dir = Option(
+        "DIR", "", path, "Use DIR/<YYYYmmdd_HHMMSS>_restartable/ as the run dir, or continue in that of a killed ftrun."
+    )
     state_dir = Option("DIR", "", path, "Folder for faults, schedules and verdict across pods. [default: --log-dir]")
     node_name = Option(
         "NAME", "", path, "Name of this node. [default: NODE_NAME, SLURMD_NODENAME, or else the host name]"
@@ -408,6 +411,7 @@ class Settings:
 
 OPTIONS: Final = tuple(option for option in vars(Settings).values() if isinstance(option, Option))
 BY_NAME: Final = {option.name: option for option in OPTIONS}
+EXCLUSIVE: Final = (("run-dir", "log-dir"), ("quiet", "verbose"))  # of each pair, the higher source's is used
 JOB_OPTIONS: Final = (  # a phase cannot set these
     *("config", "run-dir", "log-dir", "state-dir", "node-name", "annotations", "termination-log", "unmount", "on-exit"),
     *("on-event", "webhook", "webhook-format", "notify-on", "otlp", "journal", "dry-run"),

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ftrun.config import annotations
-from ftrun.config.option_table import BY_NAME, JOB_OPTIONS, OPTIONS, CommandPhase, ConfigError, Given, Settings
+from ftrun.config.option_table import (
+    BY_NAME,
+    EXCLUSIVE,
+    JOB_OPTIONS,
+    OPTIONS,
+    CommandPhase,
+    ConfigError,
+    Given,
+    Settings,
+)
 from ftrun.config.parsers import near
 
 # Variables that ftrun sets for its command (docs/reference.md); they are not options of a nested ftrun.
@@ -46,12 +55,26 @@ def settings(given: Mapping[str, str], environment: Mapping[str, str], phase: Co
             places = dict(zip(("option", "environment", "config file"), given_as, strict=True))
             name = places.get(source, f"{source}: {option.name}")
             raise ConfigError(f"{name}: {error}") from None
+    _exclude(values, origins, [source for source, _ in sources])
     found = Settings(values, origins, annotated)
-    if found.run_dir and found.log_dir:
-        raise ConfigError("--run-dir and --log-dir cannot be used together")
     if found.fault_table:
         _check_table(found.fault_table)
     return found
+
+
+def _exclude(values: dict[str, Any], origins: dict[str, Given], sources: list[str]) -> None:
+    """Of two options that exclude each other, the one from the lower source has its default; ConfigError if both come
+    from the same one."""
+    for pair in EXCLUSIVE:
+        if not all(values[name] for name in pair):
+            continue
+        used, dropped = sorted(pair, key=lambda name: sources.index(origins[name].source))
+        source = origins[used].source
+        if source == origins[dropped].source:
+            place = "command line" if source == "option" else source
+            raise ConfigError(f"--{pair[0]} and --{pair[1]} cannot be used together: both come from the {place}")
+        values[dropped] = BY_NAME[dropped].read(BY_NAME[dropped].default) if BY_NAME[dropped].default else None
+        origins[dropped] = origins[dropped]._replace(instead=used)
 
 
 def _check_table(file: str) -> None:

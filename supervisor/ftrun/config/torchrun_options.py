@@ -77,6 +77,8 @@ def translate(arguments: Sequence[str], environment: Mapping[str, str]) -> list[
     kept, found, command = _split(arguments)
     asks = bool(found.keys() - (OWN - {"nproc-per-node"}))
     variables = _variables(environment)
+    if "log-dir" in variables and (environment.get("FTRUN_RUN_DIR") or "--run-dir" in _names(kept)):
+        del variables["log-dir"]  # it would become an option, which a run dir from the same source excludes
     if not asks and not (command and command[0].endswith(".py") and "nproc-per-node" in variables):
         return list(arguments)
     found = {**variables, **found}
@@ -103,9 +105,11 @@ def translate(arguments: Sequence[str], environment: Mapping[str, str]) -> list[
 def _set_elsewhere(name: str, kept: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether an option of ftrun is, or may be, set by other means than torchrun's command line."""
     variables = {f"FTRUN_{name.upper().replace('-', '_')}", "FTRUN_CONFIG"}
-    return bool(variables & environment.keys()) or any(
-        one.partition("=")[0] in (f"--{name}", "--config") for one in kept
-    )
+    return bool(variables & environment.keys()) or bool({f"--{name}", "--config"} & _names(kept))
+
+
+def _names(kept: Sequence[str]) -> set[str]:
+    return {one.partition("=")[0] for one in kept}
 
 
 def _number(found: Mapping[str, str], set_elsewhere: bool) -> list[str]:

@@ -19,6 +19,9 @@ from ftrun_hooks import layout as at
 SLOT_BYTES: Final = at.SLOT_WORDS * at.WORD
 CHUNK: Final = 128  # slots that one system call reads; a larger buffer would only cost PID 1 memory
 MAGIC: Final = at.MAGIC.to_bytes(at.WORD, sys.byteorder)
+LOST: Final = (
+    "was deleted by the command: heartbeats may not be seen any more, so silence counts only for what has moved since"
+)
 REFUSED: Final = (errno.EPERM, errno.ENOSYS)
 NS: Final = 1e9
 MAX_STEP: Final = 1 << 63  # as in messages/state.py
@@ -29,6 +32,8 @@ class BeatFile:
     """The open beat file at `path`.  Raises OSError if it cannot be created or has no space."""
 
     def __init__(self, path: str) -> None:
+        self._path = path
+        self._touch = 0
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._buffer = bytearray(CHUNK * SLOT_BYTES)
         self._chunk = memoryview(self._buffer).cast("Q")
@@ -42,9 +47,16 @@ class BeatFile:
 
     def write_header(self) -> None:
         """Write what the hooks look for before they claim a slot.  No read is planned."""
-        self._periods = ()
+        self._periods, self._touch = (), 0
         self._write(at.H_MAGIC, at.MAGIC)
         self._write(at.H_NEXT_LOOK, at.NO_LOOK)
+        self._write(at.H_TOUCH, 0)
+
+    def write_touch(self, state: int) -> None:
+        """Write for other readers what the touch file is."""
+        if state != self._touch:
+            self._write(at.H_TOUCH, state)
+            self._touch = state
 
     def rows(self) -> Iterator[tuple[int, Sequence[int]]]:
         """Yield the first word and all words of each slot that is in use, in the order of the file.  A slot that is
@@ -89,6 +101,14 @@ class BeatFile:
     def header(self) -> Sequence[int]:
         size = at.HEADER_WORDS * at.WORD
         return memoryview(os.pread(self.fd, size, 0).ljust(size, b"\0")).cast("Q")
+
+    @property
+    def is_named(self) -> bool:
+        """Whether this is still the file at its path."""
+        try:
+            return os.stat(self._path).st_ino == os.fstat(self.fd).st_ino
+        except OSError:
+            return False
 
     @property
     def is_damaged(self) -> bool:

@@ -12,8 +12,9 @@ from ftrun.core.machine.values import TOUCH, Rank
 from ftrun.core.rules.ranks import one_each
 from ftrun.host import beat_file, beat_folders, mounts, safe_files
 from ftrun.host.beat_access import FOLDER_MODE, Access
-from ftrun.host.beat_file import BeatFile
+from ftrun.host.beat_file import LOST, BeatFile
 from ftrun.host.beat_folders import IMPORT_LINK, is_ours, make_import_folder, quietly, remove
+from ftrun.host.touch_file import TouchFile
 from ftrun.host.work_dir import local_temporaries
 from ftrun_hooks import layout as at
 
@@ -24,6 +25,8 @@ TEXT_LIMIT: Final = 4096
 FILES: Final = (beat_folders.LOCK, at.BEATS, at.BELL, at.TOUCH, at.REQUEST, at.PYTHON)  # ftrun's own files in it
 ROOM: Final = f"{at.FILE_BYTES // 1024} KiB are needed, e.g. --shm-size=64m"
 MODIFY, ATTRIB, OPEN, ONESHOT = 0x2, 0x4, 0x20, 0x80000000  # of inotify(7)
+MOVED_TO, CREATE = 0x80, 0x100
+NOTICED: Final = MODIFY | ATTRIB | OPEN | MOVED_TO | CREATE
 # By errno; for any other errno the remedy is more space.
 REMEDIES: Final = {
     errno.EFBIG: f"the limit on the size of a file (ulimit -f) is below {at.FILE_BYTES // 1024} KiB",
@@ -72,7 +75,7 @@ def _on_disk(in_memory: Sequence[str]) -> Iterator[str]:
 class Beats:
     """The reader of the beat folder.  Poll `bell`: a rare event (claim, first movement, checkpoint, done, fail, a
     section deadline before the next planned read) writes a byte to it.  Poll `watch` as well: it reports the first
-    touch of the touch file, and requests for access."""
+    touch of the touch file, and requests for access.  `lost`: why heartbeats may not be seen any more, in one line."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -81,6 +84,7 @@ class Beats:
         self.access = Access(path)
         self.bell = self._lock = -1
         self._file: BeatFile | None = None
+        self._touch_file: TouchFile | None = None
         self.watch: int | None = None
         self._inotify: Inotify | None = None
         try:
@@ -89,8 +93,9 @@ class Beats:
             for fd in (self.bell, self._lock):
                 if fd >= 0:
                     os.close(fd)  # removing the folder needs descriptors
-            if self._file is not None:
-                self._file.close()
+            for file in (self._file, self._touch_file):
+                if file is not None:
+                    file.close()
             raise
         self._forget()
 
@@ -110,8 +115,11 @@ class Beats:
         else:  # this number is already being polled
             os.dup2(bell, self.bell, inheritable=False)
             os.close(bell)
-        for name in (at.TOUCH, at.REQUEST):
-            os.close(os.open(f"{self.path}/{name}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        touch_file = TouchFile(self.path)
+        if self._touch_file is not None:
+            self._touch_file.close()
+        self._touch_file = touch_file
+        os.close(os.open(f"{self.path}/{at.REQUEST}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         os.chmod(f"{self.path}/{at.REQUEST}", 0o444)
         make_import_folder(f"{self.path}/{at.PYTHON}")
         os.chmod(self.path, FOLDER_MODE)  # independent of the umask
@@ -121,6 +129,11 @@ class Beats:
     def _beats(self) -> BeatFile:
         assert self._file is not None, "`_make` has opened it"
         return self._file
+
+    @property
+    def _touches(self) -> TouchFile:
+        assert self._touch_file is not None, "`_make` has opened it"
+        return self._touch_file
 
     @property
     def is_own(self) -> bool:
@@ -175,8 +188,12 @@ class Beats:
         self._ranks: dict[int, Rank] = {}
         self._texts: dict[str, tuple[object, str | None]] = {}
         self._reported: set[int] = set()
-        self._touch_key = self._touched()
+        self._touches.forget()
         self._touch: Rank | None = None
+        self._touched_at = 0.0
+        self._first_moved: float | None = None  # the read that first found a rank that moves by the hooks
+        self._lost_at: dict[str, float] = {}  # since when files have no name here: the read that found it
+        self.lost: str | None = None
 
     @property
     def frameworks(self) -> tuple[str, ...]:
@@ -202,6 +219,7 @@ class Beats:
             except OSError:
                 return None
             self.watch = self._inotify.fd
+        self._notices()
         self._watch_touch()
         self._watch(at.REQUEST, OPEN)
         return self.watch
@@ -209,11 +227,12 @@ class Beats:
     @property
     def is_touched(self) -> bool:
         """Whether the touch file was touched since the last read."""
-        return self._touched() != self._touch_key
+        return self._touches.is_touched
 
     def _watch_touch(self) -> None:
-        self._notices()
         self._touch_watch = self._watch(at.TOUCH, MODIFY | ATTRIB)
+        if self._touch_watch < 0:
+            self._touch_watch = self._watch("", CREATE | MOVED_TO)
 
     def _watch(self, name: str, events: int) -> int:
         assert self._inotify is not None
@@ -225,7 +244,7 @@ class Beats:
     def _notices(self) -> list[int]:
         """Return the watches that have fired; each fires once, and its end is an event as well."""
         assert self._inotify is not None
-        return [event.wd for event in self._inotify.read() if event.mask & (MODIFY | ATTRIB | OPEN)]
+        return [event.wd for event in self._inotify.read() if event.mask & NOTICED]
 
     def handle_wakeup(self, ready: set[int], now: float) -> bool:
         """Return whether the ranks must be read, given the readable descriptors and what is due; also give access to
@@ -235,20 +254,19 @@ class Beats:
             self.drain_bell()
         if self.watch in ready:
             fired = self._notices()
-            must_read = must_read or self._touch_watch in fired
             if any(number != self._touch_watch for number in fired):
                 self.access.request_received(now)
+            if self._touch_watch in fired:
+                if not self.is_touched:
+                    self._watch_touch()  # it was a chmod, for example
+                must_read = must_read or self.is_touched
         if self.access.due is not None and self.access.due <= now:
             must_read = self._grant_access(now) or must_read
         return must_read
 
     def _grant_access(self, now: float) -> bool:
-        before, untouched = self.access.problem, not self.is_touched
+        before = self.access.problem
         changed = self.access.update(now)
-        if changed and untouched:
-            self._touch_key = self._touched()  # granting access changed its mode: that is not a touch
-            if self.watch is not None:
-                self._watch_touch()
         if self.watch is not None:
             self._watch(at.REQUEST, OPEN)
         if self.access.problem not in (None, before):
@@ -286,15 +304,43 @@ class Beats:
                 index = (slot - at.HEADER_WORDS) // at.SLOT_WORDS
                 self._problem(slot, f"beat slot {index} has another layout version; ftrun ignores it")
         self._ranks = self._mark_rivals(ranks_by_slot, starts)
-        key = self._touched()
-        if key != self._touch_key:
-            self._touch_key = key
+        if self._touches.take():
             # Its own time stamp is wall-clock time, which no decision uses: it was touched since the last read.
+            self._touched_at = now
             self._touch = Rank(TOUCH, claimed_at=now, alive_at=now, moved_at=now)
         ranks = one_each(self._ranks.values())
         if not ended and self.access.is_due_again(now) and not any(rank.moved_at is not None for rank in ranks):
             self._grant_access(now)  # before missing heartbeats of its processes count as a hang
-        return ranks if self._touch is None else (*ranks, self._touch)
+        if self._first_moved is None and any(rank.moved_at is not None for rank in ranks):
+            self._first_moved = now
+        if self._touch is not None and not self._touch_is_past:
+            ranks = (*ranks, self._touch)
+        return self._with_losses(ranks, now, ended)
+
+    @property
+    def _touch_is_past(self) -> bool:
+        """Whether ranks move by the hooks, and the touch file was not touched since they began: a launcher may have
+        touched it before it executed them, and never does so again."""
+        return self._first_moved is not None and self._touched_at <= self._first_moved
+
+    def _with_losses(self, ranks: tuple[Rank, ...], now: float, ended: bool) -> tuple[Rank, ...]:
+        """The same ranks, with whether heartbeats of them may be lost, since the command has deleted files.  Processes
+        that have such a file open still give heartbeats: those that do so later are seen."""
+        missing = [at.BEATS] if not self._beats.is_named else []
+        if self._touches.missing and not self._touch_is_past:
+            missing.append(at.TOUCH)
+        self._lost_at = {name: self._lost_at.get(name, now) for name in missing}
+        if not missing:
+            self.lost = None
+        elif not ended:  # what a command deletes at its end is no loss
+            self.lost = f"{self.path}{'' if at.BEATS in missing else f'/{at.TOUCH}'} {LOST}"
+            self._problem(-1, self.lost)
+        self._beats.write_touch(at.TOUCH_LOST if at.TOUCH in missing else at.TOUCH_PAST if self._touch_is_past else 0)
+        return tuple(map(self._with_loss, ranks)) if missing else ranks
+
+    def _with_loss(self, rank: Rank) -> Rank:
+        lost_at = self._lost_at.get(at.TOUCH if rank.rank == TOUCH else at.BEATS)
+        return rank._replace(unseen=lost_at is not None and (rank.moved_at or 0.0) <= lost_at)
 
     def _mark_rivals(self, seen: dict[int, Rank], starts: dict[int, int]) -> dict[int, Rank]:
         """Return the same ranks, with whether processes that share a rank are alive.  `starts`: when each began.  A
@@ -356,14 +402,8 @@ class Beats:
             self._texts[name] = (key, content.decode("utf-8", "surrogateescape") or None)
         return self._texts[name][1]
 
-    def _touched(self) -> object:
-        try:
-            found = os.stat(f"{self.path}/{at.TOUCH}")
-        except OSError:
-            return None
-        return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
-
     def close(self) -> None:
+        self._touches.close()
         for fd in (self.bell, self.watch, self._beats.fd, self._lock):
             if fd is not None:
                 os.close(fd)  # removing the folder needs descriptors; from here on another ftrun may remove it too

@@ -78,6 +78,12 @@ class Starts:
         return int(text) if text.isdigit() and len(text) < 10 else 0
 
 
+def member(rank: int | None = None) -> str:
+    """Distinguishes this ftrun from those of the other members of a group, in which it has this rank, or of the other
+    tasks in the container."""
+    return next((os.environ[name] for name in TASKS if os.environ.get(name)), "") if rank is None else str(rank)
+
+
 def _folder(identity: tuple[object, ...]) -> str | None:
     """Return the folder of this pod, created if necessary; None if there is no pod."""
     if os.getpid() == 1 or "FTRUN_BEAT_DIR" in os.environ:
@@ -87,8 +93,7 @@ def _folder(identity: tuple[object, ...]) -> str | None:
         first = procfs.stat(1)
         if namespace == FIRST_NAMESPACE or first is None or not _descends_from_first():
             return None
-        task = next((os.environ[name] for name in TASKS if os.environ.get(name)), "")
-        name = work_dir.digest(" ".join(map(str, (namespace, first.start, task, *identity))))
+        name = work_dir.digest(" ".join(map(str, (namespace, first.start, member(), *identity))))
         return safe_files.private_folder(f"{work_dir.local_temp_folder('/')}/ftrun-{os.geteuid()}-pod-{name}")
     except (OSError, RunDirError):
         return None

@@ -15,6 +15,7 @@ PING: Final = "ping"
 READ: Final = "read"
 LIMIT: Final = 4096  # bytes of a request
 REPLY_LIMIT: Final = 1 << 16  # bytes of a reply
+EXPIRED: Final = "the request expired before it was read"
 HANDSHAKE: Final = 2000  # ms that a client has for the handshake of the protocol
 TEXT: Final = 100  # characters of a name in a request
 LONGEST: Final = 366 * 86400.0  # s

@@ -20,8 +20,9 @@ LARGEST: Final = 1e15  # of any number that is read
 
 class RunFacts(NamedTuple):
     """What does not change while this ftrun, process `pid` of that `boot`, runs.  `part`: its phase, where several run
-    in sequence.  `sources`: where each timeout comes from.  `options`: the value and the source of those that do not
-    have their default; `meanings`: what they mean in this run, where the value does not say it."""
+    in sequence.  `member`: which one it is in a group, or of the tasks of a job; empty if it is alone.  `sources`:
+    where each timeout comes from.  `options`: the value and the source of those that do not have their default;
+    `meanings`: what they mean in this run, where the value does not say it."""
 
     version: str = ""
     pid: int | None = None
@@ -31,6 +32,7 @@ class RunFacts(NamedTuple):
     command: tuple[str, ...] = ()
     part: str = ""
     node: str = ""
+    member: str = ""
     limits: Limits | None = None
     sources: Mapping[str, str] = {}
     options: Mapping[str, tuple[str, str]] | None = None

@@ -20,6 +20,7 @@ from ftrun.core.text import redaction, sentences
 from ftrun.host import (
     beat_folders,
     beats,
+    cut_off_run,
     devices,
     leftovers,
     procfs,
@@ -79,6 +80,7 @@ class Setup(NamedTuple):
     imports: object = None  # of an earlier ftrun in this run dir (`preload.Imports`, as JSON)
     life: str = ""  # identifies this ftrun in its group
     buried: EpochRun | None = None  # of an earlier ftrun in this run dir, which is dead
+    since: float = 0.0  # CLOCK_MONOTONIC
 
     def environment(self, ledger: Ledger) -> dict[str, str]:
         """The environment of ftrun plus the variables in docs/reference.md; a variable without a value is absent."""
@@ -217,7 +219,9 @@ class Setup(NamedTuple):
     def print_summary(self, end: do.Exit, ledger: Ledger, phase: str, logged: bool) -> None:
         """Log and print the last line of a run, if there is anything to report."""
         spent = figures(ledger.account, time.monotonic())
-        outcome = spent.wall, spent.restarts, summary(spent), phase, logged
+        never_began = ledger.account.wall == self.ledger.account.wall  # as a group that did not form: all of it waited
+        lasted = spent.wall + (time.monotonic() - self.since if never_began else 0.0)
+        outcome = lasted, spent.restarts, summary(spent), phase, logged
         deleted = self.run_dir.given == self.run_dir.path and self.journal.is_deleted
         records_in = f"{self.run_dir.given}, which was deleted" if deleted else self.run_dir.given
         line = sentences.last_lines(end, ledger, records_in, *outcome)
@@ -226,15 +230,15 @@ class Setup(NamedTuple):
             self.console.print(line, severity="error" if self.verdict(end, ledger) else "info")
 
 
-def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Starts | None = None) -> Setup:
+def prepare(command: Sequence[str], settings: Settings, caught: signals.Signals, phase: PhaseContext) -> Setup:
     """Raises SetupError if a requirement is not met.  Processes that an earlier, killed ftrun left running on this run
-    dir are ended first.  `starts`: the count of an earlier phase."""
+    dir are ended first."""
     if (unusable := procfs.problem()) is not None:
         raise SetupError(exit_codes.INTERNAL.code, unusable)
     console = create(settings, queued=True)
     given = settings.run_dir or settings.log_dir
     try:
-        where, journal, copied = work_dir.open_run_dir(*_run_dir(settings), caught)
+        where, journal, copied = _open_run_dir(command, settings, caught, phase.group)
     except (RunDirError, OSError) as error:
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise SetupError(exit_codes.USAGE.code if given else exit_codes.INTERNAL.code, why) from None
@@ -262,6 +266,7 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
     marker = f"FTRUN_BEAT_DIR={beat_files.path}".encode()
     log = settings.termination_log or (TERMINATION_LOG if os.path.exists(TERMINATION_LOG) else None)
     ledger = _resumed(before, schedule_cnt(settings), job_name(settings))
+    starts = phase.starts
     if starts is None:
         starts = start_count.Starts(ledger.schedule_cnt, job_name(settings))
     starts.share_markers(journal.path)
@@ -270,7 +275,8 @@ def prepare(settings: Settings, caught: signals.Signals, starts: start_count.Sta
     beat_files.access.members = marked.members
     imports = None if before is None else before[1].get("imports")
     setup = Setup(where, journal, beat_files, console, marked, caught, ledger, log, auto, settings, starts, imports)
-    return setup._replace(life=os.urandom(8).hex(), buried=None if where.copied else _buried(before))
+    buried = None if where.copied else _buried(before)
+    return setup._replace(life=os.urandom(8).hex(), buried=buried, since=time.monotonic())
 
 
 def with_group(policy: Policy, settings: Settings, group: "Group | None") -> Policy:
@@ -294,6 +300,26 @@ def local_ranks(asked: int | str, devices_left: int | None = None) -> int:
         return asked
     found = devices_left if devices_left is not None else devices.count()
     return found if asked == "gpu" or (asked == "auto" and found) else os.cpu_count() or 1
+
+
+def _open_run_dir(
+    command: Sequence[str], settings: Settings, caught: signals.Signals, group: "Group | None"
+) -> tuple[work_dir.WorkDir, Journal, str | None]:
+    folder = os.path.abspath(settings["log-dir"].text) if settings.log_dir and not settings.run_dir else ""
+    if folder and work_dir.network_kind(folder) is None:
+        shown, member = redaction.redact_command(command), start_count.member(group and group.rank)
+        schedule, job = schedule_cnt(settings), job_name(settings)
+        mine = cut_off_run.RunIdentity(shown, node_name(settings), member, schedule, job)
+        if (path := cut_off_run.find(folder, mine)) is not None:
+            try:
+                opened = work_dir.open_run_dir(path, False, caught)
+            except RunDirError:
+                pass  # another ftrun works in it
+            else:
+                if cut_off_run.was_cut_off(opened[1].load(), mine):  # now that it is locked
+                    return opened
+                opened[1].close()
+    return work_dir.open_run_dir(*_run_dir(settings), caught)
 
 
 def _run_dir(settings: Settings) -> tuple[str, bool]:

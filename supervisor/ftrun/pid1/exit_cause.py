@@ -105,14 +105,16 @@ class ExitCause:
         self._postponed = 0.0  # until then another rank may fail, as `_failures` have
         self._failures = 0
         self._since = 0.0
+        self._first = False
         self._oom_kills: int | None = None  # at the start of the attempt
         self._order: GroupOrderReceived | None = None  # an order that waits for the end of the command
         self._ordered = 0.0  # until when it waits
         self._known = False  # the cause has become known since
 
-    def spawning(self, now: float) -> None:
-        """Another attempt begins: the end of an earlier one must never be taken for its end."""
-        self._since, self._exited = now, None
+    def spawning(self, now: float, first: bool = False) -> None:
+        """Another attempt begins: the end of an earlier one must never be taken for its end.  `first`: this pod has not
+        started the command before."""
+        self._since, self._first, self._exited = now, first, None
 
     def spawned(self) -> None:
         self._order = None
@@ -196,7 +198,7 @@ class ExitCause:
         if not is_stopping and now <= exited.now:
             return None
         from ftrun.core.rules import first_death
-        from ftrun.core.rules.crash_causes import CommandFailure, first_cause, is_port_taken, is_symptom
+        from ftrun.core.rules.crash_causes import PARSED, CommandFailure, first_cause, is_port_taken, is_symptom
         from ftrun.host import output_pipes, tracebacks
 
         attempt = getattr(phase, "attempt", None) or Attempt(0)
@@ -236,7 +238,8 @@ class ExitCause:
         if exited.signal or (exited.code or 0) > 128 or death is not None or (cause and not is_explained):
             crash = tracebacks.crash_of(self._beat_dir, self._since, death.pid if death else self._pid)
         output = () if self._clients.tail else output_pipes.inherited_files()
-        ending = ending._replace(death=death, also=also, crash=crash, output=output)
+        accepted = not self._first or exited.now - self._since > PARSED
+        ending = ending._replace(death=death, also=also, crash=crash, output=output, accepted=accepted)
         began = cause.at if cause is not None and is_explained and ending.explained else None
         symptom = cause is not None and not is_explained and death is None and not also
         port = self._ranks.port

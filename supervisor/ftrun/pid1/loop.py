@@ -59,8 +59,9 @@ def supervise(
             from ftrun.pid1 import rank_launching
 
             rank_launching.check_input(command, asked)
-        setup = prepare(settings, caught or signals.Signals(), phase.starts if phase else None)
-        supervisor = Supervisor(command, settings, setup, phase or PhaseContext())
+        phase = phase or PhaseContext()
+        setup = prepare(command, settings, caught or signals.Signals(), phase)
+        supervisor = Supervisor(command, settings, setup, phase)
     except Exception as error:
         print_error(sentences.printable(str(error)))
         return error.code if isinstance(error, SetupError) else exit_codes.INTERNAL.code
@@ -235,11 +236,12 @@ class Supervisor:
 
     def _read_beats(self, now: float, ended: bool = False) -> None:
         ranks = self._beats.read(now, ended)
-        cannot_beat = self._beats.access.problem is not None
+        losses = [self._beats.access.problem, self._beats.lost]
+        cannot_beat = any(losses)
         self._queue.append(ev.BeatsRead(now, ranks, cannot_beat, self._beats.frameworks))
         while self._beats.problems:
             what = self._beats.problems.pop()
-            self._problem(what, printed=what == self._beats.access.problem)
+            self._problem(what, printed=what in losses)
 
     def _launched(self, now: float) -> None:
         outcome = self._launcher.collect(now, isinstance(self._job.phase, SUPERVISED))
@@ -381,7 +383,10 @@ class Supervisor:
         if self._recovery is not None:
             self._recovery.spawning(spawn.round)
         self._setup.starts.started(self._job.ledger.starts)
-        self._exit_cause.spawning(time.monotonic())
+        ledger = self._job.ledger
+        # The count goes on from phase to phase, each with its own command.
+        first = ledger.starts == 1 or (bool(self._phase) and ledger.reason == "first")
+        self._exit_cause.spawning(time.monotonic(), first)
         self._clients.on_spawning(self._job.ledger.start_cnt, spawn.place.first if spawn.place else 0)
         self._launcher.listed_devices = len(self._job.devices)
         if (failed := self._launcher.start(self._job.ledger, spawn.place, spawn.node, spawn.round)) is not None:

@@ -14,7 +14,7 @@ from ftrun.core.machine.states import Done, Job, Launching, Watched
 from ftrun.core.rules.policy import Policy
 from ftrun.core.text import redaction
 from ftrun.core.text.sentences import short
-from ftrun.host import clock, leftovers, procfs
+from ftrun.host import clock, leftovers, procfs, start_count
 from ftrun.messages.run_state import RunFacts, RunState, job_status
 from ftrun.pid1.bootstrap import Setup, local_ranks
 
@@ -139,6 +139,7 @@ def _run(settings: Settings, policy: Policy, command: Sequence[str], group: "Gro
         command=tuple(redaction.redact_command(command)),
         part=policy.membership.phase,
         node=policy.membership.node,
+        member=start_count.member(group and group.rank),
         limits=policy.limits,
         sources={name: settings[name].source for name in TIMEOUTS},
         options={  # `ftctl explain` adds the others

@@ -36,7 +36,6 @@ def train(folder: str) -> None:
         max_epochs=4,
         callbacks=[pl.callbacks.ModelCheckpoint(folder, save_last=True)],
         logger=False,
-        enable_progress_bar=False,
         enable_model_summary=False,
     )
     last = f"{folder}/last.ckpt"

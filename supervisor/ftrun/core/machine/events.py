@@ -49,8 +49,9 @@ class WokeLate(NamedTuple):
 
 
 class BeatsRead(NamedTuple):
-    """The heartbeats were read.  `cannot_beat`: processes of the command run as a user who cannot send any.
-    `frameworks`: the libraries for training that processes of the command have imported."""
+    """The heartbeats were read.  `cannot_beat`: processes of the command run as a user who cannot send any, or the
+    command has deleted the files for them.  `frameworks`: the libraries for training that processes of the command have
+    imported."""
 
     now: float
     ranks: tuple[Rank, ...]

@@ -70,6 +70,7 @@ class Rank(NamedTuple):
     ranked: bool = True  # the rank comes from RANK or a similar variable; otherwise `rank` is 0
     parents: tuple[int, ...] = ()  # pids of the ancestors of a process without RANK, the nearest first
     source: str = ""  # the framework whose calls gave the first heartbeat; empty: the program did it itself
+    unseen: bool = False  # the command has deleted the file that its heartbeats are in, and it has not moved since
 
 
 class Finding(NamedTuple):
@@ -285,7 +286,7 @@ class Attempt(NamedTuple):
     ] = ()  # marks of the faults already counted; a repeated fault counts once
     fault: Fault | None = None  # a user-induced fault that was seen while training still moved
     fault_at: float = 0.0
-    cannot_beat: bool = False  # some processes run as a user who cannot send heartbeats, so missing ones do not count
+    cannot_beat: bool = False  # missing heartbeats do not count: processes cannot send any, or they are not seen
     hang_reported: bool = False  # a hang that ftrun only reports has been recorded
     look: LookState = LookState()
     early: EarlyEvidence = EarlyEvidence()

@@ -15,6 +15,7 @@ from ftrun.core.text.sentences import printable, rank, short, signal
 
 TICK: Final = 0.01  # s; the resolution of a process's start time in the kernel
 SOON: Final = 3.0  # s; an exit code that comes later has another cause than the traceback of another process
+PARSED: Final = 60.0  # s; a program that has run for longer does not end because of its arguments
 FRESH: Final = 120.0  # s; launchers give the others half a minute to end, and print their own message last
 AFTER: Final = 12  # lines of output that may follow the line of an exception: the rest of its message, advice
 LONGEST: Final = 300
@@ -178,7 +179,7 @@ class CommandFailure(NamedTuple):
     the kernel killed because memory ran out; `tail`: its last lines of output, where they are kept.  `death`: a process
     that left no exception, and caused the end of the process in `cause`; `also`: a related fact for the reason;
     `crash`: the stack of a process that a signal ended; `output`: the files with its output, which nobody else keeps,
-    and their sizes."""
+    and their sizes.  `accepted`: its arguments were accepted before, by an earlier start or for `PARSED` seconds."""
 
     code: int | None = None
     signal: int | None = None
@@ -192,6 +193,7 @@ class CommandFailure(NamedTuple):
     also: str = ""
     crash: CrashStack | None = None
     output: tuple[tuple[str, int], ...] = ()
+    accepted: bool = False
 
     @property
     def stack(self) -> tuple[str, ...]:
@@ -225,7 +227,8 @@ class CrashRule(NamedTuple):
     """A rule applies if all its conditions hold: one of `kinds` (`package.*`: all of a package, `*Name`: all classes
     whose names end so) is in the chain of exceptions, with `text` in its message; one of `roots` is below it; without a
     chain the status is one of `codes` (128 + n for signal n); `output` is in the last lines; `reading`: it was raised
-    while a configuration was read."""
+    while a configuration was read; `unless_accepted`: no earlier start, and no longer run, has shown that the arguments
+    are right."""
 
     name: str
     recoverable: bool
@@ -238,6 +241,7 @@ class CrashRule(NamedTuple):
     before_first_beat: bool = False
     by_kernel: bool = False
     reading: bool = False
+    unless_accepted: bool = False
 
 
 COMPILERS: Final = (
@@ -327,7 +331,9 @@ RULES: Final = (
         text=rf"(?=.*(?:Error building extension|{BUILD})).*(?i:{PASSING})",
     ),
     CrashRule(
-        *FAILED_MACHINE, codes=(1, 2, 255), output=r"(?i)killed signal terminated program|no space left on device"
+        *FAILED_MACHINE,
+        codes=(1, 2, 255),
+        output=r"(?i)killed signal terminated program|no space left on device|: cannot fork$",  # dash exits with 2
     ),
     CrashRule(*UNUSABLE_FILE, kinds=(*COMPILERS, *CONFIGURATION), roots=("OSError", "ConnectionError")),
     CrashRule(*UNUSABLE_FILE, kinds=("requests.*",)),
@@ -367,7 +373,12 @@ RULES: Final = (
         before_first_beat=True,
         reading=True,
     ),
-    CrashRule("usage", False, "a restart does not change its arguments", codes=(2,), before_first_beat=True),
+    CrashRule(
+        *("usage", False, "a restart does not change its arguments"),
+        codes=(2,),
+        before_first_beat=True,
+        unless_accepted=True,
+    ),
     CrashRule("command", False, "a restart does not provide the program", codes=(126, 127), before_first_beat=True),
     CrashRule(*MISSING_MODULE, codes=(127,), output="error while loading shared libraries: "),
     CrashRule(*MISSING_MODULE, codes=(1,), output=r"^\S*python[\d.]*: No module named "),
@@ -412,7 +423,7 @@ def _applies(rule: CrashRule, ending: CommandFailure, chain: tuple[ExceptionReco
     status = 128 + ending.signal if ending.signal is not None else ending.code
     if ending.death is not None and ending.death.code < 0 and ending.explained:
         status = 128 - ending.death.code
-    if rule.before_first_beat and ending.beaten:
+    if (rule.before_first_beat and ending.beaten) or (rule.unless_accepted and ending.accepted):
         return False
     if rule.by_kernel:
         killed = status in (137, 247) or not chain or is_symptom(chain)

@@ -77,19 +77,20 @@ def assess(attempt: Attempt, now: float, limits: Limits, suspected: Finding | No
 
     A rank whose process is gone is not waited for; those that reported `done` have to end (`awaited_ranks`).  While a
     section is open, its deadline replaces the deadline of the step, unless the section belongs to a thread that does
-    not train.  An outer section that is overdue is a hang, however much time its inner sections have left.
+    not train.  An outer section that is overdue is a hang, however much time its inner sections have left.  Nothing is
+    concluded from the silence of a rank whose heartbeats may be unseen.
     """
     awaited = awaited_ranks(attempt)
     findings, spans = _spawn(attempt, now, limits) + _idle(attempt, now, limits) + _proved(attempt, now), list[float]()
     findings += _unproved(awaited, attempt, now, limits) if limits.auto else []
     for rank in awaited:
-        findings += _sections(rank, attempt, now, limits)
+        findings += [] if rank.unseen else _sections(rank, attempt, now, limits)
         if limits.automatic is not None and rank.moved_at is not None:
             spans.append(limits.automatic)  # such a section may open before the next read
         silence = _silence(rank, attempt, now, limits)
         if silence is not None:
             spans.append(silence.limit)  # also within a section, since its end sends no event
-            if all(section.side for section in rank.sections):
+            if not rank.unseen and all(section.side for section in rank.sections):
                 findings.append(silence)
     overdue = [f for f in findings if f.age >= f.limit]
     if overdue:
@@ -253,6 +254,6 @@ def spinning(attempt: Attempt, awaited: Iterable[Rank]) -> tuple[Rule, Rank, flo
     if found is None or still is None:
         return None
     rank = next((rank for rank in awaited if rank.rank == found.rank and rank.pid == found.pid), None)
-    if rank is None or rank.rank <= TOUCH or rank.moved_at is None or rank.moved_at > still.since:
+    if rank is None or rank.rank <= TOUCH or rank.unseen or rank.moved_at is None or rank.moved_at > still.since:
         return None
     return ("device-wait", rank, found.since) if found.on_device else ("spin", rank, max(found.since, idle.active_at))

@@ -44,7 +44,7 @@ def follow(
     if not limits.auto or still is None or still.rank is None or attempt.stalled is not None:
         return attempt, None, None
     rank = next((rank for rank in awaited_ranks(attempt) if rank.rank == still.rank), None)
-    if rank is None or has_own_limit(rank, limits):
+    if rank is None or rank.unseen or has_own_limit(rank, limits):
         return attempt, None, None
     left = unusual_from(rank, learned) - (age := time_awake(still.since, now, attempt.aways) - rank.credit)
     if left > 0:

@@ -198,9 +198,9 @@ def slower(what: str, own: float, usual: float, others: str = "the others") -> s
 
 
 def frozen(lasting: float) -> str:
-    """ftrun, and probably all of its container, did not run."""
-    since = f"ftrun was suspended for {seconds(lasting)}"
-    return f"{since}, perhaps with its whole container; that counts as no silence of the job"
+    """ftrun did not run: it cannot know whether its command did."""
+    why = "suspended, perhaps with its whole container, or blocked by the disk of its run dir"
+    return f"ftrun itself did not run for {seconds(lasting)}: {why}; that counts as no silence of the job"
 
 
 def sections(opened: tuple[Section, ...]) -> str:
@@ -255,7 +255,10 @@ def last_lines(
     reported = done or step is not None or ledger.last_checkpoint is not None
     if verdict is None and not reported and (not printed or end.verdict in UNREPORTED):
         return None
-    starts = several(ledger.start_cnt, "start") + (f" ({restarted(done)})" if done else "")
+    starts = several(ledger.start_cnt, "start")
+    if ledger.start_cnt > 1 + sum(done.values()):  # MA_PROC_START_CNT, which the platform or an earlier ftrun began
+        starts += " in this pod, with those before this ftrun"
+    starts += f" ({restarted(done)})" if done else ""
     reached = "" if step is None else f", step {step}"
     if ledger.last_checkpoint is not None:
         reached += f", checkpoint {short(ledger.last_checkpoint.rstrip('/').rpartition('/')[2], SHORTER)}"

@@ -6,7 +6,7 @@ else says that nothing may, or of a rank that computes.  Nothing is stopped.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from ftrun.core.machine.values import Spin
@@ -18,8 +18,10 @@ from ftrun.helpers.evidence.other_members import OtherMembers
 from ftrun.helpers.evidence.spinning import Computing
 from ftrun.messages.evidence import EvidenceRequest, Looked, LookRequest
 from waitproof import libraries, proof, stacks, threads, waits
+from waitproof.libraries import NOTHING
 from waitproof.mappings import Mappings
 from waitproof.proof import Facts, Proof
+from waitproof.stacks import Stack
 
 STILL: Final = 10.0  # s for which a rank must not have moved
 STACKS: Final = 5.0  # s for reading all stacks
@@ -86,16 +88,26 @@ def prove(request: LookRequest, pause: Callable[[float], None]) -> Proof:
     if first.open_reason is not None and not first.in_group:
         return first
     waits.observe_outside(before, excluded, in_group)
-    spied = list(dict.fromkeys(pid for pid, _ in first.followed))[:SPIED]
-    found = stacks.collect(stacks.program(), spied, STACKS).found
-    code = libraries.of(before, found)
-    first = proof.prove(before, before, found, job, False, in_group, code=code)
+    found, code, until = dict[int, Stack](), NOTHING, time.monotonic() + STACKS
+    asked = set[int]()
+    # A stack may show that a thread waits for more processes than it seemed to; theirs are read then, too.
+    while fresh := _to_spy(first, asked):
+        asked |= {*fresh}
+        found |= stacks.collect(stacks.program(), fresh, until - time.monotonic()).found
+        code = libraries.of(before, found)
+        first = proof.prove(before, before, found, job, False, in_group, code=code)
     if first.open_reason is not None and not first.in_group:
         return first
     pause(max(0.0, started + request.between - time.monotonic()))
     after, excluded = waits.empty(frozenset()), _excluded(request)
     waits.observe(after, job_processes.members(request.root, excluded), excluded, in_group, before)
     return proof.prove(before, after, found, job, False, in_group, code=code)
+
+
+def _to_spy(found: Proof, asked: Collection[int]) -> list[int]:
+    """The processes whose waits were followed, and whose stacks are to be read."""
+    fresh = (pid for pid in dict.fromkeys(pid for pid, _ in found.followed) if pid not in asked)
+    return list(fresh)[: SPIED - len(asked)]
 
 
 def ask_nccl(request: LookRequest | EvidenceRequest) -> Task[NcclView | None]:

@@ -100,8 +100,8 @@ class OperatorChannel:
         elif request.read is not None:
             self._read(pending, request.read, now)
         elif now >= pending.until:
-            # The messenger itself was stopped meanwhile.
-            self._send_reply(pending, False, "the request expired before it was read")
+            # The messenger itself was stopped meanwhile, or the clock of ftctl differs.
+            self._send_reply(pending, False, operator.EXPIRED)
         elif not self._admit(now):
             self._send_reply(pending, False, "too many requests")
         else:

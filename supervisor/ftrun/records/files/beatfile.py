@@ -8,7 +8,7 @@ from ftrun.core.machine.values import TOUCH, Rank
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.rules.ranks import one_each
 from ftrun.host import beat_file
-from ftrun.host.beat_file import NS
+from ftrun.host.beat_file import LOST, NS
 from ftrun_hooks import layout as at
 
 FRESH: Final = 2.0  # s; a rank with a younger heartbeat is alive, and its process is not checked
@@ -37,6 +37,8 @@ def read(folder: str, now: float, spawned_at: float, here: bool) -> BeatFileCont
         finally:
             os.close(fd)
     except OSError as error:
+        if here and isinstance(error, FileNotFoundError):  # elsewhere the folder need not be visible
+            return BeatFileContent(problem=f"{folder} {LOST}")
         return BeatFileContent(problem=f"{folder}: the heartbeats cannot be read ({error.strerror})")
 
 
@@ -60,8 +62,12 @@ def _read(fd: int, folder: str, now: float, spawned_at: float, here: bool) -> Be
         if beat_file.has_plausible_times(row, now):
             found.append(_rank(row, credits[start + at.CREDIT], now, here))
             times.append(row[at.CHECKPOINT_AT])
-    ranks = one_each(found) + _touch_file(folder, now, spawned_at)
-    problem = f"{unknown} beat slots have another layout version and are not read" if unknown else None
+    ranks = one_each(found)
+    if slots[at.H_TOUCH] != at.TOUCH_PAST:
+        ranks += _touch_file(folder, now, spawned_at)
+    problem = f"{folder}/{at.TOUCH} {LOST}" if slots[at.H_TOUCH] == at.TOUCH_LOST else None
+    if unknown:
+        problem = f"{unknown} beat slots have another layout version and are not read"
     return BeatFileContent(ranks, max(times) / NS or None, problem, beat_file.frameworks(slots))
 
 

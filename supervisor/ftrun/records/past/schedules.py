@@ -52,8 +52,8 @@ class AttemptLine(NamedTuple):
 
 
 class RunLife(NamedTuple):
-    """One ftrun of the job.  `schedule`: the outer scheduler's count; `member`: its rank in the group.  `verdict` is
-    None where no end was recorded: it runs or waits, or its node died."""
+    """One ftrun of the job.  `schedule`: the outer scheduler's count, 0: not known; `member`: its rank in the group.
+    `verdict` is None where no end was recorded: it runs or waits, or its node died."""
 
     schema: int
     key: str

@@ -1,5 +1,6 @@
 """What a person can do now about a run, as one sentence: the `do` line of `ftctl status`, `ftctl top` and the page."""
 
+import os
 import shlex
 from typing import Final
 
@@ -16,9 +17,9 @@ QUIET_STEPS: Final = 10  # step times
 QUIET_PACE: Final = 60.0  # s; the same for a rank that has no timeout, and whose step time is not known
 # After a verdict; `{report}` is the command that prints the report of the last incident.
 AFTER: Final = {
-    exit_codes.HANG_LIMIT.name: "mend what {report} shows: each start has hung, so another one is likely to hang, too",
+    exit_codes.HANG_LIMIT.name: "mend what {report} shows: each start has hung, so the next is likely to hang, too",
     exit_codes.USER_FAULT_LIMIT.name: "check what the program does to its devices: {report}; the nodes need no repair",
-    exit_codes.NODE_FAULT.name: "take node {node} out of service and have it repaired; start the job on another one",
+    exit_codes.NODE_FAULT.name: "take node {node} out of service and have it repaired; start the job on another node",
     exit_codes.FAILURE_LIMIT.name: "mend the failure that {report} shows, and start the job again",
     exit_codes.NON_RECOVERABLE.name: "mend the error that {report} shows, and start the job again",
     exit_codes.SHUTDOWN_HANG.name: "see whether the training is complete (no exit status); {report} shows what hung",
@@ -41,7 +42,15 @@ def what_to_do(shown: Snapshot) -> str:
 
 
 def ftctl(verb: str, shown: Snapshot) -> str:
-    return f"ftctl {verb} --run-dir {shlex.quote(shown.run_dir)}"
+    return f"ftctl {verb} --run-dir {_shell_word(shown.run_dir)}"
+
+
+def _shell_word(path: str) -> str:
+    """The path as a person can paste it: with bytes that no text shows, as `$'...'` of bash and zsh."""
+    if path.isprintable():
+        return shlex.quote(path)
+    plain = (chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in os.fsencode(path))
+    return f"$'{''.join(plain)}'"
 
 
 def quiet(rank: RankNow) -> bool:
