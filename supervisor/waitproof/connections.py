@@ -1,11 +1,19 @@
 """The TCP connections of the job's processes: with each other, or with something outside the job.  Pure."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from waitproof.world import Socket, WaitingProcess, World, host, is_accepted
 
 FTRUN: Final = "ranks.sock"  # the name of the socket through which ftrun and a rank exchange messages
+# Services of the machine that keep connections of ordinary programs and take no descriptor for later: of users' names,
+# of logs and of devices.  By the names of their sockets.
+_SERVICES: Final = re.compile(
+    r"/sss/pipes/|/nscd/socket$|\.nscd_socket$|/nslcd/socket$|/systemd/userdb/|/systemd/journal/|^/dev/log$"
+    r"|/nvidia-persistenced/socket$"
+)
+_CLOSED: Final = "socket:[0]"  # the other end of a Unix socket that was closed
 _EVERYWHERE: Final = ("0.0.0.0", "[::]")  # a socket that listens there accepts connections to any address
 
 
@@ -50,6 +58,18 @@ class Connections:
             if local and not to_ftrun and found.state == "ESTABLISHED" and not self._world.holders.get(key or ""):
                 return True
         return False
+
+    def strangers(self) -> dict[str, tuple[str, int]]:
+        """The Unix sockets of the job whose other end no process of it has, and over which it may hand descriptors to
+        somebody: by the key of the other end, the own one and a process that has it."""
+        found = dict[str, tuple[str, int]]()
+        for key, own in sockets_of(self._world, self._world.processes):
+            if own.kind != "unix" or own.peer in ("", _CLOSED) or self._world.holders.get(own.peer):
+                continue
+            name = self._world.sockets.get(own.peer, own).local
+            if not name.endswith(f"/{FTRUN}") and not _SERVICES.search(name):
+                found[own.peer] = key, min(self._world.holders[key])
+        return found
 
     def links(self) -> list[tuple[str, Socket]]:
         """The connections of the job whose other end no process of it holds, with their keys."""

@@ -97,6 +97,7 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
         awaited |= {key for key, _ in connections.links()}
     if not awaited:
         return
+    strangers = connections.strangers()
     pending, epolls = _pending(world), _awaited_epolls(world, awaited)
     mapped = any(key.startswith("map:") for key in awaited)
     parent = os.getppid()  # the adopter of the job's orphans
@@ -109,6 +110,10 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
             if beside or error.errno == errno.EOVERFLOW:
                 world.doubts["descriptor"] = f"the open files of process {found.pid} cannot be read"
             continue
+        for end in opened.values() if strangers else ():
+            strangers.pop(end.key, None)
+            # ftrun has it, too: the job has inherited it, as its output.
+            strangers = {peer: own for peer, own in strangers.items() if own[0] != end.key}
         for end in opened.values():
             if end.key in awaited:
                 world.outside[end.key] = world.outside.get(end.key, "") + end.mode
@@ -120,6 +125,8 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
             world.doubts["descriptor"] = f"process {found.pid} may be about to receive descriptors"
         for key in awaited & Mappings().shared(found.pid) if mapped else ():
             world.outside[key] = "rw"
+    for _, pid in strangers.values():
+        world.doubts["handed"] = f"process {pid} is connected to one that is not visible, which may have been handed it"
     if len(others) > OTHERS:
         world.doubts["descriptor"] = "there are too many processes outside the job"
     if (procfs.read("/proc/sys/fs/aio-nr", 64) or b"").strip() != b"0":

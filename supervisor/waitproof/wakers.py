@@ -282,7 +282,23 @@ class Reader:
         if thread.unseen:
             raise _Open(f"waits in {thread.call.name if thread.call else '?'}, perhaps with a timeout")
         awaited, sharing = self._awaited(pid, thread)
-        return sharing.union(*[self._descriptor(pid, end, mode, presumed) for end, mode in awaited])
+        found = sharing.union(*[self._descriptor(pid, end, mode, presumed) for end, mode in awaited])
+        if "handed" in self._world.doubts and presumed is None and not self._is_native(pid, thread):
+            for end, _ in awaited:
+                if end.kind == "pipe" or (end.kind == "socket" and self._is_inside(end)):
+                    raise _Open(f"waits for {end.key}, and {self._world.doubts['handed']}")
+        return found
+
+    def _is_native(self, pid: int, thread: WaitingThread) -> bool:
+        """Whether it is a thread of torch, or of another library whose descriptors no program hands to others."""
+        frames, code = self.frames(pid, thread.tid), self._code.threads.get((pid, thread.tid))
+        if pid not in self._python or frames:
+            return False
+        return recognized.serves_ranks(frames, thread.name) or recognized.carries(code, self._code.mapped.get(pid, ()))
+
+    def _is_inside(self, end: Descriptor) -> bool:
+        """Whether the job has the other end of this connection."""
+        return bool(self._world.holders.get(self._connections.other_end(self._world.sockets[end.key]) or ""))
 
     def _awaited(self, pid: int, thread: WaitingThread) -> tuple[Iterable[tuple[Descriptor, str]], set[int]]:
         """The objects for which a call waits, each with the direction; in place of an epoll its members.  And the

@@ -155,7 +155,8 @@ class World(NamedTuple):
     the pids of the job that have an open file with a lock on it.  `named`: the shared mappings that have a name, so
     that any program can open them.  `reaping`: the pids that have a child which has ended and was not awaited.
     `receiving`: the pids to which descriptors are being passed.  `doubts`: why not all that may signal an object of
-    this kind is known: `descriptor` for any, or `eventfd`.
+    this kind is known: `descriptor` for any, or `eventfd`; `handed`: to whom a pipe or a connection may have been
+    handed that is not visible.
     `memory`: by pid, the other processes that run in the same memory.  `rings`: by pid, how many rings of io_uring are
     mapped.
     """

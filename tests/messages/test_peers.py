@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ftrun.core.group.messages import (
     EpochRanks,
+    EpochRun,
     GroupEnd,
     GroupOrder,
     Life,
@@ -57,7 +58,7 @@ reports = st.builds(
     MemberReport, numbers, texts, numbers, texts, texts, numbers, st.sampled_from(get_args(ReportedState)), failures,
     ends, counts, st.booleans(), st.booleans(), paused, numbers, ranks, st.none() | node_rounds,
     places, hosts, maybe, regains=st.lists(texts, max_size=2).map(tuple), starter=starters, lives=lives,
-    devices_waited=st.booleans(),
+    devices_waited=st.booleans(), buried=st.none() | st.builds(EpochRun, numbers, texts),
 )  # fmt: skip
 orders = st.builds(
     GroupOrder, numbers, st.sampled_from(("wait", "run", "stop", "end")), texts, st.none() | reasons, st.none() | texts,

@@ -117,7 +117,15 @@ def group_messenger() -> GroupMessengerClient:
     helpers, work_dir = SimpleNamespace(add=lambda *arguments, **more: None), SimpleNamespace(path="/run-dir")
     unset = SimpleNamespace(state_dir=None, log_dir=None)
     context: Any = SimpleNamespace(
-        settings=unset, policy=Policy(), group=group, helpers=helpers, work_dir=work_dir, beat_dir="/beats", records=[]
+        settings=unset,
+        policy=Policy(),
+        group=group,
+        helpers=helpers,
+        work_dir=work_dir,
+        beat_dir="/beats",
+        records=[],
+        life="life",
+        buried=None,
     )
     return GroupMessengerClient(context)
 

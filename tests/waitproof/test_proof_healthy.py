@@ -7,6 +7,7 @@ import ctypes
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from support.runs import state_of, wait_for
 from waitproof import families
 from waitproof.connections import Connections
 from waitproof.waits import empty
-from waitproof.world import Socket, WaitingProcess
+from waitproof.world import Descriptor, Socket, WaitingProcess
 
 needs_registers = pytest.mark.skipif(platform.machine() != "x86_64", reason="the registers of this machine are unknown")
 
@@ -279,6 +280,52 @@ def test_a_connection_that_is_not_accepted_leads_to_who_listens_at_its_address(
     world.sockets.update({f"socket:[{n}]": Socket("tcp", at, state="LISTEN") for n, at in enumerate(listening)})
     world.sockets["not accepted:9"] = Socket("tcp", own.remote, own.local, "ESTABLISHED")
     assert Connections(world).other_end(own) == (None if found is None else f"socket:[{found}]")
+
+
+@needs_spy
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "a, b = os.pipe(); socket.send_fds(s, [b'x'], [b]); s.recv(1); ready(); os.read(a, 1)",
+        "a, b = socket.socketpair(); socket.send_fds(s, [b'x'], [b.fileno()]); s.recv(1); ready(); a.recv(1)",
+        "e, (a, b) = select.epoll(), os.pipe(); e.register(a, 1); socket.send_fds(s, [b'x'], [b]); s.recv(1)\n"
+        "ready(); e.poll()",
+    ],
+    ids=["pipe", "connection", "epoll"],
+)
+def test_what_may_have_been_handed_to_a_process_that_is_not_visible_is_open(
+    job: Job, tmp_path: Path, wait: str
+) -> None:
+    """This process is not visible: no look counts the one that it is made in."""
+    path = str(tmp_path / "taker")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        server.settimeout(60)
+        job.begin(f"{SMALL}s = socket.socket(1); s.connect(sys.argv[1])\n{wait}", path)
+        with server.accept()[0] as connection:
+            _, taken, _, _ = socket.recv_fds(connection, 1, 1)
+            connection.send(b"y")
+            try:
+                wait_for(lambda: "is not visible" in (see(job, job.pid).open_reason or ""), "the reason", 20)
+            finally:
+                os.close(taken[0])
+
+
+NAME_SERVICE = "/var/lib/sss/pipes/nss"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("/run/dbus/bus", True), ("", True), (NAME_SERVICE, False), ("/tmp/run/ranks.sock", False)]
+)
+def test_ftrun_and_services_of_the_machine_are_handed_nothing(name: str, found: bool) -> None:
+    world = empty(frozenset())
+    world.processes[7] = WaitingProcess({3: Descriptor("socket", "socket:[1]"), 4: Descriptor("socket", "socket:[3]")})
+    world.holders.update({"socket:[1]": {7: "rw"}, "socket:[3]": {7: "rw"}})
+    world.sockets["socket:[1]"] = Socket("unix", "", state="ESTABLISHED", peer="socket:[2]")
+    world.sockets["socket:[2]"] = Socket("unix", name, state="ESTABLISHED", peer="socket:[1]")
+    world.sockets["socket:[3]"] = Socket("unix", "", state="ESTABLISHED", peer="socket:[0]")  # it was closed
+    assert Connections(world).strangers() == ({"socket:[2]": ("socket:[1]", 7)} if found else {})
 
 
 @needs_spy

@@ -29,7 +29,7 @@ def test_a_checkpoint_is_in_the_state_as_soon_as_it_is_on_record(tmp_path: Path)
     settings = option_values.settings({}, {})
     run_dir, beats = SimpleNamespace(given=str(tmp_path)), SimpleNamespace(path="/none")
     objects = {"journal": Journal(str(tmp_path)), "tree": Tree(b"A=b"), "console": Console(0), "settings": settings}
-    setup: Any = SimpleNamespace(run_dir=run_dir, beats=beats, imports=(), **objects)
+    setup: Any = SimpleNamespace(run_dir=run_dir, beats=beats, imports=(), life="", buried=None, **objects)
     state_file = StateFile(setup, derived.policy(settings), ["train"])
     phase, ledger = Running(Attempt(1)), Ledger(start_cnt=1)
     for step in (8, 16, 24):
