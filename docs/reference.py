@@ -126,7 +126,7 @@ AT_EXIT = (
 HEALS = (
     ("FTRUN_FAULT_DEVICE", "id of the device"),
     ("FTRUN_FAULT_CODE", "the vendor's code"),
-    ("FTRUN_FAULT_SEVERITY", "minor or major"),
+    ("FTRUN_FAULT_SEVERITY", "minor (a restart heals it, also where the program caused it) or major (a reset does)"),
     ("FTRUN_FAULT_INDEX", "its number for the vendor's own tools"),
 )
 

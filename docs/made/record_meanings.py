@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from ftrun.core.rules.fault_codes import SEVERITIES
 from ftrun.core.rules.hang_rules import RULES
 
 NAMES: Final = [f"`{rule}`" for rule in RULES]
@@ -18,10 +19,11 @@ FINDING: Final = {
 FAULT: Final = {
     "device": "the id of the device",
     "code": "the vendor's code",
-    "severity": "ignore, user, minor, major, critical or unknown",
+    "severity": f"by the table: {', '.join(SEVERITIES[:-1])} or {SEVERITIES[-1]}",
     "why": "the meaning of the code",
     "retry": "what may cure it: memory, network, request or process",
     "rank": "its rank, where the platform names it",
+    "preexisting": "true: the device had it before the first start, and it ends nothing",
 }
 END: Final = {"verdict": "its name", "exit_code": "of ftrun", "why": "one sentence"}
 # In the order in which one meets them: when it is written, and the fields of its own.

@@ -28,3 +28,8 @@ def _found(program: str) -> str:
         return program
     paths = (os.path.join(folder, program) for folder in os.environ.get("PATH", os.defpath).split(":"))
     return next((path for path in paths if os.access(path, os.X_OK)), "")
+
+
+def mark(value: str | None) -> str:
+    """A number by which the value of a variable can be compared, but not read; empty without a value."""
+    return "" if value is None else str(int.from_bytes(os.fsencode(value), "big") % 4294967291)

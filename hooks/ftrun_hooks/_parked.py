@@ -83,6 +83,8 @@ class ParkedProcess:
     def prepare(self, chain: Any) -> None:
         """Import; raises Cold.  `chain` runs the program's own sitecustomize."""
         modules, self.own, self.folders, self.changed = self._lists(self.list)
+        finder: Any = next(one for one in sys.meta_path if type(one).__name__ == "FtrunFinder")
+        finder.changed, self.finder = self.changed, finder  # what the program changes first cannot be seen here
         if self.ranks:
             modules = self._of_all_ranks(modules)
             draws = "random" in modules or self.list.endswith(PRELOAD)
@@ -127,8 +129,15 @@ class ParkedProcess:
             for name in self.given.keys() | os.environ.keys()
             if self.given.get(name) != os.environ.get(name)
         }
-        for name in self.changed:
-            if name not in self.own_changes and (name in self.reads.names or name.startswith(LIBRARIES)):
+        mark = self.load("_command")["mark"]
+        for entry in self.changed:
+            name, _, value = entry.partition("=")
+            matters = name.startswith(LIBRARIES)
+            if name in self.own_changes:  # the import that sets it would find another value in a cold start
+                matters = matters and value not in ("", mark(self.own_changes[name]))
+            elif name in self.reads.names:
+                matters = True
+            if matters:
                 raise Cold(f"the program sets {name}, which its imports may read")
         absent = sorted(self.missing.names & set(self.own))
         if absent:
@@ -235,9 +244,6 @@ class ParkedProcess:
         _begin_now()
         os.environ.clear()
         os.environ.update(environment)
-        posix = sys.modules["posix"]
-        posix.environ.clear()  # what os.environ is made from
-        posix.environ.update((os.fsencode(name), os.fsencode(value)) for name, value in environment.items())
         for name, value in self.own_changes.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -245,8 +251,7 @@ class ParkedProcess:
                 os.environ[name] = value
         if self.lines.kept:
             self.lines.hide()
-            finder: Any = next(one for one in sys.meta_path if type(one).__name__ == "FtrunFinder")
-            finder.kept = self.lines
+            self.finder.kept = self.lines
 
     def _show(self, environment: dict[str, str]) -> None:
         """Let /proc/PID/environ have the variables that were added, in the place that was kept for them.  The strings

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from . import layout as at
-from ._command import obstacle
+from ._command import mark, obstacle
 
 # What they replace in modules depends on the order of the program's own imports.
 ORDERED = ("gevent", "eventlet", "unsloth")
@@ -42,7 +42,8 @@ def write(folder: str) -> None:
 def _report(command: bytes) -> list[str]:
     """The report: why this program cannot be started in advance, or nothing; then four lists, each ended by an empty
     item: the modules that can be imported in advance, in their order; the names of the program's own modules; the
-    folders that the program's start has added to sys.path; and the variables that the program has changed."""
+    folders that the program's start has added to sys.path; and the variables that the program has changed, each with
+    the mark of its value."""
     modules: list[str] = []
     own: set[str] = set()
     for name, module in list(sys.modules.items()):
@@ -53,7 +54,7 @@ def _report(command: bytes) -> list[str]:
     finder = next((one for one in sys.meta_path if type(one).__name__ == "FtrunFinder"), None)
     known = getattr(finder, "known_path", [])
     added = [os.path.abspath(entry) for entry in sys.path if entry not in known]
-    return [_obstacle(command, finder), *modules, "", *sorted(own), "", *added, "", *_changed(), ""]
+    return [_obstacle(command, finder), *modules, "", *sorted(own), "", *added, "", *_changed(finder), ""]
 
 
 def is_library(name: str, module: Any) -> bool:
@@ -79,10 +80,10 @@ def _obstacle(command: bytes, finder: Any) -> str:
     return f"{ordered[0]} has to come before other imports" if ordered else obstacle(command)
 
 
-def _changed() -> list[str]:
-    """The variables that the program has changed.  `posix.environ` has those with which the process was executed, or a
-    standby was started."""
-    entries = sys.modules["posix"].environ.items()
-    begun = {os.fsdecode(name): os.fsdecode(value) for name, value in entries}
-    names = (begun.keys() | os.environ.keys()) - set(OURS)
-    return sorted(name for name in names if begun.get(name) != os.environ.get(name))
+def _changed(finder: Any) -> list[str]:
+    """The variables that the program has changed before its imports, each with the mark of its value."""
+    if finder is None or finder.changed is not None:
+        return list(finder.changed) if finder else []
+    begun, now = finder.begun, os.environ if finder.imported is None else finder.imported
+    names = (begun.keys() | now.keys()) - set(OURS)
+    return sorted(f"{name}={mark(now.get(name))}" for name in names if begun.get(name) != now.get(name))

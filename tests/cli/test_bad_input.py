@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from ftrun.cli.run import _with_click, run, split
 from ftrun.config import derived, option_table, option_values
 from ftrun.config.parsers import duration
+from ftrun.pid1 import loop
 from support.refusals import refusal
 from support.runs import FTRUN, Runs, need_mounts
 
@@ -47,9 +49,10 @@ def refused(folder: Path, *words: str, prefix: Sequence[str] = (), environment: 
         (["--grace", "auto"], "--grace: 'auto' is not a duration"),
         (["--group-size", "3:2"], "'3:2' is not MIN:MAX, because 3 is greater than 2; write 2:3, or off"),
         (["--max-restarts", "-1"], "--max-restarts: '-1' is not a whole number"),
-        (["--max-restarts", "9" * 5000], "is not a whole number"),
+        (["--max-restarts", "9" * 5000], "is too large"),
         (["--restart-on", "hangs"], "did you mean 'hang'?"),
-        (["--restart-on", "none,hang"], "'none' is not one of"),
+        (["--restart-on", "none,hang"], "--restart-on: none cannot be combined with others"),
+        (["--local-ranks-filter", "0"], "--local-ranks-filter needs --nproc-per-node"),
         (["--log-format", "jsn"], "did you mean 'json'?"),
         (["--idle-io", "16K"], "--idle-io: '16K' is not a number"),
         (["--idle-cpu", "-1"], "is not a number"),
@@ -70,6 +73,26 @@ def refused(folder: Path, *words: str, prefix: Sequence[str] = (), environment: 
 def test_bad_option_is_one_line(tmp_path: Path, options: list[str], says: str) -> None:
     assert says in refusal(tmp_path, *options, *COMMAND)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_variable_that_is_too_large_is_one_line(tmp_path: Path) -> None:
+    line = refusal(tmp_path, *COMMAND, environment={"MA_HANG_DETECT_TIME": "99999999999"})
+    assert line == "MA_HANG_DETECT_TIME: '99999999999' is too large"
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["--dry-run", "true"]])
+def test_a_full_standard_output_is_one_line(words: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*FTRUN, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "ftrun: stdout: No space left on device\n")
+
+
+def test_a_lack_of_memory_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr(loop, "prepare", mock.Mock(side_effect=MemoryError))
+    monkeypatch.setattr(loop, "print_error", printed.append)
+    assert loop.supervise(COMMAND, option_values.settings({}, {}), mock.Mock()) == 125
+    assert printed == ["MemoryError"]
 
 
 @pytest.mark.parametrize("words", [[], ["--hang-timeout", "1s", "--"]])
@@ -103,7 +126,7 @@ def test_bad_variable_is_one_line(tmp_path: Path, variable: str, text: str, says
         (b"hang-timeout", "Expected"),
         (b"\xff\xfe", "decode"),
         (b"hang-timeot = '1s'", "unknown key 'hang-timeot' (did you mean 'hang-timeout'?)"),
-        (b"config = 'x'", "unknown key 'config'"),
+        (b"config = 'x'", "the key 'config' has no meaning"),
         (b"hang-timeout = 5", "hang-timeout: '5' is not a duration"),
         (b"hang-timeout = true", "'True' is not a duration"),
         (b"restart-on = ['hang', 'falt']", "did you mean 'fault'?"),
@@ -303,3 +326,9 @@ def test_a_state_dir_that_cannot_be_written_is_one_line(runs: Runs, path: str) -
     assert run.wait() == 0
     (line,) = (line for line in run.stderr.splitlines() if path in line)
     assert "does not outlive this pod; the command is not affected" in line
+
+
+def test_an_ftrun_inside_a_quiet_one_is_quiet_as_well(runs: Runs) -> None:
+    """And is not refused for the variable that the outer one has not used."""
+    run = runs.run("-q", *FTRUN, "true", FTRUN_VERBOSE="on")
+    assert (run.wait(), run.stderr) == (0, "")

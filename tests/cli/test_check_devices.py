@@ -67,7 +67,8 @@ def test_unchecked_fault_does_not_prevent_the_start(four: Rig) -> None:
     four.gpus.set(1, **REBOOT)
     four.gpus.set(3, **{"error:*": UNKNOWN})
     run = four.start("--check-devices", "off")
-    assert faults(run, "recovery:reboot")[0]["severity"] == "warning"
+    (found,) = faults(run, "recovery:reboot")
+    assert (found["severity"], found["preexisting"]) == ("critical", True), "as in the table, and only recorded"
     four.end()
     assert run.wait() == 0, run.log()
     assert len(four.starts) == 1

@@ -66,6 +66,17 @@ def test_heal_command_gets_the_device_and_runs_alone_with_it(runs: Runs) -> None
     assert (rig.folder / "healed").read_text() == f"{uuid(1)} 46 1 major\n"
 
 
+def test_heal_command_gets_minor_for_a_fault_that_the_program_caused(rig: Rig) -> None:
+    table = rig.put("table.txt", "46 minor+user ours\n")
+    run = rig.start("--fault-table", str(table), "--heal", "echo $FTRUN_FAULT_SEVERITY >healed")
+    rig.gpus.xid(0, 46)
+    run.until("restart")
+    rig.end()
+    assert run.wait() == 0, run.log()
+    assert (rig.folder / "healed").read_text() == "minor\n"
+    assert [one["severity"] for one in faults(run, "46")] == ["minor+user"]
+
+
 def test_heal_command_that_fails_ends_with_197(rig: Rig) -> None:
     run = rig.start("--heal", "exit 3")
     rig.gpus.xid(0, 46)
@@ -79,7 +90,8 @@ def test_heal_command_that_hangs_ends_with_197_and_leaves_no_process(rig: Rig) -
     run = rig.start("--heal", "setsid sleep 3600 & sleep 3600; true", *SHORT)
     rig.gpus.xid(0, 46)
     assert run.wait() == 197, run.log()
-    assert "did not end within 1s" in rig.runs.verdict["message"]
+    assert "(the heal command did not end within 2s)" in rig.runs.verdict["message"]
+    assert run.named("ended")[0]["mono"] - run.named("healing")[0]["mono"] > 1.7, "nearly the whole time is given"
     wait_for(lambda: not rig.runs.living(), "that nothing of it is left")  # helpers of ftrun end after it
 
 

@@ -145,8 +145,7 @@ class Generator:
     def seed(self): self.manual_seed(random.SystemRandom().getrandbits(64))
     def manual_seed(self, seed): self.value = seed
     def initial_seed(self): return self.value
-default_generator = Generator()
-default_generator.seed()
+(default_generator := Generator()).seed()
 """
 # A stand-in for torch, and torch itself, with what a rank draws.
 DRAW = {
@@ -158,8 +157,7 @@ SHOW = """
 import os, sys, time, json, torch
 import ftrun_hooks as ft
 start, rank = os.environ["MA_PROC_START_CNT"], os.environ["RANK"]
-json.dump(({draw},), open(f"{{sys.argv[1]}}.new-{{start}}-{{rank}}", "w"))
-os.rename(f"{{sys.argv[1]}}.new-{{start}}-{{rank}}", f"{{sys.argv[1]}}-{{start}}-{{rank}}")
+json.dump(({draw},), open(f"{{sys.argv[1]}}-{{start}}-{{rank}}", "w"))
 ft.beat(1)
 while start == "1" and not os.path.exists(sys.argv[1]): time.sleep(0.02)
 sys.exit(start == "1")
@@ -181,10 +179,7 @@ def drawn(folder: Path, start: int) -> list[list[Any]]:
     return [json.loads((folder / f"drawn-{start}-{rank}").read_text()) for rank in range(2)]
 
 
-WITH_TORCH = [
-    pytest.param("stand-in"),
-    pytest.param("torch", marks=[pytest.mark.slow, pytest.mark.torch]),
-]
+WITH_TORCH = ["stand-in", pytest.param("torch", marks=[pytest.mark.slow, pytest.mark.torch])]
 
 
 @pytest.mark.parametrize("what", WITH_TORCH)
@@ -202,8 +197,7 @@ def test_forked_ranks_draw_other_numbers_with_torch(what: str, when: str, start:
     (outcome,) = (one for one in run.named("standby") if one["what"] == "start")
     assert (outcome["warm"], outcome["forked"]) == (2, 2), run.named("standby")
     values = [*drawn(tmp_path, 1), *drawn(tmp_path, 2)]
-    for of_each in zip(*values, strict=True):
-        assert len({str(value) for value in of_each}) == 4, values
+    assert all(len(set(map(str, of_each))) == 4 for of_each in zip(*values, strict=True)), values
 
 
 @pytest.mark.parametrize("what", WITH_TORCH)
@@ -215,7 +209,6 @@ def test_a_seed_that_an_import_sets_is_that_of_each_rank(what: str, start: Start
     (tmp_path / "drawn").touch()
     assert run.finish()[0] == 0
     assert standby(run, "alone")["why"] == "an import has seeded torch"
-    assert standby(run, "start")["warm"] == 2
     assert [values[0] for start in (1, 2) for values in drawn(tmp_path, start)] == [7, 7, 7, 7]
 
 
@@ -438,6 +431,34 @@ def test_what_may_differ_means_a_cold_start(text: str, why: str, start: Starter,
     found = [one.get("why") or "" for one in run.named("standby")]
     assert why in " ".join(found), found
     assert [one.get("warm") for one in run.named("standby") if one["what"] == "start"] == [0]
+
+
+SET = "os.environ['TORCH_CACHE'] = '/by-the-program'"
+SETS = {
+    "nothing": ("", "", 1),
+    "what an import sets": (SET, "", 0),
+    "what the import of a native library may read": (SET.replace("TORCH_CACHE", "OMP_NUM_THREADS"), "", 0),
+    "what an import reads": (SET.replace("TORCH_CACHE", "READ"), "", 0),
+    "what no import reads": (SET.replace("TORCH_CACHE", "PLAIN"), "", 1),
+    "something when it has imported": ("import numpy", SET.replace("TORCH_CACHE", "CUDA_MODULE_LOADING"), 1),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "warm"), SETS.values(), ids=[name.replace(" ", "-") for name in SETS])
+def test_a_variable_that_a_program_sets_before_its_imports_means_a_cold_start(
+    before: str, after: str, warm: int, start: Starter, tmp_path: Path
+) -> None:
+    command, stop = waits(tmp_path, "later")
+    program = tmp_path / "train.py"
+    text = program.read_text().replace("import ftrun_hooks", f"{after}\nimport ftrun_hooks")
+    program.write_text(f"import os\n{before}\n{text}")
+    package(tmp_path, "", "numpy")  # a stand-in
+    environment = package(tmp_path, "import os; os.environ.setdefault('TORCH_CACHE', os.environ.get('READ', 'x'))")
+    run = start(*command, options=[*OPTIONS, "--standby", "1"], env=environment)
+    wait_for(lambda: run.named("standby"), "a record standby")
+    stop.touch()
+    assert run.finish()[0] == 0
+    assert [one["warm"] for one in run.named("standby") if one["what"] == "start"] == [warm], run.named("standby")
 
 
 def test_a_module_that_only_the_program_can_find_is_left_to_it(start: Starter, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ def mark() -> Iterator[str]:
 
 def heal(command: str, timeout: float = 60, **more: Any) -> HelperProcess:
     environment = more.pop("environment", {})
-    return HelperProcess(
-        "heal", json.dumps({"command": command, "timeout": timeout, "environment": environment}), **more
-    )
+    until = time.monotonic() + timeout
+    remedy = {"command": command, "timeout": timeout, "until": until, "environment": environment}
+    return HelperProcess("heal", json.dumps(remedy), **more)
 
 
 def healed(healer: HelperProcess) -> tuple[bool, str | None]:
@@ -49,8 +50,8 @@ def test_success_is_reported_and_the_output_is_in_the_log(tmp_path: Path) -> Non
         ("exit 3", "it ended with 3"),
         ("kill -9 $$", "it was ended by SIGKILL"),
         ("no-such-program", "it ended with 127"),
-        ("trap '' TERM INT HUP; while :; do sleep 600; done", "it did not end within 0.3s"),
-        ("kill -STOP $$", "it did not end within 0.3s"),
+        ("trap '' TERM INT HUP; while :; do sleep 600; done", "the heal command did not end within 0.3s"),
+        ("kill -STOP $$", "the heal command did not end within 0.3s"),
         ("a\0b", "it cannot be started"),
     ],
 )
@@ -74,7 +75,7 @@ def test_daemons_are_ended_before_the_result_is_sent(tmp_path: Path, mark: str) 
 def test_a_command_that_keeps_forking_is_ended(mark: str) -> None:
     fork = "g() { while :; do (sleep 0.01 &) ; done; }; g & g & sleep 600"
     with heal(fork, timeout=0.5, environment={mark: "1"}) as healer:
-        assert healed(healer) == (False, "it did not end within 0.5s")
+        assert healed(healer) == (False, "the heal command did not end within 0.5s")
         assert carrying(f"{mark}=1") == []
 
 

@@ -18,13 +18,25 @@ def history(*spans: AttemptSpan, **more: Any) -> History:
 
 
 def test_attempts_of_an_earlier_ftrun_in_the_run_dir_are_left_out_and_the_end_is_kept() -> None:
-    earlier, own = AttemptSpan(1, "first", 10.0, 20.0), AttemptSpan(2, "failure", 100.0, 200.0)
+    earlier, own = AttemptSpan(1, "first", 10.0, 20.0), AttemptSpan(2, "failure", 100.0, 200.0, run=1)
     lost = (LostInterval(90.0, 110.0, "startup"), LostInterval(150.0, 153.0, "hang"))
     found = history(earlier, own, open=False, verdict="hang-limit", exit_code=195, why="it hung", lost=lost)
     life = schedules.with_history(LIFE, found)
     assert [one.number for one in life.attempts] == [2]
     assert life.attempts[0].lost == {"startup": 10.0, "hang": 3.0}
     assert (life.verdict, life.exit_code, life.ended) == ("hang-limit", 195, 200.0)
+
+
+def test_no_step_of_the_wall_clock_moves_an_attempt_to_another_ftrun(tmp_path: Path) -> None:
+    early = history(AttemptSpan(1, "first", 500.0, 600.0), AttemptSpan(2, "first", 600.0, 700.0, run=1))
+    assert [one.number for one in schedules.with_history(LIFE, early).attempts] == [2], "the first one had a fast clock"
+    late = history(AttemptSpan(1, "first", 50.0, 60.0))
+    assert [one.number for one in schedules.with_history(LIFE, late).attempts] == [1], "it was set back at the begin"
+    waiting = schedules.with_history(LIFE, late._replace(verdict="succeeded", exit_code=0, open=False), waiting=True)
+    assert (waiting.attempts, waiting.verdict) == ((), None), "both are of an earlier ftrun"
+    short = Script().starts(step=None).after(0.2).ends().starts(step=None).after(0.2).ends()
+    lives = schedules.of_run(short.written(tmp_path / "run"))
+    assert [[one.number for one in life.attempts] for life in lives] == [[1], [2]]
 
 
 def test_files_that_no_ftrun_of_this_version_wrote_are_left_out(tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from ftrun.records.files import reports
+from support.made_run import MadeRun
 from support.scripted import Script
 
 
@@ -53,3 +56,17 @@ def test_the_end_of_the_output_is_that_of_the_attempt(tmp_path: Path) -> None:
         found = reports.failure(str(tmp_path), number)
         assert found is not None
         assert found["output"] == (["[1] of the rank"] if number > 1 else []) + output[number - 1][-reports.LINES :]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "advice"),
+    [("failed", 1, "with `--restart-on hang,fault,failure`"), ("failure-limit", 93, "started again as often as is")],
+)
+def test_no_restarts_are_advised_once_they_are_used_up(tmp_path: Path, verdict: str, code: int, advice: str) -> None:
+    run = MadeRun(tmp_path / "run")
+    run.record("exited", code=1, why="it failed")
+    run.record("ended", verdict=verdict, exit_code=code, why="it failed")
+    found = reports.failure(run.write(), 1)
+    run.close()
+    assert found is not None
+    assert advice in "\n".join(reports.failure_lines(found))

@@ -287,6 +287,17 @@ def test_an_ftrun_that_waits_in_the_run_dir_of_one_that_has_ended_is_shown_as_wa
     assert seen(run).phase == "cut off", "the one that waited was killed"
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_run_has_ended_whatever_the_wall_clock_said_when_it_began(run: MadeRun, saved: bool) -> None:
+    run.record("ended", verdict="succeeded", exit_code=0)
+    run.run["began"] = "2100-01-01T00:00:00.000Z"  # before NTP has corrected a clock that was fast
+    run.rest["ended"] = saved  # False: ftrun was killed after its last record
+    run.status |= {"phase": "done", "attempt": None} if saved else {"phase": "stopping"}
+    run.gone()
+    found = seen(run)
+    assert (found.phase, found.exit_code, condition(found)) == ("done", 0, 0)
+
+
 def test_a_member_that_has_finished_first_is_no_trouble(run: MadeRun) -> None:
     want = {"want": "finish", "code": 0, "verdict": "succeeded", "why": ""}
     run.status |= {"phase": "stopping", "stage": "verdict", "want": want}
@@ -356,6 +367,7 @@ def test_the_last_incident_is_a_hang_with_its_report(run: MadeRun) -> None:
 
 
 WARNING = ("fault", {"device": "GPU-1", "code": "13", "severity": "warning"})
+PREEXISTING = ("fault", {"device": "GPU-1", "code": "46", "severity": "major", "preexisting": True})
 LOST = ("fault", {"device": "GPU-1", "code": "79", "severity": "critical", "why": "fell off the bus"})
 FAILED = [("exited", {"code": 3, "why": "ValueError: no"}), ("stopping", {"by": "SIGTERM"})]
 ASKED = [("stopping", {"by": "outside", "signal": 15}), ("problem", {"what": "else"}), ("exited", {"signal": 15})]
@@ -367,9 +379,10 @@ ASKED = [("stopping", {"by": "outside", "signal": 15}), ("problem", {"what": "el
         (FAILED, ("failure", "ValueError: no")),
         (ASKED, None),
         ([WARNING], None),
+        ([PREEXISTING], None),
         ([WARNING, LOST], ("fault", "device GPU-1 reported 79: fell off the bus")),
     ],
-    ids=["a failure", "a stop that was asked for", "a warning", "a fault"],
+    ids=["a failure", "a stop that was asked for", "a warning", "one before the first start", "a fault"],
 )
 def test_what_is_an_incident(run: MadeRun, happened: Any, incident: tuple[str, str] | None) -> None:
     for event, fields in happened:

@@ -22,16 +22,23 @@ class FtrunFinder(object):
         "jax.",
         "tensorflow.",
     )  # type: tuple[str, ...]
+    # Their native libraries read variables when they are loaded.  They also set some, but later.
+    native = ("numpy", "torch", "torch_npu", "mindspore", "paddle", "jax", "tensorflow", "cupy", "triton")
+    imported = None  # type: dict[str, str] | None  # the environment when the first of them was imported
+    changed = None  # in a standby: what the program changes before its imports (`_report.py`)
     kept = None  # in a standby that was started: what its imports have printed (`_kept_lines.py`)
 
     def __init__(self, crash_recorder):  # type: (CrashRecorder) -> None
         self.crash_recorder = crash_recorder
         self.known_path = sys.path[:]  # without what the program's start adds
+        self.begun = dict(os.environ)
 
     def find_spec(self, name, path=None, target=None):  # type: (str, object, object) -> object
         if self.kept is not None and name in self.kept.hidden:
             kept, self.kept = self.kept, None
             return kept.show(name)
+        if self.imported is None and self.changed is None and name in self.native:
+            self.imported = dict(os.environ)
         try:
             if name == "ftrun_hooks":
                 from importlib.machinery import PathFinder

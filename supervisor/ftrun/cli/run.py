@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
         settings = option_values.settings(given, os.environ)
         derived.idle_timeout(settings)
         _check_min_devices(settings)
-        ranks = _check_ranks(settings)
+        ranks = _check_ranks(settings, bool(phases))
         group = _group(settings)
         if settings.dry_run:
             from ftrun.config.explain import show
@@ -71,9 +71,11 @@ def _check_min_devices(settings: option_table.Settings) -> None:
         raise option_table.ConfigError(f"--min-devices {settings['min-devices'].text}: {why}")
 
 
-def _check_ranks(settings: option_table.Settings) -> int | None:
+def _check_ranks(settings: option_table.Settings, phases: bool) -> int | None:
     """How many ranks ftrun starts on this node; None: one command.  ConfigError if that is zero or too large."""
     if settings.nproc_per_node is None:
+        if settings.local_ranks_filter and not phases:  # a phase may have ranks
+            raise option_table.ConfigError("--local-ranks-filter needs --nproc-per-node: there are no ranks otherwise")
         return None
     from ftrun.pid1.bootstrap import local_ranks
     from ftrun_hooks.layout import SLOTS

@@ -1,11 +1,11 @@
 """Each option's value and where it comes from: `ftrun --dry-run` before a start, `ftctl explain` after it."""
 
-import sys
+import os
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ftrun.config import derived
-from ftrun.config.option_table import OPTIONS, Settings
+from ftrun.config.option_table import OPTIONS, ConfigError, Settings
 from ftrun.core.named_tuple import NamedTuple
 from ftrun.core.text import redaction
 from ftrun.core.text.sentences import printable
@@ -37,8 +37,8 @@ def show(
     except BrokenPipeError:
         pass
     except OSError as error:
-        print(f"ftrun: stdout: {error.strerror}", file=sys.stderr)
-        return 1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the unwritten rest is discarded at exit
+        raise ConfigError(f"stdout: {error.strerror}") from None
     return 0
 
 

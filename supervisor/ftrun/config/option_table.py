@@ -211,7 +211,10 @@ class Settings:
         "Command that cures a device fault, run once the process tree is dead; without it ftrun waits for the cure.",
     )
     heal_timeout = Option(
-        "DUR", "5m", duration, "A fault still present this long after the kill ends the run with 197."
+        "DUR",
+        "5m",
+        duration,
+        "A fault still present this long after the kill ends the run with 197. Its last second is for the final check.",
     )
     min_devices = Option(
         "N",
@@ -394,7 +397,9 @@ class Settings:
     config = Option("FILE", "", path, "TOML file with these option names as keys.")
     dry_run = Option("", "off", truth, "Print each option's value and its source, and start nothing.", flag=True)
     log_format = Option("text|json", "text", one_of("text", "json"), "Format of ftrun's own lines on stderr.")
-    quiet = Option("", "off", truth, "Print none of ftrun's own lines on stderr.", "q", flag=True)
+    quiet = Option(
+        "", "off", truth, "Print ftrun's own lines on stderr only for an error that prevents a start.", "q", flag=True
+    )
     verbose = Option("", "off", truth, "Print every record as a line on stderr.", "v", flag=True)
 
     def __init__(self, values: dict[str, Any], given: dict[str, Given], annotated: Annotations) -> None:

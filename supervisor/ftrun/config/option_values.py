@@ -171,7 +171,9 @@ def _texts(content: Mapping[str, Any], known: Iterable[str]) -> dict[str, str]:
     found = {}
     for key, value in content.items():
         name = key.replace("_", "-")
-        if name not in known or name == "config":
+        if name == "config":
+            raise ConfigError(f"the key {key!r} has no meaning in a config file")
+        if name not in known:
             raise ConfigError(f"unknown key {key!r}{near(name, known)}")
         if isinstance(value, list):
             value = ("\n" if BY_NAME[name].many else ",").join(str(one) for one in value)

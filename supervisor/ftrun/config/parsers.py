@@ -57,7 +57,8 @@ def or_words(read: Callable[[str], T], *words: str) -> Callable[[str], T | str]:
 
 def count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise ValueError(f"{text!r} is not a whole number such as 3")
+        too_large = text.isascii() and text.isdecimal()
+        raise ValueError(f"{text!r} is " + ("too large" if too_large else "not a whole number such as 3"))
     return int(text)
 
 
@@ -89,6 +90,8 @@ def some_of(*choices: str) -> Callable[[str], frozenset[str]]:
         if named == ["none"]:
             return frozenset()
         for name in named:
+            if name == "none":
+                raise ValueError("none cannot be combined with others")
             if name not in choices:
                 raise ValueError(f"{name!r} is not one of {', '.join(choices)}, none{near(name, (*choices, 'none'))}")
         if not named:

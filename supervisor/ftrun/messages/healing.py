@@ -9,10 +9,12 @@ from ftrun.messages.helpers import Problem, Ready
 
 
 class Remedy(NamedTuple):
-    """The request that the helper is started with: run `sh -c command` with these variables added, for `timeout` s."""
+    """The request that the helper is started with: run `sh -c command` with these variables added, until `until`
+    (CLOCK_MONOTONIC).  `timeout`: the time that it was given, in s, for its message."""
 
     command: str
     timeout: float
+    until: float
     environment: dict[str, str]
 
 

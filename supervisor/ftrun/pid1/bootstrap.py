@@ -95,8 +95,10 @@ class Setup(NamedTuple):
             "FTRUN_LAST_SECTION": ledger.last_section,
             "FTRUN_EPOCH": ledger.epoch or None,
         }
-        if self.settings.quiet:
-            variables["FTRUN_QUIET"] = 1  # also for the lines of ranks that recover, and of an ftrun inside
+        if self.settings.quiet:  # also for the lines of ranks that recover, and of an ftrun inside
+            variables |= {"FTRUN_QUIET": 1, "FTRUN_VERBOSE": None}
+        elif self.settings.verbose:
+            variables["FTRUN_QUIET"] = None
         if ledger.visible:
             variables[ledger.visible.variable] = ",".join(ledger.visible.names)
         environment = {name: value for name, value in os.environ.items() if name not in variables}

@@ -63,7 +63,7 @@ def supervise(
         setup = prepare(command, settings, caught or signals.Signals(), phase)
         supervisor = Supervisor(command, settings, setup, phase)
     except Exception as error:
-        print_error(sentences.printable(str(error)))
+        print_error(sentences.printable(str(error) or type(error).__name__))  # a MemoryError has no text
         return error.code if isinstance(error, SetupError) else exit_codes.INTERNAL.code
     try:
         return supervisor.run()

@@ -23,8 +23,8 @@ PLAIN_FLAGS: Final = frozenset("bBdOquvx")  # with others, ftrun's sitecustomize
 
 class Imports(NamedTuple):
     """`modules`: in the order of their import, without those that others import.  `own`: names of the program's own
-    modules; `folders`: what its start adds to sys.path; `changed`: variables that it changes.  `command`: whose they
-    are; `seconds`: from a cold start of it to its first heartbeat."""
+    modules; `folders`: what its start adds to sys.path; `changed`: variables that it changes, with marks of their
+    values.  `command`: whose they are; `seconds`: from a cold start of it to its first heartbeat."""
 
     modules: tuple[str, ...]
     own: tuple[str, ...] = ()

@@ -32,7 +32,6 @@ from ftrun.core.rules.fault_history import DAY, NO_CODE, TIMES, Clock, Occurrenc
 from ftrun.core.rules.policy import Policy, is_exhausted
 from ftrun.core.text import durations, sentences
 
-HARMLESS = "warning"  # the severity of a fault that is only recorded
 AFTERMATH = 60.0  # s; training that still moves so long after a user-induced fault did not fail because of it
 
 
@@ -182,7 +181,7 @@ def handle_preexisting(job: Job, event: ev.FaultReported, policy: Policy) -> Out
     continues without that device.  Other faults existed before ftrun, end nothing, and are only recorded."""
     attempt = Attempt(job.ledger.start_cnt)
     if not event.fault.is_final or event.fault.device in job.ledger.removed:
-        harmless = event._replace(fault=event.fault._replace(severity=HARMLESS))
+        harmless = event._replace(fault=event.fault._replace(preexisting=True))
         job, _, written = record_fault(job, attempt, harmless, policy)
         return job, written
     fault, device = event.fault, event.fault.device
@@ -199,7 +198,7 @@ def downgrade_preexisting(event: ev.FaultReported) -> ev.FaultReported:
     """The event, as it counts where the device check came too late for the first start: only a critical fault acts."""
     if not event.preexisting or event.fault.is_final:
         return event
-    return event._replace(fault=event.fault._replace(severity=HARMLESS))
+    return event._replace(fault=event.fault._replace(preexisting=True))
 
 
 def has_not_healed(job: Job, event: ev.FaultReported, policy: Policy) -> bool:

@@ -157,7 +157,8 @@ class Fault(NamedTuple):
 
     `retry`: what may cure it where ranks can recover: empty, a class of `fault_codes.RETRIES`, `request` (the platform
     asks for a retry), or `process` (the platform asks for a new process of `rank` alone).  `rank`, `local`: the numbers
-    in the complete job and its container of the rank that has the fault, where the platform names it."""
+    in the complete job and its container of the rank that has the fault, where the platform names it.  `preexisting`:
+    the device had it before the first start, and the command runs nevertheless: it is only recorded."""
 
     device: str
     code: str
@@ -166,12 +167,13 @@ class Fault(NamedTuple):
     retry: str = ""
     rank: int | None = None
     local: int | None = None
+    preexisting: bool = False
 
     @property
     def acts(self) -> bool:
         """Whether the fault alone ends the attempt.  A warning, an unknown code, and a fault that the program caused
         and can survive (`user`) never do."""
-        return self.severity in ("minor", "minor+user", "major", "critical")
+        return self.severity in ("minor", "minor+user", "major", "critical") and not self.preexisting
 
     @property
     def asks_retry(self) -> bool:
@@ -186,7 +188,12 @@ class Fault(NamedTuple):
     @property
     def by_user(self) -> bool:
         """Whether the program caused it, by an operator or its input.  Such faults never isolate a node."""
-        return self.severity in ("user", "minor+user")
+        return self.severity in ("user", "minor+user") and not self.preexisting
+
+    @property
+    def healing(self) -> str:
+        """What heals it, for the command of `--heal`: `minor`, a restart, or `major`, a reset of the device."""
+        return "major" if self.severity in ("major", "critical") else "minor"
 
     @property
     def key(self) -> tuple[str, str]:

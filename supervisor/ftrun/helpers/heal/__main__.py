@@ -47,8 +47,9 @@ def _run_command(remedy: Remedy, children: Children) -> str | None:
         pid = children.start(["sh", "-c", remedy.command], remedy.environment, kill_with_parent=True)
     except (OSError, ValueError) as error:
         return f"it cannot be started: {error}"
-    code = children.wait(pid, time.monotonic() + remedy.timeout)
-    return f"it did not end within {durations.seconds(remedy.timeout)}" if code is None else why(code)
+    code = children.wait(pid, remedy.until)
+    late = f"the heal command did not end within {durations.seconds(remedy.timeout)}"
+    return late if code is None else why(code)
 
 
 def _end_all(children: Children) -> list[Stat]:

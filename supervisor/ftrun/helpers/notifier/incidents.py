@@ -129,7 +129,7 @@ class Incidents:
                 self._remember("hang", found)
             case "escalated" if self._own is None:
                 self._own = found
-            case "fault" if found.get("severity") in recent_events.SEVERITIES:
+            case "fault" if recent_events.is_serious(found):
                 self._own = found
             case "exited" if self._own is None and not self._stopping and (found.get("code") or found.get("signal")):
                 self._own = found
@@ -254,7 +254,7 @@ def _done(found: Record, grouped: bool) -> str:
             return f"ended with {found.get('exit_code')} ({found.get('verdict')})"
         case "hang" | "group":
             return "the processes are being ended"
-        case "fault" if found.get("severity") not in ("ignore", "user", "minor"):
+        case "fault" if found.get("severity") not in ("warning", "user", "minor", "minor+user"):
             return "the device is being healed"
     return ""
 

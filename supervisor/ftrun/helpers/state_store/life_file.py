@@ -12,7 +12,7 @@ from ftrun.core.rules.fault_history import Schedule
 from ftrun.helpers.lines import ProtocolLines
 from ftrun.helpers.shared_folder import Folder
 from ftrun.messages import state_store as messages
-from ftrun.records.files import reports
+from ftrun.records.files import reports, state
 from ftrun.records.files.rundir import NoRunDir
 from ftrun.records.past import schedules
 from ftrun.records.past.history import HistoryReader
@@ -48,12 +48,12 @@ class LifeFile:
 
     def follow(self, request: messages.Keep) -> None:
         """Write the file if there is a new attempt or the end, or if it is old."""
-        state, now = (request.attempt, request.ended), time.monotonic()
-        if request.schedule is None or (state == self._written and now < self._at + EVERY):
+        reached, now = (request.attempt, request.ended), time.monotonic()
+        if request.schedule is None or (reached == self._written and now < self._at + EVERY):
             return
-        if state != self._written and not request.ended:
+        if reached != self._written and not request.ended:
             self._again = now + AGAIN
-        first, self._written, self._at, self._schedule = self._written is None, state, now, request.schedule
+        first, self._written, self._at, self._schedule = self._written is None, reached, now, request.schedule
         self._write(request.schedule, first)
 
     def follow_again(self) -> None:
@@ -79,7 +79,9 @@ class LifeFile:
             last_checkpoint=schedule.last_checkpoint,
         )
         try:
-            life = schedules.with_history(life, self._history.read())
+            ended = self._written is not None and self._written[1]
+            waiting = not ended and state.load(self._run_dir).rest.now.phase == "pending"
+            life = schedules.with_history(life, self._history.read(), waiting)
             # A folder of its own without the lock: the key is in the name, so that only this process writes the file.
             folder = Folder(f"{self._path}/{schedules.FOLDER}", self._lines.problem)
             os.makedirs(folder.path, 0o755, exist_ok=True)

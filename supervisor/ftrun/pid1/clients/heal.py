@@ -10,7 +10,8 @@ from ftrun.messages.codec import EXACT
 from ftrun.messages.helpers import Ready
 from ftrun.pid1.clients.base import Client
 
-SPARE: Final = 10.0  # s before the core gives up, within which the sources have to answer
+FINAL: Final = 1.0  # s at the end, in which a source says why the fault is not over, before the core gives up
+FINAL_SHARE: Final = 0.1  # of a short time
 
 
 class HealClient(Client[messages.HealEvent]):
@@ -41,13 +42,13 @@ class HealClient(Client[messages.HealEvent]):
             self._waits.add("command")
             self._probe_dropped = "probe" in context.running
             context.helpers.remove("probe")  # it holds the devices open, so they could not be reset
-            variables = {"FAULT_DEVICE": fault.device, "FAULT_CODE": fault.code, "FAULT_SEVERITY": fault.severity}
+            variables = {"FAULT_DEVICE": fault.device, "FAULT_CODE": fault.code, "FAULT_SEVERITY": fault.healing}
             if index is not None:
                 variables["FAULT_INDEX"] = str(index)
             # With the marker of the process tree, so that processes of a killed healer are recognised.
             environment = {f"FTRUN_{name}": text for name, text in variables.items()} | context.tree.marker_environment
-            timeout = max(policy.limits.heal_timeout - SPARE, policy.limits.heal_timeout / 2)
-            remedy = EXACT.dump(messages.Remedy(self._command, timeout, environment))
+            timeout = policy.limits.heal_timeout
+            remedy = EXACT.dump(messages.Remedy(self._command, timeout, self._until, environment))
             context.helpers.add(self.name, remedy, once=True, lasting=True)  # it ends all processes that it has started
         else:
             self._ask_probe(now)
@@ -104,10 +105,14 @@ class HealClient(Client[messages.HealEvent]):
         self._fault = None
         return [ev.HealingFinished(now, True)]
 
+    @property
+    def _until(self) -> float:
+        """When the sources have to answer: nearly the whole time is theirs."""
+        timeout = self.context.policy.limits.heal_timeout
+        return self._requested_at + timeout - min(FINAL, FINAL_SHARE * timeout)
+
     def _ask_probe(self, now: float) -> None:
         if self._fault is None or "probe" not in self._waits or "command" in self._waits:
             return
-        timeout = self.context.policy.limits.heal_timeout
-        left = self._requested_at + timeout - min(SPARE, timeout / 4) - now
-        request = probe.Clear(self._fault.device, self._fault.code, max(left, 1.0))
+        request = probe.Clear(self._fault.device, self._fault.code, max(self._until - now, FINAL))
         self.context.helpers.send("probe", probe.REQUESTS.dump(request))

@@ -132,7 +132,7 @@ class ProbeClient(Client[messages.ProbeEvent]):
                 severity, why = "critical", f"{why}; the device does not work until then: {self._broken[device]}"
             return [ev.FaultReported(now, Fault(device, code, severity, why), clock(), preexisting=True)]
         if before:
-            return [ev.FaultReported(now, Fault(device, code, "warning", why), clock())]
+            return [ev.FaultReported(now, Fault(device, code, severity, why, preexisting=True), clock())]
         return [ev.FaultReported(now, Fault(device, code, severity, why, message.retry), clock())]
 
     def _see(self, devices: tuple[messages.Device, ...], well: Sequence[str], now: float) -> list[ev.Event]:

@@ -154,9 +154,15 @@ def _incident(newest_first: Iterable[Record]) -> Record | None:
                 break
         elif event == "exited" and (record.get("code") or record.get("signal", BY_TERMINAL[0]) not in BY_TERMINAL):
             failed = record
-        elif event in ("hang", "escalated") or (event == "fault" and record.get("severity") in SEVERITIES):
+        elif event in ("hang", "escalated") or is_serious(record):
             return record
     return failed
+
+
+def is_serious(record: Record) -> bool:
+    """Whether this is a device fault that is an incident: not one that is only recorded."""
+    serious = record["event"] == "fault" and record.get("severity") in SEVERITIES
+    return serious and record.get("preexisting") is not True
 
 
 def why(found: Record) -> str:
@@ -220,7 +226,7 @@ def _newest_incident(newest_first: Iterable[Record], own: int) -> Record | None:
         event, member = record["event"], state.integer(record.get("member"))
         if event == "lost":
             return record
-        if event != "group" and (event != "fault" or record.get("severity") in SEVERITIES):
+        if event != "group" and (event != "fault" or is_serious(record)):
             return None
         ends_badly = bool(record.get("exit_code")) and record.get("verdict") != exit_codes.STOPPED
         if event == "group" and member is not None and (record.get("cause") in CAUSES or ends_badly):

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, Final
 
 from ftrun.core.named_tuple import NamedTuple
+from ftrun.records.files import record_fields
 
 TAIL: Final = 256 << 10  # bytes
 LINE: Final = 1 << 20  # bytes of one record, and of one read
@@ -16,12 +17,13 @@ PROGRESS: Final = b'"event": "progress"'
 HEAD: Final = ("schema", "time", "mono", "event", "attempt")  # fields of every record
 _HEAD: Final = frozenset(HEAD)
 Record = dict[str, Any]
+_DECODER: Final = json.JSONDecoder(parse_constant=lambda name: None)  # NaN and Infinity are no JSON
 
 
 def parsed(line: bytes) -> Record | None:
-    """The JSON object of this line; None if it is torn, or something else."""
+    """The JSON object of this line; None if it is torn, or something else.  A field of a damaged value is left out."""
     found = _json(line)
-    return found if isinstance(found, dict) else None
+    return record_fields.checked(found) if isinstance(found, dict) else None
 
 
 def all_parsed(lines: Sequence[bytes]) -> Iterator[Record]:
@@ -33,13 +35,13 @@ def all_parsed(lines: Sequence[bytes]) -> Iterator[Record]:
     values = _json(b"[%s]" % f',\n"{between}",\n'.encode().join(lines)) or []
     if len(values) != 2 * len(lines) - 1 or values[1::2] != [between] * (len(lines) - 1):
         values = map(_json, lines)
-    return (value for value in values if isinstance(value, dict))
+    return (record_fields.checked(value) for value in values if isinstance(value, dict))
 
 
 def _json(content: bytes) -> Any:
     """None: it is no JSON."""
     try:
-        return json.loads(content)
+        return _DECODER.decode(content.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
         return None
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
+from ftrun.core.rules import exit_codes
 from ftrun.core.text import markdown, sentences
 from ftrun.host import procfs
 from ftrun.host.output_pipes import LOG, RANK_LOG
@@ -82,6 +83,8 @@ def _what_to_do(found: dict[str, Any]) -> str:
         return "find out who sent SIGKILL: `dmesg` and the scheduler say whether memory had run out"
     if (found["then"] or {}).get("event") == "restart":
         return "nothing now, it was started again; if it comes again, mend the cause"
+    if (found["then"] or {}).get("verdict") == exit_codes.FAILURE_LIMIT.name:
+        return "mend the cause; it was started again as often as is permitted without progress"
     return "mend the cause; with `--restart-on hang,fault,failure` ftrun starts it again by itself"
 
 

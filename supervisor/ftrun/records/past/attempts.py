@@ -18,7 +18,7 @@ from ftrun.records.past.lost_time import AttemptSpan, LostInterval
 SAMPLES_MOST: Final = 10_000
 RECOVERIES_MOST: Final = 1_000  # intervals of an attempt
 LATEST: Final = 2.5e11  # s; no calendar goes beyond it
-ENDING_SEVERITIES: Final = ("minor", "major", "critical")  # a fault of such a severity ends the attempt
+ENDING_SEVERITIES: Final = ("minor", "minor+user", "major", "critical")  # a fault of such a severity ends the attempt
 PLACE: Final = re.compile(r"\(([^()]+:\d+ in [^()]+)\)$")  # at the end of the reason of a failure
 OF_AN_ATTEMPT: Final = ("restart", "first_beat", "progress", "suspect", "hang", "exited")
 
@@ -68,6 +68,7 @@ class AttemptHistory:
         self._began: float | None = None  # the present ftrun
         self._paused_since: float | None = None
         self._grouped = False
+        self._over = 0  # ftruns that have ended
         self._saved_at: float | None = None  # of the last attempt, in which it is not noted yet
         self.saved = 0  # checkpoints of a known step
         self.saved_before = False  # in an attempt that is forgotten
@@ -109,7 +110,8 @@ class AttemptHistory:
             case "fault":
                 text = " ".join(string(record.get(name)) or "" for name in ("device", "code", "severity"))
                 self._mark(record, "fault", text)
-                if record.get("severity") in ENDING_SEVERITIES and self.attempts and self.attempts[-1].cause is None:
+                ends = record.get("severity") in ENDING_SEVERITIES and record.get("preexisting") is not True
+                if ends and self.attempts and self.attempts[-1].cause is None:
                     self._update(cause="fault", why=text, verdict=at)
             case "exited":
                 self._exited(record, why)
@@ -245,7 +247,8 @@ class AttemptHistory:
         self._update()
         number, reason = integer(record.get("attempt")) or len(self.attempts) + 1, string(record.get("reason")) or ""
         known = self._offset or 0.0
-        self.attempts.append(AttemptSpan(number, reason, self._at, self._at, grouped=self._grouped, offset=known))
+        span = AttemptSpan(number, reason, self._at, self._at, grouped=self._grouped, offset=known, run=self._over)
+        self.attempts.append(span)
 
     def _exited(self, record: Record, why: str) -> None:
         at, attempt = self._at, self.attempts[-1] if self.attempts else None
@@ -291,6 +294,7 @@ class AttemptHistory:
         if self._began is not None:
             self._update(until=at)
             self.runs.append((self._began, at))
+            self._over += 1
         self.open, self._began = False, None
 
     def _last_sign(self, before: float) -> float:

@@ -30,6 +30,7 @@ class AttemptSpan(NamedTuple):
     of the end of its tree.  `grouped`: this ftrun is a member of a group; `elsewhere`: what ended the attempt on
     another member, as `a failure on node-b`.  `offset`: from its monotonic clock to the wall clock.  `under_way`: it
     is running; `stopped`: it was stopped by request; `cut_off`: its ftrun was killed, and no other ftrun followed.
+    `run`: how many ftruns worked in this run dir before its own.
     """
 
     number: int
@@ -58,6 +59,7 @@ class AttemptSpan(NamedTuple):
     grouped: bool = False
     elsewhere: str = ""
     offset: float = 0.0
+    run: int = 0
 
     @property
     def worked_until(self) -> float:

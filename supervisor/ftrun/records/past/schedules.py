@@ -29,7 +29,6 @@ MOST: Final = 256  # attempts in a file, the last ones
 READ: Final = 512  # files that are read, the newest
 TEXT: Final = 300  # characters of a text
 COMMAND: Final = 1000  # characters of a command
-EARLY: Final = 1.0  # s by which the clocks of a start may differ
 
 
 class AttemptLine(NamedTuple):
@@ -74,11 +73,16 @@ class RunLife(NamedTuple):
     attempts: tuple[AttemptLine, ...] = ()
 
 
-def with_history(life: RunLife, found: History) -> RunLife:
-    """The life with the last attempts of this history of its run dir, from its begin on.  Pure."""
-    lines = {span.number: _line(span, found.lost) for span in found.attempts if span.since >= life.began - EARLY}
+def with_history(life: RunLife, found: History, waiting: bool = False) -> RunLife:
+    """The life with the last attempts of this history of its run dir, which are those of the last ftrun there;
+    `waiting`: its own ftrun may have no record yet, so that the last one may be an earlier one.  Pure.
+
+    Only then wall times are compared: the clock may step back after the begin of a life."""
+    last = found.attempts[-1].run if found.attempts else 0
+    own = [span for span in found.attempts if span.run == last and (not waiting or span.since >= life.began)]
+    lines = {span.number: _line(span, found.lost) for span in own}
     attempts = tuple(lines[number] for number in sorted(lines))[-MOST:]
-    ended = found.verdict is not None and not found.open
+    ended = found.verdict is not None and not found.open and bool(own or not waiting)
     return life._replace(
         command=sentences.short(" ".join(found.command), COMMAND) or life.command,
         ended=found.runs[-1][1] if ended and found.runs else None,
@@ -186,10 +190,10 @@ def of_run(run_dir: str) -> list[RunLife]:
     run_dir, found = os.path.abspath(run_dir), history.read(run_dir)
     command = sentences.short(" ".join(found.command), COMMAND)
     lives = []
-    for number, (since, until) in enumerate(found.runs):
+    for number, (since, _) in enumerate(found.runs):
         last = number == len(found.runs) - 1
         life = RunLife(SCHEMA, f"{run_dir}#{number}", 0, 0, "", "", "", run_dir, command, since)
-        inside = tuple(span for span in found.attempts if since - EARLY <= span.since <= until)
+        inside = tuple(span for span in found.attempts if span.run == number)
         known = found._replace(attempts=inside, runs=(found.runs[number],))
         lives.append(with_history(life, known if last else known._replace(verdict=None, open=True)))
     return lives

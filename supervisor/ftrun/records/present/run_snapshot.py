@@ -36,7 +36,7 @@ def read_snapshot(run_dir: str, now: float | None = None) -> Snapshot:
     problems = [] if found.problem is None else [found.problem]
     ledger, run, status = found.ledger or Ledger(), found.rest.run, found.rest.now
     began, ended = recent_events.last(recent, "started"), recent_events.ended(recent)
-    if ended is not None and run.began > (state.string(ended.get("time")) or ""):
+    if status.phase == "pending" and not found.rest.ended:
         ended = None  # of an earlier ftrun: the present one has no record before its first start
     alive = ended is None and liveness.is_running(run_dir, run)
     phase = (status.phase or recent_events.phase(recent)).replace("pending", "waiting")
