@@ -104,6 +104,10 @@ def keep_log():
             time.sleep(10**5)
     threading.Thread(target=worker, daemon=True).start()
     done.wait()
+def _publish_queue():  # as that of wandb's ServiceFinalizer
+    entries.get()
+def publish():
+    threading.Thread(target=_publish_queue, daemon=True).start()
 def traced(function):
     function()
 """
@@ -133,7 +137,7 @@ def test_what_it_waits_for_itself_may_come_from_its_threads(job: Job, name: str)
 
 @pytest.mark.parametrize("call", ["wandb.traced(stuck)", "wandb.traced(lambda: all_reduce(threading.Lock()))"])
 def test_a_deadlock_of_the_program_that_it_has_called_is_proved(job: Job, call: str) -> None:
-    job.start(f"{install(job)}{COLLECTIVE}wandb.begin(); ready(); {call}", "0")
+    job.start(f"{install(job)}{COLLECTIVE}wandb.begin(); wandb.publish(); ready(); {call}", "0")
     closed(job, job.pid, step=7)
 
 
