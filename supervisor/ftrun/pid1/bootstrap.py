@@ -20,7 +20,6 @@ from ftrun.core.text import redaction, sentences
 from ftrun.host import (
     beat_folders,
     beats,
-    cut_off_run,
     devices,
     leftovers,
     procfs,
@@ -309,6 +308,8 @@ def _open_run_dir(
 ) -> tuple[work_dir.WorkDir, Journal, str | None]:
     folder = os.path.abspath(settings["log-dir"].text) if settings.log_dir and not settings.run_dir else ""
     if folder and work_dir.network_kind(folder) is None:
+        from ftrun.host import cut_off_run  # only with a log dir
+
         shown, member = redaction.redact_command(command), start_count.member(group and group.rank)
         schedule, job = schedule_cnt(settings), job_name(settings)
         mine = cut_off_run.RunIdentity(shown, node_name(settings), member, schedule, job)
