@@ -89,6 +89,7 @@ _WAITING: Final = (
     ("socket.py", frozenset({"accept"})),
 )
 _EVENTS: Final = (("threading.py", frozenset({"wait"})), ("multiprocessing/synchronize.py", frozenset({"wait"})))
+_EVENT_LOOP: Final = ("asyncio/base_events.py", frozenset({"_run_once"}))
 _UNTIL: Final = tuple((file, names | {"wait_for"}) for file, names in _EVENTS)
 _CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and half a second
 _LOOPS: Final = (
@@ -485,8 +486,11 @@ def awaits_task(frames: Sequence[Frame]) -> bool:
 
 
 def awaits_event(frames: Sequence[Frame]) -> bool:
-    """Whether code that is not of the standard library waits for an event or a condition itself."""
+    """Whether code that is not of the standard library waits for an event or a condition itself, or has asyncio wait
+    for whatever its tasks await, which no stack shows."""
     own = next((place for place, frame in enumerate(frames) if not frame.is_standard), 0)
+    if own > 1 and is_in(frames[1], *_EVENT_LOOP):
+        return True
     return own > 0 and all(any(is_in(frame, *row) for row in _UNTIL) for frame in frames[:own])
 
 

@@ -729,9 +729,8 @@ def test_an_earlier_member_0_is_dead_if_the_next_in_its_run_dir_says_so(life: st
     assert group.did[:2] == (("run", 2) if starts else ("stop", 1))
     group = Group(2)
     group.coordinator = group.coordinator._replace(own=LATER)
-    group.reports(0, "ready", 0, life="new", buried=EpochRun(1, life))
-    group.reports(1, "ready", 1, starter=EARLIER, ran=1)
     group.reports(0, "ready", 1, life="new", buried=EpochRun(1, life))
+    group.reports(1, "ready", 1, starter=EARLIER, ran=1)
     assert group.did[:2] == (("run", 2) if starts else ("stop", 1))
 
 

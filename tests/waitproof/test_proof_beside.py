@@ -239,6 +239,11 @@ thread(http.server.HTTPServer(('127.0.0.1', 0), http.server.BaseHTTPRequestHandl
     "a condition of which a handler of SIGTERM tells": """c, ended = threading.Condition(), []
 signal.signal(signal.SIGTERM, lambda *_: (ended.append(1), c.notify())); ready()
 with c: c.wait_for(lambda: ended)""",
+    "an event of asyncio that a handler of SIGTERM sets": """import asyncio
+async def main():
+    event = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, event.set); ready(); await event.wait()
+asyncio.run(main())""",
     "an event that a thread sets after a SIGTERM": """e = threading.Event()
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 thread(lambda: (signal.sigwait({signal.SIGTERM}), e.set())); ready(); e.wait()""",

@@ -306,6 +306,8 @@ def local_ranks(asked: int | str, devices_left: int | None = None) -> int:
 def _open_run_dir(
     command: Sequence[str], settings: Settings, caught: signals.Signals, group: "Group | None"
 ) -> tuple[work_dir.WorkDir, Journal, str | None]:
+    """As `work_dir.open_run_dir`: the run dir that the options name, or with a log dir the run there that a killed
+    ftrun left, if it is this one's to continue."""
     folder = os.path.abspath(settings["log-dir"].text) if settings.log_dir and not settings.run_dir else ""
     if folder and work_dir.network_kind(folder) is None:
         from ftrun.host import cut_off_run  # only with a log dir

@@ -69,8 +69,9 @@ def note_starter(group: Coordinator, now: float, report: MemberReport, before: M
     if named.life == own.life:
         is_own = report.rank == group.own_rank and report.epoch == group.epoch
         return end_of_starters(group, [*group.starters]) if is_own and group.starters else group
-    buried = {m.report.buried.life for m in group.members.values() if m.report.buried is not None}
-    if named.left or named.life in buried:
+    successor = group.members.get(named.rank)
+    buried = None if successor is None else successor.report.buried
+    if named.left or (buried is not None and buried.life == named.life):
         return end_of_starters(group, [named.life])
     if named.life in group.dead_starters or not group.epoch_reported:
         return group
