@@ -335,7 +335,7 @@ def test_cards_that_never_answer_cost_one_timeout(fake: Fake, opened: Open) -> N
         tool.set(card=card, never=True)
     before = time.monotonic()
     assert [device.health for device in vendor.devices()] == ["no answer"] * npu_smi_runs.AT_ONCE
-    assert time.monotonic() - before < npu_smi_runs.AT_ONCE * SOON / 2
+    assert time.monotonic() - before < npu_smi_runs.AT_ONCE * SOON, "what it takes one after the other"
     wait_for_tools()
 
 

@@ -223,11 +223,9 @@ def test_a_process_without_the_service_is_not_asked(job: Job) -> None:
         assert ras.commands == []
 
 
-def refused(job: Job, ras: Ras, within: float = nccl_ras.ANSWER + 2) -> str:
+def refused(job: Job, ras: Ras) -> str:
     job.start(ASLEEP, **ras.variable)
-    began = time.monotonic()
     view = view_of(job)
-    assert time.monotonic() - began < within
     assert view is not None
     assert sentences_of(view) == []
     assert view.problem is not None
@@ -262,10 +260,9 @@ def test_an_answer_that_is_too_large_is_asked_for_as_text(job: Job, monkeypatch:
 
 def test_another_machine_is_not_asked_and_nobody_may_listen(job: Job) -> None:
     job.start(ASLEEP, NCCL_RAS_ADDR="192.0.2.7:9")
-    began, view = time.monotonic(), view_of(job)
+    view = view_of(job)
     assert view is not None
     assert str(view.problem).endswith("it is no address of this machine")
-    assert time.monotonic() - began < nccl_ras.ANSWER
     with Ras() as ras:
         closed = ras.variable
     pid = job.start(ASLEEP, **closed)

@@ -4,8 +4,7 @@ import json
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -203,52 +202,46 @@ def test_a_truncated_file_is_followed_on(run: MadeRun) -> None:
 
 def test_the_newest_of_ten_megabytes_are_read_at_once(path: Path) -> None:
     path.write_bytes(line(1, size=1000) * 10_000)
-    began = time.process_time()
+    before = bytes_read()
     assert numbers(RecordStream(str(path.parent)).newest(3)) == [1, 1, 1]
-    assert time.process_time() - began < 0.5
+    assert bytes_read() - before < 2 << 20
 
 
-def test_many_records_are_printed_in_less_time_than_it_takes_to_parse_each_by_itself(run: MadeRun) -> None:
+def bytes_read() -> int:
+    """By this process, since it began (`rchar` of proc_pid_io(5))."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Those that the reader of the records has parsed."""
+    parsed: list[bytes] = []
+    parse = record_files._json
+
+    def noted(content: bytes) -> object:
+        parsed.append(content)
+        return parse(content)
+
+    monkeypatch.setattr(record_files, "_json", noted)
+    return parsed
+
+
+def test_many_records_are_parsed_at_once(run: MadeRun, texts: list[bytes]) -> None:
+    """Which takes half of the processor time that it takes to parse each by itself."""
     for number in range(30_000):
         run.record("progress", by="step", step=number, checkpoint=None)
     run.write()
-    path = run.folder / "events.jsonl"
-
-    def each_parsed() -> None:
-        for one in path.read_bytes().splitlines():
-            json.loads(one)
-
-    def printed() -> None:
-        deque(map(events.text, RecordStream(str(run.folder)).more()), maxlen=0)
-
-    assert processor_time(printed) < 1.6 * processor_time(each_parsed)
-
-
-def processor_time(function: Callable[[], None]) -> float:
-    """The least of several: other processes slow down the rest."""
-    taken = []
-    for _ in range(5):
-        began = time.process_time()
-        function()
-        taken.append(time.process_time() - began)
-    return min(taken)
+    assert len(list(RecordStream(str(run.folder)).more())) >= 30_000
+    assert 1 <= len(texts) < 100
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_records_that_are_not_asked_for_are_not_parsed(
-    run: MadeRun, last: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_that_are_not_asked_for_are_not_parsed(run: MadeRun, last: bool, texts: list[bytes]) -> None:
     append(run, line(3) * 10 + line(4, "hang") + line(5) * 10)
-    parsed, loads = [], json.loads
-
-    def counted(content: bytes) -> object:
-        parsed.append(content)
-        return loads(content)
-
-    monkeypatch.setattr(json, "loads", counted)
     records = RecordStream(str(run.folder), events.Filter(["hang"]))
     assert numbers(records.newest(9) if last else records.more()) == [4]
-    assert b"problem" not in b"".join(parsed)
+    assert b"hang" in b"".join(texts)
+    assert b"problem" not in b"".join(texts)
 
 
 # --- the follower of the page -----------------------------------------------------------------------------------------
