@@ -4,8 +4,8 @@ A timeout that a person gave is never extended.  What looks have found (a deadlo
 has to be found once more.  The idle rule is cleared by work, unless a person gave its time also by a wait on purpose:
 
 * I/O counts as work whatever the stack: a copy or a checkpoint stays on one line.
-* CPU use of the main thread counts, also within one line, as a compiler or a solver looks.  Not in a collective, nor
-  where the job uses an accelerator: a wait for the device looks like that, too.
+* CPU use of the main thread counts, also within one line, as a compiler or a solver looks, and half a core of all
+  threads.  Not in a collective, nor where the job uses an accelerator: a wait for the device looks like that, too.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from ftrun.helpers.evidence.processes import BUSY_CPU, ProcessChange
 from waitproof.world import World
 
 BUSY_IO: Final = 262_144.0  # bytes per second read and written: checkpoints and data, not log lines and keep-alives
+OTHERS: Final = 0.5  # cores of all threads together: watchdogs, and threads that wait again and again, use less
 
 
 class Outside(NamedTuple):
@@ -72,7 +73,8 @@ def _work_of(living: Sequence[ProcessChange], doubt: bool, moved: float) -> str 
     if io >= BUSY_IO:
         return f"it works: {io / 1e6:.1f} MB/s read and written"
     if cpu < BUSY_CPU:
-        return None
+        used = sum(c.wanted for c in working) if doubt else 0.0
+        return f"it works: {used:.0%} of a core, in other threads than the main ones" if used >= OTHERS else None
     busiest = max(working, key=lambda c: c.cpu)
     if busiest.moved:
         return f"it works: {cpu:.0%} of a core, and its Python stack changes"

@@ -31,6 +31,7 @@ class ProcessState(NamedTuple):
     main_queued: float
     cpu: float  # of all threads, including those that have ended
     io: int | None  # bytes read and written by the living threads; a process inherits those of its dead children
+    queued: float = 0.0  # seconds that its living threads were runnable while others ran
 
 
 class Observation(NamedTuple):
@@ -62,6 +63,7 @@ def _process_state(stat: Stat) -> ProcessState:
         _queued(f"/proc/{pid}/task/{pid}/schedstat"),
         cpu_seconds(f"/proc/{pid}/stat"),
         _io(pid),
+        sum(_queued(path) for path in _of_threads(pid, "schedstat")),
     )
 
 
@@ -82,13 +84,17 @@ def _queued(path: str) -> float:
 
 
 def _io(pid: int) -> int | None:
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")[:THREADS]
-    except OSError:
-        return None
-    files = [procfs.read(f"/proc/{pid}/task/{thread}/io", 4096) for thread in threads]
+    files = [procfs.read(path, 4096) for path in _of_threads(pid, "io")]
     lines = [line for content in files if content for line in content.splitlines()[:2]]  # rchar, wchar
     return sum(int(line.rpartition(b":")[2]) for line in lines) if lines else None
+
+
+def _of_threads(pid: int, name: str) -> list[str]:
+    """The paths of the files of this name of all threads, as far as they are read."""
+    try:
+        return [f"/proc/{pid}/task/{thread}/{name}" for thread in os.listdir(f"/proc/{pid}/task")[:THREADS]]
+    except OSError:
+        return []
 
 
 # --- two observations compared ----------------------------------------------------------------------------------------
@@ -98,8 +104,8 @@ class ProcessChange(NamedTuple):
     """One process, compared between the two observations.  Rates are per second.
 
     `cpu`: of the main thread, as a share of the time in which it had a core, because on an overloaded machine a working
-    thread hardly runs.  `cpu_all`: of all threads, in cores.  `moved`: whether the main thread was seen in different
-    lines; None if its stack was not read twice.
+    thread hardly runs.  `cpu_all`: of all threads, in cores; `wanted`: the same, with the time in which they would have
+    run.  `moved`: whether the main thread was seen in different lines; None if its stack was not read twice.
     """
 
     seen: ProcessState
@@ -110,6 +116,7 @@ class ProcessChange(NamedTuple):
     io: float | None = None
     moved: bool | None = None
     gone: bool = False
+    wanted: float = 0.0
 
     @property
     def pid(self) -> int:
@@ -191,7 +198,7 @@ def _change(
         return max(0.0, now - then) / seconds
 
     new = past is None
-    past = past or seen._replace(main_cpu=0.0, main_queued=0.0, cpu=0.0, io=0)
+    past = past or seen._replace(main_cpu=0.0, main_queued=0.0, cpu=0.0, io=0, queued=0.0)
     return ProcessChange(
         seen,
         stack or earlier,
@@ -200,6 +207,7 @@ def _change(
         rate(seen.cpu, past.cpu),
         None if seen.io is None or past.io is None else rate(seen.io, past.io),
         differ(earlier, stack) if stack and earlier and not new else None,
+        wanted=rate(seen.cpu, past.cpu) + rate(seen.queued, past.queued),
     )
 
 
