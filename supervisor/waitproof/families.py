@@ -9,6 +9,7 @@ and goes on to the next trial.
 from collections.abc import Container, Mapping
 from typing import Final
 
+from waitproof import recognized
 from waitproof.world import World
 
 ORPHANS: Final = 0  # the parents of these processes have ended
@@ -19,19 +20,27 @@ def enders(world: World, root: int, ranks: Container[int]) -> dict[int, set[int]
     of them may have started.  That leads from each of them to all others, so that it is enough to follow it.
 
     Processes above the ranks, and those beside them, belong together, and so do orphans.  `root`: the command.
+    A program that only reports ends no process.
     """
     families = dict[int, list[int]]()
     for pid in world.processes:
         if pid not in ranks:
             above = _above(world, pid, ranks)
             families.setdefault(above if above == root or above in ranks else ORPHANS, []).append(pid)
-    found, orphans = dict[int, set[int]](), families.get(ORPHANS, [])[:1]
+    able = {above: [pid for pid in members if not _is_harmless(world, pid)] for above, members in families.items()}
+    found, orphans = dict[int, set[int]](), able.get(ORPHANS, [])[:1]
     for above, members in families.items():
-        for pid, following in zip(members, [*members[1:], members[0]], strict=True):
-            found[pid] = {following, *orphans} - {pid}
+        first = able[above][:1]
+        following = dict(zip(able[above], [*able[above][1:], *first], strict=True))
+        for pid in members:
+            found[pid] = {*orphans, *([following[pid]] if pid in following else first)} - {pid}
             if above in ranks:
                 found[pid].add(above)
     return found
+
+
+def _is_harmless(world: World, pid: int) -> bool:
+    return recognized.reports_alone(world.processes[pid].program)
 
 
 def trials(world: World, ranks: Mapping[int, int]) -> dict[int, int]:

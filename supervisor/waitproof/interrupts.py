@@ -20,8 +20,8 @@ HELD: Final = frozenset(
 )
 
 
-def read(pid: int) -> Interrupts | None:
-    """The interrupts of a process; None if it is gone."""
+def read(pid: int, program: str) -> Interrupts | None:
+    """The interrupts of a process; None if it is gone.  `program`: the path of its file."""
     fields = procfs.status(pid)
     if "SigCgt" not in fields:
         return None
@@ -29,14 +29,6 @@ def read(pid: int) -> Interrupts | None:
     # Without CONFIG_CHECKPOINT_RESTORE there is no such file; a timer then shows by the signal that it sends.
     timers = bool(procfs.read(f"/proc/{pid}/timers"))
     signals = frozenset(number for number in range(1, 65) if caught >> number - 1 & 1)
-    if INTERRUPT in signals and INTERRUPTED.fullmatch(_program(pid)):
+    if INTERRUPT in signals and INTERRUPTED.fullmatch(os.path.basename(program)):
         signals -= {INTERRUPT}
     return Interrupts(signals, int(fields.get("TracerPid", "0")), timers)
-
-
-def _program(pid: int) -> str:
-    """The name of its program's file; empty if that is not known."""
-    try:
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
-    except OSError:
-        return ""

@@ -106,6 +106,14 @@ def status(process: int | str) -> dict[str, str]:
     return {name: value.strip() for name, separator, value in (line.partition(":") for line in lines) if separator}
 
 
+def program(pid: int) -> str:
+    """The path of the file that a process runs; empty if that is not known."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return ""
+
+
 def own_number(pid: int) -> int:
     """The number that a process has in its own PID namespace."""
     numbers = status(pid).get("NSpid", "").split()

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from waitproof import families, handlers
+from waitproof import families, handlers, recognized
 from waitproof.connections import Connections
 from waitproof.describe import Describer
 from waitproof.group_waits import Blocked, GroupWaits, Link
@@ -114,7 +114,7 @@ class Walk:
         """The proof for the first rank of `job.still` that is convicted; else why the first one may still go on."""
         job, after, wakers, changed, describe = self.job, self.world, self.wakers, self.changed, self.describe
         asked = bool(job.ranks or job.still)
-        suspects = [(pid,) for pid in job.still if pid in after.processes] if asked else [tuple(after.processes)]
+        suspects = [(pid,) for pid in job.still if pid in after.processes] if asked else [self._working()]
         stopped = _stopped_by_someone(after, job)
         first: Proof | None = None
         for pids in suspects:
@@ -144,6 +144,10 @@ class Walk:
             why = "" if first.in_group else first.open_reason or ""
             first = first._replace(group=seen._replace(why=seen.why or why))
         return first
+
+    def _working(self) -> tuple[int, ...]:
+        """All processes, but for the programs that only report what others do."""
+        return tuple(pid for pid, one in self.world.processes.items() if not recognized.reports_alone(one.program))
 
     def sentence(self, pid: int) -> str:
         """By which mechanism the main thread of this process stands still."""

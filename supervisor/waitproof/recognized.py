@@ -192,6 +192,10 @@ _TELEMETRY: Final = re.compile(
     r"/(site|dist)-packages/(tensorboard|tensorboardX|wandb|wandb_gql|mlflow|comet_ml|aim|clearml|neptune|swanlab|tqdm"
     r"|sentry_sdk|opentelemetry|prometheus_client|psutil|pynvml|gpustat|codecarbon)(\.py|/)"
 )
+_MONITORS: Final = re.compile(r"/(nvidia-smi|npu-smi|rocm-smi|dcgmi|vmstat|iostat|mpstat|pidstat|sar|sadc|dstat)$")
+# Their code that calls what a program has given to a thread, or the standard library, and waits for nothing itself.
+_WRAPPING: Final = re.compile(r"/(sentry_sdk/integrations|opentelemetry/instrumentation)/")
+_ITERATES: Final = ("tqdm/std.py", frozenset({"__iter__"}))  # it waits for what it was given to iterate
 # The outermost function of such a thread, without its class: it works until it is told to end.
 _LOOP_NAME: Final = re.compile(
     r"(^|\.)_?(run|worker|target|thread_body|main|monitor|loop|ticker|consume\w*|flush|poll\w*|publish\w*|\w*_loop\w*)$"
@@ -213,7 +217,10 @@ _BOOTSTRAP: Final = ("threading.py", frozenset({"_bootstrap"}))
 _CONNECTION: Final = ("multiprocessing/connection.py", frozenset({"_recv", "_send"}))
 _LOADING: Final = re.compile(r"/torch/utils/data/|/multiprocessing/[^/]+\.py$")
 _FEEDER: Final = ("multiprocessing/queues.py", frozenset({"_feed"}))
-_LOADER: Final = ("torch/utils/data/dataloader.py", frozenset({"_try_get_data", "_get_data", "_next_data"}))
+_SHARER: Final = ("multiprocessing/resource_sharer.py", frozenset({"_serve"}))  # as in _LOOPS
+# It waits for the workers; what else it calls, a data set of the main process, a sampler, may wait for any thread.
+_LOADER: Final = ("torch/utils/data/dataloader.py", frozenset({"_try_get_data"}))
+_TENSORS: Final = re.compile(r"/torch/multiprocessing/[^/]+\.py$")  # the batch itself is received there
 RINGS: Final = frozenset({"pt_tcpstore_uv"})  # libuv uses its one io_uring only to change its epoll descriptor
 
 
@@ -293,10 +300,16 @@ def asks_store(libraries: Libraries | None, left: float | None) -> bool:
     return left is not None and left >= GIVEN and any(_TORCH.search(path) for path in native)
 
 
+def _own_code(frames: Iterable[Frame]) -> list[Frame]:
+    """The frames without those of the standard library, and of what only calls something that it was given."""
+    called = (frame for frame in frames if not _WRAPPING.search(frame.file) and not is_in(frame, *_ITERATES))
+    return [frame for frame in called if not frame.is_standard]
+
+
 def reports(frames: Sequence[Frame]) -> bool:
     """Whether all of this thread's code is of the standard library and of one that reports what training does, which
     has started it for its own work.  One that the program started for a call of such a library is waited for."""
-    own = [frame for frame in frames if not frame.is_standard]
+    own = _own_code(frames)
     if not own and any(is_in(frame, *_SERVER) and frame.name.split(".")[0] in _SERVERS for frame in frames):
         return True
     if not own or not all(_TELEMETRY.search(frame.file) or _TENSORBOARD.search(frame.file) for frame in own):
@@ -304,10 +317,16 @@ def reports(frames: Sequence[Frame]) -> bool:
     return bool(_LOOP_NAME.search(own[-1].name)) and not any(_EXECUTOR.search(frame.file) for frame in frames)
 
 
+def reports_alone(program: str) -> bool:
+    """Whether this is a program, no interpreter, that such a library brings, as `wandb-core`, or one that shows what a
+    machine does: it sends signals to no process of the training."""
+    return bool(_TELEMETRY.search(program) or _MONITORS.search(program))
+
+
 def awaits_report(frames: Sequence[Frame]) -> bool:
     """Whether a thread waits for what a thread of such a library may give: within the code of one, or of what that has
     called; for a lock that it takes, too; or, at the end of the program, for all threads."""
-    own = [frame for frame in frames if not frame.is_standard]
+    own = _own_code(frames)
     if not own and any(is_in(frame, *_EXIT) for frame in frames):
         return True
     if frames and _SHARED_LOCKS.search(frames[0].file):
@@ -368,7 +387,7 @@ def needed(frames: tuple[Frame, ...], libraries: Libraries | None, reads: bool) 
         return Gives.GROUP
     if awaits_report(frames):
         return Gives.REPORT
-    if any(is_in(frame, *_LOADER) for frame in frames):
+    if awaits_batch(frames):
         return Gives.LOADER
     if libraries is not None and any(_COMPILER.search(path) for path in libraries.near):
         return Gives.COMPILER
@@ -406,6 +425,13 @@ def given(
     if any(_LOADING.search(frame.file) for frame in frames) and not fed:
         found.add(Gives.LOADER)
     return frozenset(found)
+
+
+def awaits_batch(frames: Sequence[Frame]) -> bool:
+    """Whether this thread waits for the workers of a DataLoader itself, and not within what that has called."""
+    own = (frame for frame in frames if not frame.is_standard and not _TENSORS.search(frame.file))
+    first = next(own, None)
+    return first is not None and is_in(first, *_LOADER)
 
 
 def awaits_work_of_torch(frames: Sequence[Frame], libraries: Libraries | None) -> bool:
@@ -482,7 +508,9 @@ def awaits_task(frames: Sequence[Frame]) -> bool:
     """Whether a worker of a DataLoader waits for its next task, or a thread of it only passes its batches on."""
     own = (frame for frame in frames if not frame.is_standard)
     first = next(own, None)
-    return bool(frames) and (first is None or is_in(first, *_WORKER))
+    if first is None:
+        return any(is_in(frame, *row) for frame in frames for row in (_FEEDER, _SHARER))
+    return is_in(first, *_WORKER)
 
 
 def awaits_event(frames: Sequence[Frame]) -> bool:

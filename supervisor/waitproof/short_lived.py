@@ -44,6 +44,7 @@ def turnover(before: World, after: World, needed: Container[int]) -> Turnover:
     world = after._replace(
         processes=now | {pid: process for pid, process in then.items() if pid not in now},
         memory={pid: _of(before.memory, pid) | _of(after.memory, pid) for pid in before.memory | after.memory},
+        bereaved={parent for ended, parent in after.zombies.items() if ended not in before.zombies},
     )
     world = world._replace(holders=_holders(before, world))
     starters = set[int]()

@@ -56,7 +56,8 @@ class ThreadReader:
                 earlier = {thread.tid: thread for thread in before.threads}
         read = [_unchanged(pid, earlier[tid]) if tid in earlier else None for tid in tids[:THREADS]]
         threads = [one or self._at_rest(pid, tid, fds) for one, tid in zip(read, tids[:THREADS], strict=True)]
-        found = found._replace(interrupts=interrupts.read(pid), threads=tuple(threads))
+        program = procfs.program(pid)
+        found = found._replace(program=program, interrupts=interrupts.read(pid, program), threads=tuple(threads))
         return found if len(tids) <= THREADS else found._replace(problem="it has too many threads")
 
     def _at_rest(self, pid: int, tid: int, fds: Mapping[int, Descriptor]) -> WaitingThread:

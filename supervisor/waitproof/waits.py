@@ -24,7 +24,7 @@ SHARED: Final = ("pipe:", "socket:", "anon_inode:[eventfd]", "anon_inode:[eventp
 
 
 def empty(group: frozenset[str]) -> World:
-    return World(time.monotonic(), {}, {}, {}, {}, {}, group, {}, {}, set(), set(), set(), {}, {}, {})
+    return World(time.monotonic(), {}, {}, {}, {}, {}, group, {}, {}, set(), {}, set(), set(), {}, {}, {})
 
 
 def observe(
@@ -89,7 +89,7 @@ def observe_outside(world: World, excluded: Iterable[int] = (), in_group: bool =
     """Look for processes outside the job that may end one of its waits, the second part of `observe`.  `excluded`:
     ftrun's helpers.  `in_group`: also for those that may send over a connection to another member."""
     everyone = procfs.all_processes()
-    world.reaping.update(found.parent for found in everyone if found.ended)
+    world.zombies.update({(found.pid, found.start): found.parent for found in everyone if found.ended})
     world.rings.update({pid: number for pid in world.processes if (number := mappings.rings(pid))})
     connections = Connections(world)
     awaited = {key for process in world.processes.values() for key in _awaited_keys(world, process, connections)}

@@ -19,6 +19,7 @@ from waitproof.world import Descriptor, Socket, WaitingProcess, WaitingThread, W
 
 # Files under /dev that signal no other descriptor.
 _PLAIN: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/fuse")
+_BEREAVED: Final = "waits for its children, of which one has ended"
 _NESTED: Final = 5  # epoll descriptors in epoll descriptors, as in the kernel
 
 
@@ -194,7 +195,9 @@ class Reader:
         if (private or pid in pids) and (signal := self._handlers.runs(pid, process, thread, presumed)):
             raise _Open(handlers.woken(signal))
         if presumed is not None and presumed.children:
-            children = self._children(pid)
+            if pid in self._world.bereaved:
+                raise _Open(_BEREAVED)
+            children = self._noticed_children(pid)  # those that have ended before were noticed then
             pids, woken = (pids, woken | children) if pids else (children, woken)
         return pids, woken
 
@@ -218,7 +221,7 @@ class Reader:
         if (why := self._handlers.ends(pid, process, thread)) is not None:
             raise _Open(why)
         _, enders = self._handlers.asking(pid, process)
-        return enders | (self._living_children(pid) if CHILD in process.interrupts.caught else set())
+        return enders | (self._noticed_children(pid) if CHILD in process.interrupts.caught else set())
 
     def _call(self, pid: int, process: WaitingProcess, thread: WaitingThread, presumed: Presumed | None) -> set[int]:
         rule = BY_CALL.get(kind_of(thread), Reader._outside)
@@ -249,19 +252,19 @@ class Reader:
             if thread.child not in self._living_children(pid):
                 raise _Open(f"waits for process {thread.child}, which is gone")
             return {thread.child}
-        children = self._children(pid)
-        if not children:
+        if pid in self._world.zombies.values():
+            raise _Open(_BEREAVED)
+        if not (children := self._living_children(pid)):
             raise _Open("waits for a child that is gone")
         return children
 
-    def _children(self, pid: int) -> set[int]:
-        """Its children; _Open if one has ended."""
-        if pid in self._world.reaping:
-            raise _Open("waits for its children, of which one has ended")
-        return self._living_children(pid)
-
     def _living_children(self, pid: int) -> set[int]:
         return self._offspring.get(pid, set())
+
+    def _noticed_children(self, pid: int) -> set[int]:
+        """Those whose end may end a wait that is not for it alone; nobody cares for that of one which only reports."""
+        children, processes = self._living_children(pid), self._world.processes
+        return {child for child in children if not recognized.reports_alone(processes[child].program)}
 
     def _above(self, pid: int) -> Iterator[int]:
         while (pid := self._world.processes[pid].parent) in self._world.processes:
@@ -365,8 +368,8 @@ class Reader:
                 presumed.serves_job
                 or (presumed.manages and recognized.is_managers_own(found.local, self.frames(pid, pid)))
             )
-            if own and not self._connections.on_this_machine(pid):
-                return self._world.processes.keys() | others
+            if own and presumed is not None and not self._connections.on_this_machine(pid):
+                return (self._heirs(pid) if presumed.serves_job else self._world.processes.keys()) | others
             if presumed is not None and presumed.listens and self._are_connected(pid):
                 return self._world.processes.keys() | others
             if presumed is not None and presumed.listens and self._in_group and self._has_ranks:
@@ -396,6 +399,12 @@ class Reader:
         return holders.keys() | others
 
     # --- the job ------------------------------------------------------------------------------------------------------
+
+    def _heirs(self, pid: int) -> set[int]:
+        """The processes that may have inherited the key of this one: those that run the same program, like all that
+        multiprocessing starts."""
+        processes = self._world.processes
+        return {one for one, process in processes.items() if process.program in ("", processes[pid].program)}
 
     def _are_connected(self, pid: int) -> bool:
         """Whether all ranks of the process group of this process are connected with it, and in this process tree,

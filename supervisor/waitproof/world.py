@@ -129,7 +129,8 @@ class Interrupts(NamedTuple):
 class WaitingProcess(NamedTuple):
     """One process.  `threads`: the main thread first.  `problem`: why they are not known.  `rank`, `size`,
     `local_size`: RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in its initial environment, None where they are not set.
-    `connects_late`: its environment has gloo connect ranks only when they first need each other."""
+    `connects_late`: its environment has gloo connect ranks only when they first need each other.  `program`: the
+    path of its file."""
 
     fds: dict[int, Descriptor]
     problem: str = ""
@@ -142,6 +143,7 @@ class WaitingProcess(NamedTuple):
     parent: int = 0
     interrupts: Interrupts | None = None  # None: not known
     connects_late: bool = False
+    program: str = ""
 
 
 class World(NamedTuple):
@@ -153,7 +155,8 @@ class World(NamedTuple):
 
     `blockers`: by the pid that waits for a file lock and the inode, the pids that block it.  `lock_files`: by inode,
     the pids of the job that have an open file with a lock on it.  `named`: the shared mappings that have a name, so
-    that any program can open them.  `reaping`: the pids that have a child which has ended and was not awaited.
+    that any program can open them.  `zombies`: by pid and start, the processes that have ended and were not awaited,
+    with their parents; `bereaved`: the pids of which a child has ended since an earlier observation (short_lived.py).
     `receiving`: the pids to which descriptors are being passed.  `doubts`: why not all that may signal an object of
     this kind is known: `descriptor` for any, or `eventfd`; `handed`: to whom a pipe or a connection may have been
     handed that is not visible.
@@ -171,7 +174,8 @@ class World(NamedTuple):
     blockers: dict[tuple[int, str], set[int]]
     lock_files: dict[str, set[int]]
     named: set[str]
-    reaping: set[int]
+    zombies: dict[tuple[int, int], int]
+    bereaved: set[int]
     receiving: set[int]
     doubts: dict[str, str]
     memory: dict[int, frozenset[int]]

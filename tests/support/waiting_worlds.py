@@ -455,8 +455,8 @@ def shown(state: State, runs: tuple[int, ...]) -> tuple[World, dict[int, Stack]]
             world.locks[str(number)] = {who}
             for process in range(len(state.life)):
                 world.blockers[pid_of(process), str(number)] = {who}
-    zombies = [state.parents[n] for n, life in enumerate(state.life) if life == "zombie"]
-    world.reaping.update(pid_of(parent) for parent in zombies if parent is not None)
+    zombies = {n: state.parents[n] for n, life in enumerate(state.life) if life == "zombie"}
+    world.zombies.update({(pid_of(n), 1): pid_of(parent) for n, parent in zombies.items() if parent is not None})
     return world, stacks
 
 

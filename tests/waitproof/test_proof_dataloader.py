@@ -3,6 +3,8 @@
 Each worker handles SIGTERM, as torch has it; that ends a worker, and no wait."""
 
 import json
+import shlex
+import sys
 
 import pytest
 
@@ -11,6 +13,7 @@ from support.evidence_job import job as job
 from support.proving import closed, see, silent_server
 from support.runs import state_of, wait_for
 from support.short import quick
+from waitproof import procfs
 
 pytestmark = [needs_spy, pytest.mark.torch]
 
@@ -112,3 +115,59 @@ def test_a_worker_may_wait_for_a_thread_of_the_main_process(job: Job) -> None:
     program = PROGRAM.replace(main, f"import multiprocessing\nqueue = multiprocessing.Queue()\n{main}{fills}")
     start(job, "worker", "fork", "import __main__; __main__.queue.get()", 0, program)
     wait_for(lambda: "waits for a timer" in (see(job).open_reason or ""), "the reason", 60)
+
+
+# A thread of the main process feeds what the loader calls there itself: a data set without workers, or a sampler.
+FED = """
+import queue, sys, threading, time
+from torch.utils.data import DataLoader, IterableDataset
+items = queue.Queue()
+def feed():
+    for index in range(4):
+        items.put(index)
+    print('ready', flush=True)
+    time.sleep(900)
+class Fed(IterableDataset):
+    def __iter__(self):
+        return iter(items.get, None)
+if __name__ == '__main__':
+    threading.Thread(target=feed, daemon=True).start()
+    loader = DataLoader(Fed()) if sys.argv[1] == 'data' else DataLoader(range(9), sampler=Fed(), num_workers=2)
+    for _ in loader:
+        pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["data", "sampler"])
+def test_what_a_loader_calls_in_the_main_process_may_wait_for_any_thread(job: Job, what: str) -> None:
+    (job.folder / "program.py").write_text(FED)
+    job.start(f"import os, sys; os.execv(sys.executable, [sys.executable, 'program.py', {what!r}])")
+    for _ in range(3):
+        wait_for(lambda: "waits for a timer" in (see(job, job.pid).open_reason or ""), "the reason", 20)
+
+
+# What the main process starts before it loads, and what is beside it.
+BESIDE = {
+    "a program that only reports": (
+        "shutil.copy(shutil.which('sleep'), 'nvidia-smi'); subprocess.Popen(['./nvidia-smi', '900'])",
+        "",
+    ),
+    "a child that has ended": ("kept = subprocess.Popen(['true'])", ""),
+    "another program, which has no key of multiprocessing": ("pass", "sleep 900 & "),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_deadlock_in_a_worker_beside_something_that_has_a_timer_is_proved(job: Job, name: str) -> None:
+    """The worker has sent tensors: a thread of it hands their descriptors to processes that have inherited its key."""
+    begin, beside = BESIDE[name]
+    program = PROGRAM.replace("return index", "return torch.tensor(index)")
+    main = "if __name__ == '__main__':\n"
+    (job.folder / "program.py").write_text(program.replace(main, f"{main}    import shutil, subprocess; {begin}\n"))
+    command = f"{beside}{sys.executable} program.py worker fork {shlex.quote(LOCK)} 0; true"
+    job.start(f"import os; os.execv('/bin/sh', ['sh', '-c', {command!r}])")
+    worker = procfs.stat(int(job.first_line.split()[1]))
+    assert worker is not None
+    assert " waits for a batch of its DataLoader" in closed(job, worker.parent).mechanism

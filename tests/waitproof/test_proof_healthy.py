@@ -259,6 +259,10 @@ def test_processes_of_one_rank_lead_to_each_other_and_to_it() -> None:
     world.processes.update({pid: WaitingProcess({}, parent=parent) for pid, parent in orphans.items()})
     beside = {pid: {*others, 40} for pid, others in found.items()}
     assert families.enders(world, 10, {20, 30}) == beside | {40: {41}, 41: {40}}
+    tracker = WaitingProcess({}, parent=20, program="/venv/lib/python3.11/site-packages/wandb/bin/wandb-core")
+    world.processes[24] = tracker  # it ends nobody
+    found = families.enders(world, 10, {20, 30})
+    assert found == beside | {40: {41}, 41: {40}, 24: {20, 21, 40}}
 
 
 @pytest.mark.parametrize(

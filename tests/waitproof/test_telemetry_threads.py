@@ -151,6 +151,42 @@ def test_a_library_between_the_program_and_its_wait_may_be_waited_for_by_telemet
     assert recognized.awaits_report(frames(wandb, own))
     assert recognized.awaits_report(frames(other, wandb, own))
     assert recognized.awaits_report(frames(tqdm, own)), "it waits for a lock that its monitor may have"
+    wait, iterates = frames(own)[0], Frame("tqdm.__iter__", f"{packages}/tqdm/std.py", 1181)
+    assert not recognized.awaits_report([wait, iterates, *frames(own)[1:]]), "it waits for what it iterates"
     assert recognized.awaits_report(frames(f"{packages}/torch/utils/tensorboard/writer.py", own))
     for others in ((own,), (own, wandb), (torch, wandb, own), (other, tqdm, own), (torch, tqdm, own)):
         assert not recognized.awaits_report(frames(*others)), others
+
+
+# A package that reports errors, and therefore calls what each thread runs, as sentry_sdk/integrations/threading.py.
+WRAPS = """from threading import Thread
+start = Thread.start
+def wrapped(old):
+    def run():
+        return old()
+    return run
+def sentry_start(self):
+    self.run = wrapped(self.run)
+    start(self)
+Thread.start = sentry_start
+"""
+RUNS = {
+    "a Timer": "e = threading.Event(); threading.Timer(10**5, e.set).start(); ready(); e.wait()",
+    "a thread that runs a program": (
+        "t = threading.Thread(target=subprocess.check_call, args=(['sleep', '900'],), daemon=True)\n"
+        "t.start(); ready(); t.join()"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_thread_that_runs_only_the_standard_library_reports_nothing_although_it_is_wrapped(
+    job: Job, name: str
+) -> None:
+    package = job.folder / "site-packages/sentry_sdk/integrations"
+    package.mkdir(parents=True)
+    (package / "wraps.py").write_text(WRAPS)
+    head = f"{HEAD}sys.path.insert(0, {str(package.parents[1])!r}); import sentry_sdk.integrations.wraps\n"
+    job.start(f"{head}{RUNS[name]}", "0")
+    for _ in range(3):
+        assert see(job, job.pid, step=7).open_reason
