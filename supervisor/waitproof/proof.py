@@ -27,6 +27,7 @@ from waitproof.stacks import Stack
 from waitproof.wakers import Reader, Wakers
 from waitproof.world import ThreadId, WaitingProcess, WaitingThread, World
 
+UNSTEADY: Final = "has threads beside it that have started or ended"
 POLLING: Final = 0.03  # of a core, that a thread which waits again and again may use
 
 
@@ -86,7 +87,8 @@ class Walk:
         self.job, self._in_group = job, in_group
         enders = families.enders(after, job.root, {*job.ranks, *job.still})
         reader = Reader(after, stacks, enders, presumes_closed, in_group, code, job.stepped, job.ended)
-        self.changed = seen.unknown or _changes(before, after)
+        self.changed = seen.unknown or _debugged(after)
+        unsteady = _unsteady(before, after)
         earlier = {(pid, thread.tid): thread for pid, process in before.processes.items() for thread in process.threads}
         seconds = after.at - before.at
         wakers = {
@@ -95,12 +97,15 @@ class Walk:
             for thread in process.threads
         }
         wakers |= _opened_by_turnover(seen, wakers)
+        wakers |= {
+            node: Wakers(UNSTEADY) for node, one in wakers.items() if node[0] in unsteady and not one.open_reason
+        }
         wakers |= _opened_by_handlers(wakers)
         for pid, parent in families.trials(after, job.ranks).items():
             if any(wakers[parent, thread.tid].open_reason for thread in after.processes[parent].threads):
                 wakers |= {(pid, t.tid): wakers[pid, t.tid].also((parent,)) for t in after.processes[pid].threads}
         gives = {
-            (pid, t.tid): frozenset(Gives) if pid in seen.started | seen.ended else reader.gives(pid, t)
+            (pid, t.tid): frozenset(Gives) if pid in seen.started | seen.ended | unsteady else reader.gives(pid, t)
             for pid, process in after.processes.items()
             for t in process.threads
         }
@@ -245,16 +250,19 @@ def ranks_by_environment(world: World, job: Facts) -> dict[int, int]:
 # --- the two observations ---------------------------------------------------------------------------------------------
 
 
-def _changes(before: World, after: World) -> str:
-    """Why the two observations are not about the same threads, or empty."""
-    for pid in before.processes.keys() & after.processes.keys():
-        then, now = before.processes[pid], after.processes[pid]
-        if now.problem or then.problem or then.start != now.start:
-            continue
-        if _threads(then) != _threads(now):
-            return f"threads of process {pid} ({now.name}) have started or ended"
+def _debugged(after: World) -> str:
+    """Which process is being debugged, since that shows nothing; empty: none."""
     traced = [pid for pid, process in after.processes.items() if process.interrupts and process.interrupts.tracer]
     return f"process {traced[0]} is being debugged" if traced else ""
+
+
+def _unsteady(before: World, after: World) -> set[int]:
+    """The processes of which threads have started or ended, so that any thread of theirs may have done anything."""
+    both = {
+        pid: (before.processes[pid], after.processes[pid]) for pid in before.processes.keys() & after.processes.keys()
+    }
+    known = {pid: pair for pid, pair in both.items() if not (pair[0].problem or pair[1].problem)}
+    return {pid for pid, (then, now) in known.items() if then.start == now.start and _threads(then) != _threads(now)}
 
 
 def _opened_by_turnover(seen: Turnover, wakers: Mapping[ThreadId, Wakers]) -> dict[ThreadId, Wakers]:
