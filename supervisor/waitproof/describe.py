@@ -362,6 +362,8 @@ class Describer:
     def _serves_others(self, pid: int) -> bool:
         """Whether this process waits in a collective, or for work that others send, so that it is not the cause."""
         frames = self._frames(pid, pid)
+        if pid in self._world.processes and recognized.reports_alone(self._world.processes[pid].program):
+            return True
         return bool(recognized.common_call(frames)) or recognized.awaits_work(frames) or recognized.manages(frames)
 
     def _is_stopped(self, pid: int) -> bool:
