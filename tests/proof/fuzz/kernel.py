@@ -60,7 +60,7 @@ def one_process(content: bytes) -> None:
     found = dict(zip(NAMES, pieces(content, len(NAMES)), strict=True))
     with proc(**found):
         stat = procfs.stat(PID)
-        interrupts.read(PID)
+        interrupts.read(PID, "")
         if stat is not None:
             processes._process_state(stat)
         if (known := ftrun_procfs.stat(PID)) is not None:
