@@ -24,6 +24,7 @@ SLEEPS: Final = "sleeps"
 # function is on the stack, before the first frame of the program itself.
 _OBJECTS: Final = (
     ("torch/utils/data/dataloader.py", {"_try_get_data", "_get_data"}, "a batch of its DataLoader"),
+    ("torchdata/stateful_dataloader/stateful_dataloader.py", {"_try_get_data"}, "a batch of its DataLoader"),
     ("torch/distributed/elastic/agent/server/api.py", {"_invoke_run"}, "the ranks that it has started"),
     ("torch/distributed/elastic/multiprocessing/api.py", {"wait"}, "the ranks that it has started"),
     ("torch/multiprocessing/spawn.py", {"join"}, "the processes that it has started"),

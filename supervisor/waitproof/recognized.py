@@ -38,7 +38,11 @@ _JOINING: Final = (
     frozenset({"init_process_group", "new_group", "_new_process_group_helper"}),
 )
 _LAUNCHER: Final = ("torch/distributed/elastic/agent/server/api.py", frozenset({"_invoke_run"}))
-_WORKER: Final = ("torch/utils/data/_utils/worker.py", frozenset({"_worker_loop"}))
+# The functions of the workers of a DataLoader, and of torchdata's StatefulDataLoader, which is a copy of it.
+_WORKERS: Final = tuple(
+    (file, frozenset({"_worker_loop"}))
+    for file in ("torch/utils/data/_utils/worker.py", "torchdata/stateful_dataloader/worker.py")
+)
 # One step of a training, or some, in libraries that handle SIGTERM while they train: their handlers note that training
 # has to end after the step (lightning/pytorch/trainer/connectors/signal_connector.py, transformers/
 # trainer_jit_checkpoint.py).  Handlers of the program itself are run, too, but no step waits to be ended.
@@ -95,8 +99,9 @@ _CHECK: Final = 5.5  # s: torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL, and 
 _LOOPS: Final = (
     # `get` with a timeout of 5 s; then it only checks that the workers live, and waits again.
     _Loop("torch/utils/data/dataloader.py", "_try_get_data", Presumed(children=True), _CHECK),
-    # The worker: the same; then it checks that its parent lives, of which the pipe is one end.  As in _WORKER.
-    _Loop("torch/utils/data/_utils/worker.py", "_worker_loop", Presumed(), _CHECK),
+    _Loop("torchdata/stateful_dataloader/stateful_dataloader.py", "_try_get_data", Presumed(children=True), _CHECK),
+    # The worker: the same; then it checks that its parent lives, of which the pipe is one end.
+    *(_Loop(file, "_worker_loop", Presumed(), _CHECK) for file, _ in _WORKERS),
     # The thread that pins memory: the same; then it checks an event that the main thread sets.
     _Loop("torch/utils/data/_utils/pin_memory.py", "do_one_step", Presumed(), _CHECK),
     _Loop("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop", Presumed(), _CHECK),
@@ -219,7 +224,10 @@ _LOADING: Final = re.compile(r"/torch/utils/data/|/multiprocessing/[^/]+\.py$")
 _FEEDER: Final = ("multiprocessing/queues.py", frozenset({"_feed"}))
 _SHARER: Final = ("multiprocessing/resource_sharer.py", frozenset({"_serve"}))  # as in _LOOPS
 # It waits for the workers; what else it calls, a data set of the main process, a sampler, may wait for any thread.
-_LOADER: Final = ("torch/utils/data/dataloader.py", frozenset({"_try_get_data"}))
+_LOADERS: Final = tuple(
+    (file, frozenset({"_try_get_data"}))
+    for file in ("torch/utils/data/dataloader.py", "torchdata/stateful_dataloader/stateful_dataloader.py")
+)
 _TENSORS: Final = re.compile(r"/torch/multiprocessing/[^/]+\.py$")  # the batch itself is received there
 RINGS: Final = frozenset({"pt_tcpstore_uv"})  # libuv uses its one io_uring only to change its epoll descriptor
 
@@ -431,7 +439,7 @@ def awaits_batch(frames: Sequence[Frame]) -> bool:
     """Whether this thread waits for the workers of a DataLoader itself, and not within what that has called."""
     own = (frame for frame in frames if not frame.is_standard and not _TENSORS.search(frame.file))
     first = next(own, None)
-    return first is not None and is_in(first, *_LOADER)
+    return first is not None and any(is_in(first, *row) for row in _LOADERS)
 
 
 def awaits_work_of_torch(frames: Sequence[Frame], libraries: Libraries | None) -> bool:
@@ -501,7 +509,7 @@ def serves_loader(frames: Sequence[Frame]) -> bool:
 
 def works_for_loader(frames: Sequence[Frame]) -> bool:
     """Whether this is the main thread of a DataLoader's worker."""
-    return any(is_in(frame, *_WORKER) for frame in frames)
+    return any(is_in(frame, *row) for frame in frames for row in _WORKERS)
 
 
 def awaits_task(frames: Sequence[Frame]) -> bool:
@@ -510,7 +518,7 @@ def awaits_task(frames: Sequence[Frame]) -> bool:
     first = next(own, None)
     if first is None:
         return any(is_in(frame, *row) for frame in frames for row in (_FEEDER, _SHARER))
-    return is_in(first, *_WORKER)
+    return any(is_in(first, *row) for row in _WORKERS)
 
 
 def awaits_event(frames: Sequence[Frame]) -> bool:
@@ -529,7 +537,7 @@ def trains(frames: Sequence[Frame]) -> bool:
 
 def awaits_work(frames: Sequence[Frame]) -> bool:
     """Whether this is a worker of a DataLoader that has nothing to do."""
-    return any(loop.name in _WORKER[1] for loop in _loops(tuple(frames)))
+    return any(loop.name == "_worker_loop" for loop in _loops(tuple(frames)))
 
 
 def is_in(frame: Frame, file: str, names: frozenset[str]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.helpers.evidence import look
 from support.evidence_job import Job, needs_spy
 from support.evidence_job import job as job
 from support.proving import HEAD, closed, see
@@ -15,7 +16,10 @@ from support.pythons import NEW, version
 from support.runs import state_of, wait_for
 from waitproof import recognized, stacks
 from waitproof.libraries import Libraries
+from waitproof.proof import Proof
 from waitproof.stacks import Frame
+
+LIBRARY = "/usr/lib/python3.11/multiprocessing"
 
 pytestmark = needs_spy
 OTHERS = [python for python in NEW[1:] if not version(python).startswith("3.11")]  # which all other tests use
@@ -116,6 +120,27 @@ def test_a_collective_with_the_default_timeout_is_presumed_to_wait_for_its_ranks
         assert recognized.presumed(frames, name, None, sleeps=False) is not None
         assert recognized.presumed(frames, name, 70.0, sleeps=False) is None
     assert recognized.presumed((), "gloo_tcp_loop", 0.01, sleeps=False) is not None
+
+
+@pytest.mark.parametrize("package", ["torch/utils/data/", "torchdata/stateful_dataloader/"])
+def test_a_copy_of_the_data_loader_is_known_like_it(package: str) -> None:
+    loader = "dataloader.py" if package.startswith("torch/") else "stateful_dataloader.py"
+    worker = "_utils/worker.py" if package.startswith("torch/") else "worker.py"
+    waits = (Frame("select", "/usr/lib/python3.11/selectors.py", 1), Frame("wait", f"{LIBRARY}/connection.py", 1))
+    waits += Frame("_poll", f"{LIBRARY}/connection.py", 1), Frame("get", f"{LIBRARY}/queues.py", 1)
+    main = (*waits, Frame("_try_get_data", f"/v/site-packages/{package}{loader}", 1), Frame("<module>", "/train.py", 1))
+    served = (*waits, Frame("_worker_loop", f"/v/site-packages/{package}{worker}", 1))
+    assert recognized.awaits_batch(main)
+    assert recognized.works_for_loader(served)
+    assert recognized.awaits_task(served)
+    for frames, name in ((main, "python"), (served, "pt_data_worker")):
+        assert recognized.presumed(frames, name, 4.0, sleeps=False) is not None
+        assert recognized.presumed(frames, name, 60.0, sleeps=False) is None, "the program gave that timeout"
+
+
+def test_all_workers_of_a_rank_are_read() -> None:
+    found = Proof("", followed=tuple((pid, pid) for pid in range(1, 130)))
+    assert len(look._to_spy(found, {1})) == 128
 
 
 def test_the_main_thread_has_the_number_of_its_process_where_python_does_not_know_it() -> None:

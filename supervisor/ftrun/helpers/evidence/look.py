@@ -25,7 +25,7 @@ from waitproof.stacks import Stack
 
 STILL: Final = 10.0  # s for which a rank must not have moved
 STACKS: Final = 5.0  # s for reading all stacks
-SPIED: Final = 64  # processes whose stacks are read
+SPIED: Final = 256  # processes whose stacks are read
 _PLAIN: Final = ("sleep", "device", "other", "restart")  # calls that no proof can close in a rank's main thread
 
 
