@@ -63,6 +63,11 @@ CLOSED = {
         "child = subprocess.Popen(['cat', '/dev/zero'], stdout=subprocess.PIPE); ready(); child.wait()",
         "each of which needs the next",
     ),
+    "a filter whose output nobody reads": (
+        "p = subprocess.Popen(['gzip', '-c'], stdin=subprocess.PIPE, stdout=subprocess.PIPE); ready()\n"
+        "p.stdin.write(os.urandom(1 << 22))",
+        "waits for room in a pipe",
+    ),
     "two that read from each other": (
         "ours, theirs = multiprocessing.Pipe(); fork.Process(target=theirs.recv).start(); ready(); ours.recv()",
         "each of which needs the next",
