@@ -69,7 +69,7 @@ WHERE: Final = (
     "folder. One ftrun at a time works in it, and it is not removed. Each `[[phase]]` has a run dir of its own.",
     "",
     "With `--log-dir` each start of ftrun begins a new run dir, but for one: if ftrun was killed, for example with its",
-    "container, the next ftrun in the same schedule of the same job continues the newest run there of the same command,",
+    "container, the next ftrun in the same schedule of the same job continues the newest run there of this command,",
     "node and member, with its counts, unless that has an end. On a network disk it begins a new one also then, and",
     "`MA_PROC_START_CNT` is 1 again: there give `--run-dir`.",
     "",
